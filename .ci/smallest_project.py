@@ -1,0 +1,20 @@
+"""The smallest project with django-dcron, run on the installed wheel: it loads, passes its checks and migrates."""
+
+from importlib.resources import files
+
+import django
+from celery import Celery
+from django.conf import settings
+from django.core.management import call_command
+
+settings.configure(
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_dcron"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost/0"}},
+)
+Celery("smallest", set_as_current=True)
+django.setup()
+call_command("check")
+call_command("migrate", verbosity=0)
+assert files("django_dcron").joinpath("py.typed").is_file(), "the wheel must say that it is typed"
+print("django-dcron", "loads from", files("django_dcron"))

@@ -1,0 +1,143 @@
+"""All measures, one after the other, each in a process and a place of its own; then one table, and all figures as JSON.
+
+python -m benchmarks [--quick] [--only raw,quiet] [--json FILE]
+
+BENCH_HISTORY=10000000   how many finished runs the history is measured with
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from benchmarks.environments import ROOT, mariadb_driver, versions
+from benchmarks.report import ROWS, table
+from benchmarks.rivals import RIVALS
+
+RESULTS = ROOT / "benchmarks" / "results.json"
+PATIENCE = 15 * 60.0
+OUR_PACKAGES = ("django-dcron", "django", "celery", "kombu", "redis", "psycopg", "croniter")
+
+
+class Measure(NamedTuple):
+    name: str
+    module: str
+    full: str
+    quick: str
+    database: str = "postgresql"
+
+
+BURSTS = (
+    "dcron:1000 django-celery-beat:1000 celery-redbeat:1000 apscheduler:1000"
+    " dcron:10000 dcron:10000:2 django-celery-beat:10000 celery-redbeat:10000 apscheduler:10000 dcron:50000"
+)
+QUICK_BURSTS = "dcron:1000 django-celery-beat:1000 celery-redbeat:1000 apscheduler:1000 dcron:10000"
+HISTORY = os.environ.get("BENCH_HISTORY", "")
+
+MEASURES = (
+    Measure("bursts", "burst", BURSTS, QUICK_BURSTS),
+    Measure("raw", "raw", "", ""),
+    Measure("claim, postgresql", "claim", "", "--jobs 6000 --rounds 1"),
+    Measure("claim, sqlite", "claim", "", "--jobs 6000 --rounds 1", "sqlite"),
+    Measure("claim, mariadb", "claim", "", "--jobs 6000 --rounds 1", "mariadb"),
+    Measure("quiet", "quiet", "", "--seconds 10"),
+    Measure("idle", "idle", "", "--jobs 20000 --seconds 10"),
+    Measure("edit", "edit", "", "--edits 6"),
+    Measure("worker", "worker", "", "--messages 500 --rounds 1"),
+    Measure("history", "history", f"--runs {HISTORY or 1_000_000}", f"--runs {HISTORY or 100_000}"),
+    Measure("stages", "stages", "--jobs 10000", "--jobs 4000"),
+)
+assert [measure.name for measure in MEASURES] == list(ROWS)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer and smaller; for a look, not for figures to quote"
+    )
+    parser.add_argument("--only", default="", help="these measures alone, separated by commas")
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    began = time.monotonic()
+    only = options.only.split(",") if options.only else []
+    measures: dict[str, Any] = {}
+    for measure in MEASURES:
+        if not only or measure.module in only:
+            _say(began, measure.name)
+            measures[measure.name] = _run(measure, measure.quick if options.quick else measure.full)
+    results = {**dict(_circumstances()), "quick": options.quick, "measures": measures}
+    options.json.write_text(json.dumps(results, indent=2) + "\n")
+    _say(began, "done")
+    print(f"\n{results['date'][:10]}, {results['machine']}\n")
+    print(table(measures))
+    return int(any(isinstance(figures, dict) and "error" in figures for figures in measures.values()))
+
+
+def _say(began: float, what: str) -> None:
+    print(f"[{time.monotonic() - began:4.0f} s] {what}", file=sys.stderr, flush=True)
+
+
+def _run(measure: Measure, options: str) -> Any:
+    """The figures, or what went wrong: the other measures go on."""
+    env = {
+        **os.environ,
+        "DCRON_TEST_DATABASE": measure.database,
+        "DJANGO_SETTINGS_MODULE": "benchmarks.settings",
+    }
+    env.setdefault("PYTHONWARNINGS", "ignore:XDG_RUNTIME_DIR")  # of the embedded PostgreSQL
+    try:
+        if measure.database == "mariadb" and (driver := mariadb_driver()):
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(driver), env.get("PYTHONPATH"))))
+        with tempfile.TemporaryDirectory() as directory:
+            written = Path(directory) / "figures.json"
+            command = [
+                sys.executable,
+                "-m",
+                f"benchmarks.{measure.module}",
+                *options.split(),
+                "--json",
+                written,
+            ]
+            done = subprocess.run(command, cwd=ROOT, env=env, timeout=PATIENCE)
+            if done.returncode:
+                return {"error": f"python -m benchmarks.{measure.module} failed, see above"}
+            return json.loads(written.read_text())
+    except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+        print(error, file=sys.stderr)
+        return {"error": str(error)}
+
+
+def _circumstances() -> Iterator[tuple[str, Any]]:
+    yield "date", datetime.now(UTC).isoformat(timespec="seconds")
+    yield "machine", ", ".join(_machine())
+    ours = {"python": platform.python_version(), **versions(sys.executable, OUR_PACKAGES)}
+    theirs = {
+        rival.name: versions(rival.python, (*rival.packages, "celery", "kombu", "redis"))
+        for rival in RIVALS.values()
+        if rival.is_made
+    }
+    yield "versions", {"django-dcron": ours, **theirs}
+
+
+def _machine() -> Iterator[str]:
+    yield f"{os.cpu_count()} cores (shared), {platform.machine()}, {psutil.virtual_memory().total / 2**30:.0f} GiB"
+    yield f"{platform.system()}, Python {platform.python_version()}"
+    yield f"load {os.getloadavg()[2]:.1f} in the last 15 minutes"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

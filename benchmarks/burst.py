@@ -1,0 +1,135 @@
+"""How late jobs reach the broker when many are due in the same second: django-dcron and the others, alike.
+
+python -m benchmarks.burst RUN ... [--json FILE]      RUN: contestant:jobs or dcron:jobs:nodes
+
+All bursts share one PostgreSQL and one Redis and come one after the other. In each, every job is due at the same instant,
+the scheduler has been up for at least ``QUIET`` seconds, no worker consumes, and lateness is read at the broker
+(``arrivals``): of each job's first message, against that instant. It is the first burst of a fresh scheduler. Whoever has
+not published all of it after 60 seconds, when the next one would be due, has not caught up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.arrivals import Queue, job_of
+from benchmarks.command import write
+from benchmarks.place import empty_tables, in_seconds, make_jobs, measuring_place, nodes, percentile
+from benchmarks.rivals import RIVALS, Rival
+
+if TYPE_CHECKING:
+    from tests.services import Process
+
+QUIET = 15.0
+"""Seconds between the start of a scheduler and the burst: it starts, and claims ahead if it is one that does."""
+GIVE_UP_AFTER = 60.0
+DCRON = "dcron"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    figures: list[dict[str, Any]] = []
+    with measuring_place():
+        for run in options.runs:
+            figures.append(_measure(*run.split(":")))
+            print(in_words(figures[-1]), file=sys.stderr)
+            if options.json:
+                write(figures, options.json)
+    if not options.json:
+        write(figures, None)
+
+
+def _measure(contestant: str, jobs: str, of: str = "1") -> dict[str, Any]:
+    queue = Queue()
+    queue.empty()
+    figures = {"contestant": contestant, "nodes": int(of), "jobs": int(jobs)}
+    try:
+        if contestant == DCRON:
+            latenesses = _dcron(queue, int(jobs), int(of))
+        else:
+            latenesses = _rival(queue, RIVALS[contestant], int(jobs))
+    except Exception as error:  # the others' figures must not be lost for it
+        return figures | {"error": f"{type(error).__name__}: {error}"}
+    return figures | _figures(latenesses, int(jobs))
+
+
+def _dcron(queue: Queue, jobs: int, of: int) -> list[float]:
+    empty_tables()
+    burst_at = in_seconds(QUIET + jobs / 2000)  # half of that to make them
+    make_jobs(jobs, burst_at)
+    with nodes(of) as processes:
+        return _watch(queue, jobs, burst_at, processes[0])
+
+
+def _rival(queue: Queue, rival: Rival, jobs: int) -> list[float]:
+    if not rival.python.exists():
+        raise RuntimeError(f"no environment for {rival.name}")
+    burst_at = _full_minute(QUIET + 5 + jobs * max(rival.job_takes, 0.001))
+    rival.store_jobs(jobs, burst_at)
+    process = rival.process(burst_at)
+    if (left := burst_at.timestamp() - time.time()) < QUIET / 2:
+        raise RuntimeError(f"its jobs were stored only {left:.0f} s before the burst")
+    process.start()
+    try:
+        return _watch(queue, jobs, burst_at, process)
+    finally:
+        process.stop()
+
+
+def _full_minute(seconds: float) -> datetime:
+    """The first full minute that is at least so far away: beat's and RedBeat's crontab know no seconds."""
+    earliest = datetime.now(UTC) + timedelta(seconds=seconds)
+    return earliest.replace(second=0, microsecond=0) + timedelta(minutes=1)
+
+
+def _watch(queue: Queue, jobs: int, burst_at: datetime, publisher: Process) -> list[float]:
+    """Seconds from the instant to each job's first message, in ascending order."""
+    queue.watch(jobs, burst_at.timestamp() + GIVE_UP_AFTER, publisher)
+    if not publisher.running:
+        raise RuntimeError(f"{publisher.name} ended: {publisher.log[-500:]}")
+    first: dict[str, float] = {}
+    for message, at in queue.arrivals():
+        first.setdefault(job_of(message), at - burst_at.timestamp())
+    return sorted(first.values())
+
+
+def _figures(latenesses: Sequence[float], jobs: int) -> dict[str, Any]:
+    ordered = list(latenesses)
+    figures: dict[str, Any] = {"arrived": len(ordered), "caught_up": len(ordered) == jobs}
+    with suppress(IndexError):
+        figures |= {
+            "earliest": ordered[0],
+            "p50": percentile(ordered, 0.5),
+            "p99": percentile(ordered, 0.99),
+            "max": ordered[-1],
+        }
+    return figures
+
+
+def in_words(figures: dict[str, Any]) -> str:
+    who = "{contestant}, {jobs:,} jobs, {nodes} process(es): ".format(**figures)
+    if "error" in figures:
+        return who + str(figures["error"])
+    if not figures["caught_up"]:
+        return who + not_caught_up(figures)
+    return who + "lateness p50 {p50:.3f} s, p99 {p99:.3f} s, max {max:.3f} s".format(**figures)
+
+
+def not_caught_up(figures: dict[str, Any]) -> str:
+    return "not caught up after {:.0f} s: {:,} had arrived".format(GIVE_UP_AFTER, figures["arrived"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Each measure is a program of its own: ``python -m benchmarks.<measure> [options] [--json FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.place import measuring_place
+
+
+def run(document: str, measure: Callable[..., dict[str, Any]], **numbers: int) -> None:
+    """Measure in a fresh place; print the figures, and write them if asked. ``numbers``: the options, by default."""
+    parser = argparse.ArgumentParser(
+        description=document, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", type=Path)
+    options = vars(parser.parse_args())
+    path = options.pop("json")
+    with measuring_place() as place:
+        figures = measure(place, **options)
+    write(figures, path)
+
+
+def write(figures: Any, path: Path | None) -> None:
+    text = json.dumps(figures, indent=2)
+    if path is None:
+        print(text)
+    else:
+        path.write_text(text + "\n")

@@ -1,0 +1,1 @@
+"""What runs in the contestants' own environments: nothing here imports django-dcron or its tests."""

@@ -1,0 +1,24 @@
+"""Django's settings for the contestants that need Django: those of its apps that are installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from benchmarks.contestants.place import DATABASE, POSTGRESQL_SOCKETS
+
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    *(app for app in ("django_celery_beat", "django_celery_results") if find_spec(app)),
+]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.postgresql",
+        "HOST": POSTGRESQL_SOCKETS,
+        "NAME": DATABASE,
+        "USER": "postgres",
+    }
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+SECRET_KEY = "only for benchmarks"
+USE_TZ = True
+TIME_ZONE = "UTC"

@@ -1,0 +1,21 @@
+"""Where a contestant finds the servers: what ``benchmarks.contest`` put into its environment."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+
+POSTGRESQL_SOCKETS = os.environ["BENCH_POSTGRESQL_SOCKETS"]
+DATABASE = os.environ["BENCH_DATABASE"]
+REDIS_SOCKET = os.environ["BENCH_REDIS_SOCKET"]
+BROKER_URL = f"redis+socket://{REDIS_SOCKET}?virtual_host=1"
+
+
+def burst_at() -> datetime:
+    return datetime.fromtimestamp(float(os.environ["BENCH_BURST_AT"]), UTC)
+
+
+def wait_for_last_minute() -> None:
+    """Jobs that count from their making must be made in the minute before the burst."""
+    time.sleep(max(0.0, burst_at().timestamp() - 59 - time.time()))

@@ -1,0 +1,133 @@
+"""A place to measure in: fresh servers, a migrated database and rows, all of it gone afterwards.
+
+The environment chooses the database as for the tests: DCRON_TEST_DATABASE=postgresql (the default here), sqlite, mariadb.
+Redis is always one of our own: it is flushed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.services import Process, Server
+
+os.environ.setdefault("DCRON_TEST_DATABASE", "postgresql")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
+os.environ.pop("DCRON_TEST_REDIS", None)
+
+
+@dataclass
+class Place:
+    redis: Server
+    database: Server | None
+    """None: SQLite."""
+
+
+@contextmanager
+def measuring_place() -> Iterator[Place]:
+    """Redis and the database are up, the tables are there and empty."""
+    import django
+    from django.conf import settings
+    from django.core.management import call_command
+    from django.db import connections
+
+    from tests import services
+
+    settings.DIRECTORY.mkdir(mode=0o700)
+    place = Place(services.redis_server(), services.database_server())
+    servers = [server for server in (place.redis, place.database) if server]
+    try:
+        for server in servers:
+            server.start()
+        django.setup()
+        call_command("migrate", verbosity=0)
+        yield place
+    finally:
+        connections.close_all()
+        for server in servers:
+            server.stop()
+        shutil.rmtree(settings.DIRECTORY, ignore_errors=True)
+
+
+def make_jobs(
+    number: int, first_at: datetime, *, schedule: str = "", target: str = "tests.app.tasks.ok"
+) -> list[Any]:
+    """``number`` jobs, due the first time at ``first_at``, a whole second; by default every minute from then on."""
+    from django_dcron.models import Cursor, Job, Statistics
+    from django_dcron.models.cursor import COPIED_FIELDS
+
+    schedule = schedule or f"{first_at.second} * * * * *"
+    jobs = Job.objects.bulk_create(
+        [Job(name=f"job-{n}", target=target, schedule=schedule) for n in range(number)], batch_size=1000
+    )
+    if jobs and jobs[0].pk is None:  # MariaDB before 10.5 does not return keys
+        jobs = list(Job.objects.all())
+    Cursor.objects.bulk_create(
+        [
+            Cursor(
+                job=job,
+                next_at=first_at,
+                placed_at=job.created_at,
+                **{field: getattr(job, field) for field in COPIED_FIELDS},
+            )
+            for job in jobs
+        ],
+        batch_size=1000,
+    )
+    Statistics.objects.bulk_create([Statistics(job=job) for job in jobs], batch_size=1000)
+    return jobs
+
+
+def empty_tables() -> None:
+    from django.core.management import call_command
+
+    call_command("flush", interactive=False, verbosity=0)
+
+
+def python(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+    """A process of django-dcron in this place."""
+    from tests import services
+
+    ours = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
+    return services.python_process(name, *arguments, env={**ours, **(env or {})})
+
+
+@contextmanager
+def nodes(number: int = 1) -> Iterator[list[Process]]:
+    """So many nodes at work."""
+    processes = [python(f"node-{n}", "-m", "django", "runcron", "--name", f"node-{n}") for n in range(number)]
+    try:
+        for process in processes:
+            process.start()
+        yield processes
+    finally:
+        for process in processes:
+            process.stop()
+
+
+def in_seconds(seconds: float) -> datetime:
+    """The whole second about so far away."""
+    return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=round(seconds))
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of the process and its children, those that have ended included."""
+    import psutil
+
+    process = psutil.Process(pid)
+    own = process.cpu_times()
+    seconds = own.user + own.system + own.children_user + own.children_system
+    for child in process.children(recursive=True):
+        times = child.cpu_times()
+        seconds += times.user + times.system
+    return float(seconds)
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]

@@ -1,0 +1,50 @@
+"""How late runs are when there is little to do: every-second jobs on one node.
+
+python -m benchmarks.quiet [--jobs 100] [--seconds 30]
+
+Lateness is read at the broker (``arrivals``), each run against its own ``due_at``. Nothing else happens: no worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.arrivals import Queue
+from benchmarks.command import run
+from benchmarks.place import Place, in_seconds, make_jobs, nodes, percentile
+
+QUIET = 15.0
+"""Seconds between the start of the node and the first occurrence."""
+
+
+def measure(place: Place, jobs: int, seconds: int) -> dict[str, Any]:
+    queue = Queue()
+    queue.empty()
+    first_at = in_seconds(QUIET)
+    make_jobs(jobs, first_at, schedule="* * * * * *")
+    with nodes() as (node,):
+        queue.watch(jobs * seconds, first_at.timestamp() + seconds + 5, node)
+        latenesses = _latenesses(queue)
+    return {
+        "jobs": jobs,
+        "seconds": seconds,
+        "runs": len(latenesses),
+        "p50": percentile(latenesses, 0.5),
+        "p99": percentile(latenesses, 0.99),
+        "max": latenesses[-1],
+    }
+
+
+def _latenesses(queue: Queue) -> list[float]:
+    from django_dcron.models import Run
+
+    due = {str(run_id): due_at.timestamp() for run_id, due_at in Run.objects.values_list("pk", "due_at")}
+    first: dict[str, float] = {}
+    for message, at in queue.arrivals():
+        run_id = message["headers"]["id"].partition(".")[0]
+        first.setdefault(run_id, at - due[run_id])
+    return sorted(first.values())
+
+
+if __name__ == "__main__":
+    run(__doc__, measure, jobs=100, seconds=30)

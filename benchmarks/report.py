@@ -1,0 +1,192 @@
+"""The table: each measure's figure beside its mark. The marks are those the project set itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from benchmarks.burst import DCRON, not_caught_up
+
+TITLES = ("measure", "figure", "mark", "")
+BURST_MARKS = {1_000: 0.1, 10_000: 0.5, 50_000: 2.5}
+CLAIM_MARKS = {"postgresql": 6_000, "sqlite": 3_000, "mysql": 3_000}
+NAMES = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MariaDB"}
+SOONER = 1.6
+"""Two nodes against one, where the cores allow."""
+MEASURABLE = 1.2
+"""A ratio of two medians below this is noise on a machine that does other things, too."""
+MEASURABLE_MS = 2.0
+
+Figures = dict[str, Any]
+
+
+class Row(NamedTuple):
+    measure: str
+    figure: str
+    mark: str = ""
+    met: bool | None = None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (
+            self.measure,
+            self.figure,
+            self.mark,
+            "" if self.met is None else "met" if self.met else "missed",
+        )
+
+
+def table(measures: dict[str, Any]) -> str:
+    rows = [row.cells for name, figures in measures.items() for row in _rows_of(name, figures)]
+    widths = [max(map(len, column)) for column in zip(TITLES, *rows, strict=True)]
+
+    def line(cells: tuple[str, ...]) -> str:
+        return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+    return "\n".join([line(TITLES), line(tuple("-" * width for width in widths)), *map(line, rows)])
+
+
+def _rows_of(name: str, figures: Any) -> Iterator[Row]:
+    if isinstance(figures, dict) and "error" in figures:
+        yield Row(name, f"not measured: {figures['error']}".splitlines()[0][:100])
+    else:
+        yield from ROWS[name](figures)
+
+
+# --- bursts -----------------------------------------------------------------------------------------------------------
+
+
+def _bursts(bursts: list[Figures]) -> Iterator[Row]:
+    for jobs in sorted({burst["jobs"] for burst in bursts}):
+        for burst in bursts:
+            if burst["jobs"] == jobs:
+                yield _burst(burst)
+        yield from _sooner([burst for burst in bursts if burst["jobs"] == jobs])
+
+
+def _burst(burst: Figures) -> Row:
+    ours = burst["contestant"] == DCRON
+    who = f"django-dcron, {burst['nodes']} node(s)" if ours else burst["contestant"]
+    mark = BURST_MARKS.get(burst["jobs"]) if ours and burst["nodes"] == 1 else None
+    said = f"{mark:g} s" if mark else ""
+    measure = f"burst of {burst['jobs']:,}, p99 lateness: {who}"
+    if "error" in burst:
+        return Row(measure, f"not measured: {burst['error']}".splitlines()[0][:100], said)
+    if not burst["caught_up"]:
+        return Row(measure, not_caught_up(burst), said, False if mark else None)
+    return Row(measure, f"{burst['p99']:.3f} s", said, burst["p99"] <= mark if mark else None)
+
+
+def _sooner(bursts: list[Figures]) -> Iterator[Row]:
+    times = {
+        burst["nodes"]: burst["p99"]
+        for burst in bursts
+        if burst["contestant"] == DCRON and burst.get("caught_up")
+    }
+    if 1 in times and 2 in times:
+        ratio = times[1] / times[2]
+        yield Row(
+            f"burst of {bursts[0]['jobs']:,}: two nodes against one",
+            f"{ratio:.2f} times sooner",
+            f"{SOONER} where cores allow",
+            ratio >= SOONER,
+        )
+
+
+def _raw(raw: Figures) -> Iterator[Row]:
+    for name, what in (
+        ("kombu", "kombu alone, messages built ahead"),
+        ("redis", "Redis alone, pipelines of LPUSH"),
+    ):
+        yield Row(
+            f"raw limit: {what}", f"{raw[name]:,.0f} messages/s ({10_000 / raw[name]:.3f} s for 10,000)"
+        )
+
+
+# --- ours alone -------------------------------------------------------------------------------------------------------
+
+
+def _claim(claim: Figures) -> Iterator[Row]:
+    mark = CLAIM_MARKS[claim["database"]]
+    yield Row(
+        f"claim, {NAMES[claim['database']]}",
+        f"{claim['rate']:,.0f} occurrences/s",
+        f"{mark:,}/s",
+        claim["rate"] >= mark,
+    )
+
+
+def _quiet(quiet: Figures) -> Iterator[Row]:
+    measure = f"quiet system, {quiet['jobs']} every-second jobs, lateness p50 / p99"
+    figure = f"{quiet['p50'] * 1000:.1f} / {quiet['p99'] * 1000:.1f} ms"
+    yield Row(measure, figure, "p99 20 ms", quiet["p99"] <= 0.020)
+
+
+def _idle(idle: Figures) -> Iterator[Row]:
+    measure = f"{idle['jobs']:,} jobs, none due"
+    yield Row(f"{measure}: CPU of a node", f"{idle['cpu']:.2%} of a core", "1 %", idle["cpu"] < 0.01)
+    yield Row(f"{measure}: CPU of PostgreSQL", f"{idle['database_cpu']:.2%} of a core")
+    yield Row(f"{measure}: memory of a node", f"{idle['rss_mib']:.0f} MiB", "120 MiB", idle["rss_mib"] < 120)
+    yield Row(f"{measure}: start to first tick", f"{idle['first_tick']:.2f} s", "2 s", idle["first_tick"] < 2)
+
+
+def _edit(edit: Figures) -> Iterator[Row]:
+    figure = f"{edit['p50']:.2f} / {edit['max']:.2f} s"
+    yield Row("an edit seen by the scheduler, p50 / max", figure, "max 1 s", edit["max"] < 1)
+
+
+def _worker(worker: Figures) -> Iterator[Row]:
+    for name, what in (("kept_connection", "kept connection"), ("new_connections", "new connection each")):
+        ours, plain = worker[name]["dcron"], worker[name]["plain"]
+        measure = f"one worker process, empty job, {what}"
+        figure = f"{ours['rate']:.0f} runs/s, {ours['cpu_ms']:.2f} ms CPU each"
+        yield Row(f"{measure}: django-dcron", figure, "not slower", ours["rate"] >= plain["rate"])
+        figure = f"{plain['rate']:.0f} tasks/s, {plain['cpu_ms']:.2f} ms CPU each"
+        yield Row(f"{measure}: plain task, django-celery-results", figure)
+
+
+def _history(history: Figures) -> Iterator[Row]:
+    of = f"{history['runs']:,} finished runs"
+    for part, pairs, without in (
+        ("the tick", history["tick_ms"], "none"),
+        ("the admin's lists", history["admin_ms"], f"{history['small']:,}"),
+    ):
+        before, after = (sum(pair[n] for pair in pairs.values()) for n in (0, 1))
+        yield Row(
+            f"{of} against {without}: {part}, all queries",
+            f"{after:.0f} ms against {before:.0f} ms",
+            "none measurable",
+            not any(_is_measurable(*pair) for pair in pairs.values()),
+        )
+        worst, pair = max(pairs.items(), key=lambda item: item[1][1] - item[1][0])
+        yield Row(
+            f"{of} against {without}: {part}, worst: {worst}", f"{pair[1]:.1f} ms against {pair[0]:.1f} ms"
+        )
+
+
+def _is_measurable(before: float, after: float) -> bool:
+    return after > before * MEASURABLE and after - before > MEASURABLE_MS
+
+
+def _stages(stages: Figures) -> Iterator[Row]:
+    for name in ("claim", "prepare", "publish", "mark", "start, call and finish"):
+        stage = stages[name]
+        figure = f"{stage['us']:,.0f} us; CPU {stage['python_cpu_us']:,.0f}"
+        if stage["statements"]:
+            figure += f", PostgreSQL {stage['database_cpu_us']:,.0f}; {stage['statements']:.2g} round trips"
+        yield Row(f"where the time of a run goes: {name}", figure)
+
+
+ROWS: dict[str, Callable[[Any], Iterator[Row]]] = {
+    "bursts": _bursts,
+    "raw": _raw,
+    "claim, postgresql": _claim,
+    "claim, sqlite": _claim,
+    "claim, mariadb": _claim,
+    "quiet": _quiet,
+    "idle": _idle,
+    "edit": _edit,
+    "worker": _worker,
+    "history": _history,
+    "stages": _stages,
+}

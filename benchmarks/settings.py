@@ -1,0 +1,7 @@
+"""The tests' settings, and what a benchmark wants otherwise."""
+
+import os
+
+from tests.settings import *  # noqa: F403
+
+CELERY_DB_REUSE_MAX = int(os.environ.get("BENCH_DB_REUSE_MAX", "0"))

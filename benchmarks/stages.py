@@ -1,0 +1,142 @@
+"""Where the time goes, stage by stage, and how much of it is spent waiting for the database.
+
+python -m benchmarks.stages [--jobs 5000] [--runs 500]
+
+Claim, preparing messages, publishing and marking are timed for ``jobs`` jobs that are due at once; start and finish for
+``runs`` of their runs, executed in this process one after the other over a kept connection. ``statements`` counts the round
+trips to PostgreSQL, commits included; ``database`` is the time from sending each to its answer, so it has the driver's
+time in it. CPU time is this process's and all of PostgreSQL's: the better figure on a busy machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from benchmarks.arrivals import Queue
+from benchmarks.command import run
+from benchmarks.place import Place, cpu_seconds, in_seconds, make_jobs
+
+
+@dataclass
+class Watch:
+    """What happens between a begin and an end."""
+
+    seconds: float = 0.0
+    statements: int = 0
+    database: float = 0.0
+    python_cpu: float = 0.0
+    database_cpu: float = 0.0
+    by_statement: Counter[str] = field(default_factory=Counter)
+
+    def per(self, number: int) -> dict[str, Any]:
+        return {
+            "us": self.seconds / number * 1e6,
+            "database_us": self.database / number * 1e6,
+            "python_cpu_us": self.python_cpu / number * 1e6,
+            "database_cpu_us": self.database_cpu / number * 1e6,
+            "statements": self.statements / number,
+            "by_statement_us": {
+                name: seconds / number * 1e6 for name, seconds in self.by_statement.most_common(12)
+            },
+        }
+
+
+def measure(place: Place, jobs: int, runs: int) -> dict[str, Any]:
+    from django_dcron import transitions
+    from django_dcron.dispatch.celery import CeleryDispatcher
+    from django_dcron.execution.executor import execute
+    from django_dcron.scheduler.agenda import Agenda
+    from django_dcron.scheduler.claiming import CLAIMED_AT_ONCE, claim
+
+    Queue().empty()
+    due_at = in_seconds(1)
+    make_jobs(jobs, due_at)
+    due, dispatcher, considered = [], CeleryDispatcher(), CLAIMED_AT_ONCE
+    with watching(place) as claiming:
+        while considered == CLAIMED_AT_ONCE:
+            claimed = claim(range(64), due_at - timedelta(seconds=1), node="bench")
+            considered = claimed.considered
+            due += claimed.runs
+    agenda = Agenda(dispatcher, _Past())
+    with watching(place) as preparing:
+        agenda.add(due)
+    with watching(place) as publishing:
+        agenda.hand_over_due()
+    with watching(place) as marking:
+        transitions.mark_queued((run.key for run in due), due_at)
+    execute(due[-1].run_id, 1, worker="bench")  # what is loaded once does not count
+    with watching(place) as executing:
+        for each in due[:runs]:
+            assert execute(each.run_id, 1, worker="bench")
+    return {
+        "jobs": jobs,
+        "runs": runs,
+        "claim": claiming.per(jobs),
+        "prepare": preparing.per(jobs),
+        "publish": publishing.per(jobs),
+        "mark": marking.per(jobs),
+        "start, call and finish": executing.per(runs),
+    }
+
+
+class _Past:
+    """A clock by which all is due."""
+
+    def now(self) -> Any:
+        return in_seconds(3600)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+@contextmanager
+def watching(place: Place) -> Iterator[Watch]:
+    from django.db import connection
+
+    watch = Watch()
+
+    def timed(name: str, call: Callable[..., Any], *args: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return call(*args)
+        finally:
+            seconds = time.perf_counter() - began
+            watch.statements += 1
+            watch.database += seconds
+            watch.by_statement[name] += seconds
+
+    def statement(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        return timed(_shape(sql), execute, sql, params, many, context)
+
+    commit = connection._commit
+    connection._commit = lambda: timed("COMMIT", commit)
+    server = place.database.pid if place.database else os.getpid()
+    server_began, python_began, began = cpu_seconds(server), time.process_time(), time.perf_counter()
+    try:
+        with connection.execute_wrapper(statement):
+            yield watch
+    finally:
+        watch.seconds = time.perf_counter() - began
+        watch.python_cpu = time.process_time() - python_began
+        watch.database_cpu = cpu_seconds(server) - server_began
+        del connection._commit
+
+
+def _shape(sql: str) -> str:
+    """A statement without its columns: what is done to which table."""
+    verb = sql.split(None, 1)[0]
+    table = re.search(r'(?:FROM|INTO|UPDATE) "(\w+)"', sql)
+    words = [verb, table[1] if table else "", "FOR UPDATE" if "FOR UPDATE" in sql else ""]
+    return " ".join(word for word in words if word)
+
+
+if __name__ == "__main__":
+    run(__doc__, measure, jobs=5000, runs=500)

@@ -1,0 +1,205 @@
+"""Runs per second and worker process with an empty job, against a plain Celery task that records its result.
+
+python -m benchmarks.worker [--messages 1000] [--rounds 3]
+
+One prefork process each, the same number of messages in the queue before the worker starts, the same PostgreSQL. The plain
+task's result is recorded by django-celery-results, in its own environment. Read from the rows: from the first completion
+to the last (``Run.finished_at``, ``TaskResult.date_done``), so the worker's start does not count. CPU is that of the worker's
+two processes, and apart from it PostgreSQL's, from the first tenth on: by then all that is loaded once is loaded. The two
+take turns, and the median of the rounds counts. Both as Celery does it by default, which closes Django's connections
+before and after each task whatever ``CONN_MAX_AGE`` says, and with a connection that is kept (``CELERY_DB_REUSE_MAX``).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+
+from benchmarks.arrivals import Queue
+from benchmarks.command import run
+from benchmarks.environments import ROOT, environment
+from benchmarks.place import Place, empty_tables, in_seconds, make_jobs
+from benchmarks.rivals import new_database, place_of
+
+if TYPE_CHECKING:
+    from tests.services import Process
+
+PLAIN = "django-celery-results"
+DATABASE = "results"
+OPTIONS = ("--pool", "prefork", "--concurrency", "1", "--loglevel", "WARNING")
+QUIETLY = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+WORKER = ("worker", *OPTIONS, *QUIETLY)
+PATIENCE = 120.0
+KEPT = 10**9
+"""Tasks."""
+LOOK_EVERY = 0.25
+"""Seconds. Each look is work for PostgreSQL, too."""
+
+Completed = tuple[int, datetime | None, datetime | None]
+"""How many, the first and the last."""
+
+
+class Round(NamedTuple):
+    rate: float
+    cpu_ms: float
+    """Per run; the worker's."""
+    database_cpu_ms: float
+
+
+def measure(place: Place, messages: int, rounds: int) -> dict[str, Any]:
+    assert place.database
+    server = place.database.pid
+    plain = _Plain()
+    figures: dict[str, Any] = {"messages": messages}
+    for name, tasks in (("new_connections", 0), ("kept_connection", KEPT)):
+        os.environ["BENCH_DB_REUSE_MAX"] = str(tasks)
+        taken = [(_dcron(messages, server), plain.round(messages, server)) for _ in range(rounds)]
+        ours, theirs = zip(*taken, strict=True)
+        figures[name] = {"dcron": _median(ours), "plain": _median(theirs)}
+    return figures
+
+
+def _median(rounds: tuple[Round, ...]) -> dict[str, Any]:
+    return {
+        "rate": statistics.median(each.rate for each in rounds),
+        "cpu_ms": statistics.median(each.cpu_ms for each in rounds),
+        "database_cpu_ms": statistics.median(each.database_cpu_ms for each in rounds),
+        "rates": [each.rate for each in rounds],
+    }
+
+
+# --- django-dcron -----------------------------------------------------------------------------------------------------
+
+
+def _dcron(messages: int, server: int) -> Round:
+    """As many jobs, each with one run due; claimed, published and marked as a node does it."""
+    empty_tables()
+    Queue().empty()
+    due_at = in_seconds(1)
+    make_jobs(messages, due_at)
+    _hand_over(due_at)
+    settings = {"DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
+    return _work(sys.executable, "tests.celery_app", settings, messages, _ours, server)
+
+
+def _hand_over(due_at: datetime) -> None:
+    from django_dcron import transitions
+    from django_dcron.dispatch.celery import CeleryDispatcher
+    from django_dcron.scheduler.claiming import CLAIMED_AT_ONCE, claim
+
+    dispatcher, runs, considered = CeleryDispatcher(), [], CLAIMED_AT_ONCE
+    while considered == CLAIMED_AT_ONCE:
+        claimed = claim(range(64), due_at - timedelta(seconds=1), node="bench")
+        considered = claimed.considered
+        runs += claimed.runs
+    dispatcher.publish([dispatcher.prepare(run) for run in runs])
+    transitions.mark_queued((run.key for run in runs), due_at)
+    dispatcher.close()
+
+
+def _ours() -> Completed:
+    from django.db.models import Count, Max, Min
+
+    from django_dcron.domain.lifecycle import State
+    from django_dcron.models import Run
+
+    found = Run.objects.filter(state=State.SUCCEEDED).aggregate(
+        n=Count("pk"), a=Min("finished_at"), b=Max("finished_at")
+    )
+    return found["n"], found["a"], found["b"]
+
+
+# --- a plain task -----------------------------------------------------------------------------------------------------
+
+
+class _Plain:
+    def __init__(self) -> None:
+        packages = ("django", "django-celery-results", "celery", "redis", "packaging", "psycopg[binary]")
+        self._python: Path = environment(PLAIN, packages)
+        new_database(DATABASE)
+
+    def round(self, messages: int, server: int) -> Round:
+        Queue().empty()
+        ours = place_of(DATABASE, django=True) | {"BENCH_RESULT_BACKEND": "django-db"}
+        program = [self._python, "-m", "benchmarks.contestants.results_messages", str(messages)]
+        subprocess.run(program, cwd=ROOT, env={**os.environ, **ours}, check=True)
+        return _work(self._python, "benchmarks.contestants.celery_app", ours, messages, _recorded, server)
+
+
+def _recorded() -> Completed:
+    import psycopg
+    from django.db import connection
+
+    parameters = {**connection.get_connection_params(), "dbname": DATABASE}
+    parameters.pop("cursor_factory", None), parameters.pop("context", None)
+    with psycopg.connect(**parameters) as database:
+        found = database.execute(
+            "SELECT count(*), min(date_done), max(date_done) FROM django_celery_results_taskresult"
+            " WHERE status = 'SUCCESS'"
+        ).fetchone()
+    assert found
+    return found
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def _work(
+    python: Path | str,
+    app: str,
+    env: dict[str, str],
+    messages: int,
+    completed: Callable[[], Completed],
+    server: int,
+) -> Round:
+    """Start a worker and let it work the queue off. ``server``: PostgreSQL's process."""
+    from tests.services import Process
+
+    process = Process("worker", [python, "-m", "celery", "-A", app, *WORKER], env=env)
+    process.start()
+    try:
+        warm, *_ = _wait(process, messages // 10, completed)
+        cpu_warm, server_warm = _cpu(process.pid), _cpu(server)
+        done, first, last = _wait(process, messages, completed)
+        cpu, server_cpu = _cpu(process.pid) - cpu_warm, _cpu(server) - server_warm
+    finally:
+        process.stop()
+    assert first is not None
+    assert last is not None
+    seconds, number = (last - first).total_seconds(), done - warm
+    return Round((done - 1) / seconds, cpu / number * 1000, server_cpu / number * 1000)
+
+
+def _cpu(pid: int) -> float:
+    """Its own, its children's, and of those that have ended: PostgreSQL has one for each connection."""
+    main = psutil.Process(pid)
+    seconds = sum(main.cpu_times()[:4])
+    for child in main.children():
+        with suppress(psutil.NoSuchProcess):
+            seconds += sum(child.cpu_times()[:2])
+    return float(seconds)
+
+
+def _wait(process: Process, number: int, completed: Callable[[], Completed]) -> Completed:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = completed()
+        if found[0] >= number:
+            return found
+        if not process.running or time.monotonic() > deadline:
+            raise AssertionError(f"{found[0]} of {number} done: {process.log[-1000:]}")
+        time.sleep(LOOK_EVERY)
+
+
+if __name__ == "__main__":
+    run(__doc__, measure, messages=1000, rounds=3)

@@ -1,0 +1,33 @@
+"""django-dcron: jobs as rows, every occurrence run once, on any number of machines.
+
+The few names a project imports. They are loaded at first use, so that importing this package needs no configured Django.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from django_dcron.exceptions import PermanentFailure, RetryLater, RunCancelled
+    from django_dcron.execution.current import current_run
+    from django_dcron.targets import cron
+
+__all__ = ["PermanentFailure", "RetryLater", "RunCancelled", "cron", "current_run"]
+
+_HOMES = {
+    "PermanentFailure": "django_dcron.exceptions",
+    "RetryLater": "django_dcron.exceptions",
+    "RunCancelled": "django_dcron.exceptions",
+    "cron": "django_dcron.targets",
+    "current_run": "django_dcron.execution.current",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

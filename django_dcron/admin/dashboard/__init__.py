@@ -1,0 +1,5 @@
+"""The dashboard: how everything stands, on one page that refreshes itself."""
+
+from django_dcron.admin.dashboard.page import DashboardAdmin
+
+__all__ = ["DashboardAdmin"]

@@ -1,0 +1,85 @@
+"""The dashboard's cluster: each node, live or not, and its share of the shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from django_dcron.admin.display import badge, change_url, list_url, moment
+from django_dcron.admin.node import namespace_of, skew_of, state_badge_of
+from django_dcron.models import Node
+from django_dcron.observability import cluster
+
+SHOWN = 20
+RANGES_SHOWN = 6
+A_MOMENT = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    node: Node
+    is_live: bool
+    url: str
+    state: str
+    namespace: str
+    share: int
+    """Of the shards, in per cent."""
+    named: int
+    """For how many shards the hashing names it; it may not hold the locks of all yet."""
+    ranges: str
+    """These; where they are many, the first ones."""
+    all_ranges: str
+    skew: str
+    last_tick: str
+    has_other_release: bool
+    """Than the first node."""
+
+
+def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
+    nodes = sorted(cluster.nodes(), key=lambda node: not cluster.is_live(node))
+    live = [node for node in nodes if cluster.is_live(node)]
+    rings = {(node.namespace, node.shard_count) for node in live}
+    release = live[0].release if live else ""
+    named = cluster.named_shards(live)
+    return {
+        "rows": [_row(node, named.get(node.pk, []), release, site) for node in nodes[:SHOWN]],
+        "more": len(nodes[SHOWN:]),
+        "list_url": list_url(Node, site),
+        "live": len(live),
+        "led": sum(node.shards for node in live),
+        "shards": sum(count for _namespace, count in rings),
+        "has_namespaces": any(node.namespace for node in nodes),
+    }
+
+
+def _row(node: Node, named: list[int], release: str, site: admin.AdminSite) -> Row:
+    is_live = cluster.is_live(node)
+    ranges = cluster.in_ranges(named)
+    more = ["\N{HORIZONTAL ELLIPSIS}"] if len(ranges) > RANGES_SHOWN else []
+    return Row(
+        node=node,
+        is_live=is_live,
+        url=change_url(node, site),
+        state=state_badge_of(node),
+        namespace=namespace_of(node),
+        share=round(100 * node.shards / node.shard_count) if is_live and node.shard_count else 0,
+        named=len(named),
+        ranges=", ".join([*ranges[:RANGES_SHOWN], *more]),
+        all_ranges=", ".join(ranges),
+        skew=skew_of(node),
+        last_tick=_last_tick(node),
+        has_other_release=is_live and node.release != release,
+    )
+
+
+def _last_tick(node: Node) -> str:
+    """A node ticks all the time: no more than that, and the row stays as it is."""
+    if node.ticked_at is not None and cluster.age(node, node.ticked_at) < A_MOMENT:
+        return _("a moment ago")
+    last = moment(node.ticked_at) if node.ticked_at else _("none yet")
+    return badge("degraded", last) if cluster.is_stalled(node) else last

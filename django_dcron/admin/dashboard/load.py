@@ -1,0 +1,234 @@
+"""The dashboard's heat map: how many occurrences each hour of seven days has, and advice where many jobs crowd.
+
+A cell's colour says where its number lies between the least and the greatest one that is not zero, or half of the greatest if all
+are greater: what differs little looks much the same. The legend names both ends.
+Along the axis everything is in percent of the picture's width, down it in pixels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.dateformat import format as format_date
+from django.utils.formats import number_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.timezone import get_current_timezone, get_current_timezone_name, localtime
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_dcron.admin.dashboard.filter import selection
+from django_dcron.admin.display import list_url, may_view
+from django_dcron.domain.crowding import Crowd
+from django_dcron.models import Job
+from django_dcron.models.database import alias_for, database_now
+from django_dcron.observability.load import DAYS, Load, planned_load
+from django_dcron.observability.selection import Selection
+
+HOURS = 24
+COLUMN = 100 / HOURS
+GAP = 0.2
+ROW, AXIS = 26, 22
+PALEST, MIDDLE = 0.2, 0.6
+SWATCHES = 5
+SCHEDULES_NAMED = 3
+ZONE_PREFIXES = ("TZ=", "CRON_TZ=")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    x: float
+    y: int
+    number: int
+    opacity: float
+    """Zero: nothing is planned."""
+    title: str
+    is_now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    label: str
+    y: int
+    cells: tuple[Cell | None, ...]
+    """By the hour; None: its clocks skip it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    text: str
+    remedy: SafeString
+    links: tuple[tuple[str, str], ...]
+    """URL and words: the jobs of each of the most common schedules. (The list, which cannot be asked for a jitter, has those that one
+    spreads as well.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    days: tuple[Day, ...]
+    scale: tuple[tuple[float, str], ...]
+    """Where each hour begins, and its name."""
+    busiest: str
+    least: str
+    greatest: str
+    swatches: tuple[float, ...]
+    advice: tuple[Advice, ...]
+    jobs: int
+    zone: str
+    cell_width = round(COLUMN - GAP, 2)
+    cell_height = ROW - 2
+    axis = AXIS
+
+    @property
+    def height(self) -> int:
+        return AXIS + ROW * len(self.days)
+
+
+def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
+    if not may_view(request, Job, site):
+        return {"load": None}
+    zone = get_current_timezone()
+    now = localtime(database_now(alias_for(Job)), zone)
+    chosen = selection(request)
+    load = planned_load(now.date(), zone, chosen)
+    advice = tuple(_advice(crowd, load, site, chosen) for crowd in load.crowds)
+    return {"load": _picture(load, now, advice)}
+
+
+def _picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> Picture:
+    planned = [number for number in load.hours if number] or [0]
+    least, greatest = min(planned), max(planned)
+    if least < greatest:
+        least = min(least, greatest // 2)
+    return Picture(
+        tuple(_days(load, now, least, greatest)),
+        tuple((round(COLUMN * hour, 2), f"{hour:02}") for hour in range(HOURS)),
+        _busiest(load),
+        _number(least),
+        _number(greatest),
+        _swatches() if least < greatest else (MIDDLE,),
+        advice,
+        load.jobs,
+        get_current_timezone_name(),
+    )
+
+
+def _days(load: Load, now: datetime, least: int, greatest: int) -> Iterator[Day]:
+    """An hour that its day has twice is one cell."""
+    numbers: Counter[tuple[date, int]] = Counter()
+    for at, number in enumerate(load.hours):
+        start = load.start_of(at)
+        numbers[start.date(), start.hour] += number
+    first = load.start_of(0).date()
+    for row in range(DAYS):
+        day, y = first + timedelta(days=row), AXIS + ROW * row
+        cells: list[Cell | None] = []
+        for hour in range(HOURS):
+            if (day, hour) not in numbers:
+                cells.append(None)
+                continue
+            number = numbers[day, hour]
+            title = ngettext(
+                "%(when)s: %(number)s occurrence", "%(when)s: %(number)s occurrences", number
+            ) % {"when": f"{format_date(day, 'D')} {hour:02}:00", "number": _number(number)}
+            opacity = _opacity(number, least, greatest)
+            is_now = (day, hour) == (now.date(), now.hour)
+            cells.append(Cell(round(COLUMN * hour, 2), y, number, opacity, title, is_now))
+        yield Day(format_date(day, "D j M"), y, tuple(cells))
+
+
+def _opacity(number: int, least: int, greatest: int) -> float:
+    if not number:
+        return 0
+    if least == greatest:
+        return MIDDLE
+    return round(PALEST + (1 - PALEST) * (min(number, greatest) - least) / (greatest - least), 2)
+
+
+def _swatches() -> tuple[float, ...]:
+    return tuple(_opacity(1 + at, 1, SWATCHES) for at in range(SWATCHES))
+
+
+def _busiest(load: Load) -> str:
+    greatest, total = max(load.hours), sum(load.hours)
+    values = {
+        "number": _number(greatest),
+        "total": _number(total),
+        "average": _number(round(total / len(load.hours))),
+    }
+    if not total:
+        return _("Nothing is planned.")
+    if min(load.hours) == greatest:
+        return _("%(total)s occurrences, %(number)s in every hour.") % values
+    values["when"] = _weekday_and_time(load.start_of(load.hours.index(greatest)))
+    return (
+        _(
+            "%(total)s occurrences. The busiest hour is %(when)s with %(number)s; the average hour has %(average)s."
+        )
+        % values
+    )
+
+
+def _advice(crowd: Crowd, load: Load, site: admin.AdminSite, chosen: Selection) -> Advice:
+    remedy = format_html(
+        _("With {} for the minute they would spread: at most {} a minute."),
+        format_html_join(SafeString(", "), "<code>{}</code>", ((form,) for form in crowd.forms)),
+        _number(crowd.at_most),
+    )
+    links = []
+    for text, zone, number in crowd.texts[:SCHEDULES_NAMED]:
+        words = ngettext("%(number)s job: %(schedule)s", "%(number)s jobs: %(schedule)s", number)
+        names_zone = text.startswith(ZONE_PREFIXES)  # whatever zone the job has besides
+        schedule = text if names_zone or zone == "UTC" else f"{text} ({zone})"
+        lookups = chosen.lookups() | {"state": "enabled", "schedule__exact": text}
+        if not names_zone:
+            lookups["timezone__exact"] = zone
+        url = list_url(Job, site, **lookups)
+        links.append((url, words % {"number": _number(number), "schedule": schedule}))
+    return Advice(_where(crowd, load), remedy, tuple(links))
+
+
+def _where(crowd: Crowd, load: Load) -> str:
+    starts = [load.start_of(hour) + timedelta(minutes=crowd.minute) for hour in sorted(crowd.hours)]
+    times = {(start.hour, start.minute) for start in starts}
+    days = {start.date() for start in starts}
+    fullest = load.start_of(crowd.hours[0]) + timedelta(minutes=crowd.minute)
+    values = {
+        "jobs": _number(crowd.jobs),
+        "fewest": _number(crowd.fewest),
+        "minute": fullest.minute,
+        "hours": len(starts),
+        "time": f"{fullest:%H:%M}",
+        "fullest": _weekday_and_time(fullest),
+        "days": ", ".join(format_date(start, "l") for start in starts),
+    }
+    if len(starts) == len(load.hours) and crowd.fewest == crowd.jobs:
+        return _("%(jobs)s jobs start at minute %(minute)d of every hour.") % values
+    if len(starts) == len(load.hours):
+        return _("%(fewest)s to %(jobs)s jobs start at minute %(minute)d of every hour.") % values
+    if len(times) == 1 and len(days) == DAYS:
+        return _("%(jobs)s jobs start at %(time)s every day.") % values
+    if len(times) == 1:
+        return _("%(jobs)s jobs start at %(time)s on %(days)s.") % values
+    if crowd.fewest == crowd.jobs:
+        return _("%(jobs)s jobs start at minute %(minute)d of %(hours)d hours of these days.") % values
+    return (
+        _(
+            "%(fewest)s to %(jobs)s jobs start at minute %(minute)d of %(hours)d hours of these days, the most on %(fullest)s."
+        )
+        % values
+    )
+
+
+def _weekday_and_time(instant: datetime) -> str:
+    return f"{format_date(instant, 'l')} {instant:%H:%M}"
+
+
+def _number(value: int) -> str:
+    return number_format(value, force_grouping=True)

@@ -1,0 +1,120 @@
+"""The dashboard's page: sections, each of which refreshes itself.
+
+Invariants:
+
+- A section is there, and its URL answers, for those alone who may view the rows it tells of.
+- What a section costs does not grow with the number of runs: see ``observability`` for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+
+from django_dcron.admin.base import ReadOnlyAdmin
+from django_dcron.admin.dashboard import cluster, failures, first_steps, load, tiles, timeline
+from django_dcron.admin.dashboard import filter as choice
+from django_dcron.admin.display import may_view
+from django_dcron.admin.refreshing import REFRESH, Part
+from django_dcron.models import Dashboard, Job, Node, Run
+from django_dcron.models.database import alias_for
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    context: Callable[[HttpRequest, admin.AdminSite], dict[str, Any]]
+    every: int = 5
+    """Seconds from one refresh to the next."""
+    shows: tuple[type[Model], ...] = ()
+    """Whoever may not view all of these does not get it."""
+
+
+FIRST_STEPS = "first_steps"
+"""In place of all others until there is a job."""
+SECTIONS = {
+    "tiles": Section(tiles.context),
+    "timeline": Section(timeline.context, every=10, shows=(Job,)),
+    "failures": Section(failures.context, shows=(Run,)),
+    "cluster": Section(cluster.context, shows=(Node,)),
+    "load": Section(load.context, every=60, shows=(Job,)),
+    FIRST_STEPS: Section(first_steps.context, shows=(Job,)),
+}
+"""In the order of the page; each has a template of its name."""
+
+
+@admin.register(Dashboard)
+class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
+    class Media:
+        css = {"all": ["django_dcron/dashboard.css", "django_dcron/dashboard_pictures.css"]}
+
+    def get_urls(self) -> list[URLPattern]:
+        """No others: there are no rows to add, change or delete."""
+        view = self.admin_site.admin_view
+        return [
+            path("", view(self.changelist_view), name="django_dcron_dashboard_changelist"),
+            path("part/<str:name>/", view(self.part_view), name="django_dcron_dashboard_part"),
+        ]
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        site = self.admin_site
+        parts = [
+            self._part(name, request).render(section.context(request, site), request)
+            for name, section in self._sections(request).items()
+        ]
+        context = {
+            **site.each_context(request),
+            **choice.context(request, site),
+            "title": _("Dashboard"),
+            "opts": self.opts,
+            "media": self.media,
+            "parts": parts,
+        }
+        return TemplateResponse(
+            request, "admin/django_dcron/dashboard/page.html", context | (extra_context or {})
+        )
+
+    def part_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        section = SECTIONS.get(name)
+        if section is None:
+            raise Http404
+        if not (self.has_view_permission(request) and self._may_see(request, section)):
+            raise PermissionDenied
+        if name == FIRST_STEPS and _has_jobs():
+            return HttpResponse(headers=REFRESH)
+        context = section.context(request, self.admin_site)
+        return self._part(name, request).refreshed(context, request)
+
+    def _sections(self, request: HttpRequest) -> dict[str, Section]:
+        seen = {name: section for name, section in SECTIONS.items() if self._may_see(request, section)}
+        if FIRST_STEPS in seen and not _has_jobs():
+            return {FIRST_STEPS: seen[FIRST_STEPS]}
+        seen.pop(FIRST_STEPS, None)
+        return seen
+
+    def _may_see(self, request: HttpRequest, section: Section) -> bool:
+        return all(may_view(request, model, self.admin_site) for model in section.shows)
+
+    def _part(self, name: str, request: HttpRequest) -> Part:
+        url = reverse("admin:django_dcron_dashboard_part", args=[name], current_app=self.admin_site.name)
+        if told := choice.query(request):
+            url += f"?{urlencode(told)}"
+        template = f"admin/django_dcron/dashboard/{name}.html"
+        return Part(f"dcron-{name}", template, url, SECTIONS[name].every)
+
+
+def _has_jobs() -> bool:
+    return Job.objects.using(alias_for(Job)).order_by().exists()

@@ -1,0 +1,234 @@
+"""The dashboard's timeline: where each bar, mark and tick goes.
+
+Invariants:
+
+- Along the axis everything is in percent of the picture's width and lies within 0 and 100; down it, in pixels. So it is as
+  wide as there is room, and its words stay as large as the page's.
+- It has what happened until now. Its axis is as of a multiple of ``PACE``: while nothing happens, a refresh within that time
+  draws the same.
+- A lane has a bar at most for each minute and state, and a tick at most for each minute to come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.timezone import get_current_timezone_name, localtime
+from django.utils.translation import gettext as _
+
+from django_dcron.admin.dashboard.filter import selection
+from django_dcron.admin.dashboard.timeline_words import (
+    about_coming,
+    about_runs,
+    caption,
+    has_run,
+    note,
+    time_of,
+)
+from django_dcron.admin.display import change_url, list_url, may_view
+from django_dcron.models import Job, Run
+from django_dcron.models.database import alias_for, database_now
+from django_dcron.models.run import STATE_LABELS
+from django_dcron.observability.timeline import Coming, Lane, Runs, Timeline, minute_of, timeline
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
+PACE = timedelta(seconds=15)
+GRID = timedelta(minutes=15)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LANE, BAR = 24, 12
+"""Heights: of a lane, and of a bar in it."""
+AXIS = 26
+LEAST_WIDTH = 0.35
+LEAST_HEIGHT = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A bar; a mark, for runs that did not start, at ``x``; a tick or a band, for what comes."""
+
+    x: float
+    y: float
+    title: str
+    state: str = ""
+    width: float = 0
+    height: float = 0
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str
+    url: str
+    title: str
+    y: int
+    bars: tuple[Shape, ...]
+    marks: tuple[Shape, ...]
+    ticks: tuple[Shape, ...]
+    note: str
+    """In place of ticks: what comes later, or why nothing does."""
+    counts: tuple[tuple[StrOrPromise, int], ...]
+    """Of its runs, by state."""
+    next_at: datetime | None
+
+    @property
+    def text_y(self) -> int:
+        return self.y + LANE - 8
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    x: float
+    label: str
+
+    @property
+    def anchor(self) -> str:
+        """So that the outer ones' words stay inside."""
+        return "start" if self.x < 3 else "end" if self.x > 97 else "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    rows: tuple[Row, ...]
+    lines: tuple[Line, ...]
+    now: Line
+    caption: str
+    legend: tuple[tuple[str, StrOrPromise], ...]
+    """The states that are in it."""
+    shows_runs: bool
+    zone: str
+    axis = AXIS
+
+    @property
+    def bottom(self) -> int:
+        return AXIS + LANE * len(self.rows)
+
+    @property
+    def depth(self) -> int:
+        """Of the lanes together."""
+        return LANE * len(self.rows)
+
+    @property
+    def ahead(self) -> float:
+        """The width of what is to come."""
+        return 100 - self.now.x
+
+    @property
+    def height(self) -> int:
+        return self.bottom + 18
+
+
+def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
+    if not may_view(request, Job, site):
+        return {"timeline": None}
+    with_runs = may_view(request, Run, site)
+    drawn = timeline(database_now(alias_for(Run)), selection(request), with_runs=with_runs)
+    return {"timeline": _Drawing(drawn, site, with_runs).picture()}
+
+
+class _Drawing:
+    def __init__(self, drawn: Timeline, site: admin.AdminSite, shows_runs: bool) -> None:
+        self._timeline = drawn
+        late = (drawn.now - EPOCH) % PACE
+        self._since, self._now, self._until = drawn.since - late, drawn.now - late, drawn.until - late
+        self._site = site
+        self._shows_runs = shows_runs
+
+    def picture(self) -> Picture:
+        drawn = self._timeline
+        rows = tuple(self._row(lane, AXIS + LANE * at) for at, lane in enumerate(drawn.lanes))
+        states = {runs.state for lane in drawn.lanes for runs in lane.runs}
+        return Picture(
+            rows,
+            tuple(self._grid()),
+            Line(self._x(self._now), _("now %(time)s") % {"time": time_of(self._now)}),
+            caption(drawn, self._shows_runs),
+            tuple((state, label) for state, label in STATE_LABELS if state in states),
+            self._shows_runs,
+            get_current_timezone_name(),
+        )
+
+    def _x(self, instant: datetime) -> float:
+        whole = self._until - self._since
+        return round(min(max((instant - self._since) / whole, 0), 1) * 100, 2)
+
+    def _grid(self) -> Iterator[Line]:
+        at = self._since + -(self._since - EPOCH) % GRID
+        while at <= self._until:
+            yield Line(self._x(at), f"{localtime(at):%H:%M}")
+            at += GRID
+
+    def _row(self, lane: Lane, y: int) -> Row:
+        started = [runs for runs in lane.runs if has_run(runs)]
+        counts: Counter[str] = Counter()
+        for runs in lane.runs:
+            counts[runs.state] += runs.number
+        return Row(
+            str(lane.job),
+            change_url(lane.job, self._site),
+            f"{lane.job}\n{lane.job.schedule}",
+            y,
+            tuple(self._bars(lane.job, started, y + (LANE - BAR) / 2)),
+            tuple(self._mark(lane.job, runs, y) for runs in lane.runs if not has_run(runs)),
+            tuple(self._tick(lane.job, coming, y) for coming in lane.coming),
+            "" if lane.coming else note(lane),
+            tuple((label, counts[state]) for state, label in STATE_LABELS if counts[state]),
+            lane.next_at,
+        )
+
+    def _bars(self, job: Job, started: Sequence[Runs], y: float) -> Iterator[Shape]:
+        """One above the other where runs of one minute are in several states; the fewest are on top."""
+        for _minute, group in groupby(started, minute_of):
+            stack = sorted(group, key=lambda runs: runs.number)
+            spans = [self._span(runs) for runs in stack]
+            if stack[-1].number > 1:  # of some it is not known when: all of them have the whole time
+                whole = (min(left for left, _ in spans), max(right for _, right in spans))
+                spans = [whole for _ in spans]
+            top = y
+            heights = _heights([runs.number for runs in stack])
+            for runs, (left, right), height in zip(stack, spans, heights, strict=True):
+                width = max(round(right - left, 2), LEAST_WIDTH)
+                left = min(left, 100 - width)
+                yield Shape(left, top, about_runs(job, runs), runs.state, width, height, self._url(job, runs))
+                top = round(top + height, 1)
+
+    def _span(self, runs: Runs) -> tuple[float, float]:
+        assert runs.started_at is not None  # noqa: S101 (else it has no bar)
+        return self._x(runs.started_at), self._x(runs.finished_at or self._now)
+
+    def _mark(self, job: Job, runs: Runs, y: int) -> Shape:
+        middle = y + LANE / 2
+        return Shape(
+            self._x(runs.scheduled_at), middle, about_runs(job, runs), runs.state, url=self._url(job, runs)
+        )
+
+    def _tick(self, job: Job, coming: Coming, y: int) -> Shape:
+        left, right, top = self._x(coming.first), self._x(coming.last), y + (LANE - BAR) / 2
+        width = 0 if coming.first == coming.last else max(round(right - left, 2), LEAST_WIDTH)
+        return Shape(left, top, about_coming(job, coming), width=width, height=BAR)
+
+    def _url(self, job: Job, runs: Runs) -> str:
+        if runs.run_id:
+            return reverse("admin:django_dcron_run_change", args=[runs.run_id], current_app=self._site.name)
+        lookups = {
+            "job__id__exact": str(job.pk),
+            "state__exact": runs.state,
+            "scheduled_at__gte": str(runs.scheduled_at),
+            "scheduled_at__lte": str(runs.last_scheduled_at),
+        }
+        return list_url(Run, self._site, **lookups)
+
+
+def _heights(numbers: Sequence[int]) -> list[float]:
+    """Each its share of a bar, and none too small to be seen."""
+    shares = [max(BAR * number / sum(numbers), LEAST_HEIGHT) for number in numbers]
+    return [round(BAR * share / sum(shares), 1) for share in shares]

@@ -1,0 +1,122 @@
+"""How times, durations and states look in the admin. What comes from people or logs is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
+
+from django.contrib import admin
+from django.db.models import Model
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
+
+from django_dcron.domain.lifecycle import State
+from django_dcron.models.attempt import OUTCOME_LABELS
+from django_dcron.models.run import STATE_LABELS
+from django_dcron.observability import wording
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
+EMPTY = "-"
+
+_STATES: dict[str, StrOrPromise] = dict(STATE_LABELS)
+_OUTCOMES: dict[str, StrOrPromise] = dict(OUTCOME_LABELS)
+
+
+def moment(value: datetime | None, near: datetime | None = None, fraction: int = 0) -> str:
+    """To the second or ``fraction`` digits further, in the site's time zone, and without the date if that is the one
+    of ``near``. The exact value is its title."""
+    if value is None:
+        return EMPTY
+    local = localtime(value)
+    same_day = near is not None and localtime(near).date() == local.date()
+    time = f"{local:%H:%M:%S}" + (f".{local:%f}"[: fraction + 1] if fraction else "")
+    return format_html(
+        '<time class="dcron-moment" datetime="{}" title="{}">{}</time>',
+        value.isoformat(),
+        f"{local:%Y-%m-%d %H:%M:%S.%f %Z}",
+        time if same_day else f"{local:%Y-%m-%d} {time}",
+    )
+
+
+def exact_moment(value: datetime | None, near: datetime | None = None) -> str:
+    """To the millisecond."""
+    return moment(value, near, fraction=3)
+
+
+def moment_in(value: datetime, zone: str) -> str:
+    return f"{value.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S} {zone}"
+
+
+def plain_moment(value: datetime) -> str:
+    """In a sentence without markup; in the site's time zone, which it names."""
+    return f"{localtime(value):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def span(value: timedelta | None) -> str:
+    return EMPTY if value is None else wording.span(value)
+
+
+def badge(kind: str, label: StrOrPromise) -> SafeString:
+    """A coloured word; the colour only repeats what the word says."""
+    return format_html('<span class="dcron-badge dcron-{}">{}</span>', kind, label)
+
+
+def state_badge(state: str) -> str:
+    return badge(state, _STATES.get(state, state)) if state else EMPTY
+
+
+def outcome_badge(outcome: str) -> str:
+    """Of an attempt; one without an outcome is still running."""
+    return badge(outcome, _OUTCOMES.get(outcome, outcome)) if outcome else state_badge(State.RUNNING)
+
+
+def quiet(text: StrOrPromise) -> str:
+    return format_html('<div class="dcron-quiet">{}</div>', text) if text else ""
+
+
+def preformatted(text: str) -> str:
+    return format_html('<pre class="dcron-text">{}</pre>', text) if text else EMPTY
+
+
+def change_url(obj: Model, site: admin.AdminSite) -> str:
+    options = obj._meta
+    name = f"admin:{options.app_label}_{options.model_name}_change"
+    return reverse(name, args=[obj.pk], current_app=site.name)
+
+
+def list_url(model: type[Model], site: admin.AdminSite, **lookups: str) -> str:
+    """The list of the rows that match, as its filters spell it."""
+    options = model._meta
+    name = f"admin:{options.app_label}_{options.model_name}_changelist"
+    return reverse(name, current_app=site.name) + (f"?{urlencode(lookups)}" if lookups else "")
+
+
+def link(obj: Model, site: admin.AdminSite, text: object = None) -> SafeString:
+    return format_html('<a href="{}">{}</a>', change_url(obj, site), obj if text is None else text)
+
+
+def may_view(request: HttpRequest, model: type[Model], site: admin.AdminSite) -> bool:
+    return site.get_model_admin(model).has_view_permission(request)
+
+
+Column = Callable[[Any, Any], str]
+
+
+def moment_column(
+    field: str, title: StrOrPromise, near: str | None = None, show: Callable[..., str] = moment
+) -> Column:
+    """A column, or a read-only field, that shows a time; ``near`` is the field that has the date."""
+
+    @admin.display(description=title)
+    def column(model_admin: object, obj: Model) -> str:
+        return show(getattr(obj, field), getattr(obj, near) if near else None)
+
+    return column

@@ -1,0 +1,41 @@
+"""A form field for durations as people write them: 90s, 5m, 1h30m, 2d, or HH:MM:SS."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.dateparse import parse_duration
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.domain import durations
+from django_dcron.models.job import CALENDAR
+
+
+def read_duration(text: str) -> timedelta | None:
+    """None if ``text`` is no duration, or one too long to be stored."""
+    try:
+        found = durations.read_duration(text)
+        return parse_duration(text) if found is None else found
+    except OverflowError:
+        return None
+
+
+class DurationInput(forms.DurationField):
+    default_validators = [CALENDAR]
+    default_error_messages = {
+        "invalid": _("“%(value)s” is not a duration. Allowed: 90s, 5m, 1h30m, 2d or HH:MM:SS."),
+    }
+
+    def prepare_value(self, value: Any) -> Any:
+        return durations.write_duration(value) if isinstance(value, timedelta) else value
+
+    def to_python(self, value: Any) -> timedelta | None:
+        if value in self.empty_values:
+            return None
+        found = value if isinstance(value, timedelta) else read_duration(str(value).strip())
+        if found is None:
+            raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value})
+        return found

@@ -1,0 +1,302 @@
+"""Jobs: edited, run, paused, resumed, duplicated, deleted. All of it through ``control``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils import translation
+from django.utils.html import format_html, format_html_join
+from django.utils.timezone import get_current_timezone_name, now
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_dcron import control
+from django_dcron.admin.display import EMPTY, moment, moment_in, plain_moment, quiet, state_badge
+from django_dcron.admin.jobs import backfill_page, deletion
+from django_dcron.admin.jobs.copying import duplicate
+from django_dcron.admin.jobs.form import JobForm
+from django_dcron.admin.jobs.groups import FIELDSETS
+from django_dcron.admin.jobs.page import (
+    JobPage,
+    ToldAdmin,
+    pause_note,
+    state_badge_of,
+    words_of,
+    zone_name,
+)
+from django_dcron.admin.jobs.preview import PreviewedAdmin
+from django_dcron.admin.lists.export import EXPORTS, ExportedAdmin
+from django_dcron.admin.lists.filters import (
+    LastOutcomeFilter,
+    NamespaceFilter,
+    StandingFilter,
+    TagFilter,
+    TargetKindFilter,
+    titled,
+)
+from django_dcron.admin.verb_forms import ArgumentsForm, ChangedPauseForm, PauseForm
+from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, in_words, reason
+from django_dcron.exceptions import Conflict, InvalidValue
+from django_dcron.models import Job
+from django_dcron.observability.jobs import next_run_of, problem_of, statistics_of
+from django_dcron.observability.lookahead import problem_in_words
+
+
+def _run_now(request: HttpRequest, job: Job) -> Done:
+    run = control.trigger(job)
+    return Done(_("run now, as run %(id)s") % {"id": run.pk}, run)
+
+
+def _run_with(request: HttpRequest, job: Job) -> Done:
+    said = asked(ArgumentsForm, request, job)
+    run = control.trigger(job, args=said["args"], kwargs=said["kwargs"])
+    return Done(_("run now with other arguments, as run %(id)s") % {"id": run.pk}, run)
+
+
+def _pause(request: HttpRequest, job: Job) -> Done:
+    return _paused(job, reason(request), asked(PauseForm, request, job)["until"])
+
+
+def _change_pause(request: HttpRequest, job: Job) -> Done:
+    said = asked(ChangedPauseForm, request, job)
+    return _paused(job, reason(request) if said["reason"] else job.pause_reason, said["until"])
+
+
+def _paused(job: Job, why: str, until: datetime | None) -> Done:
+    try:
+        control.pause(job, why, until)
+    except InvalidValue as error:  # it has passed meanwhile
+        raise ValidationError(error.problem.said(translation)) from None
+    if until is None:
+        return Done(_("paused: %(reason)s") % {"reason": job.pause_reason})
+    return Done(
+        _("paused until %(until)s: %(reason)s") % {"until": plain_moment(until), "reason": job.pause_reason}
+    )
+
+
+def _resume(request: HttpRequest, job: Job) -> Done:
+    control.resume(job)
+    return Done(_("resumed"))
+
+
+def _duplicate(request: HttpRequest, job: Job) -> Done:
+    made = duplicate(job)
+    return Done(_("duplicated as %(copy)s, which is paused") % {"copy": made}, made)
+
+
+def _if_paused(job: Job) -> str:
+    return "" if job.enabled else _("It is paused already.")
+
+
+def _if_not_paused(job: Job) -> str:
+    return _("It is not paused.") if job.enabled else ""
+
+
+VERBS: tuple[Verb[Job], ...] = (
+    Verb(
+        "run_now",
+        gettext_lazy("Run now"),
+        _run_now,
+        "trigger",
+        is_primary=True,
+        explained=gettext_lazy("Each runs once, at once, paused or not, beside what its schedule says."),
+    ),
+    Verb(
+        "run_with",
+        gettext_lazy("Run with arguments"),
+        _run_with,
+        "trigger",
+        form=ArgumentsForm,
+        has_page=True,
+    ),
+    Verb(
+        "pause",
+        gettext_lazy("Pause"),
+        _pause,
+        "pause",
+        _if_paused,
+        form=PauseForm,
+        explained=gettext_lazy("They have no new runs until they are resumed. What is running goes on."),
+    ),
+    Verb(
+        "resume",
+        gettext_lazy("Resume"),
+        _resume,
+        "pause",
+        _if_not_paused,
+        explained=gettext_lazy(
+            "They run by their schedules from now on. What fell into the pause is not made up for."
+        ),
+    ),
+    Verb(
+        "change_pause",
+        gettext_lazy("Change the pause"),
+        _change_pause,
+        "pause",
+        _if_not_paused,
+        form=ChangedPauseForm,
+        has_page=True,
+    ),
+    Verb(
+        "duplicate",
+        gettext_lazy("Duplicate"),
+        _duplicate,
+        "add",
+        explained=gettext_lazy("Each copy is paused, and called like the original with “copy” behind it."),
+    ),
+)
+
+TAGS_SHOWN = 5
+
+
+@admin.register(Job)
+class JobAdmin(ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]):
+    form = JobForm
+    verbs = VERBS
+    actions = [
+        *(as_action(verb) for verb in VERBS if not verb.has_page),
+        *EXPORTS,
+        deletion.delete_selected,
+    ]
+
+    list_display = ("label", "status", "last_outcome", "next_run", "when")
+    list_select_related = ("cursor", "statistics", "calendar")
+    list_filter = (
+        StandingFilter,
+        LastOutcomeFilter,
+        NamespaceFilter,
+        TagFilter,
+        TargetKindFilter,
+        ("overlap_policy", titled(gettext_lazy("overlap policy"))),
+        ("misfire_policy", titled(gettext_lazy("misfire policy"))),
+    )
+    search_fields = ("name", "namespace", "description", "target", "schedule")
+    nothing_yet = gettext_lazy(
+        "No jobs yet. Add one here; or declare it in code with @cron, and run manage.py dcron sync."
+    )
+    exported = tuple(
+        (field.name, attrgetter(field.attname))
+        for field in Job._meta.concrete_fields
+        if field.editable and not field.primary_key
+    )
+    fieldsets = FIELDSETS
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(partial(backfill_page.view, self))
+        return [
+            path("<path:object_id>/backfill/", view, name="django_dcron_job_backfill"),
+            *super().get_urls(),
+        ]
+
+    def has_delete_several_permission(self, request: HttpRequest) -> bool:
+        """Unless the site has disabled the action."""
+        offered = any(name == "delete_selected" for name, _action in self.admin_site.actions)
+        return offered and self.has_delete_permission(request)
+
+    def may_backfill(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request) and self.has_trigger_permission(request)
+
+    def buttons(self, request: HttpRequest, obj: Job) -> list[Button]:
+        buttons = super().buttons(request, obj)
+        if self.may_backfill(request):
+            url = reverse("admin:django_dcron_job_backfill", args=[obj.pk], current_app=self.admin_site.name)
+            buttons.append(Button(backfill_page.TITLE, url, has_page=True))
+        return buttons
+
+    @admin.display(description=gettext_lazy("name"), ordering="name")
+    def label(self, job: Job) -> str:
+        tags = ((tag,) for tag in job.tags[:TAGS_SHOWN])
+        shown = format_html_join(" ", '<span class="dcron-tag">{}</span>', tags)
+        return format_html("{}{}{}", job, quiet(job.target), quiet(shown))
+
+    def standing(self, obj: Job) -> str:
+        return state_badge_of(obj)
+
+    @admin.display(description=gettext_lazy("schedule"), ordering="schedule")
+    def when(self, job: Job) -> str:
+        return format_html("<code>{}</code>{}", job.schedule, quiet(words_of(job)))
+
+    @admin.display(description=gettext_lazy("next run"), ordering="cursor__next_at")
+    def next_run(self, job: Job) -> str:
+        at, zone = next_run_of(job), zone_name(job)
+        shown = moment(at, near=now())
+        if at is None or zone is None or zone == get_current_timezone_name():
+            return shown
+        return format_html("{}{}", shown, quiet(moment_in(at, zone)))
+
+    @admin.display(description=gettext_lazy("last outcome"), ordering="statistics__last_finished_at")
+    def last_outcome(self, job: Job) -> str:
+        statistics = statistics_of(job)
+        if statistics is None or not statistics.last_state:
+            return EMPTY
+        when = format_html(
+            '<div class="dcron-quiet">{}</div>', moment(statistics.last_finished_at, near=now())
+        )
+        return format_html("{}{}", state_badge(statistics.last_state), when)
+
+    @admin.display(description=gettext_lazy("status"), ordering="enabled")
+    def status(self, job: Job) -> str:
+        notes = [pause_note(job), problem_in_words(job, problem_of(job))]
+        return format_html("{}{}", state_badge_of(job), quiet(" ".join(filter(None, notes))))
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Job | None = None,
+    ) -> HttpResponse:
+        if obj is not None and obj.pk is not None:
+            page = JobPage(obj.pk, request, self.admin_site)
+            context |= {"page": page, "buttons": self.buttons(request, page.job)}
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Somebody may save between this form's validation and its save: validate it once more, on the new row."""
+        try:
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        except (Conflict, ValidationError, IntegrityError):
+            pass  # rolled back
+        try:
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        except (Conflict, ValidationError, IntegrityError) as error:
+            # Out of the admin's reach, such as a transaction around the request that still sees the old row.
+            text = _("Nothing was saved. %(error)s") % {"error": in_words(error)}
+            self.message_user(request, text, messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
+    def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
+        control.save(obj, expected_version=form.cleaned_data["seen_version"] if change else None)
+
+    def get_deleted_objects(
+        self, objs: QuerySet[Job] | Sequence[Job], request: HttpRequest
+    ) -> tuple[list[str], dict[str, Any], set[str], list[str]]:
+        """Their history goes with them: the right to delete a job is enough."""
+        lacking = set() if self.has_delete_permission(request) else {str(self.opts.verbose_name)}
+        lines, counts = deletion.what_goes_too(list(objs))
+        return lines, counts, lacking, []
+
+    def delete_model(self, request: HttpRequest, obj: Job) -> None:
+        deletion.delete(obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        for job in queryset:
+            deletion.delete(job)

@@ -1,0 +1,211 @@
+"""A job's backfill: what would be made is shown first, and then just that is made.
+
+Invariants:
+
+- Nothing is made by looking, nor by the preview.
+- What is made is what was shown, or less if others have made some of it meanwhile: the second form carries the range as
+  the preview has bounded it, also by the limit, and the version of the job.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils import translation
+from django.utils.html import format_html
+from django.utils.timezone import get_current_timezone_name
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_dcron import control
+from django_dcron.admin.display import change_url, list_url, may_view, plain_moment
+from django_dcron.admin.jobs.page import zone_name
+from django_dcron.admin.verb_forms import InstantField, VerbForm
+from django_dcron.backfill import LARGEST_LIMIT, LIMIT, Backfill
+from django_dcron.definition import EXHAUSTED
+from django_dcron.exceptions import InvalidValue, Told
+from django_dcron.models import Job, Run
+from django_dcron.models.database import alias_for, database_now
+
+if TYPE_CHECKING:
+    from django_dcron.admin.jobs.admin import JobAdmin
+
+SHOWN = 5
+"""So many of the first, and of the last."""
+TITLE = gettext_lazy("Backfill")
+OUTDATED = gettext_lazy(
+    "The job was changed after the preview, so nothing was made. This is what would be made now."
+)
+
+
+class LocalTimeInput(forms.DateTimeInput):
+    """The browser's own calendar and clock."""
+
+    input_type = "datetime-local"
+
+    def __init__(self) -> None:
+        super().__init__({"step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+
+
+class BackfillForm(VerbForm):
+    start = InstantField(label=gettext_lazy("From"), widget=LocalTimeInput())
+    end = InstantField(label=gettext_lazy("To just before"), widget=LocalTimeInput())
+    limit = forms.IntegerField(
+        label=gettext_lazy("At most"),
+        initial=LIMIT,
+        validators=[MinValueValidator(1), MaxValueValidator(LARGEST_LIMIT)],
+        help_text=gettext_lazy("So many runs at once. What is left over, a further backfill makes."),
+    )
+    version = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    """Of the job as it was previewed."""
+    shown_until = InstantField(required=False, widget=forms.HiddenInput)
+    """Where the preview has cut the range: from here on nobody was shown anything."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        for name in ("start", "end"):
+            self.fields[name].help_text = _("In the time zone %(zone)s.") % {
+                "zone": get_current_timezone_name()
+            }
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        start, end = cleaned.get("start"), cleaned.get("end")
+        if start and end and start >= end:
+            self.add_error("end", _("It is not after the start."))
+        elif start and start >= database_now(alias_for(Run)):
+            self.add_error("start", _("It has not come yet: only what has passed can be backfilled."))
+        return cleaned
+
+    def refuse(self, error: Told) -> None:
+        """Say beside its field, if it is about one, what ``control.backfill`` had against it."""
+        if isinstance(error, InvalidValue) and error.field in self.fields:
+            self.add_error(error.field, error.problem.said(translation))
+        else:
+            self.add_error(None, error.said(translation))
+
+
+class Preview:
+    def __init__(self, planned: Backfill, form: BackfillForm, job: Job):
+        self.planned = planned
+        self.count = len(planned.occurrences)
+        self.first = planned.occurrences[:SHOWN]
+        self.last = planned.occurrences[max(self.count - SHOWN, SHOWN) :]
+        self.between = self.count - len(self.first) - len(self.last)
+        self.zone = zone_name(job)
+        self.carried = {
+            "start": form.cleaned_data["start"].isoformat(),
+            "end": planned.until.isoformat(),
+            "limit": str(form.cleaned_data["limit"]),
+            "version": str(job.version),
+            "shown_until": (planned.continue_from or planned.until).isoformat(),
+            "make": "1",
+        }
+
+
+def view(model_admin: JobAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
+    if not model_admin.may_backfill(request):
+        raise PermissionDenied
+    if request.method not in ("GET", "HEAD", "POST"):
+        return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+    job = model_admin.get_object(request, unquote(object_id))
+    if job is None:
+        raise Http404
+    if request.method != "POST":
+        return _page(model_admin, request, job, BackfillForm(row=job, initial=_initial(request)))
+    form, found = BackfillForm(request.POST, row=job), None
+    if form.is_valid():
+        wanted = "make" in request.POST
+        is_fresh = form.cleaned_data["version"] == job.version
+        makes = wanted and is_fresh
+        try:
+            found = control.backfill(job, **_range(form, as_shown=makes), dry_run=not makes)
+        except Told as error:
+            form.refuse(error)
+        else:
+            if makes:
+                return _made(model_admin, request, job, found, form)
+            if wanted:
+                form.add_error(None, OUTDATED)
+    return _page(model_admin, request, job, form, Preview(found, form, job) if found else None)
+
+
+def _initial(request: HttpRequest) -> dict[str, Any]:
+    """What a link asks for; texts that are no times are refused when they come back."""
+    asked = {name: request.GET[name] for name in ("start", "end", "limit") if name in request.GET}
+    return {"end": database_now(alias_for(Run)).replace(microsecond=0), **_read(asked)}
+
+
+def _read(asked: dict[str, str]) -> dict[str, Any]:
+    """Times as such, so that they are shown in the site's zone."""
+    fields = BackfillForm.base_fields
+    read: dict[str, Any] = {}
+    for name, text in asked.items():
+        try:
+            read[name] = fields[name].clean(text)
+        except forms.ValidationError:
+            read[name] = text
+    return read
+
+
+def _range(form: BackfillForm, *, as_shown: bool) -> dict[str, Any]:
+    asked = {name: form.cleaned_data[name] for name in ("start", "end", "limit")}
+    if as_shown and (shown_until := form.cleaned_data["shown_until"]):
+        asked["end"] = min(asked["end"], shown_until)
+    return asked
+
+
+def _page(
+    model_admin: JobAdmin, request: HttpRequest, job: Job, form: BackfillForm, preview: Preview | None = None
+) -> HttpResponse:
+    context = {
+        **model_admin.admin_site.each_context(request),
+        "title": TITLE,
+        "subtitle": str(job),
+        "opts": model_admin.opts,
+        "original": job,
+        "back": change_url(job, model_admin.admin_site),
+        "form": form,
+        "preview": preview,
+        "is_paused": not job.enabled and job.pause_reason != EXHAUSTED,
+        "media": model_admin.media,
+    }
+    request.current_app = model_admin.admin_site.name
+    return TemplateResponse(request, "admin/django_dcron/job/backfill.html", context)
+
+
+def _made(
+    model_admin: JobAdmin, request: HttpRequest, job: Job, made: Backfill, form: BackfillForm
+) -> HttpResponse:
+    site = model_admin.admin_site
+    count = len(made.occurrences)
+    if not count:
+        model_admin.message_user(request, _("Nothing was left to be made."), messages.WARNING)
+    else:
+        text = ngettext(
+            "backfilled %(count)d run, from %(first)s to %(last)s",
+            "backfilled %(count)d runs, from %(first)s to %(last)s",
+            count,
+        ) % {
+            "count": count,
+            "first": plain_moment(made.occurrences[0]),
+            "last": plain_moment(made.occurrences[-1]),
+        }
+        model_admin.log_change(request, job, text)
+        model_admin.message_user(request, f"“{job}”: {text}", messages.SUCCESS)
+    left_from, end = made.continue_from or form.cleaned_data["shown_until"], form.cleaned_data["end"]
+    if left_from and left_from < end:
+        onward = urlencode({"start": left_from.isoformat(), "end": end.isoformat()})
+        text = format_html('<a href="{}?{}">{}</a>', request.path, onward, _("Go on with what is left"))
+        model_admin.message_user(request, text, messages.INFO)
+    if not may_view(request, Run, site):
+        return HttpResponseRedirect(change_url(job, site))
+    return HttpResponseRedirect(list_url(Run, site, job__id__exact=str(job.pk), trigger__exact="backfill"))

@@ -1,0 +1,29 @@
+"""A copy of a job, to start a new one from."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import chain, count
+
+from django.utils.translation import gettext as _
+
+from django_dcron import control
+from django_dcron.models import Job
+
+
+def duplicate(job: Job) -> Job:
+    """Saved, and paused: a copy that ran at once would do the work twice. Raises ``ValidationError``."""
+    copied = [field.name for field in Job._meta.concrete_fields if field.editable and not field.primary_key]
+    values = {name: deepcopy(getattr(job, name)) for name in copied}
+    values["name"] = _free_name(job)
+    values["enabled"], values["paused_until"] = False, None
+    values["pause_reason"] = (_("a copy of %(job)s") % {"job": job})[:255]
+    return control.save(Job(**values))
+
+
+def _free_name(job: Job) -> str:
+    longest = Job._meta.get_field("name").max_length or 120
+    taken = Job.objects.filter(namespace=job.namespace)
+    endings = chain([" copy"], (f" copy {number}" for number in count(2)))
+    names = (job.name[: longest - len(ending)].rstrip() + ending for ending in endings)
+    return next(name for name in names if not taken.filter(name=name).exists())

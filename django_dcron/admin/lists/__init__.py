@@ -1,0 +1,1 @@
+"""What the lists have in common: bounds for millions of rows, filters, confirmations, exports."""

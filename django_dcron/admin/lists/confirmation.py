@@ -1,0 +1,96 @@
+"""Before a verb is applied to many rows, a page asks: what will be done, to which rows, and what the verb wants to know.
+
+Invariants:
+
+- What is done is what was shown: the page carries the keys of its rows, not the filter that found them, which may find
+  others a moment later.
+- The answer is the same action of the same list: CSRF and permission are checked as they were for the question.
+- Rows for which the verb makes no sense are left out, and named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import model_ngettext
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext as _
+
+from django_dcron.admin.display import link
+from django_dcron.admin.lists.bounded import in_words
+from django_dcron.admin.verb_forms import VerbForm
+
+if TYPE_CHECKING:
+    from django_dcron.admin.verbs import OperatedAdmin, Verb
+
+CONFIRMED = "confirmed"
+FILTERS = "list_filters"
+"""The query string of the list, which the answer leads back to."""
+MOST_SHOWN = 20
+
+
+def ask_or_do(
+    model_admin: OperatedAdmin[Any], request: HttpRequest, verb: Verb[Any], rows: QuerySet[Any], most: int
+) -> HttpResponse:
+    """At most ``most`` rows, the first of the list."""
+    answered = CONFIRMED in request.POST
+    form = verb.form(request.POST if answered else None) if verb.form else None
+    if not answered or (form is not None and not form.is_valid()):
+        return _page(model_admin, request, verb, rows, most, form)
+    chosen = list(rows[: most + 1])
+    if not chosen:
+        text = _("Nothing was done: what was chosen is no longer there.")
+        model_admin.message_user(request, text, messages.WARNING)
+    if len(chosen) > most:
+        text = _("Only the first %(count)d were handled.") % {"count": most}
+        model_admin.message_user(request, text, messages.WARNING)
+    model_admin.perform(request, verb, chosen[:most])
+    filters = request.POST.get(FILTERS, "")
+    return HttpResponseRedirect(f"{request.path}?{filters}" if filters else request.get_full_path())
+
+
+def _page(
+    model_admin: OperatedAdmin[Any],
+    request: HttpRequest,
+    verb: Verb[Any],
+    rows: QuerySet[Any],
+    most: int,
+    form: VerbForm | None,
+) -> HttpResponse:
+    site = model_admin.admin_site
+    found = list(rows[: most + 1])
+    chosen, left_out = [], []
+    for row in found[:most]:
+        if against := verb.against(row):
+            left_out.append((link(row, site), against))
+        else:
+            chosen.append(row)
+    filters = request.POST.get(FILTERS, request.GET.urlencode())
+    name = model_ngettext(model_admin.opts, len(chosen))
+    context = {
+        **site.each_context(request),
+        "title": _("%(verb)s: %(count)d %(name)s") % {"verb": verb.label, "count": len(chosen), "name": name},
+        "opts": model_admin.opts,
+        "media": model_admin.media,
+        "verb": verb,
+        "form": form,
+        "shown": [(link(row, site), model_admin.standing(row)) for row in chosen[:MOST_SHOWN]],
+        "more": max(len(chosen) - MOST_SHOWN, 0),
+        "left_out": left_out[:MOST_SHOWN],
+        "left_out_more": max(len(left_out) - MOST_SHOWN, 0),
+        "most": most,
+        "found": in_words(rows) if len(found) > most else None,
+        "checkbox": ACTION_CHECKBOX_NAME,
+        "keys": [row.pk for row in chosen],
+        "confirmed": CONFIRMED,
+        "filters_name": FILTERS,
+        "filters": filters,
+        "path": request.path,
+        "back": f"{request.path}?{filters}",
+    }
+    request.current_app = site.name
+    return TemplateResponse(request, "admin/django_dcron/confirm_action.html", context)

@@ -1,0 +1,176 @@
+"""Jobs and runs as CSV and JSON: those chosen in the list, or all that its filters and its search leave.
+
+Invariants:
+
+- Memory is bounded: first the keys, at most ``MOST_ROWS`` of them, then the rows by their keys, ``AT_ONCE`` at a time. No
+  cursor stays open on a database while a slow browser reads. A row that is deleted meanwhile is left out.
+- What is not all says so: in the file's name, and in JSON as ``"complete": false``.
+- A cell of the CSV is never a formula to a spreadsheet. JSON has each value as it is, a job's by the names of its fields.
+
+Times are ISO 8601 in UTC, durations are seconds. Python's own ``csv`` and ``json`` do it: django-import-export would bring
+tablib, which holds the whole file in memory, and an import that saves rows past ``control``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.timezone import now
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_safe
+
+from django_dcron.admin.base import M
+from django_dcron.admin.display import list_url
+from django_dcron.admin.lists.base import ListAdmin
+
+if TYPE_CHECKING:
+    from django.http.response import HttpResponseBase
+
+MOST_ROWS = 100_000
+AT_ONCE = 500
+FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""What a spreadsheet may take for the beginning of one, full-width signs included."""
+
+Column = tuple[str, Callable[[Any], Any]]
+"""The name, and how it is read from a row."""
+
+
+def fields_of(model: type[Model], *names: str) -> list[Column]:
+    def reader(name: str) -> Callable[[Any], Any]:
+        return lambda row: getattr(row, name)
+
+    return [(name, reader(name)) for name in names]
+
+
+class ExportedAdmin(ListAdmin[M]):
+    exported: Sequence[Column] = ()
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_safe(self.export_view))
+        return [path("export/<slug:kind>/", view, name=self._export_url_name), *super().get_urls()]
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        filters = request.GET.copy()
+        filters.pop("p", None)  # all pages
+        links = [(label, f"{self._export_url(kind)}?{filters.urlencode()}") for kind, label in LINKS]
+        return super().changelist_view(request, {"exports": links} | (extra_context or {}))
+
+    def export_view(self, request: HttpRequest, kind: str) -> HttpResponseBase:
+        """The list, as it is filtered and searched."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if kind not in WRITERS:
+            raise Http404
+        try:
+            rows = self.get_changelist_instance(request).queryset
+        except IncorrectLookupParameters:
+            return HttpResponseRedirect(list_url(self.model, self.admin_site, e="1"))
+        return self.export(rows, kind)
+
+    def export(self, rows: QuerySet[M], kind: str) -> StreamingHttpResponse:
+        keys = list(rows.values_list("pk", flat=True)[: MOST_ROWS + 1])
+        complete = len(keys) <= MOST_ROWS
+        name = str(self.model._meta.model_name)
+        content_type, write = WRITERS[kind]
+        lines = write(f"{name}s", self.exported, self._in_chunks(keys[:MOST_ROWS]), complete)
+        cut = "" if complete else f"-first-{MOST_ROWS}"
+        file = f"dcron-{name}s{cut}-{now().astimezone(UTC):%Y%m%dT%H%M%SZ}.{kind}"
+        disposition = {"Content-Disposition": f'attachment; filename="{file}"'}
+        return StreamingHttpResponse(lines, content_type=content_type, headers=disposition)
+
+    def _in_chunks(self, keys: list[Any]) -> Iterator[M]:
+        """In the order of the list."""
+        rows = self.exported_rows()
+        for start in range(0, len(keys), AT_ONCE):
+            chunk = keys[start : start + AT_ONCE]
+            found = {row.pk: row for row in rows.filter(pk__in=chunk)}
+            yield from (found[key] for key in chunk if key in found)
+
+    def exported_rows(self) -> QuerySet[M]:
+        """With all that ``exported`` reads."""
+        return self.model._default_manager.order_by()
+
+    def _export_url(self, kind: str) -> str:
+        return reverse(f"admin:{self._export_url_name}", args=[kind], current_app=self.admin_site.name)
+
+    @property
+    def _export_url_name(self) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_export"
+
+
+@admin.action(description=gettext_lazy("Export as CSV"), permissions=["view"])
+def export_csv(
+    model_admin: ExportedAdmin[Any], request: HttpRequest, rows: QuerySet[Any]
+) -> HttpResponseBase:
+    return model_admin.export(rows, "csv")
+
+
+@admin.action(description=gettext_lazy("Export as JSON"), permissions=["view"])
+def export_json(
+    model_admin: ExportedAdmin[Any], request: HttpRequest, rows: QuerySet[Any]
+) -> HttpResponseBase:
+    return model_admin.export(rows, "json")
+
+
+EXPORTS = [export_csv, export_json]
+LINKS = [("csv", gettext_lazy("Export CSV")), ("json", gettext_lazy("Export JSON"))]
+
+
+class _Echo:
+    """A file for ``csv.writer`` that hands back what is written."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+def _write_csv(name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool) -> Iterator[str]:
+    writer: Any = csv.writer(_Echo())
+    yield writer.writerow([title for title, _read in columns])
+    for row in rows:
+        yield writer.writerow([_cell(read(row)) for _title, read in columns])
+
+
+def _write_json(name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool) -> Iterator[str]:
+    yield f'{{"complete": {json.dumps(complete)}, "{name}": ['
+    separator = "\n"
+    for row in rows:
+        values = {title: _plain(read(row)) for title, read in columns}
+        yield separator + json.dumps(values, ensure_ascii=False, default=str)
+        separator = ",\n"
+    yield "\n]}\n"
+
+
+WRITERS = {
+    "csv": ("text/csv; charset=utf-8", _write_csv),
+    "json": ("application/json", _write_json),
+}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    return value
+
+
+def _cell(value: Any) -> Any:
+    value = _plain(value)
+    if isinstance(value, (list, dict)):
+        value = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and value.startswith(FORMULA):
+        return f"'{value}"
+    return value

@@ -1,0 +1,235 @@
+"""Filters whose choices stay few, however many jobs, runs and workers there are, and whose queries an index bounds.
+
+A run has neither its job's namespace nor its tags: such a filter looks up the jobs first, and their ids find the runs by an
+index. With a join instead, a database may start from the jobs, and sort all their runs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import ValidationError
+from django.db.models import Field, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.conf import settings
+from django_dcron.domain.lifecycle import FINAL
+from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.models.run import STATE_LABELS
+from django_dcron.observability.tags import tagged, words_in_use
+from django_dcron.targets import commands, shell
+
+CHOICES_LISTED = 50
+JOBS_SEARCHED = 500
+"""So many ids are written into a query; of more jobs the query looks them up itself."""
+ATTEMPTS_LOOKED_AT = 1_000
+
+Choices = list[tuple[Any, Any]]
+
+
+def as_uuid(text: str) -> uuid.UUID | None:
+    """A whole run id, typed into a search box."""
+    try:
+        return uuid.UUID(text.strip())
+    except ValueError:
+        return None
+
+
+def ids_of(jobs: QuerySet[Job]) -> list[int] | QuerySet[Any]:
+    """For an ``__in``: the jobs' ids; or a query for them, if there are many."""
+    job_ids = list(jobs.order_by().values_list("pk", flat=True)[: JOBS_SEARCHED + 1])
+    return jobs.order_by().values("pk") if len(job_ids) > JOBS_SEARCHED else job_ids
+
+
+def runs_of(runs: QuerySet[Run], jobs: QuerySet[Job]) -> QuerySet[Run]:
+    """The jobs first: with their ids an index finds the runs, or at once that there are none."""
+    return runs.filter(job__in=ids_of(jobs))
+
+
+def jobs_named(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
+    """For each word, what ``ids_of`` has for the jobs of which it is a part of the name; by one query for all words."""
+    if not words:
+        return []
+    named = [Q(name__icontains=word) | Q(namespace__icontains=word) for word in words]
+    by_each = {f"by_{number}": by_word for number, by_word in enumerate(named)}
+    by_any = Job.objects.filter(reduce(or_, named)).order_by().annotate(**by_each)
+    found = list(by_any.values_list("pk", *by_each)[: JOBS_SEARCHED + 1])
+    if len(found) > JOBS_SEARCHED:
+        return [Job.objects.filter(by_word).order_by().values("pk") for by_word in named]
+    return [[key for key, *by in found if by[number]] for number in range(len(words))]
+
+
+def titled(text: str | Promise) -> type[admin.ChoicesFieldListFilter]:
+    """A filter by choices, seldom used, under a title of its own: a field's name may make sense in a form alone."""
+
+    class Titled(admin.ChoicesFieldListFilter):
+        template = "admin/django_dcron/closed_filter.html"
+
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.title = str(text)
+
+    return Titled
+
+
+class _WordFilter(admin.SimpleListFilter):
+    """By one of words that the rows themselves hold: some of them, and always the chosen one."""
+
+    def words(self) -> Iterable[str]:
+        raise NotImplementedError
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        words = set(sorted(self.words())[:CHOICES_LISTED])
+        if chosen := self.used_parameters.get(self.parameter_name or ""):
+            words.add(str(chosen))
+        return [(word, word) for word in sorted(words)]
+
+
+class StandingFilter(admin.SimpleListFilter):
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        return [
+            ("enabled", _("enabled")),
+            ("paused", _("paused")),
+            ("problem", _("out of scheduling")),
+            ("running", _("running now")),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        match self.value():
+            case "enabled":
+                # Not by exclude(): a job without a cursor is a new one, and in order.
+                return queryset.filter(Q(cursor=None) | Q(cursor__problem=""), enabled=True)
+            case "paused":
+                return queryset.filter(enabled=False)
+            case "problem":
+                return queryset.filter(cursor__problem__gt="")
+            case "running":
+                return queryset.filter(pk__in=Run.objects.running().order_by().values("job"))
+            case _:
+                return queryset
+
+
+class LastOutcomeFilter(admin.SimpleListFilter):
+    title = _("last outcome")
+    parameter_name = "last"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        return [*((value, label) for value, label in STATE_LABELS if value in FINAL), ("none", _("none yet"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        value = self.value()
+        if value == "none":
+            return queryset.filter(Q(statistics=None) | Q(statistics__last_state=""))
+        return queryset.filter(statistics__last_state=value) if value else queryset
+
+
+class TargetKindFilter(admin.SimpleListFilter):
+    """By what the target's text says; whether other text is a task or a function is for the registry to say."""
+
+    title = _("target")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        return [
+            ("code", _("task or function")),
+            ("command", _("management command")),
+            ("shell", _("shell command")),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        a_command, a_shell = Q(target__startswith=commands.PREFIX), Q(target__startswith=shell.PREFIX)
+        chosen = {"code": ~a_command & ~a_shell, "command": a_command, "shell": a_shell}
+        return queryset.filter(chosen.get(self.value() or "", Q()))
+
+
+class NamespaceFilter(_WordFilter):
+    """Of jobs, or of runs by their jobs."""
+
+    title = _("namespace")
+    parameter_name = "namespace"
+
+    def words(self) -> Iterable[str]:
+        namespaces = Job.objects.order_by("namespace").values_list("namespace", flat=True).distinct()
+        return namespaces[:CHOICES_LISTED]
+
+    def has_output(self) -> bool:
+        return len(self.lookup_choices) > 1 or self.value() is not None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if not self.value():
+            return queryset
+        return _of_jobs(queryset, Job.objects.filter(namespace=self.value()))
+
+
+class TagFilter(_WordFilter):
+    """Of jobs, or of runs by their jobs."""
+
+    title = _("tag")
+    parameter_name = "tag"
+
+    def words(self) -> Iterable[str]:
+        return words_in_use()
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        return _of_jobs(queryset, tagged(Job.objects.all(), value)) if value else queryset
+
+
+def _of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
+    if rows.model is Run:
+        return runs_of(rows, jobs)
+    return rows.filter(pk__in=jobs.order_by().values("pk"))
+
+
+class JobFilter(admin.RelatedFieldListFilter):
+    """The first jobs and the chosen one; the search box finds the others by name."""
+
+    def field_choices(self, field: Field[Any, Any], request: HttpRequest, model_admin: Any) -> Choices:
+        jobs = list(Job.objects.only("namespace", "name")[:CHOICES_LISTED])
+        try:
+            chosen = [Job._meta.pk.clean(value, None) for value in self.lookup_val or ()]
+        except ValidationError as error:
+            raise IncorrectLookupParameters(error) from error
+        jobs += Job.objects.filter(pk__in=chosen).exclude(pk__in=[job.pk for job in jobs])
+        return [(job.pk, str(job)) for job in jobs]
+
+
+class WorkerFilter(_WordFilter):
+    """The workers of the latest attempts: the names of all that ever were could be thousands."""
+
+    title = _("worker")
+    parameter_name = "worker"
+
+    def words(self) -> Iterable[str]:
+        return set(Attempt.objects.order_by("-pk").values_list("worker", flat=True)[:ATTEMPTS_LOOKED_AT])
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Attempt]) -> QuerySet[Attempt]:
+        return queryset.filter(worker=self.value()) if self.value() else queryset
+
+
+class LiveFilter(admin.SimpleListFilter):
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        return [("live", _("live")), ("expired", _("expired"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Node]:
+        match self.value():
+            case "live":
+                queryset = queryset.live(settings.LEASE)
+            case "expired":
+                queryset = queryset.expired(settings.LEASE)
+        nodes: QuerySet[Node] = queryset
+        return nodes

@@ -1,0 +1,183 @@
+"""A filter by time: today, the last hours and days, or an exact range that is typed in, in the site's time zone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.contrib.admin import ListFilter
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.functional import cached_property
+from django.utils.timezone import is_naive, localtime, make_aware
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.admin.lists.filters import as_uuid
+from django_dcron.domain.lifecycle import UNFINISHED
+from django_dcron.domain.timetable import BEGIN, END
+from django_dcron.models import Attempt, Run
+from django_dcron.models.database import alias_for, database_now
+
+PRESET = "when"
+SPANS = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
+PRESET_LABELS = [
+    ("today", _("Today")),
+    ("1h", _("Last hour")),
+    ("24h", _("Last 24 hours")),
+    ("7d", _("Last 7 days")),
+]
+YEARS = range(BEGIN.year, END.year)
+"""Beyond them a time zone or the minute aside may lead out of what a datetime can hold."""
+RUNS_SEARCHED = 100_000
+ATTEMPTS_SEARCHED = 100_000
+ASIDE = timedelta(minutes=1)
+"""By how much attempts may have started in another order than that of their keys."""
+
+Bounds = tuple[datetime | None, datetime | None]
+
+
+class TimeFilter(ListFilter):
+    """Of runs, by their occurrence: an index has their order.
+
+    There is no index of their triggers. So where one is chosen, the list looks at the ``RUNS_SEARCHED`` latest runs up to the
+    time in question, and at no more but those of the same time as the last; unless it is of one job, or of an unfinished
+    state, whose runs an index finds.
+    """
+
+    title = _("time")
+    template = "admin/django_dcron/time_filter.html"
+    column = "scheduled_at"
+
+    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
+        super().__init__(request, params, model, model_admin)
+        self.model = model
+        self.since_name, self.until_name = f"{self.column}__gte", f"{self.column}__lt"
+        self.others: list[tuple[str, str]] = []
+        """What the form carries along: the other filters."""
+        for name in self.expected_parameters():
+            if name in params:
+                self.used_parameters[name] = params.pop(name)[-1]
+        since, until = (self.used_parameters.get(name) for name in (self.since_name, self.until_name))
+        self.typed: Bounds = _read(since), _read(until)
+
+    def expected_parameters(self) -> list[Any]:
+        return [PRESET, self.since_name, self.until_name]
+
+    def has_output(self) -> bool:
+        return True
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """From the first, to before the second."""
+        preset = self.used_parameters.get(PRESET)
+        if preset in SPANS:
+            now = database_now(alias_for(self.model))
+            return now - SPANS[preset], now
+        if preset == "today":
+            now = localtime(database_now(alias_for(self.model)))
+            midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+            return midnight, midnight + timedelta(days=1)  # by the wall clock
+        return self.typed
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return self.within(self.looked_at(request, queryset))
+
+    def looked_at(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        asked = request.GET
+        if (
+            "trigger__exact" not in asked
+            or "job__id__exact" in asked
+            or asked.get("state__exact") in UNFINISHED
+        ):
+            return queryset
+        until = self.typed[1]
+        runs = Run.objects.filter(scheduled_at__lt=until) if until else Run.objects.all()
+        latest = runs.order_by("-scheduled_at", "-pk").values_list("scheduled_at", flat=True)
+        last = latest[RUNS_SEARCHED - 1 : RUNS_SEARCHED].first()
+        return queryset.filter(scheduled_at__gte=last) if last else queryset
+
+    def within(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        since, until = self.bounds
+        wanted = {self.since_name: since, self.until_name: until}
+        return queryset.filter(**{name: at for name, at in wanted.items() if at is not None})
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        ours = self.expected_parameters()
+        self.others = [
+            (name, value)
+            for name, values in changelist.filter_params.items()
+            if name not in ours
+            for value in values
+        ]
+        preset = self.used_parameters.get(PRESET)
+        yield {
+            "selected": preset is None and self.typed == (None, None),
+            "query_string": changelist.get_query_string(remove=ours),
+            "display": _("Any time"),
+        }
+        for value, label in PRESET_LABELS:
+            yield {
+                "selected": preset == value,
+                "query_string": changelist.get_query_string({PRESET: value}, remove=ours),
+                "display": label,
+            }
+
+    @property
+    def fields(self) -> list[tuple[str, Any, str]]:
+        """Name, label and value of each input of the range."""
+        since, until = (_as_typed(at) for at in self.typed)
+        return [(self.since_name, _("From"), since), (self.until_name, _("Before"), until)]
+
+
+class AttemptTimeFilter(TimeFilter):
+    """Of attempts, by their start, of which there is no index. But keys ascend with it, so whatever the filters and the
+    search say, they look at the ``ATTEMPTS_SEARCHED`` latest attempts up to the time in question, and at no more; unless
+    the search is for a run, whose attempts an index finds."""
+
+    column = "started_at"
+
+    def looked_at(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if as_uuid(request.GET.get(SEARCH_VAR, "")):
+            return queryset
+        last = Attempt.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+        until = self.typed[1]
+        if until is not None:
+            last = _last_started_before(until + ASIDE, last)
+        return queryset.filter(pk__gt=last - ATTEMPTS_SEARCHED, pk__lte=last)
+
+
+def _last_started_before(limit: datetime, last: int) -> int:
+    """The greatest key of an attempt that started before ``limit``, 0 if there is none; by halving, a row each time."""
+    low, high = 0, last
+    while low < high:
+        middle = (low + high + 1) // 2
+        rows = Attempt.objects.filter(pk__gte=middle).order_by("pk")
+        row = rows.values_list("pk", "started_at").first()
+        if row is not None and row[1] < limit:
+            low = row[0]
+        else:
+            high = middle - 1
+    return low
+
+
+def _read(text: Any) -> datetime | None:
+    """A date, or a date and a time, in the site's zone unless it says another; of one of the ``YEARS``."""
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+        if at.year not in YEARS:
+            raise ValueError(f"{text!r} is out of range (allowed: years {YEARS[0]} to {YEARS[-1]})")
+        return (make_aware(at) if is_naive(at) else at).astimezone(UTC)
+    except ValueError as error:
+        raise IncorrectLookupParameters(error) from error
+
+
+def _as_typed(at: datetime | None) -> str:
+    """As an ``<input type="datetime-local">`` has it."""
+    if at is None:
+        return ""
+    return localtime(at).replace(tzinfo=None).isoformat(timespec="seconds" if at.second else "minutes")

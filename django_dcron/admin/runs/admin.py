@@ -1,0 +1,199 @@
+"""Runs: what became of each occurrence. Read-only, fast over a million rows, with cancel and rerun."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_dcron import control
+from django_dcron.admin.display import (
+    EMPTY,
+    link,
+    may_view,
+    moment,
+    preformatted,
+    quiet,
+    state_badge,
+)
+from django_dcron.admin.lists.export import EXPORTS
+from django_dcron.admin.refreshing import REFRESH
+from django_dcron.admin.runs.listing import RunListAdmin
+from django_dcron.admin.runs.page import PARTS, RunPage, part_of
+from django_dcron.admin.verb_forms import ReasonForm
+from django_dcron.admin.verbs import Done, OperatedAdmin, Verb, as_action, reason
+from django_dcron.domain.lifecycle import Trigger
+from django_dcron.models import Attempt, Job, Run
+from django_dcron.observability import chains
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
+RERUNS_SHOWN = 20
+OF_JOB = gettext_lazy("The job's, as they are now.")
+
+
+def _cancel(request: HttpRequest, run: Run) -> Done:
+    cancelled = control.cancel(run, reason(request))
+    return Done(_("cancelled") if cancelled.is_final else _("told to stop"))
+
+
+def _rerun(request: HttpRequest, run: Run) -> Done:
+    made = control.rerun(run)
+    return Done(_("runs again, as run %(id)s") % {"id": made.pk}, made)
+
+
+VERBS: tuple[Verb[Run], ...] = (
+    Verb(
+        "cancel",
+        gettext_lazy("Cancel"),
+        _cancel,
+        "cancel",
+        lambda run: _("It has ended already.") if run.is_final else "",
+        ReasonForm,
+        explained=gettext_lazy("What has not started ends at once. What is running is told to stop."),
+    ),
+    Verb(
+        "rerun",
+        gettext_lazy("Run again"),
+        _rerun,
+        "rerun",
+        lambda run: "" if run.is_final else _("It has not ended yet."),
+        explained=gettext_lazy(
+            "Each that has ended runs once more, at once, for the same time and with the same arguments."
+        ),
+    ),
+)
+
+
+@admin.register(Run)
+class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
+    verbs = VERBS
+    actions = [*(as_action(verb) for verb in VERBS), *EXPORTS]
+
+    readonly_fields = ("id", "job_link")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Run | None = None) -> Any:
+        """What does not change while it runs; the rest is in the parts. The job's only for those who may see jobs."""
+        sees_jobs = may_view(request, Job, self.admin_site)
+        fields = ["job_link" if sees_jobs else "job_name", "trigger"]
+        if obj is not None:
+            fields += ["rerun_of_link"] if obj.rerun_of_id else []
+            fields += ["reruns", "followers"] if obj.is_final else []
+            fields += ["follows"] if obj.trigger == Trigger.CHAIN else []
+        arguments = ("arguments", "keyword_arguments")
+        if not sees_jobs:
+            arguments = ("own_arguments", "own_keyword_arguments")
+        keys = ("id", "idempotency_key") if obj and obj.idempotency_key else ("id",)
+        return [(_("What it runs"), {"fields": (tuple(fields), arguments, keys)})]
+
+    def standing(self, obj: Run) -> str:
+        return state_badge(obj.state)
+
+    @admin.display(description=gettext_lazy("job"))
+    def job_link(self, run: Run) -> str:
+        return link(run.job, self.admin_site)
+
+    @admin.display(description=gettext_lazy("arguments"))
+    def arguments(self, run: Run) -> str:
+        return _own(run.args) or _of_job(run.job.args)
+
+    @admin.display(description=gettext_lazy("keyword arguments"))
+    def keyword_arguments(self, run: Run) -> str:
+        return _own(run.kwargs) or _of_job(run.job.kwargs)
+
+    @admin.display(description=gettext_lazy("arguments"))
+    def own_arguments(self, run: Run) -> str:
+        return _own(run.args) or quiet(OF_JOB)
+
+    @admin.display(description=gettext_lazy("keyword arguments"))
+    def own_keyword_arguments(self, run: Run) -> str:
+        return _own(run.kwargs) or quiet(OF_JOB)
+
+    @admin.display(description=gettext_lazy("rerun of"))
+    def rerun_of_link(self, run: Run) -> str:
+        return link(run.rerun_of, self.admin_site) if run.rerun_of else EMPTY
+
+    @admin.display(description=gettext_lazy("after"))
+    def follows(self, run: Run) -> str:
+        before = chains.followed_run(run)
+        if before is not None:
+            return link(before, self.admin_site)
+        run_id = chains.followed_id(run)
+        return quiet(_("run %(id)s, which was deleted") % {"id": run_id}) if run_id else EMPTY
+
+    @admin.display(description=gettext_lazy("followed by"))
+    def followers(self, run: Run) -> str:
+        lines = ((link(after, self.admin_site),) for after in chains.followers_of(run))
+        return format_html_join(", ", "{}", lines) or EMPTY
+
+    @admin.display(description=gettext_lazy("run again as"))
+    def reruns(self, run: Run) -> str:
+        later = run.reruns.order_by("scheduled_at")
+        lines = (
+            (link(again, self.admin_site, moment(again.scheduled_at)),) for again in later[:RERUNS_SHOWN]
+        )
+        return format_html_join(", ", "{}", lines) or EMPTY
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Run | None = None,
+    ) -> HttpResponse:
+        if obj is not None:
+            context["buttons"] = self.buttons(request, obj)
+            context |= self._page(obj, request)
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.part_view)
+        return [
+            path("<uuid:run_id>/part/<str:name>/", view, name="django_dcron_run_part"),
+            *super().get_urls(),
+        ]
+
+    def part_view(self, request: HttpRequest, run_id: UUID, name: str) -> HttpResponse:
+        """A part of the page as it is now; or word that the page has to be brought anew, as the run is final, or gone."""
+        if name not in PARTS:
+            raise Http404
+        may_see = self.has_view_permission(request)
+        if not may_see or (name == "attempts" and not may_view(request, Attempt, self.admin_site)):
+            raise PermissionDenied
+        run = self.get_object(request, str(run_id))
+        if run is None or run.is_final:
+            return HttpResponse(headers=REFRESH)
+        request.current_app = self.admin_site.name
+        page = RunPage(run, request, self.admin_site)
+        return part_of(run, name, self.admin_site).refreshed(page.context(), request)
+
+    def _page(self, run: Run, request: HttpRequest) -> dict[str, Any]:
+        page = RunPage(run, request, self.admin_site)
+        request.current_app = self.admin_site.name
+        shown = PARTS if page.shows_attempts else PARTS[:1]
+        parts = [part_of(run, name, self.admin_site).render(page.context(), request) for name in shown]
+        return {**page.context(), "parts": parts}
+
+
+def _own(value: Any) -> str:
+    """A run's own arguments, if it has any."""
+    return "" if value is None else _of(value, _("This run's own."))
+
+
+def _of_job(value: Any) -> str:
+    return _of(value, OF_JOB)
+
+
+def _of(value: Any, whose: StrOrPromise) -> str:
+    return format_html("{}{}", preformatted(json.dumps(value, ensure_ascii=False)), quiet(whose))

@@ -1,0 +1,200 @@
+"""Attempts: each try at a run, with its log and traceback. Read-only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.urls import URLPattern, path
+from django.utils.html import format_html
+from django.utils.text import Truncator
+from django.utils.timezone import now
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.admin.display import (
+    EMPTY,
+    exact_moment,
+    link,
+    may_view,
+    moment,
+    moment_column,
+    outcome_badge,
+    quiet,
+    span,
+)
+from django_dcron.admin.lists.base import HistoryAdmin, words_of
+from django_dcron.admin.lists.filters import WorkerFilter, as_uuid, jobs_named
+from django_dcron.admin.lists.time_filter import AttemptTimeFilter
+from django_dcron.admin.runs import attempt_times
+from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
+from django_dcron.admin.runs.progress import progress_of
+from django_dcron.models import Attempt, Run
+from django_dcron.observability.lengths import duration
+
+LONG_TEXTS = ("log", "traceback", "result")
+
+
+@admin.register(Attempt)
+class AttemptAdmin(HistoryAdmin[Attempt]):
+    list_display = ("started", "job", "outcome_and_failure", "took", "worker")
+    list_filter = ("outcome", AttemptTimeFilter, WorkerFilter)
+    search_fields = ("run__job__name", "exception_class", "worker")
+    searched = _(
+        "At most eight words of a job's name, an exception or a worker, which are looked for in the 100,000 latest attempts up "
+        "to the time that is chosen, as are the filters; or a run's whole id, whose attempts are found however old they are."
+    )
+    ordering = ("-pk",)
+    nothing_yet = _("No attempts yet. One appears when a worker starts a run.")
+
+    readonly_fields = ("run_link",)
+
+    exactly_finished = moment_column("finished_at", _("finished"), near="started_at", show=exact_moment)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
+        """Without the logs, which the list does not show; an attempt's page fetches its own. And without a join, with
+        which a database may start from the jobs, and sort all their attempts."""
+        return super().get_queryset(request).prefetch_related("run__job").defer(*LONG_TEXTS)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
+    ) -> tuple[QuerySet[Attempt], bool]:
+        run_id = as_uuid(search_term)
+        if run_id is not None:
+            return queryset.filter(run=run_id), False
+        words = words_of(search_term)
+        for word, job_ids in zip(words, jobs_named(words), strict=True):
+            matching = Q(exception_class__icontains=word) | Q(worker__icontains=word)
+            if job_ids != []:  # else there is no need to look at the runs
+                matching |= Q(run__job__in=job_ids)
+            queryset = queryset.filter(matching)
+        return queryset, False
+
+    @admin.display(description=_("started"))
+    def started(self, attempt: Attempt) -> str:
+        return moment(attempt.started_at, near=now())
+
+    @admin.display(description=_("job"))
+    def job(self, attempt: Attempt) -> str:
+        number = gettext("attempt %(number)d") % {"number": attempt.number}
+        return format_html("{}{}", attempt.run.job, quiet(number if attempt.number > 1 else ""))
+
+    @admin.display(description=_("run"))
+    def run_link(self, attempt: Attempt) -> str:
+        return link(attempt.run, self.admin_site)
+
+    @admin.display(description=_("run"))
+    def run_text(self, attempt: Attempt) -> str:
+        return str(attempt.run)
+
+    @admin.display(description=_("outcome"))
+    def outcome_column(self, attempt: Attempt) -> str:
+        return outcome_badge(attempt.outcome)
+
+    @admin.display(description=_("attempt"))
+    def number_column(self, attempt: Attempt) -> str:
+        return str(attempt.number)
+
+    @admin.display(description=_("reported too late"))
+    def late_outcome_column(self, attempt: Attempt) -> str:
+        return outcome_badge(attempt.late_outcome) if attempt.late_outcome else EMPTY
+
+    @admin.display(description=_("worker"))
+    def worker_column(self, attempt: Attempt) -> str:
+        return attempt.worker
+
+    @admin.display(description=_("due"))
+    def due_column(self, attempt: Attempt) -> str:
+        return attempt_times.due(attempt)
+
+    @admin.display(description=_("handed over"))
+    def handed_over_column(self, attempt: Attempt) -> str:
+        return attempt_times.handed_over(attempt, near=attempt.due_at)
+
+    @admin.display(description=_("started"))
+    def started_column(self, attempt: Attempt) -> str:
+        return attempt_times.started(attempt, near=attempt.due_at)
+
+    @admin.display(description=_("duration"))
+    def duration_column(self, attempt: Attempt) -> str:
+        return span(duration(attempt))
+
+    @admin.display(description=_("outcome"))
+    def outcome_and_failure(self, attempt: Attempt) -> str:
+        name = attempt.exception_class.rpartition(".")[2]
+        message = Truncator(attempt.message).chars(100)
+        failure = format_html("{}: {}", name, message) if name and message else name or message
+        return format_html("{}{}", outcome_badge(attempt.outcome), quiet(failure))
+
+    @admin.display(description=_("duration"))
+    def took(self, attempt: Attempt) -> str:
+        if attempt.finished_at is None:
+            return span(duration(attempt))
+        until = format_html(gettext("until {}"), moment(attempt.finished_at, near=attempt.started_at))
+        return format_html("{}{}", span(duration(attempt)), quiet(until))
+
+    @admin.display(description=_("progress"))
+    def progress(self, attempt: Attempt) -> str:
+        shown = {"progress": progress_of(attempt)}
+        return render_to_string("admin/django_dcron/progress.html", shown).strip() or EMPTY
+
+    @admin.display(description=_("message"))
+    def message_text(self, attempt: Attempt) -> str:
+        return self._text(attempt, "message")
+
+    @admin.display(description=_("traceback"))
+    def traceback_text(self, attempt: Attempt) -> str:
+        return self._text(attempt, "traceback")
+
+    @admin.display(description=_("result"))
+    def result_text(self, attempt: Attempt) -> str:
+        return self._text(attempt, "result")
+
+    @admin.display(description=_("log"))
+    def log_text(self, attempt: Attempt) -> str:
+        return self._text(attempt, "log")
+
+    def _text(self, attempt: Any, name: str) -> str:
+        text = attempt.texts[name]
+        return render_to_string("admin/django_dcron/run/text.html", {"text": text}) if text else EMPTY
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Without what it has not."""
+        if obj is None:
+            return []
+        late = ["late_outcome_column"] if obj.late_outcome else []
+        progress = ["progress"] if progress_of(obj) else []
+        left = ["exception_class"] if obj.exception_class else []
+        left += [f"{name}_text" for name, text in obj.texts.items() if text]
+        waits = ["due_column"] if obj.due_at else []
+        waits += ["handed_over_column"] if obj.queued_at else []
+        times = (*waits, "started_column", "exactly_finished", "duration_column")
+        run = "run_link" if may_view(request, Run, self.admin_site) else "run_text"
+        found = [(run, "number_column"), ("outcome_column", *late, "worker_column"), times, *progress]
+        return [(None, {"fields": found}), *([(_("What it left"), {"fields": left})] if left else [])]
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Attempt | None:
+        """With its long texts, as much of them as its page shows."""
+        attempt = super().get_object(request, object_id, from_field)
+        if attempt is not None:
+            attempt.texts = texts_of(attempt, self.admin_site)  # type: ignore[attr-defined]
+        return attempt
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.text_view)
+        return [
+            path("<int:attempt_id>/text/<str:name>/", view, name="django_dcron_attempt_text"),
+            *super().get_urls(),
+        ]
+
+    def text_view(self, request: HttpRequest, attempt_id: int, name: str) -> HttpResponse:
+        """One of its long texts, whole."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return plain_text(attempt_id, name)

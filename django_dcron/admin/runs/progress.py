@@ -1,0 +1,31 @@
+"""How far an attempt says it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django_dcron.models import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    done: int | None
+    total: int | None
+    note: str
+    moving: bool
+    """Still running: without a total, nobody knows how far it is."""
+
+    @property
+    def percent(self) -> int | None:
+        """Rounded down: 100 is said of what is done."""
+        if self.done is None or not self.total:
+            return None
+        return min(100 * self.done // self.total, 100)
+
+
+def progress_of(attempt: Attempt) -> Progress | None:
+    """None: it has said nothing."""
+    if attempt.progress_done is None and not attempt.progress_note:
+        return None
+    moving = not attempt.outcome
+    return Progress(attempt.progress_done, attempt.progress_total, attempt.progress_note, moving)

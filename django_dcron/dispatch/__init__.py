@@ -1,0 +1,51 @@
+"""Handing due runs to whoever executes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from django_dcron.conf import settings
+from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun, Undeliverable
+
+__all__ = ["DispatchFailed", "Dispatcher", "DueRun", "Undeliverable", "make_dispatcher", "shared_dispatcher"]
+
+
+def make_dispatcher(kind: str, execute: Callable[..., Any]) -> Dispatcher:
+    """A node's dispatcher: "celery", "thread", or the dotted path of a class. ``execute`` is what threads call.
+
+    Raises ``ImproperlyConfigured`` if it could never reach a broker.
+    """
+    if kind == "thread":
+        from django_dcron.dispatch.thread import ThreadDispatcher
+
+        return ThreadDispatcher(execute, settings.THREADS)
+    if kind == "celery":
+        from django_dcron.dispatch.celery_setup import transport_problem
+
+        if problem := transport_problem():
+            raise ImproperlyConfigured(f"the broker URL cannot be used: {problem}")
+    return _remote_dispatcher(kind)
+
+
+def shared_dispatcher() -> Dispatcher | None:
+    """For processes that are no node, to hand over a run at once. None: only a node can, and it will."""
+    return None if settings.DISPATCHER == "thread" else _shared(settings.DISPATCHER)
+
+
+@lru_cache(maxsize=4)
+def _shared(kind: str) -> Dispatcher:
+    return _remote_dispatcher(kind)
+
+
+def _remote_dispatcher(kind: str) -> Dispatcher:
+    if kind == "celery":
+        from django_dcron.dispatch.celery import CeleryDispatcher
+
+        return CeleryDispatcher()
+    dispatcher: Dispatcher = import_string(kind)()
+    return dispatcher

@@ -1,0 +1,79 @@
+"""Executing runs in threads of the node itself: for small sites, development and tests."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+from django.db import close_old_connections, connections
+
+from django_dcron.dispatch.base import DispatchFailed, DueRun
+
+logger = logging.getLogger("django_dcron.runs")
+
+
+class ThreadDispatcher:
+    """A bounded pool. A run that is in it already is not taken again."""
+
+    address = "threads of this process"
+
+    def __init__(self, execute: Callable[..., Any], threads: int):
+        self._execute = execute
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dcron-run")
+        self._lock = threading.Lock()
+        self._taken: dict[tuple[UUID, int], tuple[str, Future[None]]] = {}
+        self._worker = f"{platform.node()}/threads"
+
+    def prepare(self, run: DueRun) -> DueRun:
+        return run
+
+    def publish(self, prepared: Sequence[DueRun]) -> None:
+        for run in prepared:
+            with self._lock:
+                if run.key in self._taken:
+                    continue
+                try:
+                    self._taken[run.key] = run.job_name, self._pool.submit(self._run, run)
+                except RuntimeError as error:
+                    raise DispatchFailed("the threads are shut down") from error
+
+    def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
+        """Nothing to tell: who asks for a cancel in this process has told its heart."""
+
+    def take_back(self) -> list[tuple[UUID, int]]:
+        with self._lock:
+            unstarted = [key for key, (_, future) in self._taken.items() if future.cancel()]
+            for key in unstarted:
+                del self._taken[key]
+        return unstarted
+
+    def executing(self) -> list[str]:
+        with self._lock:
+            return [job_name for job_name, future in self._taken.values() if future.running()]
+
+    def close(self, wait: bool = True) -> None:
+        self._pool.shutdown(wait=wait, cancel_futures=not wait)
+
+    def _run(self, run: DueRun) -> None:
+        try:
+            close_old_connections()
+            self._execute(run.run_id, run.attempt, worker=self._worker)
+        except BaseException:
+            # Nobody reads the future. What is not concluded is delivered again, or rescued.
+            extra = {
+                "event": "not_concluded",
+                "job": run.job_name,
+                "run": str(run.run_id),
+                "attempt": run.attempt,
+                "worker": self._worker,
+            }
+            logger.exception("run %s of %s was not concluded here", run.run_id, run.job_name, extra=extra)
+        finally:
+            with self._lock:
+                self._taken.pop(run.key, None)
+            connections.close_all()

@@ -1,0 +1,96 @@
+"""Cluster time: the database's clock, carried forward by this machine's monotonic clock.
+
+Nobody trusts a node's wall clock. ``ClusterClock`` is fed with samples of the database's clock; the sample with the
+shortest round trip among the last few has the smallest error (half the round trip) and is the one used. Between
+samples only the monotonic clock counts, so a wall clock that is wrong, or stepped, changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+SAMPLES_KEPT = 8
+TOLERANCE = 0.05
+"""Seconds: what two clocks drift apart while samples are kept, and the coarsest clock of a database, with room to spare."""
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """Aware UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds; only differences mean anything."""
+
+
+class SystemClock:
+    """This machine's own clocks: for tests and for programs with one machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    cluster_time: datetime
+    """What the database's clock said."""
+    monotonic: float
+    """This machine's monotonic clock half way through the round trip."""
+    round_trip: float
+    """Seconds."""
+    skew: timedelta
+    """This machine's wall clock less the database's."""
+
+    def contradicts(self, other: Sample) -> bool:
+        """Whether the two differ by more than their errors, and some drift, explain."""
+        passed = (self.cluster_time - other.cluster_time) / timedelta(seconds=1)
+        error = (self.round_trip + other.round_trip) / 2
+        return abs(passed - (self.monotonic - other.monotonic)) > error + TOLERANCE
+
+
+class ClusterClock:
+    """Thread-safe: samples are added by one thread, the time is read by all."""
+
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ):
+        self._monotonic = monotonic
+        self._wall = wall
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
+        self._best: Sample | None = None
+        self._latest: Sample | None = None
+
+    def sample(self, read_database_clock: Callable[[], datetime]) -> None:
+        """Take one sample; whatever ``read_database_clock`` raises passes through."""
+        before = self._monotonic()
+        cluster_time = read_database_clock()
+        after = self._monotonic()
+        wall = datetime.fromtimestamp(self._wall() - (after - before) / 2, UTC)
+        sample = Sample(cluster_time, (before + after) / 2, after - before, wall - cluster_time)
+        if any(sample.contradicts(earlier) for earlier in self._samples):
+            self._samples.clear()  # this machine has slept, or the database's clock was set: what was known is void
+        self._samples.append(sample)
+        self._latest = sample
+        self._best = min(self._samples, key=lambda sample: sample.round_trip)
+
+    def now(self) -> datetime:
+        best = self._best  # read once: another thread may put a better one in its place
+        if best is None:
+            raise RuntimeError("the cluster clock was read before its first sample")
+        return best.cluster_time + timedelta(seconds=self._monotonic() - best.monotonic)
+
+    def monotonic(self) -> float:
+        return self._monotonic()
+
+    @property
+    def skew(self) -> timedelta:
+        """How far this machine's wall clock is ahead of cluster time, at the last sample."""
+        latest = self._latest
+        return latest.skew if latest else timedelta()

@@ -1,0 +1,191 @@
+"""How many occurrences a schedule yields in each of many hours, and whether it has one in a certain minute: by its fields,
+none of them listed.
+
+The schedule's day rule says on which dates it falls, its fields which hours, minutes and seconds of those; a table
+for each zone says in which of the real hours its local hours lie. Invariants:
+
+- the cost is that of the dates and hours that match: a job of every second costs what one of every hour costs;
+- the counts are just those of ``Schedule.occurrences``, with one exception: on a day on which the clocks of a
+  schedule's zone change, a fixed-time schedule (see ``daylight``) is counted by the wall clock, and so is an hour in
+  the middle of which they change;
+- ``starts_at`` and ``ends_at`` are respected to the hour.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
+
+from django_dcron.domain.schedule import Every, Never, WallClock
+from django_dcron.domain.timetable import Timetable
+from django_dcron.domain.zones import stretch_at
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Part(NamedTuple):
+    """The part of a real hour that lies in one local hour: its minutes ``low <= minute < high``."""
+
+    hour: int
+    low: int
+    high: int
+
+    def minutes(self, values: Sequence[int]) -> Sequence[int]:
+        """Those of the sorted ``values`` that lie in it."""
+        if self.high - self.low == 60:
+            return values
+        return values[bisect_left(values, self.low) : bisect_left(values, self.high)]
+
+    def real_minute(self, minute: int) -> int:
+        """Of all the hours' minutes, from 0 on, the one that shows this minute of the local hour."""
+        return self.hour * 60 + (minute - self.low if self.high == 60 else 60 - self.high + minute)
+
+
+class Hours:
+    """``count`` real hours on end, each known by its number from 0 on. ``begin`` is aware, at a whole minute."""
+
+    def __init__(self, begin: datetime, count: int) -> None:
+        self.begin = begin.astimezone(UTC)
+        self.count = count
+        self._zones: dict[str, dict[date, dict[int, list[Part]]]] = {}
+
+    def number_of(self, instant: datetime) -> int:
+        """The hour that holds the instant; negative, or ``count`` and more, outside."""
+        return (instant - self.begin) // HOUR
+
+    def occurrences(self, timetable: Timetable, known: datetime | None = None) -> Iterator[tuple[int, int]]:
+        """Hours and how many occurrences they have; the others have none.
+
+        ``known``: one of the occurrences, which gives an ``@every`` schedule its phase.
+        """
+        rule = timetable.schedule.rule
+        if isinstance(rule, WallClock):
+            seconds = len(rule.cron.second.values)
+            for part in self.parts(rule, timetable):
+                if number := len(part.minutes(rule.cron.minute.values)):
+                    yield part.hour, seconds * number
+            return
+        inside = self._inside(timetable)
+        if isinstance(rule, Never):
+            return
+        if isinstance(rule, Every):
+            for hour, number in self._counted(rule.interval, known or self.begin, HOUR, inside):
+                if number:
+                    yield hour, number
+        elif (hour := self.number_of(rule.at.replace(tzinfo=UTC))) in inside:
+            yield hour, 1
+
+    def minutes(self, timetable: Timetable, known: datetime | None = None) -> Iterator[tuple[int, int]]:
+        """Minutes, of all the hours' minutes from 0 on, and how many occurrences they have; the others have none.
+
+        ``known``: as for ``occurrences``; ``starts_at`` and ``ends_at`` are respected to the minute.
+        """
+        rule = timetable.schedule.rule
+        bounds = self._minutes_inside(timetable)
+        if isinstance(rule, WallClock):
+            seconds = len(rule.cron.second.values)
+            for part in self.parts(rule, timetable):
+                for minute in part.minutes(rule.cron.minute.values):
+                    if (number := part.real_minute(minute)) in bounds:
+                        yield number, seconds
+        elif isinstance(rule, Every):
+            for number, occurrences in self._counted(rule.interval, known or self.begin, MINUTE, bounds):
+                if occurrences:
+                    yield number, occurrences
+        elif isinstance(rule, Never):
+            return
+        elif (number := (rule.at.replace(tzinfo=UTC) - self.begin) // MINUTE) in bounds:
+            yield number, 1
+
+    def parts(self, rule: WallClock, timetable: Timetable) -> Iterator[Part]:
+        """Where the local hours lie on whose dates and in which the timetable's cron fields fall."""
+        inside = self._inside(timetable)
+        for day, hours in self._parts_of(rule.zone).items():
+            if rule.cron.days.on(day):
+                for hour in rule.cron.hour.values:
+                    for part in hours.get(hour, ()):
+                        if part.hour in inside:
+                            yield part
+
+    def _inside(self, timetable: Timetable) -> range:
+        """The hours from the one in which the timetable starts to the one in which it ends."""
+        first = self.number_of(timetable.starts_at) if timetable.starts_at else 0
+        last = self.number_of(timetable.ends_at) if timetable.ends_at else self.count
+        return range(max(first, 0), min(last + 1, self.count))
+
+    def _minutes_inside(self, timetable: Timetable) -> range:
+        """As ``_inside``, of the minutes."""
+        first = (timetable.starts_at - self.begin) // MINUTE if timetable.starts_at else 0
+        last = (timetable.ends_at - self.begin) // MINUTE if timetable.ends_at else self.count * 60
+        return range(max(first, 0), min(last + 1, self.count * 60))
+
+    def _counted(
+        self, interval: timedelta, known: datetime, unit: timedelta, inside: range
+    ) -> Iterator[tuple[int, int]]:
+        """The units of time in ``inside``, and how many occurrences of an ``@every`` schedule each has."""
+        step, length = interval // _MICROSECOND, unit // _MICROSECOND
+        ahead = (known - self.begin) // _MICROSECOND
+        before = -((ahead - inside.start * length) // step)
+        """Of the occurrences counted from ``known``, the first from the start of ``inside`` on."""
+        for number in inside:
+            following = -((ahead - (number + 1) * length) // step)
+            yield number, following - before
+            before = following
+
+    def _parts_of(self, zone: str) -> dict[date, dict[int, list[Part]]]:
+        """For each date and hour of the zone's clocks: the parts of real hours that show them. None, where clocks are
+        put forward; twice as many, where they are put back."""
+        if zone not in self._zones:
+            days: dict[date, dict[int, list[Part]]] = {}
+            begin = self.begin.replace(tzinfo=None)
+            for number in range(self.count):
+                instant = begin + number * HOUR
+                local = instant + stretch_at(zone, instant).offset
+                _add(days, local, Part(number, local.minute, 60))
+                if local.minute:
+                    _add(days, local + HOUR, Part(number, 0, local.minute))
+            self._zones[zone] = days
+        return self._zones[zone]
+
+
+class Minute:
+    """One minute of real time."""
+
+    def __init__(self, instant: datetime) -> None:
+        self.begin = instant.astimezone(UTC).replace(second=0, microsecond=0)
+        self._local: dict[str, datetime] = {}
+
+    def has_start(self, timetable: Timetable, known: datetime | None = None) -> bool:
+        """Whether an occurrence falls into it. ``known``: as for ``Hours.occurrences``."""
+        if timetable.starts_at and timetable.starts_at >= self.begin + MINUTE:
+            return False
+        if timetable.ends_at and timetable.ends_at < self.begin:
+            return False
+        rule = timetable.schedule.rule
+        if isinstance(rule, WallClock):
+            local = self._shown(rule.zone)
+            cron = rule.cron
+            return (
+                local.minute in cron.minute.values
+                and local.hour in cron.hour.values
+                and cron.days.on(local.date())
+            )
+        if isinstance(rule, Every):
+            return -(self.begin - (known or self.begin)) % rule.interval < MINUTE
+        if isinstance(rule, Never):
+            return False
+        return rule.at.replace(second=0, tzinfo=UTC) == self.begin
+
+    def _shown(self, zone: str) -> datetime:
+        """By the zone's clocks."""
+        if zone not in self._local:
+            naive = self.begin.replace(tzinfo=None)
+            self._local[zone] = naive + stretch_at(zone, naive).offset
+        return self._local[zone]
+
+
+def _add(days: dict[date, dict[int, list[Part]]], local: datetime, part: Part) -> None:
+    days.setdefault(local.date(), {}).setdefault(local.hour, []).append(part)

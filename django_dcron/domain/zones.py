@@ -1,0 +1,113 @@
+"""Time zones as stretches of constant UTC offset, read from `zoneinfo` in blocks of years.
+
+`zoneinfo` answers "which offset holds at this instant" and nothing else, so transitions are found by probing and
+bisecting. Invariants:
+- the stretches of a block touch each other and cover the block; a block's edge is also a stretch's edge, so an
+  edge is not necessarily a transition (there the offset simply stays);
+- no zone of the tz database changes twice within `SLACK` (the closest are Freetown's in 1939, four days apart), and
+  no shift is as long as that;
+- instants here are naive datetimes in UTC, whole seconds, from `FIRST` up to `LAST`.
+"""
+
+# ruff: noqa: DTZ001 -- a naive datetime is UTC here
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from itertools import pairwise
+from zoneinfo import ZoneInfo, available_timezones
+
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.phrases import gettext_noop as _
+
+FIRST = datetime(2, 1, 1)
+LAST = datetime(9999, 1, 1)
+SLACK = timedelta(days=2)
+SECOND = timedelta(seconds=1)
+
+_BLOCK_YEARS = 8
+# Names some systems offer whose meaning depends on the machine, or which are no zone at all.
+_NOT_ZONES = {"localtime", "posixrules", "Factory"}
+
+_UNKNOWN = _(
+    "timezone: %(value)s is not a known time zone (allowed: names of the tz database such as Europe/Berlin)"
+)
+_MISSPELLED = _(
+    "timezone: %(value)s is not a known time zone (allowed: names of the tz database such as Europe/Berlin; "
+    "did you mean %(near)s?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """`start <= instant < end` in UTC, the UTC offset that holds there, and the one that held just before."""
+
+    start: datetime
+    end: datetime
+    offset: timedelta
+    offset_before: timedelta
+
+
+def check_zone(name: object) -> str:
+    """Return the name of a zone of the tz database as it is; anything else raises `InvalidSchedule`."""
+    if isinstance(name, str) and name in _zone_names():
+        return str(name)
+    known = get_close_matches(name[:64], _zone_names(), n=1) if isinstance(name, str) else []
+    if not known:
+        raise InvalidSchedule(_UNKNOWN, value=f"{name!r:.80}")
+    raise InvalidSchedule(_MISSPELLED, value=f"{name!r:.80}", near=known[0])
+
+
+def stretch_at(zone: str, instant: datetime) -> Stretch:
+    """The stretch of `zone` that holds `instant`, which must lie in `FIRST <= instant < LAST`."""
+    starts, stretches = _block(zone, instant.year // _BLOCK_YEARS)
+    return stretches[bisect_right(starts, instant) - 1]
+
+
+@lru_cache(maxsize=1)
+def _zone_names() -> frozenset[str]:
+    return frozenset(available_timezones() - _NOT_ZONES)
+
+
+@lru_cache(maxsize=4096)
+def _block(zone: str, number: int) -> tuple[tuple[datetime, ...], tuple[Stretch, ...]]:
+    """A block's stretches with their starts beside them, for bisecting."""
+    tz = ZoneInfo(zone)
+    begin = max(FIRST, datetime(max(1, number * _BLOCK_YEARS), 1, 1))
+    end = min(LAST, datetime(min(9999, (number + 1) * _BLOCK_YEARS), 1, 1))
+    edges = [begin, *_transitions(tz, begin, end), end]
+    stretches = tuple(
+        Stretch(start, stop, _offset(tz, start), _offset(tz, start - SECOND))
+        for start, stop in pairwise(edges)
+    )
+    return tuple(stretch.start for stretch in stretches), stretches
+
+
+def _transitions(tz: ZoneInfo, begin: datetime, end: datetime) -> list[datetime]:
+    """The first instants of new offsets strictly inside `begin..end`."""
+    found = []
+    left = begin
+    while left < end:
+        right = min(left + SLACK, end)
+        if _offset(tz, left) != _offset(tz, right):
+            found.append(_bisect(tz, left, right))
+        left = right
+    return [edge for edge in found if edge < end]
+
+
+def _bisect(tz: ZoneInfo, left: datetime, right: datetime) -> datetime:
+    before = _offset(tz, left)
+    while right - left > SECOND:
+        middle = left + (right - left) // SECOND // 2 * SECOND
+        if _offset(tz, middle) == before:
+            left = middle
+        else:
+            right = middle
+    return right
+
+
+def _offset(tz: ZoneInfo, instant: datetime) -> timedelta:
+    local = instant.replace(tzinfo=UTC).astimezone(tz)
+    return local.replace(tzinfo=None) - instant

@@ -1,0 +1,200 @@
+"""The execution of one attempt: start -> middleware -> target -> conclusion.
+
+Called by the Celery task and by the thread dispatcher alike. A delivery that is not to be executed is dropped quietly;
+an outcome is never dropped, however long the database is away.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import OperationalError, connections
+from django.utils.module_loading import import_string
+
+from django_dcron import targets, tracing
+from django_dcron.conclusion import Ending, conclude
+from django_dcron.conf import settings
+from django_dcron.domain.lifecycle import Outcome
+from django_dcron.exceptions import RunCancelled, RunTimedOut
+from django_dcron.execution.bounded_text import truncated
+from django_dcron.execution.current import CurrentRun, as_current
+from django_dcron.execution.failure import ending_of
+from django_dcron.execution.heart import heart
+from django_dcron.execution.outage import own_transactions_only, wait_out
+from django_dcron.execution.start import start
+from django_dcron.models import Run
+from django_dcron.models.database import AWAY, alias_for, database_now, is_contention
+from django_dcron.sync_points import reach
+
+logger = logging.getLogger("django_dcron.runs")
+
+START_PATIENCE = 60.0
+"""Seconds a delivery waits for a database that is away; then the scheduler will deliver it again."""
+
+REFUSALS = 3
+"""After how many refusals of a database that is there an outcome is recorded without its texts."""
+
+Handler = Callable[[CurrentRun], Any]
+
+
+def execute(
+    run_id: UUID,
+    attempt: int,
+    *,
+    worker: str,
+    timeout_exception: type[Exception] = RunTimedOut,
+    end_process: Callable[[], None] | None = None,
+) -> bool:
+    """Execute ``attempt`` of the run; False if it was not to be executed. Raises only what ends the whole process.
+
+    ``timeout_exception``: what is raised in the job's code at its timeout. ``end_process``: ends this process, with code
+    that does not stop then; None: it cannot be ended for that.
+    """
+    using = alias_for(Run)
+    token = uuid4()
+    looks = heart().looks
+    started = wait_out(
+        lambda: start(run_id, attempt, token=token, worker=worker),
+        f"the start of run {run_id}",
+        using,
+        give_up_after=START_PATIENCE,
+    )
+    if started is None:
+        extra = {"event": "dropped", "run": str(run_id), "attempt": attempt, "worker": worker}
+        logger.debug("run %s attempt %d: not to be executed", run_id, attempt, extra=extra)
+        return False
+    reach("start.done")
+    run = CurrentRun(
+        *started, token=token, worker=worker, timeout_exception=timeout_exception, end_process=end_process
+    )
+    with heart().watching(run, looks=looks), _traced(run) as ended:
+        with own_transactions_only():
+            ending, fatal = _call(run)
+        ended(ending)
+        reach("work.done")
+        _record(run, ending, using)
+    reach("record.done")
+    if fatal is not None:
+        raise fatal
+    return True
+
+
+def _traced(run: CurrentRun) -> AbstractContextManager[Callable[[Ending], None]]:
+    job = run.job
+    about = {"job": str(job), "target": job.target, "queue": job.queue, "worker": run.worker}
+    return tracing.executing(run.id, run.attempt, run.run.rerun_of_id, **about)
+
+
+def _record(run: CurrentRun, ending: Ending, using: str) -> None:
+    """Conclude the attempt, however long that takes; without its texts if the database is there but refuses them."""
+    refusals = 0
+
+    def record() -> bool:
+        nonlocal refusals
+        try:
+            return conclude(run.run, run.attempt, ending, run.token)
+        except OperationalError as error:
+            # MariaDB's for a packet too large or a character it cannot store, too.
+            if not is_contention(error) and _answers(using):
+                refusals += 1
+            if refusals < REFUSALS:
+                raise
+            return record_bare(error)
+        except AWAY:
+            raise
+        except Exception as error:
+            return record_bare(error)
+
+    def record_bare(error: Exception) -> bool:
+        extra = {"event": "texts_refused", "job": str(run.job), "run": str(run.id), "attempt": run.attempt}
+        logger.error("the outcome of %s is recorded without its texts", run.job, exc_info=error, extra=extra)
+        why = ascii(f"its texts could not be recorded: {type(error).__name__}: {error}")[1:-1][:1000]
+        return conclude(run.run, run.attempt, ending.without_texts(why), run.token)
+
+    wait_out(record, f"the outcome of {run.job}", using)
+
+
+def _answers(using: str) -> bool:
+    connections[using].close()
+    try:
+        database_now(using)
+    except AWAY:
+        return False
+    return True
+
+
+def _call(run: CurrentRun) -> tuple[Ending, BaseException | None]:
+    """Run the target; how it ended, and what has to be raised on because it ends the process."""
+    with as_current(run):
+        try:
+            try:
+                _arm(run)
+                result = _chain(tuple(settings.MIDDLEWARE))(run)
+            finally:
+                run.interruption.disarm()
+        except BaseException as exception:
+            # Recorded, whatever it is; what ends the process goes on afterwards.
+            run.interruption.disarm()  # it may have been interrupted on the very way out
+            return ending_of(exception, run), exception if _ends_process(exception) else None
+    # Code that was told to stop and returns has stopped. Whether its work was done nobody knows.
+    outcome = Outcome.CANCELLED if run.cancelled else Outcome.SUCCEEDED
+    return Ending(outcome, result=_as_json(result), kept=run.output()), None
+
+
+def _arm(run: CurrentRun) -> None:
+    """From here on it can be interrupted."""
+    run.interruption.arm()
+    if run.cancelled:  # while it could not be
+        raise RunCancelled
+
+
+def _ends_process(exception: BaseException) -> bool:
+    """Whether it is the worker that is to end: Celery derives its own from ``SystemExit``. A job's ``sys.exit`` is not."""
+    return isinstance(exception, (SystemExit, KeyboardInterrupt)) and type(exception) is not SystemExit
+
+
+@lru_cache(maxsize=8)
+def _chain(paths: tuple[str, ...]) -> Handler:
+    """The middleware, outermost first, around the call of the target."""
+    handler: Handler = _call_target
+    for path in reversed(paths):
+        handler = import_string(path)(handler)
+    return handler
+
+
+def _call_target(run: CurrentRun) -> Any:
+    job = run.job
+    invocation = targets.Invocation(
+        args=job.args if run.run.args is None else run.run.args,
+        kwargs=job.kwargs if run.run.kwargs is None else run.run.kwargs,
+        call_id=str(run.id),
+        attempt=run.attempt,
+        worker=run.worker,
+        max_attempts=job.max_attempts,
+    )
+    return targets.get(job.target).call(invocation)
+
+
+def _as_json(result: Any) -> str:
+    """The result as JSON, or as ``{"repr": ...}`` if it is none; empty for None. Never raises."""
+    if result is None:
+        return ""
+    try:
+        text = json.dumps(result, cls=DjangoJSONEncoder)
+    except Exception:  # not JSON, or an object whose methods fail
+        text = json.dumps({"repr": _repr(result)})
+    return truncated(text, settings.RESULT_LIMIT)
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:  # a __repr__ of somebody else's may do anything
+        return f"<{type(value).__name__}: its repr raises {type(error).__name__}>"

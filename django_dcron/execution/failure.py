@@ -1,0 +1,95 @@
+"""From an exception to how its attempt ended: the outcome, the class of failure and the texts to keep."""
+
+from __future__ import annotations
+
+import traceback
+
+from django_dcron.conclusion import Ending
+from django_dcron.conf import settings
+from django_dcron.domain.lifecycle import Outcome
+from django_dcron.domain.retry import Failure, FailureClass
+from django_dcron.exceptions import (
+    InvalidArguments,
+    PermanentFailure,
+    RetryLater,
+    RunCancelled,
+    RunTimedOut,
+    UnknownTarget,
+)
+from django_dcron.execution.bounded_text import storable, truncated
+from django_dcron.execution.current import CurrentRun
+from django_dcron.models.database import is_contention
+
+PERMANENT = (PermanentFailure, UnknownTarget, InvalidArguments)
+TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
+"""By name: Celery's own is not imported here."""
+
+
+def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
+    """Never raises, whatever the exception's own methods do."""
+    names = exception_names(exception)
+    if isinstance(exception, RunCancelled):
+        outcome = Outcome.CANCELLED
+    elif names & TIMEOUTS:
+        outcome = Outcome.TIMED_OUT
+    else:
+        outcome = Outcome.FAILED
+    return Ending(
+        outcome=outcome,
+        failure=None if outcome is Outcome.CANCELLED else _failure(exception, names),
+        exception_class=storable(_class_name(type(exception)))[:255],
+        message=truncated(_message(exception, outcome, run), settings.LOG_LIMIT),
+        traceback=truncated(_traceback(exception), settings.LOG_LIMIT),
+        kept=run.output(),
+    )
+
+
+def exception_names(exception: BaseException) -> frozenset[str]:
+    """Bare and dotted names of every class in the exception's MRO."""
+    classes = type(exception).__mro__[:-1]
+    return frozenset(name for cls in classes for name in (cls.__name__, _class_name(cls)))
+
+
+def _failure(exception: BaseException, names: frozenset[str]) -> Failure:
+    if isinstance(exception, PERMANENT):
+        return Failure(FailureClass.PERMANENT, names)
+    if isinstance(exception, RetryLater):
+        # Raised from another exception (as a Celery task's retry is), it stands for that one as well.
+        cause = exception.__cause__
+        if cause is not None:
+            names |= exception_names(cause)
+        return Failure(FailureClass.TRANSIENT, names, retry_wanted=True, retry_after=exception.after)
+    if _contention(exception):
+        return Failure(FailureClass.CONTENTION, names)
+    return Failure(FailureClass.TRANSIENT, names)
+
+
+def _contention(exception: BaseException) -> bool:
+    try:
+        return is_contention(exception)
+    except Exception:  # its text cannot be had
+        return False
+
+
+def _class_name(cls: type) -> str:
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str:
+    if outcome is Outcome.TIMED_OUT:
+        return (
+            f"ran longer than its timeout of {run.timeout}"
+            if run.timeout
+            else "ran into a time limit of Celery's"
+        )
+    try:
+        return str(exception)
+    except Exception as error:  # a __str__ of somebody else's may do anything
+        return f"(its text cannot be shown: {type(error).__name__})"
+
+
+def _traceback(exception: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(exception))
+    except Exception as error:  # likewise
+        return f"(its traceback cannot be shown: {type(error).__name__})"

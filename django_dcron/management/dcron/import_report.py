@@ -1,0 +1,66 @@
+"""``manage.py dcron import SOURCE --report``: what the old scheduler ran, beside what was due of its shadows here."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from django_dcron.management.dcron.exits import cannot, no
+from django_dcron.management.dcron.output import BAD, Output, iso, moment
+from django_dcron.management.dcron.times import instant
+from django_dcron.models import Job
+from django_dcron.models.database import alias_for, database_now
+from django_dcron.moving.found import Reading
+from django_dcron.moving.report import LATE, Beside, beside
+from django_dcron.moving.sources import SCHEDULERS
+
+
+def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
+    if options["source"] not in SCHEDULERS:
+        raise cannot(f"--report is of a scheduler: {', '.join(SCHEDULERS)}.")
+    now = database_now(alias_for(Job))
+    since = instant("--since", options["since"], now, timezone.get_current_timezone())
+    ran = SCHEDULERS[options["source"]].ran(since - LATE)
+    shadows = beside(reading.found, options["namespace"] or "default", ran, since, now)
+    if not shadows:
+        raise cannot(
+            f"There are no shadows: manage.py dcron import {options['source']} --shadow --apply makes them."
+        )
+    if out.is_json:
+        out.json(_report_document(options, since, now, shadows))
+    else:
+        _show_report(out, since, shadows)
+    if differing := sum(each.differs for each in shadows):
+        raise no(f"{differing} of {len(shadows)} differ{'' if out.is_json else ', see above'}.")
+
+
+def _show_report(out: Output, since: datetime, shadows: list[Beside]) -> None:
+    for each in shadows:
+        for at in each.there:
+            out.line(f"there alone {each.job} {moment(at)}", BAD)
+        for at in each.here:
+            out.line(f"here alone {each.job} {moment(at)}", BAD)
+    same, there, here = (
+        sum(counts)
+        for counts in zip(*((each.same, len(each.there), len(each.here)) for each in shadows), strict=True)
+    )
+    said = f"{same} runs are the same, {there} are there alone, {here} here alone"
+    out.line(f"{len(shadows)} shadows, since {moment(since)}: {said}.")
+
+
+def _report_document(
+    options: dict[str, Any], since: datetime, now: datetime, shadows: list[Beside]
+) -> dict[str, Any]:
+    jobs = [
+        {
+            "namespace": each.job.namespace,
+            "name": each.job.name,
+            "same": each.same,
+            "there_alone": [iso(at) for at in each.there],
+            "here_alone": [iso(at) for at in each.here],
+        }
+        for each in shadows
+    ]
+    return {"version": 1, "source": options["source"], "since": iso(since), "at": iso(now), "jobs": jobs}

@@ -1,0 +1,59 @@
+"""What ``start`` is given for ``runcron``: taken as texts, checked by runcron's own parser, and passed on (and kept) as texts."""
+
+from __future__ import annotations
+
+from argparse import Action
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import CommandParser
+
+from django_dcron.management.commands import runcron
+
+SKIP_CHECKS = "--skip-checks"
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """All that ``runcron`` has, besides what every command of Django's has."""
+    there = set(map(id, parser._actions))
+    runcron.Command().add_arguments(parser)
+    for action in parser._actions:
+        if id(action) not in there and callable(action.type):
+            action.type = _checked(action.type)
+
+
+def as_arguments(options: Mapping[str, Any]) -> list[str]:
+    """As they would be written for ``runcron``; what is the default is left out."""
+    parser = CommandParser(add_help=False)
+    runcron.Command().add_arguments(parser)
+    given = [part for action in parser._actions for part in _written(action, options[action.dest])]
+    unchecked = [SKIP_CHECKS] if options["skip_checks_of_node"] else []
+    return [*given, *unchecked, f"--verbosity={options['verbosity']}"]
+
+
+def check(arguments: Sequence[str]) -> None:
+    """Raises ``CommandError`` for what ``runcron`` does not take."""
+    runcron.Command().create_parser("manage.py", "runcron").parse_args(arguments)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """A node, with the system checks of ``runcron`` before it, unless they say no. Returns, or raises ``SystemExit``, at its end."""
+    call_command("runcron", *arguments, skip_checks=SKIP_CHECKS in arguments)
+
+
+def _checked(read: Callable[[str], Any]) -> Callable[[str], str]:
+    def checked(text: str) -> str:
+        read(text)
+        return text
+
+    return checked
+
+
+def _written(action: Action, value: Any) -> Iterator[str]:
+    option = action.option_strings[-1]
+    if action.nargs == 0:
+        if value:
+            yield option
+    elif value != action.default:
+        yield f"{option}={value}"

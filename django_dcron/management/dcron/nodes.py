@@ -1,0 +1,107 @@
+"""``manage.py dcron nodes``: who schedules. Exit codes: 0; 1 no node is live; 2 it cannot be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_dcron.management.dcron.exits import no
+from django_dcron.management.dcron.output import (
+    BAD,
+    EMPTY,
+    GOOD,
+    ODD,
+    Cell,
+    Column,
+    Output,
+    Styled,
+    add_json,
+    iso,
+    seconds,
+    span,
+)
+from django_dcron.models import Node
+from django_dcron.observability import cluster
+
+HELP = (
+    "List the nodes (runcron processes): whether each is live, what it leads, how far its clock is off. One that died is "
+    "forgotten after a day. Exit code 1: no node is live."
+)
+EXAMPLES = """
+nodes
+nodes --namespace shop
+nodes --json
+"""
+LIVE, STALLED, EXPIRED = "live", "stalled", "expired"
+STYLES = {LIVE: GOOD, STALLED: ODD, EXPIRED: BAD}
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument("--namespace", default="", help="those that serve this namespace (all)")
+    add_json(parser)
+
+
+def run(command: BaseCommand, options: dict[str, Any]) -> None:
+    out, found = Output(command, options), cluster.nodes(options["namespace"])
+    if out.is_json:
+        out.json({"version": 1, "nodes": [_document(node) for node in found]})
+    elif found:
+        numbers = [Column(title, right=True) for title in ("Heartbeat", "Tick", "Shards", "Agenda", "Skew")]
+        place = [
+            Column("Namespace", wraps=True),
+            Column("Host", wraps=True),
+            Column("Process", right=True),
+            Column("Release"),
+        ]
+        columns = [Column("Node", wraps=True), Column("State"), *numbers, *place]
+        out.table(columns, (list(_cells(node)) for node in found))
+    if not any(cluster.is_live(node) for node in found):
+        raise no("No node is live: nothing is scheduled. Start one: manage.py runcron.")
+
+
+def _state(node: Node) -> str:
+    if not cluster.is_live(node):
+        return EXPIRED
+    return STALLED if cluster.is_stalled(node) else LIVE
+
+
+def _cells(node: Node) -> Iterator[Cell]:
+    state = _state(node)
+    yield node.name
+    yield Styled(f"{state}, degraded" if node.degraded else state, ODD if node.degraded else STYLES[state])
+    yield _ago(node, node.heartbeat_at)
+    yield _ago(node, node.ticked_at)
+    yield f"{node.shards}/{node.shard_count}"
+    yield node.agenda
+    yield Styled(span(node.skew), ODD if cluster.is_skewed(node) else "")
+    yield node.namespace or "(all)"
+    yield node.host
+    yield node.pid
+    yield node.release
+
+
+def _ago(node: Node, at: datetime | None) -> str:
+    return f"{span(max(cluster.age(node, at), timedelta()))} ago" if at else EMPTY
+
+
+def _document(node: Node) -> dict[str, Any]:
+    return {
+        "id": node.pk,
+        "name": node.name,
+        "state": _state(node),
+        "degraded": node.degraded,
+        "namespace": node.namespace,
+        "host": node.host,
+        "pid": node.pid,
+        "release": node.release,
+        "started_at": iso(node.started_at),
+        "heartbeat_at": iso(node.heartbeat_at),
+        "ticked_at": iso(node.ticked_at),
+        "shards": node.shards,
+        "shard_count": node.shard_count,
+        "agenda": node.agenda,
+        "skew_seconds": seconds(node.skew),
+    }

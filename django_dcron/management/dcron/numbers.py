@@ -1,0 +1,16 @@
+"""Whole numbers as options; argparse tells what is wrong with one, and ends with 2."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    def checked(text: str) -> int:
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
+        if not low <= number <= high:
+            raise ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+        return number
+
+    return checked

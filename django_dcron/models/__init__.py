@@ -1,0 +1,29 @@
+"""The tables: fields, constraints and querysets named by state. No orchestration."""
+
+from django_dcron.models.alert import Alert
+from django_dcron.models.attempt import Attempt
+from django_dcron.models.calendar import Calendar
+from django_dcron.models.cursor import Cursor
+from django_dcron.models.dashboard import Dashboard
+from django_dcron.models.job import Job
+from django_dcron.models.lease import LockLease
+from django_dcron.models.link import Link
+from django_dcron.models.node import Node
+from django_dcron.models.notice import Notice
+from django_dcron.models.run import Run
+from django_dcron.models.statistics import Statistics
+
+__all__ = [
+    "Alert",
+    "Attempt",
+    "Calendar",
+    "Cursor",
+    "Dashboard",
+    "Job",
+    "Link",
+    "LockLease",
+    "Node",
+    "Notice",
+    "Run",
+    "Statistics",
+]

@@ -1,0 +1,27 @@
+"""What has been noticed of a job: its counters when they were looked at last. Written by the look alone (``alerts``)."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.models.job import Job
+
+
+class Notice(models.Model):
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="notice")
+    succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
+    failed = models.PositiveBigIntegerField(_("failed"), default=0)
+    missed = models.PositiveBigIntegerField(_("missed"), default=0)
+    streak = models.PositiveIntegerField(_("failures in a row"), default=0)
+    circuit_open = models.BooleanField(_("paused itself"), default=False)
+    success_at = models.DateTimeField(
+        _("last success"), help_text=_("As far as it was noticed; without one, when the job was seen first.")
+    )
+
+    class Meta:
+        verbose_name = _("notice")
+        verbose_name_plural = _("notices")
+
+    def __str__(self) -> str:
+        return f"{self.job_id}: noticed"

@@ -1,0 +1,66 @@
+"""What has become of a job's runs, counted as it happens; pruning the runs does not change it.
+
+Counted in the transaction that gives runs their final state (``transitions.py``, ``occurrences.py``), by nobody else. ``followed`` stands
+beside the counters because whoever ends a run looks here anyway; it is written with the links of chains (``chaining.py``) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from django.db import models
+from django.db.models import F
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.domain.lifecycle import State
+from django_dcron.models.database import UtcNow, alias_for
+from django_dcron.models.job import Job
+
+
+class Statistics(models.Model):
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="statistics")
+    succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
+    failed = models.PositiveBigIntegerField(_("failed"), default=0)
+    skipped = models.PositiveBigIntegerField(_("skipped"), default=0)
+    missed = models.PositiveBigIntegerField(_("missed"), default=0)
+    cancelled = models.PositiveBigIntegerField(_("cancelled"), default=0)
+    failures_in_a_row = models.PositiveIntegerField(_("failures in a row"), default=0)
+    last_state = models.CharField(_("last outcome"), max_length=10, blank=True)
+    last_finished_at = models.DateTimeField(_("last finished"), null=True)
+    followed = models.BooleanField(default=False, editable=False, help_text=_("Other jobs come after it."))
+
+    class Meta:
+        verbose_name = _("statistics")
+        verbose_name_plural = _("statistics")
+
+    def __str__(self) -> str:
+        return f"{self.job_id}: {self.succeeded} succeeded, {self.failed} failed"
+
+
+def count(job_ids: Collection[int], state: State, number: int = 1) -> None:
+    """Add ``number`` runs, or missed occurrences, that ended in ``state`` to each job's statistics."""
+    using = alias_for(Statistics)
+    rows = Statistics.objects.using(using).filter(pk__in=job_ids)
+    columns = counted(state, number)
+    if rows.update(**columns) < len(job_ids):
+        without = list(
+            Job.objects.using(using).filter(pk__in=job_ids, statistics=None).values_list("pk", flat=True)
+        )
+        made = [Statistics(job_id=job_id) for job_id in without]
+        Statistics.objects.using(using).bulk_create(made, ignore_conflicts=True)
+        rows.filter(pk__in=without).update(**columns)
+
+
+def counted(state: State, number: int = 1) -> dict[str, Any]:
+    """The columns of an UPDATE that counts so many."""
+    columns: dict[str, Any] = {
+        state.value: F(state.value) + number,
+        "last_state": state,
+        "last_finished_at": UtcNow(),
+    }
+    if state is State.SUCCEEDED:
+        columns["failures_in_a_row"] = 0
+    elif state is State.FAILED:
+        columns["failures_in_a_row"] = F("failures_in_a_row") + 1
+    return columns

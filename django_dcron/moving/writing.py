@@ -1,0 +1,41 @@
+"""Carrying out a comparison: each job by itself, as a person would save it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from django.core.exceptions import ValidationError
+
+from django_dcron import control
+from django_dcron.domain.chains import earlier_first, key_of
+from django_dcron.exceptions import Conflict
+from django_dcron.moving.comparison import Move, MoveKind
+from django_dcron.sync.changes import messages_of
+
+
+def carry_out(moves: Iterable[Move]) -> Iterator[Move]:
+    """Each once it is done; refused, if it has become impossible since it was compared."""
+    for move in _earlier_first(list(moves)):
+        yield _write(move) if move.job is not None else move
+
+
+def _earlier_first(moves: list[Move]) -> list[Move]:
+    """A job that comes after another one cannot be made before it."""
+    before: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for move in moves:
+        labels = move.job.after if move.job else ()
+        before.setdefault((move.namespace, move.name), []).extend(map(key_of, labels))
+    rank = {key: number for number, key in enumerate(earlier_first(before))}
+    return sorted(moves, key=lambda move: rank[move.namespace, move.name])
+
+
+def _write(move: Move) -> Move:
+    assert move.job is not None  # noqa: S101 (for the type checker)
+    try:
+        control.save(move.job)
+    except ValidationError as error:
+        return replace(move, kind=MoveKind.REFUSED, reasons=messages_of(error), job=None)
+    except Conflict as error:
+        return replace(move, kind=MoveKind.REFUSED, reasons=(f"{error} Import once more.",), job=None)
+    return move

@@ -1,0 +1,62 @@
+"""What a change of a job has changed, field by field, as the history keeps it (``changes``)."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Model
+from django.utils.text import capfirst
+from django.utils.translation import override
+
+from django_dcron.domain.durations import write_duration
+from django_dcron.models import Job
+from django_dcron.observability.changes import FieldChange
+
+LONGEST = 300
+"""Characters of a value in the log: a description may have thousands."""
+
+Values = dict[str, Any]
+
+FIELDS = {
+    field.name: field for field in Job._meta.concrete_fields if field.editable and not field.primary_key
+}
+
+
+def values_of(row: Model) -> Values:
+    """What a change of ``row`` may change: nothing, unless it is a job."""
+    if not isinstance(row, Job):
+        return {}
+    return {name: getattr(row, field.attname) for name, field in FIELDS.items()}  # of a calendar, its name
+
+
+def differences(before: Values, after: Values) -> list[FieldChange]:
+    return [
+        FieldChange(name, _storable(before[name]), _storable(value))
+        for name, value in after.items()
+        if name in before and before[name] != value
+    ]
+
+
+def changed(changes: list[FieldChange]) -> dict[str, Any]:
+    """As Django says it, whose labels are stored untranslated."""
+    with override(None):
+        return {
+            "changed": {"fields": [capfirst(str(FIELDS[change.field].verbose_name)) for change in changes]}
+        }
+
+
+def _storable(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return write_duration(value)
+        case str():
+            text = value
+        case _:
+            text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

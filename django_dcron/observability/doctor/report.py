@@ -1,0 +1,88 @@
+"""The doctor: looks at everything once and says what is not as it should be. Nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django_dcron.locks import Lock
+from django_dcron.observability.doctor import account, history, nodes, unfinished
+from django_dcron.observability.doctor.account import Totals
+from django_dcron.observability.doctor.findings import NAMED, Findings
+from django_dcron.observability.doctor.jobs import JobExaminer
+from django_dcron.observability.doctor.window import Window, jobs_of
+
+JSON_VERSION = 1
+"""Goes up when a key of the JSON goes or changes its meaning, not when one is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    window: Window
+    findings: Findings
+    jobs: int
+    totals: Totals
+    runs: int
+    """Looked at one by one."""
+    more_runs: bool
+    live_nodes: int
+
+    @property
+    def healthy(self) -> bool:
+        return not self.findings.counts
+
+    @property
+    def notes(self) -> list[str]:
+        """What the account could not see."""
+        totals, window = self.totals, self.window
+        notes = []
+        if totals.since_change:
+            notes.append(
+                f"{totals.since_change} jobs were changed within the window; they are accounted for since then."
+            )
+        if totals.pruned:
+            notes.append(
+                f"{totals.pruned} jobs are accounted for since their oldest row; older ones were pruned."
+            )
+        if totals.truncated:
+            notes.append(
+                f"Of {totals.truncated} jobs only the latest {window.runs_per_job} occurrences were accounted for."
+            )
+        if self.more_runs:
+            notes.append(f"Only the latest {self.runs} runs of the window were looked at one by one.")
+        return notes
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "version": JSON_VERSION,
+            "healthy": self.healthy,
+            "at": self.window.now.isoformat(),
+            "since": self.window.since.isoformat(),
+            "until": self.window.until.isoformat(),
+            "namespace": self.window.namespace,
+            "looked_at": {
+                "jobs": self.jobs,
+                "jobs_accounted_for": self.totals.jobs,
+                "occurrences": self.totals.occurrences,
+                "scheduled_runs": self.totals.runs,
+                "runs": self.runs,
+                "live_nodes": self.live_nodes,
+            },
+            "findings": [finding.as_json() for finding in self.findings.listed],
+            "more": {code.value: number for code, number in sorted(self.findings.more.items())},
+            "notes": self.notes,
+        }
+
+
+def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
+    """Look at nodes, jobs and runs. Raises the database's errors."""
+    findings, totals = Findings(named), Totals()
+    live_nodes = nodes.examine(window, findings, lock)
+    examiner, jobs = JobExaminer(window, findings), 0
+    for batch in jobs_of(window):
+        examiner.examine(batch)
+        account.examine(batch, window, findings, totals)
+        jobs += len(batch)
+    unfinished.examine(window, findings)
+    runs, more_runs = history.examine(window, findings)
+    return Report(window, findings, jobs, totals, runs, more_runs, live_nodes)

@@ -1,0 +1,27 @@
+"""What a node says of itself: from its memory, whatever is away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django_dcron.observability.metrics import catalogue
+from django_dcron.observability.metrics.samples import Sample
+from django_dcron.scheduler.health import Health, Status
+
+
+def own(health: Health) -> Iterator[Sample]:
+    facts = health.facts
+    yield Sample(catalogue.NODE_INFO, 1, (facts.name, facts.namespace, facts.release))
+    for status in Status:
+        yield Sample(catalogue.NODE_STATUS, status is health.status, (status.value,))
+    yield Sample(catalogue.NODE_SHARDS, facts.shards)
+    yield Sample(catalogue.NODE_LEASES, facts.leases)
+    yield Sample(catalogue.NODE_AGENDA, facts.agenda)
+    yield Sample(catalogue.NODE_LAG, facts.lag)
+    yield Sample(catalogue.NODE_TICK_AGE, facts.tick_age)
+    yield Sample(catalogue.NODE_HEARTBEAT_AGE, facts.heartbeat_age)
+    yield Sample(catalogue.NODE_HANGING, len(facts.hanging))
+    yield Sample(catalogue.NODE_DEGRADED, facts.lock_degraded)
+    yield Sample(catalogue.NODE_BROKER_AWAY, facts.broker_away)
+    yield Sample(catalogue.NODE_DATABASE_AWAY, facts.database_away_since is not None)
+    yield Sample(catalogue.NODE_SKEW, facts.skew)

@@ -1,0 +1,1 @@
+"""Jobs: listed, read, written, and what can be done to them."""

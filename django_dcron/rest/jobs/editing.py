@@ -1,0 +1,95 @@
+"""A job: read, replaced, changed, deleted; each change on the version it was made on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_dcron import control
+from django_dcron.models import Job
+from django_dcron.observability.differences import values_of
+from django_dcron.rest import concurrency
+from django_dcron.rest.concurrency import ETAG, IF_MATCH, check_match, conflict_is_mismatch, etag
+from django_dcron.rest.history import note_change, note_deletion
+from django_dcron.rest.jobs.representation import WRITTEN, JobSerializer
+from django_dcron.rest.schema import Operation
+from django_dcron.rest.view import View, number_or_404, row_or_404, written
+
+
+def the_job(job_id: str) -> Job:
+    return row_or_404(written(Job), number_or_404(job_id))
+
+
+def answer(job: Job) -> Response:
+    return Response(JobSerializer(job).data, headers={"ETag": etag(job)})
+
+
+class JobDetail(View):
+    operations = {
+        "GET": Operation("read_job", "A job", {200: JobSerializer()}, needs=("view_job",), headers=(ETAG,)),
+        "PUT": Operation(
+            "replace_job",
+            "Replace a job's definition; what is left out becomes the default",
+            {200: JobSerializer()},
+            needs=("change_job",),
+            body=JobSerializer(),
+            headers=(ETAG, IF_MATCH),
+            refusals=concurrency.REFUSALS,
+        ),
+        "PATCH": Operation(
+            "change_job",
+            "Change some fields of a job",
+            {200: JobSerializer()},
+            needs=("change_job",),
+            body=JobSerializer(partial=True),
+            headers=(ETAG, IF_MATCH),
+            refusals=concurrency.REFUSALS,
+        ),
+        "DELETE": Operation(
+            "delete_job",
+            "Delete a job, and all its runs with it",
+            {204: None},
+            needs=("delete_job",),
+            headers=(IF_MATCH,),
+            refusals=concurrency.REFUSALS,
+        ),
+    }
+
+    def get(self, request: Request, job_id: str) -> Response:
+        return answer(the_job(job_id))
+
+    def put(self, request: Request, job_id: str) -> Response:
+        return self._save(request, job_id, partial=False)
+
+    def patch(self, request: Request, job_id: str) -> Response:
+        return self._save(request, job_id, partial=True)
+
+    def delete(self, request: Request, job_id: str) -> Response:
+        job = the_job(job_id)
+        check_match(request, job)
+        key = job.pk
+        with conflict_is_mismatch():
+            control.delete(job, expected_version=job.version)
+        note_deletion(request.user, job, key)
+        return Response(status=204)
+
+    def _save(self, request: Request, job_id: str, *, partial: bool) -> Response:
+        job = the_job(job_id)
+        check_match(request, job)
+        before = values_of(job)
+        sent = JobSerializer(job, data=request.data, partial=partial)
+        sent.is_valid(raise_exception=True)
+        values = sent.validated_data if partial else _defaults() | sent.validated_data
+        for name, value in values.items():
+            setattr(job, name, value)
+        with conflict_is_mismatch():
+            control.save(job, expected_version=job.version)
+        note_change(request.user, job, before)
+        return answer(job)
+
+
+def _defaults() -> dict[str, Any]:
+    blank = Job()
+    return {name: getattr(blank, name) for name in WRITTEN}

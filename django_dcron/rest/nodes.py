@@ -1,0 +1,63 @@
+"""The nodes: each ``runcron`` process, and whether it lives, by the database's clock."""
+
+from __future__ import annotations
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_dcron.models import Node
+from django_dcron.observability import cluster
+from django_dcron.rest.schema import Operation
+from django_dcron.rest.serializing import AnySerializer, OfModel, Strict
+from django_dcron.rest.view import View
+
+ROW = tuple(field.name for field in Node._meta.concrete_fields)
+
+
+class NodeSerializer(OfModel):
+    """A `runcron` process. `skew` is in seconds."""
+
+    skew = serializers.SerializerMethodField(help_text="Its wall clock less the database's, in seconds.")
+    live = serializers.SerializerMethodField(help_text="Its heartbeat is younger than the lease.")
+    stalled = serializers.SerializerMethodField(help_text="Its heart beats, but its ticks do not go through.")
+
+    class Meta:
+        model = Node
+        fields = (*ROW, "live", "stalled")
+        read_only_fields = fields
+
+    def get_skew(self, node: Node) -> float:
+        return node.skew.total_seconds()
+
+    def get_live(self, node: Node) -> bool:
+        return cluster.is_live(node)
+
+    def get_stalled(self, node: Node) -> bool:
+        return cluster.is_stalled(node)
+
+
+class NodesSerializer(AnySerializer):
+    results = NodeSerializer(many=True, read_only=True)
+
+
+class NodeQuery(Strict):
+    namespace = serializers.CharField(
+        required=False, default="", max_length=64, help_text="Those that serve it."
+    )
+
+
+class Nodes(View):
+    operations = {
+        "GET": Operation(
+            "list_nodes",
+            "The nodes, live or not",
+            {200: NodesSerializer()},
+            needs=("view_node",),
+            query=NodeQuery,
+        )
+    }
+
+    def get(self, request: Request) -> Response:
+        found = cluster.nodes(self.query(request)["namespace"])
+        return Response({"results": NodeSerializer(found, many=True).data})

@@ -1,0 +1,32 @@
+"""Who may what: Django's permissions of the models, and our own, as in the admin.
+
+Closed by default: who is not logged in reaches nothing. A view says by method what it takes; to see a row, the right to view or
+to change it. ``DEFAULT_PERMISSION_CLASSES`` are not asked: they know nothing of these verbs, and the default of REST framework is open.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+
+def may(user: Any, codename: str) -> bool:
+    """``view_job`` is held by who may change jobs, too, as in the admin."""
+    action, _underscore, model = codename.partition("_")
+    actions = ("view", "change") if action == "view" else (action,)
+    return any(user.has_perm(f"django_dcron.{each}_{model}") for each in actions)
+
+
+class HasPermissions(BasePermission):
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        if not getattr(
+            request.user, "is_authenticated", False
+        ):  # None, if the project wants no AnonymousUser
+            return False
+        method = "GET" if request.method == "HEAD" else request.method
+        operation = view.operations.get(method)  # type: ignore[attr-defined]
+        # A method it does not have is answered so, to whoever is logged in.
+        return operation is None or all(may(request.user, codename) for codename in operation.needs)

@@ -1,0 +1,1 @@
+"""Runs: listed, read, cancelled, run again."""

@@ -1,0 +1,131 @@
+"""The list of runs, over a million rows: by the order of an index, and by filters that it bounds.
+
+There are two orders: by ``scheduled_at``, of all runs or those of one job; and by ``due_at``, of the runs in one state. ``since``
+and ``until`` are of the order's own time. Whatever else is asked for is looked for page by page (``pagination``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import F, QuerySet, Value
+from django.db.models.functions import Coalesce
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+from rest_framework.exceptions import PermissionDenied, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_dcron.domain.lifecycle import State, Trigger
+from django_dcron.models import Job, Run
+from django_dcron.observability.tags import tagged
+from django_dcron.rest import fields
+from django_dcron.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
+from django_dcron.rest.permissions import may
+from django_dcron.rest.runs.representation import RunPageSerializer, RunSerializer, short_runs
+from django_dcron.rest.schema import Operation
+from django_dcron.rest.view import LARGEST_KEY, View, written
+
+ORDERINGS = ("-scheduled_at", "scheduled_at", "-due_at", "due_at")
+OF_JOBS = ("job", "namespace", "tag")
+
+
+class RunQuery(PageQuery):
+    job = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_KEY)
+    namespace = serializers.CharField(required=False, max_length=64)
+    tag = serializers.CharField(required=False, max_length=255)
+    state = serializers.ChoiceField([state.value for state in State], required=False)
+    trigger = serializers.ChoiceField([trigger.value for trigger in Trigger], required=False)
+    since = fields.Instant(
+        required=False, help_text="From there on: `due_at` where that is the order, else `scheduled_at`."
+    )
+    until = fields.Instant(required=False, help_text="Before this, likewise.")
+    ordering = serializers.ChoiceField(
+        ORDERINGS,
+        required=False,
+        help_text="By default `-due_at` with a state and no job, else `-scheduled_at`. By `due_at` goes only that.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        by_state = "state" in attrs and "job" not in attrs
+        ordering = attrs.setdefault("ordering", "-due_at" if by_state else "-scheduled_at")
+        if ordering.endswith("due_at") and not by_state:
+            told = _("%(ordering)s is of the runs in one state, without a job.")
+            raise ValidationError({"ordering": told % {"ordering": ordering}})
+        return attrs
+
+
+class Runs(View):
+    operations = {
+        "GET": Operation(
+            "list_runs",
+            "Runs, the latest first",
+            {200: RunPageSerializer()},
+            needs=("view_run",),
+            query=RunQuery,
+        )
+    }
+
+    def get(self, request: Request) -> Response:
+        asked = self.query(request)
+        if any(name in asked for name in OF_JOBS) and not may(request.user, "view_job"):
+            raise PermissionDenied(_("Who may not see jobs cannot filter by job, namespace or tag."))
+        order = _order(asked)
+        after = read_cursor(asked["cursor"], order, Run) if "cursor" in asked else None
+        found = page_of(_indexed(asked), order, limit=asked["limit"], after=after, narrow=_narrowing(asked))
+        results = RunSerializer(found.rows, many=True).data
+        return Response({"next": next_url(request, found, order), "results": results})
+
+
+def _order(asked: dict[str, Any]) -> Order:
+    name = asked["ordering"]
+    # A job has one run at a time of its occurrences: no second field, or no index has the order.
+    columns = (name.removeprefix("-"), *(() if "job" in asked else ("id",)))
+    return Order(name, columns, descending=name.startswith("-"))
+
+
+def _indexed(asked: dict[str, Any]) -> QuerySet[Run]:
+    runs, column, jobs = short_runs(), asked["ordering"].removeprefix("-"), _jobs(asked)
+    if jobs is not None and not jobs.exists():
+        return runs.none()
+    if "job" in asked:
+        runs = runs.filter(job=asked["job"])
+    if column == "due_at":
+        runs = runs.filter(state=asked["state"])
+    if "since" in asked:
+        runs = runs.filter(**{f"{column}__gte": asked["since"]})
+    if "until" in asked:
+        runs = runs.filter(**{f"{column}__lt": asked["until"]})
+    return runs
+
+
+def _narrowing(asked: dict[str, Any]) -> Callable[[QuerySet[Run]], QuerySet[Run]] | None:
+    """By what no index of the order finds; None if nothing such is asked for."""
+    columns = [name for name in ("state", "trigger") if name in asked]
+    if asked["ordering"].endswith("due_at"):
+        columns.remove("state")
+    jobs = _jobs(asked)
+    if not columns and jobs is None:
+        return None
+
+    def narrow(runs: QuerySet[Run]) -> QuerySet[Run]:
+        # Compared as expressions: a database must not leave the order for the index of states, and sort them all.
+        for name in columns:
+            runs = runs.alias(**{f"of_{name}": Coalesce(F(name), Value(""))}).filter(
+                **{f"of_{name}": asked[name]}
+            )
+        if jobs is not None:
+            runs = runs.alias(of_job=F("job_id") + 0).filter(of_job__in=jobs.values("pk"))
+        return runs
+
+    return narrow
+
+
+def _jobs(asked: dict[str, Any]) -> QuerySet[Job] | None:
+    """Whose runs are asked for; None: whatever job's."""
+    if "namespace" not in asked and "tag" not in asked:
+        return None
+    jobs: QuerySet[Job] = written(Job).order_by()
+    jobs = jobs.filter(namespace=asked["namespace"]) if "namespace" in asked else jobs
+    return tagged(jobs, asked["tag"]) if "tag" in asked else jobs

@@ -1,0 +1,232 @@
+"""Membership: a node's heartbeat, the live nodes, and the shards this node leads.
+
+Invariants:
+
+- Who is alive is judged by the database's clock alone. All nodes compute the same leaders from the same list.
+- A node leads a shard while it holds a valid lease on the shard's lock; a lease is believed in until ``expires_at`` on the
+  monotonic clock, so a node that was frozen past it leads nothing when it wakes.
+- Nodes share the shards with those that have the same ``DCRON_SHARDS``. While they differ, as in a deploy that changes it, each
+  group leads everything; that costs work, never a second run.
+- While the lock's server cannot be reached the node is *degraded*: it leads what the hashing alone names it for. Two nodes
+  may then lead one shard for a moment; that costs work, never a second run.
+- The heartbeat has its own thread and database connection: a slow claim never loses a lease. One that hangs does: then
+  the node withdraws, so that its shards are not led by somebody who does nothing for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import secrets
+from datetime import timedelta
+
+from django_dcron import __version__
+from django_dcron.conf import settings
+from django_dcron.domain.clock import ClusterClock
+from django_dcron.domain.sharding import shards_led_by
+from django_dcron.exceptions import LockUnavailable
+from django_dcron.locks.base import Lease, Lock
+from django_dcron.models import Node
+from django_dcron.models.database import UtcNow, alias_for, database_now
+from django_dcron.models.node import NodeQuerySet
+from django_dcron.models.statement import Given, Select, Update
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+FORGOTTEN_AFTER = timedelta(days=1)
+"""A dead node's row stays so long, for people to see."""
+
+
+_TICKED = Update(Node, lambda: Node.objects.filter(pk=Given(Node, "id")), ticked_at=UtcNow())
+
+
+class Membership:
+    def __init__(self, name: str, namespace: str, lock: Lock, clock: ClusterClock):
+        self.name = name
+        self.namespace = namespace
+        self.id = f"{name[:150]}-{secrets.token_hex(4)}"
+        self.degraded = False
+        self._lock = lock
+        self._clock = clock
+        self._named: frozenset[int] = frozenset()
+        """The shards the hashing names this node for."""
+        self._leases: dict[int, Lease] = {}
+        self._ring: frozenset[str] = frozenset()
+        """The live nodes among whom the shards were shared out at the last heartbeat."""
+        self._sharing = Select(
+            Node,
+            lambda: (
+                Node.objects.live(settings.LEASE)
+                .filter(namespace=namespace, shard_count=settings.SHARDS)
+                .order_by()
+                .values_list("pk")
+            ),
+        )
+        self._overlaps = False
+        self._counts_differ = False
+
+    @property
+    def shards(self) -> frozenset[int]:
+        """The shards this node leads now."""
+        if self.degraded:
+            return self._named
+        now = self._clock.monotonic()
+        return frozenset(shard for shard, lease in self._leases.items() if lease.valid(now))
+
+    @property
+    def leases(self) -> int:
+        """How many shards' locks it holds; while ``degraded`` that may be fewer than it leads."""
+        now = self._clock.monotonic()
+        return sum(lease.valid(now) for lease in self._leases.values())
+
+    @property
+    def pause(self) -> float:
+        """Seconds to the next heartbeat: sooner while another still holds what this node is to lead."""
+        third = settings.LEASE.total_seconds() / 3
+        return third if self.shards == self._named else third / 4
+
+    def register(self) -> None:
+        """Enter this node; the first sample of the cluster clock."""
+        using = alias_for(Node)
+        self._clock.sample(lambda: database_now(using))
+        Node.objects.using(using).create(
+            id=self.id,
+            name=self.name,
+            namespace=self.namespace,
+            host=platform.node(),
+            pid=os.getpid(),
+            release=__version__,
+            started_at=UtcNow(),
+            heartbeat_at=UtcNow(),
+            skew=self._clock.skew,
+            shard_count=settings.SHARDS,
+        )
+        Node.objects.using(using).expired(FORGOTTEN_AFTER).delete()
+        self.beat(agenda=0)
+
+    def beat(self, *, agenda: int) -> bool:
+        """One heartbeat; True if the node leads shards that it did not lead before. Raises the database's errors."""
+        before = self.shards
+        try:
+            self._write_heartbeat(agenda)
+            self._ring = self._live()
+            self._named = shards_led_by(self.id, self._ring, settings.SHARDS)
+        finally:
+            self._renew()  # also while the database is away: the shards are not let go for that
+        return not self.shards <= before
+
+    def ring_changed(self) -> bool:
+        """Whether a node has come, left or died since the last heartbeat: then the next one should not wait."""
+        return self._ring != {pk for (pk,) in self._sharing.rows()}
+
+    def ticked(self) -> None:
+        """A tick went through."""
+        _TICKED.execute(id=self.id)
+
+    def withdraw(self) -> None:
+        """Let go of all shards until the next heartbeat. Without one, the others soon take this node for dead."""
+        self._named = frozenset()
+        self._renew()
+
+    def leave(self) -> None:
+        """Let go of all shards and strike this node off, so that others take over at once."""
+        self.withdraw()
+        self._row().delete()
+
+    def _row(self) -> NodeQuerySet:
+        return Node.objects.using(alias_for(Node)).filter(pk=self.id)
+
+    def _write_heartbeat(self, agenda: int) -> None:
+        using = alias_for(Node)
+        self._clock.sample(lambda: database_now(using))
+        alive = self._row().update(
+            heartbeat_at=UtcNow(),
+            shards=len(self.shards),
+            agenda=agenda,
+            skew=self._clock.skew,
+            degraded=self.degraded,
+        )
+        if not alive:  # struck off by hand, or forgotten while frozen
+            self.register()
+
+    def _live(self) -> frozenset[str]:
+        """The nodes that share this node's work, by the database's clock."""
+        live = Node.objects.using(alias_for(Node)).live(settings.LEASE)
+        nodes = list(live.values_list("pk", "namespace", "shard_count"))
+        others = {namespace for _, namespace, _ in nodes if namespace != self.namespace}
+        self._report_overlap("" in others or (not self.namespace and bool(others)))
+        ring = {pk: count for pk, namespace, count in nodes if namespace == self.namespace}
+        self._report_counts(sorted(set(ring.values()) - {settings.SHARDS}))
+        return frozenset(pk for pk, count in ring.items() if count == settings.SHARDS)
+
+    def _renew(self) -> None:
+        held = set(self._leases)
+        if not held and not self._named:
+            return  # nothing to ask the lock's server for, so nothing is learned of it
+        try:
+            if given_up := held - self._named:
+                self._lock.release([self._lock_name(shard) for shard in given_up], self.id)
+            leases = self._lock.hold(
+                [self._lock_name(shard) for shard in self._named], self.id, settings.LEASE
+            )
+        except LockUnavailable as error:
+            self._report(degraded=True, error=error)
+            return
+        self._leases = {_shard(lease.name): lease for lease in leases}
+        self._report(degraded=False)
+        if set(self._leases) != held:
+            logger.info(
+                "%s leads %d of %d shards",
+                self.name,
+                len(self._leases),
+                settings.SHARDS,
+                extra={"event": "shards", "node": self.name, "shards": len(self._leases)},
+            )
+
+    def _lock_name(self, shard: int) -> str:
+        return f"{self.namespace}:shard:{shard}/{settings.SHARDS}"
+
+    def _report_overlap(self, overlaps: bool) -> None:
+        """One line when nodes of one namespace meet nodes of all: their work is done twice, though no run starts twice."""
+        if overlaps and not self._overlaps:
+            logger.warning(
+                "%s serves %s while other nodes serve some of the same jobs: give all nodes a namespace, or none",
+                self.name,
+                f"namespace {self.namespace}" if self.namespace else "all namespaces",
+                extra={"event": "namespaces_overlap", "node": self.name},
+            )
+        self._overlaps = overlaps
+
+    def _report_counts(self, others: list[int]) -> None:
+        """One line when nodes meet that cut the jobs into other shards: their work is done twice, though no run starts twice."""
+        if others and not self._counts_differ:
+            logger.warning(
+                "%s cuts the jobs into %d shards, other nodes into %s: give all nodes the same DCRON_SHARDS",
+                self.name,
+                settings.SHARDS,
+                ", ".join(map(str, others)),
+                extra={"event": "shards_differ", "node": self.name},
+            )
+        self._counts_differ = bool(others)
+
+    def _report(self, *, degraded: bool, error: Exception | None = None) -> None:
+        """One line when the lock's server goes, one when it is back."""
+        if degraded == self.degraded:
+            return
+        self.degraded = degraded
+        if degraded:
+            logger.error(
+                "degraded: the lock cannot be reached, %s leads by hashing alone: %s",
+                self.name,
+                error,
+                extra={"event": "degraded", "node": self.name},
+            )
+        else:
+            logger.info(
+                "%s can reach the lock again", self.name, extra={"event": "recovered", "node": self.name}
+            )
+
+
+def _shard(lock_name: str) -> int:
+    return int(lock_name.rpartition(":")[2].partition("/")[0])

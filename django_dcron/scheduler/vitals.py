@@ -1,0 +1,84 @@
+"""What a node knows of itself, collected from its parts: may be asked from any thread, waits for none of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime
+
+from django_dcron import __version__
+from django_dcron.conf import settings
+from django_dcron.domain.clock import ClusterClock
+from django_dcron.scheduler.agenda import Agenda
+from django_dcron.scheduler.health import Facts, Health, judge
+from django_dcron.scheduler.membership import Membership
+from django_dcron.scheduler.setbacks import Setbacks
+from django_dcron.scheduler.watchdog import Watchdog
+
+TICKED, BEATEN = "a tick went through", "a heartbeat was written"
+
+
+class Vitals:
+    def __init__(
+        self,
+        membership: Membership,
+        agenda: Agenda,
+        clock: ClusterClock,
+        watchdog: Watchdog,
+        setbacks: Setbacks,
+        draining: Callable[[], bool],
+    ):
+        self._membership = membership
+        self._agenda = agenda
+        self._clock = clock
+        self._watchdog = watchdog
+        self._setbacks = setbacks
+        self._draining = draining
+        self._ticked = False
+        self.since: datetime | None = None
+        """None while the node is starting."""
+
+    def starting(self) -> None:
+        """From now on ``health`` may be asked, and the ages count."""
+        for event in (TICKED, BEATEN):
+            self._watchdog.happened(event)
+
+    def started(self) -> None:
+        self.starting()
+        self.since = self._clock.now()
+
+    def ticked(self) -> None:
+        self._ticked = True
+        self._watchdog.happened(TICKED)
+
+    def beaten(self) -> None:
+        self._watchdog.happened(BEATEN)
+
+    def health(self) -> Health:
+        facts = Facts(
+            at=self._clock.now() if self.since else None,
+            name=self._membership.name,
+            id=self._membership.id,
+            namespace=self._membership.namespace,
+            release=__version__,
+            pid=os.getpid(),
+            since=self.since,
+            shards=len(self._membership.shards),
+            leases=self._membership.leases,
+            agenda=len(self._agenda),
+            lag=self._agenda.lag().total_seconds(),
+            ticked=self._ticked,
+            tick_age=self._watchdog.age(TICKED),
+            heartbeat_age=self._watchdog.age(BEATEN),
+            hanging=self._watchdog.hanging,
+            waiting=self._watchdog.waiting,
+            look_age=self._watchdog.look_age,
+            database_away_since=self._setbacks.away_since,
+            database_error=self._setbacks.reason,
+            lock_degraded=self._membership.degraded,
+            broker_away=self._agenda.broker_away,
+            skew=self._clock.skew.total_seconds(),
+            draining=self._draining(),
+        )
+        between = max(settings.TICK, settings.LEASE / 3)  # two ticks, or two heartbeats, if all is well
+        return judge(facts, (settings.DATABASE_GRACE + between).total_seconds())

@@ -1,0 +1,102 @@
+"use strict";
+
+// The job's form: what its preview finds wrong stands at the fields, as after a refused save.
+(() => {
+    const preview = document.getElementById("dcron-preview");
+    if (!preview) {
+        return;
+    }
+    const form = preview.closest("form");
+    const said = document.getElementById("dcron-preview-said");
+
+    const inputs = (field) => {
+        const named = [...form.elements].filter((input) => input.name === field);
+        return named.length ? named : [...form.elements].filter((input) => new RegExp(`^${field}_\\d$`).test(input.name));
+    };
+    const listId = (field) => `id_${field}_error`;
+    const describedBy = (input) => (input.getAttribute("aria-describedby") || "").split(" ").filter(Boolean);
+
+    function describe(input, ids) {
+        if (ids.length) {
+            input.setAttribute("aria-describedby", [...new Set(ids)].join(" "));
+        } else {
+            input.removeAttribute("aria-describedby");
+        }
+    }
+
+    function clear() {
+        for (const list of form.querySelectorAll("ul.errorlist[id$='_error']")) {
+            list.remove();
+        }
+        for (const box of form.querySelectorAll(".form-row.errors, .flex-container.errors, .dcron-group.dcron-wrong")) {
+            box.classList.remove("errors", "dcron-wrong");
+        }
+        for (const input of form.querySelectorAll("[aria-invalid]")) {
+            input.removeAttribute("aria-invalid");
+            describe(input, describedBy(input).filter((id) => !id.endsWith("_error")));
+        }
+    }
+
+    function mark(field, message) {
+        const [first, ...others] = inputs(field);
+        if (!first) {
+            return;
+        }
+        let list = document.getElementById(listId(field));
+        if (!list) {
+            list = document.createElement("ul");
+            list.className = "errorlist";
+            list.id = listId(field);
+            const box = first.closest(".flex-container:not(.form-multiline)");
+            const help = box.querySelector(":scope > .help");  // from Django 6.1 on it stands above the field
+            if (help) {
+                help.after(list);
+            } else {
+                box.before(list);
+            }
+        }
+        const item = document.createElement("li");
+        item.textContent = message;
+        list.append(item);
+        first.closest(".fieldBox, .form-row").classList.add("errors");
+        first.closest(".dcron-group")?.classList.add("dcron-wrong");
+        for (const input of [first, ...others]) {
+            input.setAttribute("aria-invalid", "true");
+            describe(input, [...describedBy(input), list.id]);
+        }
+    }
+
+    preview.addEventListener("htmx:afterRequest", (event) => {
+        if (!event.detail.successful || event.detail.elt !== preview) {
+            return;
+        }
+        clear();
+        for (const item of said.querySelectorAll("[data-dcron-field]")) {
+            mark(item.dataset.dcronField, item.querySelector("span").textContent);
+        }
+    });
+
+    // What has not changed is not said again.
+    said.addEventListener("htmx:oobBeforeSwap", (event) => {
+        event.detail.shouldSwap = event.detail.fragment.textContent !== said.textContent;
+    });
+
+    // Whoever was logged out meanwhile is told so, and keeps what was typed.
+    preview.addEventListener("htmx:beforeSwap", (event) => {
+        const { xhr, pathInfo } = event.detail;
+        const answered = new URL(xhr.responseURL, document.baseURI).pathname;
+        const loggedOut = answered !== new URL(pathInfo.requestPath, document.baseURI).pathname;
+        preview.querySelector("[data-dcron-logged-out]").hidden = !loggedOut;
+        if (loggedOut) {
+            event.preventDefault();
+            event.stopPropagation();
+        }
+    });
+
+    // Django's calendar and clock fill their fields in without an event.
+    document.addEventListener("click", (event) => {
+        if (event.target.closest(".calendarbox, .clockbox, .datetimeshortcuts")) {
+            window.setTimeout(() => form.dispatchEvent(new Event("change")));
+        }
+    }, true);
+})();

@@ -1,0 +1,27 @@
+"use strict";
+
+// Parts of a page refresh themselves (htmx): not while nobody sees the page, nor while somebody is at work in the part.
+document.addEventListener("htmx:beforeRequest", (event) => {
+    const part = event.detail.elt;
+    if (!part.hasAttribute("data-dcron-part")) {
+        return;
+    }
+    const selection = document.getSelection();
+    const selecting = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+    const focused = document.activeElement;
+    const working = part.contains(focused) && !focused.hasAttribute("data-dcron-keeps-place");
+    if (document.hidden || selecting || working) {
+        event.preventDefault();
+    }
+});
+
+// Whoever was logged out meanwhile gets the login page as a page, not within the part.
+document.addEventListener("htmx:beforeSwap", (event) => {
+    const { xhr, pathInfo } = event.detail;
+    const answered = new URL(xhr.responseURL, document.baseURI).pathname;
+    const asked = new URL(pathInfo.requestPath, document.baseURI).pathname;
+    if (answered !== asked) {
+        event.preventDefault();
+        window.location.reload();
+    }
+});

@@ -1,0 +1,82 @@
+"""Plain functions as targets: those registered with ``@cron``, under ``module.qualname``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
+from django_dcron.targets.signatures import check_call, in_words, signature_of
+
+registered: dict[str, Callable[..., Any]] = {}
+
+
+class FunctionTarget(Target):
+    """A registered function; a coroutine function runs in an event loop of its own."""
+
+    kind = TargetKind.FUNCTION
+
+    def __init__(self, key: str, function: Callable[..., Any]):
+        self.key = key
+        self.function = function
+
+    @property
+    def description(self) -> str:
+        return first_line(self.function.__doc__)
+
+    @property
+    def signature(self) -> str:
+        return in_words(signature_of(self.function))
+
+    def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        check_call(signature_of(self.function), args, kwargs)
+
+    def call(self, invocation: Invocation) -> Any:
+        function = self.function
+        if inspect.iscoroutinefunction(function):
+            function = async_to_sync(function)
+        return function(*invocation.args, **invocation.kwargs)
+
+
+def register(function: Callable[..., Any]) -> str:
+    """Make ``function`` a target and return its key.
+
+    Registering it again, or its successor after its module was loaded again, is no error. Raises TypeError for what
+    cannot be run by its name.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or name is None:
+        raise TypeError(f"@cron needs a function or a Celery task, not {function!r:.100}")
+    if inspect.isclass(function):
+        raise TypeError(
+            f"@cron needs a function or a Celery task, and {name} is a class; decorate a function that uses it"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"@cron cannot run {name}: it is a generator function, so calling it would do nothing"
+        )
+    key = f"{module}.{name}"
+    known = registered.get(key)
+    if known is not None and known is not function and _code(known) is _code(function):
+        raise TypeError(
+            f"@cron cannot tell two functions named {key} apart; declare one, with different args"
+        )
+    registered[key] = function
+    return key
+
+
+def find(key: str) -> FunctionTarget | None:
+    function = registered.get(key)
+    return FunctionTarget(key, function) if function is not None else None
+
+
+def keys() -> list[str]:
+    return list(registered)
+
+
+def _code(function: Callable[..., Any]) -> object:
+    """What two functions made by one ``def`` share."""
+    return getattr(function, "__code__", function)

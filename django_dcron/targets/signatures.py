@@ -1,0 +1,109 @@
+"""Whether a call fits a signature, said so that the message names the parameter and the field to correct."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any
+
+from django_dcron.exceptions import InvalidArguments
+from django_dcron.phrases import gettext_noop as _
+from django_dcron.targets.base import nearest
+
+BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+LONGEST_DEFAULT = 40
+
+
+class _Plain(str):
+    """Shown as it is, without quotes."""
+
+    __repr__ = str.__str__
+
+
+def signature_of(function: Callable[..., Any]) -> Signature | None:
+    """None for what is written in C, without one."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return None
+
+
+def in_words(signature: Signature | None) -> str:
+    """The signature as its code says it; of a default only what is short and plain is shown."""
+    if signature is None:
+        return ""
+    parameters = [
+        parameter.replace(annotation=_annotation(parameter), default=_default(parameter))
+        for parameter in signature.parameters.values()
+    ]
+    return str(Signature(parameters))
+
+
+def _annotation(parameter: Parameter) -> Any:
+    written = parameter.annotation  # text, under ``from __future__ import annotations``
+    return _Plain(written) if isinstance(written, str) else written
+
+
+def _default(parameter: Parameter) -> Any:
+    default = parameter.default
+    if default is Parameter.empty or default is None or isinstance(default, bool | int | float):
+        return default
+    return default if isinstance(default, str) and len(default) <= LONGEST_DEFAULT else _Plain("…")
+
+
+def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Raise ``InvalidArguments`` if ``f(*args, **kwargs)`` would not bind to ``signature``."""
+    if signature is None:
+        return
+    parameters = list(signature.parameters.values())
+    kinds = {parameter.kind for parameter in parameters}
+    positional = [parameter for parameter in parameters if parameter.kind in BY_POSITION]
+    filled = positional[: len(args)]
+    if len(args) > len(positional) and Parameter.VAR_POSITIONAL not in kinds:
+        raise InvalidArguments(
+            _TOO_MANY if positional else _NONE_BY_POSITION,
+            "args",
+            count=len(args),
+            most=len(positional),
+            names=", ".join(parameter.name for parameter in positional),
+        )
+    by_name = [parameter.name for parameter in parameters if parameter.kind in BY_NAME]
+    for name in kwargs:
+        if name in by_name:
+            if any(parameter.name == name for parameter in filled):
+                raise InvalidArguments(
+                    _("%(name)s is given twice, by position and by name"), "kwargs", name=repr(name)
+                )
+        elif Parameter.VAR_KEYWORD not in kinds:
+            raise _no_parameter(name, by_name)
+    _check_missing(parameters, filled, kwargs)
+
+
+_TOO_MANY = _("%(count)d positional arguments are too many (allowed: %(most)d, %(names)s)")
+_NONE_BY_POSITION = _("%(count)d positional arguments are too many (allowed: %(most)d)")
+
+
+def _no_parameter(name: str, by_name: list[str]) -> InvalidArguments:
+    near = nearest(name, by_name)
+    if not by_name:
+        template = _("%(name)s is no parameter (it takes none by name)")
+    elif near:
+        template = _("%(name)s is no parameter; did you mean %(near)s? (allowed: %(allowed)s)")
+    else:
+        template = _("%(name)s is no parameter (allowed: %(allowed)s)")
+    return InvalidArguments(template, "kwargs", name=repr(name), near=near, allowed=", ".join(by_name))
+
+
+def _check_missing(parameters: list[Parameter], filled: list[Parameter], kwargs: dict[str, Any]) -> None:
+    for parameter in parameters:
+        if (
+            parameter.kind not in (*BY_POSITION, Parameter.KEYWORD_ONLY)
+            or parameter.default is not Parameter.empty
+        ):
+            continue
+        given_by_name = parameter.kind in BY_NAME and parameter.name in kwargs
+        if parameter not in filled and not given_by_name:
+            field = "kwargs" if parameter.kind is Parameter.KEYWORD_ONLY else "args"
+            raise InvalidArguments(_("%(name)s is missing"), field, name=repr(parameter.name))

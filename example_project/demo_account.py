@@ -1,0 +1,241 @@
+"""The account of a demo: what became of every run, how late it was, and whether each job ran when it should have.
+
+It takes nobody's word. What should have run is computed from the schedules. What did run is read in two places that
+know nothing of each other: django-dcron's tables, and the site's own witness (`shop/witness.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+from django.conf import settings
+from django.contrib.sessions.models import Session
+from django.db.models import Count
+from django.utils import timezone
+
+from django_dcron.conf import settings as dcron
+from django_dcron.domain.lifecycle import State
+from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.models.run import RunQuerySet
+from shop.models import Execution, Order, Product, Pulse
+
+CLOSING = timedelta(seconds=1)
+"""What falls due in the last moment may, by right, be left for the next scheduler."""
+SETTLING = timedelta(seconds=1)
+"""What falls due in the moment of a change may still belong to the schedule before it."""
+
+
+class Account:
+    """Opened when everything is up; closed when the schedulers are about to be told to stop."""
+
+    def __init__(self, nodes: set[str]) -> None:
+        self.nodes = nodes
+        self.seen: Counter[str] = Counter()
+        self.looks = 0
+        self.opened_at = self.closed_at = timezone.now()
+        jobs = Job.objects.select_related("cursor")
+        self.definitions = {job.name: definition(job) for job in jobs}
+        self.phases = {job.name: job.cursor.next_at for job in jobs}
+
+    def watch(self) -> None:
+        """Note which nodes are alive at this moment."""
+        self.looks += 1
+        self.seen.update(Node.objects.live(dcron.LEASE).values_list("name", flat=True))
+
+    def close(self) -> None:
+        self.closed_at = timezone.now()
+
+    @cached_property
+    def jobs(self) -> list[JobAccount]:
+        """Drawn up at the first look, which is after the last run."""
+        return [JobAccount(job, self) for job in Job.objects.all()]
+
+    def runs(self) -> RunQuerySet:
+        """All runs but those claimed ahead for a time after the end."""
+        return Run.objects.filter(scheduled_at__lte=self.closed_at)
+
+    def is_settled(self) -> bool:
+        return not self.runs().filter(state__in=(State.QUEUED, State.RUNNING)).exists()
+
+    # --- The verdict ------------------------------------------------------------------------------------------
+
+    def problems(self) -> list[str]:
+        """What should not have happened; empty when all is well."""
+        return [*self._absent_nodes(), *self._duplicates(), *(p for job in self.jobs for p in job.problems())]
+
+    def _absent_nodes(self) -> Iterator[str]:
+        for node in sorted(self.nodes):
+            if self.seen[node] < self.looks:
+                yield f"{node} was seen alive only {self.seen[node]} times of {self.looks}."
+
+    def _duplicates(self) -> Iterator[str]:
+        for run in duplicated(Run.objects, "job__name", "scheduled_at"):
+            yield f"{run['job__name']} has {run['rows']} runs at {run['scheduled_at']:%H:%M:%S}."
+        for start in duplicated(Execution.objects, "run_id", "attempt"):
+            yield f"Attempt {start['attempt']} of run {start['run_id']} was executed {start['rows']} times."
+        recorded = set(Attempt.objects.values_list("run_id", "number"))
+        witnessed = set(Execution.objects.values_list("run_id", "attempt"))
+        for run_id, number in recorded ^ witnessed:
+            what = (
+                "recorded but never executed"
+                if (run_id, number) in recorded
+                else "executed but never recorded"
+            )
+            yield f"Attempt {number} of run {run_id} was {what}."
+
+    def verdict(self) -> str:
+        """Said when there are no problems."""
+        told = "Every job ran whenever it should have, and once."
+        if waiting := sum(job.waiting for job in self.jobs):
+            told += f" Still waiting for another attempt: {waiting}."
+        return told
+
+    # --- The account as text ----------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        seconds = (self.closed_at - self.opened_at).total_seconds()
+        lines = [
+            f"What became of every run, in the {seconds:.0f} s between opening and closing:",
+            "",
+            *self._table(),
+            "",
+        ]
+        return "\n".join([*lines, *self._evidence()])
+
+    def _table(self) -> Iterator[str]:
+        states = [state for state in State if state in (State.SUCCEEDED, State.FAILED) or self._any(state)]
+        columns = ["due", *(state.value for state in states), "attempts", "retried", "late p50", "late p99"]
+        rows = [[job.name, job.schedule, *job.cells(states)] for job in self.jobs]
+        rows.append(["all", "", *self._totals(states)])
+        yield from aligned([["job", "schedule", *columns], *rows])
+        yield ""
+        yield "due       occurrences that the schedule yields in this time, computed from its text alone"
+        if any(job.changed for job in self.jobs):
+            yield "          (* only since a person has changed the job meanwhile)"
+        yield "late      from due to started by a worker, of each run's latest attempt"
+        yield f"          (from due to handed over to the broker: {self._handed_over()})"
+        if self._any(State.PENDING):
+            yield "pending   has failed and waits for its next attempt, which would come if the demo went on"
+
+    def _handed_over(self) -> str:
+        late = lateness(self.runs(), "queued_at")
+        return f"p50 {ms(late, 50)}, p99 {ms(late, 99)}, of the {len(late)} runs not started before that was noted"
+
+    def _totals(self, states: Sequence[State]) -> list[str]:
+        late = lateness(self.runs(), "started_at")
+        numbers = [
+            sum(len(job.due) for job in self.jobs),
+            *(sum(job.states[state] for job in self.jobs) for state in states),
+            sum(job.attempts for job in self.jobs),
+            sum(job.retried for job in self.jobs),
+        ]
+        return [*map(str, numbers), ms(late, 50), ms(late, 99)]
+
+    def _any(self, state: State) -> bool:
+        return any(job.states[state] for job in self.jobs)
+
+    def _evidence(self) -> Iterator[str]:
+        counted = Product.objects.filter(counted_at__isnull=False).count()
+        reports = len(list(settings.REPORTS_DIR.glob("*.csv")))
+        yield "nodes     " + ", ".join(
+            f"{name} alive at {self.seen[name]} of {self.looks} looks" for name in sorted(self.nodes)
+        )
+        twice = len(list(self._duplicates())) or "nothing"
+        yield f"twice     {twice}, by the database and by the site's own witness"
+        sessions = Session.objects.filter(expire_date__lt=timezone.now()).count()
+        yield (
+            f"the shop  {Order.objects.filter(number__gt=1000).count()} orders imported, {Pulse.objects.count()} pulses felt, "
+            f"{reports} reports written, {counted} products counted, {sessions} expired sessions left"
+        )
+
+
+def definition(job: Job) -> tuple[Any, ...]:
+    """What decides when a job runs."""
+    return job.target, job.schedule, job.timezone, job.starts_at, job.ends_at, is_on(job)
+
+
+def is_on(job: Job) -> bool:
+    """One that runs once rests disabled afterwards, which is no change."""
+    return job.enabled or job.parsed_schedule.at is not None
+
+
+def occurrences(job: Job, since: datetime, until: datetime, phase: datetime | None) -> Iterable[datetime]:
+    """The instants from `since` to `until` at which `job` should have run, by its schedule alone."""
+    schedule = job.parsed_schedule
+    if (interval := schedule.interval) is None or phase is None:
+        return schedule.occurrences(since, until)
+    # @every counts on from wherever its first occurrence fell: the cursor told the phase.
+    first = phase - (phase - since) // interval * interval
+    return (at for at in (first, *schedule.occurrences(first, until)) if at <= until)
+
+
+def duplicated(rows: Any, *fields: str) -> Any:
+    """What more than one row says of itself in `fields`."""
+    return rows.order_by().values(*fields).annotate(rows=Count("pk")).filter(rows__gt=1)
+
+
+def lateness(runs: RunQuerySet, moment: str) -> list[float]:
+    """From due until `moment`, in milliseconds, ascending."""
+    pairs = runs.filter(**{f"{moment}__isnull": False}).values_list("due_at", moment)
+    return sorted((at - due).total_seconds() * 1000 for due, at in pairs)
+
+
+def ms(values: Sequence[float], percent: int) -> str:
+    """A percentile by nearest rank."""
+    return f"{values[ceil(len(values) * percent / 100) - 1]:.0f} ms" if values else "-"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table: two columns of words, then columns of numbers; a rule below the head and above the sum."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = "  ".join("-" * width for width in widths)
+    for position, row in enumerate(rows):
+        if position in (1, len(rows) - 1):
+            yield rule
+        words = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+        numbers = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        yield "  ".join(words + numbers)
+
+
+class JobAccount:
+    """One job's line of the table."""
+
+    def __init__(self, job: Job, account: Account) -> None:
+        self.name = job.name
+        self.schedule = job.schedule
+        runs = account.runs().filter(job=job)
+        self.runs = list(runs)
+        self.states = Counter(State(run.state) for run in self.runs)
+        self.attempts = Attempt.objects.filter(run__in=runs).count()
+        self.waiting = sum(run.state == State.PENDING and run.attempt > 1 for run in self.runs)
+        self.retried = sum(run.attempt > 1 for run in self.runs)
+        self.late = lateness(runs, "started_at")
+        since, until, phase = account.opened_at, account.closed_at, account.phases.get(job.name)
+        self.changed = account.definitions.get(job.name) != definition(job)
+        if self.changed:  # by a person, while the demo ran
+            since, phase = max(job.updated_at + SETTLING, job.starts_at or since), job.cursor.next_at
+            until = min(until, job.ends_at or until)
+        self.due = list(occurrences(job, since, until, phase)) if is_on(job) else []
+        self.closing_at = account.closed_at - CLOSING
+
+    def problems(self) -> Iterator[str]:
+        runs = {run.scheduled_at: run for run in self.runs}
+        for at in self.due:
+            run = runs.get(at)
+            if run is None or run.state == State.MISSED:
+                if at <= self.closing_at:
+                    yield f"{self.name} should have run at {at:%H:%M:%S} UTC and did not."
+            elif run.state == State.FAILED:
+                yield f"{self.name} failed at {at:%H:%M:%S} UTC: {run.reason}"
+            elif not run.is_final and run.attempt == 1 and at <= self.closing_at:
+                yield f"{self.name} was due at {at:%H:%M:%S} UTC and is still {run.state}."
+
+    def cells(self, states: Sequence[State]) -> list[str]:
+        due = f"{len(self.due)}{'*' if self.changed else ''}"
+        numbers = [*(self.states[state] for state in states), self.attempts, self.retried]
+        return [due, *map(str, numbers), ms(self.late, 50), ms(self.late, 99)]

@@ -1,0 +1,110 @@
+"""The processes of the demo: each in a group of its own, its output kept in a log file and its best lines shown."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+COLOURS = {"demo": 1, "redis": 90, "web": 35, "worker": 32, "node-a": 36, "node-b": 34}
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d),\d+ (?P<level>[A-Z]+) (?P<logger>[\w.]+): (?P<message>.*)"
+)
+
+
+class Feed:
+    """What a person sees: one line for each thing worth knowing, with the time and who says it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+    def say(self, message: str, name: str = "demo", at: str = "") -> None:
+        prefix = f"{at or time.strftime('%H:%M:%S', time.gmtime())} {name:>6} |"
+        if self._coloured:
+            prefix = f"\033[{COLOURS.get(name, 0)}m{prefix}\033[0m"
+        # Whoever read our output may have left (`make demo | head`); that is no reason to fall over.
+        with self._lock, suppress(OSError):
+            print(prefix, message, flush=True)
+
+    def pass_on(self, name: str, line: str) -> None:
+        """Show a line of a process's log, if it is of interest."""
+        found = LINE.fullmatch(line)
+        if found and self._matters(found["level"], found["logger"]):
+            self.say(found["message"], name, found["time"])
+
+    def _matters(self, level: str, logger: str) -> bool:
+        if logger == "django.request":  # django.server says the same again
+            return False
+        return level not in ("DEBUG", "INFO") or logger.partition(".")[0] in ("shop", "django_dcron")
+
+
+class Service:
+    """A process, and all that it starts in turn."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Iterable[str | Path],
+        *,
+        environment: Mapping[str, str],
+        directory: Path,
+        log: Path,
+        feed: Feed,
+    ) -> None:
+        self.name = name
+        self._killed = False
+        self.last_lines: deque[str] = deque(maxlen=15)
+        self._feed = feed
+        self._process = subprocess.Popen(
+            [str(part) for part in command],
+            cwd=directory,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C reaches the demo alone, which then ends the others in order
+        )
+        self._reader = threading.Thread(target=self._read, args=(log,), name=f"read {name}", daemon=True)
+        self._reader.start()
+
+    def _read(self, log: Path) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines, log.open("w") as file:
+            for line in lines:
+                file.write(line)
+                file.flush()
+                self.last_lines.append(line)
+                self._feed.pass_on(self.name, line.rstrip())
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def said(self, text: str) -> bool:
+        return any(text in line for line in list(self.last_lines))
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ask for the end; does not wait."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End whatever is left of the process and its children, at once."""
+        if self._killed:
+            return
+        with suppress(ProcessLookupError, PermissionError):  # nobody is left
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join(1)
+        self._killed = True

@@ -1,0 +1,12 @@
+#!/usr/bin/env python
+"""Django's command line for the shop: `python example_project/manage.py runcron`."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop_site.settings")
+
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)

@@ -1,0 +1,183 @@
+"""Takes the pictures of the documents: python example_project/screenshots.py docs/images
+
+The shop with a week of history (`manage.py seed_week`), served at a moment at which time stands still (libfaketime), as
+Chromium shows it. So a picture changes when the page does, and not otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+PROJECT = Path(__file__).resolve().parent
+MOMENT = "2026-11-18 14:36:40"
+WIDE, PHONE = 1280, 390
+STARTUP_LIMIT = 60.0
+
+
+def main() -> int:
+    target = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory(prefix="shop-") as directory:
+        os.environ |= {"DJANGO_SETTINGS_MODULE": "shop_site.settings", "SHOP_DIR": directory}
+        frozen = {**os.environ, **standing_still()}
+        for command in (["migrate", "--verbosity", "0"], ["seed_week"]):
+            subprocess.run([sys.executable, PROJECT / "manage.py", *command], env=frozen, check=True)
+        with serving(frozen) as address, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+            for picture in pictures():
+                file = target / f"{picture.name}.png"
+                picture.take(browser, address, file)
+                shrink(file)
+                print(f"{file}  {file.stat().st_size // 1024} KB")
+            browser.close()
+    return 0
+
+
+def standing_still() -> dict[str, str]:
+    """The environment of a process for which it is always MOMENT."""
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    if not found:
+        raise SystemExit("Missing: libfaketime (on Debian and Ubuntu: apt install libfaketime)")
+    return {
+        "LD_PRELOAD": str(found[0]),
+        "FAKETIME": MOMENT,
+        "TZ": "UTC",
+        "DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # the same, in later releases
+        "NO_FAKE_STAT": "1",
+    }
+
+
+@contextmanager
+def serving(environment: dict[str, str]) -> Iterator[str]:
+    with socket.socket() as reservation:
+        reservation.bind(("127.0.0.1", 0))
+        port = reservation.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, PROJECT / "manage.py", "runserver", "--noreload", str(port)]
+    log = Path(environment["SHOP_DIR"], "web.log")
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            command, env=environment | {"SHOP_DEBUG": "1"}, stdout=output, stderr=output
+        )
+    try:
+        deadline = time.monotonic() + STARTUP_LIMIT
+        while not answers(f"{address}/admin/login/"):
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"The web server does not answer:\n{log.read_text()}")
+            time.sleep(0.1)
+        yield address
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def answers(url: str) -> bool:
+    with suppress(OSError), urlopen(url, timeout=5) as response:  # noqa: S310
+        return bool(response.status == 200)
+    return False
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    path: str
+    scheme: str = "light"
+    width: int = WIDE
+    height: int | None = None
+    """None: all of the page."""
+    prepare: Callable[[Page], None] | None = None
+
+    def take(self, browser: Browser, address: str, file: Path) -> None:
+        context = browser.new_context(
+            base_url=address,
+            color_scheme=self.scheme,
+            viewport={"width": self.width, "height": self.height or 800},
+            locale="en-US",
+            reduced_motion="reduce",
+        )
+        context.add_cookies([{"name": "sessionid", "value": session(), "url": address}])
+        page = context.new_page()
+        # The pages have room for their content; the list of all pages beside it is not what the picture is about.
+        page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
+        answer = page.goto(self.path, wait_until="networkidle")
+        if answer is None or answer.status != 200:
+            raise SystemExit(f"{self.path} was answered {answer and answer.status}")
+        if self.prepare:
+            self.prepare(page)
+        page.screenshot(path=file, full_page=self.height is None, animations="disabled", caret="hide")
+        context.close()
+
+
+def shrink(file: Path) -> None:
+    """A page has few colours: 256 are enough, and make a third of the file."""
+    with Image.open(file) as picture:
+        small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(file, optimize=True)
+
+
+def session() -> str:
+    from django.contrib.auth.models import User
+    from django.test import Client
+
+    client = Client()
+    client.force_login(User.objects.get(username="ada"))
+    return client.cookies["sessionid"].value
+
+
+def pictures() -> list[Picture]:
+    import django
+
+    django.setup()
+    from django.urls import reverse
+
+    from django_dcron.models import Job, Run
+
+    def url(name: str, *args: Any) -> str:
+        return reverse(f"admin:django_dcron_{name}", args=args)
+
+    importing = Job.objects.get(name="import-orders")
+    retried = Run.objects.filter(job=importing, attempt=2, state="succeeded").latest("scheduled_at")
+    return [
+        Picture("dashboard", url("dashboard_changelist")),
+        Picture("dashboard-dark", url("dashboard_changelist"), scheme="dark"),
+        Picture("dashboard-phone", url("dashboard_changelist"), width=PHONE, height=844),
+        Picture("job", url("job_change", importing.pk), height=900),
+        Picture("job-form", url("job_add"), prepare=fill_in_a_job),
+        Picture("run", url("run_change", retried.pk)),
+    ]
+
+
+def fill_in_a_job(page: Page) -> None:
+    typed = {
+        "name": "send-invoices",
+        "target": "shop.tasks.sales_report",
+        "timezone": "Europe/Berlin",
+        "schedule": "30 3 * * MON-FRI",
+    }
+    for name, text in typed.items():
+        page.locator(f"[name={name}]").fill(text)
+    expect(page.locator("#dcron-preview-occurrences")).to_contain_text(
+        "02:30"
+    )  # in UTC: the examples there before have 03:30, too
+    page.mouse.move(0, 0)
+
+
+if __name__ == "__main__":
+    # Playwright's event loop runs in this thread: Django would take all of it for asynchronous code.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    sys.exit(main())

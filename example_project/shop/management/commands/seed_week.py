@@ -1,0 +1,311 @@
+"""Fills the tables with a week that never was, the same each time it is run at the same moment: for pictures.
+
+Whatever a page shows is here: outcomes of all kinds, a job that fails since this noon, one that runs right now, one that is
+paused, and two nodes. Nobody works on it: the runs are rows, as workers would have left them.
+"""
+
+import random
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
+from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
+from django.core.management.base import BaseCommand
+from django.db import transaction
+from django.utils import timezone
+
+import django_dcron
+from django_dcron import control
+from django_dcron.domain.lifecycle import State
+from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.models.statistics import Statistics, count
+from shop.catalogue import CATALOGUE
+from shop.models import Product
+
+WEEK = timedelta(days=7)
+SECOND = timedelta(seconds=1)
+AHEAD = 10 * SECOND
+NODES = ("node-a", "node-b")
+WORKERS = ("celery@shop-1/2114", "celery@shop-1/2115", "celery@shop-2/1873", "celery@shop-2/1874")
+IMPORT, REPORT, STOCK = "shop.tasks.import_orders", "shop.tasks.sales_report", "shop.tasks.stocktake"
+SALE, SESSIONS, PULSE = "shop.tasks.start_sale", "command:clearsessions", "shop.cron.shop_pulse"
+UNAVAILABLE = "HTTP Error 503: Service Unavailable"
+FAILURES = {
+    IMPORT: ("urllib.error.HTTPError", UNAVAILABLE),
+    REPORT: ("django.db.utils.OperationalError", "could not write to file: No space left on device"),
+    STOCK: ("builtins.ValueError", "C-104 House espresso: counted -3"),
+    PULSE: ("builtins.TimeoutError", "timed out"),
+    SESSIONS: ("django.db.utils.OperationalError", "canceling statement due to lock timeout"),
+}
+TRACEBACK = """Traceback (most recent call last):
+  File "shop/tasks.py", line 41, in import_orders
+    placed = marketplace.orders_after(newest)
+  File "shop/marketplace.py", line 35, in orders_after
+    with urlopen(f"{settings.MARKETPLACE_URL}?after={number}", timeout=TIMEOUT) as response:
+"""
+
+
+@dataclass(frozen=True)
+class Story:
+    """A job, and how it fared."""
+
+    name: str
+    target: str
+    schedule: str
+    seconds: float = 1.0
+    """How long a run takes, about."""
+    retried: float = 0.0
+    """The share of runs whose first attempt fails."""
+    fails_since: timedelta | None = None
+    """Before now."""
+    log: str = "Done."
+    result: str = "null"
+    job: dict[str, Any] = field(default_factory=dict)
+
+
+BERLIN = {"timezone": "Europe/Berlin"}
+RETRIES = {"max_attempts": 5, "retry_backoff": 15 * SECOND, "timeout": 60 * SECOND}
+
+STORIES = [
+    Story("nightly-backup", REPORT, "0 2 * * *", 1_640, log="Wrote 1.9 GB.", job=BERLIN),
+    Story("nightly-clearsessions", SESSIONS, "30 3 * * *", 75, job=BERLIN),
+    Story(
+        "import-orders",
+        IMPORT,
+        "*/5 * * * *",
+        38,
+        retried=0.12,
+        log="Imported 7 orders.",
+        result='{"imported": 7}',
+        job={"description": "Fetches new orders from the marketplace.", "tags": ["orders"], **RETRIES},
+    ),
+    Story("import-returns", IMPORT, "3-59/15 6-22 * * *", 21, log="Imported 2 returns.", job=RETRIES),
+    Story("invoice-reminders", REPORT, "15 8 * * MON-FRI", 420, log="Sent 31 reminders.", job=BERLIN),
+    Story("newsletter", REPORT, "0 9 * * TUE,THU", 2_840, log="Sent 12,408 letters.", job=BERLIN),
+    Story("reprice-tea", REPORT, "*/6 9-17 * * MON-FRI", 110, log="Looked at 7 prices.", job=BERLIN),
+    Story(
+        "sales-report",
+        REPORT,
+        "*/30 7-20 * * *",
+        260,
+        log="Wrote a report of 84 orders.",
+        result='{"orders": 84}',
+    ),
+    Story("search-index", REPORT, "7-59/20 * * * *", 390, log="Indexed 20 products.", job=BERLIN),
+    Story("shop-pulse", PULSE, "*/2 8-20 * * *", 0.2, result='{"orders": 3}'),
+    Story("stocktake", STOCK, "*/12 6-21 * * *", 95, log="Counted 20 products, 1 sold out."),
+    Story(
+        "supplier-prices",
+        IMPORT,
+        "*/10 6-19 * * MON-SAT",
+        48,
+        fails_since=timedelta(minutes=52),
+        job={
+            "max_attempts": 3,
+            "retry_backoff": 20 * SECOND,
+            "description": "Asks the suppliers for their prices.",
+        },
+    ),
+    Story("weekly-books", REPORT, "0 6 * * MON", 1_320, job=BERLIN),
+]
+SOLD = {"target": SALE, "timezone": "Europe/Berlin"}
+
+
+class Command(BaseCommand):
+    help = __doc__
+
+    @transaction.atomic
+    def handle(self, *args: Any, **options: Any) -> None:
+        now = timezone.now()
+        Product.objects.bulk_create([Product(**article._asdict()) for article in CATALOGUE])
+        owner = User.objects.create_superuser("ada", password="ada")
+        nodes = [start_node(name, now) for name in NODES]
+        for story in STORIES:
+            job = control.save(
+                Job(name=story.name, target=story.target, schedule=story.schedule, **story.job)
+            )
+            Week(story, job, now, nodes).tell()
+        in_a_week = f"{now + WEEK:%Y-%m-%d}T06:00"
+        make_sale("tea-sale", "tea", schedule=f"@at {in_a_week}")
+        coffee = make_sale("coffee-sale", "coffee", schedule="0 8 1 * *")
+        control.pause(coffee, "The new price list is not out yet (ada)")
+        count_the_stock()
+        leave_a_history(Job.objects.get(name="import-orders"), owner, now)
+        self.stdout.write(f"Made up {Run.objects.count()} runs of {Job.objects.count()} jobs.")
+
+
+class Week:
+    """What became of one job's occurrences."""
+
+    def __init__(self, story: Story, job: Job, now: datetime, nodes: list[Node]):
+        self.story, self.job, self.now, self.nodes = story, job, now, nodes
+        self.chance = random.Random(story.name)
+        self.attempts: list[Attempt] = []
+        self.tally: dict[State, int] = {}
+
+    def tell(self) -> None:
+        occurrences = list(self.job.parsed_schedule.occurrences(self.now - WEEK, self.now))
+        ended = [at for at in occurrences if at < self.now - self.story.seconds * 1.5 * SECOND]
+        runs = [self.run(at) for at in ended]
+        if len(ended) < len(occurrences):
+            runs.append(self.underway(occurrences[-1]))
+        Run.objects.bulk_create(runs, batch_size=500)
+        Attempt.objects.bulk_create(self.attempts, batch_size=500)
+        last = runs[len(ended) - 1]
+        # The last to be counted is what the job's page calls its last outcome.
+        for state in sorted(self.tally, key=lambda state: last.state == state):
+            count([self.job.pk], state, self.tally[state])
+        Statistics.objects.filter(job=self.job).update(last_finished_at=last.finished_at)
+
+    def run(self, at: datetime) -> Run:
+        state = self.outcome(at)
+        run = Run(
+            id=uuid.UUID(int=self.chance.getrandbits(128), version=4),
+            job=self.job,
+            scheduled_at=at,
+            due_at=at,
+            claimed_at=at - AHEAD + self.chance.random() * SECOND,
+            state=state,
+            node=self.chance.choice(self.nodes).pk,
+        )
+        if state is State.SKIPPED:
+            run.finished_at, run.reason = at + 0.02 * SECOND, "an earlier run was still unfinished"
+        else:
+            self.attempts += self.attempts_of(run)
+            if state is State.FAILED:
+                run.reason = FAILURES[self.job.target][1]
+        self.tally[state] = self.tally.get(state, 0) + 1
+        return run
+
+    def underway(self, at: datetime) -> Run:
+        run = Run(
+            id=uuid.UUID(int=self.chance.getrandbits(128), version=4),
+            job=self.job,
+            scheduled_at=at,
+            due_at=at,
+            claimed_at=at - AHEAD,
+            queued_at=at + 0.002 * SECOND,
+            started_at=at + 0.011 * SECOND,
+            heartbeat_at=self.now - SECOND,
+            deliveries=1,
+            state=State.RUNNING,
+            node=self.nodes[0].pk,
+        )
+        attempt = Attempt(
+            run=run,
+            number=1,
+            token=uuid.UUID(int=self.chance.getrandbits(128), version=4),
+            worker=WORKERS[0],
+            due_at=run.due_at,
+            queued_at=run.queued_at,
+            started_at=run.started_at,
+        )
+        self.attempts.append(attempt)
+        return run
+
+    def outcome(self, at: datetime) -> State:
+        since = self.story.fails_since
+        if since is not None and at >= self.now - since:
+            return State.FAILED
+        luck = self.chance.random()
+        if luck < 0.004:
+            return State.FAILED
+        return State.SKIPPED if luck > 0.996 and self.story.seconds > 60 else State.SUCCEEDED
+
+    def attempts_of(self, run: Run) -> Iterator[Attempt]:
+        first_fails = self.chance.random() < self.story.retried
+        last = self.job.max_attempts if run.state is State.FAILED else 1 + first_fails
+        run.deliveries, at = last, run.due_at
+        for number in range(1, last + 1):
+            run.queued_at = at + self.chance.uniform(0.001, 0.004) * SECOND
+            run.started_at = run.queued_at + self.chance.lognormvariate(-4.6, 0.6) * SECOND
+            run.finished_at = (
+                run.started_at + self.chance.lognormvariate(0, 0.25) * self.story.seconds * SECOND
+            )
+            run.attempt = number
+            fails = number < last or run.state is State.FAILED
+            yield self.attempt(run, State.FAILED if fails else State.SUCCEEDED)
+            at = run.finished_at + self.job.retry_backoff * 2 ** (number - 1)
+            if number < last:
+                run.due_at = at
+
+    def attempt(self, run: Run, outcome: State) -> Attempt:
+        failed = outcome is State.FAILED
+        log = "Asking the marketplace." if failed else self.story.log
+        name, message = FAILURES[self.job.target]
+        failure = {
+            "exception_class": name,
+            "message": message,
+            "traceback": f"{TRACEBACK}{name}: {message}\n",
+        }
+        return Attempt(
+            run=run,
+            number=run.attempt,
+            token=uuid.UUID(int=self.chance.getrandbits(128), version=4),
+            worker=self.chance.choice(WORKERS),
+            due_at=run.due_at,
+            queued_at=run.queued_at,
+            started_at=run.started_at,
+            finished_at=run.finished_at,
+            outcome=outcome,
+            log=f"{run.finished_at:%Y-%m-%d %H:%M:%S},{self.chance.randrange(1000):03} INFO shop.tasks: {log}\n",
+            **(failure if failed else {"result": self.story.result}),
+        )
+
+
+def start_node(name: str, now: datetime) -> Node:
+    return Node.objects.create(
+        id=f"{name}-5f1c77a2",
+        name=name,
+        host=f"shop-{NODES.index(name) + 1}",
+        pid=1840,
+        release=django_dcron.__version__,
+        started_at=now - timedelta(days=3, hours=4),
+        heartbeat_at=now - 0.8 * SECOND,
+        ticked_at=now - 0.4 * SECOND,
+        shards=32,
+        shard_count=64,
+        agenda=2,
+        skew=timedelta(milliseconds=3 + NODES.index(name)),
+    )
+
+
+def make_sale(name: str, category: str, schedule: str) -> Job:
+    kwargs = {"category": category, "percent": 20}
+    return control.save(Job(name=name, kwargs=kwargs, schedule=schedule, **SOLD))
+
+
+def count_the_stock() -> None:
+    """How far the stocktake is that runs right now."""
+    attempt = Attempt.objects.get(run__job__name="stocktake", run__state=State.RUNNING)
+    products = list(Product.objects.all())
+    done = 9
+    times = [attempt.started_at + 4 * number * SECOND for number in range(done)]
+    lines = [f"{at:%Y-%m-%d %H:%M:%S} INFO shop.tasks: {p}" for at, p in zip(times, products, strict=False)]
+    attempt.log = "\n".join(lines) + "\n"
+    attempt.progress_done, attempt.progress_total, attempt.progress_note = (
+        done,
+        len(products),
+        products[done].name,
+    )
+    attempt.save()
+
+
+def leave_a_history(job: Job, owner: User, now: datetime) -> None:
+    common = {
+        "user": owner,
+        "content_type": ContentType.objects.get_for_model(job),
+        "object_id": str(job.pk),
+        "object_repr": str(job),
+    }
+    LogEntry.objects.create(
+        action_flag=ADDITION, action_time=now - WEEK, change_message='[{"added": {}}]', **common
+    )
+    changed = '[{"changed": {"fields": ["Schedule"]}}]'
+    LogEntry.objects.create(
+        action_flag=CHANGE, action_time=now - timedelta(days=2, hours=5), change_message=changed, **common
+    )

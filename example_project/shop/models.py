@@ -1,0 +1,88 @@
+"""A small shop for coffee and tea. What happens here by the clock is in `tasks.py` and `cron.py`."""
+
+from decimal import Decimal
+
+from django.db import models
+from django.db.models import F, Sum
+
+
+class Product(models.Model):
+    class Category(models.TextChoices):
+        COFFEE = "coffee", "Coffee"
+        TEA = "tea", "Tea"
+        EQUIPMENT = "equipment", "Equipment"
+
+    sku = models.CharField("SKU", max_length=12, unique=True)
+    name = models.CharField(max_length=80)
+    category = models.CharField(max_length=12, choices=Category)
+    price = models.DecimalField(max_digits=8, decimal_places=2)
+    discount = models.PositiveSmallIntegerField(default=0, help_text="Per cent off the price.")
+    delivered = models.PositiveIntegerField(help_text="How many were ever put on the shelf.")
+    on_hand = models.IntegerField(null=True, editable=False, help_text="As the last stocktake found it.")
+    counted_at = models.DateTimeField(null=True, editable=False)
+
+    class Meta:
+        ordering = ("sku",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def selling_price(self) -> Decimal:
+        return (self.price * (100 - self.discount) / 100).quantize(Decimal("0.01"))
+
+
+class OrderQuerySet(models.QuerySet["Order"]):
+    def revenue(self) -> Decimal:
+        return self.aggregate(sum=Sum(F("quantity") * F("unit_price")))["sum"] or Decimal(0)
+
+
+class Order(models.Model):
+    number = models.PositiveIntegerField(unique=True, help_text="The marketplace's number.")
+    product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="orders")
+    quantity = models.PositiveSmallIntegerField()
+    unit_price = models.DecimalField(max_digits=8, decimal_places=2)
+    customer = models.CharField(max_length=80)
+    placed_at = models.DateTimeField()
+    imported_at = models.DateTimeField(auto_now_add=True, db_index=True)
+    reported_at = models.DateTimeField(
+        null=True, editable=False, db_index=True, help_text="The time of the sales report it is in."
+    )
+
+    objects = OrderQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-number",)
+
+    def __str__(self) -> str:
+        return f"Order {self.number}"
+
+    @property
+    def total(self) -> Decimal:
+        return self.quantity * self.unit_price
+
+
+class Pulse(models.Model):
+    """How the shop was doing at one moment; the front page draws the latest of them."""
+
+    at = models.DateTimeField(unique=True)
+    orders = models.PositiveIntegerField(help_text="Imported in the minute before.")
+    revenue = models.DecimalField(max_digits=12, decimal_places=2, help_text="Since midnight.")
+
+    class Meta:
+        ordering = ("-at",)
+
+    def __str__(self) -> str:
+        return f"{self.at:%H:%M:%S}: {self.orders} orders"
+
+
+class Execution(models.Model):
+    """Written by `witness.py` each time a job's code really starts: proof that nothing ran twice."""
+
+    run_id = models.UUIDField(db_index=True)
+    attempt = models.PositiveSmallIntegerField()
+    process = models.PositiveIntegerField()
+    at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.run_id} #{self.attempt} in process {self.process}"

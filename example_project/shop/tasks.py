@@ -1,0 +1,127 @@
+"""Jobs that are Celery tasks.
+
+`@cron` above `@shared_task` declares a job: name, schedule and policies, stored when `runcron` starts and open to
+change in the admin from then on. A task without it can still be the target of a job that is made in the admin.
+"""
+
+import csv
+import logging
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from urllib.error import URLError
+
+from celery import shared_task
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Max, Sum
+from django.utils import timezone
+
+from django_dcron import cron, current_run
+from shop import marketplace
+from shop.models import Order, OrderQuerySet, Product
+
+logger = logging.getLogger(__name__)
+
+
+@cron(
+    "*/4 * * * * *",
+    name="import-orders",
+    description="Fetches new orders from the marketplace, which is down now and then.",
+    timeout=timedelta(seconds=20),
+    max_attempts=5,
+    retry_backoff=timedelta(seconds=0.5),  # then 1 s, 2 s, 4 s
+    retry_on=(URLError, TimeoutError),  # a 503 is a URLError; anything else fails at once
+)
+@shared_task
+def import_orders() -> dict[str, int]:
+    """Safe to repeat, as every retried job has to be: an order that is already here stays as it is."""
+    newest = Order.objects.aggregate(newest=Max("number"))["newest"] or 0
+    placed = marketplace.orders_after(newest)
+    products = Product.objects.in_bulk([order["sku"] for order in placed], field_name="sku")
+    Order.objects.bulk_create(
+        [
+            Order(
+                number=order["number"],
+                product=products[order["sku"]],
+                quantity=order["quantity"],
+                unit_price=products[order["sku"]].selling_price,
+                customer=order["customer"],
+                placed_at=datetime.fromisoformat(order["placed_at"]),
+            )
+            for order in placed
+        ],
+        ignore_conflicts=True,
+    )
+    logger.info("Imported %d orders.", len(placed))
+    return {"imported": len(placed)}
+
+
+@cron(
+    "*/5 * * * *",
+    name="sales-report",
+    description="What was sold since the report before, as a CSV file in the reports directory.",
+    timeout=timedelta(minutes=1),
+    max_attempts=3,
+)
+@shared_task
+def sales_report() -> dict[str, str | int]:
+    """Each order is marked with the report it is in: whatever runs are late, fail or are left out, none is told twice
+    and none is forgotten. A second attempt has the time of the first, so it writes the same report."""
+    run = current_run()  # None where the task is called by hand, in a shell or a test
+    until = run.scheduled_at if run else timezone.now()
+    path = settings.REPORTS_DIR / f"sales-{timezone.localtime(until):%Y%m%d-%H%M%S}.csv"
+    with transaction.atomic():  # no report, no marks
+        Order.objects.filter(reported_at=None, imported_at__lt=until).update(reported_at=until)
+        orders = Order.objects.filter(reported_at=until)
+        rows = write_report(path, orders)
+    logger.info("Wrote %s: %d orders, %.2f in sales.", path.name, rows, orders.revenue())
+    return {"file": path.name, "orders": rows}
+
+
+def write_report(path: Path, orders: OrderQuerySet) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    with unfinished.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["number", "placed at", "customer", "SKU", "product", "quantity", "unit price"])
+        rows = orders.order_by("number").values_list(
+            "number", "placed_at", "customer", "product__sku", "product__name", "quantity", "unit_price"
+        )
+        table.writerows(rows)
+    unfinished.replace(path)  # nobody ever reads half a report
+    return len(rows)
+
+
+@cron(
+    "@every 12s",
+    name="stocktake",
+    description="Counts the stock, product by product.",
+    timeout=timedelta(seconds=30),
+    overlap_policy="skip",  # the default: two counts at once would be one too many
+)
+@shared_task
+def stocktake(pause: float = 0.25) -> dict[str, int]:
+    """Takes its time on purpose: it pauses after each product, so that the customers have the database."""
+    run = current_run()
+    products = Product.objects.all()
+    sold_out = 0
+    for done, product in enumerate(products, start=1):
+        sold = product.orders.aggregate(sold=Sum("quantity"))["sold"] or 0
+        product.on_hand = product.delivered - sold
+        product.counted_at = timezone.now()
+        product.save(update_fields=["on_hand", "counted_at"])
+        sold_out += product.on_hand <= 0
+        if run:
+            run.progress(done, len(products), product.name)  # seen in the admin
+        time.sleep(pause)
+    logger.info("Counted %d products, %d sold out.", len(products), sold_out)
+    return {"counted": len(products), "sold_out": sold_out}
+
+
+@shared_task
+def start_sale(category: str, percent: int) -> dict[str, int]:
+    """No `@cron`: when a sale starts is decided in the admin, by a job that runs once (`@at ...`)."""
+    products = Product.objects.filter(category=category).update(discount=percent)
+    logger.info("%d %% off %s, %d products.", percent, category, products)
+    return {"products": products}

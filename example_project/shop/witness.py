@@ -1,0 +1,18 @@
+"""Middleware around every job of the site: leaves a row for each execution, the moment it really starts."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from shop.models import Execution
+
+if TYPE_CHECKING:
+    from django_dcron.execution.current import CurrentRun
+
+
+def witness(call_next: "Callable[[CurrentRun], Any]") -> "Callable[[CurrentRun], Any]":
+    def witnessed(run: "CurrentRun") -> Any:
+        Execution.objects.create(run_id=run.id, attempt=run.attempt, process=os.getpid())
+        return call_next(run)
+
+    return witnessed

@@ -1,0 +1,18 @@
+"""The Celery app. `autodiscover_tasks` finds the tasks of every installed app, django-dcron's among them."""
+
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import setup_logging
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop_site.settings")
+
+app = Celery("shop")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+@setup_logging.connect
+def keep_djangos_logging(**_: Any) -> None:
+    """With a receiver here, Celery leaves logging as `settings.LOGGING` has set it up."""

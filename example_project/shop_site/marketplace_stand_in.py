@@ -1,0 +1,49 @@
+"""Plays the marketplace: one new order each second, and every third request is answered 503."""
+
+import random
+import time
+from datetime import UTC, datetime
+from itertools import count
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+
+from shop.catalogue import CATALOGUE
+
+PAGE = 100
+OPENED = time.time()
+FIRST_NUMBER = 1001
+CUSTOMERS = [
+    "A. Okafor",
+    "B. Lindqvist",
+    "C. Moreau",
+    "D. Tanaka",
+    "E. Rossi",
+    "F. Yilmaz",
+    "G. Novak",
+    "H. Silva",
+]
+
+request_numbers = count(1)
+
+
+def orders(request: HttpRequest) -> HttpResponse:
+    """The orders that follow number `after`, oldest first."""
+    if next(request_numbers) % 3 == 2:
+        return HttpResponse(
+            "We are being repaired, come back in a moment.", status=503, content_type="text/plain"
+        )
+    first = max(int(request.GET.get("after", 0)) + 1, FIRST_NUMBER)
+    end = FIRST_NUMBER + int(time.time() - OPENED)
+    return JsonResponse({"orders": [order(number) for number in range(first, end)[:PAGE]]})
+
+
+def order(number: int) -> dict[str, str | int]:
+    """Order `number`, the same whenever it is asked for."""
+    chance = random.Random(number)
+    return {
+        "number": number,
+        "placed_at": datetime.fromtimestamp(OPENED + number - FIRST_NUMBER, UTC).isoformat(),
+        "customer": chance.choice(CUSTOMERS),
+        "sku": chance.choice(CATALOGUE).sku,
+        "quantity": chance.choice([1, 1, 1, 2, 2, 3]),
+    }

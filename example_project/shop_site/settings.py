@@ -1,0 +1,133 @@
+"""The settings of the shop. What differs from machine to machine comes from the environment.
+
+DATABASE_URL      postgres://user:password@host:5432/name; without it, an SQLite file in SHOP_DIR
+REDIS_URL         redis://host:6379/0 or unix:///path/to/redis.sock?db=0
+MARKETPLACE_URL   where new orders come from
+SHOP_DIR          where the SQLite file and the reports are kept
+SHOP_PREFIX       keeps several shops apart that share one Redis
+SHOP_DEBUG        1 for Django's debug mode
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import django
+
+PROJECT = Path(__file__).resolve().parent.parent
+SHOP_DIR = Path(os.environ.get("SHOP_DIR", PROJECT / "var"))
+SHOP_DIR.mkdir(parents=True, exist_ok=True)
+SHOP_PREFIX = os.environ.get("SHOP_PREFIX", "shop")
+REPORTS_DIR = SHOP_DIR / "reports"
+MARKETPLACE_URL = os.environ.get("MARKETPLACE_URL", "http://127.0.0.1:8000/marketplace/orders/")
+
+SECRET_KEY = "an example has no secrets"
+DEBUG = os.environ.get("SHOP_DEBUG") == "1"
+ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
+
+
+def postgresql(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "HOST": unquote(parts.hostname or ""),
+        "PORT": parts.port or "",
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "OPTIONS": dict(parse_qsl(parts.query)),
+    }
+
+
+def sqlite(path: Path) -> dict[str, Any]:
+    """SQLite for several processes at once: readers never wait, and writers queue instead of failing."""
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": path,
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
+        },
+    }
+
+
+DATABASE_URL = os.environ.get("DATABASE_URL", "")
+DATABASES = {"default": postgresql(DATABASE_URL) if DATABASE_URL else sqlite(SHOP_DIR / "shop.sqlite3")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# The scheduler's locks live in this cache, so it has to be django-redis.
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": SHOP_PREFIX,
+    },
+}
+
+CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_DEFAULT_QUEUE = SHOP_PREFIX
+
+# The management commands that a job may run as "command:NAME". Nobody can name another one in the admin.
+DCRON_COMMANDS = ["clearsessions"]
+
+# Around every job's code, outermost first: django-dcron's own two, and one of the shop's.
+DCRON_MIDDLEWARE = [
+    "django_dcron.execution.log_capture.capture_log",
+    "django_dcron.execution.time_limit.limit_time",
+    "shop.witness.witness",
+]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "django_dcron",
+    "shop",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+if django.VERSION >= (6, 0):  # which brings it; the admin and its jobs need no exception
+    MIDDLEWARE.append("django.middleware.csp.ContentSecurityPolicyMiddleware")
+    SECURE_CSP = {"default-src": ["'self'"], "img-src": ["'self'", "data:"]}
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "shop_site.urls"
+STATIC_URL = "static/"
+LOGIN_URL = "admin:login"
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": "INFO"},
+    # Django's own two would print beside the root's handler.
+    "loggers": {"django": {"handlers": []}, "django.server": {"handlers": [], "propagate": True}},
+}

@@ -1,0 +1,98 @@
+"""Jobs, runs and users for the admin's tests, and forms filled in as a browser would send them."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django import forms
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from django_dcron.models import Attempt, Job, Run
+from tests import factories
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def make_job(name: str = "report", **values: Any) -> Job:
+    return factories.make_job(name=name, **({"schedule": "30 3 * * *"} | values))
+
+
+def make_run(job: Job, scheduled_at: datetime = NOON, **values: Any) -> Run:
+    times = {"due_at": scheduled_at, "claimed_at": scheduled_at}
+    return Run.objects.create(**{"job": job, "scheduled_at": scheduled_at, **times, **values})
+
+
+def make_attempt(run: Run, number: int = 1, **values: Any) -> Attempt:
+    started = {"worker": "celery@web-1", "started_at": run.scheduled_at + timedelta(milliseconds=20)}
+    return Attempt.objects.create(**{"run": run, "number": number, "token": uuid4(), **started, **values})
+
+
+def add_url() -> str:
+    return reverse("admin:django_dcron_job_add")
+
+
+def job_url(job: Job) -> str:
+    return reverse("admin:django_dcron_job_change", args=[job.pk])
+
+
+def run_url(run: Run) -> str:
+    return reverse("admin:django_dcron_run_change", args=[run.pk])
+
+
+def list_url(model: str) -> str:
+    return reverse(f"admin:django_dcron_{model}_changelist")
+
+
+def verb_url(row: Job | Run, verb: str) -> str:
+    return reverse(f"admin:django_dcron_{row._meta.model_name}_verb", args=[row.pk, verb])
+
+
+def as_rendered(response: Any) -> dict[str, str]:
+    """What a browser would send back for the form on the page."""
+    form: forms.Form = response.context["adminform"].form
+    sent = {}
+    for bound in form:
+        value = bound.value()
+        if isinstance(bound.field, forms.SplitDateTimeField):
+            continue  # empty in all these tests
+        if isinstance(bound.field, forms.BooleanField):
+            sent |= {bound.html_name: "on"} if value else {}
+        else:
+            sent[bound.html_name] = "" if value is None else str(value)
+    return sent
+
+
+def fill_in(client: Client, url: str, **changes: str) -> Any:
+    """Open the form, change some fields, save."""
+    return client.post(url, {**as_rendered(client.get(url)), **changes})
+
+
+def errors(response: Any) -> dict[str, list[str]]:
+    assert response.status_code == 200, "it was saved"
+    found: dict[str, list[str]] = response.context["adminform"].form.errors
+    return found
+
+
+def messages(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+StaffWith = Callable[..., Client]
+
+
+@pytest.fixture
+def staff_with(db: None) -> StaffWith:
+    """A client of a staff user with just these permissions."""
+
+    def log_in(*codenames: str) -> Client:
+        user = User.objects.create_user(f"staff-{uuid4().hex[:8]}", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return log_in

@@ -1,0 +1,42 @@
+"""The list of alerts: bounded, however many there are."""
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_dcron.admin import alert as page
+from django_dcron.models import Alert
+from tests.admin.conftest import NOON
+
+pytestmark = pytest.mark.django_db
+URL = reverse("admin:django_dcron_alert_changelist")
+
+
+def make_alert(number: int) -> Alert:
+    return Alert.objects.create(
+        channel="ops", kind="failed", key=str(number), subject=f"job {number} failed", created_at=NOON
+    )
+
+
+@pytest.mark.parametrize("query", ["", "?q=failed", "?delivery=given_up", "?kind__exact=failed"])
+def test_it_looks_at_the_latest_ones_alone(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    monkeypatch.setattr(page, "LATEST", 2)
+    alerts = [make_alert(number) for number in range(4)]
+    with CaptureQueriesContext(connection) as asked:
+        listed = admin_client.get(URL + query).context["cl"].result_list
+    assert list(listed) == [alerts[3], alerts[2]]
+    counts = [
+        each["sql"] for each in asked if "COUNT(" in each["sql"] and "django_dcron_alert" in each["sql"]
+    ]
+    assert counts
+    assert all("LIMIT" in sql for sql in counts)
+
+
+def test_no_other_order_than_an_index_s(admin_client: Client) -> None:
+    alerts = [make_alert(number) for number in range(3)]
+    listed = admin_client.get(URL + "?o=1").context["cl"].result_list
+    assert list(listed) == alerts[::-1]

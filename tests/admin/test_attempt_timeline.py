@@ -1,0 +1,103 @@
+"""The picture of a run's attempts: everything inside, in order, and visible."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from django_dcron.admin.runs.attempt_timeline import LEAST_WIDTH, Timeline, draw
+from django_dcron.models import Attempt
+from django_dcron.observability.phases import Course, Kind, Phase
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def courses(*lengths: float) -> list[Course]:
+    """Of attempts that each wait for a length in seconds, and run for the next."""
+    found, at = [], NOON
+    for number, (waited, ran) in enumerate(zip(lengths[::2], lengths[1::2], strict=True), start=1):
+        started, ended = at + waited * SECOND, at + (waited + ran) * SECOND
+        attempt = Attempt(number=number, outcome="failed", started_at=started, finished_at=ended)
+        kind = Kind.BETWEEN if number > 1 else Kind.START
+        phases = (Phase(kind, at, started), Phase(Kind.RUNNING, started, ended))
+        found.append(Course(number, attempt, phases))
+        at = ended
+    return found
+
+
+def drawn(*args: Any) -> Timeline:
+    timeline = draw(*args)
+    assert timeline is not None
+    return timeline
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        (0, 0),
+        (0, 0.0004),
+        (0.02, 0.25),
+        (10, 0.001, 3600, 0.001),
+        (0.01, 5, 30, 5, 60, 5),
+        (86400 * 90, 1),
+        (0, 86400 * 400, 7, 0),
+        tuple([1.5] * 20),
+    ],
+)
+def test_everything_is_inside_and_in_order(lengths: tuple[float, ...]) -> None:
+    timeline = drawn(courses(*lengths), "failed", None)
+
+    bars = [bar for lane in timeline.lanes for bar in lane.bars]
+    assert all(bar.x >= 0 and bar.width >= LEAST_WIDTH and bar.x + bar.width <= 100.01 for bar in bars)
+    assert all(before.x <= after.x for before, after in pairwise(bars))
+    assert all(after.x >= before.x + before.width - LEAST_WIDTH - 0.02 for before, after in pairwise(bars))
+    assert [lane.y for lane in timeline.lanes] == sorted({lane.y for lane in timeline.lanes})
+    assert all(0 < lane.words_y < lane.y < timeline.bottom < timeline.height for lane in timeline.lanes)
+    assert 2 <= len(timeline.ticks) <= 6
+    assert [tick.x for tick in timeline.ticks] == sorted({tick.x for tick in timeline.ticks})
+    assert all(0 <= tick.x <= 100 for tick in timeline.ticks)
+    assert len({tick.label for tick in timeline.ticks}) == len(timeline.ticks)
+
+
+def test_ticks_are_round_and_count_from_the_beginning() -> None:
+    def labels(*lengths: float) -> list[str]:
+        return [tick.label for tick in drawn(courses(*lengths), "failed", None).ticks]
+
+    assert labels(0, 42) == ["12:00:00", "+10 s", "+20 s", "+30 s", "+40 s"]
+    assert labels(0, 0.25) == ["12:00:00", "+50 ms", "+100 ms", "+150 ms", "+200 ms", "+250 ms"]
+    assert labels(0, 7200) == ["12:00:00", "+30m 00s", "+1h 00m", "+1h 30m", "+2h 00m"]
+
+
+def test_an_unfinished_run_shows_where_now_is() -> None:
+    waiting = [Course(1, None, (Phase(Kind.BACKOFF, NOON, NOON + 100 * SECOND),))]
+
+    assert drawn(waiting, "pending", NOON + 25 * SECOND).now == 25
+    assert drawn(courses(0, 5), "failed", None).now is None
+
+
+def test_lanes_say_what_became_of_each() -> None:
+    running = Attempt(number=2, started_at=NOON)
+    timeline = drawn(
+        [*courses(0, 5), Course(2, running, (Phase(Kind.RUNNING, NOON + 5 * SECOND, NOON + 8 * SECOND),))],
+        "running",
+        NOON + 8 * SECOND,
+    )
+
+    assert [lane.words for lane in timeline.lanes] == [
+        "Attempt 1 · failed · 5.0 s",
+        "Attempt 2 · running · 3.0 s",
+    ]
+    assert [bar.colour for lane in timeline.lanes for bar in lane.bars][-1] == "running"
+    assert timeline.lanes[0].bars[-1].title.startswith("failed: 5.0 s, from 2026-03-01 12:00:00.000 to")
+
+
+def test_a_wait_says_how_long_it_was_where_there_is_room() -> None:
+    bars = [bar for lane in drawn(courses(1, 1, 98, 1), "failed", None).lanes for bar in lane.bars]
+
+    assert [bar.label for bar in bars] == ["", "", "1m 38s", ""]
+
+
+def test_where_no_time_has_passed_there_is_no_picture() -> None:
+    assert draw([Course(1, None, ())], "skipped", None) is None

@@ -1,0 +1,257 @@
+"""The backfill page: a preview, and then just what it has shown."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from django_dcron import control
+from django_dcron.models import Cursor, Job, Run
+from tests.admin.conftest import StaffWith, job_url, make_job, make_run, messages
+
+DAY = timedelta(days=1)
+FIRST = datetime(2026, 3, 1, 3, 30, tzinfo=UTC)
+THREE_DAYS = {"start": "2026-03-01T00:00", "end": "2026-03-04T00:00", "limit": "100"}
+
+
+def _url(job: Job) -> str:
+    return reverse("admin:django_dcron_job_backfill", args=[job.pk])
+
+
+def _post(client: Client, job: Job, **changes: str) -> Any:
+    return client.post(_url(job), THREE_DAYS | changes)
+
+
+def _confirm(client: Client, job: Job, preview: Any, **changes: str) -> Any:
+    """What the second button sends."""
+    return client.post(_url(job), preview.context["preview"].carried | changes, follow=True)
+
+
+def test_the_page_makes_nothing(admin_client: Client) -> None:
+    job = make_job()
+
+    response = admin_client.get(_url(job), {"start": "2026-03-01T00:00:00+01:00", "limit": "7"})
+
+    form = response.context["form"]
+    assert 'value="2026-02-28T23:00:00"' in response.content.decode()
+    assert form["limit"].value() == 7
+    assert not Run.objects.exists()
+
+
+def test_the_preview_says_what_would_be_made_and_makes_nothing(admin_client: Client) -> None:
+    job = make_job()
+    make_run(job, FIRST + DAY, state="succeeded")
+
+    response = _post(admin_client, job)
+
+    page = response.content.decode()
+    for said in (
+        "2 runs would be made.",
+        "1 other occurrence in this time has a run already.",
+        "Backfill 2 runs",
+    ):
+        assert said in page
+    assert list(response.context["preview"].first) == [FIRST, FIRST + 2 * DAY]
+    assert Run.objects.count() == 1
+    assert not LogEntry.objects.exists()
+
+
+def test_of_many_the_first_and_the_last_are_shown(admin_client: Client) -> None:
+    job = make_job(timezone="Asia/Tokyo")
+
+    response = _post(admin_client, job, end="2026-03-31T00:00")
+
+    preview = response.context["preview"]
+    assert (preview.count, len(preview.first), preview.between, len(preview.last)) == (30, 5, 20, 5)
+    page = response.content.decode()
+    for said in (
+        "… 20 more …",
+        "Sun 2026-03-01 18:30:00",
+        "Mon 2026-03-02 03:30:00",
+        "Mon 2026-03-30 18:30:00",
+    ):
+        assert said in page
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 10, 11])
+def test_each_is_shown_once(admin_client: Client, count: int) -> None:
+    job = make_job()
+    response = _post(admin_client, job, limit=str(count), end="2026-06-01T00:00")
+
+    preview = response.context["preview"]
+    assert [*preview.first, *preview.last] == sorted({*preview.first, *preview.last})
+    assert len(preview.first) + preview.between + len(preview.last) == count
+
+
+def test_what_was_shown_is_made(admin_client: Client) -> None:
+    job = make_job()
+
+    response = _confirm(admin_client, job, _post(admin_client, job))
+
+    runs = Run.objects.filter(job=job).order_by("scheduled_at")
+    assert [run.scheduled_at for run in runs] == [FIRST, FIRST + DAY, FIRST + 2 * DAY]
+    assert {run.trigger for run in runs} == {"backfill"}
+    assert str(job.pk) in response.redirect_chain[-1][0]
+    assert set(response.context["cl"].result_list) == set(runs)
+    said = "backfilled 3 runs, from 2026-03-01 03:30:00 UTC to 2026-03-03 03:30:00 UTC"
+    assert messages(response) == [f"“report”: {said}"]
+    assert LogEntry.objects.get(object_id=str(job.pk)).change_message == said
+
+
+def test_others_who_were_faster_are_no_harm(admin_client: Client) -> None:
+    job = make_job()
+    preview = _post(admin_client, job)
+    _confirm(admin_client, job, preview)
+
+    response = _confirm(admin_client, job, preview)
+
+    assert messages(response) == ["Nothing was left to be made."]
+    assert Run.objects.count() == 3
+
+
+def test_nothing_is_made_that_the_limit_has_cut_off_the_preview(admin_client: Client) -> None:
+    job = make_job()
+    preview = _post(admin_client, job, limit="2", end="2026-03-11T00:00")
+    shown = set(preview.context["preview"].planned.occurrences)
+    make_run(job, FIRST, trigger="backfill", state="waiting")  # somebody else, meanwhile
+
+    response = _confirm(admin_client, job, preview)
+
+    assert set(Run.objects.values_list("scheduled_at", flat=True)) == shown == {FIRST, FIRST + DAY}
+    assert any("Go on" in message for message in messages(response))
+
+
+def test_of_a_job_that_was_changed_the_whole_range_is_previewed_anew(admin_client: Client) -> None:
+    job = make_job()
+    preview = _post(admin_client, job, limit="2")
+    job.schedule = "30 4 * * *"
+    control.save(job)
+
+    again = _confirm(admin_client, job, preview, limit="100")
+
+    assert again.context["preview"].count == 3
+    _confirm(admin_client, job, again)
+    assert Run.objects.count() == 3
+
+
+def test_what_a_link_asks_for_may_be_told_in_no_zone(admin_client: Client) -> None:
+    far = {"start": "0001-01-01T00:00:00+05:00", "end": "9999-12-31T23:59:59Z"}
+    with timezone.override("Asia/Tokyo"):
+        page = admin_client.get(_url(make_job()), far)
+        refused = _post(admin_client, Job.objects.get(), **far)
+
+    assert page.status_code == 200
+    assert refused.context["form"].errors == {
+        name: ["Use a year from 1970 to 2199."] for name in ("start", "end")
+    }
+
+
+def test_a_job_that_was_changed_after_the_preview_is_previewed_anew(admin_client: Client) -> None:
+    job = make_job()
+    preview = _post(admin_client, job)
+    job.schedule = "30 3 * * SUN"
+    control.save(job)
+
+    response = _confirm(admin_client, job, preview)
+
+    assert response.status_code == 200
+    assert "changed after the preview" in response.context["form"].errors["__all__"][0]
+    assert response.context["preview"].first == (FIRST,)
+    assert not Run.objects.exists()
+    _confirm(admin_client, job, response)
+    assert Run.objects.count() == 1
+
+
+def test_what_the_limit_leaves_over_is_one_link_away(admin_client: Client) -> None:
+    job = make_job()
+    preview = _post(admin_client, job, limit="2")
+    assert "There may be more, from 2026-03-03 03:30:00 on." in preview.content.decode()
+
+    response = _confirm(admin_client, job, preview)
+
+    (link,) = [message for message in response.context["messages"] if "Go on" in str(message)]
+    onward = admin_client.get(str(link).split('"')[1].replace("&amp;", "&"))
+    shown = onward.context["form"]
+    again = _post(
+        admin_client, job, start=shown["start"].value().isoformat(), end=shown["end"].value().isoformat()
+    )
+    assert again.context["preview"].first == (FIRST + 2 * DAY,)
+    assert again.context["preview"].planned.continue_from is None
+
+
+def test_times_are_the_sites(admin_client: Client) -> None:
+    job = make_job()
+    with timezone.override("Asia/Tokyo"):
+        response = _post(admin_client, job, start="2026-03-01T12:30:00", end="2026-03-01T12:30:01")
+        assert "In the time zone Asia/Tokyo." in response.content.decode()
+    assert response.context["preview"].first == (FIRST,)
+
+
+def test_a_paused_job_says_that_they_wait(admin_client: Client) -> None:
+    job = control.pause(make_job(), "deploy")
+
+    assert "they wait until it is resumed" in _post(admin_client, job).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("sent", "field", "said"),
+    [
+        ({"start": ""}, "start", "This field is required."),
+        ({"start": "yesterday"}, "start", "Enter a valid date/time."),
+        ({"start": "2026-03-05T00:00"}, "end", "It is not after the start."),
+        ({"start": "2090-01-01T00:00", "end": "2091-01-01T00:00"}, "start", "It has not come yet"),
+        ({"start": "1960-01-01T00:00"}, "start", "Use a year from 1970 to 2199."),
+        ({"limit": "0"}, "limit", "greater than or equal to 1"),
+        ({"limit": "10001"}, "limit", "less than or equal to 10000"),
+        ({"limit": "x"}, "limit", "Enter a whole number."),
+    ],
+)
+def test_errors_are_beside_their_field(
+    admin_client: Client, sent: dict[str, str], field: str, said: str
+) -> None:
+    response = _post(admin_client, make_job(), **sent, make="1")
+
+    assert response.status_code == 200
+    assert list(response.context["form"].errors) == [field]
+    assert said in response.context["form"].errors[field][0]
+    assert "Backfill 3 runs" not in response.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_what_is_not_possible_is_said(admin_client: Client) -> None:
+    job = make_job()
+    Cursor.objects.all().delete()
+
+    response = _post(admin_client, job)
+
+    assert response.status_code == 200
+    assert "cannot be backfilled" in response.context["form"].errors["__all__"][0]
+
+
+def test_nothing_to_make_has_no_button(admin_client: Client) -> None:
+    response = _post(admin_client, make_job(schedule="0 0 1 1 *"))
+
+    page = response.content.decode()
+    assert "No run would be made." in page
+    assert 'name="make"' not in page
+
+
+def test_without_the_right_to_see_runs_it_leads_back_to_the_job(staff_with: StaffWith) -> None:
+    job, client = make_job(), staff_with("view_job", "trigger_job")
+
+    response = _confirm(client, job, _post(client, job))
+
+    assert response.redirect_chain[-1][0] == job_url(job)
+    assert Run.objects.count() == 3
+
+
+def test_unknown_jobs_and_methods(admin_client: Client) -> None:
+    job = make_job()
+    assert admin_client.put(_url(job)).status_code == 405
+    url = _url(job)
+    job.delete()
+    assert admin_client.get(url).status_code == 404

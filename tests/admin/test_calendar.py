@@ -1,0 +1,138 @@
+"""Calendars in the admin: edited by their own form, named in the job's."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+from django.utils.timezone import localdate
+from pytest_django import DjangoCaptureOnCommitCallbacks
+
+from django_dcron import control, definition
+from django_dcron.exceptions import Conflict
+from django_dcron.models import Calendar, Cursor, Job
+from tests.admin.conftest import add_url, as_rendered, errors, fill_in, job_url, list_url, make_job
+
+pytestmark = pytest.mark.django_db
+
+ADD = "admin:django_dcron_calendar_add"
+
+
+def make_calendar(dates: str = "12-25", name: str = "closed") -> Calendar:
+    return control.save_calendar(Calendar(name=name, dates=dates))
+
+
+def url_of(calendar: Calendar) -> str:
+    return reverse("admin:django_dcron_calendar_change", args=[calendar.pk])
+
+
+def test_it_is_added_and_changed(
+    admin_client: Client, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+) -> None:
+    fill_in(admin_client, reverse(ADD), name="bank holidays", dates="SAT-SUN\r\nholidays DE-BY\r\n")
+    calendar = Calendar.objects.get()
+    assert (calendar.pk, calendar.dates) == ("bank holidays", "SAT-SUN\nholidays DE-BY")
+    job = make_job(calendar=calendar)
+    with django_capture_on_commit_callbacks(execute=True):
+        assert fill_in(admin_client, url_of(calendar), dates="2026-05-01").status_code == 302
+    cursor = Cursor.objects.get(pk=job.pk)
+    assert cursor.calendar_dates == "2026-05-01"
+    assert definition.stands_for(cursor, Job.objects.get())
+    assert LogEntry.objects.count() == 2
+
+
+def test_what_cannot_be_read_is_an_error_at_the_dates(admin_client: Client) -> None:
+    response = fill_in(admin_client, reverse(ADD), name="closed", dates="SAT\nXMAS")
+    (message,) = errors(response)["dates"]
+    assert message.startswith("line 2: 'XMAS' is not known (allowed: 2026-12-24, ")
+    assert not Calendar.objects.exists()
+
+
+def test_its_page_tells_the_next_dates_and_keeps_its_name(admin_client: Client) -> None:
+    tomorrow = localdate() + timedelta(days=1)
+    calendar = make_calendar(f"{tomorrow}..{tomorrow + timedelta(days=1)}")
+    response = admin_client.get(url_of(calendar))
+    assert f"{tomorrow:%a %Y-%m-%d}" in response.text
+    assert 'name="name"' not in response.text
+    Calendar.objects.update(dates="XMAS")
+    assert admin_client.get(url_of(calendar)).status_code == 200
+
+
+def test_what_somebody_else_saved_is_not_overwritten_unseen(admin_client: Client) -> None:
+    calendar = make_calendar()
+    mine = as_rendered(admin_client.get(url_of(calendar))) | {"dates": "12-26"}
+    fill_in(admin_client, url_of(calendar), dates="12-24")
+    refused = admin_client.post(url_of(calendar), mine)
+    assert "Its dates are now: 12-24." in errors(refused)["__all__"][0]
+    assert Calendar.objects.get().dates == "12-24"
+    assert admin_client.post(url_of(calendar), as_rendered(refused)).status_code == 302
+    assert Calendar.objects.get().dates == "12-26"
+
+
+def test_a_save_between_validation_and_save_is_found(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calendar, save = make_calendar(), control.save_calendar
+
+    def overtaken(mine: Calendar, **options: Any) -> Calendar:
+        monkeypatch.setattr(control, "save_calendar", save)
+        raise Conflict("somebody was faster")
+
+    monkeypatch.setattr(control, "save_calendar", overtaken)
+    assert fill_in(admin_client, url_of(calendar), dates="12-24").status_code == 302
+    assert Calendar.objects.get().dates == "12-24"
+
+
+def test_the_list_counts_jobs_in_one_query_and_one_with_jobs_is_not_deleted(admin_client: Client) -> None:
+    calendar = make_calendar()
+    make_calendar(name="other")
+    job = make_job(calendar=calendar)
+    page = admin_client.get(list_url("calendar"))
+    assert [row.number_of_jobs for row in page.context["cl"].result_list] == [1, 0]
+    delete = reverse("admin:django_dcron_calendar_delete", args=["closed"])
+    assert "protected" in admin_client.get(delete).text
+    admin_client.post(delete, {"post": "yes"})
+    assert Calendar.objects.count() == 2
+    control.delete(job)
+    admin_client.post(delete, {"post": "yes"})
+    assert Calendar.objects.get().pk == "other"
+
+
+def test_the_jobs_form_takes_it_and_previews_it(admin_client: Client) -> None:
+    today = localdate()
+    make_calendar(f"{today}..{today + timedelta(days=2)}")
+    job = make_job(schedule="0 12 * * *")
+    form = as_rendered(admin_client.get(job_url(job)))
+    preview = admin_client.post(
+        reverse("admin:django_dcron_job_preview"), {**form, "job": str(job.pk), "calendar": "closed"}
+    )
+    assert preview.status_code == 200
+    assert "not on dates that its calendar excludes" in preview.text
+    assert f"{today + timedelta(days=2)}" not in preview.text
+    assert f"{today + timedelta(days=3)}" in preview.text
+    assert (
+        fill_in(admin_client, job_url(job), calendar="closed", calendar_policy="next_day").status_code == 302
+    )
+    job.refresh_from_db()
+    assert (job.calendar_id, job.calendar_policy) == ("closed", "next_day")
+    history = admin_client.get(reverse("admin:django_dcron_job_history", args=[job.pk])).text
+    assert "closed" in history
+    assert "Calendar" in history
+
+
+def test_a_job_that_takes_no_calendar_says_so_at_the_calendar(admin_client: Client) -> None:
+    make_calendar()
+    values = {"name": "often", "target": "tests.app.tasks.ok", "schedule": "@every 5m", "calendar": "closed"}
+    response = fill_in(admin_client, add_url(), **values)
+    assert "elapsed time" in errors(response)["calendar"][0]
+    assert not Job.objects.exists()
+
+
+def test_who_may_not_add_calendars_may_choose_one(staff_with: object) -> None:
+    make_calendar()
+    client = staff_with("add_job", "view_job")  # type: ignore[operator]
+    page = client.get(add_url()).text
+    assert '<option value="closed">' in page
+    assert "/calendar/add/" not in page

@@ -1,0 +1,106 @@
+"""Chains where people meet them: the form, the pages of jobs and runs, the confirmation of a deletion, API and command line."""
+
+import json
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_dcron.domain.lifecycle import Trigger
+from django_dcron.following import key_after
+from django_dcron.models import Job, Link, Run
+from tests.admin.conftest import add_url, errors, fill_in, job_url, make_job, make_run, run_url
+from tests.management.calling import call
+from tests.rest.conftest import Api
+
+
+@pytest.fixture
+def first(db: None) -> Job:
+    return make_job("first")
+
+
+@pytest.fixture
+def second(first: Job) -> Job:
+    return make_job("second", schedule="@never", after={"first": "failed"})
+
+
+@pytest.fixture
+def runs(first: Job, second: Job) -> tuple[Run, Run]:
+    before = make_run(first, state="failed")
+    return before, make_run(second, trigger=Trigger.CHAIN, idempotency_key=key_after(before.pk))
+
+
+def test_a_follower_is_made_in_the_form(admin_client: Client, first: Job) -> None:
+    given = {
+        "name": "second",
+        "target": "tests.app.tasks.ok",
+        "schedule": "@never",
+        "after": '{"first": "ended"}',
+    }
+    assert fill_in(admin_client, add_url(), **given).status_code == 302
+    link = Link.objects.get()
+    assert (link.job.name, link.after, link.on, link.job.enabled) == ("second", first, "ended", True)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ('{"second": "ended"}', "in a circle: first → second → first"),
+        ('{"nobody": "ended"}', "There is no job nobody."),
+        ('{"second": "over"}', "allowed: succeeded, failed, ended"),
+        ('{"first": "ended"}', "cannot come after itself"),
+    ],
+)
+def test_each_mistake_is_an_error_on_the_field(
+    admin_client: Client, second: Job, after: str, said: str
+) -> None:
+    first = Job.objects.get(name="first")
+    found = errors(fill_in(admin_client, job_url(first), after=after))
+    assert list(found) == ["after"]
+    assert said in found["after"][0]
+    assert Link.objects.count() == 1
+
+
+def test_the_pages_of_two_runs_link_to_each_other(admin_client: Client, runs: tuple[Run, Run]) -> None:
+    before, after = runs
+    assert f'href="{run_url(after)}"' in admin_client.get(run_url(before)).content.decode()
+    assert f'href="{run_url(before)}"' in admin_client.get(run_url(after)).content.decode()
+
+
+def test_a_run_whose_predecessor_was_pruned_says_so(admin_client: Client, runs: tuple[Run, Run]) -> None:
+    run_id = runs[0].pk
+    runs[0].delete()
+    assert f"run {run_id}, which was deleted" in admin_client.get(run_url(runs[1])).content.decode()
+
+
+def test_a_jobs_page_names_what_comes_after_it(admin_client: Client, second: Job) -> None:
+    page = admin_client.get(job_url(Job.objects.get(name="first"))).content.decode()
+    assert f'<a href="{job_url(second)}">second</a> <span class="dcron-aside">failed</span>' in page
+    assert "Followed by" not in admin_client.get(job_url(second)).content.decode()
+
+
+def test_a_deletion_says_who_goes_without(admin_client: Client, first: Job, second: Job) -> None:
+    url = job_url(first).replace("change", "delete")
+    assert "second will no longer run after first" in admin_client.get(url).content.decode()
+    admin_client.post(url, {"post": "yes"})
+    second.refresh_from_db()
+    assert second.after == {}
+
+
+def test_the_api(admin_user: User, runs: tuple[Run, Run]) -> None:
+    api, (before, after) = Api(admin_user), runs
+    assert api.get(f"runs/{after.pk}/").json()["follows"] == str(before.pk)
+    assert api.get(f"runs/{before.pk}/").json()["follows"] is None
+    assert api.get(f"jobs/{after.job_id}/").json()["after"] == {"first": "failed"}
+    refused = api.patch(f"jobs/{before.job_id}/", {"after": {"second": "ended"}}, if_match="*")
+    assert refused.status_code == 400
+    assert "circle" in json.dumps(refused.json())
+
+
+def test_the_command_line(runs: tuple[Run, Run]) -> None:
+    before, after = runs
+    assert "second (when it has failed)" in call("show", "first").out
+    assert call("show", "first", "--json").json["followed_by"] == [{"job": "second", "on": "failed"}]
+    assert f"second {after.pk}" in call("history", str(before.pk)).out
+    assert call("history", str(after.pk), "--json").json["run"]["follows"] == str(before.pk)
+    assert "Never by itself" in call("next", "second").out

@@ -1,0 +1,206 @@
+"""The history of a job: who changed what, when, from what to what; readable for Django and other tools as well."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+
+from django_dcron import control
+from django_dcron.models import Job
+from django_dcron.observability.changes import Change, FieldChange, changes_of, read
+from django_dcron.observability.differences import LONGEST
+from tests.admin.conftest import StaffWith, add_url, fill_in, job_url, make_job, verb_url
+
+
+def _changes(job: Job) -> list[Change]:
+    return changes_of(job)
+
+
+def _history(client: Client, job: Job) -> Any:
+    return client.get(reverse("admin:django_dcron_job_history", args=[job.pk]))
+
+
+def test_an_edit_is_logged_field_by_field(admin_client: Client) -> None:
+    job = make_job(retry_backoff=timedelta(seconds=10), tags=["billing"])
+
+    response = fill_in(
+        admin_client, job_url(job), schedule="0 5 * * *", retry_backoff="1m30s", tags='["a", "ä"]'
+    )
+
+    assert response.status_code == 302
+    (change,) = _changes(job)
+    assert (change.by, change.version) == ("admin", 2)
+    assert set(change.fields) == {
+        FieldChange("schedule", "30 3 * * *", "0 5 * * *"),
+        FieldChange("retry_backoff", "10s", "1m30s"),
+        FieldChange("tags", '["billing"]', '["a", "ä"]'),
+    }
+
+
+def test_django_reads_the_entry_as_its_own(admin_client: Client) -> None:
+    job = make_job()
+    fill_in(admin_client, job_url(job), schedule="0 5 * * *", description="What for")
+
+    entry = LogEntry.objects.get()
+
+    assert entry.get_change_message() == "Changed Description and Schedule."
+    assert str(entry) == "Changed “report” — Changed Description and Schedule."
+    assert json.loads(entry.change_message)[0]["changed"] == {"fields": ["Description", "Schedule"]}
+
+
+def test_what_the_form_changed_by_itself_is_logged_too(admin_client: Client) -> None:
+    """Enabling a job empties the reason of its pause, whatever was typed there."""
+    job = make_job()
+    control.pause(job, "deploy")
+
+    fill_in(admin_client, job_url(job), enabled="on", pause_reason="deploy")
+
+    (change,) = _changes(job)
+    assert set(change.fields) == {
+        FieldChange("enabled", False, True),
+        FieldChange("pause_reason", "deploy", ""),
+    }
+    assert change.switched is True
+
+
+def test_a_save_that_changes_nothing_says_so(admin_client: Client) -> None:
+    job = make_job()
+    fill_in(admin_client, job_url(job))
+
+    (change,) = _changes(job)
+    assert (change.fields, change.said, change.version) == ((), "No fields changed.", 2)
+
+
+def test_adding_is_in_the_log(admin_client: Client) -> None:
+    fill_in(
+        admin_client, add_url(), name="new", target="tests.app.tasks.ok", schedule="@daily", timezone="UTC"
+    )
+
+    (change,) = _changes(Job.objects.get())
+    assert (change.is_addition, change.said, change.version, change.fields) == (True, "Added.", 1, ())
+
+
+def test_verbs_that_change_the_job_are_logged_with_what_they_said(admin_client: Client) -> None:
+    job = make_job()
+
+    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+    admin_client.post(verb_url(job, "resume"))
+    admin_client.post(verb_url(job, "run_now"))
+
+    pause, resume, run = _changes(job)
+    assert (pause.said, pause.switched, pause.version) == ("paused: deploy (admin)", False, 2)
+    assert pause.of("pause_reason") == FieldChange("pause_reason", "", "deploy (admin)")
+    assert (resume.said, resume.switched, resume.version) == ("resumed", True, 3)
+    assert run.said.startswith("run now, as run ")
+    assert (run.switched, run.version, run.fields) == (None, None, ())
+    assert LogEntry.objects.earliest("pk").get_change_message() == "Changed Enabled and Pause reason."
+
+
+def test_long_values_are_shortened(admin_client: Client) -> None:
+    job = make_job()
+    fill_in(admin_client, job_url(job), description="x" * 10_000)
+
+    (change,) = _changes(job)
+    (field,) = change.fields
+    assert (len(field.new), field.new[-1]) == (LONGEST, "…")
+
+
+@pytest.mark.parametrize(
+    "message", ["", "by hand", "[broken", '[{"changed": {"fields": ["A"]}}]', '[{"dcron": 1}]']
+)
+def test_entries_that_are_not_ours_are_read_as_django_reads_them(admin_user: Any, message: str) -> None:
+    entry = LogEntry(user=admin_user, change_message=message, action_flag=2)
+
+    change = read(entry)
+
+    assert (change.fields, change.version) == ((), None)
+    assert change.said == entry.get_change_message()
+
+
+def test_the_history_page_shows_it(admin_client: Client) -> None:
+    job = make_job()
+    fill_in(
+        admin_client,
+        job_url(job),
+        schedule="0 5 * * *",
+        overlap_policy="queue_one",
+        description="<b>bold</b>",
+    )
+    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+
+    page = _history(admin_client, job).content.decode()
+
+    for said in (
+        "<del>30 3 * * *</del>",
+        "<ins>0 5 * * *</ins>",
+        "<del>skip the new run</del>",
+        "<ins>let one wait, skip more</ins>",
+        "<ins>&lt;b&gt;bold&lt;/b&gt;</ins>",
+        "paused: deploy (admin)",
+        "<del>yes</del>",
+    ):
+        assert said in page
+    assert "past the admin" not in page
+
+
+def test_times_are_shown_in_the_zone_of_the_site(admin_client: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    job = make_job()
+    admin_client.post(verb_url(job, "pause"), {"until": "2099-03-01 12:00:00"})
+    message = LogEntry.objects.get().change_message
+    stored = "2099-03-01T12:00:00+09:00"
+    assert stored in message
+    LogEntry.objects.update(change_message=message.replace(stored, "2099-03-01T03:00:00.123456+00:00"))
+
+    (line,) = _history(admin_client, job).context["lines"]
+
+    until = next(field for field in line.fields if field.label == "Paused until")
+    assert (until.old, until.new) == ("-", "2099-03-01 12:00:00 JST")
+    LogEntry.objects.update(change_message=message.replace(stored, "some day"))
+    assert "some day" in _history(admin_client, job).content.decode()
+
+
+def test_changes_past_the_admin_are_counted(admin_client: Client) -> None:
+    job = make_job()
+    control.save(job)
+    fill_in(admin_client, job_url(job), schedule="0 5 * * *")
+    for _ in range(2):
+        control.save(Job.objects.get())
+    fill_in(admin_client, job_url(job), schedule="0 6 * * *")
+    control.pause(Job.objects.get(), "by code")
+
+    response = _history(admin_client, job)
+
+    told = [line.unseen_before for line in response.context["lines"]]
+    assert [text.split(" past ")[0] for text in told] == ["1 change", "2 changes"]
+    assert response.context["unseen_since"].startswith("1 change past the admin")
+
+
+def test_only_the_last_page_tells_what_came_after(admin_client: Client, admin_user: Any) -> None:
+    job = make_job()
+    LogEntry.objects.log_actions(admin_user.pk, [job] * 101, 2, "looked at")
+    control.save(job)
+
+    first, second = (
+        admin_client.get(reverse("admin:django_dcron_job_history", args=[job.pk]) + f"?p={page}").context
+        for page in (1, 2)
+    )
+
+    assert (len(first["lines"]), first["unseen_since"]) == (100, "")
+    assert len(second["lines"]) == 1
+    assert second["unseen_since"]
+
+
+def test_a_job_without_a_history_says_so(admin_client: Client) -> None:
+    assert "have a change history" in _history(admin_client, make_job()).content.decode()
+
+
+def test_who_may_not_see_the_job_does_not_see_its_history(staff_with: StaffWith) -> None:
+    job = make_job()
+
+    assert _history(staff_with("view_run"), job).status_code == 403
+    assert _history(staff_with("view_job"), job).status_code == 200

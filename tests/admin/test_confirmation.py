@@ -1,0 +1,211 @@
+"""A verb for many rows asks first: what it will do, to which rows; then it does just that, and says what became of it."""
+
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from django_dcron.admin.lists import confirmation
+from django_dcron.models import Job, Run
+from tests.admin.conftest import NOON, StaffWith, list_url, make_job, make_run, messages
+
+
+def _ask(client: Client, action: str, *rows: Job | Run, query: str = "", **sent: Any) -> Any:
+    chosen = {"action": action, "_selected_action": [row.pk for row in rows], "index": 0}
+    return client.post(f"{list_url(str(rows[0]._meta.model_name))}?{query}", chosen | sent)
+
+
+def _carried(page: Any) -> dict[str, Any]:
+    """What the form on the page would send."""
+    context = page.context
+    return {
+        "action": context["verb"].name,
+        context["checkbox"]: context["keys"],
+        context["confirmed"]: "yes",
+        context["filters_name"]: context["filters"],
+    }
+
+
+def _confirm(client: Client, page: Any, **typed: str) -> Any:
+    return client.post(page.context["path"], _carried(page) | typed, follow=True)
+
+
+@pytest.mark.parametrize("action", ["run_now", "pause", "resume", "duplicate"])
+def test_every_verb_of_jobs_asks_and_changes_nothing_yet(admin_client: Client, action: str) -> None:
+    paused = make_job("other", enabled=False)
+
+    page = _ask(admin_client, action, make_job(), paused)
+
+    assert page.status_code == 200
+    assert str(page.context["verb"].explained) in page.content.decode()
+    assert (Job.objects.filter(enabled=True).count(), Run.objects.count(), LogEntry.objects.count()) == (
+        1,
+        0,
+        0,
+    )
+
+
+@pytest.mark.parametrize(("action", "state"), [("cancel", "pending"), ("rerun", "failed")])
+def test_every_verb_of_runs_asks_and_then_does_it(admin_client: Client, action: str, state: str) -> None:
+    job = make_job()
+    runs = [make_run(job, NOON.replace(hour=hour), state=state) for hour in (1, 2)]
+
+    page = _ask(admin_client, action, *runs)
+    assert LogEntry.objects.count() == 0
+    assert page.context["title"].endswith(": 2 runs")
+    told = messages(_confirm(admin_client, page))
+
+    assert LogEntry.objects.count() == 2
+    assert len(told) == 1
+    assert told[0].count("report at") == 2
+
+
+def test_the_page_names_what_it_is_about(admin_client: Client) -> None:
+    jobs = [make_job(f"job {number:02}", enabled=number > 0) for number in range(25)]
+
+    page = _ask(admin_client, "pause", *jobs)
+    text = page.content.decode()
+
+    assert page.context["title"] == "Pause: 24 jobs"
+    assert "job 20" in text
+    assert "job 21" not in text
+    assert "… and 4 more." in text
+    assert text.count(">enabled<") == 20
+    assert "handled at once" not in text
+
+
+def test_what_makes_no_sense_for_a_row_leaves_it_out(admin_client: Client) -> None:
+    paused, job = make_job("a", enabled=False), make_job("b")
+
+    page = _ask(admin_client, "pause", paused, job)
+
+    assert page.context["keys"] == [job.pk]
+    text = page.content.decode()
+    assert text.index("Left out:") < text.index(">a</a>") < text.index("It is paused already.")
+    assert "Left out:" not in _ask(admin_client, "pause", job).content.decode()
+
+
+def test_if_all_are_left_out_there_is_nothing_to_confirm(admin_client: Client) -> None:
+    ended = make_run(make_job(), state="failed")
+
+    page = _ask(admin_client, "cancel", ended)
+
+    text = page.content.decode()
+    assert "It has ended already." in text
+    assert 'type="submit" class="default"' not in text
+    assert 'name="reason"' not in text
+
+
+def test_it_is_done_with_what_was_typed(admin_client: Client) -> None:
+    jobs = [make_job("a"), make_job("b")]
+
+    response = _confirm(admin_client, _ask(admin_client, "pause", *jobs), reason="deploy", until="2h")
+
+    assert len(messages(response)) == 1
+    for job in Job.objects.all():
+        assert (job.enabled, job.pause_reason) == (False, "deploy (admin)")
+        assert job.paused_until is not None
+
+
+def test_what_makes_no_sense_is_asked_again(admin_client: Client) -> None:
+    page = _ask(admin_client, "pause", make_job("a"), make_job("b"), query="q=a")
+
+    again = _confirm(admin_client, page, reason="deploy", until="whenever")
+
+    assert again.status_code == 200
+    assert "whenever" in again.content.decode()
+    assert 'value="deploy"' in again.content.decode()
+    assert Job.objects.filter(enabled=True).count() == 2
+    assert _confirm(admin_client, again, until="").redirect_chain[-1][0].endswith("?q=a")
+    assert not Job.objects.get(name="a").enabled
+
+
+def test_refusals_are_told_beside_successes(admin_client: Client) -> None:
+    good = make_job("good", enabled=False)
+    over = make_job("over", schedule="@at 2020-01-01T00:00", enabled=False)
+
+    told = messages(_confirm(admin_client, _ask(admin_client, "resume", good, over)))
+
+    assert told[0] == "“good”: resumed"
+    assert told[1].startswith("“over”: ")
+
+
+def test_what_was_shown_is_what_is_done(admin_client: Client) -> None:
+    """The filter may find others when the answer comes; the answer is about the rows of the page."""
+    job = make_job()
+    failed = make_run(job, NOON, state="failed")
+    query = "state__exact=failed"
+    page = _ask(admin_client, "rerun", failed, query=query, select_across=1)
+    make_run(job, NOON.replace(hour=13), state="failed")
+    Run.objects.filter(pk=failed.pk).update(state="cancelled")  # the filter finds it no more
+
+    response = _confirm(admin_client, page)
+
+    assert [run.rerun_of_id for run in Run.objects.filter(trigger="rerun")] == [failed.pk]
+    assert response.redirect_chain[-1][0] == f"{list_url('run')}?{query}"
+
+
+def test_of_all_that_the_filters_find_the_first_are_handled(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_dcron.admin.verbs.MOST_AT_ONCE", 2)
+    jobs = [make_job(f"job {number}") for number in range(4)]
+    make_job("other")
+
+    page = _ask(admin_client, "pause", jobs[0], query="q=job", select_across=1)
+
+    assert "Chosen: 4. At most 2 are handled at once" in page.content.decode()
+    _confirm(admin_client, page)
+    assert [job.name for job in Job.objects.filter(enabled=False)] == ["job 0", "job 1"]
+
+
+def test_what_is_gone_meanwhile_is_said(admin_client: Client) -> None:
+    job = make_job()
+    page = _ask(admin_client, "pause", job)
+    job.delete()
+
+    assert messages(_confirm(admin_client, page)) == ["Nothing was done: what was chosen is no longer there."]
+
+
+def test_who_lost_the_permission_meanwhile_is_refused(staff_with: StaffWith) -> None:
+    client = staff_with("view_job", "pause_job")
+    page = _ask(client, "pause", make_job())
+    assert page.status_code == 200
+    user = User.objects.get()
+    user.user_permissions.remove(Permission.objects.get(codename="pause_job"))
+
+    _confirm(client, page)
+
+    assert Job.objects.get().enabled
+
+
+def test_a_forged_answer_is_refused(admin_user: Any, admin_client: Client) -> None:
+    page = _ask(admin_client, "pause", make_job())
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(admin_user)
+
+    assert client.post(page.context["path"], _carried(page)).status_code == 403
+    assert Job.objects.get().enabled
+
+
+def test_the_answer_leads_to_our_list_and_nowhere_else(admin_client: Client) -> None:
+    page = _ask(admin_client, "pause", make_job())
+
+    response = admin_client.post(list_url("job"), _carried(page) | {confirmation.FILTERS: "//evil.example/"})
+
+    assert response.headers["Location"] == f"{list_url('job')}?//evil.example/"
+
+
+def test_texts_are_escaped(admin_client: Client) -> None:
+    page = _ask(admin_client, "pause", make_job(), query="q=%3Cscript%3Ealert(1)")
+
+    assert "<script>alert" not in page.content.decode()
+
+
+def test_deleting_asks_as_django_does(admin_client: Client) -> None:
+    page = _ask(admin_client, "delete_selected", make_job())
+
+    assert "Are you sure" in page.content.decode()
+    assert Job.objects.count() == 1

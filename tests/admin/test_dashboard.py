@@ -1,0 +1,384 @@
+"""The dashboard: what it says, to whom, and what it costs."""
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils.html import strip_tags
+from pytest_django import DjangoAssertNumQueries
+
+from django_dcron import control
+from django_dcron.admin.dashboard import page
+from django_dcron.models import Attempt, Cursor, Job, Node
+from django_dcron.models.database import database_now
+from tests.admin.conftest import StaffWith, list_url, make_attempt, make_job
+from tests.factories import make_run
+
+EVIL = "<script>alert(1)</script>"
+EVERYTHING = ("view_dashboard", "view_job", "view_run", "view_attempt", "view_node")
+URL = "/admin/django_dcron/dashboard/"
+
+QUERIES = {"tiles": 16, "timeline": 5, "failures": 4, "cluster": 1, "load": 2}
+SESSION_AND_USER = 2
+
+pytestmark = pytest.mark.django_db
+
+
+def part_url(name: str, query: str = "") -> str:
+    return reverse("admin:django_dcron_dashboard_part", args=[name]) + query
+
+
+def make_node(name: str = "node-a", age: float = 0, **values: Any) -> Node:
+    seen = database_now("default") - timedelta(seconds=age)
+    known = {
+        "host": "web-1",
+        "pid": 7,
+        "release": "1",
+        "started_at": seen,
+        "heartbeat_at": seen,
+        "ticked_at": seen,
+    }
+    return Node.objects.create(
+        **{"id": name, "name": name, "shards": 64, "shard_count": 64, **known, **values}
+    )
+
+
+def text(response: Any) -> str:
+    return " ".join(strip_tags(response.content.decode()).split())
+
+
+@pytest.fixture
+def job() -> Job:
+    return make_job()
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_section_costs_few_queries(
+    admin_client: Client, job: Job, name: str, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    _with_a_bit_of_everything(job)
+    admin_client.get(part_url("load"))  # its answer is kept
+
+    with django_assert_num_queries(SESSION_AND_USER + QUERIES[name]):
+        assert admin_client.get(part_url(name)).status_code == 200
+
+
+def test_the_page_costs_as_much_as_its_sections(
+    admin_client: Client, job: Job, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    _with_a_bit_of_everything(job)
+    admin_client.get(URL)
+    whether_there_are_jobs = namespaces = 1
+
+    with django_assert_num_queries(
+        SESSION_AND_USER + whether_there_are_jobs + namespaces + sum(QUERIES.values())
+    ):
+        page = admin_client.get(URL)
+
+    for said in (
+        "Jobs",
+        "1 enabled, 0 paused",
+        "Success rate",
+        "50.0 %",
+        "Latest failures",
+        "Broken",
+        "Cluster",
+    ):
+        assert said in text(page)
+
+
+def _with_a_bit_of_everything(job: Job) -> None:
+    for state in ("succeeded", "failed", "missed", "skipped", "queued", "waiting"):
+        make_run(job, state)
+    failed = make_run(job, "failed")
+    make_attempt(failed, exception_class="app.Broken", message="m", outcome="failed")
+    make_run(job, "succeeded")
+    make_run(job, "running")
+    make_node()
+    make_node("node-b", age=3600)
+
+
+def test_each_tile_leads_to_what_it_counts(admin_client: Client, job: Job) -> None:
+    for state, number in {"running": 1, "failed": 2, "missed": 3, "skipped": 4, "succeeded": 5}.items():
+        for _ in range(number):
+            make_run(job, state)
+            make_run(job, state, due_at=database_now("default") - timedelta(days=3))
+    control.pause(make_job("paused"), "")
+    tiles = admin_client.get(part_url("tiles")).context["tiles"]
+
+    found = {
+        tile.label: (tile.value, admin_client.get(tile.url).context["cl"].result_count)
+        for tile in tiles
+        if tile.url
+    }
+
+    assert found["Jobs"] == ("2", 2)
+    assert found["Running now"] == ("2", 2)
+    assert found["Failed, 24 h"] == ("2", 2)
+    assert found["Missed, 24 h"] == ("3", 3)
+    assert found["Skipped, 24 h"] == ("4", 4)
+    assert found["Success rate, 24 h"][0] == "71.4 %"
+    assert "Jobs due in the next hour" not in found  # there is no list of just those
+
+
+def test_tiles_of_all_states_lead_to_a_list_that_an_index_orders(admin_client: Client, job: Job) -> None:
+    now = database_now("default")
+    make_run(job, "succeeded", scheduled_at=now - timedelta(hours=1), due_at=now)
+    make_run(job, "failed", scheduled_at=now - timedelta(hours=25), due_at=now)
+    tiles = {tile.label: tile for tile in admin_client.get(part_url("tiles")).context["tiles"]}
+
+    for label in ("Success rate, 24 h", "Lateness, p50 / p99"):
+        assert "due_at" not in tiles[label].url
+        with CaptureQueriesContext(connection) as asked:
+            listed = admin_client.get(tiles[label].url).context["cl"]
+        assert [run.state for run in listed.result_list] == ["succeeded"]
+        assert not any('"due_at" >=' in query["sql"] for query in asked)
+        assert listed.filter_params == {"when": ["24h"]}  # which the side bar shows
+
+
+def test_a_figure_that_was_not_counted_out_says_so(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_dcron.observability.figures.LIMIT", 2)
+    for _ in range(3):
+        make_run(job, "failed")
+
+    assert "Failed, 24 h more than 2" in text(admin_client.get(part_url("tiles")))
+
+
+def test_missed_occurrences_without_a_row_are_told_of(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(job, "missed", missed_before=1)
+    assert "Missed, 24 h 1 and 1 counted on a later run" in text(admin_client.get(part_url("tiles")))
+
+    monkeypatch.setattr("django_dcron.observability.figures.SAMPLE", 1)
+    make_run(job, "missed", missed_before=6)
+    assert "Missed, 24 h 2 and at least 6 counted on" in text(admin_client.get(part_url("tiles")))
+
+
+def test_jobs_out_of_scheduling_are_an_alarm(admin_client: Client, job: Job) -> None:
+    make_node()
+    assert "out of scheduling" not in text(admin_client.get(part_url("tiles")))
+
+    Cursor.objects.filter(pk=job.pk).update(problem="no such zone")
+    response = admin_client.get(part_url("tiles"))
+
+    assert "1 job is out of scheduling" in text(response)
+    listed = admin_client.get(response.context["alarms"][0].url)
+    assert [row.pk for row in listed.context["cl"].result_list] == [job.pk]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([], "Nothing is being scheduled, for no node is live. Start manage.py runcron."),
+        ([{"age": 3600}], "Nothing is being scheduled"),
+        ([{"degraded": True}], "lock's server is out of reach: node-a."),
+        ([{"skew": timedelta(seconds=-90)}], "Wall clock off by a second or more: node-a."),
+        ([{"ticked_at": None, "started_at_age": 3600}], "no tick goes through: node-a."),
+        ([{}, {"name": "b", "release": "2"}], "Live nodes run different releases: 1, 2."),
+        ([{"namespace": "shop"}], "No live node serves these namespaces: default."),
+        ([{}, {"name": "b", "namespace": "shop"}], "Some nodes serve all namespaces, others one of them"),
+        ([{"shard_count": 8}], "Processes differ in DCRON_SHARDS"),
+    ],
+)
+def test_what_is_wrong_with_the_cluster_stands_on_top(
+    admin_client: Client, job: Job, nodes: list[dict[str, Any]], said: str
+) -> None:
+    for values in nodes:
+        if started := values.get("started_at_age"):
+            started_at = database_now("default") - timedelta(seconds=started)
+            values = {"ticked_at": values["ticked_at"], "started_at": started_at}
+        make_node(**values)
+
+    response = admin_client.get(part_url("tiles"))
+
+    assert said in text(response).replace("&#x27;", "'")
+    assert [alarm.url for alarm in response.context["alarms"]] == [list_url("node")]
+
+
+def test_all_is_well_says_nothing(admin_client: Client, job: Job) -> None:
+    make_node()
+    make_node("crashed", age=3600)  # others have taken its shards
+
+    assert admin_client.get(part_url("tiles")).context["alarms"] == []
+
+
+def test_the_cluster_shows_who_leads_what(admin_client: Client, job: Job) -> None:
+    make_node("a", shards=48, agenda=1234)
+    make_node("b", shards=16, skew=timedelta(seconds=2), release="2")
+    make_node("dead", age=3600, shards=63)
+
+    response = admin_client.get(part_url("cluster"))
+
+    assert "2 nodes are live; 64 of 64 shards are led." in text(response)
+    assert [(row.node.name, row.share, row.is_live) for row in response.context["rows"]] == [
+        ("a", 75, True),
+        ("b", 25, True),
+        ("dead", 0, False),
+    ]
+    assert [row.has_other_release for row in response.context["rows"]] == [False, True, False]
+    assert "expired" in text(response)
+
+
+def test_namespaces_have_shards_of_their_own(admin_client: Client, job: Job) -> None:
+    make_node("a", namespace="default")
+    make_node("b", namespace="shop", shards=60)
+
+    assert "124 of 128 shards are led" in text(admin_client.get(part_url("cluster")))
+
+
+def test_without_a_node_the_cluster_says_how_to_start_one(admin_client: Client, job: Job) -> None:
+    assert "Start one: manage.py runcron" in text(admin_client.get(part_url("cluster")))
+
+
+def test_failures_are_shown_short_and_escaped(admin_client: Client, job: Job) -> None:
+    run = make_run(job, "failed", reason="in short")
+    make_attempt(run, exception_class="app.errors.Broken", message=f"{EVIL}{'x' * 300}\nsecond line")
+
+    page = admin_client.get(part_url("failures")).content.decode()
+
+    assert EVIL not in page
+    assert "&lt;script&gt;" in page
+    assert ">Broken<" in page
+    assert "second line" not in page
+    assert "x" * 200 not in page
+    assert reverse("admin:django_dcron_run_change", args=[run.pk]) in page
+
+
+def test_no_failure_is_said_to_be_none(admin_client: Client, job: Job) -> None:
+    make_run(job, "failed", due_at=database_now("default") - timedelta(days=2))
+
+    assert "None in 24 hours." in text(admin_client.get(part_url("failures")))
+
+
+def test_what_has_not_changed_is_not_sent(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = database_now("default")
+    monkeypatch.setattr("django_dcron.admin.dashboard.failures.database_now", lambda using: now)
+    first = admin_client.get(part_url("failures"))
+    again = first.context["source"]
+
+    assert admin_client.get(again).status_code == 204
+    make_run(job, "failed")
+    assert admin_client.get(again).status_code == 200
+
+
+def test_sections_are_told_of_the_query_and_of_nothing_else(admin_client: Client, job: Job) -> None:
+    html = admin_client.get(f"{URL}?namespace=shop&q=a%26b&other=1").content.decode()
+
+    assert f"{part_url('tiles')}?namespace=shop&amp;q={quote('a&b')}&amp;seen=" in html
+    assert "other=1" not in html
+
+
+@pytest.mark.parametrize("name", ["", "part/timeline/", "part/load/"])
+@pytest.mark.parametrize("parameter", ["namespace", "q"])
+@pytest.mark.parametrize("value", ["\0", "re\0port\0", "x" * 60_000])
+def test_no_query_is_too_strange_to_answer(
+    admin_client: Client, job: Job, name: str, parameter: str, value: str
+) -> None:
+    answer = admin_client.get(f"{URL}{name}", {parameter: value})
+
+    assert answer.status_code == 200
+    assert b"x" * 121 not in answer.content
+
+
+def test_before_there_is_a_job_it_says_what_to_do(admin_client: Client) -> None:
+    response = admin_client.get(URL)
+
+    assert "There is no job yet" in text(response)
+    assert "manage.py runcron" in text(response)
+    assert reverse("admin:django_dcron_job_add") in response.content.decode()
+    assert "Success rate" not in text(response)
+    assert "HX-Refresh" not in admin_client.get(part_url("first_steps")).headers
+
+    make_job()
+    assert admin_client.get(part_url("first_steps")).headers["HX-Refresh"] == "true"
+    assert "There is no job yet" not in text(admin_client.get(URL))
+
+
+def test_the_first_steps_know_of_nodes_and_of_rights(staff_with: StaffWith) -> None:
+    make_node()
+
+    shown = staff_with(*EVERYTHING, "add_job").get(URL)
+    assert "1 node is live already." in text(shown)
+    assert reverse("admin:django_dcron_job_add") in shown.content.decode()
+
+    shown = staff_with("view_dashboard", "view_job").get(URL)
+    assert "live already" not in text(shown)
+    assert reverse("admin:django_dcron_job_add") not in shown.content.decode()
+
+
+def test_strangers_and_staff_without_the_right_see_nothing(
+    client: Client, staff_with: StaffWith, job: Job
+) -> None:
+    without = staff_with("view_job", "view_run", "view_attempt", "view_node", "change_job")
+
+    for url in (URL, *map(part_url, page.SECTIONS)):
+        assert "/login/" in client.get(url)["Location"]
+        assert without.get(url).status_code == 403
+
+
+def test_each_section_needs_the_right_to_what_it_shows(staff_with: StaffWith, job: Job) -> None:
+    _with_a_bit_of_everything(job)
+    client = staff_with("view_dashboard")
+
+    seen = client.get(URL)
+
+    assert "You have no permission to view jobs or runs." in text(seen)
+    assert job.name not in text(seen)
+    assert "node-a" not in text(seen)
+    assert set(page.SECTIONS) == {*QUERIES, page.FIRST_STEPS}
+    for name, section in page.SECTIONS.items():
+        assert client.get(part_url(name)).status_code == (403 if section.shows else 200)
+
+
+def test_tiles_and_alarms_are_of_what_one_may_view(staff_with: StaffWith, job: Job) -> None:
+    Cursor.objects.filter(pk=job.pk).update(problem="no such zone")
+
+    def shown(*rights: str) -> tuple[int, int]:
+        context = staff_with("view_dashboard", *rights).get(part_url("tiles")).context
+        return len(context["tiles"]), len(context["alarms"])
+
+    assert shown("view_job") == (2, 1)
+    assert shown("view_run") == (6, 0)
+    assert shown("view_node") == (0, 1)
+    assert shown("view_job", "view_run", "view_node") == (8, 2)
+
+
+def test_failures_say_less_to_whom_attempts_are_hidden(staff_with: StaffWith, job: Job) -> None:
+    run = make_run(job, "failed", reason="in short")
+    make_attempt(run, exception_class="Broken", message="secret")
+
+    seen = text(staff_with("view_dashboard", "view_run").get(part_url("failures")))
+    assert "in short" in seen
+    assert "secret" not in seen
+    assert "secret" in text(staff_with(*EVERYTHING).get(part_url("failures")))
+
+
+@pytest.mark.parametrize("path", ["add/", "1/", "1/change/", "1/delete/", "1/history/", "part/nonsense/"])
+def test_there_is_nothing_else(admin_client: Client, job: Job, path: str) -> None:
+    assert admin_client.get(f"{URL}{path}").status_code == 404
+
+
+def test_it_is_in_the_list_of_apps_of_whoever_may_view_it(staff_with: StaffWith, job: Job) -> None:
+    may, may_not = staff_with(*EVERYTHING), staff_with("view_job")
+
+    for url in (reverse("admin:index"), reverse("admin:app_list", args=["django_dcron"])):
+        assert f'<a href="{URL}">Dashboard' in may.get(url).content.decode()
+        assert URL not in may_not.get(url).content.decode()
+
+
+def test_it_looks_at_no_long_text(admin_client: Client, job: Job) -> None:
+    run = make_run(job, "failed")
+    make_attempt(run, message="m" * 60_000, log="l", traceback="t")
+
+    assert len(admin_client.get(part_url("failures")).content) < 5_000
+    assert Attempt.objects.get().message == "m" * 60_000

@@ -1,0 +1,399 @@
+"""The dashboard's timeline and heat map: what is drawn where, what it says, and to whom."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
+from django.utils import translation
+from django.utils.html import strip_tags
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.admin.dashboard import filter as choice
+from django_dcron.admin.dashboard import load, timeline
+from django_dcron.models import Cursor, Job, Run
+from django_dcron.observability.timeline import LANES
+from tests.admin.conftest import StaffWith, make_job, run_url
+
+pytestmark = pytest.mark.django_db
+
+PAGE = "/admin/django_dcron/dashboard/"
+EVIL = "<script>alert(1)</script>"
+NOON = datetime(2026, 3, 2, 12, 0, 7, tzinfo=UTC)  # a Monday
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "database_now", lambda using: NOON)
+    monkeypatch.setattr(load, "database_now", lambda using: NOON)
+
+
+def run_of(job: Job, at: datetime, state: str = "succeeded", **values: Any) -> Run:
+    """One that started 250 ms late and took a minute and a half, unless told otherwise."""
+    times: dict[str, Any] = {"due_at": at, "claimed_at": at}
+    if state in ("succeeded", "failed", "running"):
+        times["started_at"] = at + timedelta(milliseconds=250)
+    if state in ("succeeded", "failed"):
+        times["finished_at"] = times["started_at"] + 90 * SECOND
+    return Run.objects.create(job=job, scheduled_at=at, state=state, **times | values)
+
+
+def drawn(**query: str) -> timeline.Picture:
+    found: timeline.Picture = timeline.context(_request(**query), admin.site)["timeline"]
+    return found
+
+
+def heat(**query: str) -> load.Picture:
+    found: load.Picture = load.context(_request(**query), admin.site)["load"]
+    return found
+
+
+def _request(**query: str) -> Any:
+    request = RequestFactory().get(PAGE, query)
+    request.user = User(username="boss", is_superuser=True, is_staff=True, is_active=True)
+    return request
+
+
+def part(client: Client, name: str, query: str = "") -> str:
+    answer = client.get(f"{PAGE}part/{name}/{query}")
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def text(html: str) -> str:
+    return " ".join(strip_tags(html).split())
+
+
+# --- the timeline -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_a_bar_from_start_to_end() -> None:
+    job = make_job()
+    run = run_of(job, NOON - 30 * MINUTE - 7 * SECOND, "failed")
+    (row,) = drawn().rows
+    (bar,) = row.bars
+    assert (bar.x, bar.width) == (pytest.approx(25, abs=0.02), pytest.approx(1.25, abs=0.02))
+    assert (bar.state, bar.url) == ("failed", run_url(run))
+    assert bar.title == "report: failed, scheduled 11:30:00, 250 ms late, took 1m 30s".replace(
+        "11:30", "2026-03-02 11:30"
+    )
+    assert row.y < bar.y < bar.y + bar.height < row.y + timeline.LANE
+
+
+def test_what_runs_reaches_to_now_and_what_began_before_is_cut() -> None:
+    job = make_job()
+    run_of(job, NOON - 5 * HOUR, "running")
+    (row,) = drawn().rows
+    (bar,) = row.bars
+    assert (bar.x, bar.width) == (0, 50)
+    assert "running since" in bar.title
+
+
+def test_what_did_not_start_is_a_mark_at_its_time() -> None:
+    job = make_job()
+    for number, state in enumerate(("missed", "skipped", "cancelled", "queued")):
+        run_of(
+            job, NOON - 7 * SECOND - (number + 1) * 12 * MINUTE, state, missed_before=3 * (state == "missed")
+        )
+    (row,) = drawn().rows
+    assert row.bars == ()
+    assert [(mark.x, mark.state) for mark in row.marks] == [
+        (10, "queued"),
+        (20, "cancelled"),
+        (30, "skipped"),
+        (40, "missed"),
+    ]
+    assert row.marks[-1].title.endswith("It also stands for 3 occurrences that were missed.")
+
+
+def test_the_shortest_run_is_seen_and_nothing_leaves_the_picture() -> None:
+    job = make_job(schedule="* * * * * *")
+    for at in (NOON - 7 * SECOND, NOON - HOUR, NOON - 30 * MINUTE):
+        run_of(job, at, finished_at=at + 251 * SECOND / 1000)
+    (row,) = drawn().rows
+    assert len(row.bars) == 3
+    for shape in (*row.bars, *row.ticks):
+        assert shape.width >= timeline.LEAST_WIDTH
+        assert shape.x >= 0
+        assert shape.x + shape.width <= 100
+
+
+def test_runs_of_one_minute_are_one_above_the_other() -> None:
+    job = make_job()
+    first = datetime(2026, 3, 2, 11, 40, tzinfo=UTC)
+    for second in range(1, 59):
+        run_of(job, first + second * SECOND, finished_at=first + (second + 1) * SECOND)
+    run_of(job, first, "failed", finished_at=first + SECOND)
+    (row,) = drawn().rows
+    failed, succeeded = row.bars
+    assert (failed.state, succeeded.state) == ("failed", "succeeded")
+    assert (failed.x, failed.width) == (succeeded.x, succeeded.width)
+    assert failed.y + failed.height == succeeded.y
+    assert failed.height + succeeded.height == pytest.approx(timeline.BAR, abs=0.2)
+    assert failed.height >= 3
+    assert "58 runs succeeded" in succeeded.title
+
+
+def test_a_bar_of_many_runs_leads_to_the_list_of_them(admin_client: Client) -> None:
+    job, other = make_job(), make_job("other")
+    first = datetime(2026, 3, 2, 11, 40, tzinfo=UTC)
+    for second in range(3):
+        run_of(job, first + second * SECOND)
+        run_of(other, first + second * SECOND)
+    run_of(job, first + 61 * SECOND)
+    row = next(row for row in drawn().rows if row.name == "report")
+    found = admin_client.get(row.bars[0].url).context["cl"].result_list
+    assert {run.scheduled_at for run in found} == {first + second * SECOND for second in range(3)}
+    assert {run.job for run in found} == {job}
+
+
+def test_occurrences_to_come_are_ticks_and_a_band() -> None:
+    for name, schedule in (
+        ("a", "0,15,30 13 * * *"),
+        ("b", "* * * * * *"),
+        ("c", "0 3 * * *"),
+        ("d", "@hourly"),
+    ):
+        Cursor.objects.filter(pk=make_job(name, schedule=schedule).pk).update(next_at=NOON)
+    control.pause(make_job("e"))
+    a, b, c, d, e = drawn().rows
+    assert [tick.x for tick in a.ticks] == [100]
+    (band,) = b.ticks
+    assert band.x == 50.11  # a second from now, which is seven after the axis's
+    assert band.width == pytest.approx(50, abs=0.5)
+    assert [tick.title for tick in d.ticks] == ["d: due 2026-03-02 13:00:00"]
+    assert (c.ticks, c.note, e.note) == ((), "next 2026-03-03 03:00", "paused")
+
+
+def test_the_grid_and_now_are_in_the_time_of_the_site(settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    make_job()
+    picture = drawn()
+    assert [line.label for line in picture.lines] == [
+        *("16:30", "16:45", "17:00", "17:15", "17:30", "17:45", "18:00", "18:15", "18:30")
+    ]
+    assert (picture.now.x, picture.now.label[-8:], picture.zone) == (50, "17:30:00", "Asia/Kolkata")
+
+
+def test_nothing_changes_while_nothing_happens(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_of(make_job(), NOON - HOUR / 2, "running")
+    first = part(admin_client, "timeline")
+    monkeypatch.setattr(timeline, "database_now", lambda using: NOON + 7 * SECOND)
+    assert part(admin_client, "timeline") == first
+    monkeypatch.setattr(timeline, "database_now", lambda using: NOON + 8 * SECOND)
+    assert part(admin_client, "timeline") != first
+
+
+@pytest.mark.parametrize("state", ["running", "succeeded", "queued"])
+def test_what_has_just_happened_is_drawn(state: str) -> None:
+    """The axis is as of a multiple of a pace: what happened since is at its right end."""
+    run = run_of(make_job(), NOON, state, **{"finished_at": NOON + SECOND} if state == "succeeded" else {})
+    (row,) = drawn().rows
+    (shape,) = row.bars or row.marks
+    assert shape.url == run_url(run)
+    assert 50 <= shape.x <= 50.2
+    assert 0 <= shape.width <= timeline.LEAST_WIDTH
+
+
+def test_of_many_jobs_it_says_how_many_and_how_to_find_others(admin_client: Client) -> None:
+    for number in range(LANES + 1):
+        make_job(f"job-{number}")
+    assert f"{LANES} of {LANES + 1} jobs" in text(part(admin_client, "timeline"))
+    assert "1 job: the hour" in text(part(admin_client, "timeline", "?q=b-30"))
+    assert "No job of that namespace and name" in text(part(admin_client, "timeline", "?namespace=none"))
+
+
+def test_who_may_see_what(staff_with: StaffWith) -> None:
+    run_of(make_job(), NOON - HOUR / 2, "failed")
+    everything = part(staff_with("view_dashboard", "view_job", "view_run"), "timeline")
+    assert 'class="dcron-fill dcron-failed" x=' in everything
+    assert "failed: 1" in text(everything)
+    only_jobs = part(staff_with("view_dashboard", "view_job"), "timeline")
+    assert "report" in text(only_jobs)
+    assert "failed" not in only_jobs
+    request = _request()
+    request.user = User.objects.create_user("nobody", is_staff=True)
+    assert timeline.context(request, admin.site) == {"timeline": None}
+    assert load.context(request, admin.site) == {"load": None}
+    assert choice.context(request, admin.site) == {"filter": None}
+
+
+def test_it_costs_few_queries(admin_client: Client) -> None:
+    for number in range(LANES + 5):
+        run_of(make_job(f"job-{number}"), NOON - HOUR / 2)
+    with CaptureQueriesContext(connection) as asked:
+        drawn()
+    assert len(asked) <= 10
+
+
+# --- the heat map -----------------------------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_the_cells(settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    make_job(schedule="*/10 3 * * TUE", timezone="Europe/Berlin")
+    make_job("b", schedule="0 4 * * *", timezone="Europe/Berlin")
+    picture = heat()
+    assert [day.label for day in picture.days][:2] == ["Mon 2 Mar", "Tue 3 Mar"]
+    tuesday = picture.days[1].cells
+    assert [cell.number for cell in tuesday if cell][2:6] == [0, 6, 1, 0]
+    assert tuesday[3]
+    assert tuesday[3].title == "Tue 03:00: 6 occurrences"
+    assert [(cell.opacity > 0) for cell in tuesday if cell][2:6] == [False, True, True, False]
+    assert (picture.least, picture.greatest, picture.swatches[-1]) == ("1", "6", 1.0)
+    assert [cell.title for day in picture.days for cell in day.cells if cell and cell.is_now] == [
+        "Mon 13:00: 0 occurrences"
+    ]
+    assert picture.busiest == (
+        "13 occurrences. The busiest hour is Tuesday 03:00 with 6; the average hour has 0."
+    )
+
+
+def test_the_same_in_every_hour_and_nothing_at_all() -> None:
+    assert heat().busiest == "Nothing is planned."
+    assert {cell.opacity for day in heat().days for cell in day.cells if cell} == {0}
+    make_job(schedule="* * * * * *")
+    assert heat().busiest == "604,800 occurrences, 3,600 in every hour."
+    assert len(heat().swatches) == 1
+
+
+def test_what_differs_little_looks_much_the_same() -> None:
+    make_job(schedule="* * * * *")
+    make_job("b", schedule="0 2 * * *")
+    picture = heat()
+    shades = {cell.number: cell.opacity for day in picture.days for cell in day.cells if cell}
+    assert shades[61] == 1
+    assert shades[60] > 0.9
+    assert (picture.least, picture.greatest) == ("30", "61")
+
+
+@pytest.mark.parametrize(("today", "missing", "twice"), [("2026-03-24", 1, 0), ("2026-10-20", 0, 1)])
+def test_days_on_which_the_clocks_change(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, today: str, missing: int, twice: int
+) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    monkeypatch.setattr(load, "database_now", lambda using: datetime.fromisoformat(f"{today}T12:00+00:00"))
+    make_job(schedule="30 * * * *")
+    cells = [cell for day in heat().days for cell in day.cells]
+    assert len(cells) == 168
+    assert cells.count(None) == missing
+    assert [cell.number for cell in cells if cell].count(2) == twice
+    assert all(0 < cell.opacity <= 1 for cell in cells if cell)
+
+
+@pytest.mark.parametrize(
+    ("schedules", "said"),
+    [
+        (["0 * * * *"] * 12, "12 jobs start at minute 0 of every hour."),
+        (["0 * * * *"] * 12 + ["0 3 * * *"] * 2, "12 to 14 jobs start at minute 0 of every hour."),
+        (["30 3 * * *"] * 12, "12 jobs start at 03:30 every day."),
+        (["0 9 * * MON,FRI"] * 12, "12 jobs start at 09:00 on Monday, Friday."),
+        (["0 8,9 * * *"] * 12, "12 jobs start at minute 0 of 14 hours of these days."),
+        (
+            ["0 8,9 * * *"] * 12 + ["0 9 * * SUN"],
+            "12 to 13 jobs start at minute 0 of 14 hours of these days, the most on Sunday 09:00.",
+        ),
+    ],
+)
+def test_advice_says_when(schedules: list[str], said: str) -> None:
+    for number, schedule in enumerate(schedules):
+        make_job(f"job-{number}", schedule=schedule)
+    (advice,) = heat().advice
+    assert advice.text == said
+    assert re.fullmatch(
+        r"With <code>H</code> for the minute they would spread: at most [1-4] a minute.", advice.remedy
+    )
+
+
+def test_advice_leads_to_the_jobs(admin_client: Client) -> None:
+    for number in range(12):
+        make_job(f"job-{number}", schedule="*/15 * * * *" if number else "0 * * * *")
+    make_job("another", schedule="*/15 * * * * *")
+    control.pause(make_job("paused", schedule="*/15 * * * *"))
+    html = part(admin_client, "load")
+    assert "With H/15, H for the minute" in text(html)
+    (advice,) = heat().advice
+    assert [words for _, words in advice.links] == ["11 jobs: */15 * * * *", "1 job: 0 * * * *"]
+    for (url, _), number in zip(advice.links, (11, 1), strict=True):
+        assert admin_client.get(url).context["cl"].result_count == number
+
+
+def test_advice_leads_to_just_those_that_were_counted(admin_client: Client) -> None:
+    """Others may have the same text: in another namespace, under another name, in another zone, or out of scheduling."""
+    for number in range(12):
+        for namespace, zone in (("shop", "Asia/Tokyo"), ("shop", "Europe/Berlin"), ("other", "Asia/Tokyo")):
+            values: dict[str, Any] = {"namespace": namespace, "timezone": zone, "schedule": "0 3 * * *"}
+            make_job(f"daily-{zone[:4]}{number}", **values)
+        prefixed = "CRON_TZ=Asia/Tokyo 30 5 * * *"
+        make_job(f"daily-prefix{number}", namespace="shop", timezone="UTC", schedule=prefixed)
+        make_job(f"report-{number}", namespace="shop", timezone="Asia/Tokyo", schedule="0 3 * * *")
+    broken = make_job("daily-broken", namespace="shop", timezone="Asia/Tokyo", schedule="0 3 * * *")
+    Cursor.objects.filter(pk=broken.pk).update(problem="vanished")
+
+    links = [link for advice in heat(namespace="shop", q="daily").advice for link in advice.links]
+
+    assert sorted(words for _, words in links) == [
+        "12 jobs: 0 3 * * * (Asia/Tokyo)",
+        "12 jobs: 0 3 * * * (Europe/Berlin)",
+        "12 jobs: CRON_TZ=Asia/Tokyo 30 5 * * *",
+    ]
+    for url, _ in links:
+        assert admin_client.get(url).context["cl"].result_count == 12
+
+
+def test_no_advice_where_there_is_none(admin_client: Client) -> None:
+    for number in range(12):
+        make_job(f"job-{number}", schedule="H * * * *")
+    assert "dcron-advice" not in part(admin_client, "load")
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def test_figures_for_those_who_cannot_see(admin_client: Client) -> None:
+    run_of(make_job(schedule="0 13 * * *"), NOON - HOUR / 2)
+    Cursor.objects.update(next_at=NOON + HOUR)
+    lanes, cells = part(admin_client, "timeline"), part(admin_client, "load")
+    for html in (lanes, cells):
+        assert html.count("<table") == 1
+        assert '<div class="visually-hidden">\n    <table>' in html
+    assert re.search(r'<th scope="row">report</th>\s*<td>succeeded: 1</td>\s*<td><time', lanes)
+    assert len(re.findall("<td>", cells)) == 168
+
+
+@pytest.mark.parametrize("name", ["timeline", "load"])
+def test_names_are_text_and_numbers_are_numbers(admin_client: Client, settings: Settings, name: str) -> None:
+    settings.USE_THOUSAND_SEPARATOR = True
+    job = make_job(schedule="*/7 * * * *")
+    Job.objects.filter(pk=job.pk).update(name=EVIL)
+    Cursor.objects.filter(pk=job.pk).update(next_at=NOON + MINUTE)
+    run_of(job, NOON - 5 * MINUTE - 3 * SECOND)
+    run_of(job, NOON - 9 * MINUTE, "missed")
+    with translation.override("de"):
+        settings.LANGUAGE_CODE = "de"
+        html = part(admin_client, name)
+    assert EVIL not in html
+    assert " style=" not in html
+    geometry = re.findall(r' (?:x|y|x1|x2|y1|y2|cx|cy|r|width|height|fill-opacity)="([^"]*)"', html)
+    assert len(geometry) > 50
+    assert all(re.fullmatch(r"\d+(\.\d+)?%?", value) for value in geometry)
+
+
+def test_the_filter_keeps_what_was_chosen(admin_client: Client) -> None:
+    make_job("orders", namespace="shop")
+    make_job("report")
+    page = admin_client.get(f"{PAGE}?namespace=shop&q=%22ord").content.decode()
+    assert "<option selected>shop</option>" in page
+    assert 'value="&quot;ord"' in page
+    assert page.count("namespace=shop&amp;q=%22ord") == page.count("hx-get=")
+    shown = part(admin_client, "timeline", "?namespace=shop")
+    assert "orders" in shown
+    assert "report" not in shown
+    assert sum(cell.number for day in heat(q="REP").days for cell in day.cells if cell) == 7

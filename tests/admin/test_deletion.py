@@ -1,0 +1,99 @@
+"""Deleting a job with a history: summarised and deleted in batches."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib import admin
+from django.test import Client
+from django.urls import reverse
+
+from django_dcron import definition
+from django_dcron.admin.lists import bounded
+from django_dcron.models import Attempt, Cursor, Job, Run
+from tests.admin.conftest import NOON, StaffWith, list_url, make_attempt, make_job, make_run, messages
+
+
+@pytest.fixture
+def job(db: None) -> Job:
+    job = make_job()
+    first = make_run(job, state="failed")
+    make_attempt(first, outcome="failed")
+    make_run(job, NOON + timedelta(days=1), state="succeeded", rerun_of=first)
+    make_run(make_job("other"))
+    return job
+
+
+def _delete_url(job: Job) -> str:
+    return reverse("admin:django_dcron_job_delete", args=[job.pk])
+
+
+def test_the_confirmation_counts_instead_of_listing(admin_client: Client, job: Job) -> None:
+    page = admin_client.get(_delete_url(job)).content.decode()
+
+    assert "Runs: 2" in page
+    assert str(Run.objects.filter(job=job)[0].pk) not in page
+
+
+def test_a_huge_history_is_not_counted_to_its_end(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded.in_words, "__defaults__", (1,))
+
+    assert "Runs: more than 1" in admin_client.get(_delete_url(job)).content.decode()
+
+
+def test_the_whole_history_goes_and_no_other(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definition, "DELETED_AT_ONCE", 1)
+
+    admin_client.post(_delete_url(job), {"post": "yes"})
+
+    assert [left.name for left in Job.objects.all()] == ["other"]
+    assert Run.objects.count() == Cursor.objects.count() == 1
+    assert not Attempt.objects.exists()
+
+
+def test_many_at_once(admin_client: Client, job: Job) -> None:
+    chosen = {"action": "delete_selected", "_selected_action": list(Job.objects.values_list("pk", flat=True))}
+
+    assert "Runs: 3" in admin_client.post(list_url("job"), chosen).content.decode()
+    admin_client.post(list_url("job"), {**chosen, "post": "yes"})
+    assert not Job.objects.exists()
+
+
+def test_more_than_a_form_can_carry_are_not_deleted_at_once(admin_client: Client) -> None:
+    fields = {"target": "t", "schedule": "0 0 1 1 *", "version": 1}
+    Job.objects.bulk_create(Job(name=f"job {number:04}", **fields) for number in range(1_100))
+    chosen = {
+        "action": "delete_selected",
+        "select_across": "1",
+        "_selected_action": [Job.objects.latest("pk").pk],
+    }
+
+    page = admin_client.post(list_url("job"), chosen)
+    keys = re.findall(r'name="_selected_action" value="(\d+)"', page.content.decode())
+    answer = admin_client.post(
+        list_url("job"), chosen | {"select_across": "0", "_selected_action": keys, "post": "yes"}
+    )
+
+    assert messages(page) == ["Chosen: 1100. At most 500 are handled at once: these are the first."]
+    assert (len(keys), answer.status_code) == (500, 302)
+    assert list(Job.objects.order_by("name").values_list("name", flat=True)) == [
+        f"job {number:04}" for number in range(500, 1_100)
+    ]
+
+
+def test_where_jobs_are_not_deleted_by_the_list_they_are_not(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(admin.site._actions, "delete_selected")
+
+    assert 'value="delete_selected"' not in admin_client.get(list_url("job")).content.decode()
+
+
+def test_the_right_to_delete_jobs_is_enough_and_needed(staff_with: StaffWith, job: Job) -> None:
+    assert staff_with("view_job", "change_job").post(_delete_url(job), {"post": "yes"}).status_code == 403
+    assert staff_with("view_job", "delete_job").post(_delete_url(job), {"post": "yes"}).status_code == 302
+    assert not Job.objects.filter(pk=job.pk).exists()

@@ -1,0 +1,74 @@
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from django_dcron.admin.display import span
+from django_dcron.admin.durations import DurationInput, read_duration
+from django_dcron.domain.durations import write_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90s", timedelta(seconds=90)),
+        ("5m", timedelta(minutes=5)),
+        ("1h30m", timedelta(hours=1, minutes=30)),
+        ("1H 30M", timedelta(hours=1, minutes=30)),
+        ("2d", timedelta(days=2)),
+        ("1.5s", timedelta(seconds=1.5)),
+        ("0s", timedelta()),
+        ("45", timedelta(seconds=45)),
+        ("00:05:00", timedelta(minutes=5)),
+        ("1 02:00:00", timedelta(days=1, hours=2)),
+    ],
+)
+def test_what_people_write_is_read(text: str, expected: timedelta) -> None:
+    assert DurationInput().clean(text) == expected
+
+
+@pytest.mark.parametrize("text", ["soon", "5x", "1h-3m", "m5", "999999999999d", "5m 1h", "٣x"])
+def test_nonsense_is_named_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DurationInput().clean(text)
+    assert caught.value.messages == [f"“{text}” is not a duration. Allowed: 90s, 5m, 1h30m, 2d or HH:MM:SS."]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (timedelta(), "0s"),
+        (timedelta(seconds=60), "1m"),
+        (timedelta(seconds=3600), "1h"),
+        (timedelta(days=1, seconds=61), "1d1m1s"),
+        (timedelta(microseconds=500_000), "0.5s"),
+        (timedelta(seconds=61, microseconds=1), "1m1.000001s"),
+        (timedelta(seconds=-5), "-5.0"),
+    ],
+)
+def test_what_is_written_reads_the_same(value: timedelta, text: str) -> None:
+    assert write_duration(value) == text
+    assert read_duration(text) == value
+
+
+def test_an_empty_optional_duration_is_none() -> None:
+    assert DurationInput(required=False).clean("") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (timedelta(), "0 ms"),
+        (timedelta(milliseconds=12), "12 ms"),
+        (timedelta(seconds=3.42), "3.4 s"),
+        (timedelta(seconds=59.98), "1m 00s"),
+        (timedelta(milliseconds=999.7), "1.0 s"),
+        (timedelta(seconds=123), "2m 03s"),
+        (timedelta(hours=1, minutes=2), "1h 02m"),
+        (timedelta(days=3, hours=4), "3d 4h"),
+        (timedelta(seconds=-4), "-4.0 s"),
+    ],
+)
+def test_a_span_is_short(value: timedelta | None, text: str) -> None:
+    assert span(value) == text

@@ -1,0 +1,285 @@
+"""Runs, attempts and nodes: read-only, escaped, bounded."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils.html import strip_tags
+from django.utils.timezone import now
+
+from django_dcron.admin import RunAdmin
+from django_dcron.admin.lists import bounded
+from django_dcron.models import Attempt, Job, Node, Run
+from tests.admin.conftest import NOON, StaffWith, list_url, make_attempt, make_job, make_run, run_url
+
+EVIL = "<script>alert(1)</script>"
+TAMED = "&lt;script&gt;alert(1)&lt;/script&gt;"
+
+
+def _attempt_url(attempt: Attempt) -> str:
+    return reverse("admin:django_dcron_attempt_change", args=[attempt.pk])
+
+
+@pytest.fixture
+def job(db: None) -> Job:
+    return make_job()
+
+
+@pytest.fixture
+def failed(job: Job) -> Run:
+    started = NOON + timedelta(milliseconds=250)
+    return make_run(
+        job,
+        state="failed",
+        attempt=2,
+        queued_at=NOON,
+        started_at=started,
+        finished_at=started + timedelta(seconds=90),
+        reason=f"ValueError: {EVIL}",
+    )
+
+
+def test_the_run_list_says_what_became_of_each(admin_client: Client, failed: Run) -> None:
+    page = admin_client.get(list_url("run")).content.decode()
+
+    for said in ("2026-03-01 12:00:00", "report", "failed", "2 of 2", "250 ms", "1m 30s", "12:01:30", TAMED):
+        assert said in page
+
+
+def test_the_latest_occurrence_comes_first_whenever_it_was_claimed(admin_client: Client, job: Job) -> None:
+    later = make_run(job, NOON + timedelta(hours=1))
+    earlier = make_run(make_job("claimed last"), NOON)
+
+    assert list(admin_client.get(list_url("run")).context["cl"].result_list) == [later, earlier]
+
+
+@pytest.mark.sqlite
+@pytest.mark.django_db
+def test_an_index_gives_the_order_of_the_run_list() -> None:
+    assert "dcron_run_latest" in Run.objects.order_by(*RunAdmin.ordering)[:50].explain()
+    assert "TEMP B-TREE" not in Run.objects.order_by(*RunAdmin.ordering)[:50].explain()
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("state__exact=failed", 1),
+        ("state__exact=running", 0),
+        ("trigger__exact=schedule", 1),
+        ("q=report", 1),
+        ("q=other", 0),
+        ("scheduled_at__gte=2026-03-01+00:00:00%2B00:00&scheduled_at__lt=2026-03-02+00:00:00%2B00:00", 1),
+    ],
+)
+def test_run_filters(admin_client: Client, failed: Run, query: str, found: int) -> None:
+    assert admin_client.get(f"{list_url('run')}?{query}").context["cl"].result_count == found
+
+
+def test_a_run_is_found_by_its_id_alone(admin_client: Client, failed: Run, job: Job) -> None:
+    make_run(job, NOON + timedelta(days=1))
+
+    def found(term: object) -> list[Run]:
+        return list(admin_client.get(f"{list_url('run')}?q={term}").context["cl"].result_list)
+
+    assert found(failed.pk) == [failed]
+    assert found(uuid4()) == []
+
+
+def test_a_search_for_many_jobs_finds_their_runs(
+    admin_client: Client, failed: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_dcron.admin.lists.filters.JOBS_SEARCHED", 1)
+    make_run(make_job("report 2", namespace="shop"))
+
+    assert admin_client.get(f"{list_url('run')}?q=report").context["cl"].result_count == 2
+    assert admin_client.get(f"{list_url('run')}?q=shop+report").context["cl"].result_count == 1
+
+
+def test_runs_of_a_job(admin_client: Client, failed: Run) -> None:
+    other = make_job("other")
+    make_run(other)
+
+    response = admin_client.get(f"{list_url('run')}?job__id__exact={other.pk}")
+
+    assert [run.job for run in response.context["cl"].result_list] == [other]
+
+
+def test_a_job_beyond_the_listed_ones_is_still_named_in_the_filter(
+    admin_client: Client, failed: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_dcron.admin.lists.filters.CHOICES_LISTED", 1)
+    last = make_job("zzz")
+    make_run(last)
+
+    assert ">zzz</a>" in admin_client.get(f"{list_url('run')}?job__id__exact={last.pk}").content.decode()
+
+
+@pytest.mark.parametrize("model", ["run", "attempt"])
+def test_counting_stops_at_the_limit(
+    admin_client: Client, job: Job, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded, "LIMIT", 3)
+    monkeypatch.setattr(bounded.count_up_to, "__defaults__", (3,))
+    for day in range(5):
+        make_attempt(make_run(job, NOON + timedelta(days=day)))
+
+    with CaptureQueriesContext(connection) as queries:
+        response = admin_client.get(list_url(model))
+
+    assert "There are more than these 3" in response.content.decode()
+    counts = [query["sql"] for query in queries if "COUNT(" in query["sql"]]
+    assert counts
+    assert all("LIMIT 4" in sql for sql in counts)
+
+
+@pytest.mark.parametrize("model", ["run", "attempt"])
+def test_lists_need_a_constant_number_of_queries(admin_client: Client, job: Job, model: str) -> None:
+    make_attempt(make_run(job))
+    admin_client.get(list_url(model))
+    with CaptureQueriesContext(connection) as one:
+        admin_client.get(list_url(model))
+    for day in range(1, 40):
+        make_attempt(make_run(job, NOON + timedelta(days=day)))
+    with CaptureQueriesContext(connection) as many:
+        admin_client.get(list_url(model))
+    assert len(many) == len(one)
+    assert not any('"log"' in query["sql"] for query in many)
+
+
+def test_the_run_page_has_everything(admin_client: Client, failed: Run) -> None:
+    make_attempt(failed, 1, outcome="lost", late_outcome="succeeded")
+    make_attempt(
+        failed,
+        2,
+        outcome="failed",
+        exception_class="ValueError",
+        message=f"bad {EVIL}",
+        traceback=f"Traceback {EVIL}",
+        log=f"log {EVIL}",
+        result=f'"{EVIL}"',
+        progress_done=3,
+        progress_total=4,
+        progress_note=EVIL,
+    )
+
+    page = admin_client.get(run_url(failed)).content.decode()
+
+    assert EVIL not in page
+    for said in ("bad", "Traceback", "log", "&quot;"):
+        assert f"{said} {TAMED}" in page or f"{said}{TAMED}" in page
+    for said in ("lost", "Reported too late", "3 of 4 (75 %)", "ValueError", "celery@web-1", "250 ms"):
+        assert said in page
+    assert page.index('id="dcron-latest"') < page.index('id="dcron-earlier"')
+
+
+def test_the_run_page_tells_one_duration(admin_client: Client, failed: Run) -> None:
+    """The run's row and its attempt's are written a moment apart."""
+    started = NOON + timedelta(milliseconds=248)
+    finished = started + timedelta(milliseconds=77)
+    failed.started_at, failed.finished_at = NOON + timedelta(milliseconds=250), NOON + timedelta(seconds=2)
+    failed.save()
+    make_attempt(failed, 2, outcome="failed", started_at=started, finished_at=finished)
+
+    page = admin_client.get(run_url(failed)).content.decode()
+
+    for said in ("<dd>77 ms</dd>", "failed · 77 ms", ">12:00:00.248<", ">12:00:00.325<"):
+        assert said in page
+    assert ">12:00:00.250<" not in page
+    assert "1.8 s" not in page
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        ({"progress_done": 2, "progress_note": "step 2"}, "Progress 2 step 2"),
+        (
+            {"progress_done": 2, "progress_total": 5, "progress_note": "step 2"},
+            "Progress 2 of 5 (40 %) step 2",
+        ),
+        ({"progress_note": "step 2"}, "Progress step 2"),
+        ({"progress_done": 0}, "Progress 0"),
+    ],
+)
+def test_progress_is_called_so(
+    admin_client: Client, failed: Run, progress: dict[str, Any], said: str
+) -> None:
+    attempt = make_attempt(failed, 2, **progress)
+
+    page = admin_client.get(run_url(failed)).content.decode()
+
+    assert said in " ".join(strip_tags(page).split())
+    assert admin_client.get(_attempt_url(attempt)).content.decode().count("rogress") > 1
+
+
+def test_attempts_need_their_own_permission(staff_with: StaffWith, failed: Run) -> None:
+    make_attempt(failed, outcome="failed", log="secret")
+
+    assert "secret" not in staff_with("view_run").get(run_url(failed)).content.decode()
+    assert "secret" in staff_with("view_run", "view_attempt").get(run_url(failed)).content.decode()
+
+
+@pytest.mark.parametrize(
+    "state", ["pending", "queued", "running", "waiting", "skipped", "cancelled", "succeeded"]
+)
+def test_every_state_has_a_row_and_a_page(admin_client: Client, job: Job, state: str) -> None:
+    run = make_run(job, state=state, started_at=NOON if state == "running" else None)
+
+    assert admin_client.get(list_url("run")).status_code == 200
+    assert admin_client.get(run_url(run)).status_code == 200
+
+
+def test_the_attempt_list_and_page(admin_client: Client, failed: Run) -> None:
+    attempt = make_attempt(
+        failed, outcome="failed", exception_class="ValueError", message=EVIL, log=EVIL, traceback=EVIL
+    )
+    make_attempt(failed, 2, worker="celery@web-2")
+
+    listed = admin_client.get(list_url("attempt")).content.decode()
+    page = admin_client.get(_attempt_url(attempt)).content.decode()
+
+    assert EVIL not in listed + page
+    assert TAMED in listed
+    assert page.count(f"{TAMED}</pre>") == 3
+    by_worker = admin_client.get(f"{list_url('attempt')}?worker=celery@web-2").context["cl"]
+    assert [found.number for found in by_worker.result_list] == [2]
+    assert admin_client.get(f"{list_url('attempt')}?outcome__exact=failed").context["cl"].result_count == 1
+
+
+def test_nodes_live_and_dead(admin_client: Client) -> None:
+    def node(name: str, age: float, **values: object) -> Node:
+        seen = now() - timedelta(seconds=age)
+        known = {"host": "web-1", "pid": 7, "release": "1", "started_at": seen, "heartbeat_at": seen}
+        return Node.objects.create(**{"id": name, "name": name, **known, **values})
+
+    node("alive", 0, shards=64, agenda=1234)
+    node("limping", 0, degraded=True, skew=timedelta(seconds=-90), ticked_at=now())
+    node("dead", 3600, shards=63, agenda=4321)
+
+    page = admin_client.get(list_url("node")).content.decode()
+
+    for said in ("live<", "live, degraded", "expired", "struck off after a day", "1h 00m ago", "-1m 30s"):
+        assert said in page
+    for led, lead_no_more in ((">64<", ">63<"), (">1234<", ">4321<")):
+        assert led in page
+        assert lead_no_more not in page
+    assert admin_client.get(reverse("admin:django_dcron_node_change", args=["dead"])).status_code == 200
+
+
+@pytest.mark.parametrize("model", [Run, Attempt, Node])
+def test_nobody_adds_changes_or_deletes_history(admin_client: Client, failed: Run, model: type) -> None:
+    make_attempt(failed)
+    seen = {"started_at": NOON, "heartbeat_at": NOON}
+    Node.objects.create(id="n", name="n", host="h", pid=1, release="1", **seen)
+    name, row = model._meta.model_name, model.objects.get()  # type: ignore[attr-defined]
+
+    assert admin_client.get(f"/admin/django_dcron/{name}/add/").status_code == 403
+    assert admin_client.post(f"/admin/django_dcron/{name}/{row.pk}/change/", {}).status_code == 403
+    assert (
+        admin_client.post(f"/admin/django_dcron/{name}/{row.pk}/delete/", {"post": "yes"}).status_code == 403
+    )
+    assert "delete_selected" not in admin_client.get(list_url(name)).content.decode()

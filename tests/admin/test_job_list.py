@@ -1,0 +1,154 @@
+"""The job list: what each row says, filters, search, and a query count that does not grow."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils.timezone import now
+
+from django_dcron import control
+from django_dcron.models import Cursor, Job, Statistics
+from django_dcron.observability.jobs import next_run_of
+from tests.admin.conftest import job_url, list_url, make_job
+
+
+def _names(client: Client, query: str) -> set[str]:
+    response = client.get(f"{list_url('job')}?{query}")
+    assert response.status_code == 200, response
+    return {job.name for job in response.context["cl"].result_list}
+
+
+def test_a_row_says_what_when_and_how(admin_client: Client) -> None:
+    job = make_job(schedule="30 3 * * *", timezone="Asia/Tokyo")
+    Statistics.objects.filter(job=job).update(last_state="failed", last_finished_at=now())
+
+    page = admin_client.get(list_url("job")).content.decode()
+
+    for said in (
+        "30 3 * * *",
+        "At 03:30 (Asia/Tokyo)",
+        "18:30:00",
+        "03:30:00 Asia/Tokyo",
+        "failed",
+        "enabled",
+    ):
+        assert said in page
+
+
+def test_a_paused_and_a_broken_job_say_why(admin_client: Client) -> None:
+    control.pause(make_job("paused"), "deploy <b>now</b>")
+    broken = make_job("broken")
+    Job.objects.filter(pk=broken.pk).update(schedule="99 * * * *")
+    Cursor.objects.filter(pk=broken.pk).update(problem="99 is out of range", next_at=None)
+
+    page = admin_client.get(list_url("job")).content.decode()
+
+    assert "deploy &lt;b&gt;now&lt;/b&gt;" in page
+    assert "out of scheduling" in page
+    assert "99 is out of range" in page
+
+
+def test_a_row_has_the_first_tags(admin_client: Client) -> None:
+    make_job(tags=["<b>", *(f"tag {number}" for number in range(9))])
+
+    page = admin_client.get(list_url("job")).content.decode()
+    page = page[page.index('id="result_list"') :].split("</table>")[0]
+
+    assert page.count("dcron-tag") == 5
+    assert "&lt;b&gt;" in page
+    assert "tag 3" in page
+    assert "tag 4" not in page
+
+
+@pytest.mark.parametrize("schedule", ["*/5 * * * * *", "@every 5s"])
+def test_the_next_run_is_the_next_although_it_is_claimed_already(admin_client: Client, schedule: str) -> None:
+    job = make_job(schedule=schedule)
+    coming = Cursor.objects.get(job=job).next_at
+    assert coming is not None
+    ahead = coming + timedelta(seconds=10)
+    Cursor.objects.filter(job=job).update(next_at=ahead, previous_at=ahead - timedelta(seconds=5))
+
+    page = admin_client.get(job_url(job)).context["page"].standing
+
+    assert page.next_run - coming in (timedelta(), timedelta(seconds=5))  # time goes on
+    assert next_run_of(job) == page.next_run or now() >= page.next_run
+    assert f"{page.next_run:%H:%M:%S}" in admin_client.get(list_url("job")).content.decode() or (
+        now() >= page.next_run
+    )
+
+
+def test_an_interval_never_claimed_keeps_its_phase(db: None) -> None:
+    job = make_job(schedule="@every 1h")
+    coming = now().replace(microsecond=0) + timedelta(minutes=20)
+    Cursor.objects.filter(job=job).update(next_at=coming)
+
+    assert next_run_of(Job.objects.get(pk=job.pk)) == coming
+
+
+def test_what_nobody_has_claimed_in_time_is_still_the_next(db: None) -> None:
+    job = make_job(schedule="@daily")
+    overdue = now() - timedelta(days=3)
+    Cursor.objects.filter(job=job).update(next_at=overdue)
+
+    assert next_run_of(Job.objects.get(pk=job.pk)) == overdue
+
+
+def test_a_schedule_that_became_unreadable_has_the_cursors_next_run(db: None) -> None:
+    job = make_job(schedule="@daily")
+    Job.objects.filter(pk=job.pk).update(schedule="99 * * * *")
+
+    assert next_run_of(Job.objects.get(pk=job.pk)) == Cursor.objects.get(job=job).next_at
+
+
+def test_a_paused_job_has_no_next_run(db: None) -> None:
+    job = control.pause(make_job())
+
+    assert next_run_of(Job.objects.get(pk=job.pk)) is None
+
+
+def test_the_number_of_queries_does_not_grow(admin_client: Client, django_assert_num_queries: Any) -> None:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    make_job("first")
+    admin_client.get(list_url("job"))  # content types and the like are cached now
+    with CaptureQueriesContext(connection) as one:
+        admin_client.get(list_url("job"))
+    for number in range(49):
+        make_job(f"job {number}")
+    with django_assert_num_queries(len(one)):
+        response = admin_client.get(list_url("job"))
+    assert len(response.context["cl"].result_list) == 50
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", {"a", "b", "c"}),
+        ("enabled__exact=0", {"b"}),
+        ("state=paused", {"b"}),
+        ("namespace=shop", {"c"}),
+        ("last=failed", {"a"}),
+        ("last=none", {"b", "c"}),
+        ("state=problem", {"c"}),
+        ("overlap_policy__exact=allow", {"b"}),
+        ("misfire_policy__exact=skip", set()),
+        ("q=about-money", {"c"}),
+        ("q=tests.app", {"a", "b", "c"}),
+    ],
+)
+def test_filters_and_search(admin_client: Client, query: str, expected: set[str]) -> None:
+    failed = make_job("a")
+    control.pause(make_job("b", overlap_policy="allow"), "")
+    problem = make_job("c", namespace="shop", description="about-money")
+    Statistics.objects.filter(job=failed).update(last_state="failed")
+    Cursor.objects.filter(pk=problem.pk).update(problem="bad")
+
+    assert _names(admin_client, query) == expected
+
+
+def test_no_cell_can_be_edited_past_control(admin_client: Client) -> None:
+    make_job()
+
+    assert admin_client.get(list_url("job")).context["cl"].list_editable == ()

@@ -1,0 +1,407 @@
+"""A job's page: how it stands at a glance and refreshes itself, its history as a picture, what it costs."""
+
+import re
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from django.core.signing import Signer
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import translation
+from django.utils.html import strip_tags
+from django.utils.timezone import now
+
+from django_dcron import control, definition
+from django_dcron.admin.jobs.duration_chart import FEWEST_PLACES, HEIGHT, LOWEST, WIDTH, Chart, Scale, draw
+from django_dcron.admin.jobs.page import Standing
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.observability import standing
+from tests.admin.conftest import NOON, StaffWith, job_url, make_job, make_run, run_url, verb_url
+
+SECOND = timedelta(seconds=1)
+
+
+def standing_url(job: Job) -> str:
+    return reverse("admin:django_dcron_job_standing", args=[job.pk])
+
+
+def shown(client: Client, job: Job) -> Standing:
+    page: Standing = client.get(job_url(job)).context["page"].standing
+    return page
+
+
+def words(client: Client, job: Job) -> str:
+    return " ".join(strip_tags(client.get(standing_url(job)).content.decode()).split())
+
+
+def make_history(job: Job, *seconds: float, state: str = "succeeded") -> list[Run]:
+    """One run a minute, each so long; oldest first."""
+    runs = []
+    for number, lasted in enumerate(seconds):
+        at = NOON + number * timedelta(minutes=1)
+        runs.append(make_run(job, at, state=state, started_at=at, finished_at=at + lasted * SECOND))
+    return runs
+
+
+@pytest.fixture
+def job(db: None) -> Job:
+    return make_job()
+
+
+# --- at a glance ------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_job_says_what_there_is(admin_client: Client) -> None:
+    job = make_job(schedule="0 12 * * *", timezone="Asia/Tokyo")
+
+    said = words(admin_client, job)
+
+    for part in (
+        "enabled At 12:00 (Asia/Tokyo)",
+        "03:00:00 in",
+        "12:00:00 Asia/Tokyo",
+        "nothing",
+        "none ran yet",
+    ):
+        assert part in said
+    assert "How long" not in said
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        (-5, "now"),
+        (30, "in less than a minute"),
+        (90, "in 1m"),
+        (2 * 3600 + 200, "in 2h3m"),
+        (86400 * 3 + 30, "in 3d"),
+    ],
+)
+def test_how_long_until_the_next_run(admin_client: Client, job: Job, ahead: int, said: str) -> None:
+    Cursor.objects.filter(pk=job.pk).update(next_at=now() + ahead * SECOND + SECOND / 2)
+    Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
+
+    assert shown(admin_client, job).until_next == said
+
+
+def test_who_paused_it_since_when_and_until_when(admin_client: Client, job: Job) -> None:
+    admin_client.post(verb_url(job, "pause"), {"reason": "deploy", "until": "2h"})
+    job.refresh_from_db()
+
+    said = words(admin_client, job)
+
+    pause = shown(admin_client, job).pause
+    assert pause is not None
+    assert pause.since is not None
+    assert (pause.by, pause.until) == ("admin", job.paused_until)
+    assert f"Paused by admin, since {pause.since:%Y-%m-%d %H:%M:%S}." in said
+    assert f"It resumes by itself at {job.paused_until:%Y-%m-%d %H:%M:%S}." in said
+    assert "deploy (admin)" in said
+
+
+def test_a_pause_past_the_admin_has_no_name(admin_client: Client, job: Job) -> None:
+    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+    control.resume(job)
+    control.pause(job, "by code")
+
+    pause = shown(admin_client, job).pause
+
+    cursor = Cursor.objects.get(pk=job.pk)
+    assert pause == standing.Pause("by code", "", cursor.placed_at, None)
+    assert "Paused since" in words(admin_client, job)
+
+
+def test_a_job_at_its_end_has_been_paused_by_nobody(admin_client: Client, job: Job) -> None:
+    definition.rest([job.pk], "default")
+
+    assert shown(admin_client, job).pause == standing.Pause(definition.EXHAUSTED)
+
+
+def test_a_job_with_a_problem_says_so(admin_client: Client, job: Job) -> None:
+    Cursor.objects.filter(pk=job.pk).update(problem="the <zone> is gone")
+
+    page = admin_client.get(job_url(job)).content.decode()
+
+    assert "the &lt;zone&gt; is gone" in page
+    assert "out of scheduling" in page
+
+
+def test_what_is_running_now_is_linked(admin_client: Client, job: Job) -> None:
+    make_run(make_job("other"), state="running", started_at=NOON)
+    runs = [make_run(job, NOON + n * SECOND, state="running", started_at=NOON) for n in range(7)]
+
+    page = admin_client.get(standing_url(job)).content.decode()
+
+    assert sum(run_url(run) in page for run in runs) == standing.RUNNING_NAMED
+    assert "and others" in page
+
+
+def test_success_is_counted_of_those_that_ran(admin_client: Client, job: Job) -> None:
+    make_history(job, 1, 1)
+    make_run(job, NOON - SECOND, state="failed", started_at=NOON, finished_at=NOON)
+    make_run(job, NOON - 2 * SECOND, state="missed", finished_at=NOON)
+    Statistics.objects.filter(pk=job.pk).update(
+        succeeded=9_999, failed=1, missed=7, failures_in_a_row=2, last_state="failed", last_finished_at=NOON
+    )
+    Job.objects.filter(pk=job.pk).update(pause_after_failures=5)
+
+    said = words(admin_client, job)
+
+    assert "66.6 % of the latest 3 that ran 99.9 % of all 10000" in said.replace(",", "")
+    assert "2 at 5 it pauses itself" in said
+
+
+def test_the_latest_runs_lead_to_all(admin_client: Client, job: Job) -> None:
+    make_history(job, 1)
+
+    page = admin_client.get(job_url(job)).content.decode()
+
+    assert f"/admin/django_dcron/run/?job__id__exact={job.pk}" in page
+
+
+# --- it refreshes itself ----------------------------------------------------------------------------------------------
+
+
+def test_the_part_asks_for_itself_and_is_answered_only_if_it_changed(admin_client: Client, job: Job) -> None:
+    Cursor.objects.filter(pk=job.pk).update(next_at=now() + timedelta(hours=5, seconds=40))
+    Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
+    page = admin_client.get(job_url(job)).content.decode()
+    source = source_of(page)
+
+    assert 'hx-trigger="every 5s"' in page
+    assert source.startswith(standing_url(job))
+    assert admin_client.get(source).status_code == 204
+    make_history(job, 1)
+    changed = admin_client.get(source)
+    assert changed.status_code == 200
+    assert "How long the latest run took" in changed.content.decode()
+
+
+def source_of(html: str) -> str:
+    return html.split('hx-get="', 1)[1].split('"', 1)[0].replace("&amp;", "&")
+
+
+def test_the_log_is_read_once_for_each_version_of_a_paused_job(admin_client: Client, job: Job) -> None:
+    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+    source = source_of(admin_client.get(job_url(job)).content.decode())
+
+    def refresh() -> tuple[str, bool]:
+        """What it says, and whether the log was read."""
+        with CaptureQueriesContext(connection) as captured:
+            response = admin_client.get(source)
+        return response.content.decode(), any("admin_log" in query["sql"] for query in captured)
+
+    assert refresh() == ("", False)
+    make_history(job, 1)
+    changed, was_read = refresh()
+    assert ("Paused by admin, since" in changed, was_read) == (True, False)
+    control.pause(job, "by code")
+    changed, was_read = refresh()
+    assert ("Paused since" in changed, was_read) == (True, True)
+    source = source_of(changed)
+    assert refresh() == ("", False)
+    control.resume(job)
+    changed, was_read = refresh()
+    assert ("aused" in changed.replace("pauses", ""), was_read) == (False, False)
+
+
+def test_who_has_paused_it_is_not_taken_from_anybody(admin_client: Client, job: Job) -> None:
+    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+    other = make_job("other")
+    control.pause(other)
+    source = source_of(admin_client.get(job_url(job)).content.decode())
+    query = source.split("?", 1)[1].split("&seen", 1)[0]
+
+    assert "Paused since" in admin_client.get(f"{standing_url(other)}?{query}").content.decode()
+    job.refresh_from_db()
+    forged = Signer(salt="mine").sign_object([job.pk, job.version, "mallory", NOON.isoformat()])
+    assert b"Paused by admin" in admin_client.get(standing_url(job), {"paused": forged}).content
+
+
+def test_what_refreshes_itself_has_no_field_of_the_form(admin_client: Client, job: Job) -> None:
+    """It stands within the form, at its top."""
+    part = admin_client.get(standing_url(job)).content.decode()
+
+    assert "data-dcron-part" in part
+    assert not re.search("<(input|select|textarea|button|form)", part)
+
+
+def test_who_may_refresh(staff_with: StaffWith, client: Client, job: Job) -> None:
+    (run,) = make_history(job, 1)
+
+    assert staff_with("view_run").get(standing_url(job)).status_code == 403
+    assert "/login/" in client.get(standing_url(job))["Location"]
+    without_runs = staff_with("view_job").get(standing_url(job)).content.decode()
+    assert run_url(run) not in without_runs
+    assert "Running now" not in without_runs
+    assert run_url(run) in staff_with("view_job", "view_run").get(standing_url(job)).content.decode()
+
+
+def test_a_job_that_is_gone_is_not_found(admin_client: Client, job: Job) -> None:
+    url = standing_url(job)
+    job.delete()
+
+    assert admin_client.get(url).status_code == 404
+    assert admin_client.get(url.replace(str(job.pk), "x")).status_code == 404
+
+
+# --- the history as a picture -----------------------------------------------------------------------------------------
+
+
+def chart_of(job: Job) -> Chart:
+    chart = draw(standing.latest_finished(job))
+    assert chart is not None
+    return chart
+
+
+def test_a_bar_for_each_run_oldest_on_the_left(job: Job) -> None:
+    runs = make_history(job, 1, 2, 4)
+
+    chart = chart_of(job)
+
+    assert [bar.run for bar in chart.bars] == runs
+    assert [bar.height for bar in chart.bars] == [HEIGHT / 4, HEIGHT / 2, HEIGHT]
+    assert [bar.y + bar.height for bar in chart.bars] == [HEIGHT] * 3
+    assert (chart.ticks, chart.logarithmic) == (("4s", "2s", "0"), False)
+    assert (chart.median, chart.median_y) == ("2.0 s", HEIGHT / 2)
+    assert [row.lasted for row in chart.rows] == ["1.0 s", "2.0 s", "4.0 s"]
+
+
+def test_bars_stand_side_by_side_within_the_picture(job: Job) -> None:
+    make_history(job, *range(1, 60))
+
+    bars = chart_of(job).bars
+
+    assert all(bar.x + bar.width < after.x for bar, after in pairwise(bars))
+    assert bars[0].x > 0
+    assert bars[-1].x + bars[-1].width < WIDTH
+    assert all(0 <= bar.y <= HEIGHT - LOWEST for bar in bars)
+
+
+def test_few_runs_do_not_make_a_wall(job: Job) -> None:
+    make_history(job, 1)
+
+    assert chart_of(job).bars[0].width < WIDTH / FEWEST_PLACES
+
+
+def test_what_did_not_succeed_has_a_mark_and_what_never_started_no_bar(job: Job) -> None:
+    make_history(job, 1)
+    make_run(job, NOON + SECOND, state="failed", started_at=NOON, finished_at=NOON)
+    make_run(job, NOON + 2 * SECOND, state="skipped", finished_at=NOON)
+
+    succeeded, failed, skipped = chart_of(job).bars
+
+    assert (succeeded.has_mark, failed.has_mark, skipped.has_mark) == (False, True, True)
+    assert (failed.height, skipped.height) == (LOWEST, 0)
+    assert skipped.title == "2026-03-01 12:00:02: skipped, never started"
+    assert succeeded.title == "2026-03-01 12:00:00: succeeded, lasted 1.0 s, started 0 ms late"
+
+
+def test_a_long_one_among_many_short_ones_makes_it_logarithmic(job: Job) -> None:
+    make_history(job, 0.02, 0.02, 0.02, 500)
+
+    chart = chart_of(job)
+
+    assert chart.logarithmic
+    assert chart.ticks == ("16m40s", "1s", "1 ms")
+    heights = [bar.height for bar in chart.bars]
+    assert heights[0] == heights[1] > 15
+    assert heights[3] > 90
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ticks"),
+    [
+        ([], ("1s", "500 ms", "0")),
+        ([0.0], ("1 ms", "0.5 ms", "0")),
+        ([0.003], ("4 ms", "2 ms", "0")),
+        ([0.9], ("1s", "500 ms", "0")),
+        ([9.0], ("10s", "5s", "0")),
+        ([59.0], ("1m", "30s", "0")),
+        ([3000.0], ("1h", "30m", "0")),
+        ([86400.0 * 3], ("4d", "2d", "0")),
+        ([0.004, 0.004, 90.0], ("1m40s", "100 ms", "0.1 ms")),
+        ([0.5, 0.5, 0.5, 7000.0], ("2h46m40s", "10s", "10 ms")),
+    ],
+)
+def test_ticks_are_round(seconds: list[float], ticks: tuple[str, str, str]) -> None:
+    scale = Scale.for_durations(seconds)
+
+    assert scale.ticks == ticks
+    assert all(0 <= scale.share(lasted) <= 1 for lasted in seconds)
+
+
+def test_no_finished_run_no_picture(job: Job) -> None:
+    make_run(job, state="running", started_at=NOON)
+
+    assert draw(standing.latest_finished(job)) is None
+
+
+def test_the_picture_is_of_the_latest_hundred(job: Job) -> None:
+    make_history(job, *[1] * 105)
+
+    bars = chart_of(job).bars
+
+    assert len(bars) == 100
+    assert bars[-1].run.scheduled_at == NOON + timedelta(minutes=104)
+
+
+def test_the_picture_links_each_run_and_has_a_table(admin_client: Client, job: Job) -> None:
+    (run,) = make_history(job, 2, state="failed")
+
+    with translation.override("de"):
+        page = admin_client.get(standing_url(job), headers={"accept-language": "de"}).content.decode()
+
+    picture = page[page.index("<svg") : page.index("</svg>")]
+    assert f'<a href="{run_url(run)}" tabindex="-1">' in picture
+    assert "dcron-fill dcron-failed" in picture
+    assert 'width="18.75"' in picture  # not "18,75"
+    table = page[page.index("<table") :]
+    assert "2026-03-01 12:00:00" in table
+    assert "<a " not in table
+    assert "style=" not in page
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+def _queries(client: Client, url: str) -> list[str]:
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(url).status_code == 200
+    return [query["sql"] for query in captured]
+
+
+def test_the_number_of_queries_does_not_grow(admin_client: Client, job: Job) -> None:
+    (run,) = make_history(job, 1)
+    admin_client.get(job_url(job))  # content types and the like are cached now
+    few, few_of_part = (len(_queries(admin_client, url)) for url in (job_url(job), standing_url(job)))
+    make_history(make_job("other"), *[1] * 30)
+    for number in range(1, 130):
+        at = run.scheduled_at + number * SECOND
+        make_run(job, at, state="succeeded", started_at=at, finished_at=at + SECOND)
+
+    many, part = _queries(admin_client, job_url(job)), _queries(admin_client, standing_url(job))
+
+    assert len(many) == few
+    assert len(part) == few_of_part == 6  # session, user, job, running, latest, nodes
+    assert [sql for sql in many if "COUNT(" in sql and "dcron_run" in sql] == []
+
+
+@pytest.mark.sqlite
+@pytest.mark.django_db
+def test_indexes_give_what_is_running_and_the_latest(job: Job) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        standing.running(job)
+        standing.latest_finished(job)
+    with connection.cursor() as cursor:
+        plans = []
+        for query in captured.captured_queries:
+            cursor.execute(f"EXPLAIN QUERY PLAN {query['sql']}")
+            plans.append(str(cursor.fetchall()))
+
+    assert "dcron_run_due (state=?)" in plans[0]
+    assert "dcron_run_occurrence" in plans[1] or "(job_id=?)" in plans[1]
+    assert "TEMP B-TREE" not in plans[1]

@@ -1,0 +1,393 @@
+"""Who may what, at every address of the admin: asked there as anonymous, as staff with no permission, with each, and with all.
+
+``ADDRESSES`` names every address and what it takes to reach it. A new address, or a new verb, fails the first tests until it
+is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import transaction
+from django.test import Client
+from django.urls import get_resolver, resolve, reverse
+
+from django_dcron.admin.dashboard.page import SECTIONS
+from django_dcron.admin.jobs.admin import JobAdmin
+from django_dcron.admin.runs.admin import RunAdmin
+from django_dcron.models import Alert, Attempt, Calendar, Job, Node, Run
+from tests.admin.conftest import (
+    NOON,
+    StaffWith,
+    job_url,
+    list_url,
+    make_attempt,
+    make_job,
+    make_run,
+    run_url,
+    verb_url,
+)
+
+VIEWS = ("view_job", "view_run", "view_attempt", "view_node", "view_alert", "view_calendar")
+OWN = (
+    "add_job", "change_job", "delete_job", "trigger_job", "pause_job", "cancel_run", "rerun_run", "view_dashboard",
+    "add_calendar", "change_calendar", "delete_calendar",
+)  # fmt: skip
+
+
+# --- the addresses ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    job: Job
+    paused: Job
+    run: Run
+    ended: Run
+    attempt: Attempt
+    node: Node
+    alert: Alert
+    calendar: Calendar
+
+    def url(self, of: Address) -> str:
+        arguments = {name: getattr(self, value).pk for name, value in of.rows.items()} | of.arguments
+        return reverse(f"admin:{of.name}", kwargs=arguments)
+
+
+@dataclass(frozen=True)
+class Address:
+    name: str
+    needs: str = ""
+    """Codenames, all of which it takes; ``or``: or all of these."""
+    rows: Mapping[str, str] = field(default_factory=dict)
+    """The arguments that are keys of rows, and of which."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    post: Mapping[str, Any] | None = None
+    """What is sent; None: it is asked for by GET."""
+    answer: int = 200
+    """To who reaches it. 302 to a POST: something was done."""
+
+    @property
+    def method(self) -> str:
+        return "GET" if self.post is None else "POST"
+
+    def is_open_to(self, permissions: Iterable[str]) -> bool:
+        held = {*permissions}
+        held |= {
+            each.replace("change_", "view_") for each in held if each.startswith("change_")
+        }  # as Django has it
+        return any(held >= {*all_of.split()} for all_of in self.needs.split(" or "))
+
+    @property
+    def is_for_viewers(self) -> bool:
+        return {*self.needs.split()} <= {*VIEWS}
+
+
+def _of_model(model: str) -> list[Address]:
+    """What Django's admin has for each model."""
+    prefix, row = f"django_dcron_{model}", {"object_id": model}
+    return [
+        Address(f"{prefix}_changelist", f"view_{model}"),
+        Address(f"{prefix}_add", f"add_{model}"),
+        Address(f"{prefix}_change", f"view_{model}", row),
+        Address(f"{prefix}_history", f"view_{model}", row),
+        Address(f"{prefix}_delete", f"delete_{model}", row),
+        Address(f"{prefix}_delete", f"delete_{model}", row, post={"post": "yes"}, answer=302),
+    ]
+
+
+def _verb(model: str, name: str, needs: str, **options: Any) -> Address:
+    """Pressed; with ``post=None`` what it asks for."""
+    given = {"post": {}, "rows": {"object_id": model}} | options
+    answer = 200 if given["post"] is None else 302
+    return Address(f"django_dcron_{model}_verb", needs, arguments={"name": name}, answer=answer, **given)
+
+
+def _export(model: str) -> list[Address]:
+    name = f"django_dcron_{model}_export"
+    return [Address(name, f"view_{model}", arguments={"kind": kind}) for kind in ("csv", "json")]
+
+
+JOB = {"object_id": "job"}
+RANGE = {"start": "2026-03-01T00:00:00", "end": "2026-03-04T00:00:00", "limit": "10"}
+
+DASHBOARD = {
+    name: [f"view_{model._meta.model_name}" for model in section.shows] for name, section in SECTIONS.items()
+}
+
+ADDRESSES = [
+    *_of_model("job"),
+    *_of_model("run"),
+    *_of_model("attempt"),
+    *_of_model("node"),
+    *_of_model("alert"),
+    *_of_model("calendar"),
+    Address("django_dcron_job_change", "view_job change_job", JOB, post={"name": ""}),
+    Address("django_dcron_job_add", "add_job", post={"name": ""}),
+    Address("django_dcron_job_backfill", "view_job trigger_job", JOB),
+    Address("django_dcron_job_backfill", "view_job trigger_job", JOB, post=RANGE),
+    Address("django_dcron_job_backfill", "view_job trigger_job", JOB, post={**RANGE, "version": "1", "make": "1"}, answer=302),
+    _verb("job", "run_now", "view_job trigger_job"),
+    _verb("job", "run_with", "view_job trigger_job", post=None),
+    _verb("job", "run_with", "view_job trigger_job", post={"args": "[]", "kwargs": "{}"}),
+    _verb("job", "pause", "view_job pause_job", post=None),
+    _verb("job", "pause", "view_job pause_job", post={"reason": "deploy", "until": "2h"}),
+    _verb("job", "change_pause", "view_job pause_job", rows={"object_id": "paused"}, post=None),
+    _verb("job", "change_pause", "view_job pause_job", rows={"object_id": "paused"}, post={"until": "2h"}),
+    _verb("job", "resume", "view_job pause_job", rows={"object_id": "paused"}),
+    _verb("job", "duplicate", "view_job add_job"),
+    _verb("run", "cancel", "view_run cancel_run", post=None),
+    _verb("run", "cancel", "view_run cancel_run"),
+    _verb("run", "rerun", "view_run rerun_run", rows={"object_id": "ended"}),
+    Address("django_dcron_job_standing", "view_job", JOB),
+    Address("django_dcron_job_why", "view_job view_run", JOB),
+    Address("django_dcron_job_preview", "add_job or change_job", post={"schedule": "@daily"}),
+    Address("django_dcron_run_part", "view_run", {"run_id": "run"}, {"name": "standing"}),
+    Address("django_dcron_run_part", "view_run view_attempt", {"run_id": "run"}, {"name": "attempts"}),
+    Address("django_dcron_attempt_text", "view_attempt", {"attempt_id": "attempt"}, {"name": "log"}),
+    Address("django_dcron_dashboard_changelist", "view_dashboard"),
+    *(
+        Address("django_dcron_dashboard_part", " ".join(["view_dashboard", *seen]), arguments={"name": name})
+        for name, seen in DASHBOARD.items()
+    ),
+    *_export("job"),
+    *_export("run"),
+]  # fmt: skip
+
+NEVER = {f"{verb}_{model}" for verb in ("add", "delete") for model in ("run", "attempt", "node", "alert")}
+"""Not even a superuser: these rows are the scheduler's."""
+
+
+def _patterns(patterns: Iterable[Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for pattern in patterns:
+        route = f"{before}{pattern.pattern}"
+        if hasattr(pattern, "url_patterns"):
+            yield from _patterns(pattern.url_patterns, route)
+        else:
+            yield route, pattern.name
+
+
+def test_every_address_is_listed() -> None:
+    named = {
+        name
+        for route, name in _patterns(get_resolver().url_patterns)
+        # Without a name is Django's old address of a row, which leads to the new one and asks for nothing.
+        if name and (route.startswith("admin/django_dcron/") or name.startswith("django_dcron_"))
+    }
+    assert named == {address.name for address in ADDRESSES}
+
+
+def test_every_verb_is_listed() -> None:
+    listed = {(address.name, address.arguments.get("name"), address.method) for address in ADDRESSES}
+    for model, verbs in (("job", JobAdmin.verbs), ("run", RunAdmin.verbs)):
+        for verb in verbs:
+            methods = ["GET", "POST"] if verb.form else ["POST"]
+            assert listed >= {(f"django_dcron_{model}_verb", verb.name, method) for method in methods}
+
+
+# --- who reaches them -------------------------------------------------------------------------------------------------
+
+STAFF = {
+    "no permission": (),
+    "all views": VIEWS,
+    **{f"only {each}": (each,) for each in (*VIEWS, *OWN)},
+    **{f"views and {own}": (*VIEWS, own) for own in OWN},
+    "all": (*VIEWS, *OWN),
+}
+
+
+@pytest.fixture
+def rows(db: None) -> Rows:
+    job = make_job(schedule="0 3 * * *")
+    run, ended = make_run(job), make_run(job, NOON + timedelta(days=1), state="failed", finished_at=NOON)
+    times = {"started_at": NOON, "heartbeat_at": NOON}
+    node = Node.objects.create(id="n-1", name="n", host="h", pid=1, release="1", shard_count=64, **times)
+    alert = Alert.objects.create(channel="ops", kind="failed", key="1", subject="said", created_at=NOON)
+    calendar = Calendar.objects.create(name="closed", dates="12-25")
+    return Rows(job, make_job("paused", enabled=False), run, ended, make_attempt(run), node, alert, calendar)
+
+
+def _everything() -> list[Any]:
+    kept = (Job, Run, Attempt, Node, Calendar)
+    return [
+        *(list(model._default_manager.order_by("pk").values()) for model in kept),
+        LogEntry.objects.count(),
+    ]
+
+
+def _ask(client: Client, address: Address, rows: Rows, before: list[Any]) -> tuple[Any, bool]:
+    """The response, and whether anything is not as it was ``before``, which is undone."""
+    with transaction.atomic():
+        url = rows.url(address)
+        response = client.get(url) if address.post is None else client.post(url, address.post)
+        changed = _everything() != before
+        transaction.set_rollback(True)
+    return response, changed
+
+
+@pytest.mark.parametrize("who", STAFF)
+def test_staff_reaches_what_their_permissions_are_for(who: str, rows: Rows, staff_with: StaffWith) -> None:
+    client = staff_with(*STAFF[who])
+    before = _everything()
+    for address in ADDRESSES:
+        if who.startswith("views and") and address.is_for_viewers:
+            continue  # as with all views, or all
+        response, changed = _ask(client, address, rows, before)
+        if address.is_open_to(STAFF[who]):
+            acts = address.post is not None and address.answer == 302
+            assert (response.status_code, changed) == (address.answer, acts), address
+        else:
+            assert (response.status_code, changed) == (403, False), address
+
+
+def test_a_superuser_reaches_all_but_what_nobody_may(rows: Rows, admin_client: Client) -> None:
+    before = _everything()
+    for address in ADDRESSES:
+        response, _changed = _ask(admin_client, address, rows, before)
+        assert response.status_code == (403 if address.needs in NEVER else address.answer), address
+
+
+@pytest.mark.parametrize("who", ["anonymous", "no staff"])
+def test_strangers_are_sent_to_the_login(who: str, rows: Rows, client: Client) -> None:
+    if who == "no staff":
+        user = User.objects.create_user("customer")
+        user.user_permissions.set(Permission.objects.all())
+        client.force_login(user)
+    before = _everything()
+    for address in ADDRESSES:
+        response, changed = _ask(client, address, rows, before)
+        assert (response.status_code, changed) == (302, False), address
+        assert "/login/" in response["Location"], address
+
+
+def test_a_post_without_its_token_is_refused(rows: Rows, admin_user: User) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(admin_user)
+    before = _everything()
+    for address in ADDRESSES:
+        if address.post is not None:
+            response, changed = _ask(client, address, rows, before)
+            assert (response.status_code, changed) == (403, False), address
+
+
+def test_what_is_asked_for_by_get_changes_nothing(rows: Rows, admin_client: Client) -> None:
+    before = _everything()
+    for address in ADDRESSES:
+        if address.post is None:
+            _response, changed = _ask(admin_client, address, rows, before)
+            assert not changed, address
+
+
+# --- what they see ----------------------------------------------------------------------------------------------------
+
+
+class Targets(HTMLParser):
+    """Where a page leads: links, what refreshes itself, and forms, with their methods; and the actions it offers."""
+
+    def __init__(self, response: Any):
+        super().__init__()
+        self.found: set[tuple[str, str]] = set()
+        self.actions: set[str] = set()
+        self._in_actions = False
+        self.feed(response.content.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._add(given.get("method", "get").upper(), given.get("action", ""))
+        elif tag == "a":
+            self._add("GET", given.get("href", ""))
+        elif tag == "select":
+            self._in_actions = given.get("name") == "action"
+        elif tag == "option" and self._in_actions:
+            self.actions.add(given["value"])
+        for method in ("get", "post"):
+            self._add(method.upper(), given.get(f"hx-{method}", ""))
+
+    def _add(self, method: str, url: str) -> None:
+        if url.startswith("/admin/"):
+            self.found.add((method, urlsplit(url).path))
+
+
+def _address_of(method: str, url: str) -> Address | None:
+    """None: it is none of ours, but Django's own."""
+    match = resolve(url)
+    for address in ADDRESSES:
+        same = (address.name, address.method) == (match.url_name, method)
+        if same and all(str(match.kwargs[name]) == str(value) for name, value in address.arguments.items()):
+            return address
+    assert "dcron" not in str(match.url_name), f"{method} {url} is not listed"
+    return None
+
+
+LOOK_DIFFERENT = ("job_change", "run_change", "job_changelist", "run_changelist")
+
+
+@pytest.mark.parametrize("who", STAFF)
+def test_no_page_shows_what_would_be_refused(who: str, rows: Rows, staff_with: StaffWith) -> None:
+    client = staff_with(*STAFF[who])
+    make_run(rows.job, NOON + timedelta(days=2), state="failed", rerun_of=rows.ended)
+    seen = [
+        address
+        for address in ADDRESSES
+        if address.post is None
+        and address.is_open_to(STAFF[who])
+        # Django's own page of a deletion leads back to the list without asking.
+        and (not who.startswith("only delete_") or not address.name.endswith("_delete"))
+        # The others look the same to all who have all views.
+        and (not who.startswith("views and") or address.name.endswith(LOOK_DIFFERENT))
+    ]
+    for page in [reverse("admin:index"), *map(rows.url, seen)]:
+        response = client.get(page)
+        if response.streaming:
+            continue  # a file
+        for method, url in Targets(response).found:
+            address = _address_of(method, url)
+            assert address is None or address.is_open_to(STAFF[who]), f"{page} leads to {url}"
+
+
+@pytest.mark.parametrize("who", STAFF)
+def test_the_lists_offer_the_actions_that_would_be_done(who: str, rows: Rows, staff_with: StaffWith) -> None:
+    client = staff_with(*STAFF[who])
+    for model, verbs in (("job", JobAdmin.verbs), ("run", RunAdmin.verbs)):
+        if f"view_{model}" not in STAFF[who]:
+            continue
+        offered = Targets(client.get(list_url(model))).actions
+        for verb in verbs:
+            address = _verb(model, verb.name, _needs(model, verb.name))
+            assert (verb.name in offered) == (address.is_open_to(STAFF[who]) and not verb.has_page), verb.name
+            if verb.name not in offered:
+                sent = {"action": verb.name, "_selected_action": [getattr(rows, model).pk], "confirmed": "1"}
+                before = _everything()
+                client.post(list_url(model), sent)
+                assert _everything() == before, verb.name
+
+
+def _needs(model: str, verb: str) -> str:
+    name = f"django_dcron_{model}_verb"
+    return next(each.needs for each in ADDRESSES if each.name == name and each.arguments["name"] == verb)
+
+
+def test_who_may_only_look_sees_no_button(staff_with: StaffWith, rows: Rows) -> None:
+    client = staff_with(*VIEWS)
+    for url in (job_url(rows.job), run_url(rows.run)):
+        response = client.get(url)
+        assert response.context["buttons"] == []
+        assert "/do/" not in response.content.decode()
+
+
+def test_running_a_job_does_not_need_to_see_runs(staff_with: StaffWith, rows: Rows) -> None:
+    client = staff_with("view_job", "trigger_job")
+
+    response = client.post(verb_url(rows.job, "run_now"), follow=True)
+
+    assert response.redirect_chain[-1][0] == job_url(rows.job)
+    assert "/run/" not in response.content.decode()

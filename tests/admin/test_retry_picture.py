@@ -1,0 +1,68 @@
+"""The picture of a retry policy: every attempt is where its waits put it."""
+
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron.admin.jobs.retry_picture import LEFT, RIGHT, WIDTH, RetryPicture
+from django_dcron.domain.retry import RetryPolicy
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (RetryPolicy(max_attempts=1), "Tried once: a run that fails stays failed."),
+        (RetryPolicy(max_attempts=2), "2 attempts: after 10s; gives up after about 10s."),
+        (
+            RetryPolicy(max_attempts=5),
+            "5 attempts: after 10s, 20s, 40s, 1m20s; gives up after about 2m30s.",
+        ),
+        (
+            RetryPolicy(max_attempts=100, backoff_max=timedelta(minutes=1)),
+            "100 attempts: after 10s, 20s, 40s, 1m, 1m … 1m; gives up after about 1h37m10s.",
+        ),
+        (RetryPolicy(max_attempts=3, backoff=timedelta()), "3 attempts, one right after the other."),
+    ],
+)
+def test_the_sentence(policy: RetryPolicy, sentence: str) -> None:
+    assert RetryPicture(policy).sentence == sentence
+
+
+def test_jitter_is_told_where_it_does_something() -> None:
+    assert "up to 25 % shorter" in RetryPicture(RetryPolicy(max_attempts=2, jitter=0.25)).spread
+    assert RetryPicture(RetryPolicy(max_attempts=2, jitter=0)).spread == ""
+    assert RetryPicture(RetryPolicy(max_attempts=1)).spread == ""
+
+
+def test_without_a_wait_there_is_nothing_to_draw() -> None:
+    assert RetryPicture(RetryPolicy(max_attempts=1)).attempts == []
+    assert RetryPicture(RetryPolicy(max_attempts=3, backoff=timedelta())).attempts == []
+
+
+@given(
+    st.integers(2, 100),
+    st.integers(1, 10_000),
+    st.floats(1, 100),
+    st.integers(1, 10**8),
+    st.floats(0, 1),
+)
+def test_attempts_stand_in_their_place(
+    max_attempts: int, backoff: int, factor: float, longest: int, jitter: float
+) -> None:
+    policy = RetryPolicy(max_attempts, backoff * SECOND, factor, longest * SECOND, jitter)
+    attempts = RetryPicture(policy).attempts
+
+    assert len(attempts) == max_attempts
+    assert attempts[0].x == LEFT
+    for earlier, later in pairwise(attempts):
+        assert later.after - earlier.after == later.wait == policy.delay(earlier.number)
+        assert earlier.x <= later.x
+    for attempt in attempts:
+        assert LEFT <= attempt.earliest_x <= attempt.x <= attempt.latest_x <= WIDTH - RIGHT
+    numbered = [attempt for attempt in attempts if attempt.is_numbered]
+    assert all(later.x - earlier.x >= 13 for earlier, later in pairwise(numbered))

@@ -1,0 +1,498 @@
+"""The page of a run: why it is as it is, what refreshes itself, and that it stays small whatever the job wrote."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils.html import strip_tags
+from django.utils.timezone import now
+
+from django_dcron.admin.runs import page
+from django_dcron.admin.runs.attempt_texts import SHOWN, in_lines
+from django_dcron.admin.runs.page import ATTEMPTS_SHOWN
+from django_dcron.models import Attempt, Job, Node, Run
+from tests.admin.conftest import NOON, StaffWith, make_attempt, make_job, make_run, run_url
+
+EVIL = "</pre><script>alert(1)</script>"
+TAMED = "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
+SECOND = timedelta(seconds=1)
+MOST_QUERIES = 10
+MOST_QUERIES_OF_PART = 7
+"""Two of them for session and user."""
+
+
+def part_url(run: Run, name: str) -> str:
+    return reverse("admin:django_dcron_run_part", args=[run.pk, name])
+
+
+def text_url(attempt: Attempt, name: str) -> str:
+    return reverse("admin:django_dcron_attempt_text", args=[attempt.pk, name])
+
+
+def said(html: str) -> str:
+    return " ".join(strip_tags(html).split())
+
+
+def page_of(client: Client, run: Run) -> str:
+    response = client.get(run_url(run))
+    assert response.status_code == 200
+    html: str = response.content.decode()
+    return html
+
+
+def source_of(html: str, name: str) -> str:
+    """Where the part on the page refreshes itself from."""
+    start = html.index(f'id="dcron-{name}"')
+    return html[html.index('hx-get="', start) + 8 :].partition('"')[0].replace("&amp;", "&")
+
+
+@pytest.fixture
+def job(db: None) -> Job:
+    return make_job(max_attempts=3)
+
+
+@pytest.fixture
+def running(job: Job) -> Run:
+    started = now() - 30 * SECOND
+    run = make_run(job, started.replace(microsecond=0), state="running", started_at=started, deliveries=1)
+    make_attempt(run, started_at=started, log="Fetching\n", progress_done=1, progress_total=4)
+    return run
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"state": "pending"}, "It has been due since 2026-03-01 12:00:00, and waits to be handed over."),
+        ({"state": "pending", "due_at": NOON.replace(year=9000)}, "It is due at 9000-03-01 12:00:00."),
+        (
+            {"state": "pending", "due_at": NOON.replace(year=9000), "attempt": 2},
+            "Attempt 2 is due at 9000-03-01 12:00:00.",
+        ),
+        (
+            {"state": "queued", "queued_at": NOON, "deliveries": 1},
+            "It was handed over at 2026-03-01 12:00:00, and waits for a worker.",
+        ),
+        ({"state": "waiting", "reason": "the run before"}, "It waits for its turn. Reason: the run before"),
+        ({"state": "running", "started_at": NOON}, "It has been running since 2026-03-01 12:00:00."),
+        ({"state": "succeeded", "finished_at": NOON}, "It succeeded at 12:00:00."),
+        (
+            {"state": "failed", "finished_at": NOON, "reason": "ValueError"},
+            "It failed at 12:00:00. Reason: ValueError",
+        ),
+        (
+            {"state": "skipped", "finished_at": NOON, "reason": "overlap"},
+            "It was skipped at 12:00:00. Reason: overlap",
+        ),
+        (
+            {"state": "missed", "finished_at": NOON, "reason": "late"},
+            "It was not started in time. Reason: late",
+        ),
+        (
+            {"state": "cancelled", "finished_at": NOON, "reason": "by ann"},
+            "It was cancelled at 12:00:00. Reason: by ann",
+        ),
+    ],
+)
+def test_the_page_says_first_how_it_stands_and_why(
+    admin_client: Client, job: Job, values: dict[str, Any], sentence: str
+) -> None:
+    html = page_of(admin_client, make_run(job, **values))
+
+    assert sentence in said(html)
+    assert html.index(sentence.split()[-1]) < html.index("What it runs")
+
+
+def test_a_run_that_stands_for_others_says_so(admin_client: Client, job: Job) -> None:
+    earlier = NOON - timedelta(hours=1)
+    one = make_run(job, state="missed", missed_before=1, missed_from=earlier)
+    many = make_run(job, NOON + SECOND, state="missed", missed_before=4, missed_from=earlier)
+
+    assert "for 1 earlier occurrence that was not started in time, of 2026-03-01 11:00:00" in said(
+        page_of(admin_client, one)
+    )
+    assert "for 4 earlier occurrences that were not started in time, from 2026-03-01 11:00:00 on" in said(
+        page_of(admin_client, many)
+    )
+
+
+def test_a_running_run_that_was_told_to_stop_says_so(admin_client: Client, running: Run) -> None:
+    Run.objects.update(cancel_requested_at=NOON, reason="too slow (ann)")
+
+    assert "It was told to stop at 2026-03-01 12:00:00. Reason: too slow (ann)" in said(
+        page_of(admin_client, running)
+    )
+
+
+def test_a_delivery_of_an_earlier_attempt_is_not_shown_as_this_ones(admin_client: Client, job: Job) -> None:
+    """``queued_at`` stays as it was through a retry."""
+    run = make_run(job, state="pending", attempt=2, queued_at=NOON, deliveries=0)
+    assert "Handed over" not in page_of(admin_client, run)
+    Run.objects.update(deliveries=2)
+    assert "Handed over 12:00:00" in said(page_of(admin_client, run))
+    assert "Deliveries 2" in said(page_of(admin_client, run))
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def test_links_to_job_node_worker_and_neighbours(admin_client: Client, job: Job) -> None:
+    Node.objects.create(
+        id="node-a-1", name="node-a", host="h", pid=1, release="1", started_at=NOON, heartbeat_at=NOON
+    )
+    before, run, after = (
+        make_run(job, NOON + hour * timedelta(hours=1), state="succeeded", node="node-a-1")
+        for hour in range(3)
+    )
+    make_run(make_job("other"), NOON + SECOND)
+    again = make_run(job, NOON + timedelta(days=1), rerun_of=run)
+    make_attempt(run, worker="celery@web 1&2", outcome="succeeded")
+
+    html = page_of(admin_client, run)
+
+    for url in (
+        reverse("admin:django_dcron_job_change", args=[job.pk]),
+        reverse("admin:django_dcron_node_change", args=["node-a-1"]),
+        f"{reverse('admin:django_dcron_attempt_changelist')}?worker=celery%40web+1%262&amp;started_at__lt=2026-03-01T13%3A01%3A00%2B00%3A00",
+        run_url(again),
+    ):
+        assert f'<a href="{url}">' in html
+    assert f'<a href="{run_url(before)}" rel="prev">' in html
+    assert f'<a href="{run_url(after)}" rel="next">' in html
+    listed = admin_client.get(
+        reverse("admin:django_dcron_attempt_changelist"), {"worker": "celery@web 1&2"}
+    ).context["cl"]
+    assert listed.result_count == 1
+    assert "Rerun of:" in page_of(admin_client, again)
+    assert run_url(run) in page_of(admin_client, again)
+
+
+def test_a_node_that_is_gone_is_only_named(admin_client: Client, job: Job) -> None:
+    html = page_of(admin_client, make_run(job, node="long-gone"))
+
+    assert "Node long-gone" in said(html)
+    assert "/node/" not in html.partition('id="dcron-standing"')[2]
+
+
+def test_whose_arguments_they_are(admin_client: Client, job: Job) -> None:
+    Job.objects.update(args=[1], kwargs={"of": "the job"})
+    html = page_of(admin_client, make_run(job, NOON + SECOND, args=["of the run"]))
+
+    assert "[&quot;of the run&quot;]" in html
+    assert "{&quot;of&quot;: &quot;the job&quot;}" in html
+    assert html.count("This run&#x27;s own.") == html.count("The job&#x27;s, as they are now.") == 1
+
+
+# --- what refreshes itself --------------------------------------------------------------------------------------------
+
+
+def test_a_running_runs_page_grows(admin_client: Client, running: Run) -> None:
+    html = page_of(admin_client, running)
+    source = source_of(html, "attempts")
+    assert "1 of 4 (25 %)" in said(html)
+
+    assert admin_client.get(source).status_code == 204
+    Attempt.objects.update(log="Fetching\nStoring\n", progress_done=2)
+    grown = admin_client.get(source)
+
+    assert grown.status_code == 200
+    assert "HX-Refresh" not in grown
+    assert "Storing" in grown.content.decode()
+    assert "2 of 4 (50 %)" in said(grown.content.decode())
+    assert admin_client.get(source_of(grown.content.decode(), "attempts")).status_code == 204
+
+
+def test_a_part_looks_the_same_on_the_page_and_refreshed(
+    admin_client: Client, running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = now()
+    monkeypatch.setattr(page, "database_now", lambda using: moment)
+    monkeypatch.setattr("django_dcron.observability.lengths.now_here", lambda: moment)
+    html = page_of(admin_client, running)
+
+    for name in page.PARTS:
+        assert admin_client.get(source_of(html, name)).status_code == 204
+        assert admin_client.get(part_url(running, name)).content.decode() in html
+
+
+def test_as_time_goes_by_the_picture_moves(
+    admin_client: Client, running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(page_of(admin_client, running), "standing")
+    later = now() + 60 * SECOND
+    monkeypatch.setattr(page, "database_now", lambda using: later)
+
+    assert admin_client.get(source).status_code == 200
+
+
+@pytest.mark.parametrize("name", page.PARTS)
+def test_once_it_is_final_the_whole_page_comes_anew_and_rests(
+    admin_client: Client, running: Run, name: str
+) -> None:
+    assert "htmx" in page_of(admin_client, running)
+    Run.objects.update(state="succeeded", finished_at=now())
+
+    assert admin_client.get(part_url(running, name))["HX-Refresh"] == "true"
+    html = page_of(admin_client, running)
+    assert "hx-get" not in html
+    assert "htmx" not in html
+
+
+def test_the_page_of_a_run_that_was_withdrawn_comes_anew(admin_client: Client, job: Job) -> None:
+    run = make_run(job)
+    source = source_of(page_of(admin_client, run), "standing")
+    Run.objects.all().delete()
+
+    assert admin_client.get(source)["HX-Refresh"] == "true"
+    assert admin_client.get(run_url(run)).status_code == 302
+
+
+def test_a_part_that_is_none(admin_client: Client, running: Run) -> None:
+    assert admin_client.get(part_url(running, "log")).status_code == 404
+
+
+def test_parts_need_the_permissions_of_what_they_show(
+    client: Client, staff_with: StaffWith, running: Run
+) -> None:
+    both = [part_url(running, name) for name in page.PARTS]
+    text = text_url(Attempt.objects.get(), "log")
+
+    assert [client.get(url).status_code for url in (*both, text)] == [302, 302, 302]
+    assert [staff_with().get(url).status_code for url in (*both, text)] == [403, 403, 403]
+    assert [staff_with("view_run").get(url).status_code for url in (*both, text)] == [200, 403, 403]
+    assert [staff_with("view_attempt").get(url).status_code for url in (*both, text)] == [403, 403, 200]
+    may_see_both = staff_with("view_run", "view_attempt")
+    assert [may_see_both.get(url).status_code for url in (*both, text)] == [200, 200, 200]
+
+
+def test_who_may_not_see_attempts_sees_none_of_them(staff_with: StaffWith, running: Run) -> None:
+    html = page_of(staff_with("view_run"), running)
+
+    for hidden in ("dcron-attempts", "dcron-timeline", "celery@web-1", "Fetching"):
+        assert hidden not in html
+    assert "It has been running since" in html
+
+
+# --- what the attempts left -------------------------------------------------------------------------------------------
+
+
+def test_what_a_job_wrote_is_escaped(admin_client: Client, running: Run) -> None:
+    Run.objects.update(reason=EVIL, node=EVIL, idempotency_key=EVIL)
+    texts = {"log": EVIL, "message": EVIL, "traceback": EVIL, "result": json.dumps(EVIL)}
+    Attempt.objects.update(**texts, exception_class=EVIL, worker=EVIL, progress_note=EVIL)
+    make_attempt(running, 2, **texts, exception_class=EVIL, worker=EVIL)
+
+    html = page_of(admin_client, running)
+
+    assert "<script>alert" not in html
+    assert html.count(TAMED) >= 9
+
+
+def test_a_failure_comes_before_the_log(admin_client: Client, job: Job) -> None:
+    run = make_run(job, state="failed", finished_at=NOON)
+    make_attempt(
+        run,
+        outcome="failed",
+        exception_class="ValueError",
+        message="bad order",
+        traceback="in line 7",
+        log="a log",
+    )
+
+    html = page_of(admin_client, run).partition('id="dcron-latest"')[2]
+
+    places = [html.index(text) for text in ("ValueError", "bad order", "in line 7", "a log")]
+    assert places == sorted(places)
+
+
+def test_of_many_attempts_the_latest_are_shown_and_their_number_is_said(
+    admin_client: Client, job: Job
+) -> None:
+    run = make_run(job, state="failed", attempt=100, finished_at=NOON + timedelta(hours=1))
+    for number in range(1, 101):
+        times = {"started_at": NOON + number * SECOND, "finished_at": NOON + (number + 0.5) * SECOND}
+        make_attempt(run, number, outcome="failed", log="x" * 1000, message="y" * 1000, **times)
+
+    html = page_of(admin_client, run)
+
+    assert html.count('class="dcron-lane"') == ATTEMPTS_SHOWN
+    assert "and 90 earlier attempts" in said(html)
+    assert html.count("x" * 1000) == 1
+    assert html.count("y" * 201) == 1000 // 201  # those of the latest alone
+
+
+def test_the_page_stays_small_however_much_a_job_wrote(admin_client: Client, running: Run) -> None:
+    log = "".join(f"{number:09}\n" for number in range(SHOWN // 2))
+    Attempt.objects.update(log=log, traceback=log, message=log, result=log)
+
+    html = page_of(admin_client, running)
+
+    assert len(html) < 4 * SHOWN + 50_000
+    assert log[-SHOWN:] in html
+    assert log[:SHOWN] in html
+    assert f"The last {SHOWN} of {len(log)} characters." in html.replace(",", "")
+    whole = admin_client.get(text_url(Attempt.objects.get(), "log"))
+    assert whole.content.decode() == log
+
+
+def test_a_text_is_given_as_a_text(admin_client: Client, running: Run) -> None:
+    Attempt.objects.update(log=EVIL)
+    attempt = Attempt.objects.get()
+
+    response = admin_client.get(text_url(attempt, "log"))
+
+    assert response.content.decode() == EVIL
+    assert response["Content-Type"] == "text/plain; charset=utf-8"
+    assert response["X-Content-Type-Options"] == "nosniff"
+    assert admin_client.get(text_url(attempt, "token")).status_code == 404
+    attempt.delete()
+    assert (
+        admin_client.get(reverse("admin:django_dcron_attempt_text", args=[1 << 40, "log"])).status_code == 404
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"orders": [1, "é"]}', '{\n  "orders": [\n    1,\n    "é"\n  ]\n}'),
+        ('"a\\ud800"', '"a\\ud800"'),  # a lone surrogate is no character
+        ("[1\n[... 9 characters left out ...]\n]", "[1\n[... 9 characters left out ...]\n]"),
+        ("[" * 100_000, "[" * 100_000),
+        ("[" * 500 + "1," * 5000 + "1" + "]" * 500, None),
+    ],
+)
+def test_a_result_is_shown_in_lines_if_it_can_be(text: str, shown: str | None) -> None:
+    assert in_lines(text) == (text if shown is None else shown)
+
+
+@pytest.mark.parametrize(
+    ("columns", "bar", "text"),
+    [
+        ({"progress_done": 2, "progress_total": 3}, 'value="66"', "2 of 3 (66 %)"),
+        ({"progress_done": 5, "progress_total": 3}, 'value="100"', "5 of 3 (100 %)"),
+        (
+            {"progress_done": 2, "progress_total": None, "progress_note": "of many"},
+            "<progress aria",
+            "2 of many",
+        ),
+        ({"progress_done": 2, "progress_total": 0}, "<progress aria", "Progress 2"),
+        ({"progress_done": None, "progress_total": None, "progress_note": "soon"}, "<progress aria", "soon"),
+    ],
+)
+def test_progress(admin_client: Client, running: Run, columns: dict[str, Any], bar: str, text: str) -> None:
+    Attempt.objects.update(**columns)
+
+    html = page_of(admin_client, running)
+
+    assert bar in html
+    assert text in said(html)
+
+
+def test_nothing_moves_once_an_attempt_has_ended(admin_client: Client, running: Run) -> None:
+    Attempt.objects.update(progress_total=None, outcome="failed", finished_at=now())
+
+    assert "<progress" not in page_of(admin_client, running)
+
+
+# --- when each was due, handed over and started -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def retried(job: Job) -> Run:
+    """Claimed 10 s ahead; 10 ms until handed over and 4 s until a worker had time, 10 s backoff, a worker that was faster
+    than the note of the hand-over, and a third attempt to come."""
+    run = make_run(job, state="pending", attempt=3, due_at=NOON.replace(year=9000), queued_at=NOON)
+    Run.objects.update(claimed_at=NOON - 10 * SECOND)
+    make_attempt(
+        run,
+        outcome="failed",
+        due_at=NOON,
+        queued_at=NOON + SECOND / 100,
+        started_at=NOON + 4.01 * SECOND,
+        finished_at=NOON + 8 * SECOND,
+    )
+    started = NOON + 18.05 * SECOND
+    times = {"due_at": NOON + 18 * SECOND, "started_at": started, "finished_at": started + SECOND}
+    make_attempt(run, 2, outcome="failed", **times)
+    run.refresh_from_db()
+    return run
+
+
+def test_of_every_attempt_the_picture_tells_the_waits(admin_client: Client, retried: Run) -> None:
+    html = page_of(admin_client, retried)
+    table = html.partition("<caption>Timeline</caption>")[2].partition("</table>")[0]
+    rows = [said(row.replace("</td>", " ")) for row in table.split("</tr>")[1:]]
+
+    assert [row.replace("2026-03-01 ", "") for row in rows[:-2]] == [
+        "1 claimed 10.0 s ahead",
+        "1 due, until handed over 12:00:00.000 12:00:00.010 10 ms",
+        "1 handed over, until a worker started it 12:00:00.010 12:00:04.010 4.0 s",
+        "1 failed 12:00:04.010 12:00:08.000 4.0 s",
+        "2 backoff 12:00:08.000 12:00:18.000 10.0 s",
+        "2 due, until it started 12:00:18.000 12:00:18.050 50 ms",
+        "2 failed 12:00:18.050 12:00:19.050 1.0 s",
+    ]
+    assert "3 backoff" in rows[-2]
+    assert html.count("claimed 10.0 s ahead") == 2, (
+        "in the picture and in the table, of the first attempt alone"
+    )
+
+
+def test_a_claim_that_came_late_says_so(admin_client: Client, job: Job) -> None:
+    run = make_run(job, state="pending", claimed_at=NOON + 7 * SECOND)
+    assert "claimed 7.0 s late" in page_of(admin_client, run)
+
+    by_hand = make_run(job, NOON + SECOND, state="pending", trigger="manual")
+    assert "claimed 0" not in page_of(admin_client, by_hand)
+
+
+def test_earlier_attempts_and_an_attempts_page_say_when_and_after_which_wait(
+    admin_client: Client, retried: Run
+) -> None:
+    times = {"due_at": NOON + 40 * SECOND, "queued_at": NOON + 41 * SECOND, "started_at": NOON + 42 * SECOND}
+    third = make_attempt(retried, 3, **times)
+    Run.objects.update(state="running", started_at=times["started_at"])
+
+    rows = page_of(admin_client, retried).partition('id="dcron-earlier"')[2].split("<tr>")[2:4]
+    second, first = (said(row.replace("</", " </")) for row in rows)
+    alone = said(
+        admin_client.get(reverse("admin:django_dcron_attempt_change", args=[third.pk])).content.decode()
+    )
+
+    assert "failed 12:00:00.000 12:00:00.010 after 10 ms 12:00:04.010 after 4.0 s 4.0 s" in first
+    assert "failed 12:00:18.000 after 10.0 s - 12:00:18.050 after 50 ms 1.0 s" in second
+    assert "Due: 2026-03-01 12:00:40.000 Handed over: 12:00:41.000after 1.0 s" in alone
+    assert "Started: 12:00:42.000after 1.0 s" in alone
+
+
+# --- at what price ----------------------------------------------------------------------------------------------------
+
+
+def test_the_number_of_queries_does_not_depend_on_how_much_there_is(
+    admin_client: Client, running: Run
+) -> None:
+    def queries(url: str) -> list[str]:
+        admin_client.get(url)
+        with CaptureQueriesContext(connection) as captured:
+            admin_client.get(url)
+        return [query["sql"] for query in captured]
+
+    Run.objects.update(node="node-a")
+    urls = [run_url(running), *(part_url(running, name) for name in page.PARTS)]
+    few = [len(queries(url)) for url in urls]
+    for number in range(2, 30):
+        make_attempt(running, number, log="log")
+        make_run(running.job, NOON + number * SECOND)
+    many = [queries(url) for url in urls]
+
+    assert [len(asked) for asked in many] == few
+    assert len(many[0]) <= MOST_QUERIES
+    assert max(map(len, many[1:])) <= MOST_QUERIES_OF_PART
+    assert not any("traceback" in sql for sql in many[1]), "the picture needs no texts"

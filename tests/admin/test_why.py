@@ -1,0 +1,180 @@
+""" "Why didn't it run?" as a page: the form, the answer, its links, who may ask."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils.html import strip_tags
+
+from django_dcron.admin.jobs.why import BADGES
+from django_dcron.domain.lifecycle import State
+from django_dcron.models import Cursor, Job, Node
+from django_dcron.observability.why.verdicts import Verdict
+from tests.admin.conftest import NOON, StaffWith, job_url, make_job, make_run, run_url
+
+
+def why_url(job: Job) -> str:
+    return reverse("admin:django_dcron_job_why", args=[job.pk])
+
+
+def ask(client: Client, job: Job, at: str) -> Any:
+    return client.get(why_url(job), {"at": at})
+
+
+@pytest.fixture
+def job(db: None) -> Job:
+    job = make_job(schedule="0 * * * *", timezone="Europe/Berlin")
+    long_ago = datetime(2023, 1, 1, tzinfo=UTC)
+    Job.objects.filter(pk=job.pk).update(created_at=long_ago)
+    Cursor.objects.filter(pk=job.pk).update(placed_at=long_ago)
+    return Job.objects.get(pk=job.pk)
+
+
+def test_the_question_comes_first(admin_client: Client, job: Job) -> None:
+    response = admin_client.get(why_url(job))
+
+    assert "answer" not in response.context
+    page = response.content.decode()
+    assert "Europe/Berlin" in page
+    assert 'method="get"' in page
+    assert "csrfmiddlewaretoken" not in page.split('class="dcron-ask"')[1].split("</form>")[0]
+
+
+def test_a_time_is_one_of_the_jobs_zone(admin_client: Client, job: Job) -> None:
+    run = make_run(job, NOON, state="succeeded", started_at=NOON, finished_at=NOON + timedelta(seconds=3))
+
+    response = ask(admin_client, job, "2026-03-01T13:00")
+
+    assert response.context["answer"].run == run
+    page = response.content.decode()
+    assert run_url(run) in page
+    for said in ("Sunday, 2026-03-01 13:00:00 CET", "It ran and succeeded", 'value="2026-03-01T13:00"'):
+        assert said in page
+
+
+@pytest.mark.parametrize("at", ["2026-03-01T12:00:00Z", "2026-03-01 13:00:00+01:00", "2026-03-01T13:00:00"])
+def test_an_offset_or_seconds_will_do_too(admin_client: Client, job: Job, at: str) -> None:
+    run = make_run(job, NOON, state="skipped", finished_at=NOON)
+
+    assert ask(admin_client, job, at).context["answer"].run == run
+
+
+def test_the_nearest_occurrences_lead_to_their_own_answers(admin_client: Client, job: Job) -> None:
+    response = ask(admin_client, job, "2026-03-01T13:10")
+
+    before, after = response.context["before"], response.context["after"]
+    assert (before.label, after.label) == ("2026-03-01 13:00:00 CET", "2026-03-01 14:00:00 CET")
+    assert admin_client.get(after.url).context["answer"].occurrence == NOON + timedelta(hours=1)
+
+
+def test_a_repeated_hour_can_be_walked_through(admin_client: Client, job: Job) -> None:
+    """The second pass has no spelling of its own in the field; the link to it has one."""
+    first = ask(admin_client, job, "2025-10-26T02:00")
+    second = admin_client.get(first.context["after"].url)
+
+    assert first.context["answer"].occurrence == datetime(2025, 10, 26, 0, tzinfo=UTC)
+    assert second.context["answer"].occurrence == datetime(2025, 10, 26, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("<b>soon</b>", "is not a date and time"),
+        ("2026-02-30T00:00", "is not a date and time"),
+        ("1900-01-01T00:00", "Use a year from 1970 to 2199."),
+        ("0001-01-01T00:00+14:00", "Use a year from 1970 to 2199."),
+        ("9999-12-31T23:59-12:00", "Use a year from 1970 to 2199."),
+    ],
+)
+def test_nonsense_is_refused_in_words(admin_client: Client, job: Job, at: str, said: str) -> None:
+    response = ask(admin_client, job, at)
+
+    assert response.status_code == 200
+    assert said in response.context["error"]
+    assert "answer" not in response.context
+    assert "<b>soon" not in response.content.decode()
+
+
+@pytest.mark.parametrize(("at", "step"), [("2026-03-01T13:00", "60"), ("2026-03-01T13:00:07", "1")])
+def test_the_field_has_seconds_only_where_they_are_meant(
+    admin_client: Client, job: Job, at: str, step: str
+) -> None:
+    page = ask(admin_client, job, at).content.decode()
+
+    assert f'value="{at}" step="{step}"' in page
+
+
+def test_runs_named_in_a_reason_are_linked_if_they_are_there(admin_client: Client, job: Job) -> None:
+    holder = make_run(job, NOON - timedelta(hours=1), state="running", started_at=NOON)
+    gone = "01890000-0000-7000-8000-000000000000"
+    make_run(
+        job,
+        state="skipped",
+        finished_at=NOON,
+        reason=f"<i> the run ({holder.pk}) was unfinished; {gone} waits",
+    )
+
+    page = ask(admin_client, job, "2026-03-01T13:00").content.decode()
+
+    assert f'<a href="{run_url(holder)}">{holder.pk}</a>' in page
+    assert f">{gone}<" not in page
+    assert f"{gone} waits" in page
+    assert "<i>" not in page
+    assert f"&lt;i&gt; the run ({holder.pk}) was unfinished" in page.replace(
+        f'<a href="{run_url(holder)}">', ""
+    ).replace("</a>", "")
+
+
+def test_an_unreadable_job_has_an_answer_too(admin_client: Client, job: Job) -> None:
+    Job.objects.filter(pk=job.pk).update(schedule="nonsense", timezone="Nowhere/City")
+
+    page = strip_tags(ask(admin_client, job, "2026-03-01T13:00").content.decode())
+
+    assert "out of scheduling" in page
+
+
+@pytest.mark.parametrize(
+    ("permissions", "status"),
+    [
+        ((), 403),
+        (("view_job",), 403),
+        (("view_run",), 403),
+        (("change_job",), 403),
+        (("view_job", "view_run"), 200),
+    ],
+)
+def test_who_may_ask(staff_with: StaffWith, job: Job, permissions: tuple[str, ...], status: int) -> None:
+    client = staff_with(*permissions)
+
+    assert ask(client, job, "2026-03-01T13:00").status_code == status
+    if "view_job" in permissions:
+        assert (why_url(job) in client.get(job_url(job)).content.decode()) == (status == 200)
+
+
+def test_nodes_are_named_only_to_those_who_may_view_them(staff_with: StaffWith, job: Job) -> None:
+    Cursor.objects.filter(pk=job.pk).update(next_at=NOON)
+    seen = {"started_at": NOON, "heartbeat_at": NOON}
+    Node.objects.create(id="n", name="secret-node", host="h", pid=1, release="1", **seen)
+    at = "2026-03-01T13:00"
+
+    assert b"No node has considered it yet" in ask(staff_with("view_job", "view_run"), job, at).content
+    assert b"secret-node" not in ask(staff_with("view_job", "view_run"), job, at).content
+    assert b"secret-node" in ask(staff_with("view_job", "view_run", "view_node"), job, at).content
+
+
+def test_strangers_are_sent_to_the_login(client: Client, job: Job) -> None:
+    assert "/login/" in ask(client, job, "2026-03-01T13:00")["Location"]
+
+
+def test_a_job_that_is_gone_is_not_found(admin_client: Client, job: Job) -> None:
+    url = why_url(job)
+    job.delete()
+
+    assert admin_client.get(url).status_code == 404
+    assert admin_client.get(url.replace(str(job.pk), "x")).status_code == 404
+
+
+def test_each_verdict_is_a_state_or_has_a_badge() -> None:
+    assert set(BADGES) == {verdict for verdict in Verdict if verdict not in set(State)}

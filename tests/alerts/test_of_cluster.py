@@ -1,0 +1,149 @@
+"""Alerts about nodes; and that a node's alerts harm nothing else."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic
+
+import pytest
+from django.db import connections
+from pytest_django import Settings
+
+from django_dcron.alerts.alerter import Alerter
+from django_dcron.alerts.outbox import KEPT
+from django_dcron.conf import settings as dcron
+from django_dcron.models import Alert, Node
+from django_dcron.models.database import database_now
+from tests.alerts.conftest import Service
+from tests.alerts.test_noticing import Leader
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db
+
+
+def make_node(name: str, silent_for: timedelta) -> Node:
+    now = database_now("default")
+    return Node.objects.create(
+        id=f"{name}-1",
+        name=name,
+        host="host",
+        pid=7,
+        release="1",
+        started_at=now,
+        heartbeat_at=now - silent_for,
+    )
+
+
+def look_for_a_lease(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None) -> None:
+    alerter = Alerter(Leader())
+    alerter.look()
+    meanwhile()
+    later = monotonic() + dcron.LEASE.total_seconds()
+    with monkeypatch.context() as patched:
+        patched.setattr("django_dcron.alerts.of_cluster.monotonic", lambda: later)
+        alerter.look()
+
+
+def test_a_node_that_vanished_is_told_of_once(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
+    make_node("well", timedelta())
+    make_node("slow", settings.DCRON_LEASE if hasattr(settings, "DCRON_LEASE") else timedelta(seconds=7))
+    make_node("gone", timedelta(hours=1))
+    for _ in range(2):
+        look_for_a_lease(monkeypatch)
+    assert service.subjects == ["[dcron] node gone is lost"]
+    assert "process 7" in service.told[0]["message"]
+
+
+def test_nobody_is_lost_for_the_database_was_away(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
+    make_node("well", timedelta(minutes=5))
+    look_for_a_lease(
+        monkeypatch, meanwhile=lambda: Node.objects.update(heartbeat_at=database_now("default") - dcron.LEASE)
+    )
+    assert service.told == []
+
+
+def test_a_node_that_came_back_and_vanished_again_is_told_of_again(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
+    node = make_node("frozen", timedelta(hours=1))
+    look_for_a_lease(monkeypatch)
+    Node.objects.filter(pk=node.pk).update(heartbeat_at=database_now("default") - timedelta(minutes=10))
+    look_for_a_lease(monkeypatch)
+    assert service.subjects == ["[dcron] node frozen is lost"] * 2
+
+
+def test_a_row_that_nobody_has_cleared_away_is_not_told_of_for_ever(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
+    node = make_node("gone", KEPT - timedelta(minutes=1))
+    look_for_a_lease(monkeypatch)
+    assert len(service.told) == 1
+    Node.objects.filter(pk=node.pk).update(heartbeat_at=database_now("default") - KEPT)
+    Alert.objects.all().delete()  # forgotten
+    look_for_a_lease(monkeypatch)
+    assert len(service.told) == 1
+
+
+def test_a_degraded_node_tells_of_itself_once_it_lasts(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "degraded", "to": ["ops"]}]
+    leader = Leader()
+    alerter = Alerter(leader)
+    leader.degraded = True
+    alerter.look()
+    assert service.told == [], "it may pass"
+    monkeypatch.setattr("django_dcron.alerts.of_cluster.A_WHILE", timedelta())
+    alerter.look()
+    alerter.look()
+    assert service.subjects == ["[dcron] node here is degraded"]
+
+
+def test_rules_that_cannot_be_read_are_no_rules(
+    service: Service, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "nothing"}]
+    Alerter(Leader()).look()
+    assert "DCRON_ALERTS: rule 1: on is 'nothing'" in caplog.text
+
+
+def test_no_error_ends_the_thread_and_it_is_said_once(
+    service: Service,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("django_dcron.alerts.alerter.LOOK_EVERY", 0.001)
+    alerter, stopping = Alerter(Leader()), threading.Event()
+    looks = []
+
+    def fails() -> None:
+        looks.append(1)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(alerter, "notice", fails)
+
+    def live() -> None:
+        try:
+            alerter.run(stopping)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        wait_until(lambda: len(looks) > 3)
+    finally:
+        stopping.set()
+        thread.join(10)
+    assert not thread.is_alive()
+    assert caplog.text.count("here: alerts are late: a bug") == 1
+    assert not Alert.objects.exists()

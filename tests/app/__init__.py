@@ -1,0 +1,5 @@
+"""A small app that uses django-dcron the way a project does. Its celery app must be the current one."""
+
+from tests.celery_app import app as celery_app
+
+__all__ = ["celery_app"]

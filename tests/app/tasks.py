@@ -1,0 +1,129 @@
+"""What the tests let their jobs run."""
+
+import logging
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+from celery import Task, shared_task
+from celery.exceptions import SoftTimeLimitExceeded
+
+import django_dcron
+from django_dcron.exceptions import RunCancelled
+from tests.app.models import Witness
+
+logger = logging.getLogger(__name__)
+
+
+@shared_task
+def ok() -> str:
+    return "ok"
+
+
+@shared_task
+def fail(message: str = "as asked") -> None:
+    raise RuntimeError(message)
+
+
+@shared_task
+def log_and_fail() -> None:
+    logger.warning("about to fail")
+    raise RuntimeError
+
+
+@shared_task
+def echo(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    return {"args": list(args), "kwargs": kwargs}
+
+
+@shared_task
+def slow(seconds: float = 1.0) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@shared_task
+def witness(seconds: float = 0.0) -> None:
+    """Leave a row for this very start, then take `seconds`."""
+    run = django_dcron.current_run()
+    Witness.objects.create(
+        run_id=str(run.id),
+        job=str(run.job),
+        scheduled_at=run.scheduled_at,
+        attempt=run.attempt,
+        worker_pid=os.getpid(),
+    )
+    time.sleep(seconds)
+
+
+@shared_task
+def nap(seconds: float) -> None:
+    """Little by little, as an exception reaches a thread only between two steps."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
+@shared_task
+def stubborn(seconds: float) -> str:
+    """Go on for `seconds`, whatever anybody says."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        try:
+            time.sleep(left)
+        except SoftTimeLimitExceeded:
+            continue
+    return "to the end"
+
+
+@shared_task(bind=True)
+def facts(self: "Task[Any, Any]") -> dict[str, Any]:
+    return {"id": self.request.id, "retries": self.request.retries, "eager": self.request.called_directly}
+
+
+@shared_task(bind=True)
+def retry_in_an_hour(self: "Task[Any, Any]") -> None:
+    raise self.retry(countdown=3600)
+
+
+@shared_task(autoretry_for=(ConnectionError,))
+def retry_by_itself() -> None:
+    raise ConnectionResetError("no answer")
+
+
+@shared_task
+def busy() -> None:
+    raise django_dcron.RetryLater("busy", after=timedelta(hours=1))
+
+
+@shared_task
+def report_progress(seconds: float) -> None:
+    run = django_dcron.current_run()
+    run.progress(3, 10, "rows")
+    print("three rows", flush=True)  # noqa: T201
+    time.sleep(seconds)
+
+
+@shared_task
+def tidy(seconds: float) -> str:
+    """When told to stop, put things in order and say so."""
+    run = django_dcron.current_run()
+    try:
+        end = time.monotonic() + seconds
+        while not run.cancelled and time.monotonic() < end:
+            time.sleep(0.01)
+    except RunCancelled:
+        pass
+    return f"in order; cancelled: {run.cancelled}"
+
+
+@shared_task
+def deaf(seconds: float) -> None:
+    """Go on for `seconds`, whatever is raised."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            time.sleep(0.01)
+        except BaseException:  # noqa: S112
+            continue

@@ -1,0 +1,167 @@
+"""A person at work in the admin, with a real node and a real worker behind it: nothing here is simulated."""
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from django_dcron.models import Job, Run
+from tests.browser.conftest import PHONE, Browse
+from tests.browser.pages import ours
+from tests.conftest import StartProcess
+from tests.factories import make_idle_job, make_job
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+JOB = "count-the-stock"
+SCHEDULE = "30 9 1 1 *"
+"""Not due while a test lasts."""
+TARGET = "tests.app.tasks.report_progress"
+
+
+@pytest.fixture
+def at_work(start_worker: StartProcess, start_runcron: StartProcess) -> None:
+    node = start_runcron("--name", "node-a")
+    start_worker()
+    node.wait_for_log("node-a is up")
+
+
+def field(page: Page, name: str) -> Locator:
+    return page.locator(f"[name={name}]")
+
+
+def press(page: Page, button: str) -> None:
+    page.get_by_role("button", name=button, exact=True).click()
+
+
+@pytest.mark.usefixtures("at_work")
+def test_from_a_new_job_to_a_cancelled_run(page: Page) -> None:
+    correct_a_mistake_and_save(page)
+    run_it_and_watch_it_finish(page)
+    pause_it_with_a_reason_and_resume_it(page)
+    cancel_a_long_one_while_it_runs(page)
+    read_the_dashboard(page)
+
+
+def correct_a_mistake_and_save(page: Page) -> None:
+    page.goto("/admin/")
+    page.get_by_role("main").get_by_role("link", name="Jobs", exact=True).click()
+    page.get_by_role("main").get_by_role("link", name=re.compile("Add job")).click()
+    field(page, "name").fill(JOB)
+    field(page, "target").fill(TARGET)
+    field(page, "schedule").press_sequentially("30 25 1 1 *")
+    row = page.locator(".form-row", has=field(page, "schedule"))
+    expect(row.locator(".errorlist")).to_contain_text("hour")
+    expect(field(page, "schedule")).to_have_attribute("aria-invalid", "true")
+    field(page, "schedule").fill(SCHEDULE)
+    expect(row.locator(".errorlist")).to_have_count(0)
+    preview = page.get_by_role("complementary", name="Preview")
+    expect(preview).to_contain_text("09:30")
+    page.get_by_role("group").filter(has_text="Arguments").locator("summary").first.click()
+    field(page, "kwargs").fill('{"minutes": 1}')
+    expect(page.locator(".form-row", has=field(page, "kwargs")).locator(".errorlist")).to_contain_text(
+        "minutes"
+    )
+    press(page, "Save and continue editing")
+    expect(page.get_by_text("Please correct the error")).to_be_visible()
+    field(page, "kwargs").fill('{"seconds": 1}')
+    press(page, "Save and continue editing")
+    expect(page.get_by_text("was added successfully")).to_be_visible()
+
+
+def run_it_and_watch_it_finish(page: Page) -> None:
+    press(page, "Run now")
+    expect(page.get_by_role("heading", level=1)).to_have_text("View run")
+    expect(verdict(page)).to_contain_text("succeeded")  # refreshed by itself
+    expect(page.get_by_label("Log", exact=True)).to_contain_text("three rows")
+
+
+def verdict(page: Page) -> Locator:
+    return page.locator(".dcron-verdict")
+
+
+def pause_it_with_a_reason_and_resume_it(page: Page) -> None:
+    page.goto(ours("job_change", Job.objects.get().pk))
+    page.locator("summary", has_text="Pause …").click()
+    form = page.locator(".dcron-verb details[open] form")
+    form.get_by_label("Reason").fill("the stock room is being painted")
+    form.get_by_role("button", name="Pause").click()
+    glance = page.get_by_label("How it stands")
+    expect(glance).to_contain_text("the stock room is being painted")
+    expect(glance).to_contain_text("Paused by admin")
+    press(page, "Resume")
+    expect(glance).not_to_contain_text("the stock room is being painted")
+    assert Job.objects.get().enabled
+
+
+def cancel_a_long_one_while_it_runs(page: Page) -> None:
+    page.get_by_role("link", name="Run with arguments …").click()
+    field(page, "kwargs").fill('{"seconds": "soon"')
+    press(page, "Run with arguments")
+    expect(page.get_by_text("Please correct the error")).to_be_visible()
+    field(page, "kwargs").fill('{"seconds": 600}')
+    press(page, "Run with arguments")
+    expect(page.get_by_text("3 of 10")).to_be_visible()
+    expect(page.get_by_label("Log", exact=True)).to_contain_text("three rows")
+    expect(verdict(page)).to_contain_text("running")
+    page.locator("summary", has_text="Cancel …").click()
+    form = page.locator(".dcron-verb details[open] form")
+    form.get_by_label("Reason").fill("counted the wrong room")
+    form.get_by_role("button", name="Cancel").click()
+    expect(verdict(page)).to_contain_text("cancelled")
+    expect(verdict(page)).to_contain_text("counted the wrong room (admin)")
+    assert sorted(Run.objects.values_list("state", flat=True)) == ["cancelled", "succeeded"]
+
+
+def read_the_dashboard(page: Page) -> None:
+    page.goto("/admin/")
+    page.get_by_role("main").get_by_role("link", name="Dashboard", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Dashboard")
+    for told in ("node-a", JOB):
+        expect(page.get_by_role("main")).to_contain_text(told)
+
+
+@pytest.mark.parametrize("look", [{"scheme": "dark"}, {"width": PHONE}], ids=["dark", "phone"])
+@pytest.mark.usefixtures("at_work")
+def test_elsewhere_too(browse: Browse, look: dict[str, Any]) -> None:
+    """What is done most: run a job, watch it, pause it."""
+    page = browse(**look)
+    page.goto(ours("job_change", make_job(name=JOB, schedule=SCHEDULE, target=TARGET, args=[1]).pk))
+    run_it_and_watch_it_finish(page)
+    pause_it_with_a_reason_and_resume_it(page)
+
+
+def test_without_a_script(browse: Browse) -> None:
+    page = browse(java_script_enabled=False)
+    page.goto(ours("job_add"))
+    for name, text in {"name": JOB, "target": TARGET, "schedule": "30 25 1 1 *"}.items():
+        field(page, name).fill(text)
+    press(page, "Save and continue editing")
+    expect(page.locator(".errorlist").first).to_contain_text("hour")
+    field(page, "schedule").fill(SCHEDULE)
+    field(page, "args").fill("[1]")  # in error, too: its group is open
+    press(page, "Save and continue editing")
+    expect(page.get_by_text("was added successfully")).to_be_visible()
+    pause_it_with_a_reason_and_resume_it(page)
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_by_keyboard_alone(page: Page) -> None:
+    """No mouse: to the button, what it asks for, and done."""
+    page.goto(ours("job_change", make_idle_job(name=JOB).pk))
+    walk_to(page, "Pause …")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("without a mouse")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("How it stands")).to_contain_text("without a mouse")
+    assert not Job.objects.get().enabled
+
+
+def walk_to(page: Page, text: str) -> None:
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent").strip() == text:
+            return
+    pytest.fail(f"{text!r} is not to be reached by keyboard")

@@ -1,0 +1,64 @@
+"""The page of a run that is at work: its log grows under the reader's eyes, and does not run away from them."""
+
+import pytest
+from django.urls import reverse
+from playwright.sync_api import Locator, Page, expect
+
+from django_dcron.models import Attempt, Run
+from django_dcron.models.database import database_now
+from tests.factories import make_job, make_run
+
+pytestmark = pytest.mark.browser
+
+LINES = "".join(f"line {number}\n" for number in range(300))
+FROM_END = "box => Math.round(box.scrollHeight - box.clientHeight - box.scrollTop)"
+
+
+def at_work() -> Run:
+    run = make_run(make_job(), state="running")
+    run.attempts.update(log=LINES, progress_done=3)
+    return run
+
+
+def log_more(text: str) -> None:
+    attempt = Attempt.objects.get()
+    attempt.log += f"{text}\n"
+    attempt.save()
+
+
+def opened(page: Page) -> Locator:
+    page.goto(reverse("admin:django_dcron_run_change", args=[at_work().pk]))
+    return page.locator("#dcron-log-text")
+
+
+def test_who_is_at_the_end_of_the_log_stays_there(page: Page) -> None:
+    log = opened(page)
+    assert log.evaluate(FROM_END) <= 1
+    log.focus()
+
+    log_more("what is new")
+
+    expect(log).to_contain_text("what is new")
+    assert log.evaluate(FROM_END) <= 1
+    expect(log).to_be_focused()
+
+
+def test_who_reads_further_up_is_left_there(page: Page) -> None:
+    log = opened(page)
+    log.evaluate("box => { box.scrollTop = 120 }")
+
+    log_more("what is new")
+
+    expect(log).to_contain_text("what is new")
+    assert log.evaluate("box => box.scrollTop") == 120
+
+
+def test_once_it_has_ended_the_page_is_that_of_an_ended_run(page: Page) -> None:
+    opened(page)
+    expect(page.get_by_role("button", name="Run again")).to_have_count(0)
+
+    Attempt.objects.update(outcome="succeeded", finished_at=database_now("default"))
+    Run.objects.update(state="succeeded", finished_at=database_now("default"))
+
+    expect(page.get_by_role("button", name="Run again")).to_be_visible()
+    expect(page.get_by_text("It succeeded at")).to_be_visible()

@@ -1,0 +1,35 @@
+"""What of a page is wider than its window, without a box around it that scrolls."""
+
+from playwright.sync_api import Page
+
+WIDER = """
+() => {
+    const width = document.documentElement.clientWidth;
+    const boxed = (element) => {
+        for (let box = element.parentElement; box !== null && box !== document.body; box = box.parentElement) {
+            const scrolls = ["auto", "scroll"].includes(getComputedStyle(box).overflowX) || box.matches(".visually-hidden");
+            if (scrolls && box.getBoundingClientRect().right <= width) {
+                return true;
+            }
+        }
+        return false;
+    };
+    const wider = (element) => {
+        const { width: own, height, right } = element.getBoundingClientRect();
+        return own > 1 && height > 1 && right > width + 0.5 && getComputedStyle(element).visibility === "visible";
+    };
+    const found = [...document.body.querySelectorAll("*")].filter((element) => wider(element) && !boxed(element));
+    const outermost = found.filter((element) => !found.includes(element.parentElement));
+    const scrolls = document.documentElement.scrollWidth - width;
+    return [
+        ...(scrolls > 0 ? [`the page itself, by ${scrolls}px`] : []),
+        ...outermost.map((element) => element.cloneNode().outerHTML
+            + ` until ${Math.round(element.getBoundingClientRect().right)}px`),
+    ];
+}
+"""
+
+
+def wider_than_its_window(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(WIDER)
+    return found

@@ -1,0 +1,87 @@
+"""The cluster of a scenario, the summary of all scenarios at the end of the session, and the time they may take together."""
+
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster, Line
+from tests.conftest import StartProcess
+
+BEGAN = time.monotonic()
+DEADLINE = float(os.environ.get("DCRON_TEST_DEADLINE", "inf"))
+"""Seconds for all scenarios of this session: what is going on then fails, and what has not begun does not begin."""
+
+PROPERTY = "account"
+"""Of a test's report, as that also comes from another session's process."""
+COLUMNS = ("expected", "runs", "attempts", "starts", "lost", "doubled", "seconds")
+
+
+def _seconds_left() -> float:
+    return BEGAN + DEADLINE - time.monotonic()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Around pytest-timeout's: no scenario may take longer than all of them together."""
+    if not math.isinf(DEADLINE):
+        marker = item.get_closest_marker("timeout")
+        own = float(marker.args[0] if marker else item.config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(min(own, max(_seconds_left(), 1))), append=False)
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _seconds_left() <= 0:
+        pytest.fail(f"not begun: the {DEADLINE:.0f} seconds of this session were over", pytrace=False)
+
+
+@pytest.fixture
+def cluster(
+    request: pytest.FixtureRequest,
+    start_runcron: StartProcess,
+    start_worker: StartProcess,
+    start_process: StartProcess,
+) -> Iterator[Cluster]:
+    cluster = Cluster(start_runcron, start_worker, start_process)
+    began = time.monotonic()
+    yield cluster
+    cluster.close()
+    if cluster.verdict is not None:
+        line = Line.of(request.node.name, cluster, cluster.verdict, time.monotonic() - began)
+        request.node.user_properties.append((PROPERTY, asdict(line)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    properties = [each for report in reports for each in getattr(report, "user_properties", ())]
+    lines = {line["scenario"]: Line(**line) for name, line in properties if name == PROPERTY}
+    unhappy = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    here = [report.nodeid for report in unhappy if report.nodeid.startswith("tests/cluster/")]
+    failed = {nodeid.partition("::")[2] for nodeid in here}
+    if lines or failed:
+        terminalreporter.section("what became of the occurrences")
+        for text in _summary(lines, failed):
+            terminalreporter.write_line(text)
+
+
+def _summary(lines: dict[str, Line], failed: set[str]) -> Iterator[str]:
+    """A line for each scenario, also for one that failed before its account, and one for all."""
+    total = f"all {len(lines.keys() | failed)} scenarios"
+    width = max(map(len, [total, *lines, *failed]))
+    yield " ".join([" " * width, *(f"{column:>8}" for column in COLUMNS)])
+    for scenario, line in lines.items():
+        yield _row(scenario.ljust(width), asdict(line), "FAILED" if scenario in failed else "")
+    for scenario in sorted(failed - lines.keys()):
+        yield f"{scenario.ljust(width)}  FAILED, with no account"
+    sums = {column: sum(getattr(line, column) for line in lines.values()) for column in COLUMNS}
+    yield _row(total.ljust(width), sums, f"{len(failed)} FAILED" if failed else "")
+
+
+def _row(title: str, figures: Mapping[str, float], verdict: str) -> str:
+    return " ".join([title, *(f"{figures[column]:>8.0f}" for column in COLUMNS), f" {verdict}"]).rstrip()

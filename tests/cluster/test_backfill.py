@@ -1,0 +1,71 @@
+"""A backfill beside a live schedule, while every node is killed half way: it goes on, in order, and never too wide."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+
+from django_dcron import control
+from django_dcron.models import Attempt, Job, Run
+from tests.app.models import Witness
+from tests.cluster.cluster import PATIENCE, SECOND, Cluster, now
+from tests.factories import make_job
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
+
+LONG_AGO = datetime(2025, 1, 15, tzinfo=UTC)
+MANY, FEW = 40, 10
+CONCURRENCY = 2
+"""The default."""
+LENGTH = SECOND / 5
+"""Of a run that must not overlap others."""
+
+
+def attempts_of(job: Job) -> list[Attempt]:
+    backfilled = Attempt.objects.filter(run__job=job, run__trigger="backfill").select_related("run")
+    return list(backfilled.order_by("started_at"))
+
+
+def widest(attempts: Iterable[Attempt]) -> int:
+    """How many were under way at once at the most."""
+    steps = [(attempt.started_at, 1) for attempt in attempts]
+    steps += [(attempt.finished_at, -1) for attempt in attempts if attempt.finished_at]
+    under_way = most = 0
+    for _, step in sorted(steps):
+        under_way += step
+        most = max(most, under_way)
+    return most
+
+
+def test_a_backfill_goes_on_when_the_nodes_are_killed(cluster: Cluster) -> None:
+    cluster.start(jobs=4)
+    wide = make_job(schedule="@monthly", target="tests.app.tasks.witness", overlap_policy="allow")
+    live = {"schedule": "*/2 * * * * *", "overlap_policy": "skip", "kwargs": {"seconds": LENGTH / SECOND}}
+    narrow = make_job(target="tests.app.tasks.witness", **live)
+    cluster.after = now()  # the window opens with the last job
+    many = control.backfill(wide, LONG_AGO - timedelta(days=4 * 365), LONG_AGO, limit=MANY)
+    few = control.backfill(narrow, LONG_AGO, LONG_AGO + 2 * FEW * SECOND)
+    assert (len(many.occurrences), len(few.occurrences)) == (MANY, FEW)
+
+    backfilled = Run.objects.filter(trigger="backfill")
+    done = backfilled.filter(state="succeeded")
+    wait_until(lambda: done.count() >= (MANY + FEW) / 4, PATIENCE, what="a part of it", interval=0.05)
+    for node in cluster.nodes:
+        node.process.kill()
+    assert backfilled.filter(state="waiting").exists(), "it was killed half way"
+    wait_until(lambda: done.count() == MANY + FEW, PATIENCE, what="all of it", interval=0.1)
+    cluster.account()
+
+    assert {node.exits[0] for node in cluster.nodes} == {-9}
+    assert widest(attempts_of(wide)) <= CONCURRENCY
+    in_order = attempts_of(narrow)
+    assert [attempt.run.scheduled_at for attempt in in_order] == list(few.occurrences)
+    starts = sorted(Witness.objects.filter(job=str(narrow)).values_list("at", flat=True))
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    assert min(gaps) >= LENGTH, "live ones and backfilled ones alike: one at a time"
+    for run in Run.objects.filter(job=narrow, state="skipped"):
+        assert not any(str(attempt.run_id) in run.reason for attempt in in_order), (
+            "skipped for a backfilled one"
+        )

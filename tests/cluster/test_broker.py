@@ -1,0 +1,88 @@
+"""A broker that keeps no promise: what it delivers twice starts once, what it loses is handed over again."""
+
+import json
+import random
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from redis import Redis
+
+from django_dcron.models import Attempt, Run
+from tests import services
+from tests.cluster.cluster import Cluster, lowered
+
+pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
+
+WIRE, DESTINATION = "wire", "celery"
+
+
+class BadWire:
+    """Between the queue that nodes publish to and the one that workers listen to: loses and repeats messages, in any order."""
+
+    def __init__(self, server: services.Server):
+        self.loses = True
+        """Every third message."""
+        self.taken = self.repeated = 0
+        self.lost: list[str] = []
+        """The ids of the runs whose messages were."""
+        self._redis = Redis(unix_socket_path=str(server.answers_at), db=1)
+        self._held: list[bytes] = []
+        self._cut = threading.Event()
+        self._thread = threading.Thread(target=self._carry, name="wire")
+
+    def _carry(self) -> None:
+        while not self._cut.is_set():
+            if taken := self._redis.brpop([WIRE], timeout=0.2):
+                self._pass_on(taken[1])
+            elif self._held:
+                self._deliver(self._held.pop())
+
+    def _pass_on(self, message: bytes) -> None:
+        self.taken += 1
+        if self.loses and self.taken % 3 == 0:
+            attempt: str = json.loads(message)["headers"]["id"]
+            self.lost.append(attempt.rpartition(".")[0])
+            return
+        self.repeated += 1
+        self._deliver(message)
+        if random.random() < 0.5:  # while the first is executed, or long after
+            self._deliver(message)
+            return
+        self._held.append(message)
+        random.shuffle(self._held)
+        if len(self._held) > 10:
+            self._deliver(self._held.pop())
+
+    def _deliver(self, message: bytes) -> None:
+        envelope = json.loads(message)
+        envelope["properties"]["delivery_tag"] = str(uuid.uuid4())  # the broker's number of each delivery
+        self._redis.lpush(DESTINATION, json.dumps(envelope))
+
+    @contextmanager
+    def carrying(self) -> Iterator["BadWire"]:
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._cut.set()
+            self._thread.join()
+            self._redis.close()
+
+
+def test_messages_lost_and_delivered_twice_and_out_of_order(
+    cluster: Cluster, redis_server: services.Server
+) -> None:
+    impatient = lowered(REDELIVER_AFTER=2)
+    with BadWire(redis_server).carrying() as wire:
+        cluster.start(jobs=8, node_env=impatient, worker_env=impatient, queue=WIRE, kwargs={"seconds": 0.1})
+        cluster.run_for(10)
+        wire.loses = False
+        cluster.account()
+    begun = Run.objects.exclude(state__in=("pending", "waiting"))
+    assert set(begun.values_list("state", "attempt")) == {("succeeded", 1)}
+    assert wire.repeated >= begun.count() >= 30
+    assert begun.filter(pk__in=wire.lost).count() == len(set(wire.lost)) >= 10
+    assert not Attempt.objects.exclude(outcome="succeeded").exists()

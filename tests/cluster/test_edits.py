@@ -1,0 +1,75 @@
+"""The admin's saves beside a node's claims."""
+
+import threading
+
+import pytest
+from django.db import connections
+
+from django_dcron import control
+from django_dcron.domain.lifecycle import FINAL
+from django_dcron.exceptions import Conflict
+from django_dcron.models import Job, Run
+from tests.checker import check
+from tests.cluster.cluster import SECOND, WITNESS, now
+from tests.conftest import StartProcess
+from tests.factories import make_job
+from tests.waiting import wait_until
+
+
+@pytest.mark.slow
+def test_jobs_saved_again_and_again_while_they_are_claimed(
+    start_runcron: StartProcess, transactional_db: None
+) -> None:
+    """The admin's saves lose nothing of the scheduler's, nor the other way round."""
+    jobs = [make_job(target=WITNESS, overlap_policy="allow") for _ in range(4)]
+    after = now()
+    node = start_runcron("--embedded")
+    stop = threading.Event()
+    saved = dict.fromkeys((job.pk for job in jobs), 0)
+    conflicts: list[Exception] = []
+    failures: list[BaseException] = []
+
+    def admin(mine: list[Job]) -> None:
+        """Changes the description, and the schedule to another spelling of every second and back."""
+        try:
+            while not stop.wait(0.02):
+                for job in mine:
+                    fresh = Job.objects.get(pk=job.pk)
+                    number = saved[job.pk] + 1
+                    fresh.description = f"edit {number}"
+                    fresh.schedule = "* * * * * *" if number % 4 < 2 else "*/1 * * * * *"
+                    try:
+                        control.save(fresh)
+                    except Conflict as error:
+                        conflicts.append(error)
+                        continue
+                    saved[job.pk] = number
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    editors = [threading.Thread(target=admin, args=(part,)) for part in (jobs[:2], jobs[2:])]
+    for editor in editors:
+        editor.start()
+    try:
+        wait_until(lambda: now() >= after + 8 * SECOND, 60, what="eight seconds")
+    finally:
+        stop.set()
+        for editor in editors:
+            editor.join(30)
+    assert not failures
+    assert not conflicts, "the scheduler never changes what an admin's save is compared with"
+    until = now().replace(microsecond=0)
+    wait_until(lambda: now() > until + SECOND, what="the next second")
+    due = Run.objects.exclude(state__in=FINAL).filter(scheduled_at__lte=until)
+    wait_until(lambda: not due.exists(), 30, what="everything due to come to an end")
+    node.terminate()
+    assert node.wait() == 0
+    for job in jobs:
+        fresh = Job.objects.get(pk=job.pk)
+        assert saved[job.pk] > 10
+        assert (fresh.description, fresh.version) == (f"edit {saved[job.pk]}", saved[job.pk] + 1)
+    verdict = check(after, until)
+    assert not verdict.problems, str(verdict)
+    assert verdict.expected >= 4 * 7

@@ -1,0 +1,95 @@
+"""Redis holds the locks, and is the broker: whatever befalls it, no occurrence is lost or doubled.
+
+Celery's workers may end when their broker does (kombu stumbles over restoring what was not acknowledged); here, as
+everywhere, a supervisor starts them again.
+"""
+
+import time
+
+import pytest
+from django_redis import get_redis_connection
+from redis import Redis
+
+from django_dcron.conf import settings
+from django_dcron.models import Run
+from tests import services
+from tests.cluster.cluster import PATIENCE, SECOND, Cluster, frozen, lowered, now
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
+
+
+def wait_until_degraded(cluster: Cluster) -> None:
+    for node in cluster.at_work():
+        node.process.wait_for_log("does not take runs", PATIENCE)
+    for node in cluster.nodes:
+        node.process.wait_for_log("degraded: the lock cannot be reached", PATIENCE)
+
+
+def wait_until_recovered(cluster: Cluster) -> None:
+    for node in cluster.at_work():
+        node.process.wait_for_log("redis.sock is back", PATIENCE)
+    for node in cluster.nodes:
+        node.process.wait_for_log("can reach the lock again", PATIENCE)
+    wait_until(all_shards_are_locked, PATIENCE, what="all leases to be taken again")
+
+
+def all_shards_are_locked() -> bool:
+    return len(get_redis_connection("default").keys("*:shard:*")) == settings.SHARDS
+
+
+def assert_said_once_each_way(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        log = node.process.log
+        assert log.count("degraded: ") == log.count("can reach the lock again") == 1
+        assert log.count("does not take runs") == log.count("redis.sock is back") <= 1
+        assert not node.exits
+
+
+@pytest.mark.timeout(300)
+def test_redis_away_for_a_minute(cluster: Cluster, redis_server: services.Server) -> None:
+    """The locks and the broker are both gone, with everything that was queued."""
+    impatient = lowered(REDELIVER_AFTER=10)
+    policy = {"misfire_policy": "skip", "misfire_grace": 40 * SECOND, "overlap_policy": "allow"}
+    jobs = cluster.start(jobs=4, node_env=impatient, worker_env=impatient, **policy)
+    cluster.run_for(3)
+    redis_server.kill()
+    killed_at = time.monotonic()
+    wait_until_degraded(cluster)
+    wait_until(lambda: time.monotonic() - killed_at >= 60, PATIENCE, what="a minute", interval=0.2)
+    claimed = Run.objects.count()
+    assert claimed >= 50 * len(jobs)
+    wait_until(lambda: Run.objects.count() > claimed, PATIENCE, what="claims to go on")
+    back_at = now()
+    redis_server.start()
+    wait_until_recovered(cluster)
+    cluster.account()
+    assert_said_once_each_way(cluster)
+    # What was late by less than its grace was run, the rest is on record.
+    due_meanwhile = Run.objects.filter(scheduled_at__gt=back_at - 55 * SECOND, scheduled_at__lt=back_at)
+    assert set(due_meanwhile.values_list("state", flat=True)) == {"missed", "succeeded"}
+
+
+def test_redis_flushed_and_frozen(cluster: Cluster, redis_server: services.Server) -> None:
+    """Locks and queued messages are gone, several times; then Redis stops to answer."""
+    impatient = lowered(REDELIVER_AFTER=3)
+    cluster.start(jobs=6, node_env=impatient, worker_env=impatient)
+    broker = Redis(unix_socket_path=str(redis_server.answers_at), db=1)
+    for _ in range(3):
+        with frozen(cluster.workers):
+            wait_until(lambda: broker.llen("celery") > 3, PATIENCE, what="messages in the queue")
+            broker.flushall()
+        wait_until(all_shards_are_locked, PATIENCE, what="all leases to be taken again")
+    for node in cluster.nodes:
+        assert "degraded" not in node.process.log
+    lost_messages = Run.objects.filter(state="succeeded", attempt=1, deliveries__gt=1)
+    wait_until(lost_messages.exists, PATIENCE, what="a run to be handed over again")
+    redis_server.freeze()
+    wait_until_degraded(cluster)
+    claimed = Run.objects.count()
+    wait_until(lambda: Run.objects.count() > claimed, PATIENCE, what="claims to go on")
+    redis_server.thaw()
+    wait_until_recovered(cluster)
+    cluster.account()
+    assert_said_once_each_way(cluster)
+    broker.close()

@@ -1,0 +1,237 @@
+"""Handing runs to Celery on RabbitMQ, which answers for what it has taken.
+
+On the database that needs packages of the system anyway; `make test` does without.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from kombu import Exchange, Queue
+
+from django_dcron.dispatch import DispatchFailed, Undeliverable
+from django_dcron.dispatch import celery as module
+from django_dcron.dispatch.base import DueRun, TakenInPart
+from django_dcron.dispatch.celery import CeleryDispatcher
+from django_dcron.scheduler import backlog
+from django_dcron.scheduler.agenda import Agenda
+from tests import services
+from tests.scheduler.stand_ins import START, StillClock
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.slow]
+
+OK = "tests.app.tasks.ok"
+
+
+@pytest.fixture
+def app(rabbitmq_server: services.RabbitmqServer) -> Iterator[Celery]:
+    app = Celery("dispatch", broker=rabbitmq_server.url, set_as_current=False)
+    app.conf.task_default_queue = f"queue-{uuid4()}"
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def dispatcher(app: Celery) -> Iterator[CeleryDispatcher]:
+    dispatcher = CeleryDispatcher(app)
+    yield dispatcher
+    dispatcher.close()
+
+
+def due_run(**fields: str) -> DueRun:
+    given = {"run_id": uuid4(), "attempt": 1, "due_at": START, "job_id": 1, "job_name": "a job", "target": OK}
+    return DueRun(**given | fields)  # type: ignore[arg-type]
+
+
+def hand_over(dispatcher: CeleryDispatcher, *runs: DueRun) -> None:
+    dispatcher.publish([dispatcher.prepare(run) for run in runs])
+
+
+def received(app: Celery, name: str = "") -> list[str]:
+    """The ids of all messages in the queue, taken from it."""
+    ids = []
+    with app.connection_for_read() as connection:
+        queue = Queue(name or app.conf.task_default_queue)(connection.default_channel)
+        while message := queue.get(no_ack=True):
+            ids.append(message.headers["id"])
+    return ids
+
+
+def ids_of(runs: list[DueRun]) -> list[str]:
+    return [f"{run.run_id}.1" for run in runs]
+
+
+def test_what_was_handed_over_outlives_the_broker(
+    app: Celery, dispatcher: CeleryDispatcher, rabbitmq_server: services.RabbitmqServer
+) -> None:
+    runs = [due_run() for _ in range(600)]
+    hand_over(dispatcher, *runs)
+    rabbitmq_server.kill()
+    with pytest.raises(DispatchFailed):
+        hand_over(dispatcher, due_run())
+    rabbitmq_server.start()
+    last = due_run()
+    hand_over(dispatcher, last)
+    assert received(app) == ids_of([*runs, last])
+
+
+def test_a_frozen_broker_is_away(
+    app: Celery,
+    dispatcher: CeleryDispatcher,
+    rabbitmq_server: services.RabbitmqServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TIMEOUT", 0.5)
+    monkeypatch.setitem(module.TIMEOUT_OPTIONS, "py-amqp", {"read_timeout": 0.5, "write_timeout": 0.5})
+    hand_over(dispatcher, due_run())
+    rabbitmq_server.freeze()
+    with pytest.raises(DispatchFailed, match="timed out"):
+        hand_over(dispatcher, due_run())
+    rabbitmq_server.thaw()
+    monkeypatch.undo()
+    last = due_run()
+    hand_over(dispatcher, last)
+    assert received(app)[-1:] == ids_of([last])
+
+
+def test_a_broker_short_of_memory_is_away_and_not_flooded(
+    app: Celery,
+    dispatcher: CeleryDispatcher,
+    rabbitmq_server: services.RabbitmqServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It reads later what has piled up in its sockets: one message of each try, not the batch."""
+    monkeypatch.setattr(module, "TIMEOUT", 0.5)
+    runs = [due_run() for _ in range(50)]
+    rabbitmq_server.control("set_vm_memory_high_watermark", "0.0000001")
+    try:
+        for _ in range(3):
+            with pytest.raises(DispatchFailed):
+                hand_over(dispatcher, *runs)
+    finally:
+        rabbitmq_server.control("set_vm_memory_high_watermark", "0.4")
+    monkeypatch.undo()
+    hand_over(dispatcher, *runs)
+    arrived = received(app)
+    assert set(arrived) == set(ids_of(runs))
+    assert len(arrived) <= 50 + 3
+
+
+def test_a_refusal_is_told_at_once_and_belongs_to_its_run(app: Celery) -> None:
+    app.conf.task_routes = {"tests.app.tasks.echo": {"exchange": "nowhere", "routing_key": "x"}}
+    dispatcher = CeleryDispatcher(app)
+    good, bad = due_run(), due_run(target="tests.app.tasks.echo")
+    with pytest.raises(Undeliverable, match="no exchange 'nowhere'"):
+        hand_over(dispatcher, good, bad)
+    with pytest.raises(Undeliverable, match="no exchange 'nowhere'"):
+        hand_over(dispatcher, bad)
+    hand_over(dispatcher, good)
+    dispatcher.close()
+    assert set(received(app)) == set(ids_of([good]))
+
+
+@pytest.fixture
+def full_queue(app: Celery) -> str:
+    """The name of a queue that takes two messages."""
+    name, default = f"full-{uuid4()}", app.conf.task_default_queue
+    full = {"x-max-length": 2, "x-overflow": "reject-publish"}
+    app.conf.task_queues = [
+        Queue(name, Exchange(""), routing_key=name, queue_arguments=full),
+        Queue(default, Exchange(""), routing_key=default),
+    ]
+    return name
+
+
+@pytest.mark.parametrize("options", [{}, {"confirm_publish": True}], ids=["ours", "the project's"])
+@pytest.mark.parametrize("events", [False, True], ids=["quiet", "with events"])
+def test_a_queue_that_is_full_and_says_so_keeps_back_its_own_runs_alone(
+    app: Celery, dispatcher: CeleryDispatcher, full_queue: str, options: dict[str, bool], events: bool
+) -> None:
+    app.conf.broker_transport_options = options
+    app.conf.task_send_sent_event = events
+    runs = [due_run(queue=full_queue if n % 2 else "") for n in range(100)]
+    others, kept = runs[::2], runs[1::2]
+    with pytest.raises(TakenInPart, match=f"'{full_queue}'") as taken:
+        hand_over(dispatcher, *runs)
+    assert [n for n in range(100) if n in taken.value.left] == list(range(5, 100, 2))
+    for _ in range(2):
+        with pytest.raises(TakenInPart) as taken:
+            hand_over(dispatcher, kept[2])
+        assert 0 in taken.value.left
+    assert received(app) == ids_of(others)
+    assert received(app, full_queue) == ids_of(kept[:2])
+    hand_over(dispatcher, kept[2])
+    assert received(app, full_queue) == ids_of(kept[2:3])
+
+
+def test_the_agenda_hands_over_what_waited_for_room_once_there_is_some(
+    app: Celery, dispatcher: CeleryDispatcher, full_queue: str
+) -> None:
+    clock = StillClock()
+    agenda = Agenda(dispatcher, clock)
+    runs = [due_run(queue=full_queue) for _ in range(7)]
+    agenda.add(runs)
+    arrived: list[str] = []
+    while len(arrived) < 7:
+        agenda.hand_over_due()
+        assert not agenda.broker_away
+        assert not agenda.take_refused()
+        more = received(app, full_queue)
+        assert more, "nothing is handed over although there is room"
+        arrived += more
+        clock.instant += timedelta(seconds=backlog.LONGEST_PAUSE)
+    assert arrived == ids_of(runs)
+    assert agenda.take_delivered() == runs
+
+
+@pytest.mark.parametrize("options", [{}, {"confirm_publish": True}], ids=["ours", "the project's"])
+@pytest.mark.parametrize("events", [False, True], ids=["quiet", "with events"])
+def test_a_queue_that_is_gone_is_there_again_for_the_next_run(
+    app: Celery, dispatcher: CeleryDispatcher, options: dict[str, bool], events: bool
+) -> None:
+    """It was deleted, or expired. The broker confirms what it then drops."""
+    app.conf.broker_transport_options = options
+    app.conf.task_send_sent_event = events
+    for _ in range(2):
+        hand_over(dispatcher, due_run())
+        with app.connection_for_write() as connection:
+            Queue(app.conf.task_default_queue)(connection.default_channel).delete()
+        runs = [due_run() for _ in range(3)]
+        hand_over(dispatcher, *runs)
+        assert received(app) == ids_of(runs)
+
+
+def test_what_no_queue_takes_although_all_are_declared_is_tried_again(
+    app: Celery, dispatcher: CeleryDispatcher
+) -> None:
+    """Nothing is bound there yet."""
+    with app.connection_for_write() as connection:
+        Exchange("unbound", type="topic")(connection.default_channel).declare()
+    app.conf.task_routes = {"tests.app.tasks.echo": {"exchange": "unbound", "routing_key": "x"}}
+    good, unbound = due_run(), due_run(target="tests.app.tasks.echo")
+    with pytest.raises(TakenInPart) as taken:
+        hand_over(dispatcher, good, unbound)
+    assert [n for n in range(2) if n in taken.value.left] == [1]
+    assert received(app) == ids_of([good])
+
+
+def test_events_on_the_same_connection_are_awaited_as_well(app: Celery) -> None:
+    app.conf.task_send_sent_event = True
+    dispatcher = CeleryDispatcher(app)
+    runs = [due_run() for _ in range(20)]
+    for run in runs:
+        hand_over(dispatcher, run)
+    dispatcher.close()
+    assert received(app) == ids_of(runs)
+
+
+def test_confirms_that_the_project_awaits_by_itself(app: Celery) -> None:
+    app.conf.broker_transport_options = {"confirm_publish": True}
+    dispatcher = CeleryDispatcher(app)
+    runs = [due_run() for _ in range(3)]
+    hand_over(dispatcher, *runs)
+    hand_over(dispatcher, *runs)
+    dispatcher.close()
+    assert received(app) == ids_of(runs) * 2

@@ -1,0 +1,112 @@
+"""Runs in threads of the node: bounded, each once, and nothing lost when it closes."""
+
+import logging
+import threading
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from django_dcron.dispatch import DispatchFailed, make_dispatcher
+from django_dcron.dispatch.thread import ThreadDispatcher
+from tests.scheduler.stand_ins import due_run
+from tests.waiting import wait_until
+
+
+class Work:
+    """What the threads call: each run stays in it until it is let go."""
+
+    def __init__(self) -> None:
+        self.started: list[UUID] = []
+        self.may_end = threading.Event()
+        self.most_at_once = 0
+        self._inside = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, run_id: UUID, attempt: int, *, worker: str) -> None:
+        with self._lock:
+            self.started.append(run_id)
+            self._inside += 1
+            self.most_at_once = max(self.most_at_once, self._inside)
+        assert self.may_end.wait(10)
+        with self._lock:
+            self._inside -= 1
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+def test_all_are_executed_in_order_and_never_more_at_once_than_there_are_threads(work: Work) -> None:
+    dispatcher = ThreadDispatcher(work, 3)
+    runs = [due_run(f"{n}") for n in range(10)]
+    dispatcher.publish([dispatcher.prepare(run) for run in runs])
+    wait_until(lambda: len(work.started) == 3, what="three runs to start")
+    work.may_end.set()
+    dispatcher.close(wait=True)
+    assert set(work.started[:3]) == {run.run_id for run in runs[:3]}, "threads that begin at once"
+    assert sorted(work.started) == sorted(run.run_id for run in runs)
+    assert work.most_at_once == 3
+
+
+def test_a_run_that_is_in_already_is_not_taken_again(work: Work) -> None:
+    dispatcher = ThreadDispatcher(work, 1)
+    first, second = due_run("a"), due_run("b")
+    dispatcher.publish([first, second, first])
+    dispatcher.publish([first, second])
+    work.may_end.set()
+    wait_until(lambda: not dispatcher._taken, what="both to end")
+    assert work.started == [first.run_id, second.run_id]
+    dispatcher.publish([first])  # a redelivery, later
+    dispatcher.close(wait=True)
+    assert work.started == [first.run_id, second.run_id, first.run_id]
+
+
+def test_what_has_not_started_can_be_taken_back(work: Work) -> None:
+    dispatcher = ThreadDispatcher(work, 1)
+    runs = [due_run(f"{n}") for n in range(3)]
+    dispatcher.publish(runs)
+    wait_until(lambda: work.started, what="one to start")
+    assert dispatcher.take_back() == [run.key for run in runs[1:]]
+    assert dispatcher.take_back() == []
+    work.may_end.set()
+    dispatcher.close(wait=True)
+    assert work.started == [runs[0].run_id]
+
+
+def test_closing_without_waiting_starts_no_more(work: Work) -> None:
+    dispatcher = ThreadDispatcher(work, 1)
+    dispatcher.publish([due_run("a"), due_run("b")])
+    wait_until(lambda: work.started, what="one to start")
+    dispatcher.close(wait=False)
+    work.may_end.set()
+    dispatcher.close(wait=True)
+    assert len(work.started) == 1
+
+
+def test_after_its_end_it_takes_nothing(work: Work) -> None:
+    dispatcher = ThreadDispatcher(work, 1)
+    dispatcher.close(wait=True)
+    run = due_run("a")
+    with pytest.raises(DispatchFailed, match="shut down"):
+        dispatcher.publish([run])
+    assert not dispatcher._taken
+
+
+def test_an_error_that_escapes_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    seen = []
+
+    def execute(run_id: UUID, attempt: int, **options: Any) -> None:
+        seen.append(run_id)
+        raise SystemExit(3) if len(seen) == 1 else ZeroDivisionError
+
+    dispatcher = make_dispatcher("thread", execute)
+    runs = [due_run("a"), due_run("b")]
+    dispatcher.publish(runs)
+    dispatcher.close(wait=True)
+    assert sorted(seen) == sorted(run.run_id for run in runs)
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
+        f"run {run.run_id} of {run.job_name} was not concluded here"
+        for run in sorted(runs, key=lambda run: seen.index(run.run_id))
+    ]

@@ -1,0 +1,38 @@
+"""What docs/chains.md promises is what the code does."""
+
+import re
+from uuid import UUID
+
+import pytest
+
+from django_dcron import cron, targets
+from django_dcron.domain.chains import On
+from django_dcron.domain.lifecycle import Trigger
+from django_dcron.following import key_after
+from django_dcron.models import Job, Link
+from django_dcron.sync import apply, plan
+from tests.docs.test_documents import ROOT
+
+PAGE = (ROOT / "docs" / "chains.md").read_text()
+
+
+@pytest.mark.django_db
+def test_its_example_makes_the_chain_it_says() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    with targets.isolated():
+        exec(example, {"cron": cron, "__name__": "example"})  # noqa: S102 (our own document)
+        assert {change.kind for change in apply(plan())} == {"create"}
+    links = {(link.job.name, link.after.name, link.on) for link in Link.objects.all()}
+    assert links == {
+        ("write_invoices", "import_orders", "succeeded"),
+        ("tell_the_office", "import_orders", "failed"),
+        ("tell_the_office", "write_invoices", "failed"),
+    }
+    assert Job.objects.filter(enabled=True).count() == 3
+
+
+def test_its_words() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(On)
+    assert f"the trigger `{Trigger.CHAIN}`" in PAGE
+    assert "the idempotency key `after run ` and the id of the run" in PAGE
+    assert key_after(UUID(int=0)) == f"after run {UUID(int=0)}"

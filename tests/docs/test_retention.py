@@ -1,0 +1,36 @@
+"""What docs/retention.md promises is what the code does."""
+
+import ast
+import re
+
+from django_dcron import pruning
+from django_dcron.conf import Settings
+from django_dcron.domain import retention
+from django_dcron.models import Job
+from django_dcron.scheduler import pruner
+from django_dcron.targets.declaration import JobFields
+from tests.docs.test_documents import ROOT
+
+PAGE = (ROOT / "docs" / "retention.md").read_text()
+
+
+def test_settings_fields_and_defaults() -> None:
+    rows = re.findall(r"^\| `DCRON_(\w+)` \| `(\w+)` \| (\S+)", PAGE, re.MULTILINE)
+    for setting, field, default in rows:
+        value = vars(Settings)[setting].default
+        assert default == (str(value.days) if value is not None else "`None`")
+        assert Job._meta.get_field(field).null
+        assert field in JobFields.__annotations__
+    assert {field for _, field, _ in rows} == set(pruning.KEPT)
+
+
+def test_paces_and_sizes() -> None:
+    assert (pruner.FIRST_AFTER, pruner.ROUND_EVERY, pruner.SHARE) == (60, 600, 0.1)
+    assert "a minute after its start and then every ten minutes" in PAGE
+    assert (pruning.LOOKED_AT_ONCE, retention.ROWS_AT_ONCE) == (500, 1000)
+    assert "at most 500 runs, or about 1,000 rows" in PAGE
+
+
+def test_its_example_is_python() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    ast.parse(example)

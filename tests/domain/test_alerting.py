@@ -1,0 +1,140 @@
+"""What is worth an alert: the rules people write, and what they say of a job's counters."""
+
+from datetime import timedelta
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron.domain.alerting import EVERY, Counts, InvalidRule, Kind, Rule, happened, read_rules
+
+CHANNELS = ("ops", "mail")
+FIRST = Rule(Kind.FAILED, ("ops",))
+THIRD = Rule(Kind.FAILED, ("ops",), after=3)
+EACH = Rule(Kind.FAILED, ("ops",), after=EVERY)
+RECOVERED = Rule(Kind.RECOVERED, ("ops",))
+MISSED = Rule(Kind.MISSED, ("ops",))
+
+ends = st.lists(st.booleans(), max_size=40)
+"""Of runs, oldest first: whether they succeeded."""
+
+
+def after(ended: list[bool]) -> Counts:
+    counts = Counts()
+    for succeeded in ended:
+        counts = Counts(
+            counts.succeeded + succeeded,
+            counts.failed + (not succeeded),
+            streak=0 if succeeded else counts.streak + 1,
+        )
+    return counts
+
+
+def told(ended: list[bool], rule: Rule, cuts: list[int]) -> list[int]:
+    """What is told when somebody looks after so many ends each time: the events' numbers."""
+    numbers, seen, position = [], Counts(), 0
+    for cut in [*cuts, len(ended)]:
+        position = min(position + cut, len(ended))
+        now = after(ended[:position])
+        numbers += [event.number for event in happened(seen, now, [rule])]
+        seen = now
+    return numbers
+
+
+def streaks(ended: list[bool]) -> list[int]:
+    return [len(list(run)) for succeeded, run in groupby(ended) if not succeeded]
+
+
+@given(ends)
+def test_who_looks_after_each_end_is_told_of_each_streak_once(ended: list[bool]) -> None:
+    each = [1] * len(ended)
+    assert told(ended, FIRST, each) == [1] * len(streaks(ended))
+    assert told(ended, THIRD, each) == [3] * sum(length >= 3 for length in streaks(ended))
+    last_lasts = bool(ended) and not ended[-1]
+    assert told(ended, RECOVERED, each) == streaks(ended)[: -1 if last_lasts else None]
+
+
+@given(ends, st.lists(st.integers(0, 10), max_size=10))
+def test_however_rarely_somebody_looks_no_failure_is_overlooked(ended: list[bool], cuts: list[int]) -> None:
+    assert sum(told(ended, EACH, cuts)) == ended.count(False)
+    assert bool(told(ended, FIRST, cuts)) == (False in ended)
+    assert len(told(ended, FIRST, cuts)) <= len(streaks(ended))
+
+
+@given(ends)
+def test_a_look_that_is_repeated_says_nothing(ended: list[bool]) -> None:
+    now = after(ended)
+    assert happened(now, now, [FIRST, THIRD, EACH, RECOVERED, MISSED]) == []
+
+
+def test_a_streak_that_somebody_ended_by_resuming_begins_anew() -> None:
+    assert [
+        event.number for event in happened(Counts(failed=5, streak=5), Counts(failed=6, streak=1), [FIRST])
+    ] == [1]
+
+
+def test_misses_are_counted_and_an_open_circuit_is_told_once() -> None:
+    assert happened(Counts(missed=2), Counts(missed=7), [MISSED])[0].number == 5
+    rule = Rule(Kind.PAUSED, ("ops",))
+    opened = Counts(failed=3, streak=3, circuit_open=True)
+    assert [event.number for event in happened(Counts(failed=2, streak=2), opened, [rule])] == [3]
+    assert happened(opened, opened, [rule]) == []
+
+
+def test_rules_are_read() -> None:
+    read = read_rules(
+        [
+            {"on": "failed", "to": "ops"},
+            {"on": "failed", "to": ["ops", "mail", "ops"], "after": "every"},
+            {"on": "late", "to": ["mail"], "within": "1h30m"},
+            {"on": "silent", "to": ["mail"], "for": timedelta(days=1)},
+        ],
+        CHANNELS,
+        of_job=True,
+    )
+    assert read == (
+        Rule(Kind.FAILED, ("ops",)),
+        Rule(Kind.FAILED, ("ops", "mail"), after=EVERY),
+        Rule(Kind.LATE, ("mail",), span=timedelta(hours=1, minutes=30)),
+        Rule(Kind.SILENT, ("mail",), span=timedelta(days=1)),
+    )
+    assert read_rules([{"on": "node_lost", "to": ["ops"]}], CHANNELS, of_job=False)[0].on is Kind.NODE_LOST
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ({"on": "failed"}, "is not a list of rules"),
+        (["failed"], "rule 1: 'failed' is not an object"),
+        ([{"on": "faild", "to": ["ops"]}], "rule 1: on is 'faild' (allowed: failed, recovered"),
+        ([{"on": ["failed"], "to": ["ops"]}], "rule 1: on is ['failed']"),
+        ([{"on": "failed"}], "rule 1: to is None (allowed: a list of channels; there are: mail, ops)"),
+        ([{"on": "failed", "to": ["ops", "slak"]}], "rule 1: to is 'slak'"),
+        ([{"on": "failed", "to": []}], "rule 1: to is []"),
+        ([{"on": "failed", "to": [3]}], "rule 1: to is [3]"),
+        (
+            [{"on": "missed", "to": ["ops"], "after": 3}],
+            "rule 1: unknown 'after' (allowed for missed: on, to)",
+        ),
+        ([{"on": "failed", "to": ["ops"], "after": 0}], "rule 1: after is 0"),
+        ([{"on": "failed", "to": ["ops"], "after": True}], "rule 1: after is True"),
+        ([{"on": "recovered", "to": ["ops"], "after": "every"}], "rule 1: after is 'every'"),
+        ([{"on": "late", "to": ["ops"]}], "rule 1: within is None"),
+        ([{"on": "late", "to": ["ops"], "within": "soon"}], "rule 1: within is 'soon'"),
+        ([{"on": "late", "to": ["ops"], "within": "0s"}], "rule 1: within is '0s'"),
+        ([{"on": "late", "to": ["ops"], "within": "9" * 400 + "d"}], "rule 1: within is"),
+        ([{"on": "failed", "to": ["ops"]}, {"on": "silent", "to": ["ops"], "for": 60}], "rule 2: for is 60"),
+        ([{"on": "degraded", "to": ["ops"]}], "rule 1: on is 'degraded'"),
+    ],
+)
+def test_a_rule_that_says_nothing_is_refused_with_what_is_allowed(value: Any, named: str) -> None:
+    with pytest.raises(InvalidRule) as caught:
+        read_rules(value, CHANNELS, of_job=True)
+    assert named in str(caught.value)
+
+
+def test_without_channels_the_error_says_where_they_are_named() -> None:
+    with pytest.raises(InvalidRule, match="none is named in DCRON_ALERT_CHANNELS"):
+        read_rules([{"on": "failed", "to": ["ops"]}], (), of_job=True)

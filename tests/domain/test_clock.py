@@ -1,0 +1,125 @@
+"""Cluster time: the database's clock carried forward by the monotonic one, whatever the wall clock says."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_dcron.domain.clock import SAMPLES_KEPT, ClusterClock, Sample, SystemClock
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+class World:
+    """Three clocks: the database's (the truth), this machine's monotonic one and its wall."""
+
+    def __init__(self, skew: float = 0.0) -> None:
+        self.elapsed = 0.0
+        self.skew = skew
+        self.clock = ClusterClock(monotonic=lambda: 1000 + self.elapsed, wall=self._wall)
+
+    @property
+    def truth(self) -> datetime:
+        return NOON + timedelta(seconds=self.elapsed)
+
+    def _wall(self) -> float:
+        return self.truth.timestamp() + self.skew
+
+    def reading(self, way_there: float, way_back: float) -> Callable[[], datetime]:
+        """The database's clock as read over a network with these delays."""
+
+        def read() -> datetime:
+            self.elapsed += way_there
+            said = self.truth
+            self.elapsed += way_back
+            return said
+
+        return read
+
+    @property
+    def error(self) -> float:
+        return abs((self.clock.now() - self.truth).total_seconds())
+
+
+def test_time_is_not_told_before_the_first_sample() -> None:
+    with pytest.raises(RuntimeError, match="first sample"):
+        ClusterClock().now()
+    assert ClusterClock().skew == timedelta()
+
+
+def test_it_follows_the_database_by_the_monotonic_clock() -> None:
+    world = World(skew=600)
+    world.clock.sample(world.reading(0, 0))
+    world.elapsed += 3600
+    assert world.error == 0
+    assert world.clock.monotonic() == 4600
+
+
+def test_a_wall_clock_that_is_stepped_changes_nothing_but_the_skew() -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    world.skew = -86_400.0
+    assert world.error == 0
+    world.clock.sample(world.reading(0.01, 0.01))
+    assert world.error < 0.01
+    assert abs(world.clock.skew.total_seconds() + 86_400) < 0.001
+
+
+def test_the_error_is_at_most_half_the_round_trip() -> None:
+    world = World()
+    world.clock.sample(world.reading(0.8, 0.2))
+    assert world.error <= 0.5 + 1e-6
+
+
+def test_the_shortest_round_trip_wins() -> None:
+    world = World()
+    world.clock.sample(world.reading(0.001, 0.001))
+    world.clock.sample(world.reading(4.0, 0.0))
+    assert world.error < 0.002
+
+
+def test_an_old_sample_gives_way_in_the_end() -> None:
+    """Two clocks drift apart: the best sample ever is not the best for ever."""
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    world.clock.sample(lambda: world.truth + timedelta(seconds=5))
+    for _ in range(SAMPLES_KEPT):
+        world.clock.sample(world.reading(0.02, 0.02))
+    assert world.clock.now() - world.truth == timedelta()
+
+
+def test_a_database_that_does_not_answer_leaves_the_clock_as_it_was() -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+
+    def away() -> datetime:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        world.clock.sample(away)
+    assert world.error == 0
+
+
+def test_a_reader_never_mixes_two_samples() -> None:
+    """The sample is replaced right while another thread computes the time from it."""
+    world = World()
+    clock = ClusterClock(monotonic=lambda: replacing(), wall=world._wall)
+    replacement = Sample(NOON + timedelta(seconds=50), 50.0, 0.0, timedelta())
+    armed = threading.Event()
+
+    def replacing() -> float:
+        if armed.is_set():
+            clock._best = replacement
+        return 60.0
+
+    clock._best = Sample(NOON, 0.0, 0.0, timedelta())
+    armed.set()
+    assert clock.now() == NOON + timedelta(seconds=60)
+
+
+def test_the_system_clock_is_aware_and_goes_on() -> None:
+    clock = SystemClock()
+    first, second = clock.monotonic(), clock.monotonic()
+    assert first <= second
+    assert clock.now().utcoffset() == timedelta()

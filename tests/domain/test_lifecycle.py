@@ -1,0 +1,52 @@
+"""The table of states: that it cannot trap a run, nor bring one back."""
+
+import pytest
+
+from django_dcron.domain.lifecycle import FINAL, STARTABLE, TRANSITIONS, UNFINISHED, Outcome, State, sources
+
+
+def test_every_state_is_in_the_table() -> None:
+    assert set(TRANSITIONS) == set(State)
+    assert set(State) == FINAL | UNFINISHED
+    assert not FINAL & UNFINISHED
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_a_final_state_has_no_exit(state: State) -> None:
+    assert TRANSITIONS[state] == frozenset()
+
+
+@pytest.mark.parametrize("state", sorted(UNFINISHED))
+def test_every_unfinished_state_reaches_every_final_one(state: State) -> None:
+    reached, found = {state}, {state}
+    while found:
+        found = {target for source in found for target in TRANSITIONS[source]} - reached
+        reached |= found
+    assert reached >= FINAL
+
+
+@pytest.mark.parametrize("state", sorted(UNFINISHED))
+def test_every_unfinished_state_can_be_cancelled(state: State) -> None:
+    assert State.CANCELLED in TRANSITIONS[state]
+
+
+def test_no_state_is_followed_by_itself() -> None:
+    assert not [state for state, targets in TRANSITIONS.items() if state in targets]
+
+
+def test_only_a_running_run_succeeds_and_only_startable_ones_start() -> None:
+    assert sources(State.SUCCEEDED) == {State.RUNNING}
+    assert sources(State.RUNNING) == STARTABLE
+
+
+def test_what_runs_is_neither_missed_nor_skipped() -> None:
+    assert not TRANSITIONS[State.RUNNING] & {State.MISSED, State.SKIPPED, State.WAITING}
+
+
+@pytest.mark.parametrize("target", State)
+def test_sources_are_the_table_read_backwards(target: State) -> None:
+    assert sources(target) == {source for source in State if target in TRANSITIONS[source]}
+
+
+def test_the_words_fit_their_columns() -> None:
+    assert max(len(word) for word in (*State, *Outcome)) <= 10

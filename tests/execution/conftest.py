@@ -1,0 +1,69 @@
+"""What the tests of a run's execution share: starting and ending attempts by hand, and targets made on the spot."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import DatabaseError, connection
+
+from django_dcron.execution.executor import execute
+from django_dcron.execution.start import start
+from django_dcron.models import Attempt, Run
+from django_dcron.targets import functions
+from tests.factories import make_idle_job, make_run
+
+MakeTarget = Callable[[Callable[..., Any]], str]
+
+
+def deliver(run: Run, *, token: UUID | None = None, worker: str = "w") -> Run | None:
+    """One delivery of the run's present attempt; the run if it started."""
+    started = start(run.pk, run.attempt, token=token or uuid4(), worker=worker)
+    return started[0] if started else None
+
+
+def reread(run: Run) -> Run:
+    return Run.objects.select_related("job").get(pk=run.pk)
+
+
+def state_of(run: Run) -> str:
+    return reread(run).state
+
+
+def attempt_of(run: Run, number: int = 1) -> Attempt:
+    return Attempt.objects.get(run=run, number=number)
+
+
+@pytest.fixture
+def make_target(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeTarget]:
+    """Register a function for this test; answers its key."""
+    monkeypatch.setattr(functions, "registered", {})
+    return lambda function: functions.register(function)
+
+
+Run_ = Callable[..., tuple[Run, Attempt]]
+
+
+@pytest.fixture
+def run_function(make_target: MakeTarget) -> Run_:
+    """Execute a function as a job's run, in this very thread; answers the run and its attempt."""
+
+    def run(
+        function: Callable[..., Any], run: dict[str, Any] | None = None, **job: Any
+    ) -> tuple[Run, Attempt]:
+        made = make_run(make_idle_job(target=make_target(function), **job), **run or {})
+        assert execute(made.pk, made.attempt, worker="w")
+        return reread(made), attempt_of(made, made.attempt)
+
+    return run
+
+
+def cut_connection() -> None:
+    """As a database does that goes down: Django does not know yet. (SQLite has none to cut.)"""
+    cut = {
+        "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
+        "mysql": "KILL CONNECTION_ID()",
+    }
+    with suppress(DatabaseError), connection.cursor() as cursor:
+        cursor.execute(cut[connection.vendor])

@@ -1,0 +1,61 @@
+"""Chains with a real worker: whoever executed the run hands over what follows, and nobody who dies half way leaves two, or none."""
+
+import json
+from typing import Any
+
+import pytest
+
+from django_dcron import control
+from django_dcron.conclusion import lose
+from django_dcron.domain.lifecycle import State, Trigger
+from django_dcron.models import Job, Run
+from tests.app.faults import VARIABLE
+from tests.conftest import StartProcess
+from tests.execution.conftest import reread, state_of
+from tests.factories import make_idle_job, make_job
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def chain() -> tuple[Job, Job]:
+    first = make_idle_job()
+    return first, make_job(schedule="@never", after={str(first): "ended"})
+
+
+def followers(job: Job) -> Any:
+    return Run.objects.filter(job=job, trigger=Trigger.CHAIN)
+
+
+def test_what_follows_is_executed_without_any_node(start_worker: StartProcess) -> None:
+    start_worker()
+    first, after = chain()
+    last = make_job(schedule="@never", after={str(after): "succeeded"})
+    run = control.trigger(first)
+    wait_until(followers(last).filter(state=State.SUCCEEDED).exists, 30, what="the end of the chain")
+    assert state_of(run) == State.SUCCEEDED
+    assert followers(after).get().state == State.SUCCEEDED
+    assert Run.objects.count() == 3
+
+
+@pytest.mark.parametrize("point", ["finish.ended", "follow.made"])
+def test_killed_half_way_by_the_end_of_a_run(start_worker: StartProcess, point: str) -> None:
+    """First the child that executed it, then the worker that was about to say so; at last it is declared lost."""
+    worker = start_worker(env={VARIABLE: json.dumps({"at": point, "times": 1})})
+    first, after = chain()
+    run = control.trigger(first)
+    wait_until(lambda: not worker.running, 30, what="the death of the worker")
+    assert state_of(run) == State.RUNNING, "nothing half done"
+    assert not followers(after).exists()
+    assert lose(reread(run), "gone")
+    assert state_of(run) == State.FAILED
+    assert followers(after).count() == 1
+
+
+def test_killed_just_after_the_end_of_a_run(start_worker: StartProcess) -> None:
+    start_worker(env={VARIABLE: json.dumps({"at": "record.done", "times": 1})})
+    first, after = chain()
+    run = control.trigger(first)
+    wait_until(lambda: state_of(run) == State.SUCCEEDED, 30)
+    assert not lose(reread(run), "gone")
+    assert followers(after).count() == 1

@@ -1,0 +1,232 @@
+"""What a job's code sees of its run."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import transaction
+
+import django_dcron
+from django_dcron import control, transitions
+from django_dcron.domain.lifecycle import State
+from django_dcron.exceptions import RunCancelled
+from django_dcron.execution import current as module
+from django_dcron.execution.current import CurrentRun, current_run
+from django_dcron.execution.executor import execute
+from django_dcron.models import Attempt, Run
+from tests.execution.conftest import MakeTarget, Run_, attempt_of, reread, state_of
+from tests.factories import make_idle_job, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+PATIENCE = 20.0
+
+
+def test_outside_of_a_run_there_is_none(run_function: Run_) -> None:
+    assert current_run() is None
+    run_function(lambda: None)
+    assert current_run() is None
+
+
+def seen(run_function: Run_, look: Callable[[CurrentRun], Any], run: Any = None, **job: Any) -> Any:
+    answers = []
+
+    def target() -> None:
+        answers.append(look(django_dcron.current_run()))
+
+    _, attempt = run_function(target, run, **job)
+    assert attempt.outcome == "succeeded", attempt.traceback
+    return answers[0]
+
+
+def test_it_says_what_it_is_for(run_function: Run_) -> None:
+    given = {"scheduled_at": NOON, "attempt": 2}
+    run = seen(run_function, lambda run: run, given, max_attempts=3, timezone="Europe/Berlin")
+    [row] = Run.objects.all()
+    assert (run.id, run.job, run.attempt, run.worker) == (row.pk, row.job, 2, "w")
+    assert run.scheduled_at == NOON
+    assert run.started_at == row.attempts.get().started_at
+    assert run.cancelled is False
+
+
+def test_the_previous_occurrence_is_the_schedules(make_target: MakeTarget) -> None:
+    looks: list[Any] = []
+    key = make_target(lambda: looks.append(django_dcron.current_run().previous_scheduled_at))
+    job = make_idle_job(target=key)
+    type(job).objects.update(schedule="0 */6 * * *")
+    run = make_run(job, scheduled_at=NOON)
+    execute(run.pk, 1, worker="w")
+    assert looks == [NOON - timedelta(hours=6)]
+
+
+def test_a_rerun_is_for_the_occurrence_of_the_first_run(make_target: MakeTarget) -> None:
+    looks: list[Any] = []
+    job = make_idle_job(target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at)))
+    first = make_run(job, "failed", scheduled_at=NOON)
+    again = make_run(job, trigger="rerun", rerun_of=first)
+    execute(again.pk, 1, worker="w")
+    assert looks == [NOON]
+
+
+def test_a_rerun_of_a_pruned_run_is_for_its_own_time(make_target: MakeTarget) -> None:
+    looks: list[Any] = []
+    job = make_idle_job(target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at)))
+    first = make_run(job, "failed", scheduled_at=NOON)
+    again = make_run(job, trigger="rerun", rerun_of=first)
+    first.delete()
+    execute(again.pk, 1, worker="w")
+    assert looks == [again.scheduled_at]
+
+
+def test_the_deadline_is_the_start_plus_the_timeout(run_function: Run_) -> None:
+    hour = timedelta(hours=1)
+    run, left = seen(run_function, lambda run: (run, run.time_left), timeout=hour)
+    assert run.deadline - run.started_at == hour
+    assert timedelta(minutes=55) < left <= hour
+
+
+def test_without_a_timeout_there_is_no_deadline(run_function: Run_) -> None:
+    assert seen(run_function, lambda run: (run.deadline, run.time_left)) == (None, None)
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ((3, 10, "rows"), (3, 10, "rows")),
+        ((3,), (3, None, "")),
+        ((2.9, 10.0), (2, 10, "")),
+        ((-1, -5), (0, 0, "")),
+        ((2**80, 2**90), (2**63 - 1, 2**63 - 1, "")),
+        ((1, 2, "x" * 1000), (1, 2, "x" * 255)),
+        ((1, 2, "NUL \x00 \ud800"), (1, 2, "NUL \ufffd \ufffd")),
+        ((1, 2, 17), (1, 2, "17")),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_any_progress_is_recorded(
+    run_function: Run_, given: tuple[Any, ...], stored: tuple[Any, ...]
+) -> None:
+    _, attempt = run_function(lambda: django_dcron.current_run().progress(*given))
+    assert attempt.outcome == "succeeded", attempt.traceback
+    assert (attempt.progress_done, attempt.progress_total, attempt.progress_note) == stored
+
+
+@pytest.mark.parametrize("nonsense", ["many", None, float("nan")])
+def test_nonsense_is_refused_where_it_is_given(run_function: Run_, nonsense: Any) -> None:
+    run, attempt = run_function(lambda: django_dcron.current_run().progress(nonsense))
+    assert (run.state, attempt.exception_class) in {("failed", "ValueError"), ("failed", "TypeError")}
+
+
+# --- heartbeat and cancel ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def every_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BEAT_AT_MOST_EVERY", 0.0)
+
+
+@pytest.mark.usefixtures("every_beat")
+def test_a_heartbeat_is_written_at_once_with_the_progress(make_target: MakeTarget) -> None:
+    looks: list[Any] = []
+
+    def target() -> None:
+        run = django_dcron.current_run()
+        before = Run.objects.get(pk=run.id).heartbeat_at
+        print("at work")  # noqa: T201
+        run.progress(1, 2)
+        run.heartbeat()
+        attempt = Attempt.objects.get(run=run.id)
+        looks.append((Run.objects.get(pk=run.id).heartbeat_at > before, attempt.progress_done, attempt.log))
+
+    run = make_run(make_idle_job(target=make_target(target)))
+    execute(run.pk, 1, worker="w")
+    assert looks == [(True, 1, "at work\n")]
+
+
+@pytest.mark.usefixtures("every_beat")
+def test_a_heartbeat_learns_at_once_of_a_cancel(make_target: MakeTarget) -> None:
+    def target() -> None:
+        run = django_dcron.current_run()
+        run.heartbeat()
+        control.cancel(Run.objects.get(pk=run.id), "by hand")
+        run.heartbeat()
+        raise AssertionError("it went on")
+
+    run = make_run(make_idle_job(target=make_target(target), max_attempts=3))
+    execute(run.pk, 1, worker="w")
+    assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, "cancelled")
+
+
+@pytest.mark.usefixtures("every_beat")
+def test_a_heartbeat_learns_at_once_that_the_attempt_was_declared_lost(make_target: MakeTarget) -> None:
+    def target() -> None:
+        run = django_dcron.current_run()
+        transitions.retry(run.run, 1, run.started_at, "lost", {"outcome": "lost"}, None)
+        run.heartbeat()
+        raise AssertionError("it went on")
+
+    run = make_run(make_idle_job(target=make_target(target), max_attempts=3))
+    execute(run.pk, 1, worker="w")
+    assert (state_of(run), attempt_of(run).late_outcome) == (State.PENDING, "cancelled")
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.usefixtures("every_beat")
+def test_a_heartbeat_within_a_transaction_of_the_job_locks_nobody_out(run_function: Run_) -> None:
+    """Else the heart would wait for the job's transaction, and every run of this process would be lost."""
+
+    def target() -> None:
+        run = django_dcron.current_run()
+        with transaction.atomic():
+            run.heartbeat()
+            beaten = threading.Event()
+
+            def beat_elsewhere() -> None:
+                from django.db import connections
+
+                transitions.beat(run.id, 1)
+                connections.close_all()
+                beaten.set()
+
+            threading.Thread(target=beat_elsewhere).start()
+            assert beaten.wait(PATIENCE)
+
+    assert run_function(target)[0].state == State.SUCCEEDED
+
+
+def test_heartbeats_in_a_tight_loop_are_no_load(run_function: Run_, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = []
+    real = transitions.beat
+    monkeypatch.setattr(transitions, "beat", lambda *args: beats.append(1) or real(*args))
+
+    def target() -> None:
+        for _ in range(1000):
+            django_dcron.current_run().heartbeat()
+
+    run_function(target)
+    assert 1 <= len(beats) < 50
+
+
+def bare_run() -> CurrentRun:
+    """One that nobody watches over."""
+    run = make_run(make_idle_job())
+    return CurrentRun(reread(run), NOON, token=uuid4(), worker="w")
+
+
+def test_once_cancelled_every_call_says_so() -> None:
+    run = bare_run()
+    run.heartbeat()
+    run.cancel()
+    assert run.cancelled
+    with pytest.raises(RunCancelled):
+        run.heartbeat()
+    with pytest.raises(RunCancelled):
+        run.progress(1)

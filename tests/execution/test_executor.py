@@ -1,0 +1,431 @@
+"""The execution of one attempt in this process: whatever the job's code does, its outcome is recorded."""
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+import pytest
+from django.db import DataError, InterfaceError, OperationalError, connection, transaction
+
+import django_dcron
+from django_dcron import transitions
+from django_dcron.domain.lifecycle import Outcome, State
+from django_dcron.exceptions import PermanentFailure, RetryLater
+from django_dcron.execution import executor, outage
+from django_dcron.execution.executor import execute
+from django_dcron.models import Attempt, Run
+from tests.execution.conftest import Run_, attempt_of, cut_connection, reread, state_of
+from tests.factories import make_idle_job, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_success() -> None:
+    run = make_run(make_idle_job(target="tests.app.tasks.echo", args=[1], kwargs={"city": "Köln"}), "queued")
+    assert execute(run.pk, 1, worker="w1@host")
+    attempt = attempt_of(run)
+    assert state_of(run) == State.SUCCEEDED
+    assert json.loads(attempt.result) == {"args": [1], "kwargs": {"city": "Köln"}}
+    assert attempt.worker == "w1@host"
+
+
+def test_each_attempt_keeps_when_it_was_due_and_handed_over(make_target: Any) -> None:
+    job = make_idle_job(target=make_target(lambda: 1 / 0), max_attempts=2, retry_jitter=0.0)
+    run = make_run(job, "queued")
+    assert execute(run.pk, 1, worker="w")
+    between = reread(run)
+    handed_over = between.due_at + timedelta(milliseconds=2)
+    assert transitions.mark_queued([(run.pk, 2)], handed_over) == 1
+    assert execute(run.pk, 2, worker="w")
+
+    first, second = attempt_of(run, 1), attempt_of(run, 2)
+    assert (first.due_at, first.queued_at) == (run.due_at, run.queued_at)
+    assert (second.due_at, second.queued_at) == (between.due_at, handed_over)
+    assert run.due_at < between.due_at
+    assert state_of(run) == State.FAILED
+
+
+def test_a_run_has_its_own_arguments(run_function: Run_) -> None:
+    def add(a: int, b: int = 0) -> int:
+        return a + b
+
+    _, attempt = run_function(add, {"args": [2], "kwargs": {"b": 3}}, args=[10])
+    assert attempt.result == "5"
+
+
+def test_empty_arguments_are_arguments(run_function: Run_) -> None:
+    def count(*args: int) -> int:
+        return len(args)
+
+    assert run_function(count, {"args": []}, args=[1, 2])[1].result == "0"
+
+
+def test_what_is_not_to_be_executed_is_dropped_quietly(make_target: Any) -> None:
+    calls = []
+    job = make_idle_job(target=make_target(lambda: calls.append(1)))
+    run = make_run(job, "queued")
+    assert execute(run.pk, 1, worker="w")
+    assert not execute(run.pk, 1, worker="w")
+    assert not execute(uuid4(), 1, worker="w")
+    assert calls == [1]
+
+
+def test_failure(run_function: Run_) -> None:
+    def fail() -> None:
+        print("about to fail")  # noqa: T201
+        raise LookupError("no shop")
+
+    run, attempt = run_function(fail)
+    assert (run.state, run.reason) == (State.FAILED, "LookupError: no shop")
+    assert (attempt.outcome, attempt.exception_class) == (Outcome.FAILED, "LookupError")
+    assert "in fail" in attempt.traceback
+    assert attempt.log == "about to fail\n"
+
+
+def test_retry_later(run_function: Run_) -> None:
+    def later() -> None:
+        raise RetryLater("busy", after=timedelta(hours=1))
+
+    run, attempt = run_function(later, max_attempts=2)
+    assert (run.state, run.attempt) == (State.PENDING, 2)
+    assert run.due_at - attempt.started_at > timedelta(minutes=59)
+
+
+def test_permanent_failure(run_function: Run_) -> None:
+    def refuse() -> None:
+        raise PermanentFailure("no such shop")
+
+    assert run_function(refuse, max_attempts=5)[0].state == State.FAILED
+
+
+def test_a_target_that_vanished_fails_for_good_with_that_reason() -> None:
+    job = make_idle_job(max_attempts=5)
+    type(job).objects.update(target="gone.after.deploy")
+    run = make_run(job)
+    assert execute(run.pk, 1, worker="w")
+    assert state_of(run) == State.FAILED
+    assert "'gone.after.deploy' is no target" in reread(run).reason
+
+
+class WorkerShutdown(SystemExit):
+    """Celery's are like this."""
+
+
+def test_a_job_that_exits_has_failed_and_the_worker_goes_on(make_target: Any) -> None:
+    run = make_run(make_idle_job(target=make_target(lambda: sys.exit(3))))
+    assert execute(run.pk, 1, worker="w")
+    assert state_of(run) == State.FAILED
+    assert attempt_of(run).exception_class == "SystemExit"
+
+
+@pytest.mark.parametrize("fatal", [WorkerShutdown, KeyboardInterrupt])
+def test_what_ends_the_process_is_recorded_and_goes_on(make_target: Any, fatal: type[BaseException]) -> None:
+    def leave() -> None:
+        raise fatal
+
+    run = make_run(make_idle_job(target=make_target(leave)))
+    with pytest.raises(fatal):
+        execute(run.pk, 1, worker="w")
+    assert state_of(run) == State.FAILED
+    assert attempt_of(run).exception_class.endswith(fatal.__name__)
+
+
+# --- results and logs -------------------------------------------------------------------------------------------------
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+class Endless:
+    def __repr__(self) -> str:
+        return repr([self])
+
+
+class Fancy:
+    def __repr__(self) -> str:
+        return "<a fancy \ud800 thing \x00>"
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (None, ""),
+        (0, "0"),
+        ("", '""'),
+        ([1, {"a": None}], '[1, {"a": null}]'),
+        (timedelta(hours=1), '"P0DT01H00M00S"'),
+        ({1, 2}, '{"repr": "{1, 2}"}'),
+        (b"\x00", '{"repr": "b\'\\\\x00\'"}'),
+        (Unprintable(), '{"repr": "<Unprintable: its repr raises RuntimeError>"}'),
+        (Endless(), '{"repr": "<Endless: its repr raises RecursionError>"}'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_any_result_is_recorded(run_function: Run_, value: Any, stored: str) -> None:
+    run, attempt = run_function(lambda: value)
+    assert run.state == State.SUCCEEDED
+    assert attempt.result == stored
+
+
+def test_a_result_no_database_takes_is_recorded(run_function: Run_) -> None:
+    run, attempt = run_function(lambda: [Fancy(), "\x00\ud800"])
+    assert run.state == State.SUCCEEDED
+    assert "fancy" in attempt.result
+
+
+def test_a_huge_result_is_cut_with_a_mark(run_function: Run_, settings: Any) -> None:
+    settings.DCRON_RESULT_LIMIT = 1000
+    run, attempt = run_function(lambda: "x" * 5_000_000)
+    assert run.state == State.SUCCEEDED
+    assert len(attempt.result) < 1100
+    assert "characters left out" in attempt.result
+
+
+def test_megabytes_of_log_are_cut_with_a_mark(run_function: Run_) -> None:
+    def chatter() -> None:
+        for i in range(20_000):
+            print(f"line {i}", "x" * 200)  # noqa: T201
+        print("nearly \x00 done \ud800")  # noqa: T201
+
+    run, attempt = run_function(chatter)
+    assert run.state == State.SUCCEEDED
+    assert len(attempt.log) < 65_700
+    assert attempt.log.startswith("line 0")
+    assert "characters left out" in attempt.log
+    assert attempt.log.endswith("nearly \ufffd done \ufffd\n")
+
+
+# --- middleware -------------------------------------------------------------------------------------------------------
+
+calls: list[str] = []
+
+
+def outer(call_next: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def call(run: Any) -> Any:
+        calls.append(f"outer sees {run.job}")
+        try:
+            return f"<{call_next(run)}>"
+        finally:
+            calls.append("outer after")
+
+    return call
+
+
+def inner(call_next: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def call(run: Any) -> Any:
+        calls.append("inner before")
+        return call_next(run)
+
+    return call
+
+
+def broken(call_next: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def call(run: Any) -> Any:
+        raise ArithmeticError("the middleware fails")
+
+    return call
+
+
+def deaf(call_next: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda run: "not called"
+
+
+def use(settings: Any, *names: str) -> None:
+    settings.DCRON_MIDDLEWARE = [f"{__name__}.{name}" for name in names]
+    calls.clear()
+
+
+def test_middleware_is_called_outermost_first_and_may_change_the_result(
+    run_function: Run_, settings: Any
+) -> None:
+    use(settings, "outer", "inner")
+    run, attempt = run_function(lambda: calls.append("target"))
+    assert calls == [f"outer sees {run.job}", "inner before", "target", "outer after"]
+    assert attempt.result == '"<None>"'
+
+
+def test_middleware_may_leave_the_target_out(run_function: Run_, settings: Any) -> None:
+    use(settings, "deaf")
+    assert run_function(lambda: calls.append("target"))[1].result == '"not called"'
+    assert not calls
+
+
+def test_an_exception_of_middleware_is_a_failure(run_function: Run_, settings: Any) -> None:
+    use(settings, "outer", "broken")
+    run, attempt = run_function(lambda: None)
+    assert (run.state, attempt.exception_class) == (State.FAILED, "ArithmeticError")
+
+
+def test_middleware_that_is_not_there_is_a_failure(run_function: Run_, settings: Any) -> None:
+    use(settings, "nowhere")
+    run, attempt = run_function(lambda: None)
+    assert run.state == State.FAILED
+    assert "nowhere" in attempt.message
+
+
+def test_without_middleware_the_target_is_called(run_function: Run_, settings: Any) -> None:
+    settings.DCRON_MIDDLEWARE = []
+    assert run_function(lambda: 1)[1].result == "1"
+
+
+# --- the database -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outages are waited out in no time."""
+    monkeypatch.setattr(outage.time, "sleep", lambda seconds: None)
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+def test_a_connection_lost_during_the_run_is_replaced(run_function: Run_) -> None:
+    def lose_it() -> str:
+        cut_connection()
+        return "done"
+
+    run, attempt = run_function(lose_it)
+    assert (run.state, attempt.result) == (State.SUCCEEDED, '"done"')
+
+
+def test_a_job_that_leaves_a_transaction_open_is_recorded_for_good(run_function: Run_) -> None:
+    def leave_open() -> None:
+        transaction.set_autocommit(False)
+        make_idle_job()
+
+    run, _ = run_function(leave_open)
+    connection.close()
+    assert state_of(run) == State.SUCCEEDED
+
+
+def failing(times: int, error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
+    """``real``, but its first ``times`` calls fail."""
+    left = [times]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return real(*args, **kwargs)
+
+    return call
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_start_and_an_outcome_wait_for_the_database(
+    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = OperationalError("server closed the connection unexpectedly")
+    monkeypatch.setattr(executor, "start", failing(10, gone, executor.start))
+    monkeypatch.setattr(executor, "_answers", lambda using: False)
+    monkeypatch.setattr(executor, "conclude", failing(30, gone, executor.conclude))
+    run, attempt = run_function(lambda: "kept")
+    assert (run.state, attempt.result) == (State.SUCCEEDED, '"kept"')
+    assert Attempt.objects.count() == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_commit_that_went_through_unheard_is_not_done_twice(
+    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the start and to the outcome is lost, once each."""
+
+    def unheard(real: Callable[..., Any]) -> Callable[..., Any]:
+        told = []
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            answer = real(*args, **kwargs)
+            if not told:
+                told.append(1)
+                raise InterfaceError("connection already closed")
+            return answer
+
+        return call
+
+    monkeypatch.setattr(executor, "start", unheard(executor.start))
+    monkeypatch.setattr(executor, "conclude", unheard(executor.conclude))
+    calls.clear()
+    run, attempt = run_function(lambda: calls.append("once"))
+    assert (run.state, attempt.outcome, attempt.late_outcome) == (State.SUCCEEDED, Outcome.SUCCEEDED, "")
+    assert run.job.statistics.succeeded == 1
+    assert calls == ["once"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_start_gives_up_in_the_end_and_leaves_the_run_to_another_delivery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executor, "START_PATIENCE", 0.0)
+    monkeypatch.setattr(executor, "start", failing(9, OperationalError("gone"), executor.start))
+    run = make_run(make_idle_job(), "queued")
+    with pytest.raises(OperationalError):
+        execute(run.pk, 1, worker="w")
+    assert state_of(run) == State.QUEUED
+
+
+def refusing(error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
+    """A database that takes no attempt with a log."""
+
+    def conclude(run: Run, attempt: int, ending: Any, token: Any) -> Any:
+        if ending.kept:
+            raise error
+        return real(run, attempt, ending, token)
+
+    return conclude
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataError("invalid byte sequence \ud800"),
+        OperationalError(1366, "Incorrect string value: '\\xF0\\x9F'"),
+        OperationalError(1153, "Got a packet bigger than 'max_allowed_packet' bytes"),
+        TypeError("something nobody thought of"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("job", [lambda: "a result", lambda: 1 / 0], ids=["success", "failure"])
+def test_texts_that_the_database_refuses_do_not_cost_the_outcome(
+    run_function: Run_, monkeypatch: pytest.MonkeyPatch, error: Exception, job: Callable[[], Any]
+) -> None:
+    monkeypatch.setattr(executor, "conclude", refusing(error, executor.conclude))
+    run, attempt = run_function(job)
+    assert run.state == attempt.outcome
+    assert run.state in {State.SUCCEEDED, State.FAILED}
+    assert "its texts could not be recorded" in attempt.message
+    assert type(error).__name__ in attempt.message
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_database_that_is_merely_busy_gets_the_texts_in_the_end(
+    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = OperationalError("deadlock detected")
+    monkeypatch.setattr(executor, "conclude", failing(10, busy, executor.conclude))
+    assert run_function(lambda: "kept")[1].result == '"kept"'
+
+
+def test_whether_the_database_answers() -> None:
+    assert executor._answers("default")
+    with mock.patch.object(executor, "database_now", side_effect=OperationalError):
+        assert not executor._answers("default")
+
+
+def test_a_run_declared_lost_while_it_runs_notes_its_outcome_only(make_target: Any) -> None:
+    def be_lost() -> str:
+        current = django_dcron.current_run()
+        transitions.retry(current.run, 1, current.started_at, "lost", {"outcome": "lost"}, None)
+        return "too late"
+
+    run = make_run(make_idle_job(target=make_target(be_lost), max_attempts=2))
+    assert execute(run.pk, 1, worker="w")
+    assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
+    attempt = attempt_of(run)
+    assert (attempt.outcome, attempt.late_outcome, attempt.result) == ("lost", "succeeded", "")

@@ -1,0 +1,175 @@
+"""From an exception to an ending, whatever the exception's own methods do."""
+
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+from django.db import OperationalError
+
+from django_dcron.conclusion import Ending
+from django_dcron.domain.lifecycle import Outcome
+from django_dcron.domain.retry import FailureClass
+from django_dcron.exceptions import (
+    InvalidArguments,
+    PermanentFailure,
+    RetryLater,
+    RunCancelled,
+    RunTimedOut,
+    UnknownTarget,
+)
+from django_dcron.execution.failure import ending_of, exception_names
+
+
+def ending(exception: BaseException) -> Ending:
+    """Of an exception that was really raised."""
+    run = mock.Mock()
+    run.output.return_value = {"log": "said"}
+    try:
+        raise exception
+    except BaseException as raised:
+        return ending_of(raised, run)
+
+
+@pytest.mark.parametrize(
+    ("exception", "outcome"),
+    [
+        (ValueError(), Outcome.FAILED),
+        (TimeoutError(), Outcome.FAILED),
+        (SystemExit(1), Outcome.FAILED),
+        (KeyboardInterrupt(), Outcome.FAILED),
+        (RunTimedOut(), Outcome.TIMED_OUT),
+        (SoftTimeLimitExceeded(), Outcome.TIMED_OUT),
+        (RunCancelled(), Outcome.CANCELLED),
+    ],
+    ids=repr,
+)
+def test_outcomes(exception: BaseException, outcome: Outcome) -> None:
+    assert ending(exception).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("exception", "kind"),
+    [
+        (ValueError(), FailureClass.TRANSIENT),
+        (PermanentFailure(), FailureClass.PERMANENT),
+        (UnknownTarget("x"), FailureClass.PERMANENT),
+        (InvalidArguments("x", "args"), FailureClass.PERMANENT),
+        (OperationalError("deadlock detected"), FailureClass.CONTENTION),
+        (OperationalError("could not serialize access due to concurrent update"), FailureClass.CONTENTION),
+        (OperationalError(1213, "Deadlock found when trying to get lock"), FailureClass.CONTENTION),
+        (OperationalError(1205, "Lock wait timeout exceeded"), FailureClass.CONTENTION),
+        (OperationalError("database is locked"), FailureClass.CONTENTION),
+        (OperationalError("server closed the connection unexpectedly"), FailureClass.TRANSIENT),
+        (RuntimeError("deadlock"), FailureClass.TRANSIENT),
+    ],
+    ids=repr,
+)
+def test_failure_classes(exception: Exception, kind: FailureClass) -> None:
+    failure = ending(exception).failure
+    assert failure is not None
+    assert failure.kind == kind
+
+
+def test_a_cancelled_run_has_no_failure() -> None:
+    assert ending(RunCancelled()).failure is None
+
+
+def test_retry_later_says_when() -> None:
+    failure = ending(RetryLater("busy", after=timedelta(minutes=5))).failure
+    assert failure is not None
+    assert (failure.retry_wanted, failure.retry_after) == (True, timedelta(minutes=5))
+
+
+def test_retry_later_stands_for_its_cause_too() -> None:
+    try:
+        raise RetryLater from ConnectionError("x")
+    except RetryLater as later:
+        failure = ending(later).failure
+    assert failure is not None
+    assert failure.exception_names >= {"RetryLater", "ConnectionError", "OSError"}
+
+
+@pytest.mark.parametrize("after", [60, 1.5, "soon"])
+def test_retry_later_refuses_what_is_no_duration_right_where_it_is_raised(after: Any) -> None:
+    with pytest.raises(TypeError, match="timedelta"):
+        RetryLater(after=after)
+
+
+def test_names_are_bare_and_dotted_and_of_all_classes() -> None:
+    class Special(ConnectionResetError): ...
+
+    dotted = f"{__name__}.{Special.__qualname__}"
+    assert exception_names(Special()) == {
+        "Special",
+        dotted,
+        "ConnectionResetError",
+        "ConnectionError",
+        "OSError",
+        "Exception",
+        "BaseException",
+    }
+
+
+def test_class_message_and_traceback_are_kept() -> None:
+    kept = ending(PermanentFailure("no such shop"))
+    assert kept.exception_class == "django_dcron.exceptions.PermanentFailure"
+    assert kept.message == "no such shop"
+    assert "raise exception" in kept.traceback
+    assert kept.kept == {"log": "said"}
+    assert kept.reason == "django_dcron.exceptions.PermanentFailure: no such shop"
+
+
+def test_of_a_huge_message_the_beginning_and_the_end_are_kept(settings: Any) -> None:
+    settings.DCRON_LOG_LIMIT = 1000
+    kept = ending(ValueError("begin" + "x" * 5_000_000 + "end"))
+    for text in (kept.message, kept.traceback):
+        assert len(text) < 1100
+        assert "characters left out" in text
+    assert kept.message.startswith("begin")
+    assert kept.message.endswith("end")
+
+
+def test_what_no_database_takes_is_replaced() -> None:
+    kept = ending(ValueError("NUL \x00, surrogate \udcff"))
+    assert kept.message == "NUL \ufffd, surrogate \ufffd"
+    assert kept.traceback.encode()
+    assert "\x00" not in kept.traceback
+
+
+class Hostile(OperationalError):
+    """An exception none of whose methods works."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("no attribute")
+
+
+def test_an_exception_whose_methods_fail_is_recorded_all_the_same() -> None:
+    kept = ending(Hostile())
+    assert kept.outcome == Outcome.FAILED
+    assert kept.message == "(its text cannot be shown: RuntimeError)"
+    assert kept.traceback
+
+
+def test_a_traceback_that_cannot_be_formatted_is_said_so() -> None:
+    with mock.patch("traceback.format_exception", side_effect=RecursionError):
+        assert ending(ValueError()).traceback == "(its traceback cannot be shown: RecursionError)"
+
+
+def test_a_class_with_a_strange_name_is_recorded() -> None:
+    strange = type("Strange", (ValueError,), {"__module__": "a\ud800", "__qualname__": "x" * 500})
+    kept = ending(strange())
+    assert kept.exception_class.encode()
+    assert len(kept.exception_class) == 255
+
+
+def test_chained_and_grouped_exceptions_are_shown() -> None:
+    group = ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+    assert "one" in ending(group).traceback
+    assert "two" in ending(group).traceback

@@ -1,0 +1,66 @@
+"""Recording, from outside, the end of an attempt whose process is gone."""
+
+from unittest import mock
+from uuid import uuid4
+
+import pytest
+from django.db import InterfaceError, OperationalError
+
+from django_dcron import transitions
+from django_dcron.domain.lifecycle import Outcome, State
+from django_dcron.execution.forced_end import end_by_force
+from django_dcron.models import Run
+from tests.execution.conftest import attempt_of, reread, state_of
+from tests.factories import make_idle_job, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def end(run: Run, outcome: Outcome = Outcome.LOST, *, attempt: int = 1, worker: str = "w") -> None:
+    end_by_force(run.pk, attempt, outcome, "its process died", worker=worker)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.TIMED_OUT])
+def test_the_attempt_is_concluded_by_the_policy(outcome: Outcome) -> None:
+    run = make_run(make_idle_job(max_attempts=2), "running")
+    end(run, outcome)
+    assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
+    assert (attempt_of(run).outcome, attempt_of(run).message) == (outcome, "its process died")
+
+
+def test_what_was_concluded_before_stays() -> None:
+    run = make_run(make_idle_job(), "running")
+    transitions.finish(run, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    end(run)
+    assert (state_of(run), attempt_of(run).outcome) == (State.SUCCEEDED, Outcome.SUCCEEDED)
+
+
+def test_another_attempt_is_left_alone() -> None:
+    run = make_run(make_idle_job(max_attempts=3), "running", attempt=2)
+    end(run, attempt=1)
+    assert state_of(run) == State.RUNNING
+
+
+def test_what_runs_on_another_worker_is_left_alone() -> None:
+    """What died was a second delivery of it."""
+    run = make_run(make_idle_job(), "running")
+    end(run, worker="elsewhere")
+    assert state_of(run) == State.RUNNING
+
+
+def test_what_was_never_started_is_left_alone() -> None:
+    run = make_run(make_idle_job(), "queued")
+    end(run)
+    assert state_of(run) == State.QUEUED
+    end_by_force(uuid4(), 1, Outcome.LOST, "", worker="w")
+
+
+@pytest.mark.parametrize("error", [OperationalError("gone"), InterfaceError("closed")], ids=repr)
+def test_a_database_that_is_away_is_left_to_the_scheduler(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(make_idle_job(), "running")
+    with mock.patch.object(transitions, "runs", side_effect=error):
+        end(run)
+    assert state_of(run) == State.RUNNING
+    assert "the scheduler will" in caplog.text

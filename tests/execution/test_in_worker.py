@@ -1,0 +1,206 @@
+"""Runs on real Celery workers: stopped, killed, delivered twice, and cut off from their database."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_dcron import control
+from django_dcron.dispatch import DueRun
+from django_dcron.dispatch.celery import CeleryDispatcher
+from django_dcron.models import Attempt, Job, Run
+from tests.app.models import Witness
+from tests.conftest import StartProcess
+from tests.execution.conftest import attempt_of, reread, state_of
+from tests.factories import make_idle_job
+from tests.services import Process, Server
+from tests.waiting import wait_until
+
+SHORT = {"RUN_LEASE": 1, "HARD_TIMEOUT_AFTER": 0.5}
+LONG = 60.0
+"""Seconds; what is stopped in a test would go on for so long."""
+
+StartWorker = Callable[..., Process]
+
+
+@pytest.fixture
+def worker(start_worker: StartProcess, settings: Any, monkeypatch: pytest.MonkeyPatch) -> StartWorker:
+    """Start a worker with a short lease and little patience after a timeout."""
+    settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(seconds=SHORT["HARD_TIMEOUT_AFTER"])
+
+    def start(pool: str = "prefork", **options: Any) -> Process:
+        if pool == "threads":
+            # Until CPython 3.12 an exception that waits for one thread keeps all others from advancing while they are
+            # traced: no coverage in here.
+            for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
+                monkeypatch.delenv(name, raising=False)
+        return start_worker(env={"DCRON_TEST_SETTINGS": json.dumps(SHORT)}, pool=pool, **options)
+
+    return start
+
+
+def job_of(task: str, *args: Any, **fields: Any) -> Job:
+    return make_idle_job(target=f"tests.app.tasks.{task}", args=list(args), **fields)
+
+
+def trigger(task: str, *args: Any, **fields: Any) -> Run:
+    return control.trigger(job_of(task, *args, **fields))
+
+
+def wait_for_end(run: Run, number: int = 1) -> Attempt:
+    ended = Attempt.objects.filter(run=run, number=number).exclude(outcome="")
+    wait_until(ended.exists, 30, what=f"the end of {run}, attempt {number}")
+    return attempt_of(run, number)
+
+
+def wait_for_witness(run: Run) -> Witness:
+    witness = wait_until(lambda: Witness.objects.filter(run_id=str(run.pk)).first(), 30, what="a start")
+    assert witness is not None
+    return witness
+
+
+def assert_alive(worker: Process) -> None:
+    assert wait_for_end(trigger("ok")).outcome == "succeeded"
+    assert worker.running
+
+
+def publish(run: Run, attempt: int, times: int = 1) -> None:
+    """Deliver the attempt, past the scheduler."""
+    due = DueRun(run.pk, attempt, run.due_at, run.job_id, str(run.job), run.job.target)
+    dispatcher = CeleryDispatcher()
+    try:
+        dispatcher.publish([dispatcher.prepare(due) for _ in range(times)])
+    finally:
+        dispatcher.close()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_timeouts_are_recorded_and_the_worker_lives_on(worker: StartWorker, pool: str) -> None:
+    process = worker(pool=pool)
+    second = timedelta(seconds=1)
+    # In a thread an exception only arrives once Python code runs again, so the witness sleeps little by little.
+    obedient = trigger("nap", LONG, timeout=second)
+    stubborn = trigger("stubborn", 3.5, timeout=second)
+
+    attempt = wait_for_end(obedient)
+    assert (attempt.outcome, state_of(obedient)) == ("timed_out", "failed")
+    assert attempt.exception_class.endswith("SoftTimeLimitExceeded")
+    assert "in nap" in attempt.traceback
+
+    attempt = wait_for_end(stubborn)
+    assert (attempt.outcome, state_of(stubborn)) == ("timed_out", "failed")
+    assert_alive(process)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_cancel_stops_a_running_run(worker: StartWorker, pool: str) -> None:
+    process = worker(pool=pool)
+    run = trigger("nap", LONG, max_attempts=3)
+    wait_until(lambda: state_of(run) == "running", 30)
+    control.cancel(reread(run), "by hand")
+    attempt = wait_for_end(run)
+    assert (attempt.outcome, state_of(run), reread(run).attempt) == ("cancelled", "cancelled", 1)
+    assert_alive(process)
+
+
+def test_a_killed_worker_process_is_noticed_at_once_and_its_run_tried_again(worker: StartWorker) -> None:
+    process = worker()
+    run = trigger("witness", LONG, max_attempts=2, retry_backoff=timedelta())
+    child = wait_for_witness(run).worker_pid
+    assert child != process.pid
+    os.kill(child, signal.SIGKILL)
+
+    attempt = wait_for_end(run)
+
+    # There is no node that could have found the stale heartbeat: Celery has told.
+    assert attempt.outcome == "lost"
+    assert "its worker process died" in attempt.message
+    after = reread(run)
+    assert (after.state, after.attempt) == ("pending", 2)
+    Job.objects.filter(pk=run.job_id).update(args=[0])
+    publish(after, 2)
+    assert wait_for_end(run, 2).outcome == "succeeded"
+    assert [witness.attempt for witness in Witness.objects.order_by("pk")] == [1, 2]
+
+
+def test_what_is_delivered_twice_starts_once(worker: StartWorker) -> None:
+    process = worker(concurrency=2)
+    runs = [trigger("witness", 0.3) for _ in range(3)]
+    for run in runs:
+        publish(run, 1, times=3)
+    for run in runs:
+        assert wait_for_end(run).outcome == "succeeded"
+    assert_alive(process)  # behind the duplicates in the queue
+    for run in runs:
+        publish(run, 1)  # later still
+    assert_alive(process)
+    assert Attempt.objects.filter(run__in=runs).count() == 3
+    assert sorted(Witness.objects.values_list("run_id", flat=True)) == sorted(str(run.pk) for run in runs)
+
+
+def test_a_celery_task_sees_its_attempt_and_hands_its_retry_over(worker: StartWorker) -> None:
+    worker()
+    seen = trigger("facts")
+    asked = trigger("retry_in_an_hour", max_attempts=3, retry_backoff=timedelta(seconds=1))
+    auto = trigger("retry_by_itself", max_attempts=3, retry_backoff=timedelta(minutes=10), retry_jitter=0)
+    later = trigger("busy", max_attempts=3)
+    hopeless = trigger("retry_by_itself", max_attempts=1)
+
+    facts = json.loads(wait_for_end(seen).result)
+    assert facts == {"id": str(seen.pk), "retries": 0, "eager": False}
+    for run, wait in ((asked, 3600), (auto, 600), (later, 3600)):
+        attempt = wait_for_end(run)
+        assert attempt.outcome == "failed"
+        after = reread(run)
+        assert (after.state, after.attempt) == ("pending", 2)
+        assert attempt.finished_at is not None
+        planned = (after.due_at - attempt.finished_at).total_seconds()
+        assert wait - 20 < planned < wait + 20
+    assert wait_for_end(hopeless).exception_class == "ConnectionResetError"
+    assert state_of(hopeless) == "failed"
+
+    Run.objects.filter(pk=asked.pk).update(due_at=asked.due_at)
+    Job.objects.filter(pk=asked.job_id).update(target="tests.app.tasks.facts")
+    publish(reread(asked), 2)
+    assert json.loads(wait_for_end(asked, 2).result)["retries"] == 1
+
+
+def test_progress_and_log_are_seen_while_it_runs(worker: StartWorker) -> None:
+    worker()
+    run = trigger("report_progress", LONG)
+
+    def shown() -> bool:
+        return Attempt.objects.filter(
+            run=run, progress_done=3, progress_total=10, progress_note="rows"
+        ).exists()
+
+    wait_until(shown, 30, what="the progress")
+    assert "three rows" in attempt_of(run).log
+    assert state_of(run) == "running"
+    control.cancel(reread(run))
+    wait_for_end(run)
+
+
+@pytest.mark.postgresql
+def test_an_outcome_waits_for_a_database_that_is_down_and_is_recorded_once(
+    worker: StartWorker, database_server: Server
+) -> None:
+    process = worker()
+    run = trigger("witness", 1.0)
+    wait_for_witness(run)
+    connection.close()
+    try:
+        database_server.stop()
+        process.wait_for_log("waits for the database")
+    finally:
+        database_server.start()
+    assert wait_for_end(run).outcome == "succeeded"
+    after = reread(run)
+    assert (after.state, after.job.statistics.succeeded) == ("succeeded", 1)
+    assert Witness.objects.count() == 1
+    assert_alive(process)

@@ -1,0 +1,175 @@
+"""What a job's code logs and prints: kept for its attempt, and passed on to where it went before."""
+
+import io
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_dcron.execution.bounded_text import BoundedText
+from django_dcron.execution.log_capture import CELERY_STDOUT, capture_log
+
+
+def captured(work: Callable[[], Any], limit: int = 10_000) -> str:
+    log = BoundedText(limit)
+    capture_log(lambda run: work())(SimpleNamespace(log=log))  # type: ignore[arg-type]
+    return log.getvalue()
+
+
+def test_log_records_and_prints_are_kept_in_order() -> None:
+    def work() -> None:
+        print("first")  # noqa: T201
+        logging.getLogger("shop").warning("second: %d", 2)
+        sys.stdout.writelines(["thi", "rd\n"])
+
+    lines = captured(work).splitlines()
+    assert lines[0] == "first"
+    assert lines[1].endswith("WARNING shop: second: 2")
+    assert lines[2] == "third"
+
+
+def test_what_is_printed_still_goes_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    captured(lambda: print("hello"))  # noqa: T201
+    assert capsys.readouterr().out == "hello\n"
+
+
+def test_what_is_logged_still_goes_where_it_went(caplog: pytest.LogCaptureFixture) -> None:
+    captured(lambda: logging.getLogger("shop").warning("hello"))
+    assert [record.message for record in caplog.records] == ["hello"]
+
+
+def test_a_traceback_is_kept_with_its_record() -> None:
+    def work() -> None:
+        try:
+            raise ValueError("inner")
+        except ValueError:
+            logging.getLogger("shop").exception("outer")
+
+    assert "ValueError: inner" in captured(work)
+
+
+def test_nothing_is_kept_before_and_after() -> None:
+    log = captured(lambda: None)
+    print("later")  # noqa: T201
+    logging.getLogger("shop").warning("later")
+    assert log == ""
+
+
+def test_it_ends_with_an_exception_too() -> None:
+    log = BoundedText(100)
+
+    def work(run: Any) -> None:
+        print("before")  # noqa: T201
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        capture_log(work)(SimpleNamespace(log=log))  # type: ignore[arg-type]
+    print("after")  # noqa: T201
+    assert log.getvalue() == "before\n"
+
+
+def test_it_is_bounded_however_much_is_printed() -> None:
+    def work() -> None:
+        for i in range(5000):
+            print(f"line {i} " + "x" * 1000)  # noqa: T201
+
+    log = captured(work, limit=2000)
+    assert len(log) < 2100
+    assert log.startswith("line 0 ")
+    assert log.endswith("x\n")
+
+
+def test_a_limit_of_nothing_keeps_nothing_and_harms_nothing() -> None:
+    assert "6 characters left out" in captured(lambda: print("hello"), limit=0)  # noqa: T201
+
+
+def test_each_thread_has_its_own_log() -> None:
+    barrier = threading.Barrier(4)
+    logs: dict[int, str] = {}
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            barrier.wait(10)
+            print(f"print {number}")  # noqa: T201
+            logging.getLogger("shop").warning("record %d", number)
+
+    def live(number: int) -> None:
+        logs[number] = captured(lambda: work(number))
+
+    threads = [threading.Thread(target=live, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for number, log in logs.items():
+        assert {line.split()[-1] for line in log.splitlines()} == {str(number)}
+        assert len(log.splitlines()) == 40
+
+
+def test_the_record_of_a_print_that_celery_makes_is_not_kept_twice() -> None:
+    assert captured(lambda: logging.getLogger(CELERY_STDOUT).warning("printed")) == ""
+
+
+def test_a_record_that_cannot_be_formatted_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    try:
+        root.handlers = []  # pytest's own raise
+
+        def work() -> None:
+            logging.getLogger("shop").warning("%d", "no number")
+            print("goes on")  # noqa: T201
+
+        assert captured(work) == "goes on\n"
+    finally:
+        root.handlers = handlers
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_what_is_no_text_is_refused_as_ever_and_spoils_nothing() -> None:
+    def work() -> None:
+        with pytest.raises(TypeError):
+            sys.stdout.write(b"bytes")  # type: ignore[call-overload]
+        print("text")  # noqa: T201
+
+    assert captured(work) == "text\n"
+
+
+def test_it_is_installed_again_after_stdout_and_logging_were_set_up_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    captured(lambda: None)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    try:
+        root.handlers = []
+
+        def work() -> None:
+            print("printed")  # noqa: T201
+            logging.getLogger("shop").warning("logged")
+
+        assert captured(work).count("\n") == 2
+    finally:
+        root.handlers = handlers
+
+
+def test_it_is_installed_once() -> None:
+    for _ in range(3):
+        captured(lambda: None)
+    wrapped = sys.stdout
+    captured(lambda: None)
+    assert sys.stdout is wrapped
+    assert captured(lambda: print("x")) == "x\n"  # noqa: T201
+
+
+def test_stdout_behaves_as_before() -> None:
+    def work() -> None:
+        assert sys.stdout.writable()
+        assert print("x", end="", flush=True) is None  # type: ignore[func-returns-value]  # noqa: T201
+
+    assert captured(work) == "x"

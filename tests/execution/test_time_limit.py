@@ -1,0 +1,134 @@
+"""The job's timeout, in this process: soft first, then by force."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+
+from django_dcron.domain.lifecycle import Outcome, State
+from django_dcron.exceptions import RunTimedOut
+from django_dcron.execution.executor import execute
+from django_dcron.models import Attempt, Job
+from tests.execution.conftest import MakeTarget, attempt_of, reread, state_of
+from tests.factories import make_idle_job, make_run
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TIMEOUT = timedelta(milliseconds=200)
+PATIENCE = 30.0
+
+
+def job_with_timeout(target: str, timeout: timedelta = TIMEOUT, **fields: Any) -> Job:
+    job = make_idle_job(target=target, **fields)
+    Job.objects.update(timeout=timeout)  # shorter than people may choose
+    return job
+
+
+def spin_until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not done() and time.monotonic() < end:
+        pass
+
+
+def in_thread(work: Callable[[], Any]) -> None:
+    from django.db import connections
+
+    def live() -> None:
+        try:
+            work()
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    thread.join(2 * PATIENCE)
+
+
+def in_main(work: Callable[[], Any]) -> None:
+    work()
+
+
+@pytest.mark.parametrize("where", [in_main, in_thread])
+@pytest.mark.parametrize("exception", [RunTimedOut, SoftTimeLimitExceeded])
+def test_at_the_timeout_the_code_is_stopped_and_may_clean_up(
+    make_target: MakeTarget, where: Callable[..., None], exception: type[Exception]
+) -> None:
+    cleaned = []
+
+    def endless() -> None:
+        try:
+            spin_until(lambda: False)
+        except exception:
+            cleaned.append("up")
+            raise
+
+    run = make_run(job_with_timeout(make_target(endless), max_attempts=2))
+    began = time.monotonic()
+    where(lambda: execute(run.pk, 1, worker="w", timeout_exception=exception))
+    assert time.monotonic() - began < PATIENCE
+    assert cleaned == ["up"]
+    attempt = attempt_of(run)
+    assert attempt.outcome == Outcome.TIMED_OUT
+    assert attempt.exception_class.endswith(exception.__name__)
+    assert "in endless" in attempt.traceback
+    assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
+
+
+def test_code_that_ends_in_time_is_left_alone(make_target: MakeTarget) -> None:
+    run = make_run(job_with_timeout(make_target(lambda: "done"), timedelta(hours=1)))
+    execute(run.pk, 1, worker="w")
+    assert attempt_of(run).result == '"done"'
+    wait_until(lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()))
+
+
+def test_code_that_answers_the_timeout_with_a_result_has_succeeded(make_target: MakeTarget) -> None:
+    def partial() -> str:
+        with suppress(RunTimedOut):
+            spin_until(lambda: False)
+        return "as far as it got"
+
+    run = make_run(job_with_timeout(make_target(partial)))
+    execute(run.pk, 1, worker="w")
+    assert (state_of(run), attempt_of(run).result) == (State.SUCCEEDED, '"as far as it got"')
+
+
+def test_code_that_swallows_the_timeout_is_recorded_timed_out_and_its_own_end_only_noted(
+    make_target: MakeTarget, settings: Any
+) -> None:
+    settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(milliseconds=200)
+    recorded = threading.Event()
+
+    def watch() -> None:
+        from django.db import connections
+
+        end = time.monotonic() + PATIENCE
+        while not Attempt.objects.exclude(outcome="").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        connections.close_all()
+        recorded.set()
+
+    def stubborn() -> None:
+        print("here I stay")  # noqa: T201
+        while not recorded.is_set():
+            try:
+                spin_until(recorded.is_set)
+            except RunTimedOut:
+                continue
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    run = make_run(job_with_timeout(make_target(stubborn)))
+    execute(run.pk, 1, worker="w")
+    watcher.join()
+    attempt = attempt_of(run)
+    assert (attempt.outcome, attempt.late_outcome) == (Outcome.TIMED_OUT, Outcome.SUCCEEDED)
+    assert "did not stop within" in attempt.message
+    assert attempt.log == "here I stay\n"
+    assert state_of(run) == State.FAILED
+    assert reread(run).job.statistics.failed == 1

@@ -1,0 +1,43 @@
+"""Jobs and runs for tests. Jobs are saved the way everybody saves them."""
+
+from datetime import timedelta
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+from django_dcron import control
+from django_dcron.models import Attempt, Job, Run
+from django_dcron.models.database import database_now
+
+_numbers = count(1)
+
+
+def make_job(**fields: Any) -> Job:
+    """A saved job; every second unless told otherwise."""
+    given = {
+        "name": f"job-{next(_numbers)}",
+        "target": "tests.app.tasks.ok",
+        "schedule": "* * * * * *",
+    } | fields
+    return control.save(Job(**given))
+
+
+def make_idle_job(**fields: Any) -> Job:
+    """A saved job that is never due while a test lasts."""
+    return make_job(schedule="0 0 1 1 *", **fields)
+
+
+def make_run(job: Job, state: str = "pending", **fields: Any) -> Run:
+    """A run in ``state``, due now; a running one has its attempt's row and a fresh heartbeat."""
+    now = database_now("default")
+    # An instant of its own: two runs of a job never share one, and a database's clock may tick in milliseconds.
+    scheduled_at = now + timedelta(microseconds=next(_numbers))
+    given = {"scheduled_at": scheduled_at, "due_at": now, "claimed_at": now, "state": state}
+    if state == "queued":
+        given |= {"queued_at": now, "deliveries": 1}
+    if state == "running":
+        given |= {"started_at": now, "heartbeat_at": now}
+    run = Run.objects.create(job=job, **given | fields)
+    if state == "running":
+        Attempt.objects.create(run=run, number=run.attempt, token=uuid4(), worker="w", started_at=now)
+    return run

@@ -1,0 +1,111 @@
+"""What only the lock in the database can meet: transactions, sessions, connections."""
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_dcron.exceptions import LockUnavailable
+from django_dcron.locks.database import DatabaseLock
+from django_dcron.models import LockLease
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LONG = timedelta(minutes=5)
+ALL = [f"shard:{number:02}" for number in range(64)]
+
+
+@pytest.fixture
+def lock() -> DatabaseLock:
+    return DatabaseLock()
+
+
+def test_renewing_is_one_statement_in_no_transaction(lock: DatabaseLock) -> None:
+    lock.hold(ALL, "a", LONG)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(lock.hold(ALL, "a", LONG)) == 64
+    assert len(queries) == 1
+
+
+def test_so_is_taking_over_what_was_released(lock: DatabaseLock) -> None:
+    lock.hold(ALL, "a", LONG)
+    lock.release(ALL, "a")
+    with CaptureQueriesContext(connection) as queries:
+        assert len(lock.hold(ALL, "b", LONG)) == 64
+    assert len(queries) == 1
+    assert LockLease.objects.count() == 64  # rows stay
+
+
+def test_finding_all_held_by_another_changes_nothing(lock: DatabaseLock) -> None:
+    lock.hold(ALL, "a", LONG)
+    before = list(LockLease.objects.order_by("name").values_list())
+    assert lock.hold(ALL, "b", LONG) == []
+    assert list(LockLease.objects.order_by("name").values_list()) == before
+
+
+def test_inside_a_transaction_is_refused(lock: DatabaseLock) -> None:
+    with transaction.atomic():
+        for ask in (lambda: lock.hold(["1"], "a", LONG), lambda: lock.release(["1"], "a")):
+            with pytest.raises(RuntimeError, match="inside a transaction"):
+                ask()
+    assert lock.hold(["1"], "a", LONG)
+
+
+def test_time_left_is_never_overestimated(lock: DatabaseLock) -> None:
+    """Where the rows are read back, as for the first of these names, the row's own time counts."""
+    for number in range(20):
+        before = time.monotonic()
+        lock.hold([f"{number}", "other"], "a", LONG)
+        [lease] = lock.hold(["other"], "a", LONG)
+        assert before < lease.expires_at <= time.monotonic() + LONG.total_seconds()
+    first = lock.hold(["new"], "a", LONG)[0]
+    assert LONG.total_seconds() - 1 < first.expires_at - time.monotonic() <= LONG.total_seconds()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.parametrize("zones", [("+05:00", "-05:00"), ("-05:00", "+05:00")])
+def test_the_time_zones_of_two_sessions_do_not_matter(lock: DatabaseLock, zones: tuple[str, str]) -> None:
+    def session_in(zone: str) -> None:
+        connection.close()
+        with connection.cursor() as cursor:
+            word = "TIME ZONE" if connection.vendor == "postgresql" else "time_zone ="
+            cursor.execute(f"SET {word} '{zone}'")  # not parametrized: SET takes no placeholders
+
+    session_in(zones[0])
+    assert lock.hold(["1"], "a", LONG)
+    session_in(zones[1])
+    assert not lock.hold(["1"], "b", LONG)
+    assert lock.hold(["1"], "a", LONG)
+    connection.close()
+
+
+class TestConnectionCut:
+    @pytest.fixture(autouse=True)
+    def cut(self) -> Iterator[None]:
+        """Have the server end our session behind our back."""
+        with connection.cursor() as cursor:
+            mine = (
+                "SELECT pg_backend_pid()" if connection.vendor == "postgresql" else "SELECT CONNECTION_ID()"
+            )
+            cursor.execute(mine)
+            [session] = cursor.fetchone()
+        other = connection.copy()
+        try:
+            with other.cursor() as cursor:
+                kill = "SELECT pg_terminate_backend(%s)" if connection.vendor == "postgresql" else "KILL %s"
+                cursor.execute(kill, [session])
+        finally:
+            other.close()
+        yield
+        connection.close()
+
+    @pytest.mark.postgresql
+    @pytest.mark.mariadb
+    def test_fails_once_then_connects_anew(self, lock: DatabaseLock) -> None:
+        with pytest.raises(LockUnavailable):
+            lock.hold(["1"], "a", LONG)
+        assert lock.hold(["1"], "a", LONG)

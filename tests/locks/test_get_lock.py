@@ -1,0 +1,56 @@
+"""Which lock the settings choose."""
+
+from collections.abc import Collection
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from pytest_django import Settings
+
+from django_dcron.locks import Lease, Lock, get_lock
+from django_dcron.locks.database import DatabaseLock
+from django_dcron.locks.file import FileLock
+from django_dcron.locks.redis import RedisLock
+
+
+class OwnLock:
+    """A project's own, as the dotted path names it."""
+
+    def hold(self, names: Collection[str], holder: str, lease: timedelta) -> list[Lease]:
+        return []
+
+    def release(self, names: Collection[str], holder: str) -> None: ...
+
+    def holders(self, names: Collection[str]) -> dict[str, str]:
+        return {}
+
+
+BACKENDS = {"redis": RedisLock, "database": DatabaseLock, "file": FileLock, f"{__name__}.OwnLock": OwnLock}
+
+
+def test_redis_is_the_default() -> None:
+    assert isinstance(get_lock(), RedisLock)
+
+
+@pytest.mark.parametrize(("kind", "backend"), BACKENDS.items())
+def test_by_setting_or_by_argument(
+    kind: str, backend: type[Lock], settings: Settings, tmp_path: Path
+) -> None:
+    settings.DCRON_LOCK_DIR = tmp_path
+    assert isinstance(get_lock(kind), backend)
+    settings.DCRON_LOCK = kind
+    assert isinstance(get_lock(), backend)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("zookeeper", "allowed: "),
+        ("no.such.Lock", "cannot be imported"),
+        ("datetime.timedelta", "is no Lock"),
+    ],
+)
+def test_what_is_no_lock_is_refused(kind: str, why: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=why):
+        get_lock(kind)

@@ -1,0 +1,179 @@
+"""What only the lock in Redis can meet: its keys, its scripts, its ways to say no."""
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django_redis import get_redis_connection
+from pytest_django import Settings
+from redis import Redis
+from redis.crc import key_slot
+
+from django_dcron.exceptions import LockUnavailable
+from django_dcron.locks.redis import RedisLock
+from tests import services
+from tests.waiting import wait_until
+
+LONG = timedelta(minutes=5)
+ALL = [f"shard:{number:02}" for number in range(64)]
+
+
+@pytest.fixture
+def redis(redis_server: services.Server) -> Redis:
+    connection: Redis = get_redis_connection("default")
+    return connection
+
+
+@pytest.fixture
+def lock(redis: Redis) -> RedisLock:
+    return RedisLock()
+
+
+def calls(redis: Redis) -> dict[str, int]:
+    stats: dict[str, Any] = redis.info("commandstats")
+    # Scripts' own commands and the handshake of a connection are no requests of ours.
+    return {name: stat["calls"] for name, stat in stats.items() if "eval" in name or "script" in name}
+
+
+def test_any_number_of_names_is_one_request(redis: Redis, lock: RedisLock) -> None:
+    lock.hold(["1"], "a", LONG)  # teaches Redis the script
+    redis.config_resetstat()
+    assert len(lock.hold(ALL, "a", LONG)) == 64
+    assert calls(redis) == {"cmdstat_evalsha": 1}
+
+
+def test_scripts_redis_forgot_are_taught_again(redis: Redis, lock: RedisLock) -> None:
+    for _ in range(2):
+        redis.script_flush()
+        assert lock.hold(["1"], "a", LONG)
+        redis.script_flush()
+        lock.release(["1"], "a")
+
+
+def test_keys_expire_no_earlier_than_asked_and_share_a_cluster_slot(redis: Redis, lock: RedisLock) -> None:
+    lock.hold(ALL, "a", timedelta(seconds=100))
+    keys: Any = redis.keys("*")
+    assert sorted(keys) == sorted(f"{{dcron}}:lock:{name}".encode() for name in ALL)
+    assert len({key_slot(key) for key in keys}) == 1
+    assert all(99_000 < int(str(redis.pttl(key))) <= 100_001 for key in keys)
+
+
+def test_sites_with_a_key_prefix_of_their_own_do_not_meet(lock: RedisLock, settings: Settings) -> None:
+    settings.CACHES = {**settings.CACHES, "shop": {**settings.CACHES["default"], "KEY_PREFIX": "shop"}}
+    shop = RedisLock("shop")
+    assert lock.hold(["1"], "a", LONG)
+    assert shop.hold(["1"], "b", LONG)
+    assert (lock.holders(["1"]), shop.holders(["1"])) == ({"1": "a"}, {"1": "b"})
+
+
+def test_a_cache_that_decodes_responses_will_do(lock: RedisLock, settings: Settings) -> None:
+    decoding = {"CONNECTION_POOL_KWARGS": {"decode_responses": True}}
+    settings.CACHES = {**settings.CACHES, "decoding": {**settings.CACHES["default"], "OPTIONS": decoding}}
+    url = settings.CACHES["default"]["LOCATION"]
+    settings.CACHES["decoding"]["LOCATION"] = f"{url}&socket_timeout=3"  # django-redis pools by URL
+    decoded = RedisLock("decoding")
+    assert [lease.name for lease in decoded.hold(["1"], "nöde", LONG)] == ["1"]
+    assert decoded.holders(["1"]) == lock.holders(["1"]) == {"1": "nöde"}
+
+
+class TestConfiguration:
+    def test_a_cache_that_is_not_django_redis_is_refused(self, settings: Settings) -> None:
+        settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+        with pytest.raises(ImproperlyConfigured, match="need a django-redis cache"):
+            RedisLock()
+
+    def test_an_unknown_cache_is_refused(self, settings: Settings) -> None:
+        settings.DCRON_CACHE = "nowhere"
+        with pytest.raises(ImproperlyConfigured, match="DCRON_CACHE is 'nowhere'"):
+            RedisLock()
+
+    @pytest.mark.parametrize(
+        ("location", "options", "timeouts"),
+        [
+            ("redis://h/0", {}, (2.0, 2.0)),
+            ("redis://h/1", {"SOCKET_TIMEOUT": 7}, (7, 2.0)),
+            ("redis://h/2", {"CONNECTION_POOL_KWARGS": {"socket_connect_timeout": 7}}, (2.0, 7)),
+            ("redis://h/3?socket_timeout=7", {}, (7.0, 2.0)),
+            (["redis://h/4", "redis://replica/4"], {}, (2.0, 2.0)),
+            ("unix:///s?db=1", {}, (2.0, None)),
+            ("unix:///s", {}, (2.0, None)),
+        ],
+    )
+    def test_it_never_waits_for_ever_and_respects_what_the_project_chose(
+        self, settings: Settings, location: Any, options: dict[str, Any], timeouts: tuple[Any, Any]
+    ) -> None:
+        backend = settings.CACHES["default"]["BACKEND"]
+        settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": location, "OPTIONS": options}}
+        pool = RedisLock()._client.connection_pool
+        chosen = pool.connection_kwargs
+        assert (chosen.get("socket_timeout"), chosen.get("socket_connect_timeout")) == timeouts
+
+
+def read_only(redis: Redis) -> None:
+    redis.replicaof("127.0.0.1", 1)
+    redis.config_set("replica-serve-stale-data", "yes")
+
+
+def full(redis: Redis) -> None:
+    redis.config_set("maxmemory", 1)
+
+
+def cannot_save(redis: Redis) -> None:
+    redis.config_set("save", "900 1")
+    redis.config_set("dbfilename", "no-directory")
+    redis.config_set("dir", "/proc")  # where nobody can write
+    redis.bgsave()
+    wait_until(lambda: redis.info("persistence")["rdb_last_bgsave_status"] == "err")
+
+
+class TestServerSaysNo:
+    @pytest.fixture(autouse=True)
+    def recovered(self, redis_server: services.Server) -> Iterator[None]:
+        yield
+        redis_server.kill()  # and the fixture starts it anew, as configured
+        redis_server.start()
+
+    @pytest.mark.parametrize(
+        ("spoil", "answer"),
+        [(read_only, "read only replica"), (full, "maxmemory"), (cannot_save, "MISCONF")],
+        ids=["READONLY", "OOM", "MISCONF"],
+    )
+    def test_writes_refused(
+        self, redis: Redis, lock: RedisLock, spoil: Callable[[Redis], None], answer: str
+    ) -> None:
+        lock.hold(["1"], "a", LONG)
+        spoil(redis)
+        with pytest.raises(LockUnavailable, match=answer):
+            lock.hold(["2"], "a", LONG)
+
+    def test_a_key_of_another_kind(self, redis: Redis, lock: RedisLock) -> None:
+        redis.rpush("{dcron}:lock:1", "x")
+        with pytest.raises(LockUnavailable, match="WRONGTYPE"):
+            lock.hold(["1"], "a", LONG)
+
+    def test_password_wanted(self, redis: Redis, lock: RedisLock) -> None:
+        redis.config_set("requirepass", "secret")
+        with pytest.raises(LockUnavailable, match="uthenticat"):
+            lock.hold(["1"], "a", LONG)
+
+    def test_frozen(self, redis_server: services.Server, lock: RedisLock) -> None:
+        lock.hold(["1"], "a", LONG)
+        redis_server.freeze()
+        started = time.monotonic()
+        with pytest.raises(LockUnavailable, match="Timeout"):
+            lock.hold(["1"], "a", LONG)
+        assert time.monotonic() - started < 5
+        redis_server.thaw()
+        assert lock.hold(["1"], "a", LONG)
+
+    def test_killed_and_started_again(self, redis_server: services.Server, lock: RedisLock) -> None:
+        lock.hold(["1"], "a", LONG)
+        redis_server.kill()
+        with pytest.raises(LockUnavailable):
+            lock.hold(["1"], "a", LONG)
+        redis_server.start()
+        assert lock.hold(["1"], "b", LONG)  # it kept nothing: whoever asks first
+        assert not lock.hold(["1"], "a", LONG)

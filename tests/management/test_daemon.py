@@ -1,0 +1,366 @@
+"""``manage.py dcron start, stop, restart, state``, as on a machine without a supervisor: real nodes in the background."""
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from django_dcron.management.dcron import detached, kept_options, node_arguments
+from django_dcron.management.dcron.pid_file import PidFile
+from django_dcron.models import Node, Run
+from django_dcron.scheduler.health_file import probe
+from tests.conftest import StartProcess
+from tests.factories import make_idle_job, make_job, make_run
+from tests.management.calling import call
+from tests.waiting import wait_until
+
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "deployment.md").read_text()
+WITHOUT_A_SUPERVISOR = DOCUMENT[DOCUMENT.index("## Without a supervisor") :]
+PATIENCE = 60.0
+SETTINGS = os.environ["DJANGO_SETTINGS_MODULE"]
+Ask = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    """Of the pid file; whatever holds it in the end is killed."""
+    path = tmp_path / "dcron.pid"
+    yield path
+    file = PidFile(path)
+    if pid := file.signal(signal.SIGKILL):
+        assert file.wait_for_end(pid, PATIENCE)
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    return tmp_path / "dcron.log"
+
+
+@pytest.fixture
+def dcron(start_process: StartProcess, path: Path) -> Ask:
+    """A subcommand in a process of its own: its exit code and what it said."""
+
+    def ask(subcommand: str, *options: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+        command = ["-m", "django", "dcron", subcommand, "--pid-file", str(path), *options]
+        process = start_process(f"dcron-{subcommand}", *command, env=env)
+        return process.wait(PATIENCE), process.log.strip()
+
+    return ask
+
+
+@pytest.fixture
+def begin(dcron: Ask, path: Path, log_path: Path) -> Callable[..., int]:
+    """Start a node in the background. Returns its process's number."""
+
+    def begin(*options: str) -> int:
+        code, said = dcron(
+            "start", "--daemon", "--embedded", "--name", "a", "--log-file", str(log_path), *options
+        )
+        assert code == 0, said
+        found = re.fullmatch(rf"a is up: process (\d+), log {log_path}", said)
+        assert found, said
+        return int(found[1])
+
+    return begin
+
+
+def here(*arguments: str) -> tuple[int, str]:
+    """A subcommand that needs no process of its own."""
+    code, out, error = call(*arguments)
+    return code, out + error
+
+
+def is_alive(pid: int) -> bool:
+    """Not if only its exit code is left of it."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_nodes_life(start_process: StartProcess, path: Path, log_path: Path) -> None:
+    """By the commands of the document."""
+    commands = re.findall(r"^manage\.py dcron (.*)$", WITHOUT_A_SUPERVISOR, re.MULTILINE)
+    begin, ask, again, end = (
+        command.replace("/run/shop", str(path.parent)).replace("/var/log/shop", str(path.parent)).split()
+        for command in commands
+    )
+    assert here(*ask) == (3, f"No node runs: there is no {path}.")
+    assert here(*end) == (0, f"No node runs: there is no {path}.\n")
+
+    starting = start_process(
+        "dcron-start", "-m", "django", "dcron", *begin, "--embedded", "--namespace", "shop"
+    )
+    assert starting.wait(PATIENCE) == 0
+    pid = PidFile(path).holder()
+    assert starting.log == f"berlin-1 is up: process {pid}, log {log_path}\n"
+    assert pid is not None
+    node = Node.objects.get()
+    assert (node.name, node.pid, node.namespace) == ("berlin-1", pid, "shop")
+    assert os.getsid(pid) != os.getsid(0)
+    code, said = here(*ask, "--json")
+    assert code == 0
+    told = json.loads(said)
+    assert told["version"] == 1
+    assert (told["state"], told["pid"], told["fit"], told["log_file"]) == (
+        "running",
+        pid,
+        True,
+        str(log_path),
+    )
+    assert here(*begin) == (1, f"A node is running already: process {pid} holds {path}.")
+
+    old = log_path.rename(log_path.with_suffix(".1"))
+    os.kill(pid, signal.SIGHUP)
+    wait_until(log_path.exists, PATIENCE, what="the log to be opened anew")
+    assert "berlin-1 is up as" in old.read_text()
+    restarting = start_process("dcron-restart", "-m", "django", "dcron", *again)
+    assert restarting.wait(PATIENCE) == 0
+    assert restarting.log.startswith(f"The node has stopped: process {pid}.\nberlin-1 is up: process ")
+    assert "berlin-1 has stopped" in log_path.read_text()
+    assert "berlin-1 has stopped" not in old.read_text()
+    another = Node.objects.get()
+    assert (another.name, another.namespace) == ("berlin-1", "shop")
+    assert another.pid == PidFile(path).holder() != pid
+
+    assert here(*end) == (0, f"The node has stopped: process {another.pid}.\n")
+    assert not is_alive(another.pid), "its port is another's now"
+    assert not Node.objects.exists()
+    assert not path.exists()
+    assert here(*ask)[0] == 3
+
+
+def test_one_that_was_killed(begin: Callable[..., int], path: Path) -> None:
+    at = ("--pid-file", str(path))
+    job = make_job()
+    pid = begin()
+    wait_until(lambda: Run.objects.filter(job=job, state="succeeded").exists(), PATIENCE, what="a run")
+    wait_until(lambda: "health   a is ok" in here("state", *at)[1], PATIENCE, what="word of its health")
+    assert probe(f"{path}.health").fit
+    PidFile(path).signal(signal.SIGKILL)
+    assert PidFile(path).wait_for_end(pid, PATIENCE)
+    assert here("state", *at) == (1, f"The node was killed: {path} is there, and nobody holds it.")
+    path.write_text(f"{os.getpid()}\n")  # the number is another's by now: this very process's
+    code, said = here("stop", *at)
+    assert (code, said) == (0, f"No node runs: the one that left {path} was killed.\n")
+    assert here("state", *at)[0] == 3
+
+
+def test_a_drain_that_takes_too_long(begin: Callable[..., int], path: Path, log_path: Path) -> None:
+    at = ("--pid-file", str(path))
+    stuck = make_run(make_idle_job(target="tests.app.tasks.slow", args=[300.0]))
+    pid = begin()
+    wait_until(lambda: Run.objects.filter(state="running").exists(), PATIENCE, what="the run to start")
+    for _ in range(2):  # the second time it is not asked once more: it would leave at once
+        code, said = here("stop", *at, "--timeout", "1s")
+        assert code == 1
+        assert said.startswith(
+            f"Process {pid} still drains after 1.0 s: its log says for which runs it waits."
+        )
+    wait_until(lambda: "it waits for 1 run" in log_path.read_text(), PATIENCE, what="it to say so")
+    assert PidFile(path).holder() == pid
+    assert here("stop", *at, "--timeout", "0s", "--force") == (0, f"The node was killed: process {pid}.\n")
+    assert here("state", *at)[0] == 3
+    stuck.refresh_from_db()
+    assert stuck.state == "running", "others take it up"
+
+
+def test_a_node_that_does_not_come_up(dcron: Ask, path: Path, log_path: Path, tmp_path: Path) -> None:
+    log_path.write_text("of yesterday\n")
+    unwritable = tmp_path / "none" / "health.json"
+    code, said = dcron(
+        "start", "--daemon", "--embedded", "--log-file", str(log_path), "--health-file", str(unwritable)
+    )
+    assert code == 1
+    assert f"CommandError: The node did not come up. Its log, {log_path}, says:\n" in said
+    assert "\n  CommandError: cannot start: the health file cannot be written: " in said
+    assert "of yesterday" not in said
+    assert not path.exists()
+    assert here("state", "--pid-file", str(path))[0] == 3
+
+
+def test_of_two_that_are_started_at_once_one_comes_up(
+    start_process: StartProcess, path: Path, log_path: Path
+) -> None:
+    command = ["-m", "django", "dcron", "start", "--daemon", "--embedded", "--pid-file", str(path)]
+    both = [start_process("dcron-start", *command, "--log-file", str(log_path)) for _ in range(2)]
+    codes = sorted(process.wait(PATIENCE) for process in both)
+    assert codes == [0, 1], [process.log for process in both]
+    refused = next(process for process in both if process.exit_code == 1)
+    assert "A node is running already: process " in refused.log
+    assert Node.objects.count() == 1
+
+
+CLOSED = """
+import os, sys
+for fd in (0, 1, 2):
+    os.close(fd)
+os.execv(sys.executable, [sys.executable, "-m", "django", *sys.argv[1:]])
+"""
+
+
+def test_without_standard_streams(start_process: StartProcess, path: Path, log_path: Path) -> None:
+    """As some programs start others."""
+    at = ("--pid-file", str(path))
+    begin = ("dcron", "start", "--daemon", "--embedded", *at, "--log-file", str(log_path))
+    assert start_process("closed", "-c", CLOSED, *begin).wait(PATIENCE) == 0
+    assert here("state", *at)[0] == 0
+    assert here("stop", *at)[0] == 0
+
+
+def test_in_the_foreground_with_a_pid_file(start_process: StartProcess, path: Path) -> None:
+    at = ("--pid-file", str(path))
+    node = start_process("dcron-start", "-m", "django", "dcron", "start", "--embedded", "--name", "a", *at)
+    node.wait_for_log("a is up as", PATIENCE)
+    assert PidFile(path).holder() == node.pid
+    code, said = here("state", *at)
+    assert code == 0
+    assert re.search(r"^health +a's heartbeat is [\d.]+ m?s old$", said, re.MULTILINE), said
+    code, said = here("restart", *at)
+    assert (code, said) == (2, "It was started in the foreground: let whoever did start it again.")
+    assert here("stop", *at)[0] == 0
+    assert node.wait(PATIENCE) == 0
+    assert not path.exists()
+
+
+# --- in this process alone --------------------------------------------------------------------------------------------
+
+
+def test_in_the_foreground_it_is_runcron(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(node_arguments, "run", lambda arguments: called.append(list(arguments)))
+    monkeypatch.chdir(tmp_path)
+    assert here("start", "--name", "a", "--for", "2.5", "--once", "--verbosity", "0") == (0, "")
+    call_command("dcron", "start", "--embedded", skip_checks=False)
+    assert called == [
+        ["--name=a", "--once", "--for=2.5", "--skip-checks", "--verbosity=0"],  # as ``call_command`` has it
+        ["--embedded", "--verbosity=1"],
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_runcron_takes_what_it_is_passed() -> None:
+    arguments = [
+        "--name=a",
+        "--namespace=b",
+        "--for=3",
+        "--embedded",
+        "--health-file=/c",
+        "--http=127.0.0.1:8001",
+    ]
+    node_arguments.check([*arguments, "--verbosity=2"])
+    with pytest.raises(CommandError, match="unrecognized arguments: --nonsense"):
+        node_arguments.check(["--nonsense"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--log-file", "x"), "--log-file is for --daemon"),
+        (("--daemon", "--once"), "--once is for the foreground"),
+        (("--daemon", "--timeout", "soon"), "--timeout 'soon' is not a duration"),
+        (
+            ("--daemon", "--log-file", "/none/such.log"),
+            "--log-file /none/such.log cannot be written: No such file",
+        ),
+        (
+            ("--daemon", "--log-file", "/dev/null", "--pid-file", "/none/such.pid"),
+            "The pid file /none/such.pid cannot be used: No such file or directory.",
+        ),
+    ],
+)
+def test_options_that_make_no_sense(
+    options: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, answer = here("start", *options)
+    assert code == 2
+    assert said in answer
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_python_daemon(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "daemon", None)
+    code, said = here("start", "--daemon", "--pid-file", str(path))
+    assert (code, said) == (2, "--daemon needs python-daemon: pip install django-dcron[daemon]")
+
+
+def test_a_restart_that_cannot_be_leaves_the_node_alone(path: Path, log_path: Path) -> None:
+    file = PidFile(path)
+    code, said = here("restart", "--pid-file", str(path))
+    assert (code, said) == (
+        2,
+        f"Nothing is known of how it was started: {path}.options is not there, or cannot be read.",
+    )
+    kept = kept_options.Kept(
+        True, "/", str(log_path), "", "2026-11-20T12:00:00+00:00", SETTINGS, ["--gone=1"]
+    )
+    kept_options.keep(file, kept)
+    assert kept_options.read(file) == kept
+    with file:  # were it stopped, this process would be
+        code, said = here("restart", "--pid-file", str(path))
+        assert code == 2
+        assert "It cannot be started as it was: Error: unrecognized arguments: --gone=1" in said
+        assert file.holder() == os.getpid()
+
+
+def test_a_restart_needs_the_directory_of_the_start(path: Path, log_path: Path, tmp_path: Path) -> None:
+    """A deploy may have put another in its place."""
+    file, gone = PidFile(path), tmp_path / "gone"
+    since = "2026-11-20T12:00:00+00:00"
+    kept_options.keep(file, kept_options.Kept(True, str(gone), str(log_path), "", since, SETTINGS, []))
+    with file:  # were it stopped, this process would be
+        told = here("restart", "--pid-file", str(path))
+        assert told == (
+            2,
+            f"Its working directory, {gone}, is not there any more: stop it, and start it anew.",
+        )
+        assert file.holder() == os.getpid()
+
+
+def test_a_restart_is_by_the_settings_of_the_start(path: Path, log_path: Path) -> None:
+    """A shell, or a line of a crontab, may have others: it would be a node of another database."""
+    file = PidFile(path)
+    since = "2026-11-20T12:00:00+00:00"
+    kept_options.keep(file, kept_options.Kept(True, "/", str(log_path), "", since, "shop.production", []))
+    with file:  # were it stopped, this process would be
+        told = here("restart", "--pid-file", str(path))
+        assert told == (2, "It was started with other settings: say --settings shop.production.")
+        assert file.holder() == os.getpid()
+
+
+def test_a_pid_file_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, said = here("state", "--pid-file", str(tmp_path / "file" / "dcron.pid"))
+    assert code == 4
+    assert said.endswith("cannot be used: Not a directory.")
+
+
+def test_what_was_handed_down_is_let_go_of_and_what_is_its_own_stays_open(tmp_path: Path) -> None:
+    """The files of the project's log handlers are its own."""
+    with (tmp_path / "own").open("w") as own, (tmp_path / "inherited").open("w") as inherited:
+        os.set_inheritable(inherited.fileno(), True)
+        files = detached.own_files()
+        assert own.fileno() in files
+        assert inherited.fileno() not in files
+
+
+def test_a_log_that_cannot_be_opened_anew_is_kept(tmp_path: Path) -> None:
+    """The process would otherwise die of a full disk at night."""
+    log_path = tmp_path / "none" / "dcron.log"
+    reading, writing = os.pipe()
+    before = os.dup(2)
+    os.dup2(writing, 2)
+    try:
+        detached._reopening(log_path)(signal.SIGHUP, None)
+    finally:
+        os.dup2(before, 2)
+        for fd in (before, writing):
+            os.close(fd)
+    with open(reading, "rb") as told:
+        assert b"dcron.log cannot be opened anew, the old one is kept: " in told.read()

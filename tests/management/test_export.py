@@ -1,0 +1,60 @@
+"""``dcron export``: which jobs, in which syntax, to where."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from django_dcron.sync import portable
+from tests.factories import make_idle_job
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def some_jobs() -> None:
+    make_idle_job(name="report", tags=["billing"])
+    make_idle_job(name="import", namespace="shop")
+    make_idle_job(name="add")
+
+
+def exported(*arguments: str) -> list[str]:
+    code, out, err = call("export", *arguments)
+    assert (code, err) == (0, "")
+    return [job["name"] for job in json.loads(out)["jobs"]]
+
+
+def test_all_or_those_chosen() -> None:
+    assert exported() == ["add", "report", "import"]
+    assert exported("--namespace", "shop") == ["import"]
+    assert exported("--tag", "billing") == ["report"]
+    assert exported("shop/import", "add", "import") == ["add", "import"]
+
+
+def test_to_a_file_in_the_syntax_of_its_name(tmp_path: Path) -> None:
+    for name in ("jobs.yaml", "jobs.yml", "jobs.json", "jobs"):
+        path = tmp_path / name
+        code, out, _err = call("export", "--output", str(path))
+        assert (code, out) == (0, f"3 jobs written to {path}.\n")
+        text = path.read_text()
+        assert text.startswith("format:" if name.endswith("ml") else "{")
+        assert yaml.safe_load(text)["version"] == 1
+    call("export", "report", "--format", "yaml", "--output", str(tmp_path / "jobs"))
+    assert len(portable.read((tmp_path / "jobs").read_text(), portable.Syntax.YAML).entries) == 1
+
+
+def test_yaml_on_standard_output() -> None:
+    assert call("export", "report", "--format", "yaml").out.startswith(
+        "format: django-dcron\nversion: 1\njobs:\n"
+    )
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    assert call("export", "nobody")[0] == 2
+    assert call("export", "report", "--namespace", "shop")[:2] == (2, "")
+    code, _out, err = call("export", "--output", str(tmp_path / "no" / "such"))
+    assert code == 2
+    assert "cannot be written" in err
+    assert call("export", "--search", "nobody") == (1, "", "No job is so; nothing was written.")

@@ -1,0 +1,182 @@
+"""``dcron history``: the runs of a job, and one run with all that is on record of it."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils.timezone import now
+
+from django_dcron.models import Attempt, Job, Run
+from django_dcron.observability import history
+from tests.factories import make_idle_job, make_run
+from tests.management.calling import call, table
+
+pytestmark = pytest.mark.django_db
+
+START = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def make_history(states: list[str]) -> tuple[Job, list[Run]]:
+    """Oldest first, one each minute; each took 2 seconds."""
+    job = make_idle_job(name="report")
+    runs = []
+    for number, state in enumerate(states):
+        at = START + number * MINUTE
+        times = {"scheduled_at": at, "due_at": at, "started_at": at, "finished_at": at + timedelta(seconds=2)}
+        runs.append(make_run(job, state, **times))
+    return job, runs
+
+
+def ids(*arguments: str) -> list[str]:
+    return [run["id"] for run in call("history", "report", "--json", *arguments).json["runs"]]
+
+
+def test_runs_newest_first() -> None:
+    _job, runs = make_history(["succeeded", "failed"])
+    Run.objects.filter(pk=runs[1].pk).update(reason="no\nluck", trigger="manual", attempt=2, missed_before=3)
+    code, out, _err = call("history", "report")
+    head, failed, succeeded = table(out)
+    assert code == 0
+    assert head == ["Run", "Scheduled (UTC)", "State", "Late", "Took", "Note"]
+    assert failed == [
+        str(runs[1].pk)[:23],
+        "2026-12-01 09:01:00",
+        "failed",
+        "0 ms",
+        "2.0 s",
+        "manual; attempt 2; and 3 missed before it; no luck",
+    ]
+    assert succeeded[2] == "succeeded"
+
+
+def test_pages() -> None:
+    _job, runs = make_history(["succeeded"] * 5)
+    newest = [str(run.pk) for run in reversed(runs)]
+    assert ids() == newest
+    assert ids("-n", "2") == newest[:2]
+    assert ids("--until", "2026-12-01T09:03") == newest[2:], "not included"
+    assert ids("--since", "2026-12-01T09:03") == newest[:2], "included"
+    out = call("history", "report", "-n", "2").out
+    assert "There may be older ones: --until 2026-12-01T09:03:00Z goes on" in out
+    assert call("history", "report", "-n", "2", "--json").json["more"] is True
+    assert call("history", "report", "-n", "5", "--json").json["more"] is False
+
+
+def test_states() -> None:
+    _job, runs = make_history(["failed", "succeeded", "missed", "succeeded"])
+    assert ids("--state", "failed") == [str(runs[0].pk)]
+    assert ids("--state", "failed", "--state", "missed") == [str(runs[2].pk), str(runs[0].pk)]
+    assert ids("--state", "failed", "--state", "missed", "-n", "1") == [str(runs[2].pk)]
+    assert call("history", "report", "--state", "skipped").out == "No run is so.\n"
+
+
+def test_states_are_looked_for_among_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "LOOKED_AT", 2)
+    make_history(["failed", "succeeded", "succeeded"])
+    answer = call("history", "report", "--state", "failed", "--json").json
+    assert (answer["runs"], answer["more"]) == ([], True)
+    assert call("history", "report", "--state", "failed").out == "No run of the latest 10,000 is so.\n"
+
+
+def test_the_queries_do_not_grow() -> None:
+    job, _runs = make_history(["succeeded"])
+
+    def asked() -> list[str]:
+        with CaptureQueriesContext(connection) as queries:
+            call("history", "report", "--state", "succeeded")
+        return [query["sql"] for query in queries if "django_dcron_run" in query["sql"]]
+
+    few = asked()
+    for _ in range(5):
+        make_run(job, "succeeded")
+    assert len(asked()) == len(few) == 2
+    assert not [sql for sql in few if "JOIN" in sql]
+
+
+def test_no_runs_yet() -> None:
+    make_idle_job(name="report")
+    assert call("history", "report").out == "It has no runs yet.\n"
+
+
+def make_failure() -> Run:
+    _job, (run,) = make_history(["failed"])
+    for number in (1, 2):
+        Attempt.objects.create(
+            run=run,
+            number=number,
+            token=uuid4(),
+            worker="celery@a",
+            started_at=START,
+            finished_at=START + timedelta(seconds=number),
+            outcome="failed",
+            exception_class="builtins.ValueError",
+            message="no such order: 4711",
+            traceback=f'Traceback (most recent call last):\n  File "{number}.py"\n',
+            log=f"log of {number}\n",
+            result="",
+            progress_done=3,
+            progress_total=9,
+            progress_note="orders",
+        )
+    return run
+
+
+def test_one_run_with_its_attempts() -> None:
+    run = make_failure()
+    for text in (str(run.pk), str(run.pk)[:23]):
+        code, out, _err = call("history", text)
+        assert code == 0
+        assert out.startswith(f"report, run {run.pk}\nstate ")
+        for part in (
+            "Attempt 1\n",
+            "Attempt 2\n",
+            "raised    builtins.ValueError: no such order: 4711\n",
+            "progress  3 of 9, orders\n",
+            "Log:\nlog of 2\n",
+            'Traceback:\nTraceback (most recent call last):\n  File "2.py"\n',
+            "took      2.0 s\n",
+        ):
+            assert part in out, part
+    out = call("history", str(run.pk), "--attempt", "2").out
+    assert "log of 2" in out
+    assert "log of 1" not in out
+
+
+def test_the_json_of_a_run() -> None:
+    run = make_failure()
+    document = call("history", str(run.pk), "--attempt", "1", "--json").json
+    (attempt,) = document["run"].pop("attempts")
+    assert document["run"]["id"] == str(run.pk)
+    assert document["run"]["scheduled_at"] == "2026-12-01T09:00:00Z"
+    assert attempt["log"] == "log of 1\n"
+    assert attempt["finished_at"] == "2026-12-01T09:00:01Z"
+    assert attempt["progress"] == {"done": 3, "total": 9, "note": "orders"}
+
+
+def test_a_running_run_is_told_as_it_is() -> None:
+    run = make_run(make_idle_job(name="report"), "running", started_at=now() - MINUTE)
+    out = call("history", str(run.pk)).out
+    assert re.search(r"^took +1m \d\ds$", out, re.MULTILINE)
+    assert "outcome   running" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nobody"], "There is no job 'nobody'"),
+        (["019a9f3c-5b7e"], "There is no run '019a9f3c-5b7e'"),
+        (["report", "--attempt", "1"], "--attempt is for a run; this is a job."),
+        (["report", "--since", "noon"], "--since 'noon' is neither"),
+        (["RUN", "--since", "2h"], "--since is for a job; this is a run."),
+        (["RUN", "--attempt", "7"], "has no attempt 7; it has 2."),
+    ],
+)
+def test_what_is_refused(arguments: list[str], said: str) -> None:
+    run = make_failure()
+    code, out, err = call("history", *(argument.replace("RUN", str(run.pk)) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert said in err

@@ -1,0 +1,136 @@
+"""``dcron list``, and the choice of jobs that other subcommands share."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.domain.lifecycle import State
+from django_dcron.models import Cursor, Job
+from django_dcron.models.statistics import count
+from tests.factories import make_idle_job, make_job, make_run
+from tests.management.calling import call, table
+
+pytestmark = pytest.mark.django_db
+
+
+def names(*options: str) -> list[str]:
+    answer = call("list", "--json", *options)
+    assert answer.code == 0
+    return [job["name"] for job in answer.json["jobs"]]
+
+
+def test_a_line_for_each_job() -> None:
+    report = make_job(name="report", schedule="30 3 * * *", timezone="Europe/Berlin")
+    count([report.pk], State.FAILED)
+    control.pause(make_idle_job(name="import", namespace="shop"), "stocktaking")
+    code, out, _err = call("list")
+    head, first, second = table(out)
+    assert code == 0
+    assert head == ["Job", "Schedule", "Next (UTC)", "Last", "State"]
+    assert first[0] == "report"
+    assert first[1] == "30 3 * * * (Europe/Berlin)"
+    assert first[-1] == "enabled"
+    assert "failed" in out
+    assert second == ["shop/import", "0 0 1 1 *", "-", "-", "paused"]
+
+
+def test_the_next_run_is_in_the_sites_time_zone(settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    make_job(schedule="0 12 * * *")
+    out = call("list").out
+    assert "Next (Asia/Tokyo)" in out
+    assert " 21:00:00 " in out
+
+
+def test_nothing_there_and_nothing_chosen() -> None:
+    assert call("list").out == "There are no jobs yet.\n"
+    make_idle_job()
+    assert call("list", "--search", "nobody").out == "No job is so.\n"
+
+
+def test_the_json() -> None:
+    job = make_idle_job(name="report", tags=["billing"])
+    count([job.pk], State.FAILED)
+    document = call("list", "--json").json
+    (row,) = document["jobs"]
+    assert (document["version"], document["more"]) == (1, 0)
+    assert document["at"].endswith("Z")
+    next_at, last = row.pop("next_at"), row.pop("last")
+    assert next_at.endswith("-01-01T00:00:00Z")
+    assert last["state"] == "failed"
+    assert last["finished_at"].endswith("Z")
+    assert row == {
+        "id": job.pk,
+        "namespace": "default",
+        "name": "report",
+        "target": "tests.app.tasks.ok",
+        "schedule": "0 0 1 1 *",
+        "timezone": "UTC",
+        "tags": ["billing"],
+        "state": "enabled",
+        "problem": "",
+        "pause_reason": "",
+        "paused_until": None,
+        "failures_in_a_row": 1,
+    }
+
+
+def test_chosen_by_namespace_tag_and_text() -> None:
+    make_idle_job(name="a", tags=["x", "y"])
+    make_idle_job(name="b", tags=["x"], description="Sends INVOICES.")
+    make_idle_job(name="c", namespace="shop")
+    assert names() == ["a", "b", "c"]
+    assert names("--namespace", "shop") == ["c"]
+    assert names("--tag", "x") == ["a", "b"]
+    assert names("--tag", "x", "--tag", "y") == ["a"]
+    assert names("--search", "invoice") == ["b"]
+    assert names("--search", "tasks.ok", "--namespace", "default", "--tag", "y") == ["a"]
+
+
+def test_chosen_by_state() -> None:
+    failing, running = make_idle_job(name="failing"), make_idle_job(name="running")
+    count([failing.pk], State.FAILED)
+    make_run(running, "running")
+    control.pause(make_idle_job(name="paused"), "stocktaking")
+    Cursor.objects.filter(pk=make_idle_job(name="unreadable").pk).update(problem="schedule: no")
+    make_idle_job(name="fine")
+    assert names("--failing") == names("--state", "failing") == ["failing"]
+    assert names("--state", "running") == ["running"]
+    assert names("--paused") == ["paused"]
+    assert names("--state", "problem") == ["unreadable"]
+    assert names("--enabled") == ["failing", "fine", "running"]
+    assert "out of scheduling" in call("list").out
+    count([failing.pk], State.SUCCEEDED)
+    assert names("--failing") == []
+
+
+def test_at_most_so_many() -> None:
+    for name in "abc":
+        make_idle_job(name=name)
+    assert names("--limit", "2") == ["a", "b"]
+    assert call("list", "--limit", "2", "--json").json["more"] == 1
+    assert "and 1 more: --limit 3 shows them" in call("list", "--limit", "2").out
+
+
+def test_a_job_written_past_control_and_one_that_cannot_be_read_are_listed() -> None:
+    Job.objects.create(name="new", target="tests.app.tasks.ok", schedule="@daily")
+    Job.objects.filter(pk=make_idle_job(name="odd").pk).update(schedule="nonsense", timezone="Nowhere/Land")
+    assert names() == ["new", "odd"]
+    assert "nonsense (Nowhere/Land)" in call("list").out
+
+
+def test_the_queries_do_not_grow_with_the_jobs() -> None:
+    def asked() -> int:
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            call("list", "--state", "enabled")
+        return len(queries)
+
+    make_idle_job()
+    few = asked()
+    for _ in range(5):
+        make_run(make_idle_job(), "succeeded")
+    assert asked() == few <= 2

@@ -1,0 +1,101 @@
+"""``dcron next``: a job or a schedule, its zone and UTC, gaps and cautions."""
+
+import pytest
+
+from django_dcron import control
+from tests.factories import make_idle_job, make_job
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+MARCH = "2027-03-20"
+
+
+def test_a_schedule_in_its_zone_and_in_utc_with_gaps_and_cautions() -> None:
+    code, out, err = call("next", "30 2 * * SUN", "--timezone", "Europe/Berlin", "-n", "3", "--after", MARCH)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:3] == ["30 2 * * SUN (Europe/Berlin)", "At 02:30, on Sunday (Europe/Berlin)", ""]
+    assert lines[3:7] == [
+        "Europe/Berlin                 UTC                     Gap",
+        "Sun 2027-03-21 02:30:00 CET   2027-03-21 01:30:00       -",
+        "Sun 2027-03-28 03:00:00 CEST  2027-03-28 01:00:00  6d 23h",
+        "Sun 2027-04-04 02:30:00 CEST  2027-04-04 00:30:00  6d 23h",
+    ]
+    assert lines[7].startswith("! On 2027-03-28 the clocks of Europe/Berlin go forward")
+
+
+def test_utc_alone_is_not_shown_twice() -> None:
+    out = call("next", "@daily", "-n", "2", "--after", MARCH).out
+    assert "Sat 2027-03-20 00:00:00" not in out, "strictly after"
+    assert "Sun 2027-03-21 00:00:00      -" in out
+    assert "Mon 2027-03-22 00:00:00  1d 0h" in out
+
+
+def test_a_job() -> None:
+    make_job(name="nightly report", schedule="30 3 * * *", timezone="Asia/Tokyo")
+    out = call("next", "nightly report", "-n", "1", "--after", MARCH).out
+    assert out.startswith("nightly report: 30 3 * * * (Asia/Tokyo)\n")
+    assert "Sat 2027-03-20 03:30:00 JST  2027-03-19 18:30:00" in out
+    assert (
+        "Sat 2027-03-20 03:30:00 EDT"
+        in call("next", "nightly report", "--timezone", "America/New_York", "-n", "1", "--after", MARCH).out
+    )
+
+
+def test_what_can_be_read_as_a_schedule_is_one_unless_its_namespace_is_given() -> None:
+    make_job(name="@hourly", schedule="30 3 * * *")
+    assert call("next", "@hourly", "--json").json["job"] is None
+    assert call("next", "default/@hourly", "--json").json["job"]["name"] == "@hourly"
+
+
+def test_a_paused_job_as_if_it_were_resumed() -> None:
+    control.pause(make_idle_job(name="report"), "stocktaking")
+    code, out, _err = call("next", "report")
+    assert code == 0
+    assert "It is paused: as if it were resumed now." in out
+
+
+def test_the_json() -> None:
+    document = call("next", "CRON_TZ=Asia/Kolkata 0 9 * * *", "-n", "2", "--after", MARCH, "--json").json
+    assert document == {
+        "version": 1,
+        "job": None,
+        "schedule": "CRON_TZ=Asia/Kolkata 0 9 * * *",
+        "timezone": "Asia/Kolkata",
+        "words": "At 09:00 (Asia/Kolkata)",
+        "enabled": True,
+        "occurrences": [
+            {"at": "2027-03-20T03:30:00Z", "local": "2027-03-20T09:00:00+05:30", "gap_seconds": None},
+            {"at": "2027-03-21T03:30:00Z", "local": "2027-03-21T09:00:00+05:30", "gap_seconds": 86400.0},
+        ],
+        "cautions": [],
+    }
+    caution = call("next", "* * * * * *", "--json").json["cautions"][0]
+    assert caution["code"] == "frequent"
+
+
+def test_exit_code_1_if_nothing_comes() -> None:
+    code, out, err = call("next", "@at 2020-01-01T00:00", "--json")
+    assert (code, err) == (1, "There is no further occurrence.")
+    assert '"occurrences": []' in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nightly"], "There is no job 'nightly'; did you mean nightly-report?"),
+        (["@dayly"], "There is no job '@dayly'.* It is no schedule either: .*not a known macro"),
+        (["61 * * * *"], "It is no schedule either: .*61"),
+        (["@daily", "--timezone", "Europe/Berlim"], "timezone: 'Europe/Berlim'.*did you mean Europe/Berlin"),
+        (["nightly-report", "--timezone", "Nowhere"], "timezone: 'Nowhere'"),
+        (["@daily", "--after", "noon"], "--after 'noon' is neither"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], said: str) -> None:
+    import re
+
+    make_idle_job(name="nightly-report")
+    code, out, err = call("next", *arguments)
+    assert (code, out) == (2, "")
+    assert re.search(said, err), err

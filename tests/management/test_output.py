@@ -1,0 +1,137 @@
+"""Tables and lines for people, JSON for programs, with rich and without it."""
+
+import builtins
+import json
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management.base import BaseCommand
+
+from django_dcron.management.dcron import output
+from django_dcron.management.dcron.output import BAD, Column, Output, Styled
+
+NOW = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
+COLUMNS = [Column("Job", wraps=True), Column("Took", right=True), Column("Note", wraps=True)]
+ROWS = [["nightly", "3.4 s", Styled("failed", BAD)], ["日本", "12 ms", None], ["x", 7, "a\nb"]]
+ALIGNED = """\
+Job       Took  Note
+nightly  3.4 s  failed
+日本     12 ms
+x            7  a b
+"""
+
+
+def make(stream: StringIO | None = None, **options: Any) -> tuple[Output, StringIO]:
+    stream = stream or StringIO()
+    return Output(BaseCommand(stdout=stream, force_color=options.get("force_color", False)), options), stream
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_table_where_there_is_no_terminal_is_aligned_by_spaces() -> None:
+    out, stream = make()
+    out.table(COLUMNS, ROWS)
+    assert out.console is None
+    assert stream.getvalue() == ALIGNED
+
+
+def test_rich_fits_it_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out, stream = make(Terminal())
+    out.table(COLUMNS, [["job-of-a-very-long-name-indeed", "1 s", "a note that needs a few lines"]])
+    lines = stream.getvalue().splitlines()
+    assert len(lines) > 2
+    assert "\x1b[1m" in lines[0]
+    monkeypatch.setenv("COLUMNS", "24")
+    narrow, stream = make(Terminal())
+    narrow.table(COLUMNS, ROWS)
+    assert "nightly  3.4 s" in stream.getvalue(), "too narrow to be fitted: as in a pipe"
+    monkeypatch.setenv("COLUMNS", "40")
+    forced, stream = make(force_color=True)
+    forced.table(COLUMNS, ROWS)
+    assert "\x1b[1;31mfailed" in stream.getvalue()
+
+
+def test_no_colour_on_a_terminal_means_no_rich() -> None:
+    out, stream = make(Terminal(), no_color=True)
+    out.table(COLUMNS, ROWS)
+    assert stream.getvalue() == ALIGNED
+
+
+def test_without_rich_a_terminal_gets_aligned_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def without_rich(name: str, *args: Any) -> Any:
+        if name.split(".")[0] == "rich":
+            raise ImportError(name)
+        return original(name, *args)
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without_rich)
+    out, stream = make(Terminal(), force_color=True)
+    out.table(COLUMNS, ROWS)
+    assert out.console is None
+    shown = stream.getvalue()
+    assert "\x1b[31;1mfailed\x1b[0m" in shown
+    assert "nightly  3.4 s  " in shown
+
+
+@pytest.mark.parametrize("terminal", [StringIO, Terminal])
+def test_nothing_steers_the_terminal(terminal: type[StringIO]) -> None:
+    out, stream = make(terminal())
+    evil = "a\x1b[2Jb\x07\u202ec\x9b[red]d[/red]"
+    out.line(evil)
+    out.table([Column(evil, wraps=True)], [[evil]])
+    out.fields([(evil, evil)])
+    shown = stream.getvalue()
+    assert "\\x1b[2J" in shown
+    assert "\\u202e" in shown
+    assert "[red]d[/red]" in shown
+    for bad in ("\x1b[2J", "\x07", "\u202e", "\x9b"):
+        assert bad not in shown
+
+
+def test_lines_of_a_text_stay_lines() -> None:
+    out, stream = make()
+    out.line("one\r\ntwo\tthree\n")
+    assert stream.getvalue() == "one\ntwo\tthree\n"
+
+
+def test_fields_are_aligned_and_those_without_a_value_left_out() -> None:
+    out, stream = make()
+    out.fields(
+        [("state", "enabled"), ("reason", ""), ("next run", "soon\nor later"), ("none", None), ("0", 0)]
+    )
+    assert stream.getvalue() == "state     enabled\nnext run  soon\n          or later\n0         0\n"
+
+
+def test_json_is_one_document_with_times_in_utc() -> None:
+    out, stream = make(json=True)
+    berlin = NOW.astimezone(timezone(timedelta(hours=1)))
+    out.json({"at": berlin, "length": timedelta(minutes=1, milliseconds=5), "words": "für\x1b"})
+    assert json.loads(stream.getvalue()) == {
+        "at": "2026-12-01T09:00:00Z",
+        "length": 60.005,
+        "words": "für\x1b",
+    }
+    assert stream.getvalue().isascii()
+    assert out.console is None
+
+
+def test_times_and_durations() -> None:
+    assert output.iso(NOW + timedelta(microseconds=5)) == "2026-12-01T09:00:00.000005Z"
+    assert (output.iso(None), output.seconds(None)) == (None, None)
+    assert (output.moment(NOW), output.moment(None)) == ("2026-12-01 09:00:00 UTC", "-")
+    assert output.distance(NOW + timedelta(minutes=2), NOW) == "in 2m 00s"
+    assert output.distance(NOW - timedelta(days=3), NOW) == "3d 0h ago"
+    assert output.distance(None, NOW) == "-"
+    assert output.state("timed_out") == Styled("timed out", BAD)
+    assert output.state("").text == "-"

@@ -1,0 +1,219 @@
+"""Who holds a pid file is told by its lock, whatever is written in it."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management.base import CommandError
+
+from django_dcron.management.dcron import pid_file
+from django_dcron.management.dcron.pid_file import PidFile
+from tests.waiting import wait_until
+
+HOLD = """
+import sys
+from django_dcron.management.dcron.pid_file import PidFile
+try:
+    with PidFile(sys.argv[1]):
+        print("held", flush=True)
+        sys.stdin.read()
+except Exception as error:
+    print(error, flush=True)
+"""
+Hold = Callable[[], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "dcron.pid"
+
+
+@pytest.fixture
+def hold(path: Path) -> Iterator[Hold]:
+    """Another process that holds the file, or tries to, until its input ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> "subprocess.Popen[str]":
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        started.append(subprocess.Popen([sys.executable, "-c", HOLD, str(path)], text=True, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def said(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_the_holder_is_known_until_it_ends(path: Path, hold: Hold) -> None:
+    file = PidFile(path)
+    assert file.holder() is None
+    process = hold()
+    assert said(process) == "held"
+    assert file.holder() == process.pid == int(path.read_text())
+    with pytest.raises(CommandError, match=f"A node is running already: process {process.pid} holds"), file:
+        pass
+    process.communicate()
+    assert file.holder() is None
+    assert not path.exists()
+
+
+def test_a_killed_holder_leaves_its_file_and_no_lock(path: Path, hold: Hold) -> None:
+    process = hold()
+    assert said(process) == "held"
+    assert PidFile(path).signal(signal.SIGKILL) == process.pid
+    process.wait(30)
+    assert path.read_text() == f"{process.pid}\n"
+    assert PidFile(path).holder() is None
+    with PidFile(path):
+        assert path.read_text() == f"{os.getpid()}\n"
+    assert not path.exists()
+
+
+def test_a_number_that_was_given_to_another_program_is_not_signalled(path: Path) -> None:
+    innocent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    path.write_text(f"{innocent.pid}\n")
+    file = PidFile(path)
+    assert file.holder() is None
+    assert file.signal(signal.SIGTERM) is None
+    assert file.ask_to_end() is None
+    innocent.communicate(b"\n")
+    assert innocent.returncode == 0
+
+
+def test_a_holder_that_ends_while_it_is_signalled(
+    path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the question who it is and the signal, its number may be another's already."""
+    process = hold()
+    assert said(process) == "held"
+    open_process = pid_file._open_process
+
+    def late(pid: int) -> int | None:
+        process.communicate()
+        return open_process(os.getpid())  # as if the number were another's by now
+
+    monkeypatch.setattr(pid_file, "_open_process", late)
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: arrived.append(number))
+    try:
+        assert PidFile(path).signal(signal.SIGUSR1) is None
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not arrived
+
+
+def test_of_many_at_once_one_holds_it(path: Path, hold: Hold) -> None:
+    processes = [hold() for _ in range(5)]
+    words = [said(process) for process in processes]
+    assert words.count("held") == 1, words
+    winner = processes[words.index("held")]
+    assert all(f"process {winner.pid} holds" in word for word in words if word != "held"), words
+
+
+def test_a_lock_on_a_file_that_was_replaced_counts_for_nothing(path: Path, hold: Hold) -> None:
+    first = hold()
+    assert said(first) == "held"
+    path.unlink()
+    assert PidFile(path).holder() is None
+    second = hold()
+    assert said(second) == "held"
+    first.communicate()
+    assert PidFile(path).holder() == second.pid, "what the first left at the path is not its own"
+
+
+def test_a_file_that_is_replaced_while_it_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before removes it at its end, after this one has opened it."""
+    lock, replaced = fcntl.lockf, []
+
+    def late(fd: int, how: int) -> None:
+        if not replaced:
+            replaced.append(path.unlink())
+            path.touch()
+        lock(fd, how)
+
+    monkeypatch.setattr("django_dcron.management.dcron.pid_file.fcntl.lockf", late)
+    with PidFile(path):
+        assert path.read_text() == f"{os.getpid()}\n"
+        assert replaced
+
+
+def test_who_asks_in_the_holder_itself_does_not_let_go(path: Path, hold: Hold) -> None:
+    """As a job might, that runs in the node."""
+    with PidFile(path):
+        assert PidFile(path).holder() == os.getpid()
+        other = hold()
+        assert said(other).startswith(f"A node is running already: process {os.getpid()} holds")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_made_by_fork_does_not_hold_it(path: Path) -> None:
+    reading, writing = os.pipe()
+    with PidFile(path):
+        child = os.fork()
+        if child == 0:
+            os.write(writing, str(PidFile(path).holder()).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert int(os.read(reading, 32)) == os.getpid()
+    os.close(reading)
+    os.close(writing)
+
+
+def test_without_handles_of_processes(path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    process = hold()
+    assert said(process) == "held"
+    assert PidFile(path).signal(signal.SIGTERM) == process.pid
+    wait_until(lambda: PidFile(path).holder() is None, what="its end")
+    assert process.wait(30) == -signal.SIGTERM
+
+
+def test_it_is_asked_to_end_once(path: Path, hold: Hold) -> None:
+    """A node leaves at once at a second signal."""
+    process = hold()
+    assert said(process) == "held"
+    os.kill(process.pid, signal.SIGSTOP)
+    file = PidFile(path)
+    assert file.ask_to_end() == process.pid
+    assert (path.parent / "dcron.pid.stopping").exists()
+    signals: list[int] = []
+    file.signal = signals.append  # type: ignore[assignment,method-assign]
+    assert file.ask_to_end() == process.pid
+    assert not signals
+    assert not file.wait_for_end(process.pid, 0)
+    os.kill(process.pid, signal.SIGCONT)
+    assert file.wait_for_end(process.pid, 30)
+    with file:
+        assert not (path.parent / "dcron.pid.stopping").exists(), "it was about another process"
+
+
+def test_who_may_not_signal_it_has_not_asked(path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object) -> None:
+        raise PermissionError
+
+    process = hold()
+    assert said(process) == "held"
+    monkeypatch.setattr(signal, "pidfd_send_signal", refused, raising=False)
+    monkeypatch.setattr(os, "kill", refused)
+    with pytest.raises(CommandError, match=f"Process {process.pid} cannot be signalled"):
+        PidFile(path).ask_to_end()
+    monkeypatch.undo()
+    assert PidFile(path).ask_to_end() == process.pid
+    assert process.wait(30) == -signal.SIGTERM
+
+
+def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "no" / "such.pid"):
+        with pytest.raises(CommandError, match=r"The pid file .* cannot be used: ") as refused, PidFile(path):
+            pass
+        assert refused.value.returncode == 2

@@ -1,0 +1,102 @@
+"""``dcron show``: the definition, how the job stands, its figures, what comes."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils.timezone import now
+
+from django_dcron import control
+from django_dcron.domain.lifecycle import State
+from django_dcron.models import Cursor, Job, Run
+from django_dcron.models.statistics import count
+from tests.factories import make_idle_job, make_run
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+
+def shown(name: str = "report") -> str:
+    code, out, err = call("show", name)
+    assert (code, err) == (0, "")
+    return " ".join(out.split())
+
+
+def test_a_job() -> None:
+    job = make_idle_job(
+        name="report", description="Ask Ann.", max_attempts=3, timeout=timedelta(minutes=90), tags=["billing"]
+    )
+    make_run(job, "succeeded", finished_at=now())
+    count([job.pk], State.SUCCEEDED, 7)
+    text = shown()
+    for part in (
+        "report Ask Ann. state enabled next run ",
+        f"number {job.pk}, version 1",
+        "runs 7 succeeded, 0 failed, 0 skipped, 0 missed, 0 cancelled",
+        "success rate 100 % of the latest 1",
+        "target tests.app.tasks.ok args [] kwargs {} schedule 0 0 1 1 * timezone UTC",
+        "timeout 1h30m",
+        "max_attempts 3",
+        'tags ["billing"]',
+        "-01-01 00:00:00",
+    ):
+        assert part in text, part
+    assert "retry_backoff" not in text, "at its default"
+
+
+def test_a_paused_a_running_and_a_broken_one() -> None:
+    job = make_idle_job(name="report")
+    run = make_run(job, "running")
+    control.pause(job, "stocktaking", now() + timedelta(days=1))
+    text = shown()
+    assert "state paused paused because stocktaking" in text
+    assert "paused until 2" in text
+    assert f"running {run.pk} since" in text
+    Job.objects.filter(pk=job.pk).update(schedule="nonsense", enabled=True)
+    Cursor.objects.filter(pk=job.pk).update(problem="schedule: 'nonsense' has 1 field")
+    text = shown()
+    assert "state out of scheduling problem schedule: 'nonsense' has 1 field" in text
+
+
+def test_the_json() -> None:
+    job = make_idle_job(name="report", timeout=timedelta(seconds=90))
+    document = call("show", "report", "-n", "2", "--json").json
+    assert list(document) == [
+        "version",
+        "at",
+        "job",
+        "definition",
+        "problem",
+        "followed_by",
+        "running",
+        "statistics",
+        "success_percent_of_latest",
+        "words",
+        "occurrences",
+        "cautions",
+    ]
+    assert document["job"]["id"] == job.pk
+    assert document["job"]["version"] == 1
+    assert document["definition"]["timeout"] == "1m30s"
+    assert len(document["occurrences"]) == 2
+    assert document["statistics"]["succeeded"] == 0
+
+
+def test_the_queries_do_not_grow_with_the_history() -> None:
+    job = make_idle_job(name="report")
+
+    def asked() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            shown()
+        return len(queries)
+
+    few = asked()
+    for _ in range(20):
+        make_run(job, "succeeded", finished_at=now())
+    assert Run.objects.count() == 20
+    assert asked() == few <= 12
+
+
+def test_what_is_refused() -> None:
+    assert call("show", "nobody")[:2] == (2, "")

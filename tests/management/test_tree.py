@@ -1,0 +1,228 @@
+"""The tree itself: what is there, how it explains itself, how it ends."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError, SystemCheckError
+from django.db import OperationalError
+from pytest_django import Settings
+
+from django_dcron.management.commands import dcron
+from django_dcron.management.commands.dcron import GROUPS, SUBCOMMANDS, load
+from django_dcron.management.dcron import exits
+from django_dcron.management.dcron import list as list_module
+from tests.management.calling import Call, call
+
+pytestmark = pytest.mark.django_db
+
+
+def process(*arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    """As from a shell; for what needs no database."""
+    return subprocess.run(
+        [sys.executable, "-m", "django", "dcron", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | env,
+        check=False,
+    )
+
+
+def help_of(*arguments: str) -> str:
+    parser = dcron.Command().create_parser("manage.py", "dcron")
+    out = StringIO()
+    (parser if not arguments else _subparser(parser, arguments[0])).print_help(out)
+    return out.getvalue()
+
+
+def _subparser(parser: Any, name: str) -> Any:
+    return next(action.choices[name] for action in parser._actions if action.dest == "subcommand")
+
+
+def test_without_a_subcommand_it_prints_them_in_groups() -> None:
+    code, out, _err = call()
+    assert code == 0
+    assert re.findall(r"^(\w+):$", out, re.MULTILINE) == list(GROUPS)
+    assert re.findall(r"^  (\w+) +\S", out, re.MULTILINE) == list(SUBCOMMANDS)
+    assert dcron.EXIT_CODES in out
+
+
+def test_the_top_level_help_is_the_same_tree() -> None:
+    assert dcron.tree() in help_of()
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_each_explains_itself_with_examples(name: str) -> None:
+    module, text = load(name), help_of(name)
+    examples = module.EXAMPLES.strip().splitlines()
+    assert examples
+    for example in examples:
+        assert example.split()[0] == name
+        assert f"  manage.py dcron {example}\n" in text
+    assert module.HELP.split(".")[0].split()[0] in text
+    assert "--no-color" in text
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_the_examples_are_understood(name: str) -> None:
+    """Their options exist; what they name need not."""
+    import shlex
+
+    for example in load(name).EXAMPLES.strip().splitlines():
+        parser = dcron.Command().create_parser("manage.py", "dcron")
+        line = example.split("  #")[0].split(" | ")[0].split(" > ")[0]
+        assert parser.parse_args(shlex.split(line)).subcommand == name
+
+
+def test_options_of_every_command_go_before_or_after() -> None:
+    parser = dcron.Command().create_parser("manage.py", "dcron")
+    before, after = parser.parse_args(["--no-color", "nodes"]), parser.parse_args(["nodes", "--no-color"])
+    assert before.no_color
+    assert after.no_color
+    assert not parser.parse_args(["nodes"]).no_color
+    assert parser.parse_args(["-v", "2", "nodes"]).verbosity == 2
+
+
+def test_call_command_takes_options_by_name() -> None:
+    out = StringIO()
+    call_command("dcron", "list", json=True, stdout=out)
+    assert '"jobs": []' in out.getvalue()
+    with pytest.raises(TypeError, match="nonsense"):
+        call_command("dcron", "list", nonsense=True)
+
+
+def test_what_is_asked_often_imports_nothing_of_the_others() -> None:
+    code = (
+        "import sys\n"
+        "from django.core.management import execute_from_command_line as ask\n"
+        "try:\n    ask(['manage.py', 'dcron', 'health', '--file', '/nowhere/none'])\n"
+        "except SystemExit as ended:\n    print(ended.code, *sorted(sys.modules))\n"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=os.environ, check=False
+    )
+    exit_code, *modules = asked.stdout.split()
+    ours = {name.rpartition(".")[2] for name in modules if name.startswith("django_dcron.management.dcron.")}
+    assert (exit_code, ours) == ("1", {"health", "exits", "plain_text"})
+    assert "rich" not in modules
+    assert "none is not there: no node is up" in asked.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["lst"], ["list", "--nonsense"], ["next"], ["next", "@daily", "-n", "0"]]
+)
+def test_exit_code_2_for_what_does_not_exist(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dcron.Command().run_from_argv(["manage.py", "dcron", *arguments])
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert (out, "error: " in err) == ("", True)
+
+
+def test_exit_code_2_without_a_database(tmp_path: Any) -> None:
+    """Not a traceback, whatever the subcommand."""
+    settings = tmp_path / "settings_of_nowhere.py"
+    settings.write_text(
+        "from tests.settings import *\n"
+        f"DATABASES = {{'default': {{'ENGINE': 'django.db.backends.sqlite3', 'NAME': {str(tmp_path / 'empty')!r}}}}}\n"
+    )
+    asked = process(
+        "list", "--skip-checks", PYTHONPATH=f"{tmp_path}:.", DJANGO_SETTINGS_MODULE="settings_of_nowhere"
+    )
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert (
+        "The database does not answer: no such table: django_dcron_job (is it up and migrated?)"
+        in asked.stderr
+    )
+    assert "Traceback" not in asked.stderr
+
+
+def test_exit_code_2_if_the_database_goes_or_settings_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    def away(*args: object) -> None:
+        raise OperationalError("server closed the connection\n\tunexpectedly")
+
+    monkeypatch.setattr(list_module, "jobs", away)
+    assert call("list") == Call(
+        2,
+        "",
+        "The database does not answer: server closed the connection unexpectedly (is it up and migrated?)",
+    )
+    settings.DCRON_LOCK = "no.such.Lock"
+    code, _out, err = call("doctor")
+    assert code == 2
+    assert err.startswith("The settings do not fit: ")
+
+
+def test_exit_code_2_if_system_checks_fail(settings: Settings) -> None:
+    settings.DCRON_TICK = "often"
+    with pytest.raises(SystemCheckError, match="DCRON_TICK") as refused:
+        call_command("dcron", "list", skip_checks=False)
+    assert refused.value.returncode == 2
+
+
+def test_who_reads_only_the_beginning_gets_no_traceback() -> None:
+    shell = f"{sys.executable} -m django dcron | true; echo ${{PIPESTATUS[0]}}"
+    asked = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    assert (asked.stdout, asked.stderr) == ("141\n", "")
+
+
+@pytest.mark.parametrize(("arguments", "closed", "code"), [("", 1, 0), ("start --log-file x", 2, 2)])
+def test_a_stream_that_was_closed_is_not_missed(arguments: str, closed: int, code: int) -> None:
+    command = f"{shlex.quote(sys.executable)} -m django dcron {arguments} {closed}>&-"
+    told = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)  # noqa: S602
+    assert (told.returncode, told.stdout, told.stderr) == (code, "", "")
+
+
+def test_what_is_not_utf_8_is_refused() -> None:
+    """As the shell hands over bytes that are none."""
+    for arguments in (("show", "\udcff"), ("list", "--namespace", "\udcff"), ("prune", "\udcff")):
+        code, out, error = call(*arguments)
+        assert (code, out, error) == (2, "", "'\\udcff' is not UTF-8.")
+
+
+@pytest.mark.parametrize("refusal", [exits.no, exits.cannot])
+def test_who_is_quoted_in_an_error_cannot_steer_the_terminal(refusal: Any) -> None:
+    assert str(refusal("a\x1b[31mb\x9bc\nd\u202ee")) == "a\\x1b[31mb\\x9bc\nd\\u202ee"
+
+
+def test_another_broken_pipe_is_not_kept_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise BrokenPipeError("the broker's")
+
+    monkeypatch.setattr(list_module, "jobs", broken)
+    with pytest.raises(BrokenPipeError, match="the broker's"):
+        call("list")
+
+
+def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(list_module, "jobs", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        call_command("dcron", "list")
+    assert ended.value.code == 130
+
+
+def test_it_speaks_english_whatever_the_projects_language(settings: Settings) -> None:
+    settings.LANGUAGE_CODE = "de"
+    code, _out, err = call("next", "@at 2020-01-01T00:00")
+    assert (code, err) == (1, "There is no further occurrence.")
+    assert "! It never fires again." in _out
+
+
+def test_errors_carry_their_exit_code() -> None:
+    with pytest.raises(CommandError) as refused:
+        call_command("dcron", "show", "nobody")
+    assert refused.value.returncode == 2

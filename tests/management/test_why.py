@@ -1,0 +1,87 @@
+"""``dcron why`` and ``dcron nodes``: answers from the rows, for people and for programs."""
+
+from datetime import timedelta
+
+import pytest
+
+from django_dcron.models import Node, Run
+from django_dcron.models.database import database_now
+from tests.management.calling import call, table
+from tests.observability.conftest import System, system
+
+__all__ = ["system"]
+
+
+def test_what_became_of_an_occurrence(system: System) -> None:
+    code, out, err = call("why", str(system.job), f"{system.latest:%Y-%m-%dT%H:%M}")
+    run = Run.objects.get(scheduled_at=system.latest)
+    assert (code, err) == (0, "")
+    first, second, *_rest = out.splitlines()
+    assert first == f"{system.job}, {system.latest:%Y-%m-%d %H:%M:%S} UTC: succeeded"
+    assert second.startswith("It ran and succeeded: started at ")
+    assert f"run     {run.pk}\n" in out
+    document = call("why", str(system.job), f"{system.latest:%Y-%m-%dT%H:%M:%SZ}", "--json").json
+    assert document["verdict"] == "succeeded"
+    assert document["run"] == str(run.pk)
+    assert document["occurrence"] == f"{system.latest:%Y-%m-%dT%H:%M:%S}Z"
+    assert document["sentences"]
+
+
+def test_a_time_is_in_the_jobs_own_zone_unless_it_has_an_offset(system: System) -> None:
+    type(system.job).objects.update(schedule="30 2 * * *", timezone="Europe/Berlin")
+    out = call("why", str(system.job), "2027-03-28T02:30").out
+    assert "02:30 does not exist on 2027-03-28 in Europe/Berlin" in out
+    assert (
+        call("why", str(system.job), "2027-03-28T01:00Z", "--json").json["occurrence"]
+        == "2027-03-28T01:00:00Z"
+    )
+
+
+def test_exit_code_1_if_nothing_explains_it(system: System) -> None:
+    Run.objects.filter(scheduled_at=system.latest).update(state="undead")
+    code, out, err = call("why", str(system.job), f"{system.latest:%Y-%m-%dT%H:%M}")
+    assert (code, err) == (1, "Nothing on record explains it.")
+    assert "unexplained" in out
+
+
+def test_what_is_refused(system: System) -> None:
+    for arguments in (["nobody", "1h"], [str(system.job), "noon"], [str(system.job), "1950-01-01"]):
+        code, out, _err = call("why", *arguments)
+        assert (code, out) == (2, "")
+
+
+# --- Nodes --------------------------------------------------------------------------------------------------
+
+
+def test_nodes_and_how_they_are(system: System) -> None:
+    now = database_now("default")
+    given = {"host": "web-2", "pid": 7, "release": "0.1", "started_at": now - timedelta(hours=2)}
+    Node.objects.create(id="b-1", name="b", heartbeat_at=now - timedelta(hours=1), namespace="shop", **given)
+    Node.objects.create(
+        id="c-1", name="c", heartbeat_at=now, degraded=True, skew=timedelta(minutes=2), **given
+    )
+    code, out, _err = call("nodes")
+    head, *rows = table(out)
+    assert code == 0
+    assert head[:3] == ["Node", "State", "Heartbeat"]
+    assert [row[:2] for row in rows] == [
+        ["a", "live"],
+        ["b", "expired"],
+        ["c", "stalled, degraded"],
+    ]
+    assert "2m 00s" in out
+    document = call("nodes", "--json").json
+    assert [node["state"] for node in document["nodes"]] == ["live", "expired", "stalled"]
+    assert document["nodes"][2]["skew_seconds"] == 120
+    assert document["nodes"][1]["heartbeat_at"].endswith("Z")
+    assert [node["name"] for node in call("nodes", "--namespace", "bank", "--json").json["nodes"]] == [
+        "a",
+        "c",
+    ]
+
+
+@pytest.mark.django_db
+def test_exit_code_1_if_no_node_is_live() -> None:
+    code, out, err = call("nodes", "--json")
+    assert (code, out) == (1, '{\n  "version": 1,\n  "nodes": []\n}\n')
+    assert err == "No node is live: nothing is scheduled. Start one: manage.py runcron."

@@ -1,0 +1,152 @@
+"""RedBeat, the real one, in a real Redis."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import schedules
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedules import rrule
+
+from django_dcron.models import Job
+from django_dcron.moving import redbeat
+from django_dcron.moving.found import Found
+from tests import services, settings
+from tests.celery_app import app
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
+URL = (
+    f"redis://{settings.REDIS_ADDRESS}/3"
+    if settings.REDIS_ADDRESS
+    else f"unix://{settings.REDIS_SOCKET}?db=3"
+)
+
+
+@pytest.fixture(autouse=True)
+def redbeats_redis(redis_server: services.Server) -> Iterator[None]:
+    app.conf.redbeat_redis_url = URL
+    app.conf.redbeat_redis_options = {"retry_period": 0}
+    yield
+    for name in ("redbeat_conf", "redbeat_redis"):
+        if hasattr(app, name):
+            delattr(app, name)
+    for name in ("redbeat_redis_url", "redbeat_redis_options"):
+        app.conf.changes.pop(name, None)
+
+
+def save(name: str = "a", schedule: Any = None, **fields: Any) -> RedBeatSchedulerEntry:
+    entry = RedBeatSchedulerEntry(
+        name,
+        fields.pop("task", "tests.app.tasks.echo"),
+        schedule or schedules.schedule(30),
+        app=app,
+        **fields,
+    )
+    return entry.save()
+
+
+def found(name: str = "a") -> Found:
+    return next(each for each in redbeat.read(NOW).found if each.name == name)
+
+
+def test_all_that_an_entry_has() -> None:
+    save(
+        "nightly report",
+        schedules.crontab(minute="*/15", hour="8-17", day_of_week="mon-fri"),
+        args=[1],
+        kwargs={"city": "Ulm"},
+        options={"queue": "slow", "priority": 2, "expires": 90},
+    )
+    assert call("import", "redbeat", "--apply", "--namespace", "shop").code == 0
+    job = Job.objects.get()
+    assert str(job) == "shop/nightly report"
+    assert (job.schedule, job.timezone) == ("*/15 8-17 * * mon-fri", "UTC")
+    assert (job.target, job.args, job.kwargs) == ("tests.app.tasks.echo", [1], {"city": "Ulm"})
+    assert (job.queue, job.priority, job.start_deadline) == ("slow", 2, timedelta(seconds=90))
+    assert call("import", "redbeat", "--namespace", "shop").out == "1 same.\n"
+
+
+def test_the_zone_is_the_apps() -> None:
+    before = app.conf.timezone
+    app.conf.timezone = "Europe/Berlin"
+    del app.timezone
+    try:
+        save(schedule=schedules.crontab(minute="0", hour="9"))
+        assert found().values["timezone"] == "Europe/Berlin"
+    finally:
+        app.conf.timezone = before
+        del app.timezone
+
+
+def test_intervals_and_pauses() -> None:
+    save("a", schedules.schedule(timedelta(minutes=90)), enabled=False)
+    assert found().values["schedule"] == "@every 1h30m"
+    assert (found().values["enabled"], found().values["pause_reason"]) == (False, "was disabled in RedBeat")
+    save("half", schedules.schedule(0.5))
+    assert "every 0.5 s" in found("half").refused
+    save("relative", schedules.schedule(60, relative=True))
+    assert "round times" in found("relative").warnings[0]
+
+
+def test_a_recurrence_rule_is_refused() -> None:
+    save(schedule=rrule("DAILY", dtstart=NOW, app=app))
+    assert "recurrence rule" in found().refused
+
+
+def test_an_end() -> None:
+    save("past", options={"expires": NOW})
+    save("ahead", options={"expires": NOW + timedelta(seconds=1)})
+    assert "expired" in found("past").left
+    assert found("ahead").values["ends_at"] == NOW + timedelta(microseconds=999_999)
+
+
+def test_objects_in_arguments_and_unknown_options_are_said() -> None:
+    save("a", kwargs={"at": NOW})
+    save("b", options={"ignore_result": True, "routing_key": "x"})
+    save("c", options={"ignore_result": True})
+    assert "holds a datetime" in found("a").refused
+    assert "routing_key 'x'" in found("b").refused
+    assert "ignore_result" in found("c").warnings[0]
+
+
+def test_when_it_ran() -> None:
+    save("never")
+    save("a").reschedule(last_run_at=NOW)
+    ran = redbeat.ran(NOW)
+    assert (ran.times, ran.complete) == ({found("a").origin: [NOW]}, False)
+    assert redbeat.ran(NOW + timedelta(seconds=1)).times == {}
+
+
+def test_what_its_redis_has_besides() -> None:
+    entry = save("gone")
+    client = redbeat_client()
+    client.delete(entry.key)
+    client.hset(save("odd").key, "definition", "[")
+    client.hset(save("none").key, "definition", "{}")
+    assert "RedBeat would drop it" in found("gone").left
+    assert "not JSON" in found("odd").refused
+    assert "names no task" in found("none").refused
+
+
+def test_no_redis(redis_server: services.Server) -> None:
+    redis_server.stop()
+    answer = call("import", "redbeat")
+    assert answer.code == 2
+    assert "RedBeat's Redis does not answer" in answer.err
+
+
+def test_an_address_that_it_cannot_use() -> None:
+    app.conf.redbeat_redis_url = "redis+socket:///nowhere"
+    answer = call("import", "redbeat")
+    assert answer.code == 2
+    assert "redbeat_redis_url" in answer.err
+
+
+def redbeat_client() -> Any:
+    from redbeat.schedulers import get_redis
+
+    return get_redis(app)

@@ -1,0 +1,76 @@
+"""A small system in good health: a node that leads every shard, a job with five minutes of history."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pytest
+
+from django_dcron.domain.clock import ClusterClock
+from django_dcron.locks import Lock, get_lock
+from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
+from django_dcron.models.database import database_now
+from django_dcron.observability.doctor.findings import Code
+from django_dcron.observability.doctor.report import Report, examine
+from django_dcron.observability.doctor.window import Window
+from django_dcron.scheduler.membership import Membership
+from tests import services
+from tests.factories import make_job, make_run
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+PAST = 4
+"""Minutes of history before the latest."""
+
+
+@dataclass
+class System:
+    lock: Lock
+    node: Membership
+    job: Job
+    latest: datetime
+    """The latest occurrence; the cursor stands a minute later."""
+
+    def examine(self, **window: object) -> Report:
+        now = database_now("default")
+        given = {"since": now - HOUR, "until": now, "now": now} | window
+        return examine(Window(**given), self.lock)  # type: ignore[arg-type]
+
+    def codes(self, **window: object) -> set[Code]:
+        return set(self.examine(**window).findings.counts)
+
+
+def give_history(job: Job, latest: datetime, *, created: timedelta = PAST * MINUTE + MINUTE / 2) -> None:
+    """Five succeeded runs, one each minute up to ``latest``; the job is a little older than the first."""
+    for back in range(PAST, -1, -1):
+        at = latest - back * MINUTE
+        run = make_run(job, "running", scheduled_at=at, due_at=at, started_at=at, claimed_at=at)
+        Attempt.objects.filter(run=run).update(outcome="succeeded", finished_at=at)
+        Run.objects.filter(pk=run.pk).update(state="succeeded", finished_at=at)
+    Cursor.objects.filter(pk=job.pk).update(
+        next_at=latest + MINUTE, previous_at=latest, placed_at=latest - created
+    )
+    Statistics.objects.filter(pk=job.pk).update(succeeded=PAST + 1)
+
+
+def make_job_with_history(latest: datetime, **fields: object) -> Job:
+    job = make_job(**{"schedule": "* * * * *", "overlap_policy": "queue_all"} | fields)
+    give_history(job, latest)
+    return job
+
+
+@pytest.fixture
+def system(db: None, redis_server: services.Server) -> System:
+    now = database_now("default")
+    latest = now.replace(second=0, microsecond=0)
+    lock = get_lock()
+    node = Membership("a", "", lock, ClusterClock())
+    node.register()
+    Node.objects.update(started_at=now - HOUR, ticked_at=now)
+    return System(lock, node, make_job_with_history(latest), latest)
+
+
+@pytest.fixture
+def find(system: System) -> Callable[..., Counter[Code]]:
+    return lambda **window: system.examine(**window).findings.counts

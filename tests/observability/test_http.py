@@ -1,0 +1,311 @@
+"""A node's own server: what it answers, and how little it lets itself be bothered."""
+
+import errno
+import json
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_dcron.observability.http import server as module
+from django_dcron.observability.http.answer import Answer, Route
+from django_dcron.observability.http.routes import routes
+from django_dcron.observability.http.server import Address, HttpServer
+from django_dcron.scheduler.health import Facts, judge
+from tests.scheduler.test_health import WELL
+from tests.waiting import wait_until
+
+PATIENCE = 30.0
+ANY = Address("127.0.0.1", 0)
+
+
+class Node:
+    """Its facts, as the test changes them."""
+
+    def __init__(self) -> None:
+        self.facts: Facts = WELL
+
+    def is_(self, **facts: Any) -> None:
+        self.facts = replace(WELL, **facts)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+Serve = Callable[[dict[str, Route]], HttpServer]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    monkeypatch.setattr(module, "LOOK_EVERY", 0.02)
+    servers: list[HttpServer] = []
+
+    def served(table: dict[str, Route]) -> HttpServer:
+        servers.append(HttpServer(ANY, table, "a"))
+        servers[-1].start()
+        return servers[-1]
+
+    yield served
+    for server in servers:
+        server.stop()
+        server.join(PATIENCE)
+
+
+@pytest.fixture
+def server(serve: Serve, node: Node) -> HttpServer:
+    return serve(routes(lambda: judge(node.facts, 300.0)))
+
+
+def ask(server: HttpServer, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    with closing(HTTPConnection(*server.address, timeout=PATIENCE)) as connection:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+
+
+# --- what it answers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "livez", "readyz", "health"),
+    [
+        ({}, 200, 200, 200),
+        ({"broker_away": True}, 200, 200, 200),
+        ({"at": None, "since": None}, 200, 503, 200),
+        ({"ticked": False}, 200, 503, 200),
+        ({"tick_age": 301.0}, 200, 503, 503),
+        ({"hanging": {"tick": 61.0}}, 503, 503, 503),
+        ({"look_age": 11.0}, 503, 503, 503),
+        ({"draining": True}, 200, 503, 200),
+    ],
+)
+def test_each_question_has_its_own_answer(
+    server: HttpServer, node: Node, facts: dict[str, Any], livez: int, readyz: int, health: int
+) -> None:
+    node.is_(**facts)
+    answers = {path: ask(server, path) for path in ("/livez", "/readyz", "/health")}
+    assert [status for status, _, _ in answers.values()] == [livez, readyz, health]
+    shown = json.loads(answers["/health"][2])
+    assert shown == judge(node.facts, 300.0).as_json()
+    line = f"a is {shown['status']}" + "".join(f": {reason}" for reason in shown["reasons"]) + "\n"
+    assert answers["/livez"][2] == answers["/readyz"][2] == line.encode()
+
+
+def test_the_kinds_of_its_answers(server: HttpServer) -> None:
+    _, headers, _ = ask(server, "/health?pretty=1")
+    assert headers["Content-Type"] == "application/json"
+    assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
+    assert headers["Server"] == "django-dcron", "nothing of the Python it runs on"
+    assert ask(server, "/livez")[1]["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_a_reason_of_several_lines_is_one(server: HttpServer, node: Node) -> None:
+    node.is_(tick_age=301.0, database_error="no\nroute\r\nX: y")
+    assert ask(server, "/livez")[2].count(b"\n") == 1
+
+
+def test_a_head_has_no_body(server: HttpServer) -> None:
+    status, headers, body = ask(server, "/health", "HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["Content-Length"]) > 100
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_nothing_is_changed_here(server: HttpServer, method: str) -> None:
+    status, headers, _ = ask(server, "/health", method)
+    assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/", "/health/", "/livez/../health", "/%6civez", "*"])
+def test_other_paths_are_told_where_to_ask(server: HttpServer, path: str) -> None:
+    status, _, body = ask(server, path)
+    assert status == 404
+    assert body.startswith(b"There is nothing here; ask for /livez, /readyz, /health")
+
+
+def test_an_address_that_is_none_is_told_so_too(server: HttpServer) -> None:
+    with closing(say(server, b"GET http://[ HTTP/1.0\r\n\r\n")) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.0 404 ")
+
+
+def test_a_question_that_fails_is_logged_and_the_next_is_answered(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets = iter([ZeroDivisionError("the password is x")])
+
+    def route(accept: str) -> Answer:
+        for error in secrets:
+            raise error
+        return Answer(200, "text/plain", b"well\n")
+
+    server = serve({"/": route})
+    assert ask(server, "/")[::2] == (500, b"It failed; the log says how.\n")
+    assert ask(server, "/")[::2] == (200, b"well\n")
+    assert "the password is x" in caplog.text
+
+
+# --- how little it lets itself be bothered ----------------------------------------------------------------------------
+
+
+def say(server: HttpServer, text: bytes) -> socket.socket:
+    connection = socket.create_connection(server.address, timeout=PATIENCE)
+    connection.sendall(text)
+    return connection
+
+
+@pytest.mark.parametrize(
+    "text", [b"\r\n", b"nonsense\r\n\r\n", b"\xff\xfe\r\n\r\n", b"GET\r\n\r\n", b"GET /" + b"x" * 70_000, b"A: " * 40_000]
+)  # fmt: skip
+def test_nonsense_is_refused_and_the_next_is_answered(server: HttpServer, text: bytes) -> None:
+    said = b""
+    with closing(socket.create_connection(server.address, timeout=PATIENCE)) as connection:
+        try:
+            connection.sendall(text)
+            connection.shutdown(socket.SHUT_WR)
+            said = connection.recv(100)
+        except OSError as error:
+            # It closes without reading on what is too long. The system may then cut the connection off, at any of these steps.
+            assert error.errno in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)  # noqa: PT017
+    assert not said or said.startswith((b"400 ", b"HTTP/1.0 414 "))
+    assert ask(server, "/livez")[0] == 200
+
+
+def test_who_dawdles_is_cut_off(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends a byte now and then would never meet a socket's timeout."""
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    with closing(say(server, b"GET /livez HT")) as connection:
+
+        def is_cut_off() -> bool:
+            try:
+                connection.sendall(b"T")
+            except ConnectionError:
+                return True
+            return False
+
+        wait_until(is_cut_off, PATIENCE, what="the end of a connection")
+    wait_until(lambda: not server._server._since, PATIENCE, what="its place to be free")
+
+
+def test_what_is_too_many_is_told_so_at_once(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS", 2)
+    idle = [say(server, b"") for _ in range(2)]
+    wait_until(lambda: len(server._server._since) == 2, PATIENCE, what="two connections")
+    with closing(say(server, b"")) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.0 503 ")
+    for connection in idle:
+        connection.close()
+    wait_until(lambda: not server._server._since, PATIENCE, what="their places to be free")
+    assert ask(server, "/livez")[0] == 200
+
+
+def test_it_ends_without_waiting_for_anybody(node: Node, serve: Serve) -> None:
+    server = serve(routes(lambda: judge(node.facts, 300.0)))
+    with closing(say(server, b"GET /")):
+        server.stop()
+        server.join(PATIENCE)
+        HttpServer(server.address, {}, "b").stop()  # the port is free again
+
+
+def test_one_that_never_started_lets_go_of_its_port() -> None:
+    server = HttpServer(ANY, {}, "a")
+    with pytest.raises(OSError, match="in use"):
+        HttpServer(server.address, {}, "b")
+    server.stop()
+    server.join(PATIENCE)
+    HttpServer(server.address, {}, "b").stop()
+
+
+def test_questions_are_no_news(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ask(server, "/livez")
+    ask(server, "/nothing")
+    assert [record.__dict__["event"] for record in caplog.records] in ([], ["http"])
+
+
+# --- runcron's option -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "shown"),
+    [
+        ("9105", ("127.0.0.1", 9105), "127.0.0.1:9105"),
+        ("0", ("127.0.0.1", 0), "127.0.0.1:0"),
+        ("0.0.0.0:9105", ("0.0.0.0", 9105), "0.0.0.0:9105"),  # noqa: S104
+        ("localhost:65535", ("localhost", 65535), "localhost:65535"),
+        ("[::1]:9105", ("::1", 9105), "[::1]:9105"),
+    ],
+)
+def test_where_it_listens(text: str, address: tuple[str, int], shown: str) -> None:
+    assert Address.parse(text) == address
+    assert str(Address.parse(text)) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "number from 0"),
+        ("http", "number from 0"),
+        ("65536", "number from 0"),
+        ("-1", "number from 0"),
+        ("٣", "number from 0"),
+        ("a:", "number from 0"),
+        (":9105", "0.0.0.0:9105"),
+        ("::1:9105", "brackets"),
+        ("[::1:9105", "brackets"),
+    ],
+)
+def test_what_is_no_address(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as refused:
+        Address.parse(text)
+    assert repr(text) in str(refused.value)
+
+
+def test_an_ipv6_address() -> None:
+    try:
+        server = HttpServer(Address("::1", 0), {"/": lambda accept: Answer(200, "text/plain", b"")}, "a")
+    except OSError as error:  # a machine without IPv6
+        assert error.errno in (97, 99)  # noqa: PT017 (what it is when it comes)
+        return
+    server.start()
+    try:
+        assert ask(server, "/")[0] == 200
+    finally:
+        server.stop()
+        server.join(PATIENCE)
+
+
+def test_a_port_in_use_is_said_at_the_start() -> None:
+    taken = HttpServer(ANY, {}, "b")
+    try:
+        with pytest.raises(
+            CommandError, match=rf"cannot start: --http {taken.address} cannot be had: .*in use"
+        ):
+            call_command("runcron", embedded=True, http=taken.address)
+    finally:
+        taken.stop()
+
+
+def test_a_host_nobody_knows_is_said_at_the_start() -> None:
+    with pytest.raises(
+        CommandError, match=r"cannot start: --http no\.such\.host\.invalid:1 cannot be had: .+"
+    ):
+        call_command("runcron", embedded=True, http=Address("no.such.host.invalid", 1))
+
+
+def test_one_pass_answers_nobody() -> None:
+    with pytest.raises(CommandError, match="--once does not"):
+        call_command("runcron", embedded=True, once=True, http=ANY)
+
+
+def test_what_it_answers_is_documented() -> None:
+    document = (Path(__file__).resolve().parents[2] / "docs" / "observability.md").read_text()
+    assert all(f"`{path}`" in document for path in routes(lambda: judge(WELL, 300.0)))

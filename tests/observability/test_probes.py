@@ -1,0 +1,234 @@
+"""Django's answers to probes: of the process, its database, and the nodes by their rows."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import OperationalError, connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from pytest_django import Settings
+
+from django_dcron.models import Job, Node
+from django_dcron.models.database import UtcNow
+from django_dcron.observability import migrated, urls
+from tests.factories import make_idle_job
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+QUIET = {"dead": 0, "stalled": 0, "degraded": 0, "skewed": 0, "unserved": 0}
+
+
+def make_node(
+    name: str = "a", *, beat_ago: timedelta = SECOND, ticked_ago: timedelta = SECOND, **values: Any
+) -> Node:
+    return Node.objects.create(
+        **{
+            "id": f"{name}-1",
+            "name": name,
+            "host": "h",
+            "pid": 7,
+            "release": "0.1.0",
+            "started_at": UtcNow() - timedelta(days=1),
+            "heartbeat_at": UtcNow() - beat_ago,
+            "ticked_at": UtcNow() - ticked_ago,
+            "shards": 64,
+            "shard_count": 64,
+        }
+        | values
+    )
+
+
+def url(name: str) -> str:
+    return reverse(f"dcron_observability:{name}")
+
+
+def health(client: Client) -> tuple[int, Any]:
+    response = client.get(url("health"))
+    assert response.headers["Content-Type"] == "application/json"
+    return response.status_code, json.loads(response.content)
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_is_well(client: Client) -> None:
+    make_idle_job(namespace="billing")
+    make_node()
+    assert health(client) == (200, {"status": "ok", "reasons": [], "live": 1} | QUIET)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "status", "reasons", "numbers"),
+    [
+        ([], "unfit", ["no node is live", "no node works for 2 namespaces with enabled jobs"], {"live": 0, "unserved": 2}),
+        (
+            [{"beat_ago": timedelta(minutes=1)}],
+            "unfit",
+            ["no node is live", "no node works for 2 namespaces with enabled jobs"],
+            {"live": 0, "dead": 1, "unserved": 2},
+        ),
+        ([{}, {"beat_ago": timedelta(minutes=1)}], "ok", [], {"live": 1, "dead": 1}),
+        (
+            [{"namespace": "billing"}],
+            "unfit",
+            ["no node works for 1 namespace with enabled jobs"],
+            {"live": 1, "unserved": 1},
+        ),
+        (
+            [{"ticked_ago": timedelta(hours=1)}],
+            "unfit",
+            ["no node works for 2 namespaces with enabled jobs", "1 node lives, but its ticks do not go through"],
+            {"live": 1, "stalled": 1, "unserved": 2},
+        ),
+        (
+            [{}, {"ticked_ago": timedelta(hours=1)}],
+            "degraded",
+            ["1 node lives, but its ticks do not go through"],
+            {"live": 2, "stalled": 1},
+        ),
+        (
+            [{"degraded": True}, {"degraded": True}],
+            "degraded",
+            ["2 nodes cannot reach the lock"],
+            {"live": 2, "degraded": 2},
+        ),
+        ([{"skew": -2 * SECOND}], "degraded", ["1 node has a wall clock that is off"], {"live": 1, "skewed": 1}),
+    ],
+)  # fmt: skip
+def test_what_is_not_as_it_should_be(
+    client: Client, nodes: list[dict[str, Any]], status: str, reasons: list[str], numbers: dict[str, int]
+) -> None:
+    make_idle_job(namespace="billing")
+    make_idle_job(namespace="sales")
+    make_idle_job(namespace="old", enabled=False)
+    for number, values in enumerate(nodes):
+        make_node(f"node-{number}", **values)
+    code = 503 if status == "unfit" else 200
+    assert health(client) == (code, {"status": status, "reasons": reasons} | QUIET | numbers)
+
+
+def test_no_node_for_nothing_to_do_is_no_failure(client: Client) -> None:
+    assert health(client) == (200, {"status": "degraded", "reasons": ["no node is live"], "live": 0} | QUIET)
+
+
+@pytest.fixture
+def staff() -> User:
+    user = User.objects.create_user("ann", password="x", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_node"))
+    return user
+
+
+def test_names_are_for_staff_who_may_view_nodes(client: Client, staff: User) -> None:
+    make_idle_job(namespace="secret-project")
+    make_node("secret-host", namespace="sales")
+    told = {}
+    for who in ("nobody", "no permission", "no staff", "staff"):
+        if who != "nobody":
+            client.force_login(staff)
+        User.objects.update(is_staff=who != "no staff")
+        if who == "no permission":
+            staff.user_permissions.clear()
+        else:
+            staff.user_permissions.add(Permission.objects.get(codename="view_node"))
+        told[who] = client.get(url("health")).content.decode()
+    assert {who for who, text in told.items() if "secret" in text} == {"staff"}
+    shown = json.loads(told["staff"])
+    assert [(node["name"], node["namespace"], node["stalled"]) for node in shown["nodes"]] == [
+        ("secret-host", "sales", False)
+    ]
+    assert shown["unserved_namespaces"] == ["secret-project"]
+
+
+def test_it_costs_two_queries(client: Client) -> None:
+    for number in range(20):
+        make_node(f"node-{number}", namespace="elsewhere")
+        make_idle_job()
+    with CaptureQueriesContext(connection) as queries:
+        health(client)
+    assert len(queries) == 2
+
+
+# --- livez and readyz -------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_answers_lives_and_asks_nothing(client: Client) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        response = client.get(url("livez"))
+    assert (response.status_code, response.content, len(queries)) == (200, b"ok\n", 0)
+
+
+def test_ready_once_migrated(client: Client) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        response = client.get(url("readyz"))
+    assert (response.status_code, response.content) == (200, b"ok\n")
+    assert len(queries) <= 2
+    latest = migrated._latest()
+    MigrationRecorder(connection).migration_qs.filter(app="django_dcron", name=latest).delete()
+    response = client.get(url("readyz"))
+    assert (response.status_code, response.content) == (503, f"not migrated: {latest} is missing\n".encode())
+
+
+def test_a_project_that_has_switched_migrations_off_is_ready(client: Client, settings: Settings) -> None:
+    migrated._latest.cache_clear()
+    settings.MIGRATION_MODULES = {"django_dcron": None}
+    try:
+        assert client.get(url("readyz")).status_code == 200
+    finally:
+        migrated._latest.cache_clear()
+
+
+@pytest.fixture
+def without_tables() -> Iterator[None]:
+    """Of the nodes and of the migrations: hidden from whoever reads, as if nothing had ever been migrated."""
+
+    def refuse(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if "django_migrations" in sql or Node._meta.db_table in sql or Job._meta.db_table in sql:
+            raise OperationalError("no such table: at db.internal:5432")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(refuse):
+        yield
+
+
+@pytest.mark.usefixtures("without_tables")
+def test_without_tables_nothing_is_ready_and_nothing_is_given_away(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "the database does not answer, or has no tables of django_dcron; the log says more"
+    response = client.get(url("readyz"))
+    assert (response.status_code, response.content.decode()) == (503, f"{said}\n")
+    assert health(client) == (503, {"status": "unfit", "reasons": [said]})
+    assert "db.internal" in caplog.text
+
+
+@pytest.mark.parametrize("name", [pattern.name for pattern in urls.urlpatterns if pattern.name != "metrics"])
+def test_probes_are_read_only_and_never_cached(client: Client, name: str) -> None:
+    response = client.get(url(name))
+    assert "no-store" in response.headers["Cache-Control"]
+    assert client.head(url(name)).content == b""
+    assert client.post(url(name)).status_code == 405
+
+
+@pytest.mark.parametrize("name", ["livez", "readyz", "health"])
+def test_they_ask_for_no_login_and_no_transaction(client: Client, settings: Settings, name: str) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
+    assert client.get(url(name)).status_code in (200, 503)
+    assert "default" in reverse_to_view(name)._non_atomic_requests
+
+
+def reverse_to_view(name: str) -> Any:
+    return next(pattern.callback for pattern in urls.urlpatterns if pattern.name == name)
+
+
+def test_they_are_documented() -> None:
+    document = (Path(__file__).resolve().parents[2] / "docs" / "observability.md").read_text()
+    assert 'path("dcron/", include("django_dcron.observability.urls"))' in document
+    assert all(f"`dcron/{name}`" in document for name in ("livez", "readyz", "health"))

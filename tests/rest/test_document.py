@@ -1,0 +1,154 @@
+"""The OpenAPI document is true: schemathesis asks each operation what it promises, and much that it does not.
+
+Each request is undone after it, so that all begin with the same rows. Half of them are made to reach something: an address of a row,
+a target that is registered, a schedule that can be read. The requests are the same each time.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import hypothesis
+import pytest
+import schemathesis
+from django.contrib.auth.models import User
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections, transaction
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.openapi import from_wsgi
+from schemathesis.specs.openapi import checks
+
+from django_dcron.models import Attempt, Node
+from django_dcron.models.database import database_now
+from django_dcron.rest.urls import documented
+from tests.factories import make_idle_job, make_run
+
+OPERATIONS = sorted(
+    operation.name for pattern in documented for operation in pattern.callback.cls.operations.values()
+)
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+    checks.missing_required_header,
+    checks.unsupported_method,
+]
+PRECONDITION_FAILED = 412
+EXAMPLES = int(os.environ.get("DCRON_TEST_EXAMPLES", "12"))
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def rows(db: None) -> dict[str, list[Any]]:
+    """A row of each kind, by the parameter of an address that leads to it."""
+    job, other = make_idle_job(target="tests.app.tasks.echo"), make_idle_job(enabled=False)
+    now = database_now("default")
+    runs = [make_run(job, state) for state in ("pending", "running", "failed", "succeeded")]
+    for run in runs:
+        attempt = {"number": 9, "token": uuid4(), "worker": "w", "started_at": now}
+        Attempt.objects.create(run=run, log="so far", message="m" * 2000, **attempt)
+    times = {"started_at": now, "heartbeat_at": now - timedelta(days=1)}
+    Node.objects.create(id="n-1", name="n", host="h", pid=1, release="1", **times)
+    return {"job_id": [job.pk, other.pk], "run_id": [str(run.pk) for run in runs]}
+
+
+@pytest.fixture
+def schema(admin_user: User) -> Iterator[Any]:
+    """Asked for as anybody would, of the whole site; on the connection of the test, as with Django's own test client."""
+    signals = (request_started, request_finished)
+    for signal in signals:
+        signal.disconnect(close_old_connections)
+    yield from_wsgi("/dcron/schema/", WSGIHandler(), headers=_authorization())
+    for signal in signals:
+        signal.connect(close_old_connections)
+
+
+def _authorization() -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(b"admin:password").decode()}
+
+
+GOOD = {
+    "name": "ünlike others",
+    "namespace": "billing",
+    "target": "tests.app.tasks.echo",
+    "schedule": "30 3 * * *",
+    "timezone": "Europe/Berlin",
+    "start": "2026-01-01T00:00:00Z",
+    "end": "2026-01-03T00:00:00+02:00",
+}
+MISLEADING = ("cursor", "attempt")
+
+
+def aimed(case: Any, rows: dict[str, list[Any]], number: int) -> None:
+    """Let it reach something."""
+    for name in rows.keys() & case.path_parameters.keys():
+        case.path_parameters[name] = rows[name][number % len(rows[name])]
+    for name in MISLEADING:
+        (case.query or {}).pop(name, None)
+    if "If-Match" in (case.headers or {}):
+        case.headers["If-Match"] = ["*", '"1"'][number % 2]
+    if isinstance(case.body, dict):
+        others = sorted(case.body.keys() - GOOD.keys())[number::7]
+        case.body = {name: GOOD.get(name, case.body[name]) for name in case.body if name in {*GOOD, *others}}
+
+
+def strategy(operation: Any, mode: GenerationMode, rows: dict[str, list[Any]]) -> Any:
+    """What is invalid need not be the address: the rest would not be looked at."""
+    free = operation.as_strategy(generation_mode=mode)
+    if mode is GenerationMode.POSITIVE or not (operation.body or operation.query):
+        return free
+    keys = {name: keys[0] for name, keys in rows.items() if name in operation.path_parameters}
+    headers = {"If-Match": "*"} if "If-Match" in operation.headers else None
+    return free | operation.as_strategy(generation_mode=mode, path_parameters=keys, headers=headers)
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_does_what_its_document_says(
+    name: str, mode: GenerationMode, schema: Any, rows: dict[str, list[Any]]
+) -> None:
+    operation = next(
+        each for each in schema.get_all_operations() if each.ok().definition.raw["operationId"] == name
+    ).ok()
+
+    @hypothesis.settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(strategy(operation, mode, rows), st.integers(0, 7))
+    def ask(case: Any, number: int) -> None:
+        if number % 2 and mode is GenerationMode.POSITIVE:
+            aimed(case, rows, number // 2)
+        with undone():
+            response = case.call(headers=_authorization())
+            seen.append(response.status_code)
+            # Another version is refused before anybody looks at what was sent with it.
+            sooner = [checks.negative_data_rejection] if response.status_code == PRECONDITION_FAILED else []
+            case.validate_response(response, checks=CHECKS, excluded_checks=sooner)
+
+    seen: list[int] = []
+    ask()
+    assert mode is GenerationMode.NEGATIVE or min(seen) < 300, f"nothing was reached: {seen}"

@@ -1,0 +1,177 @@
+"""Who may what, at every address of the API: asked there as anonymous, with no permission, with each alone, and with what it takes.
+
+``REQUESTS`` names every operation and what it takes. A new one fails the first test until it is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.rest.urls import documented
+from tests.factories import make_idle_job, make_job, make_run
+from tests.rest.conftest import VIEWS, Api, ApiWith, problem
+
+
+@dataclass(frozen=True)
+class Request:
+    needs: str
+    method: str
+    address: str
+    answer: int = 200
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def permissions(self) -> set[str]:
+        return {*self.needs.split()}
+
+    @property
+    def acts(self) -> bool:
+        return self.method != "GET" and "preview" not in self.address
+
+
+MATCHING = {"if_match": "*"}
+JOB = {"name": "new", "target": "tests.app.tasks.ok", "schedule": "0 3 * * *"}
+RANGE = {"start": "2026-03-01T00:00:00Z", "end": "2026-04-04T00:00:00Z"}
+
+REQUESTS = {
+    "list_jobs": Request("view_job", "GET", "jobs/"),
+    "create_job": Request("add_job", "POST", "jobs/", 201, JOB),
+    "preview_schedule": Request("view_job", "POST", "jobs/preview/", 200, {"schedule": "@daily"}),
+    "read_job": Request("view_job", "GET", "jobs/{job}/"),
+    "replace_job": Request("change_job", "PUT", "jobs/{job}/", 200, JOB, MATCHING),
+    "change_job": Request("change_job", "PATCH", "jobs/{job}/", 200, {"name": "other"}, MATCHING),
+    "delete_job": Request("delete_job", "DELETE", "jobs/{job}/", 204, None, MATCHING),
+    "pause_job": Request("view_job pause_job", "POST", "jobs/{job}/pause/", 200, {"reason": "deploy"}),
+    "resume_job": Request("view_job pause_job", "POST", "jobs/{paused}/resume/"),
+    "trigger_job": Request("view_job trigger_job", "POST", "jobs/{job}/trigger/", 201),
+    "preview_job": Request("view_job", "GET", "jobs/{job}/preview/"),
+    "backfill_job": Request("view_job trigger_job", "POST", "jobs/{job}/backfill/", 200, RANGE),
+    "read_job_stats": Request("view_job view_run", "GET", "jobs/{job}/stats/"),
+    "list_runs": Request("view_run", "GET", "runs/"),
+    "read_run": Request("view_run", "GET", "runs/{run}/"),
+    "read_log": Request("view_run view_attempt", "GET", "runs/{run}/log/"),
+    "cancel_run": Request("view_run cancel_run", "POST", "runs/{run}/cancel/"),
+    "rerun_run": Request("view_run rerun_run", "POST", "runs/{ended}/rerun/", 201),
+    "list_nodes": Request("view_node", "GET", "nodes/"),
+    "read_stats": Request("view_job view_run", "GET", "stats/"),
+}
+OWN = sorted({codename for request in REQUESTS.values() for codename in request.permissions} - {*VIEWS})
+
+
+def test_every_operation_is_listed() -> None:
+    operations = [each for pattern in documented for each in pattern.callback.cls.operations.values()]
+    assert {each.name: {*each.needs} for each in operations} == {
+        name: request.permissions for name, request in REQUESTS.items()
+    }
+    assert len(OWN) == 7
+
+
+@pytest.fixture
+def keys(db: None) -> dict[str, Any]:
+    job = make_job(schedule="0 3 1 * *")
+    run = make_run(job, "running")
+    return {
+        "job": job.pk,
+        "paused": make_idle_job(enabled=False).pk,
+        "run": run.pk,
+        "ended": make_run(job, "failed").pk,
+    }
+
+
+def _everything() -> list[Any]:
+    return [list(model._default_manager.order_by("pk").values()) for model in (Job, Run, Attempt, Node)]
+
+
+def _ask(api: Api, request: Request, keys: dict[str, Any]) -> tuple[Any, bool]:
+    """The response, and whether anything has changed, which is undone."""
+    before = _everything()
+    with transaction.atomic():
+        address = request.address.format(**keys)
+        response = api.ask(request.method, address, request.body, **request.headers)
+        changed = _everything() != before
+        transaction.set_rollback(True)
+    return response, changed
+
+
+def test_a_stranger_reaches_nothing(keys: dict[str, Any]) -> None:
+    addresses = [
+        *REQUESTS.values(),
+        Request("", "GET", "schema/"),
+        Request("", "GET", ""),
+        Request("", "GET", "x/"),
+    ]
+    for request in addresses:
+        response, changed = _ask(Api(None), request, keys)
+        assert response.status_code in (401, 403), request
+        assert response.json()["code"] == "not_authenticated"
+        assert not changed, request
+
+
+WHO = {"no permission": (), "all views": VIEWS, **{f"only {each}": (each,) for each in (*VIEWS, *OWN)}} | {
+    f"views and {own}": (*VIEWS, own) for own in OWN
+}
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_a_user_reaches_what_their_permissions_are_for(
+    who: str, keys: dict[str, Any], api_with: ApiWith
+) -> None:
+    api = api_with(*WHO[who])
+    held = {*WHO[who], *(["view_job"] if "change_job" in WHO[who] else [])}
+    for name, request in REQUESTS.items():
+        response, changed = _ask(api, request, keys)
+        if held >= request.permissions:
+            assert (response.status_code, changed) == (request.answer, request.acts), (name, response.content)
+        else:
+            assert (response.status_code, changed) == (403, False), name
+            assert response.json()["code"] == "permission_denied"
+
+
+def test_a_user_who_was_deactivated_reaches_nothing(keys: dict[str, Any], admin_user: User) -> None:
+    api = Api(admin_user)
+    User.objects.update(is_active=False)
+
+    for request in REQUESTS.values():
+        response, changed = _ask(api, request, keys)
+        assert (response.status_code, changed) == (403, False), request
+
+
+def test_a_post_with_a_session_needs_its_token(keys: dict[str, Any], admin_user: User) -> None:
+    api = Api(admin_user)
+    api.client.handler.enforce_csrf_checks = True
+
+    problem(api.post(f"jobs/{keys['job']}/pause/", {}), 403)
+
+    assert Job.objects.get(pk=keys["job"]).enabled
+
+
+def test_who_may_not_see_jobs_is_not_shown_their_arguments_nor_finds_runs_by_them(api_with: ApiWith) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo", args=["secret"], tags=["hidden"])
+    run = make_run(job, "failed")
+    api = api_with("view_run")
+
+    shown = api.get(f"runs/{run.pk}/")
+
+    assert "secret" not in shown.content.decode()
+    assert (shown.json()["args"], shown.json()["attempts"]) == (None, None)
+    assert shown.json()["job"]["name"] == job.name
+    for query in ({"job": job.pk}, {"tag": "hidden"}, {"namespace": "default"}):
+        problem(api.get("runs/", **query), 403)
+
+
+def test_running_a_job_tells_nothing_of_runs(api_with: ApiWith) -> None:
+    job = make_idle_job()
+    make_run(job, "failed", idempotency_key="k", reason="secret")
+
+    told = api_with("view_job", "trigger_job").post(f"jobs/{job.pk}/trigger/", {}, idempotency_key="k")
+
+    assert told.status_code == 200
+    assert {*told.json()} == {"id", "job", "scheduled_at", "url"}

@@ -1,0 +1,281 @@
+"""How a node judges itself, and the file that tells."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_dcron.scheduler.health import Facts, Health, Status, judge
+from django_dcron.scheduler.health_file import INTERVALS, HealthFile, main, probe
+from tests.scheduler.stand_ins import START
+
+WELL = Facts(
+    at=START,
+    name="a",
+    id="a-1",
+    namespace="billing",
+    release="0.1.0",
+    pid=7,
+    since=START,
+    shards=64,
+    leases=60,
+    agenda=3,
+    lag=0.25,
+    ticked=True,
+    tick_age=0.4,
+    heartbeat_age=1.5,
+    hanging={},
+    waiting={},
+    look_age=2.0,
+    database_away_since=None,
+    database_error="",
+    lock_degraded=False,
+    broker_away=False,
+    skew=0.01,
+    draining=False,
+)
+GRACE = 300.0
+
+
+def judged(**facts: Any) -> Health:
+    return judge(replace(WELL, **facts), GRACE)
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+AWAY = {"database_away_since": START, "database_error": "refused"}
+AWAY_SAID = "the database is away since 2026-03-01 12:00:00 UTC: refused"
+LOCK_SAID = "the lock cannot be reached: it leads by hashing alone"
+BROKER_SAID = "the broker does not take runs: they wait on the agenda"
+HANGS = {"hanging": {"tick": 61.0}}
+HANGS_SAID = "the tick thread hangs: no sign of life for 61 s"
+WAITS = {"waiting": {"tick": 61.0}}
+WAITS_SAID = "the tick thread has waited for the database for 61 s"
+STARTS = {"at": None, "since": None, "ticked": False}
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "reasons"),
+    [
+        ({}, "ok", []),
+        ({"skew": 600.0}, "ok", []),
+        ({"tick_age": GRACE, "heartbeat_age": GRACE}, "ok", []),
+        ({"lock_degraded": True}, "degraded", [LOCK_SAID]),
+        ({"broker_away": True}, "degraded", [BROKER_SAID]),
+        (AWAY | {"tick_age": GRACE}, "degraded", [AWAY_SAID]),
+        ({"database_error": "a deadlock"}, "ok", []),
+        ({"tick_age": GRACE + 1}, "unfit", ["no tick has gone through for 301 s"]),
+        (
+            {"tick_age": GRACE + 1, "database_error": "a deadlock"},
+            "unfit",
+            ["no tick has gone through for 301 s: a deadlock"],
+        ),
+        ({"heartbeat_age": GRACE + 1}, "unfit", ["no heartbeat was written for 301 s"]),
+        (
+            AWAY | {"tick_age": GRACE + 1},
+            "unfit",
+            ["no tick has gone through for 301 s: refused", AWAY_SAID],
+        ),
+        (HANGS, "unfit", [HANGS_SAID]),
+        ({"look_age": 10.5}, "unfit", ["the watch thread hangs: it has not looked for 10 s"]),
+        (HANGS | {"broker_away": True}, "unfit", [HANGS_SAID, BROKER_SAID]),
+        (WAITS | {"tick_age": GRACE}, "degraded", [WAITS_SAID]),
+        (WAITS | {"tick_age": GRACE + 1}, "unfit", ["no tick has gone through for 301 s", WAITS_SAID]),
+        (STARTS, "starting", []),
+        (STARTS | {"tick_age": GRACE + 1}, "unfit", ["no tick has gone through for 301 s"]),
+        ({"draining": True}, "draining", []),
+        (HANGS | {"draining": True, "tick_age": 1e6}, "draining", [HANGS_SAID, "no tick has gone through for 1000000 s"]),
+    ],
+)  # fmt: skip
+def test_the_verdict(facts: dict[str, Any], status: str, reasons: list[str]) -> None:
+    health = judged(**facts)
+    assert (health.status, list(health.reasons)) == (status, reasons)
+    assert health.status.fit == (status != "unfit")
+    assert health.as_json()["reasons"] == reasons
+
+
+@pytest.mark.parametrize(
+    ("facts", "alive", "ready"),
+    [
+        ({}, True, True),
+        ({"lock_degraded": True}, True, True),
+        ({"broker_away": True}, True, True),
+        (AWAY, True, False),
+        ({"ticked": False}, True, False),
+        (STARTS, True, False),
+        ({"tick_age": GRACE + 1}, True, False),
+        (WAITS, True, True),
+        (HANGS, False, False),
+        ({"look_age": 10.5}, False, False),
+        ({"draining": True}, True, False),
+        (HANGS | {"draining": True}, True, False),
+    ],
+)
+def test_whether_it_is_alive_and_ready(facts: dict[str, Any], alive: bool, ready: bool) -> None:
+    health = judged(**facts)
+    assert (health.alive, health.ready) == (alive, ready)
+
+
+def test_what_programs_are_told() -> None:
+    shown = judged(hanging={"tick": 61.0}, **AWAY).as_json()
+    assert json.loads(json.dumps(shown)) == shown
+    assert shown | {"reasons": []} == {
+        "status": "unfit",
+        "reasons": [],
+        "name": "a",
+        "id": "a-1",
+        "namespace": "billing",
+        "release": "0.1.0",
+        "pid": 7,
+        "since": "2026-03-01T12:00:00+00:00",
+        "shards": 64,
+        "leases": 60,
+        "agenda": 3,
+        "lag": 0.25,
+        "tick_age": 0.4,
+        "heartbeat_age": 1.5,
+        "hanging": ["tick"],
+        "database_away_since": "2026-03-01T12:00:00+00:00",
+        "lock_degraded": False,
+        "broker_away": False,
+        "skew": 0.01,
+        "written_at": "2026-03-01T12:00:00+00:00",
+    }
+
+
+def test_what_programs_are_told_by_one_that_starts() -> None:
+    shown = judged(**STARTS).as_json()
+    assert json.loads(json.dumps(shown)) == shown
+    assert (shown["status"], shown["since"], shown["written_at"]) == ("starting", None, None)
+
+
+# --- the file and its probe -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> HealthFile:
+    file = HealthFile(tmp_path / "health.json")
+    file.prepare()
+    assert not list(tmp_path.iterdir())
+    return file
+
+
+@pytest.mark.parametrize(
+    ("facts", "fit", "said"),
+    [
+        ({}, True, "a is ok"),
+        ({"broker_away": True}, True, f"a is degraded: {BROKER_SAID}"),
+        ({"draining": True}, True, "a is draining"),
+        (STARTS, True, "a is starting"),
+        (HANGS | AWAY, False, f"a is unfit: {HANGS_SAID}; {AWAY_SAID}"),
+        (
+            {"tick_age": 301.0, "database_error": "no\nroute"},
+            False,
+            "a is unfit: no tick has gone through for 301 s: no route",
+        ),
+    ],
+)
+def test_the_probe_says_what_the_file_says(
+    file: HealthFile, facts: dict[str, Any], fit: bool, said: str
+) -> None:
+    file.write(judged(**facts).as_json(), 2.0)
+    assert probe(file.path) == (fit, said)
+    assert [path.name for path in file.path.parent.iterdir()] == ["health.json"], "no draft is left"
+
+
+@pytest.mark.parametrize("direction", [-1, 1])
+def test_an_old_file_is_of_a_dead_node_whatever_it_says(file: HealthFile, direction: int) -> None:
+    """Nor is one trusted that claims to be of the future."""
+    file.write(judged().as_json(), 2.0)
+    for age, fit in ((2.0 * INTERVALS - 1.5, True), (2.0 * INTERVALS + 1.5, False)):
+        written_at = time.time() + direction * age
+        os.utime(file.path, (written_at, written_at))
+        assert probe(file.path).fit == fit
+    assert "s old: a is dead or frozen" in probe(file.path).reason
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"{}", b"\xff", b'{"status": "ok"}', b'{"status": "fine", "name": "a", "interval": 2, "reasons": []}'],
+)  # fmt: skip
+def test_what_is_no_health_file_is_not_fit(file: HealthFile, content: bytes) -> None:
+    file.path.write_bytes(content)
+    assert probe(file.path) == (False, f"{file.path} is not a health file")
+
+
+def test_a_file_that_is_not_there_is_not_fit(file: HealthFile) -> None:
+    assert probe(file.path) == (False, f"{file.path} is not there: no node is up")
+    assert "cannot be read" in probe(file.path.parent).reason
+
+
+def test_nothing_is_left_at_the_end(file: HealthFile) -> None:
+    file.write(judged().as_json(), 2.0)
+    file.remove()
+    assert not list(file.path.parent.iterdir())
+
+
+def test_two_nodes_with_one_file_notice_and_do_not_remove_the_others(file: HealthFile) -> None:
+    """Two containers may both have pid 1, and share a directory."""
+    file.write(judged(id="a-1").as_json(), 2.0)
+    other = HealthFile(file.path)
+    assert other._draft != file._draft
+    other.prepare()
+    assert probe(file.path).fit, "it is a neighbour's"
+    other.write(judged(id="b-2", name="b").as_json(), 2.0)
+    assert not other.shared, "it may be what a predecessor has left"
+    file.remove()
+    assert probe(file.path) == (True, "b is ok")
+    file.write(judged(id="a-1").as_json(), 2.0)
+    other.write(judged(id="b-2", name="b").as_json(), 2.0)
+    assert file.shared
+    assert other.shared
+    other.write(judged(id="b-2", name="b").as_json(), 2.0)
+    assert not other.shared
+
+
+def test_the_command(file: HealthFile, capsys: pytest.CaptureFixture[str]) -> None:
+    """It needs no database: this test is not allowed any."""
+    file.write(judged().as_json(), 2.0)
+    call_command("dcron", "health", "--file", str(file.path))
+    assert capsys.readouterr().out == "a is ok\n"
+    file.write(judged(**HANGS).as_json(), 2.0)
+    with pytest.raises(CommandError, match=f"^a is unfit: {HANGS_SAID}$") as refused:
+        call_command("dcron", "health", "--file", str(file.path))
+    assert refused.value.returncode == 1
+
+
+def test_the_probe_without_django(file: HealthFile, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write(judged().as_json(), 2.0)
+    assert (main([str(file.path)]), capsys.readouterr().out) == (0, "a is ok\n")
+    file.remove()
+    assert main([str(file.path)]) == 1
+    assert main([]) == 1
+    loaded = "import sys, django_dcron.scheduler.health_file; sys.exit('django' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loaded]).returncode == 0
+
+
+# --- runcron's option -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/no/such/directory/health.json", "/", "", "/dev"])
+def test_a_path_that_cannot_be_written_is_said_at_the_start(path: str) -> None:
+    with pytest.raises(CommandError, match=r"cannot start: the health file cannot be written: .+"):
+        call_command("runcron", embedded=True, health_file=path)
+
+
+def test_one_pass_has_no_health(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="--once does not"):
+        call_command("runcron", embedded=True, once=True, health_file=str(tmp_path / "health.json"))
+
+
+def test_every_status_has_its_meaning_in_the_document() -> None:
+    document = (Path(__file__).resolve().parents[2] / "docs" / "observability.md").read_text()
+    assert all(f"| `{status}` | {'yes' if status.fit else 'no'} |" in document for status in Status)
+    assert all(f"`{key}`" in document for key in [*judged().as_json(), "interval"])

@@ -1,0 +1,287 @@
+"""Membership: several nodes share the shards, over real locks and the database's clock."""
+
+import logging
+from collections.abc import Collection
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError
+from pytest_django import Settings
+
+from django_dcron.domain.clock import ClusterClock
+from django_dcron.exceptions import LockUnavailable
+from django_dcron.locks import Lease, Lock, get_lock
+from django_dcron.models import Node
+from django_dcron.models.database import database_now
+from django_dcron.scheduler import membership as module
+from django_dcron.scheduler.membership import Membership
+from tests import services
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ALL = frozenset(range(64))
+
+
+@pytest.fixture(params=["database", "redis"])
+def lock(request: pytest.FixtureRequest, redis_server: services.Server) -> Lock:
+    return get_lock(request.param)
+
+
+class FailingLock:
+    """A lock whose server may be away."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.held: dict[str, str] = {}
+
+    def hold(self, names: Collection[str], holder: str, lease: timedelta) -> list[Lease]:
+        self._reach()
+        self.held |= {name: holder for name in names if self.held.get(name, holder) == holder}
+        return [Lease(name, holder, 1e12) for name in names if self.held[name] == holder]
+
+    def release(self, names: Collection[str], holder: str) -> None:
+        self._reach()
+        for name in names:
+            self.held.pop(name)
+
+    def holders(self, names: Collection[str]) -> dict[str, str]:
+        return self.held
+
+    def _reach(self) -> None:
+        if self.away:
+            raise LockUnavailable("no route to the lock")
+
+
+def node(lock: Lock, name: str = "a", namespace: str = "") -> Membership:
+    membership = Membership(name, namespace, lock, ClusterClock())
+    membership.register()
+    return membership
+
+
+def beat(*nodes: Membership, times: int = 2) -> None:
+    """Twice: what one lets go of, another takes at its next beat."""
+    for _ in range(times):
+        for each in nodes:
+            each.beat(agenda=0)
+
+
+def test_one_node_leads_all_at_once(lock: Lock) -> None:
+    a = node(lock)
+    assert a.shards == ALL
+    assert not a.beat(agenda=3), "nothing new"
+    row = Node.objects.get()
+    assert (row.name, row.shards, row.agenda, row.degraded) == ("a", 64, 3, False)
+    assert abs(row.skew) < timedelta(seconds=5)
+    assert row.id.startswith("a-")
+
+
+def test_two_share_and_the_second_is_told_what_it_gained(lock: Lock) -> None:
+    a = node(lock, "a")
+    b = node(lock, "b")
+    assert b.shards == frozenset()
+    assert (a.pause, b.pause) == (2.0, 0.5), "who waits for its share asks more often"
+    a.beat(agenda=0)
+    assert b.beat(agenda=0)
+    assert (a.pause, b.pause) == (2.0, 2.0)
+    assert a.shards | b.shards == ALL
+    assert not a.shards & b.shards
+    assert a.shards
+    assert b.shards
+
+
+def test_a_clean_leave_frees_the_shards_at_once(lock: Lock) -> None:
+    a, b = node(lock, "a"), node(lock, "b")
+    beat(a, b)
+    a.leave()
+    assert a.shards == frozenset()
+    assert b.beat(agenda=0)
+    assert b.shards == ALL
+    assert [row.name for row in Node.objects.all()] == ["b"]
+
+
+def test_who_comes_leaves_or_dies_is_noticed_between_two_heartbeats(lock: Lock) -> None:
+    a = node(lock, "a")
+    assert not a.ring_changed()
+    node(lock, "of another ring", "shop")
+    assert not a.ring_changed()
+    b = node(lock, "b")
+    assert a.ring_changed()
+    beat(a, b)
+    assert not a.ring_changed()
+    b.leave()
+    assert a.ring_changed()
+    assert a.beat(agenda=0)
+    assert a.shards == ALL
+    assert not a.ring_changed()
+    c = node(lock, "c")
+    beat(a, c)
+    Node.objects.filter(pk=c.id).update(heartbeat_at=database_now("default") - timedelta(minutes=1))
+    assert a.ring_changed()
+
+
+def test_a_dead_nodes_shards_move_when_its_leases_end(lock: Lock, settings: Settings) -> None:
+    settings.DCRON_LEASE = timedelta(seconds=0.5)
+    a, b = node(lock, "a"), node(lock, "b")
+    beat(a, b)
+    kept = b.shards
+    # From here on "a" is dead. Its row is old at once, its locks only when their time is over.
+    Node.objects.filter(pk=a.id).update(heartbeat_at=database_now("default") - timedelta(seconds=1))
+
+    def leads_all() -> bool:
+        b.beat(agenda=0)
+        assert kept <= b.shards
+        return b.shards == ALL
+
+    wait_until(leads_all, 10, what="the survivor to lead all")
+    assert a.shards == frozenset(), "it no longer believes in leases that another may have"
+
+
+def test_a_frozen_node_leads_nothing_when_it_wakes_and_takes_its_share_again(
+    lock: Lock,
+) -> None:
+    a, b = node(lock, "a"), node(lock, "b")
+    beat(a, b)
+    monotonic = a._clock.monotonic
+    a._clock.monotonic = lambda: monotonic() + 60  # type: ignore[method-assign]
+    assert a.shards == frozenset()
+    a._clock.monotonic = monotonic  # type: ignore[method-assign]
+    Node.objects.filter(pk=a.id).delete()  # forgotten meanwhile
+    b.beat(agenda=0)
+    assert b.shards < ALL, "the locks of the frozen one are still held"
+    a.beat(agenda=7)
+    assert Node.objects.filter(pk=a.id).exists()
+    beat(a, b)
+    assert a.shards
+    assert a.shards | b.shards == ALL
+
+
+def test_rings_of_two_namespaces_do_not_meet(lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = node(lock, "a", "shop"), node(lock, "b", "billing")
+    beat(a, b)
+    assert a.shards == b.shards == ALL
+    assert "give all nodes a namespace, or none" not in caplog.text
+
+
+def test_a_node_of_all_beside_nodes_of_one_namespace_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    lock = FailingLock()
+    everything, shop = node(lock, "a"), node(lock, "b", "shop")
+    beat(everything, shop, times=3)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == [
+        "b serves namespace shop while other nodes serve some of the same jobs: give all nodes a namespace, or none",
+        "a serves all namespaces while other nodes serve some of the same jobs: give all nodes a namespace, or none",
+    ]
+
+
+def test_dead_rows_are_kept_a_day_for_people_to_see() -> None:
+    now = database_now("default")
+    for age in (timedelta(hours=23), timedelta(hours=25)):
+        Node.objects.create(
+            id=str(age), name="x", host="h", pid=1, release="0", started_at=now, heartbeat_at=now - age
+        )
+    node(FailingLock())
+    assert sorted(Node.objects.values_list("name", flat=True)) == ["a", "x"]
+
+
+# --- degraded ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_its_lock_a_node_leads_by_hashing_and_says_so_once_each_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    lock = FailingLock()
+    a, b = node(lock, "a"), node(lock, "b")
+    beat(a, b)
+    shares = a.shards, b.shards
+    caplog.clear()
+    lock.away = True
+    beat(a, b, times=3)
+    assert (a.degraded, b.degraded) == (True, True)
+    assert (a.shards, b.shards) == shares
+    assert list(Node.objects.values_list("degraded", flat=True)) == [True, True]
+    lock.away = False
+    beat(a, b, times=3)
+    assert (a.degraded, b.degraded) == (False, False)
+    assert (a.shards, b.shards) == shares
+    assert [message for message in caplog.messages if "a " in message or message.endswith(" a")] == [
+        "degraded: the lock cannot be reached, a leads by hashing alone: no route to the lock",
+        "a can reach the lock again",
+    ]
+
+
+def test_without_its_lock_a_dead_nodes_shards_still_move() -> None:
+    lock = FailingLock()
+    a, b = node(lock, "a"), node(lock, "b")
+    beat(a, b)
+    lock.away = True
+    Node.objects.filter(pk=a.id).update(heartbeat_at=database_now("default") - timedelta(minutes=1))
+    assert b.beat(agenda=0)
+    assert b.shards == ALL
+
+
+def test_a_node_may_start_and_leave_without_the_lock(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    lock = FailingLock()
+    lock.away = True
+    a = node(lock)
+    assert a.shards == ALL
+    a.leave()
+    assert not Node.objects.exists()
+    assert "can reach the lock again" not in caplog.text, "nobody asked it"
+
+
+def test_a_redis_that_stops_and_comes_back(redis_server: services.Server) -> None:
+    lock = get_lock("redis")
+    a, b = node(lock, "a"), node(lock, "b")
+    beat(a, b)
+    shares = a.shards, b.shards
+    redis_server.kill()
+    beat(a, b, times=1)
+    assert a.degraded
+    assert (a.shards, b.shards) == shares
+    redis_server.start()
+    beat(a, b)
+    assert not a.degraded
+    assert (a.shards, b.shards) == shares
+    assert len(lock.holders([f":shard:{n}/64" for n in range(64)])) == 64
+
+
+def test_while_the_database_is_away_the_leases_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = FailingLock()
+    a = node(lock)
+    lock.held.clear()
+
+    def gone(using: str) -> None:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(module, "database_now", gone)
+    with pytest.raises(OperationalError):
+        a.beat(agenda=0)
+    assert len(lock.held) == 64
+    assert a.shards == ALL
+
+
+def test_nodes_with_other_shards_each_lead_all_their_own_and_say_so_once(
+    lock: Lock, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a deploy that changes the number: no job is without a leader, and two of a kind share."""
+    settings.DCRON_SHARDS = 64
+    a = node(lock, "a")
+    settings.DCRON_SHARDS = 16
+    b, c = node(lock, "b"), node(lock, "c")
+    for _ in range(2):
+        settings.DCRON_SHARDS = 64
+        assert not a.beat(agenda=0)
+        assert not a.ring_changed()
+        assert a.shards == ALL
+        settings.DCRON_SHARDS = 16
+        beat(b, c)
+        assert b.shards | c.shards == frozenset(range(16))
+        assert not b.shards & c.shards
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert sorted(said) == [
+        f"{name} cuts the jobs into {its} shards, other nodes into {others}: give all nodes the same DCRON_SHARDS"
+        for name, its, others in (("a", 64, 16), ("b", 16, 64), ("c", 16, 64))
+    ]

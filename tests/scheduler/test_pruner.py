@@ -1,0 +1,210 @@
+"""The pruner: only what the node leads, at a pace, again after trouble, and no further once the node is to stop."""
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.db.models.signals import post_delete
+from pytest_django import Settings
+
+from django_dcron import pruning
+from django_dcron.models import Job, Run
+from django_dcron.models.database import database_now
+from django_dcron.scheduler import pruner as module
+from django_dcron.scheduler.pruner import FIRST_AFTER, ROUND_EVERY, Pruner
+from tests.factories import make_idle_job, make_run
+
+pytestmark = pytest.mark.django_db
+
+ALL = frozenset(range(64))
+
+
+class World:
+    """A clock that goes on by itself a little, and rests that end with the node when the test says so."""
+
+    def __init__(self) -> None:
+        self.membership = SimpleNamespace(name="a", shards=ALL, namespace="")
+        self.rests: list[float] = []
+        self.seconds = 0.0
+        self.work = 1.0
+        """Seconds that each thing takes."""
+        self.rounds = 1
+        self.stops: Callable[[], bool] = lambda: False
+
+    def now(self) -> Any:
+        return database_now("default")
+
+    def monotonic(self) -> float:
+        self.seconds += self.work
+        return self.seconds
+
+    def rest(self, seconds: float) -> bool:
+        self.rests.append(seconds)
+        return self.stops() or self.rests.count(ROUND_EVERY) >= self.rounds
+
+    def run(self) -> None:
+        Pruner(self.membership, self, self.rest).run()  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world(caplog: pytest.LogCaptureFixture) -> World:
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    return World()
+
+
+def make_old(job: Job, number: int = 1) -> None:
+    for place in range(number):
+        at = database_now("default") - timedelta(days=40 + place)
+        make_run(job, "succeeded", due_at=at, finished_at=at, scheduled_at=at)
+    make_run(job, "succeeded", finished_at=database_now("default"))
+
+
+def numbers() -> dict[str, int]:
+    return {job.name: Run.objects.filter(job=job).count() for job in Job.objects.all()}
+
+
+def test_all_old_runs_go_and_it_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("one", "two"):
+        make_old(make_idle_job(name=name), 3)
+    make_idle_job(name="three")
+    world.run()
+    assert numbers() == {"one": 1, "two": 1, "three": 0}
+    assert caplog.messages == ["a: pruned 6 runs of 2 jobs"]
+
+
+def test_only_what_the_node_leads_and_serves(world: World, settings: Settings) -> None:
+    settings.DCRON_SHARDS = 2
+    jobs = [
+        make_idle_job(),
+        make_idle_job(),
+        make_idle_job(namespace="shop"),
+        make_idle_job(namespace="shop"),
+    ]
+    for job in jobs:
+        make_old(job)
+    world.membership.shards, world.membership.namespace = frozenset({jobs[0].pk % 2}), "shop"
+    world.run()
+    pruned = [job for job in jobs if Run.objects.filter(job=job).count() == 1]
+    assert pruned == [job for job in jobs[2:] if job.pk % 2 == jobs[0].pk % 2]
+    assert len(pruned) == 1
+    world.membership.shards = frozenset()
+    world.rests.clear()
+    world.run()
+    assert world.rests == [FIRST_AFTER, ROUND_EVERY]
+
+
+def test_it_rests_nine_times_as_long_as_it_works(world: World) -> None:
+    make_old(make_idle_job())
+    world.run()
+    assert world.rests == [FIRST_AFTER, pytest.approx(9), pytest.approx(9), ROUND_EVERY]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr(module, "JOBS_AT_ONCE", 2)
+
+
+def test_it_stops_between_two_batches(world: World, small: None) -> None:
+    for _ in range(3):
+        make_old(make_idle_job(), 6)
+    world.stops = lambda: Run.objects.count() <= 3 * 7 - 4
+    world.run()
+    assert Run.objects.count() == 3 * 7 - 4
+
+
+def test_it_stops_with_a_job_whose_shard_it_leads_no_longer(world: World, small: None) -> None:
+    job = make_idle_job()
+    make_old(job, 6)
+
+    def loses_it() -> bool:
+        if Run.objects.count() < 7:
+            world.membership.shards = ALL - {job.pk % 64}
+        return False
+
+    world.stops = loses_it
+    world.run()
+    assert Run.objects.count() == 5
+
+
+def test_all_jobs_however_many(world: World, small: None) -> None:
+    for _ in range(7):
+        make_old(make_idle_job())
+    world.run()
+    assert set(numbers().values()) == {1}
+
+
+def test_a_database_that_is_away_is_tried_again_in_the_next_round(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_old(make_idle_job())
+    real = pruning.candidates
+
+    def away(*args: Any) -> list[int]:
+        monkeypatch.setattr(pruning, "candidates", real)
+        raise OperationalError("the server closed\nthe connection")
+
+    monkeypatch.setattr(module.connections, "close_all", lambda: None)
+    monkeypatch.setattr(pruning, "candidates", away)
+    world.rounds = 2
+    world.run()
+    assert set(numbers().values()) == {1}
+    assert caplog.messages == [
+        "a: pruning goes on later: the server closed the connection",
+        "a: pruned 1 runs of 1 jobs",
+    ]
+
+
+def test_what_is_in_the_way_of_one_job_is_not_in_the_way_of_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = make_idle_job(), make_idle_job()
+    make_old(first), make_old(second)
+    real = pruning.prune
+
+    def prune(job_id: int, *args: Any) -> Iterator[int]:
+        if job_id == first.pk:
+            raise pruning.InTheWay("a row is locked")
+        return real(job_id, *args)
+
+    monkeypatch.setattr(pruning, "prune", prune)
+    world.run()
+    assert numbers() == {first.name: 2, second.name: 1}
+    assert caplog.messages[0] == f"a: old runs of job {first.pk} stay for now: a row is locked"
+
+
+def test_a_receiver_of_the_project_s_that_fails_does_not_end_the_node(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = make_idle_job(name="first"), make_idle_job(name="second")
+    make_old(first), make_old(second)
+
+    def fails(instance: Run, **kwargs: Any) -> None:
+        if instance.job_id == first.pk:
+            raise ZeroDivisionError("a bug of the project's")
+
+    post_delete.connect(fails, sender=Run)
+    try:
+        world.run()
+    finally:
+        post_delete.disconnect(fails, sender=Run)
+    assert numbers() == {"first": 2, "second": 1}
+    assert f"old runs of job {first.pk} stay for now" in caplog.text
+
+
+def test_a_job_that_is_deleted_meanwhile_is_no_trouble(world: World, small: None) -> None:
+    job = make_idle_job()
+    make_old(job, 6)
+
+    def deleted() -> bool:
+        if Run.objects.count() < 7:
+            Job.objects.all().delete()
+        return False
+
+    world.stops = deleted
+    world.run()
+    assert not Job.objects.exists()

@@ -1,0 +1,222 @@
+"""Rescue: runs whose holder is gone go on, and only those."""
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import OperationalError, connection
+from pytest_django import Settings
+
+from django_dcron import transitions
+from django_dcron.domain.overlap import slot_of
+from django_dcron.execution.start import start
+from django_dcron.models import Attempt, Job, Run
+from django_dcron.models.database import WaitLimits, database_now
+from django_dcron.scheduler import rescue as module
+from django_dcron.scheduler.rescue import rescue
+from tests.factories import make_idle_job, make_run
+from tests.lock_holder import keeping_locked
+
+pytestmark = pytest.mark.django_db
+
+ALL = range(64)
+SECOND = timedelta(seconds=1)
+LEASE = 15 * SECOND
+
+
+@pytest.fixture
+def now() -> datetime:
+    return database_now("default")
+
+
+@pytest.mark.parametrize(("max_attempts", "state"), [(1, "failed"), (2, "pending")])
+def test_a_stale_heartbeat_is_a_lost_attempt_and_the_retry_policy_decides(
+    now: datetime, max_attempts: int, state: str
+) -> None:
+    job = make_idle_job(max_attempts=max_attempts)
+    run = make_run(job, "running", heartbeat_at=now - 16 * SECOND, slot=slot_of(job.pk))
+    assert rescue(ALL, now, LEASE) == 1
+    run.refresh_from_db()
+    attempt = Attempt.objects.get()
+    assert (run.state, run.reason) == (state, "w gave no sign of life for 16 s")
+    assert (attempt.outcome, attempt.message) == ("lost", run.reason)
+    assert attempt.finished_at is not None
+    assert (run.attempt, run.slot is None) == ((1, True) if state == "failed" else (2, False))
+    assert rescue(ALL, now, LEASE) == 0
+
+
+def test_a_fresh_heartbeat_is_left_alone(now: datetime) -> None:
+    make_run(make_idle_job(), "running", heartbeat_at=now - 14 * SECOND)
+    assert rescue(ALL, now, LEASE) == 0
+    assert Run.objects.get().state == "running"
+
+
+def test_one_run_that_cannot_be_rescued_does_not_keep_the_others(
+    now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    stale = now - 60 * SECOND
+    bad = make_run(make_idle_job(), "running", heartbeat_at=stale)
+    good = make_run(make_idle_job(), "running", heartbeat_at=stale)
+    Job.objects.filter(pk=bad.job_id).update(retry_on=7, max_attempts=3, overlap_policy="nonsense")
+    Job.objects.filter(pk=bad.job_id).update(never_retry_on=7)
+    assert rescue(ALL, now, LEASE) == 1
+    good.refresh_from_db()
+    assert good.state == "failed"
+    assert f"run {bad.pk} of {bad.job} cannot be rescued" in caplog.text
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_what_somebody_keeps_locked_keeps_nothing_else(
+    now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    stale, long_ago = now - 60 * SECOND, now - timedelta(hours=1)
+    locked, lost = (make_run(make_idle_job(), "running", heartbeat_at=stale) for _ in range(2))
+    unheard = make_run(make_idle_job(), "queued", due_at=long_ago, queued_at=long_ago)
+    left = make_run(make_idle_job(overlap_policy="queue_all"), "waiting")
+    limits = WaitLimits("default")
+    limits.impose(lock=SECOND, silence=LEASE)
+    with keeping_locked(Run.objects.filter(pk=locked.pk)):
+        assert rescue(ALL, now, LEASE) == 3
+    states = dict(Run.objects.values_list("pk", "state"))
+    assert states == {locked.pk: "running", lost.pk: "failed", unheard.pk: "pending", left.pk: "pending"}
+    assert f"the rescue of run {locked.pk} of {locked.job} is left for later" in caplog.text
+    assert rescue(ALL, now, LEASE) == 1
+    connection.close()
+
+
+def test_a_database_that_goes_away_meanwhile_is_not_taken_for_a_bad_run(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(run: Run, reason: str) -> bool:
+        raise OperationalError("gone")
+
+    make_run(make_idle_job(), "running", heartbeat_at=now - timedelta(hours=1))
+    monkeypatch.setattr(module, "lose", gone)
+    with pytest.raises(OperationalError):
+        rescue(ALL, now, LEASE)
+
+
+def test_queued_for_too_long_is_handed_over_again_with_growing_patience(
+    now: datetime, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DCRON_REDELIVER_AFTER = 10 * SECOND
+    job = make_idle_job(queue="mail")
+    run = make_run(job, node="dead", due_at=now - timedelta(days=1))
+    key = (run.pk, run.attempt)
+    for delivery in range(1, 14):
+        patience = 10 * SECOND * 2 ** min(delivery - 1, 10)
+        assert transitions.mark_queued([key], now - patience) == 1
+        assert rescue(ALL, now, LEASE) == 0, f"delivery {delivery} is given its time"
+        assert rescue(ALL, now + timedelta(microseconds=1), LEASE) == 1
+        run.refresh_from_db()
+        assert (run.state, run.attempt, run.node, run.deliveries) == ("pending", 1, "", delivery)
+    assert caplog.messages[0] == (
+        f"{job} of {run.scheduled_at:%H:%M:%S} UTC has waited 86400 s in queue mail and no worker came; "
+        "handed over again. Is a worker running for it?"
+    )
+
+
+def test_many_that_found_no_worker_are_one_line(now: datetime, caplog: pytest.LogCaptureFixture) -> None:
+    oldest = make_idle_job()
+    for n in range(12):
+        queued_at = now - (61 + n) * SECOND
+        make_run(oldest if n == 11 else make_idle_job(), "queued", due_at=queued_at, queued_at=queued_at)
+    assert rescue(ALL, now, LEASE) == 12
+    (said,) = caplog.messages
+    assert said.startswith(f"12 runs wait for a worker, the oldest: {oldest} of ")
+    assert "has waited 72 s in its queue" in said
+
+
+def test_what_no_worker_may_start_any_more_is_missed_and_not_handed_over_again(now: datetime) -> None:
+    job = make_idle_job(start_deadline=timedelta(seconds=70))
+    late, in_time, retry = (
+        make_run(
+            job,
+            "queued",
+            due_at=now - age,
+            queued_at=now - age,
+            scheduled_at=now - age - n * SECOND,
+            attempt=attempt,
+        )
+        for n, (age, attempt) in enumerate([(71 * SECOND, 1), (69 * SECOND, 1), (71 * SECOND, 2)])
+    )
+    assert rescue(ALL, now, LEASE) == 2
+    states = {run.pk: (run.state, run.reason) for run in Run.objects.all()}
+    assert states[late.pk] == ("missed", "not started by its start deadline, 0:01:10 after it was due")
+    assert states[in_time.pk] == states[retry.pk] == ("pending", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "missed"),
+    [
+        ({}, True),
+        ({"policy": "run_latest"}, False),
+        ({"policy": "run_all"}, False),
+        ({"age": 69}, False),
+        ({"trigger": "manual"}, False),
+        ({"attempt": 2}, False),
+        ({"has_slot": True}, False),
+    ],
+    ids=str,
+)
+def test_of_a_job_that_skips_what_is_late_no_worker_is_waited_for(
+    now: datetime, given: dict[str, Any], missed: bool
+) -> None:
+    """As a worker's start would decide; it came in time if it has waited in line for its slot since."""
+    job = make_idle_job(
+        misfire_policy=given.pop("policy", "skip"), misfire_grace=70 * SECOND, overlap_policy="queue_all"
+    )
+    slot = slot_of(job.pk) if given.pop("has_slot", False) else None
+    at = now - given.pop("age", 71) * SECOND
+    run = make_run(job, "queued", due_at=at, queued_at=at, scheduled_at=at, slot=slot, **given)
+    assert rescue(ALL, now, LEASE) == (not missed)
+    run.refresh_from_db()
+    reason = "no worker started it within 0:01:10 of its time (skip: record them as missed)" if missed else ""
+    assert (run.state, run.reason) == ("missed" if missed else "pending", reason)
+    if not missed:  # nor would a worker that comes now
+        assert start(run.pk, run.attempt, token=uuid4(), worker="w")
+
+
+def test_a_longer_lease_is_more_patient(now: datetime) -> None:
+    make_run(make_idle_job(), "running", heartbeat_at=now - 44 * SECOND)
+    assert rescue(ALL, now, 3 * LEASE) == 0
+    assert rescue(ALL, now, LEASE) == 1
+
+
+def test_a_run_that_waits_for_nobody_is_woken(now: datetime) -> None:
+    job = make_idle_job(overlap_policy="queue_all")
+    first = make_run(job, "waiting", due_at=now - SECOND)
+    second = make_run(job, "waiting", scheduled_at=now + SECOND)
+    assert rescue(ALL, now, LEASE) == 1
+    first.refresh_from_db(), second.refresh_from_db()
+    assert (first.state, second.state) == ("pending", "waiting")
+    assert rescue(ALL, now, LEASE) == 0, "the second waits for the first now"
+
+
+def test_waiting_for_a_holder_is_no_reason_to_wake(now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many wait rightly, they do not hide one that does not."""
+    monkeypatch.setattr(module, "RESCUED_AT_ONCE", 1)
+    for _ in range(3):
+        job = make_idle_job(overlap_policy="queue_all")
+        make_run(job, "pending", slot=slot_of(job.pk))
+        make_run(job, "waiting", scheduled_at=now + SECOND)
+    left = make_run(make_idle_job(overlap_policy="queue_all"), "waiting")
+    assert rescue(ALL, now, LEASE) == 1
+    left.refresh_from_db()
+    assert left.state == "pending"
+
+
+def test_only_in_ones_shards(now: datetime) -> None:
+    job = make_idle_job(overlap_policy="queue_all")
+    make_run(job, "running", heartbeat_at=now - timedelta(hours=1))
+    long_ago = now - timedelta(hours=1)
+    make_run(job, "queued", due_at=long_ago, queued_at=long_ago, scheduled_at=now - SECOND)
+    make_run(make_idle_job(), "waiting")
+    others = set(ALL) - {pk % 64 for pk in Job.objects.values_list("pk", flat=True)}
+    assert rescue(others, now, LEASE) == 0
+    assert rescue((), now, LEASE) == 0
+    assert rescue(ALL, now, LEASE) == 3

@@ -1,0 +1,515 @@
+"""The process's own parts, in this process: three threads, the drain, and what becomes of errors."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import IntegrityError, InternalError, OperationalError
+from pytest_django import Settings
+
+from django_dcron import pruning
+from django_dcron.dispatch import Dispatcher
+from django_dcron.dispatch.thread import ThreadDispatcher
+from django_dcron.execution.executor import execute
+from django_dcron.locks import get_lock
+from django_dcron.models import LockLease, Node, Run
+from django_dcron.models.database import database_now
+from django_dcron.scheduler import pruner, setbacks
+from django_dcron.scheduler import runner as module
+from django_dcron.scheduler.runner import EXIT_FAILED, EXIT_OK, Runner
+from tests.factories import make_idle_job, make_job, make_run
+from tests.scheduler.stand_ins import MemoryDispatcher
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def dispatcher() -> MemoryDispatcher:
+    return MemoryDispatcher()
+
+
+@pytest.fixture(autouse=True)
+def quick(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    settings.DCRON_TICK = timedelta(seconds=0.05)
+    settings.DCRON_LEASE = timedelta(seconds=0.5)
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+
+
+def make_runner(dispatcher: Dispatcher) -> Runner:
+    return Runner(name="a", namespace="", lock=get_lock("database"), dispatcher=dispatcher)
+
+
+@pytest.fixture
+def runner(dispatcher: MemoryDispatcher) -> Runner:
+    return make_runner(dispatcher)
+
+
+class Aside:
+    """Does something beside the main thread, which runs the node; what it raises fails the test."""
+
+    def __init__(self, work: Callable[[], None], runner: Runner):
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work, runner))
+        self._thread.start()
+
+    def _run(self, work: Callable[[], None], runner: Runner) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            runner._signals.wake()  # whatever happened, the node comes to an end
+            module.connections.close_all()
+
+    def join(self) -> None:
+        self._thread.join(30)
+        if self._failure:
+            raise self._failure
+
+
+@pytest.fixture
+def beside() -> Iterator[Callable[[Callable[[], None], Runner], None]]:
+    started: list[Aside] = []
+    yield lambda work, runner: started.append(Aside(work, runner))
+    for each in started:
+        each.join()
+
+
+Beside = Callable[[Callable[[], None], Runner], None]
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def nothing_is_left() -> bool:
+    return not Node.objects.exists() and not LockLease.objects.held().exists()
+
+
+# --- one pass ---------------------------------------------------------------------------------------------------------
+
+
+def test_once_hands_over_what_is_due_and_gives_back_the_rest(
+    runner: Runner, dispatcher: MemoryDispatcher
+) -> None:
+    make_job()
+    due = make_run(make_idle_job())
+    assert runner.run_once() == EXIT_OK
+    assert due.pk in {run.run_id for run in dispatcher.handed_over}
+    assert set(Run.objects.filter(state="pending").values_list("node", flat=True)) == {""}
+    assert Run.objects.filter(state="queued").count() == len(dispatcher.handed_over)
+    assert dispatcher.closed == [True]
+    assert nothing_is_left()
+
+
+def test_once_in_threads_finishes_all_that_is_due() -> None:
+    """More than there are threads: what has been taken must not be left lying."""
+    job = make_idle_job(overlap_policy="allow")
+    now = database_now("default")
+    for n in range(12):
+        make_run(job, scheduled_at=now - n * SECOND)
+    assert make_runner(ThreadDispatcher(execute, 2)).run_once() == EXIT_OK
+    assert list(Run.objects.values_list("state", flat=True)) == ["succeeded"] * 12
+
+
+def test_once_where_another_node_leads_is_told(
+    runner: Runner, dispatcher: MemoryDispatcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = make_runner(MemoryDispatcher())
+    leader.membership.register()
+    due = make_run(make_idle_job())
+    assert runner.run_once() == EXIT_OK
+    assert "a: another node leads all shards; it will do the work" in caplog.messages
+    assert "nothing to do" not in caplog.text
+    due.refresh_from_db()
+    assert (due.state, dispatcher.handed_over) == ("pending", [])
+    leader.membership.leave()
+
+
+def test_once_rescues_what_was_silent_for_long(runner: Runner) -> None:
+    run = make_run(make_idle_job(), "running", heartbeat_at=database_now("default") - 60 * SECOND)
+    assert runner.run_once() == EXIT_OK
+    run.refresh_from_db()
+    assert run.state == "failed"
+    assert "gave no sign of life for " in run.reason
+
+
+# --- the life of a node -----------------------------------------------------------------------------------------------
+
+
+def test_until_a_signal(
+    runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_job()
+
+    def work() -> None:
+        wait_until(lambda: len(dispatcher.handed_over) >= 2, what="two runs handed over")
+        terminate()
+
+    beside(work, runner)
+    assert runner.run() == EXIT_OK
+    handed_over = {run.run_id for run in dispatcher.handed_over}
+    assert set(Run.objects.filter(state="queued").values_list("pk", flat=True)) == handed_over
+    assert set(Run.objects.filter(state="pending").values_list("node", flat=True)) == {""}
+    assert nothing_is_left()
+    assert caplog.messages[1] == f"a is up as {runner.membership.id}, process {os.getpid()}"
+    assert caplog.messages[0] == "a leads 64 of 64 shards"
+    assert caplog.messages[-1] == "a has stopped"
+
+
+def test_for_a_time(runner: Runner, dispatcher: MemoryDispatcher) -> None:
+    due = make_run(make_idle_job())
+    assert runner.run(seconds=0.01) == EXIT_OK
+    due.refresh_from_db()
+    assert due.state == "queued" or due.node == ""
+    assert dispatcher.closed == [True]
+    assert nothing_is_left()
+
+
+def test_the_first_signal_while_it_drains_by_itself_is_not_the_second(beside: Beside) -> None:
+    closing, may_close = threading.Event(), threading.Event()
+
+    class Slow(MemoryDispatcher):
+        def close(self, wait: bool = True) -> None:
+            closing.set()
+            assert may_close.wait(10)
+
+    runner = make_runner(Slow())
+
+    def work() -> None:
+        assert closing.wait(10)
+        terminate()
+        may_close.set()
+
+    beside(work, runner)
+    assert runner.run(seconds=0.01) == EXIT_OK  # and not the end of this whole process
+
+
+def test_a_signal_delivered_twice_is_one(beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
+    """Supervisors signal the child, and then its group."""
+    closing, may_close = threading.Event(), threading.Event()
+
+    class Slow(MemoryDispatcher):
+        def executing(self) -> list[str]:
+            return ["long"]
+
+        def close(self, wait: bool = True) -> None:
+            closing.set()
+            assert may_close.wait(10)
+
+    runner = make_runner(Slow())
+
+    def work() -> None:
+        wait_until(lambda: runner._threads["heartbeat"].is_alive(), what="the node")
+        terminate(), terminate()
+        assert closing.wait(10)
+        may_close.set()
+
+    beside(work, runner)
+    assert runner.run() == EXIT_OK  # and not the end of this whole process
+    assert "a stops: it waits for 1 run (long); a second signal leaves at once" in caplog.messages
+
+
+def test_what_is_left_because_the_broker_is_away_is_told(
+    runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher.broker_away = True
+    for _ in range(3):
+        make_run(make_idle_job())
+    beside(lambda: wait_until(lambda: runner.agenda.broker_away) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+    assert "a: the broker is away, 3 of its runs are left to other nodes" in caplog.messages
+
+
+def test_a_changed_ring_is_beaten_for_at_once(runner: Runner, beside: Beside, settings: Settings) -> None:
+    """The heartbeat's own time would be in 20 seconds."""
+    settings.DCRON_LEASE = timedelta(seconds=60)
+    other = make_runner(MemoryDispatcher())
+
+    def work() -> None:
+        wait_until(lambda: Node.objects.exists(), what="the node")
+        other.membership.register()
+        wait_until(lambda: len(runner.membership.shards) < 64, 10, what="a share for the newcomer")
+        other.membership.beat(agenda=0)
+        other.membership.leave()
+        wait_until(lambda: len(runner.membership.shards) == 64, 10, what="what the other has left")
+        terminate()
+
+    beside(work, runner)
+    assert runner.run() == EXIT_OK
+
+
+def test_gained_shards_are_looked_through_at_once(
+    runner: Runner, beside: Beside, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_TICK = timedelta(seconds=60)
+    ticks: list[bool] = []
+    monkeypatch.setattr(runner.ticker, "tick", lambda adopt_own: ticks.append(adopt_own))
+    monkeypatch.setattr(runner.membership, "beat", lambda agenda: len(ticks) == 1)
+    beside(lambda: wait_until(lambda: len(ticks) >= 2) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+    assert ticks == [False, True]
+
+
+def test_what_its_threads_have_not_started_is_given_back(beside: Beside) -> None:
+    started, may_end = threading.Event(), threading.Event()
+
+    def busy(run_id: UUID, attempt: int, *, worker: str) -> None:
+        started.set()
+        assert may_end.wait(10)
+
+    job = make_idle_job()
+    now = database_now("default")
+    for n in range(3):
+        make_run(job, scheduled_at=now - n * SECOND, due_at=now - n * SECOND)
+    dispatcher = ThreadDispatcher(busy, 1)
+    runner = make_runner(dispatcher)
+
+    def work() -> None:
+        assert started.wait(10)
+        wait_until(lambda: Run.objects.filter(state="queued").count() == 3, what="all three handed over")
+        terminate()
+        wait_until(lambda: Run.objects.filter(state="pending", node="").count() == 2, what="two given back")
+        may_end.set()
+
+    beside(work, runner)
+    assert runner.run() == EXIT_OK
+    assert sorted(Run.objects.values_list("state", flat=True)) == ["pending", "pending", "queued"]
+    assert Run.objects.get(state="queued").due_at == now - 2 * SECOND
+
+
+# --- pruning ----------------------------------------------------------------------------------------------------------
+
+
+def test_old_runs_are_pruned_while_it_works(
+    runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
+    job, now = make_idle_job(), database_now("default")
+    for days in (60, 40, 31, 1):
+        at = now - timedelta(days=days)
+        make_run(job, "succeeded", scheduled_at=at, due_at=at, finished_at=at)
+    make_job()
+
+    def work() -> None:
+        wait_until(lambda: Run.objects.filter(job=job).count() == 1, what="three runs pruned")
+        wait_until(lambda: dispatcher.handed_over, what="a run handed over")
+        terminate()
+
+    beside(work, runner)
+    assert runner.run() == EXIT_OK
+    assert nothing_is_left()
+
+
+def test_a_drain_does_not_wait_for_pruning_to_be_done(
+    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
+    monkeypatch.setattr(pruning, "candidates", lambda jobs, now: list(jobs.values_list("pk", flat=True)))
+    begun = threading.Event()
+
+    def endless(job_id: int, now: object) -> Iterator[int]:
+        while True:
+            begun.set()
+            yield 1
+
+    monkeypatch.setattr(pruning, "prune", endless)
+    make_idle_job()
+    beside(lambda: begun.wait(10) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+    assert not runner._threads["prune"].is_alive()
+    assert nothing_is_left()
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("thread", ["tick", "agenda", "heartbeat", "prune"])
+def test_a_thread_that_dies_takes_the_node_down(
+    dispatcher: MemoryDispatcher,
+    thread: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def die(*args: Any, **kwargs: Any) -> None:
+        raise ZeroDivisionError("nobody expected it")
+
+    runner = make_runner(dispatcher)
+    where = {
+        "tick": (runner.ticker, "tick"),
+        "agenda": (runner.agenda, "_hand_over_due"),
+        "heartbeat": (runner.membership, "beat"),
+        "prune": (pruning, "candidates"),
+    }[thread]
+    monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
+    due = make_run(make_idle_job())
+    original = getattr(*where)
+    runner.membership.register()
+    calls = iter([die])
+    monkeypatch.setattr(*where, lambda *args, **kwargs: next(calls, original)(*args, **kwargs))
+    monkeypatch.setattr(runner.membership, "register", lambda: None)
+    assert runner.run() == EXIT_FAILED
+    (died,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert died.getMessage() == "a thread of a died"
+    assert "nobody expected it" in caplog.text
+    assert nothing_is_left()
+    due.refresh_from_db()
+    assert due.state in ("pending", "queued")
+    assert due.state == "queued" or due.node == ""
+
+
+def failing_ticks(
+    runner: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    *errors: str,
+    error: type[Exception] = OperationalError,
+) -> list[bool]:
+    """Have the first ticks fail; whether each later one looked for its own claims."""
+    left = list(errors)
+    original, seen = runner.ticker.tick, []
+
+    def tick(*, adopt_own: bool = False) -> None:
+        if left:
+            raise error(left.pop(0))
+        seen.append(adopt_own or runner.ticker._unsure)
+        original(adopt_own=adopt_own)
+
+    monkeypatch.setattr(runner.ticker, "tick", tick)
+    return seen
+
+
+def test_a_database_that_is_away_is_waited_for(
+    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = failing_ticks(runner, monkeypatch, *["connection refused"] * 3)
+    beside(lambda: wait_until(lambda: len(seen) >= 2) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+    said = [message for message in caplog.messages if "database" in message]
+    assert said == [
+        "the database does not answer: connection refused",
+        "the database answers a again, after 3 tries",
+    ]
+    assert seen[0] is True
+    assert seen[1] is False
+
+
+def test_a_database_may_be_away_for_days(
+    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner._setbacks._away = 50_000
+    monkeypatch.setattr(setbacks, "LONGEST_PAUSE", 0.01)
+    seen = failing_ticks(runner, monkeypatch, "connection refused", "connection refused")
+    beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+
+
+def test_a_database_that_has_become_read_only_is_waited_for(
+    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = failing_ticks(runner, monkeypatch, "read-only transaction", error=InternalError)
+    beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+    assert "the database does not answer: read-only transaction" in caplog.messages
+
+
+def test_what_the_database_refuses_is_told_and_the_node_goes_on(
+    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = failing_ticks(runner, monkeypatch, "a job was deleted meanwhile", error=IntegrityError)
+    beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+    assert (
+        "a: the database refused a part of the tick, once more: a job was deleted meanwhile"
+        in caplog.messages
+    )
+    assert "Traceback" in caplog.text
+    assert "does not answer" not in caplog.text
+    assert seen[0] is True
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "deadlock detected",
+        "(1213, 'Deadlock found when trying to get lock; try restarting transaction')",
+        "(1205, 'Lock wait timeout exceeded; try restarting transaction')",
+        "database is locked",
+        "could not serialize access due to concurrent update",
+    ],
+)
+def test_somebody_in_the_way_is_not_taken_for_a_database_that_is_away(
+    runner: Runner,
+    beside: Beside,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    message: str,
+) -> None:
+    seen = failing_ticks(runner, monkeypatch, message)
+    beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+    assert "does not answer" not in caplog.text
+    assert f"a: another transaction was in the way, once more: {message}" in caplog.messages
+    assert seen[0] is True
+
+
+def test_a_heartbeat_that_cannot_be_written_is_told_once(
+    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original, beats = runner.membership.beat, []
+    runner.membership.register()
+    monkeypatch.setattr(runner.membership, "register", lambda: None)
+
+    def beat(*, agenda: int) -> bool:
+        beats.append(agenda)
+        if len(beats) < 3:
+            raise OperationalError("gone")
+        return original(agenda=agenda)
+
+    monkeypatch.setattr(runner.membership, "beat", beat)
+    beside(lambda: wait_until(lambda: len(beats) >= 4) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+    assert caplog.messages.count("a: heartbeat not written: gone") == 1
+
+
+def test_a_drain_without_the_database_leaves_the_runs_to_others(
+    runner: Runner,
+    dispatcher: MemoryDispatcher,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def gone(node: str) -> int:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(module, "give_back", gone)
+    assert runner.run(seconds=0.01) == EXIT_OK
+    assert "a could not give back its runs, others will take them up: gone" in caplog.messages
+    assert dispatcher.closed == [True]
+
+
+def test_a_drain_that_breaks_is_a_failure(
+    dispatcher: MemoryDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = make_runner(dispatcher)
+    monkeypatch.setattr(dispatcher, "close", lambda wait: 1 / 0)
+    assert runner.run(seconds=0.01) == EXIT_FAILED
+
+
+def test_a_database_away_at_the_start_is_said_by_the_first_question(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> None:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(runner.membership, "register", gone)
+    with pytest.raises(OperationalError):
+        runner.run()
+    assert not any(thread.is_alive() for thread in runner._threads.values())

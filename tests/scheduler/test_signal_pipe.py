@@ -1,0 +1,122 @@
+"""Signals as bytes, and a wait that ends for a signal, a call or a deadline."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.process import BaseProcess
+
+import pytest
+
+from django_dcron.scheduler.signal_pipe import SignalPipe
+
+
+def test_a_signal_is_told_by_its_number_and_its_handler_is_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with SignalPipe() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.wait(10) == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.wait(10) == signal.SIGINT
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_signal_that_another_thread_gets_is_told_at_once() -> None:
+    """The system may choose any thread; the one that waits goes on for no other's."""
+    with SignalPipe() as signals:
+        getting = threading.Timer(0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        getting.start()
+        assert signals.wait(10) == signal.SIGTERM
+        getting.join()
+
+
+def test_a_signal_of_the_projects_is_none_of_ours() -> None:
+    heard = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
+    try:
+        with SignalPipe() as signals:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            assert signals.wait(0.05) is None
+            os.kill(os.getpid(), signal.SIGUSR2)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert signals.wait(10) == signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert heard == [signal.SIGUSR2, signal.SIGUSR2]
+
+
+def test_none_comes() -> None:
+    with SignalPipe() as signals:
+        assert signals.wait(0.01) is None
+
+
+def test_woken_by_another_thread() -> None:
+    with SignalPipe() as signals:
+        waker = threading.Timer(0.01, signals.wake)
+        waker.start()
+        assert signals.wait(10) is None
+        waker.join()
+
+
+def test_waking_after_the_end_writes_nowhere() -> None:
+    with SignalPipe() as signals:
+        pass
+    reader, writer = os.pipe()  # takes the numbers of the descriptors that were closed
+    signals.wake()
+    os.set_blocking(reader, False)
+    with pytest.raises(BlockingIOError):  # nothing to read
+        os.read(reader, 1)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_outside_the_main_thread_no_handler_is_touched() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def work() -> None:
+        with SignalPipe() as signals:
+            seen.append(signal.getsignal(signal.SIGTERM))
+            signals.wake()
+            assert signals.wait(10) is None
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(10)
+    assert seen == [before]
+
+
+def _ended_by(number: int) -> int | None:
+    """How a process ends that a thread of this one forks, and that is sent a signal as soon as it is there."""
+    started: list[BaseProcess] = []
+
+    def start() -> None:
+        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child.start()
+        os.kill(child.pid or 0, number)
+        started.append(child)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    (child,) = started
+    child.join(30)
+    child.kill()
+    return child.exitcode
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_what_a_job_forks_has_signals_of_its_own(number: signal.Signals) -> None:
+    """A node with --embedded executes jobs that may use multiprocessing: it stops its processes with SIGTERM."""
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with SignalPipe() as signals:
+            assert {_ended_by(number) for _ in range(5)} == {-number}
+            assert signals.wait(0.05) is None, "the node is not asked to stop"
+            os.kill(os.getpid(), number)
+            assert signals.wait(10) == number, "and it is still listening"
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+    finally:
+        signal.signal(number, before)

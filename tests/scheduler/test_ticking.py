@@ -1,0 +1,484 @@
+"""One pass of a node: what it does, in what order, and when it leaves something for later."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+
+from django_dcron import definition, pausing, transitions
+from django_dcron.conf import settings
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models.database import database_now, is_contention
+from django_dcron.scheduler import claiming, ticking
+from django_dcron.scheduler.agenda import Agenda
+from django_dcron.scheduler.ticking import Ticker
+from tests.factories import make_idle_job, make_job, make_run
+from tests.lock_holder import keeping_locked
+from tests.scheduler.stand_ins import MemoryDispatcher, StillClock, due_run
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+
+
+class Ring:
+    """A membership of one, that leads what it is told to."""
+
+    id = "me-1"
+    name = "me"
+    namespace = ""
+
+    def __init__(self) -> None:
+        self.shards = frozenset(range(settings.SHARDS))
+        self.ticks = 0
+
+    def ticked(self) -> None:
+        self.ticks += 1
+
+
+class SetUp:
+    def __init__(self) -> None:
+        self.clock = StillClock(database_now("default"))
+        self.dispatcher = MemoryDispatcher()
+        self.agenda = Agenda(self.dispatcher, self.clock)
+        self.ring = Ring()
+        self.ticker = Ticker(self.ring, self.agenda, self.clock)  # type: ignore[arg-type]
+
+    def pass_time(self, seconds: float, every: float = 0.5) -> None:
+        for _ in range(int(seconds / every)):
+            self.clock.advance(every)
+            self.agenda.hand_over_due()
+            self.ticker.tick()
+
+
+@pytest.fixture
+def node() -> SetUp:
+    return SetUp()
+
+
+def states(job: Job) -> list[str]:
+    return list(Run.objects.filter(job=job).order_by("scheduled_at").values_list("state", flat=True))
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def raise_it(*args: object, **kwargs: object) -> None:
+        raise error
+
+    return raise_it
+
+
+def test_a_run_goes_from_cursor_to_queue(node: SetUp) -> None:
+    job = make_job()
+    node.ticker.tick()
+    assert set(states(job)) == {"pending"}
+    node.pass_time(5)
+    runs = list(Run.objects.filter(job=job).order_by("scheduled_at"))
+    queued = [run for run in runs if run.state == "queued"]
+    assert [run.due_at <= node.clock.now() for run in runs] == [run.state == "queued" for run in runs]
+    assert [run.run_id for run in node.dispatcher.handed_over] == [run.pk for run in queued]
+    assert all(run.deliveries == 1 and run.queued_at and run.queued_at >= run.due_at for run in queued)
+    assert node.ring.ticks == 11
+
+
+def test_a_tick_that_claims_batch_after_batch_shows_its_progress(
+    node: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes a long catch-up for one that hangs, or a database that is there for one that is away."""
+    signs: list[str] = []
+    node.ticker.alive = lambda: signs.append("alive")
+    node.ticker.progressed = lambda: signs.append("progressed")
+    node.ticker.tick()
+    assert signs == ["alive"] * 5 + ["progressed"], "each part, and the tick as a whole"
+    monkeypatch.setattr(ticking, "CLAIMED_AT_ONCE", 1)
+    monkeypatch.setattr(claiming, "CLAIMED_AT_ONCE", 1)
+    signs.clear()
+    for _ in range(3):
+        make_job()
+    node.ticker.tick()
+    assert signs[2:-3] == ["alive", "progressed"] * 3
+    assert signs[-3:] == ["alive", "alive", "progressed"]
+
+
+def test_one_that_fails_half_way_has_made_no_progress(node: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if its reads went through, as on a database that has become read-only."""
+    signs: list[str] = []
+    node.ticker.progressed = lambda: signs.append("progressed")
+    monkeypatch.setattr(node.ring, "ticked", raising(OperationalError("read-only transaction")))
+    with pytest.raises(OperationalError):
+        node.ticker.tick()
+    assert signs == []
+
+
+def test_what_the_broker_refuses_fails_with_its_answer(node: SetUp) -> None:
+    first_at = node.clock.now() + SECOND
+    good, bad = make_job(starts_at=first_at), make_job(starts_at=first_at, queue="bad")
+    node.dispatcher.poison = {bad.name}
+    node.pass_time(3)
+    reasons = Run.objects.filter(job=bad).exclude(state="pending").values_list("reason", flat=True)
+    assert set(reasons) == {f"ZeroDivisionError: {bad.name} upsets the driver"}
+    assert {"failed", "pending"} == set(states(bad))
+    assert {"queued", "pending"} == set(states(good))
+    assert states(bad).count("failed") == states(good).count("queued")
+
+
+def test_a_node_that_leads_nothing_touches_nothing_but_marks(node: SetUp) -> None:
+    job = make_job()
+    node.ticker.tick()
+    node.clock.advance(1)
+    node.agenda.hand_over_due()
+    node.ring.shards = frozenset()
+    before = Run.objects.count()
+    node.ticker.tick()
+    assert states(job)[0] == "queued"
+    node.pass_time(20)
+    assert Run.objects.count() == before
+
+
+def test_what_it_had_claimed_is_handed_over_on_time_after_its_shards_are_lost(node: SetUp) -> None:
+    job = make_job()
+    node.ticker.tick()
+    node.ring.shards = frozenset()
+    node.pass_time(11)
+    assert set(states(job)) == {"queued"}
+
+
+def test_a_tick_with_nothing_to_do_asks_three_questions(
+    node: SetUp, django_assert_max_num_queries: Callable[[int], AbstractContextManager[Any]]
+) -> None:
+    make_idle_job()
+    node.ticker.tick()
+    node.clock.advance(1.0)
+    with django_assert_max_num_queries(3):  # anything to claim, to release, to adopt?
+        node.ticker.tick()
+
+
+def test_changes_past_save_are_followed(node: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.ticker.tick()
+    job = Job.objects.create(name="new", schedule="* * * * * *", target="tests.app.tasks.ok")
+    node.pass_time(ticking.FOLLOW_EVERY + 1)
+    assert states(job)
+    assert job.statistics.last_state == ""
+    # More than one round takes are followed without a pause.
+    monkeypatch.setattr(definition, "FOLLOWED_AT_ONCE", 2)
+    for n in range(6):
+        Job.objects.create(name=f"new-{n}", schedule="0 0 1 1 *", target="tests.app.tasks.ok")
+    node.pass_time(ticking.FOLLOW_EVERY + 1.5)
+    assert Cursor.objects.count() == 7
+
+
+def test_a_pause_ends_by_itself(node: SetUp) -> None:
+    now = database_now("default")
+    over, lasting = (pausing.pause(make_job(), "deploy", now + 3600 * SECOND) for _ in range(2))
+    node.ticker.tick()
+    assert not Run.objects.exists()
+    Job.objects.filter(pk=over.pk).update(paused_until=now)
+    node.pass_time(ticking.FOLLOW_EVERY + 1)
+    assert Job.objects.get(pk=over.pk).enabled
+    assert states(over)
+    assert not states(lasting)
+
+
+def test_all_that_is_due_is_claimed_in_one_tick(node: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "CLAIMED_AT_ONCE", 2)
+    monkeypatch.setattr(ticking, "CLAIMED_AT_ONCE", 2)
+    jobs = [make_job() for _ in range(5)]
+    node.ticker.tick()
+    assert all(states(job) for job in jobs)
+
+
+def test_a_node_that_stops_claims_no_more(node: SetUp) -> None:
+    make_job()
+    node.ticker.stopping = lambda: True
+    node.ticker.tick()
+    assert not Run.objects.exists()
+
+
+def test_what_can_never_be_handed_over_fails_with_the_reason(
+    node: SetUp, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = make_job(), make_job()
+    node.dispatcher.undeliverable = {bad.name}
+    node.ticker.tick()
+    node.pass_time(3)
+    assert set(states(bad)) == {"failed"}
+    assert set(Run.objects.filter(job=bad).values_list("reason", flat=True)) == {f"no queue for {bad.name}"}
+    assert "queued" in states(good)
+    assert f"{bad.name}: no queue for {bad.name}" in caplog.text
+
+
+def test_what_was_withdrawn_before_it_could_fail_is_no_trouble(node: SetUp) -> None:
+    node.dispatcher.undeliverable = {"withdrawn"}
+    assert node.ticker._put([due_run("withdrawn")]) == 0
+    assert len(node.agenda) == 0
+
+
+def test_a_claim_whose_answer_was_lost_is_found_by_the_next_tick(
+    node: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_idle_job()
+    node.ticker.tick()
+    with monkeypatch.context() as broken:
+        broken.setattr(node.agenda, "add", raising(OperationalError("gone")))
+        make_run(job, node=node.ring.id)  # as a claim that went through
+        make_job()
+        with pytest.raises(OperationalError):
+            node.ticker.tick()
+        node.ticker.failed(database_away=True)
+    assert len(node.agenda) == 0
+    node.ticker.tick()
+    assert len(node.agenda) == Run.objects.count() > 5
+
+
+def test_what_cannot_be_marked_is_marked_by_the_next_tick(
+    node: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    node.ticker.tick()
+    node.clock.advance(2)
+    node.agenda.hand_over_due()
+    with monkeypatch.context() as broken:
+        broken.setattr(transitions, "mark_queued", raising(OperationalError("gone")))
+        with pytest.raises(OperationalError):
+            node.ticker.tick()
+    assert "queued" not in states(job)
+    node.ticker.tick()
+    assert states(job).count("queued") == len(node.dispatcher.handed_over) == 2
+
+
+def test_marking_waits_for_a_burst_to_be_handed_over_but_not_for_ever(node: SetUp) -> None:
+    """Else it takes, in a burst, the time that what is still due needs."""
+    job = make_job()
+    node.ticker.tick()
+    node.clock.advance(3)
+    node.agenda.hand_over_due()
+    handed_over = len(node.dispatcher.handed_over)
+    node.clock.advance(1)  # another is due, and nobody hands it over
+    for _ in range(int(ticking.LONGEST_BURST / 0.5)):
+        node.ticker.tick()
+        assert "queued" not in states(job)
+        node.clock.advance(0.5)
+    node.ticker.tick()
+    assert states(job).count("queued") == handed_over > 0
+
+
+def test_what_is_due_while_the_broker_is_away_keeps_nothing_from_being_marked(node: SetUp) -> None:
+    job = make_job()
+    node.ticker.tick()
+    node.clock.advance(3)
+    node.agenda.hand_over_due()
+    node.dispatcher.broker_away = True
+    node.clock.advance(1)
+    node.agenda.hand_over_due()
+    node.ticker.tick()
+    assert states(job).count("queued") == len(node.dispatcher.handed_over) > 0
+
+
+def test_rescue_waits_for_a_lease_of_steady_ticks(node: SetUp) -> None:
+    """After an outage the workers' heartbeats are old without any fault of theirs."""
+    long_ago = node.clock.now() - timedelta(hours=1)
+
+    def stale() -> Run:
+        run = make_run(make_idle_job(), "running", heartbeat_at=long_ago)
+        assert run.state == "running"
+        return run
+
+    first = stale()
+    node.pass_time(15)
+    first.refresh_from_db()
+    assert first.state == "running"
+    node.pass_time(2)
+    first.refresh_from_db()
+    assert first.state == "failed"
+
+    node.ticker.failed(database_away=False)  # only somebody in the way: the database was there
+    second = stale()
+    node.pass_time(3)
+    second.refresh_from_db()
+    assert second.state == "failed"
+
+    node.ticker.failed(database_away=True)
+    third = stale()
+    node.pass_time(14)
+    third.refresh_from_db()
+    assert third.state == "running"
+    node.pass_time(4)
+    third.refresh_from_db()
+    assert third.state == "failed"
+
+
+@pytest.mark.parametrize("where", ["between two ticks", "within a tick"])
+def test_a_database_that_stalled_without_an_error_makes_no_run_lost(
+    node: SetUp, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept the workers' heartbeats waiting as well: they are about to be written."""
+    node.pass_time(60)
+    run = make_run(make_idle_job(), "running", heartbeat_at=node.clock.now())
+    if where == "within a tick":
+        original = node.ticker._claim
+        monkeypatch.setattr(node.ticker, "_claim", lambda: (node.clock.advance(30), original()))
+        node.ticker.tick()
+        monkeypatch.undo()
+    else:
+        node.clock.advance(30)
+    node.pass_time(13)
+    run.refresh_from_db()
+    assert run.state == "running"
+    node.pass_time(5)
+    run.refresh_from_db()
+    assert run.state == "failed", "still no sign of life"
+
+
+def test_a_tick_that_is_the_only_one_rescues_with_more_patience(node: SetUp) -> None:
+    """Driven from crontab nobody else ever would."""
+    silent, fresh = (
+        make_run(make_idle_job(), "running", heartbeat_at=node.clock.now() - age * SECOND) for age in (46, 44)
+    )
+    node.ticker.tick(once=True)
+    assert dict(Run.objects.values_list("pk", "state")) == {silent.pk: "failed", fresh.pk: "running"}
+
+
+def test_a_run_held_back_and_woken_before_its_mark_is_handed_over_again(node: SetUp) -> None:
+    """The message was used up: marked as queued it would hold the slot and have nobody to start it."""
+    job = make_idle_job(overlap_policy="queue_all")
+    run = make_run(job)
+    node.ticker.tick()
+    node.agenda.hand_over_due()  # its message is out, its mark is the next tick's
+    assert transitions.hold_back(run.pk, 1, slot=None, reason="")
+    assert transitions.wake_next(job.pk)
+    node.ticker._adopt(also_own=False)  # another part of that tick, before the agenda's hand-over was seen
+    node.ticker.mark_delivered()
+    run.refresh_from_db()
+    assert (run.state, run.deliveries) == ("pending", 0)
+    node.pass_time(1)
+    run.refresh_from_db()
+    assert (run.state, run.deliveries) == ("queued", 1)
+    assert [due.run_id for due in node.dispatcher.handed_over] == [run.pk, run.pk]
+
+
+def test_a_job_that_keeps_failing_is_paused_by_the_tick(node: SetUp) -> None:
+    job = make_idle_job(pause_after_failures=1)
+    Statistics.objects.update(failures_in_a_row=1)
+    node.ticker.tick()
+    job.refresh_from_db()
+    assert not job.enabled
+
+
+def test_a_quarantine_is_looked_at_again_every_few_minutes(node: SetUp) -> None:
+    node.ticker.tick()
+    job = make_job()
+    Cursor.objects.update(problem="an old tz database")
+    node.pass_time(ticking.RETRY_QUARANTINED_EVERY - 10, every=5)
+    assert not states(job)
+    node.pass_time(20, every=5)
+    assert states(job)
+    assert Cursor.objects.get().problem == ""
+
+
+def test_only_the_jobs_of_its_namespace_and_shards_are_followed(node: SetUp) -> None:
+    node.ring.namespace = "ours"
+    ours, other = (
+        Job.objects.create(name="a", namespace=namespace, schedule="@daily", target="t")
+        for namespace in ("ours", "other")
+    )
+    node.ticker.tick()
+    assert list(Cursor.objects.values_list("job", flat=True)) == [ours.pk]
+    node.ring.namespace, node.ring.shards = "", frozenset({(other.pk + 1) % 64})
+    node.pass_time(10)
+    assert Cursor.objects.count() == 1
+
+
+def test_the_report_says_what_was_done(node: SetUp, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    job = make_idle_job()
+    node.ticker.tick()
+    assert caplog.messages == ["me: nothing to do; 0 on the agenda"]
+    make_run(job)
+    node.pass_time(59)
+    assert len(caplog.messages) == 1
+    node.pass_time(1)
+    assert caplog.messages[1:] == ["me: 1 adopted, 1 handed over; 0 on the agenda"]
+    record = caplog.records[-1]
+    assert {name: vars(record)[name] for name in ("event", "node", "agenda", "handed_over")} == {
+        "event": "report",
+        "node": "me",
+        "agenda": 0,
+        "handed_over": 1,
+    }
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_a_row_that_somebody_keeps_locked_does_not_keep_the_node_from_the_rest(
+    node: SetUp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that was frozen in its transaction, say. The mark is made up for when it lets go, and it is said once."""
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    locked = make_run(make_idle_job())
+    node.clock.advance(1)
+    node.ticker.tick(adopt_own=True)
+    node.agenda.hand_over_due()
+    other = make_job()
+    with keeping_locked(Run.objects.filter(pk=locked.pk)):
+        node.ticker.tick()
+        assert Run.objects.filter(job=other).exists(), "claimed all the same"
+        assert node.ring.ticks == 2, "nor does the node pass for one that does nothing"
+        node.ticker.tick()
+    node.agenda.hand_over_due()
+    node.ticker.tick()
+    locked.refresh_from_db()
+    assert locked.state == "queued"
+    said = [record.message for record in caplog.records if "contention" in vars(record)["event"]]
+    assert ["in the way of the mark" in line for line in said] == [True, True]
+    node.ticker.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_rescue_comes_although_somebody_keeps_a_row_locked(node: SetUp) -> None:
+    """The tick that was blocked is no reason to take the workers' heartbeats for held up."""
+    failing, changed = (make_idle_job(pause_after_failures=1) for _ in range(2))
+    run = make_run(make_idle_job(), "running", heartbeat_at=node.clock.now() - timedelta(hours=1))
+    node.pass_time(13)
+    Statistics.objects.filter(pk=failing.pk).update(failures_in_a_row=1)
+    Job.objects.filter(pk=changed.pk).update(schedule="@daily")
+    cursors = Cursor.objects.filter(pk__in=[failing.pk, changed.pk])
+    with keeping_locked(cursors):
+        node.pass_time(6)
+    assert cursors.filter(enabled=True).exclude(schedule="@daily").count() == 2
+    run.refresh_from_db()
+    assert run.state == "failed"
+    node.pass_time(6)
+    assert cursors.get(pk=failing.pk).enabled is False
+    assert cursors.get(pk=changed.pk).schedule == "@daily"
+    node.ticker.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_the_only_tick_says_that_somebody_was_in_its_way_and_leaves_the_connection_as_it_was(
+    node: SetUp,
+) -> None:
+    locked = make_run(make_idle_job())
+    node.agenda.add([due_run("locked", run_id=locked.pk)])
+    node.clock.advance(1)
+    node.agenda.hand_over_due()
+    with keeping_locked(Run.objects.filter(pk=locked.pk)), pytest.raises(OperationalError) as raised:
+        node.ticker.tick(once=True)
+    assert is_contention(raised.value)
+    assert lock_limit() in ("1s", 1)
+    node.ticker.close()
+    assert lock_limit() not in ("1s", 1)
+
+
+def lock_limit() -> object:
+    question = {"postgresql": "SHOW lock_timeout", "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout"}
+    with connection.cursor() as cursor:
+        cursor.execute(question[connection.vendor])
+        return cursor.fetchone()[0]

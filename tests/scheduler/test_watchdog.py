@@ -1,0 +1,229 @@
+"""The watchdog: who hangs, who merely rests, and what a suspended process may not be blamed for."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from pytest_django import Settings
+
+from django_dcron.scheduler.watchdog import LOOK_EVERY, Watchdog
+from tests.scheduler.stand_ins import StillClock
+
+LIMIT = 10.0
+
+
+@pytest.fixture(autouse=True)
+def limit(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    settings.DCRON_HANG_AFTER = timedelta(seconds=LIMIT)
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+
+
+@pytest.fixture
+def clock() -> StillClock:
+    return StillClock()
+
+
+@pytest.fixture
+def watchdog(clock: StillClock) -> Watchdog:
+    return Watchdog("a", clock.monotonic)
+
+
+def watch(watchdog: Watchdog, clock: StillClock, seconds: float) -> None:
+    """Let time pass, with a look every now and then."""
+    for _ in range(round(seconds / LOOK_EVERY)):
+        clock.advance(LOOK_EVERY)
+        watchdog.look()
+
+
+def test_a_thread_that_is_silent_for_too_long_hangs_and_that_is_said_once(
+    watchdog: Watchdog, clock: StillClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    watchdog.alive("tick")
+    watchdog.alive("agenda", rest=None)
+    watch(watchdog, clock, LIMIT)
+    assert watchdog.hanging == {}
+    watch(watchdog, clock, 6.0)
+    assert watchdog.hanging == {"tick": LIMIT + 6.0}
+    assert [(record.levelno, record.__dict__["event"]) for record in caplog.records] == [
+        (logging.ERROR, "hangs")
+    ]
+    watchdog.alive("tick")
+    watch(watchdog, clock, 2.0)
+    assert watchdog.hanging == {}
+    watch(watchdog, clock, LIMIT)
+    assert [record.__dict__["event"] for record in caplog.records] == ["hangs", "goes_on", "hangs"]
+    assert caplog.messages[1] == "a: its tick thread goes on"
+
+
+def test_one_that_rests_does_not_hang_until_its_rest_is_over(watchdog: Watchdog, clock: StillClock) -> None:
+    watchdog.alive("tick", rest=100.0)
+    watchdog.alive("agenda", rest=None)
+    watchdog.alive("heartbeat", rest=-5.0)
+    watch(watchdog, clock, LIMIT + 2.0)
+    assert watchdog.hanging.keys() == {"heartbeat"}
+    watch(watchdog, clock, 88.0 + LIMIT)
+    assert watchdog.hanging.keys() == {"heartbeat"}
+    watch(watchdog, clock, 2.0)
+    assert watchdog.hanging.keys() == {"heartbeat", "tick"}
+    watch(watchdog, clock, 10_000.0)
+    assert "agenda" not in watchdog.hanging
+
+
+def test_one_that_has_ended_does_not_hang(watchdog: Watchdog, clock: StillClock) -> None:
+    watchdog.alive("tick")
+    watchdog.ended("tick")
+    watchdog.ended("never began")
+    watch(watchdog, clock, 100.0)
+    assert watchdog.hanging == {}
+
+
+def test_a_process_that_was_suspended_reproaches_nobody(
+    watchdog: Watchdog, clock: StillClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    watchdog.alive("tick")
+    watchdog.happened("ticked")
+    for _ in range(2):
+        clock.advance(3600.0)
+        watchdog.look()
+    assert watchdog.hanging == {}
+    assert watchdog.age("ticked") == 4 * LOOK_EVERY
+    assert not caplog.records
+    watch(watchdog, clock, 4.0)
+    assert watchdog.hanging.keys() == {"tick"}, "from then on it counts"
+
+
+def test_how_long_ago_something_happened(watchdog: Watchdog, clock: StillClock) -> None:
+    watchdog.happened("ticked")
+    assert watchdog.age("ticked") == 0.0
+    watch(watchdog, clock, 100.0)
+    assert watchdog.age("ticked") == 100.0
+    clock.advance(1.5)
+    watchdog.happened("ticked")
+    clock.advance(0.5)
+    watchdog.look()
+    assert watchdog.age("ticked") == 0.5
+    assert watchdog.hanging == {}, "what happens is no thread"
+
+
+@pytest.fixture
+def stuck(watchdog: Watchdog) -> Iterator[None]:
+    """Two threads, one of which has given a sign; both stay where they are until the end of the test."""
+    here, may_end = threading.Semaphore(0), threading.Event()
+
+    def waits_for_ever() -> None:
+        watchdog.alive("tick")
+        here.release()
+        may_end.wait(60)
+
+    def stands_by() -> None:
+        here.release()
+        may_end.wait(60)
+
+    threads = [
+        threading.Thread(target=stands_by, name="a-bystander"),
+        threading.Thread(target=waits_for_ever, name="dcron-tick"),
+    ]
+    for thread in threads:
+        thread.start()
+        assert here.acquire(timeout=30)
+    yield
+    may_end.set()
+    for thread in threads:
+        thread.join(30)
+
+
+def test_the_stacks_of_all_are_logged_its_own_first(
+    watchdog: Watchdog, clock: StillClock, stuck: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch(watchdog, clock, LIMIT + 2.0)
+    (said,) = caplog.messages
+    assert said.startswith(
+        "a: its tick thread hangs, it has given no sign of life for 12 s\nThread dcron-tick:\n"
+    )
+    assert said.index("in waits_for_ever") < said.index("Thread a-bystander:") < said.index("in stands_by")
+    assert "in _report_hanging" not in said, "the watchdog's own is of no interest"
+
+
+# --- a database that stalls -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_the_database(watchdog: Watchdog) -> Iterator[Callable[[], None]]:
+    """A thread in the midst of a query, until it is called; then it gives a sign of life and is somewhere else."""
+    here, answered, may_end = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def stalls(execute: Callable[..., object], *query: object) -> object:
+        watchdog.alive("tick")
+        here.release()
+        answered.wait(60)
+        return execute(*query)
+
+    def asks() -> None:
+        connection.ensure_connection()
+        with connection.execute_wrapper(stalls), connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        watchdog.alive("tick")
+        here.release()
+        may_end.wait(60)
+        connection.close()
+
+    def answer() -> None:
+        answered.set()
+        assert here.acquire(timeout=30)
+
+    thread = threading.Thread(target=asks)
+    thread.start()
+    assert here.acquire(timeout=30)
+    yield answer
+    answered.set(), may_end.set()
+    thread.join(30)
+
+
+stalling = pytest.mark.django_db(transaction=True)
+GRACE = 100.0
+
+
+@pytest.fixture
+def grace(settings: Settings) -> None:
+    settings.DCRON_DATABASE_GRACE = timedelta(seconds=GRACE)
+
+
+@stalling
+def test_one_that_waits_for_a_database_that_answers_nobody_hangs_only_past_the_grace(
+    watchdog: Watchdog,
+    clock: StillClock,
+    grace: None,
+    in_the_database: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watchdog.happened("beaten")
+    watch(watchdog, clock, GRACE)
+    assert (watchdog.hanging, watchdog.waiting) == ({}, {"tick": GRACE})
+    watch(watchdog, clock, 2.0)
+    assert (watchdog.hanging, watchdog.waiting) == ({"tick": GRACE + 2.0}, {})
+    in_the_database()
+    watchdog.look()
+    assert (watchdog.hanging, watchdog.waiting) == ({}, {})
+    assert [record.__dict__["event"] for record in caplog.records] == ["waits", "hangs", "goes_on"]
+    assert caplog.messages[0] == "a: its tick thread has waited for the database for 12 s"
+    watch(watchdog, clock, LIMIT + 2.0)
+    assert watchdog.hanging.keys() == {"tick"}, "it is not in the database any more"
+
+
+@stalling
+def test_one_that_waits_for_a_database_that_answers_others_hangs(
+    watchdog: Watchdog, clock: StillClock, grace: None, in_the_database: Callable[[], None]
+) -> None:
+    """Its connection is cut off, or it waits for a lock."""
+    watch(watchdog, clock, 4 * LIMIT)
+    assert watchdog.waiting.keys() == {"tick"}
+    watchdog.happened("beaten")
+    watch(watchdog, clock, 2.0)
+    assert (watchdog.hanging.keys(), watchdog.waiting) == ({"tick"}, {})
+    watch(watchdog, clock, 4 * LIMIT)
+    assert (watchdog.hanging.keys(), watchdog.waiting) == ({"tick"}, {}), (
+        "until it gives a sign, whatever others do"
+    )

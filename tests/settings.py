@@ -1,0 +1,120 @@
+"""The settings of the tests, of every process the tests start, of mypy and of `makemigrations --check`.
+
+The environment chooses what they run on:
+
+DCRON_TEST_DATABASE   sqlite (the default), postgresql or mariadb
+DCRON_TEST_REDIS      host:port of a Redis to use (and to flush!) instead of one of our own
+DCRON_TEST_BROKER     the URL of another broker than that Redis
+DCRON_TEST_SETTINGS   durations of ours in seconds, as JSON, for a process of a test: {"RUN_LEASE": 1}
+
+Nothing is started here: tests/services.py puts the servers' sockets where these settings expect them, under
+DCRON_TEST_DIR; each of several sessions side by side (pytest-xdist) has servers and a directory of its own. A process that a
+test starts inherits that and the test database's name by environment.
+"""
+
+import json
+import os
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+_DIRECTORY_OF_ALL = os.environ.setdefault("DCRON_TEST_DIR", f"{tempfile.gettempdir()}/dcron-{os.getpid()}")
+DIRECTORY = Path(_DIRECTORY_OF_ALL, os.environ.get("PYTEST_XDIST_WORKER", ""))
+DATABASE = os.environ.get("DCRON_TEST_DATABASE", "sqlite")
+DATABASE_NAME = os.environ.get("DCRON_TEST_DATABASE_NAME", "")
+
+REDIS_ADDRESS = os.environ.get("DCRON_TEST_REDIS", "")
+REDIS_SOCKET = DIRECTORY / "redis.sock"
+POSTGRESQL_DIRECTORY = DIRECTORY / "postgresql"
+MARIADB_SOCKET = DIRECTORY / "mariadb.sock"
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "sqlite": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": DATABASE_NAME or DIRECTORY / "dcron.sqlite3",
+        # A file, as workers and nodes are other processes. Writers queue for the lock from the start of their
+        # transaction: an upgrade half way could not wait, it would fail at once.
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
+        },
+        "TEST": {"NAME": DIRECTORY / "test_dcron.sqlite3"},
+    },
+    "postgresql": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": DATABASE_NAME or "postgres",
+        "HOST": str(POSTGRESQL_DIRECTORY),
+        "USER": "postgres",
+        "TEST": {"NAME": "test_dcron"},
+    },
+    "mariadb": {
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": DATABASE_NAME or "mysql",
+        "HOST": str(MARIADB_SOCKET),
+        "USER": "root",
+        "OPTIONS": {"charset": "utf8mb4"},
+        "TEST": {"NAME": "test_dcron", "CHARSET": "utf8mb4"},
+    },
+}
+DATABASES = {"default": ENGINES[DATABASE]}
+
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": f"redis://{REDIS_ADDRESS}/0" if REDIS_ADDRESS else f"unix://{REDIS_SOCKET}?db=0",
+    },
+}
+
+CELERY_BROKER_URL = os.environ.get("DCRON_TEST_BROKER") or (
+    f"redis://{REDIS_ADDRESS}/1" if REDIS_ADDRESS else f"redis+socket://{REDIS_SOCKET}?virtual_host=1"
+)
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_WORKER_LOST_WAIT = 0.5  # how long Celery waits for a late answer of a worker process that died
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "rest_framework",
+    "django_dcron",
+    "tests.app",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "tests.urls"
+STATIC_URL = "/static/"
+ALLOWED_HOSTS = ["*"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # fast: these passwords guard nothing
+SECRET_KEY = "only for tests"
+MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+for _name, _seconds in json.loads(os.environ.get("DCRON_TEST_SETTINGS", "{}")).items():
+    globals()[f"DCRON_{_name}"] = timedelta(seconds=_seconds)

@@ -1,0 +1,163 @@
+"""Time that only the test moves, and the moments between two transactions, at which anything may happen.
+
+All actors of the test share one thread and one connection. What makes them race all the same: code of ours has nothing in
+hand but what it has read before, wherever it is outside of a transaction. So at each such moment, before a transaction and
+before a statement of its own, an event that was planned may take place: other actors act, the actor dies, or it learns
+that the answer to its commit was lost.
+
+No moments are within a transaction. Nothing is doubled or lost by them: what it has written nobody sees, what it has locked
+nobody changes, and the guards of the UPDATEs are looked at once more after the wait for a lock. But whoever freezes there
+keeps others waiting, and two may wait for one another. That takes connections of their own, and real locks: ``tests/cluster``
+freezes and kills processes within transactions (``django_dcron.sync_points``, those marked).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from django.db import OperationalError, connection
+from django.db.transaction import Atomic
+from django.utils import timezone
+
+from django_dcron.dispatch import favour
+from django_dcron.execution import forced_end
+from django_dcron.models import run as run_module
+from tests.scheduler.stand_ins import StillClock
+
+NOW = {
+    "sqlite": (re.compile(r"STRFTIME\('[^']*', 'NOW'\)"), "'{}'"),
+    "postgresql": (re.compile(r"STATEMENT_TIMESTAMP\(\)"), "'{}+00'::timestamptz"),
+    "mysql": (re.compile(r"UTC_TIMESTAMP\(6\)"), "TIMESTAMP'{}'"),
+}
+"""How ``UtcNow`` is spelled on each database, and an instant."""
+WRITES = ("UPDATE", "INSERT", "DELETE", "WITH")
+
+
+class Crash(BaseException):
+    """The actor's process is killed here."""
+
+
+class AnswerLost(OperationalError):
+    """The connection broke after the commit: what was written is written, and the actor does not know."""
+
+
+class Moments:
+    def __init__(self, observe: Callable[[], None]):
+        self._observe = observe
+        """Looks at the rows; called outside of transactions, when something was written since."""
+        self._event: Callable[[], None] | None = None
+        self._countdown = 0
+        self._lose_answer = 0
+        self._looking = False
+        self._breach: Exception | None = None
+        self.written = False
+
+    def plan(self, after: int, event: Callable[[], None]) -> None:
+        """``event`` happens at the moment before the transaction that follows ``after`` others."""
+        self._countdown, self._event = after, event
+
+    def plan_lost_answer(self, of: int) -> None:
+        """The answer to a commit is lost: to that of the transaction after ``of`` others."""
+        self._lose_answer = of + 1
+
+    def forget(self) -> None:
+        self._event, self._lose_answer = None, 0
+
+    def look(self) -> None:
+        """Between two looks there is one transaction at most, and no time passes."""
+        if self._breach is not None:  # the code under test may have caught it
+            raise self._breach
+        if self.written and not self._looking:
+            self._looking, self.written = True, False
+            try:
+                self._observe()
+            except Exception as breach:
+                self._breach = breach
+                raise
+            finally:
+                self._looking = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        enter, leave = Atomic.__enter__, Atomic.__exit__
+
+        def before(atomic: Atomic) -> None:
+            if not connection.in_atomic_block:
+                self._moment()
+            enter(atomic)
+
+        def after(atomic: Atomic, *error: Any) -> None:
+            leave(atomic, *error)
+            if error[0] is None and not connection.in_atomic_block:
+                self._committed()
+
+        def statement(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+            writes, alone = sql.startswith(WRITES), not connection.in_atomic_block
+            if alone and (writes or sql.startswith("SELECT")):
+                self._moment()
+            result = execute(sql, params, many, context)
+            self.written |= writes
+            if alone and writes:
+                self._committed()
+            return result
+
+        never_closed = SimpleNamespace(close_all=lambda: None)  # it is all actors' connection
+        with (
+            patch.object(Atomic, "__enter__", before),
+            patch.object(Atomic, "__exit__", after),
+            patch.object(forced_end, "connections", never_closed),
+            patch.dict(
+                connection.settings_dict, DISABLE_SERVER_SIDE_CURSORS=True
+            ),  # a crash leaves them open
+            connection.execute_wrapper(statement),
+        ):
+            yield
+
+    def _moment(self) -> None:
+        if self._looking:
+            return
+        self.look()
+        if self._event is None:
+            return
+        if self._countdown:
+            self._countdown -= 1
+            return
+        event, self._event = self._event, None
+        event()
+
+    def _committed(self) -> None:
+        if self._lose_answer and not self._looking:
+            self._lose_answer -= 1
+            if not self._lose_answer:
+                raise AnswerLost("the connection broke")
+
+
+@contextmanager
+def time_of(clock: StillClock) -> Iterator[None]:
+    """The database's clock, that of this process, the monotonic one of a web process and the runs' keys are ``clock``."""
+    spelled, literal = NOW[connection.vendor]
+
+    def in_its_place(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        # In the statement itself, as the code keeps some of them compiled.
+        return execute(
+            spelled.sub(literal.format(f"{clock.instant:%Y-%m-%d %H:%M:%S.%f}"), sql), params, many, context
+        )
+
+    drawn = iter(range(1, 2**80))
+    system = SimpleNamespace(urandom=lambda size: next(drawn).to_bytes(size))
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    times = SimpleNamespace(time_ns=lambda: (clock.instant - epoch) // timedelta(microseconds=1) * 1000)
+    with ExitStack() as played:
+        played.enter_context(connection.execute_wrapper(in_its_place))
+        played.enter_context(patch.object(timezone, "now", clock.now))
+        played.enter_context(patch.object(favour, "monotonic", clock.monotonic))
+        played.enter_context(patch.object(favour, "_broker_away_until", float("-inf")))
+        played.enter_context(patch.object(run_module, "time", times))
+        played.enter_context(patch.object(run_module, "os", system))
+        yield

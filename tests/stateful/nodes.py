@@ -1,0 +1,73 @@
+"""The nodes and the broker between them and the workers: what surrounds the agenda and the ticker, which are the code's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django_dcron.dispatch.base import DispatchFailed, DueRun, Undeliverable
+from django_dcron.scheduler.agenda import Agenda
+from django_dcron.scheduler.ticking import Ticker
+from tests.scheduler.stand_ins import StillClock
+
+
+class Broker:
+    """A dispatcher whose messages lie about until somebody takes one, whichever. ``django_dcron.dispatch.base``."""
+
+    address = "memory://"
+
+    def __init__(self, on_sent: Callable[[tuple[UUID, int]], None]) -> None:
+        self._on_sent = on_sent
+        self.messages: list[tuple[UUID, int]] = []
+        self.away = False
+        self._revoked: set[tuple[UUID, int]] = set()
+
+    def prepare(self, run: DueRun) -> DueRun:
+        if run.queue == "nowhere":
+            raise Undeliverable("no such queue")
+        return run
+
+    def publish(self, prepared: Sequence[DueRun]) -> None:
+        for number, run in enumerate(prepared):
+            if self.away and number >= len(prepared) // 2:  # an unknown part is delivered
+                raise DispatchFailed("gone")
+            if run.queue == "poison":
+                raise ZeroDivisionError("the driver is upset")
+            self.messages.append(run.key)
+            self._on_sent(run.key)
+
+    def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
+        """Workers remember it, and drop it whenever it comes."""
+        if self.away:
+            raise DispatchFailed("gone")
+        self._revoked.add((run_id, attempt))
+
+    def take(self, which: int, *, again: bool) -> tuple[UUID, int] | None:
+        """One of the messages, as a worker gets it; ``again``: it will come once more."""
+        if not self.messages:
+            return None
+        message = self.messages[which % len(self.messages)]
+        if not again:
+            self.messages.remove(message)
+        return None if message in self._revoked else message
+
+
+@dataclass
+class Ring:
+    """The membership of a node that leads what it is told it does."""
+
+    id: str
+    name: str
+    namespace: str = ""
+    shards: frozenset[int] = frozenset()
+
+    def ticked(self) -> None:
+        pass
+
+
+class Node:
+    def __init__(self, name: str, number: int, broker: Broker, clock: StillClock):
+        self.ring = Ring(f"{name}-{number}", name)
+        self.agenda = Agenda(broker, clock)  # type: ignore[arg-type]
+        self.ticker = Ticker(self.ring, self.agenda, clock)  # type: ignore[arg-type]

@@ -1,0 +1,107 @@
+"""What people do with jobs and runs, by ``control`` and past it. They take no for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+
+from django_dcron import control
+from django_dcron.admin.jobs import deletion
+from django_dcron.domain.lifecycle import FINAL
+from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
+from django_dcron.models import Job, Run
+from tests.scheduler.stand_ins import StillClock
+from tests.stateful.moments import AnswerLost, Crash
+from tests.stateful.promises import Promises
+
+MOST_JOBS = 3
+NOBODY = 0
+NOES = (Conflict, InvalidSchedule, NotPossible, ValidationError, Job.DoesNotExist, Run.DoesNotExist)
+
+
+class People:
+    def __init__(self, promises: Promises, clock: StillClock, numbers: Iterator[int]):
+        self.promises = promises
+        self.clock = clock
+        self._numbers = numbers
+
+    def create(self, fields: dict[str, Any]) -> None:
+        if len(self.promises.rows.jobs) < MOST_JOBS:
+            job = Job(
+                name=f"job-{next(self._numbers)}", target="tests.app.tasks.witness", retry_jitter=0, **fields
+            )
+            with _person():
+                control.save(job)
+
+    def _job(self, which: int) -> Job:
+        jobs = list(self.promises.rows.jobs)
+        return Job.objects.get(pk=jobs[which % len(jobs)] if jobs else NOBODY)
+
+    def edit(self, which: int, fields: dict[str, Any]) -> None:
+        with _person():
+            job = self._job(which)
+            for name, value in fields.items():
+                setattr(job, name, value)
+            control.save(job)
+
+    def chain(self, which: int, after: int, on: str | None) -> None:
+        """None: after nobody any more. Some would close a circle."""
+        with _person():
+            job = self._job(which)
+            job.after = {str(self._job(after)): on} if on else {}
+            control.save(job)
+
+    def edit_past_save(self, which: int, schedule: str) -> None:
+        with _person():
+            Job.objects.filter(pk=self._job(which).pk).update(schedule=schedule)
+
+    def pause(self, which: int, seconds: float | None) -> None:
+        """For so long, or until somebody resumes it."""
+        with _person(), suppress(ValueError):  # what happens meanwhile may take longer
+            until = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
+            control.pause(self._job(which), "by hand", until)
+
+    def resume(self, which: int) -> None:
+        with _person():
+            control.resume(self._job(which))
+
+    def delete(self, which: int) -> None:
+        with _person():
+            deletion.delete(self._job(which))
+
+    def trigger(self, which: int, key: str | None) -> None:
+        with _person():
+            job = self._job(which)
+            made = control.trigger(job, idempotency_key=key)
+            again = Run.objects.filter(job=job, idempotency_key=key) if key else ()
+            assert all(run == made for run in again)
+
+    def backfill(self, which: int, seconds: float) -> None:
+        """Of what has passed in so many seconds."""
+        with _person():
+            now = self.clock.now()
+            control.backfill(self._job(which), now - timedelta(seconds=seconds), now, limit=5)
+
+    def _run(self, which: int, *, finished: bool) -> Run:
+        runs = [run.pk for run in self.promises.rows.runs.values() if (run.state in FINAL) is finished]
+        return Run.objects.select_related("job").get(pk=runs[which % len(runs)] if runs else UUID(int=NOBODY))
+
+    def rerun(self, which: int) -> None:
+        with _person():
+            control.rerun(self._run(which, finished=True))
+
+    def cancel(self, which: int) -> None:
+        with _person():
+            control.cancel(self._run(which, finished=False))
+
+
+@contextmanager
+def _person() -> Iterator[None]:
+    """Somebody who takes no for an answer."""
+    with suppress(*NOES, AnswerLost, Crash):
+        yield

@@ -1,0 +1,337 @@
+"""What must be true of the rows after every single transaction: the promises as a comparison with the rows before it.
+
+Between two looks at most one transaction was committed and no time has passed, so each change is seen alone, and "now" is
+known exactly. What is promised:
+
+- One run per occurrence: each occurrence has a row of its own, or is one of those another row says were missed; not both.
+- One start per attempt: executions say when they begin (``witness``), each attempt at most once and never unrecorded.
+- No silent loss: whatever a cursor passes is accounted for in the same transaction, and so is all that is due when the
+  definition changes. A cursor moves from occurrence to occurrence; only a change of definition places it anew.
+- Only legal transitions; a final row never changes; only what was claimed ahead is ever withdrawn.
+- A running run of a job whose policy is exclusive has the job's slot; whoever has ended has none.
+- A run that ends makes, with its end, one run of each job that comes after such an end and is not paused; nothing else does.
+- What is queued was handed over; what is declared lost was silent for a lease, or seen to die.
+- The statistics are the rows, counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django_dcron.conf import settings
+from django_dcron.definition import EXHAUSTED
+from django_dcron.domain.chains import met_by
+from django_dcron.domain.lifecycle import FINAL, TRANSITIONS, Outcome, State, Trigger
+from django_dcron.domain.overlap import OverlapPolicy, next_slot_of, slot_of, turn_of
+from django_dcron.domain.timetable import INSTANT
+from tests.scheduler.stand_ins import StillClock
+from tests.stateful.rows import ENDS, AttemptRow, JobRow, Rows, RunRow
+
+UNDER_WAY = (State.PENDING, State.QUEUED, State.RUNNING)
+BY_HAND = timedelta(milliseconds=1)
+"""By so much at most are runs made at one instant set apart."""
+
+
+class Promises:
+    def __init__(self, clock: StillClock):
+        self._clock = clock
+        self.rows = Rows()
+        self.owed: defaultdict[int, set[datetime]] = defaultdict(set)
+        """Each job's occurrences that a row has to account for."""
+        self.policies: defaultdict[int, list[str]] = defaultdict(list)
+        """Each job's overlap policies, one after the other."""
+        self.changed_at = clock.now()
+        """From when on no row is of a definition before the latest change."""
+        self.handed_over: set[tuple[UUID, int]] = set()
+        """Attempts of which a message was sent since they became pending."""
+        self.killed: set[tuple[UUID, int]] = set()
+        """Attempts whose worker was seen to die."""
+        self._witnesses: dict[tuple[UUID, int], UUID] = {}
+        self._policies_before: dict[UUID, int] = {}
+        """Of runs somebody is about to start: how many policies their jobs had had when they were read."""
+
+    def witness(self, run_id: UUID, attempt: int, token: UUID) -> None:
+        """An execution begins."""
+        other = self._witnesses.setdefault((run_id, attempt), token)
+        assert other == token, f"run {run_id} attempt {attempt} was started twice"
+
+    @contextmanager
+    def starting(self, run_id: UUID) -> Iterator[None]:
+        """An execution reads the run and its job, to start it perhaps."""
+        run = self.rows.runs.get(run_id)
+        if run is None or run_id in self._policies_before:
+            yield
+            return
+        self._policies_before[run_id] = len(self.policies[run.job_id])
+        try:
+            yield
+        finally:
+            del self._policies_before[run_id]
+
+    def look(self) -> None:
+        """Compare the rows with those of the last look."""
+        before, self.rows = self.rows, Rows.read()
+        for job_id, job in self.rows.jobs.items():
+            if self.policies[job_id][-1:] != [job.overlap_policy]:
+                self.policies[job_id].append(job.overlap_policy)
+        placed_anew = {job for job in before.jobs.keys() & self.rows.jobs if self._follow(before, job)}
+        for job_id in self.rows.jobs.keys() - before.jobs:
+            self._check_first_place(self.rows.jobs[job_id])
+        for run in self.rows.runs.values():
+            assert not (run.job_id in placed_anew and self._is_withdrawn(run)), f"not withdrawn: {run}"
+        for run_id in before.runs.keys() | self.rows.runs:
+            old, new = before.runs.get(run_id), self.rows.runs.get(run_id)
+            if old is None:
+                assert new is not None
+                self._check_made(new)
+            elif new is None:
+                self._check_withdrawn(old, placed_anew)
+            elif old != new:
+                self._check_moved(old, new)
+        self._check_followers(before)
+        self._check_attempts(before)
+        self._check_accounts()
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    def _check_made(self, run: RunRow) -> None:
+        made = (State.WAITING,) if run.trigger == Trigger.BACKFILL else (State.PENDING, State.MISSED)
+        assert run.state in made, f"made as {run.state}: {run}"
+        assert run.attempt == 1, run
+        if run.trigger == Trigger.SCHEDULE:
+            assert run.scheduled_at <= self._clock.now() + settings.LOOK_AHEAD, f"past the horizon: {run}"
+            assert run.due_at >= run.scheduled_at, run
+        elif run.trigger == Trigger.BACKFILL:
+            assert run.scheduled_at < self._clock.now(), f"backfilled ahead: {run}"
+        else:
+            assert run.scheduled_at.microsecond, f"in an occurrence's place: {run}"
+        self._check_as_it_is(run)
+
+    def _check_followers(self, before: Rows) -> None:
+        ended = [run for run in self.rows.runs.values() if run.state in FINAL and not _was_final(before, run)]
+        owed = [
+            (job_id, run.pk)
+            for run in ended
+            for job_id, after, on in self.rows.links
+            if after == run.job_id and job_id in self.rows.enabled
+            if on in met_by(State(run.state), started=run.started_at is not None)
+        ]
+        made = Counter(self.rows.followers) - Counter(before.followers)
+        assert made == Counter(owed), f"made {made}, owed {owed}"
+        assert len(set(self.rows.followers)) == len(self.rows.followers), "followed twice"
+
+    def _check_withdrawn(self, run: RunRow, placed_anew: set[int]) -> None:
+        if run.job_id not in self.rows.jobs:
+            return
+        assert run.job_id in placed_anew, f"gone without a change of its job: {run}"
+        assert self._is_withdrawn(run), f"gone, and it was due or under way: {run}"
+
+    def _is_withdrawn(self, run: RunRow) -> bool:
+        """Whether it goes when its job is changed."""
+        ahead = run.trigger == Trigger.SCHEDULE and run.scheduled_at > self._clock.now()
+        return ahead and (run.state, run.attempt) == (State.PENDING, 1)
+
+    def _check_moved(self, old: RunRow, new: RunRow) -> None:
+        if old.state in FINAL:
+            assert _ended_ahead(old), f"a final row has changed: {old} -> {new}"
+            stands_for_more = old._replace(missed_before=new.missed_before, missed_from=new.missed_from)
+            assert stands_for_more == new, f"a final row has changed: {old} -> {new}"
+            return
+        assert (old.job_id, old.scheduled_at, old.trigger) == (new.job_id, new.scheduled_at, new.trigger)
+        if old.state != new.state:
+            assert State(new.state) in TRANSITIONS[State(old.state)], f"illegal: {old} -> {new}"
+        tried_again = (old.state, new.state) == (State.RUNNING, State.PENDING)
+        assert new.attempt == old.attempt + tried_again, f"{old} -> {new}"
+        moved = tried_again or (old.trigger == Trigger.BACKFILL and State.WAITING in (old.state, new.state))
+        assert moved or new.due_at == old.due_at, f"{old} -> {new}"
+        if new.state == State.PENDING != old.state:
+            self.handed_over.discard((new.pk, new.attempt))
+        if new.state == State.QUEUED != old.state:
+            assert (new.pk, new.attempt) in self.handed_over, f"queued, and nobody has handed it over: {new}"
+        if new.state == State.RUNNING != old.state:
+            assert new.cancel_requested_at is None, f"started although it was to be cancelled: {new}"
+            assert new.due_at - self._clock.now() < BY_HAND, f"started early: {new}"
+            assert new.started_at == self._clock.now(), new
+            self._check_slot(new)
+        self._check_as_it_is(new)
+
+    def _check_as_it_is(self, run: RunRow) -> None:
+        if run.state in FINAL:
+            assert run.slot is None, f"it has ended and holds a slot: {run}"
+            assert run.finished_at is not None, run
+        else:
+            assert run.slot in _places(run), run
+            assert run.finished_at is None, run
+
+    def _check_slot(self, run: RunRow) -> None:
+        """Of a run that has just started: it has the slot, unless the policy let it go without, as it was read."""
+        policies = self.policies[run.job_id][self._policies_before[run.pk] - 1 :]
+        assert run.slot or OverlapPolicy.ALLOW in policies, (
+            f"it runs without the slot under {policies}: {run}"
+        )
+
+    def _check_attempts(self, before: Rows) -> None:
+        attempts = self.rows.attempts
+        for key in before.attempts.keys() - attempts:
+            assert key[0] not in self.rows.runs, f"an attempt's row is gone: {key}"
+        opened: defaultdict[UUID, list[int]] = defaultdict(list)
+        for (run_id, number), attempt in attempts.items():
+            old = before.attempts.get((run_id, number))
+            assert old is None or not old.outcome or old == attempt, (
+                f"a closed attempt has changed: {old} -> {attempt}"
+            )
+            if attempt.outcome == Outcome.LOST and not (old and old.outcome):
+                self._check_lost(before.runs.get(run_id), attempt)
+            if not attempt.outcome:
+                opened[run_id].append(number)
+        for run in self.rows.runs.values():
+            expected = [run.attempt] if run.state == State.RUNNING else []
+            assert opened[run.pk] == expected, f"open attempts {opened[run.pk]} of {run}"
+        for (run_id, number), token in self._witnesses.items():
+            if run_id in self.rows.runs:
+                recorded = attempts.get((run_id, number))
+                assert recorded is not None, f"a start nobody recorded: {run_id} {number}"
+                assert recorded.token == token, f"another start is recorded: {run_id} {number}"
+
+    def _check_lost(self, run: RunRow | None, attempt: AttemptRow) -> None:
+        if (attempt.run_id, attempt.number) not in self.killed:
+            assert run is not None, attempt
+            assert run.heartbeat_at is not None, run
+            silent = self._clock.now() - run.heartbeat_at
+            assert silent > settings.RUN_LEASE, f"declared lost after {silent}: {run}"
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _follow(self, before: Rows, job_id: int) -> bool:
+        """Note what the job owes since the last look; whether its cursor was placed anew."""
+        old, new = before.jobs[job_id], self.rows.jobs[job_id]
+        if old[5:15] == new[5:15]:
+            return False
+        now, owed = self._clock.now(), self.owed[job_id]
+        over = _pause_ends(old, by=now)
+        if old.definition == new.definition and not over:
+            if old.problem == new.problem:
+                assert new.next_at is not None, f"its cursor is gone: {old} -> {new}"
+                passed = list(_walk(old, until=new.next_at))
+                assert passed, f"its cursor went backwards: {old} -> {new}"
+                owed.update(passed)
+            return False
+        if _at_rest(old, new):
+            owed.update(_walk(old, until=None))
+            return False
+        owed.intersection_update([instant for instant in owed if instant <= now])
+        owed.update(instant for instant in _walk(old, until=None, limit=now) if instant <= now)
+        if over and not (
+            new.next_at and new.next_at <= now
+        ):  # else the pause has just ended, and they are yet to be claimed
+            owed.update(_since_pause(old, now))
+        early = _pause_ends(old, by=now + settings.LOOK_AHEAD)
+        self._check_first_place(new, _end_of_pause(old) if early else now)
+        return True
+
+    def _check_first_place(self, job: JobRow, since: datetime | None = None) -> None:
+        """``since``: from when on its occurrences may count, if not from now on: its pause may have ended by itself."""
+        kept = [
+            run.scheduled_at for run in self.rows.runs.values() if run.job_id == job.pk
+        ]  # cancelled ahead, say
+        self.changed_at = max(self.changed_at, self._clock.now(), *kept, *([since] if since else []))
+        expected: set[datetime | None] = {None}
+        if job.enabled and (timetable := job.timetable):
+            possible = {self._clock.now(), since or self._clock.now()}
+            expected = {timetable.first_after(instant, job.previous_at) for instant in possible}
+        assert job.next_at in expected, f"its cursor should be at {expected}: {job}"
+        # One that is paused is read by nobody, unless a node has tried to end its pause.
+        may_be_read = job.enabled or _pause_ends(job, by=self._clock.now() + settings.LOOK_AHEAD)
+        assert not job.problem or (job.timetable is None and may_be_read), job
+        assert job.problem or not job.enabled or job.timetable is not None, job
+
+    def _check_accounts(self) -> None:
+        runs: defaultdict[int, list[RunRow]] = defaultdict(list)
+        for run in self.rows.runs.values():
+            runs[run.job_id].append(run)
+        for job_id, job in self.rows.jobs.items():
+            _check_occurrences(job, self.owed[job_id], runs[job_id])
+            _check_statistics(job, runs[job_id])
+            backfilled = [
+                run for run in runs[job_id] if run.trigger == Trigger.BACKFILL and run.state in UNDER_WAY
+            ]
+            assert len(backfilled) <= settings.BACKFILL_CONCURRENCY, backfilled
+
+
+def _places(run: RunRow) -> tuple[int | None, ...]:
+    """The slots that an unfinished run may have."""
+    if run.state != State.WAITING:
+        return (None, slot_of(run.job_id))
+    if run.trigger == Trigger.BACKFILL:
+        return (turn_of(run.job_id, run.scheduled_at),)
+    return (None, next_slot_of(run.job_id))
+
+
+def _pause_ends(job: JobRow, *, by: datetime) -> bool:
+    return not job.enabled and job.paused_until is not None and job.paused_until <= by
+
+
+def _since_pause(job: JobRow, now: datetime) -> Iterator[datetime]:
+    """The occurrences of a paused job between the end of its pause and ``now``."""
+    timetable = job.timetable
+    instant = timetable.first_after(_end_of_pause(job), job.previous_at) if timetable else None
+    while timetable and instant and instant <= now:
+        yield instant
+        instant = timetable.next_after(instant)
+
+
+def _end_of_pause(job: JobRow) -> datetime:
+    """Just before it, or when the job was changed after it."""
+    assert job.paused_until is not None
+    return max(job.paused_until - INSTANT, job.placed_at)
+
+
+def _was_final(before: Rows, run: RunRow) -> bool:
+    return run.pk in before.runs and before.runs[run.pk].state in FINAL
+
+
+def _ended_ahead(run: RunRow) -> bool:
+    """Cancelled, or refused by the broker's library, before its time: after a change the cursor comes by it once more."""
+    return run.state in FINAL and run.finished_at is not None and run.finished_at < run.scheduled_at
+
+
+def _walk(job: JobRow, *, until: datetime | None, limit: datetime | None = None) -> Iterator[datetime]:
+    """The occurrences from the job's cursor on, to before ``until``, which is one; at least up to ``limit``."""
+    timetable = job.timetable
+    instant = job.next_at if job.enabled and timetable else None
+    while instant is not None and instant != until and (limit is None or instant <= limit):
+        assert until is None or instant < until, f"{until} is no occurrence of {job}"
+        yield instant
+        assert timetable is not None
+        instant = timetable.next_after(instant)
+
+
+def _at_rest(old: JobRow, new: JobRow) -> bool:
+    """Whether it has merely come to its last occurrence."""
+    disabled = old.enabled and not new.enabled and new.pause_reason == EXHAUSTED
+    return disabled and old.definition[1:] == new.definition[1:]
+
+
+def _check_occurrences(job: JobRow, owed: set[datetime], runs: list[RunRow]) -> None:
+    times = Counter(run.scheduled_at for run in runs if run.trigger == Trigger.SCHEDULE)
+    for run in runs:
+        if run.missed_before:
+            assert run.missed_from is not None, run
+            covered = [instant for instant in owed if run.missed_from <= instant < run.scheduled_at]
+            times.update(covered)
+    ended_ahead = {run.scheduled_at for run in runs if _ended_ahead(run)}
+    for instant in owed:
+        assert times[instant], f"lost: the occurrence of {instant} of {job}"
+        if instant not in ended_ahead:
+            assert times[instant] == 1, f"accounted for {times[instant]} times: {instant} of {job}"
+
+
+def _check_statistics(job: JobRow, runs: list[RunRow]) -> None:
+    ended = Counter(run.state for run in runs if run.state in FINAL)
+    ended[State.MISSED] += sum(run.missed_before for run in runs)
+    counted = dict(zip(ENDS, job[15:], strict=True))
+    assert counted == {state: ended[state] for state in ENDS}, f"statistics of {job}, but of its runs {ended}"

@@ -1,0 +1,121 @@
+"""The rows as they are between two transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from django_dcron.domain.lifecycle import FINAL, Trigger
+from django_dcron.domain.schedule import parse_schedule
+from django_dcron.domain.timetable import Timetable
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.following import followed
+from django_dcron.models import Attempt, Job, Link, Run
+
+
+class RunRow(NamedTuple):
+    pk: UUID
+    job_id: int
+    scheduled_at: datetime
+    trigger: str
+    state: str
+    attempt: int
+    due_at: datetime
+    slot: int | None
+    missed_before: int
+    missed_from: datetime | None
+    cancel_requested_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    heartbeat_at: datetime | None
+    deliveries: int
+    reason: str
+
+
+class AttemptRow(NamedTuple):
+    run_id: UUID
+    number: int
+    token: UUID
+    outcome: str
+    finished_at: datetime | None
+
+
+ENDS = tuple(sorted(FINAL))
+
+
+class JobRow(NamedTuple):
+    """A job with its cursor and its statistics."""
+
+    pk: int
+    overlap_policy: str
+    pause_reason: str
+    paused_until: datetime | None
+    placed_at: datetime
+    next_at: datetime | None
+    previous_at: datetime | None
+    problem: str
+    enabled: bool
+    namespace: str
+    name: str
+    schedule: str
+    timezone: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    cancelled: int
+    failed: int
+    missed: int
+    skipped: int
+    succeeded: int
+
+    @property
+    def definition(self) -> tuple[object, ...]:
+        """What the cursor stands for."""
+        return self[8:15]
+
+    @property
+    def timetable(self) -> Timetable | None:
+        """None: it cannot be read."""
+        try:
+            schedule = parse_schedule(self.schedule, self.timezone, hash_key=f"{self.namespace}/{self.name}")
+        except InvalidSchedule:
+            return None
+        return Timetable(schedule, self.starts_at, self.ends_at)
+
+
+JOB_COLUMNS = (
+    *("pk", "overlap_policy", "pause_reason", "paused_until"),
+    *(f"cursor__{column}" for column in JobRow._fields[4:15]),
+    *(f"statistics__{state}" for state in ENDS),
+)
+assert JobRow._fields[15:] == ENDS
+
+
+@dataclass
+class Rows:
+    runs: dict[UUID, RunRow] = field(default_factory=dict)
+    attempts: dict[tuple[UUID, int], AttemptRow] = field(default_factory=dict)
+    jobs: dict[int, JobRow] = field(default_factory=dict)
+    links: list[tuple[int, int, str]] = field(default_factory=list)
+    """Job, the one it comes after, and on what end."""
+    followers: list[tuple[int, UUID]] = field(default_factory=list)
+    """For each run that follows another: its job, and that one."""
+    enabled: set[int] = field(default_factory=set)
+    """Jobs."""
+
+    @classmethod
+    def read(cls) -> Rows:
+        runs = map(RunRow._make, Run.objects.order_by("pk").values_list(*RunRow._fields))
+        attempts = map(AttemptRow._make, Attempt.objects.order_by("pk").values_list(*AttemptRow._fields))
+        jobs = Job.objects.exclude(cursor=None).order_by("pk")
+        keys = Run.objects.filter(trigger=Trigger.CHAIN).values_list("job_id", "idempotency_key")
+        pairs = [(job_id, followed(key)) for job_id, key in keys]
+        return cls(
+            {run.pk: run for run in runs},
+            {(attempt.run_id, attempt.number): attempt for attempt in attempts},
+            {job.pk: job for job in map(JobRow._make, jobs.values_list(*JOB_COLUMNS))},
+            list(Link.objects.values_list("job_id", "after_id", "on")),
+            [(job_id, run_id) for job_id, run_id in pairs if run_id is not None],
+            set(Job.objects.enabled().values_list("pk", flat=True)),
+        )

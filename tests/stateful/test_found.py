@@ -1,0 +1,40 @@
+"""What lives of runs have brought to light, each in as few steps as it takes."""
+
+from datetime import timedelta
+
+import pytest
+
+from django_dcron import definition
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models.database import database_now
+from django_dcron.scheduler.claiming import claim
+from tests.factories import make_job, make_run
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+
+
+def test_a_node_that_was_frozen_before_it_caught_up_with_a_change_withdraws_nothing_that_is_due() -> None:
+    """It had read the clock, then slept; meanwhile another node has claimed and handed over."""
+    job = make_job()
+    asleep_since = database_now("default") - 60 * SECOND
+    due = make_run(job, scheduled_at=asleep_since + 30 * SECOND, due_at=asleep_since + 30 * SECOND)
+    Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
+    assert definition.follow_changes(asleep_since, Job.objects.all()) == 1
+    assert Run.objects.filter(pk=due.pk).exists()
+    assert Cursor.objects.get().schedule == "0 0 1 1 *"
+
+
+@pytest.mark.parametrize("policy", ["run_latest", "skip"])
+def test_a_run_that_was_cancelled_ahead_stands_for_what_was_missed_before_it(policy: str) -> None:
+    """The job was changed after the cancel, so its cursor came by again; and then there was an outage."""
+    job = make_job(schedule="*/5 * * * * *", misfire_grace=SECOND, misfire_policy=policy)
+    lost = Cursor.objects.get().next_at
+    assert lost is not None
+    newest = lost + 5 * SECOND
+    cancelled = make_run(job, "cancelled", scheduled_at=newest, due_at=newest)
+    claim(range(64), newest + 2 * SECOND, node="n")
+    cancelled.refresh_from_db()
+    assert (cancelled.state, cancelled.missed_before, cancelled.missed_from) == ("cancelled", 1, lost)
+    assert Statistics.objects.get().missed == 1

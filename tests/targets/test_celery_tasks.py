@@ -1,0 +1,537 @@
+"""Celery tasks as targets: run by the real Celery classes, in process, with no broker that could take a message."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import celery
+import celery._state
+import pytest
+from celery.exceptions import Ignore, MaxRetriesExceededError, Reject
+
+from django_dcron import targets
+from django_dcron.exceptions import InvalidArguments, RetryLater, UnknownTarget
+from django_dcron.targets import Invocation, TargetKind
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[celery.Celery]:
+    """An app of its own for this thread; whatever is published fails the test."""
+    before = celery.current_app._get_current_object()
+    builtin = {done for done in celery._state._on_app_finalizers if done.__module__ == "celery.app.builtins"}
+    monkeypatch.setattr(celery._state, "_on_app_finalizers", builtin)  # else all apps share their tasks
+    app = celery.Celery("proj", broker="memory://", fixups=[])
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise AssertionError("a message was published")
+
+    monkeypatch.setattr(app, "send_task", refuse)
+    monkeypatch.setattr(app.amqp, "send_task_message", refuse)
+    app.set_current()
+    yield app
+    before.set_current()
+
+
+def nothing() -> None: ...
+
+
+def call(task: Any, *args: Any, attempt: int = 1, max_attempts: int | None = None, **kwargs: Any) -> Any:
+    invocation = Invocation(list(args), kwargs, "call-1", attempt, "w1@host", max_attempts)
+    return targets.get(task.name).call(invocation)
+
+
+def test_a_task_is_a_target_under_its_own_name(app: celery.Celery) -> None:
+    @app.task(name="shop.report")
+    def report(day: str) -> str:
+        """Write the report.
+
+        At length.
+        """
+        return f"report of {day}"
+
+    target = targets.get("shop.report")
+
+    assert (target.key, target.kind, target.route_name) == ("shop.report", TargetKind.TASK, "shop.report")
+    assert target.description == "Write the report."
+    assert target.call(Invocation(["today"])) == "report of today"
+    assert repr(target) == "<CeleryTarget shop.report>"
+    assert targets.available() == ["shop.report"]
+
+
+def test_a_task_without_docstring_has_no_description(app: celery.Celery) -> None:
+    @app.task
+    def bare() -> None: ...
+
+    class Bare(celery.Task):
+        name = "bare.class"
+
+        def run(self) -> None: ...
+
+    app.register_task(Bare())
+    assert targets.get(bare.name).description == ""
+    assert targets.get("bare.class").description == ""
+
+
+@pytest.mark.parametrize("key", ["celery.chord", "celery.backend_cleanup", "django_dcron.run"])
+def test_built_in_tasks_are_no_targets(app: celery.Celery, key: str) -> None:
+    @app.task(name="django_dcron.run")
+    def carrier() -> None: ...
+
+    assert key in app.tasks
+    assert key not in targets.available()
+    with pytest.raises(UnknownTarget):
+        targets.get(key)
+
+
+def test_the_request_shows_the_attempt(app: celery.Celery) -> None:
+    @app.task(bind=True)
+    def look(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {
+            "current": celery.current_task._get_current_object() is self,
+            **{
+                name: getattr(self.request, name)
+                for name in ("id", "retries", "hostname", "args", "kwargs", "called_directly")
+            },
+        }
+
+    assert call(look, 1, attempt=3, a=2) == {
+        "current": True,
+        "id": "call-1",
+        "retries": 2,
+        "hostname": "w1@host",
+        "args": [1],
+        "kwargs": {"a": 2},
+        "called_directly": False,
+    }
+    assert look.request_stack.top is None
+    assert celery.current_task._get_current_object() is None
+
+
+def test_the_request_belongs_to_the_thread(app: celery.Celery) -> None:
+    both = threading.Barrier(2)
+
+    @app.task(bind=True)
+    def look(self: Any) -> int:
+        both.wait(10)
+        return self.request.retries
+
+    target, seen = targets.get(look.name), {}
+
+    def run(attempt: int) -> None:
+        seen[attempt] = target.call(Invocation(attempt=attempt))
+
+    threads = [threading.Thread(target=run, args=(attempt,)) for attempt in (1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {1: 0, 5: 4}
+
+
+def test_a_custom_call_is_honoured_and_sees_the_request(app: celery.Celery) -> None:
+    seen = []
+
+    class Noting(celery.Task):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append(self.request.id)
+            return super().__call__(*args, **kwargs)
+
+    @app.task(base=Noting, bind=True)
+    def look(self: Any) -> tuple[str, int]:
+        return self.request.id, self.request.retries
+
+    assert call(look, attempt=2) == ("call-1", 1)
+    assert seen == ["call-1"]
+
+
+# --- Retrying -----------------------------------------------------------------------------------------------
+
+
+class Down(Exception):
+    pass
+
+
+class NoPickle(Exception):
+    def __init__(self, host: str, port: int):
+        super().__init__(f"{host}:{port}")
+
+
+def retried(task: Any, **options: Any) -> RetryLater:
+    with pytest.raises(RetryLater) as caught:
+        call(task, **options)
+    return caught.value
+
+
+def test_retry_with_a_countdown_asks_for_it(app: celery.Celery) -> None:
+    @app.task(bind=True)
+    def fetch(self: Any) -> None:
+        try:
+            raise Down("no answer")
+        except Down as error:
+            raise self.retry(exc=error, countdown=60) from error
+
+    asked = retried(fetch)
+
+    assert asked.after == timedelta(seconds=60)
+    assert isinstance(asked.__cause__, Down)
+    assert "no answer" in str(asked)
+
+
+@pytest.mark.parametrize("zone", [UTC, None])
+def test_retry_with_an_eta_asks_for_the_time_until_then(app: celery.Celery, zone: Any) -> None:
+    @app.task(bind=True)
+    def fetch(self: Any, offset: int) -> None:
+        when = datetime.now(UTC) + timedelta(seconds=offset)
+        self.retry(eta=when if zone else when.replace(tzinfo=None))
+
+    with pytest.raises(RetryLater) as caught:
+        call(fetch, 100)
+    assert caught.value.after is not None
+    assert timedelta(seconds=90) < caught.value.after <= timedelta(seconds=100)
+    with pytest.raises(RetryLater) as caught:
+        call(fetch, -100)
+    assert caught.value.after == timedelta()
+
+
+def test_retry_with_the_tasks_own_delay_asks_for_it(app: celery.Celery) -> None:
+    @app.task(bind=True, default_retry_delay=7)
+    def fetch(self: Any) -> None:
+        self.retry(throw=True)
+
+    assert retried(fetch).after == timedelta(seconds=7)
+
+
+def test_retry_without_a_time_raises_the_exception_for_the_jobs_policy(app: celery.Celery) -> None:
+    @app.task(bind=True)
+    def fetch(self: Any) -> None:
+        try:
+            raise Down("no answer")
+        except Down as error:
+            self.retry(exc=error)
+
+    with pytest.raises(Down, match="no answer") as caught:
+        call(fetch)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_retry_without_a_time_or_an_exception_leaves_the_time_to_the_job(app: celery.Celery) -> None:
+    @app.task(bind=True)
+    def fetch(self: Any) -> None:
+        raise self.retry(throw=False)
+
+    asked = retried(fetch)
+    assert asked.after is None
+    assert asked.__cause__ is None
+
+
+def test_retry_keeps_an_exception_that_cannot_be_pickled(app: celery.Celery) -> None:
+    @app.task(bind=True)
+    def fetch(self: Any) -> None:
+        try:
+            raise NoPickle("db", 5432)
+        except NoPickle as error:
+            self.retry(exc=error, countdown=1)
+
+    assert isinstance(retried(fetch).__cause__, NoPickle)
+
+
+def test_retry_reports_the_exception_it_was_given(app: celery.Celery) -> None:
+    @app.task(bind=True)
+    def fetch(self: Any) -> None:
+        try:
+            raise KeyError("rate")
+        except KeyError:
+            self.retry(exc=Down("no rate"), countdown=1)
+
+    assert isinstance(retried(fetch).__cause__, Down)
+
+
+def test_autoretry_with_backoff_asks_for_celerys_wait(app: celery.Celery) -> None:
+    @app.task(autoretry_for=(Down,), retry_backoff=4, retry_jitter=False)
+    def fetch() -> None:
+        raise Down("no answer")
+
+    assert retried(fetch, attempt=1).after == timedelta(seconds=4)
+    assert retried(fetch, attempt=3).after == timedelta(seconds=16)
+    assert isinstance(retried(fetch).__cause__, Down)
+
+
+def test_autoretry_without_backoff_raises_the_exception_for_the_jobs_policy(app: celery.Celery) -> None:
+    @app.task(autoretry_for=(Down,))
+    def fetch() -> None:
+        raise Down("no answer")
+
+    with pytest.raises(Down):
+        call(fetch)
+
+
+def test_beyond_celerys_max_retries_the_exception_itself_is_raised(app: celery.Celery) -> None:
+    @app.task(bind=True, max_retries=1)
+    def fetch(self: Any, exc: Exception | None = None) -> None:
+        self.retry(exc=Down("no answer") if exc else None, countdown=5)
+
+    assert retried(fetch, attempt=1).after == timedelta(seconds=5)
+    with pytest.raises(Down):
+        call(fetch, True, attempt=2)
+    with pytest.raises(MaxRetriesExceededError):
+        call(fetch, attempt=2)
+
+
+# --- Other ways to end --------------------------------------------------------------------------------------
+
+
+def test_ignore_is_success_without_a_result(app: celery.Celery) -> None:
+    @app.task
+    def leave() -> None:
+        raise Ignore
+
+    assert call(leave) is None
+
+
+def test_reject_is_a_failure(app: celery.Celery) -> None:
+    @app.task
+    def refuse() -> None:
+        raise Reject("poison", requeue=False)
+
+    with pytest.raises(Reject):
+        call(refuse)
+
+
+def test_a_replacement_is_published_as_a_task_of_its_own(
+    app: celery.Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = []
+    monkeypatch.setattr(app, "send_task", lambda name, *args, **options: published.append(name))
+
+    @app.task
+    def other() -> None:
+        raise AssertionError("ran here and now")
+
+    @app.task(bind=True)
+    def replaced(self: Any) -> None:
+        raise self.replace(other.s())
+
+    assert call(replaced) is None
+    assert published == [other.name]
+
+
+def test_what_is_no_exception_passes_without_hooks(app: celery.Celery) -> None:
+    class Stop(BaseException):
+        pass
+
+    noted: list[str] = []
+
+    @app.task(base=hooked(noted))
+    def stop() -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        call(stop)
+    assert noted == ["before_start"]
+    assert stop.request_stack.top is None
+
+
+# --- Hooks --------------------------------------------------------------------------------------------------
+
+
+def hooked(noted: list[str], raising: bool = False) -> type[celery.Task]:
+    class Hooked(celery.Task):
+        def before_start(self, *values: Any) -> None:
+            noted.append("before_start")
+
+        def _note(self, text: str) -> None:
+            noted.append(text)
+            if raising:
+                raise ZeroDivisionError("in a hook")
+
+        def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+            self._note(f"on_success {retval} {task_id} {args} {kwargs}")
+
+        def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            self._note(f"on_failure {exc!r} {einfo.type.__name__}")
+
+        def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            self._note(f"on_retry {exc!r} {einfo.type.__name__}")
+
+        def after_return(
+            self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any
+        ) -> None:
+            self._note(f"after_return {status} {retval!r}")
+
+    return Hooked
+
+
+@pytest.mark.parametrize("raising", [False, True])
+def test_hooks_are_called_and_what_they_raise_hides_nothing(
+    app: celery.Celery, raising: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    noted: list[str] = []
+
+    @app.task(bind=True, base=hooked(noted, raising))
+    def act(self: Any, how: str) -> str:
+        if how == "fail":
+            raise Down("no answer")
+        if how == "retry":
+            self.retry(exc=Down("later"), countdown=1)
+        return how
+
+    assert call(act, "well") == "well"
+    assert noted == ["before_start", "on_success well call-1 ['well'] {}", "after_return SUCCESS 'well'"]
+
+    noted.clear()
+    with pytest.raises(Down):
+        call(act, "fail")
+    failed = ["on_failure Down('no answer') Down", "after_return FAILURE Down('no answer')"]
+    assert noted == ["before_start", *failed]
+
+    noted.clear()
+    with pytest.raises(RetryLater):
+        call(act, "retry", attempt=1, max_attempts=2)
+    assert noted == ["before_start", "on_retry Down('later') Retry"]
+
+    noted.clear()
+    with pytest.raises(RetryLater):
+        call(act, "retry", attempt=2, max_attempts=2)
+    assert noted == [
+        "before_start",
+        "on_failure Down('later') Down",
+        "after_return FAILURE Down('later')",
+    ]
+    assert ("on_success of Celery task" in caplog.text) is raising
+
+
+def test_before_start_may_refuse(app: celery.Celery) -> None:
+    class Closed(celery.Task):
+        def before_start(self, *values: Any) -> None:
+            raise Down("closed")
+
+    @app.task(base=Closed)
+    def act() -> None: ...
+
+    with pytest.raises(Down, match="closed"):
+        call(act)
+
+
+# --- Arguments ----------------------------------------------------------------------------------------------
+
+
+def test_arguments_are_checked_without_self(app: celery.Celery) -> None:
+    @app.task(bind=True, autoretry_for=(Down,))
+    def bound(self: Any, city: str, *, days: int = 1) -> None: ...
+
+    class OfClass(celery.Task):
+        name = "of.class"
+
+        def run(self, city: str) -> None: ...
+
+    app.register_task(OfClass())
+    for key in (bound.name, "of.class"):
+        target = targets.get(key)
+        target.check_arguments(["Berlin"], {})
+        target.check_arguments([], {"city": "Berlin"})
+        with pytest.raises(InvalidArguments, match="'city' is missing"):
+            target.check_arguments([], {})
+        with pytest.raises(InvalidArguments, match="2 positional arguments are too many"):
+            target.check_arguments(["Berlin", 1], {})
+
+
+def test_arguments_are_not_checked_where_celery_does_not(app: celery.Celery) -> None:
+    @app.task(typing=False)
+    def injected(session: Any) -> None: ...
+
+    class OfC(celery.Task):
+        name = "of.c"
+        run = staticmethod(dict.fromkeys)  # has a signature, to be without one below
+
+    app.register_task(OfC())
+    targets.get(injected.name).check_arguments([], {})
+    app.tasks["of.c"].run = type  # no signature at all
+    targets.get("of.c").check_arguments([1, 2, 3, 4], {})
+
+
+# --- Finding ------------------------------------------------------------------------------------------------
+
+
+def test_task_modules_are_imported_once(app: celery.Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    imports = []
+
+    def import_modules() -> None:
+        imports.append(1)
+        app.task(nothing, name="found.late")
+        assert targets.available() == ["found.late"]  # asked within: no endless loop
+
+    monkeypatch.setattr(app.loader, "import_default_modules", import_modules)
+
+    assert targets.available() == ["found.late"]
+    assert targets.get("found.late").kind is TargetKind.TASK
+    assert imports == [1]
+    assert targets.discovery_problem() == ""
+
+
+def test_a_worker_has_imported_them_itself(app: celery.Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app.loader, "worker_initialized", True)
+    monkeypatch.setattr(app.loader, "import_default_modules", lambda: pytest.fail("imported again"))
+    assert targets.available() == []
+    assert targets.discovery_problem() == ""
+
+
+def test_task_modules_that_cannot_be_imported_are_named(
+    app: celery.Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def import_modules() -> None:
+        raise ImportError("no module named shpo")
+
+    monkeypatch.setattr(app.loader, "import_default_modules", import_modules)
+    app.task(nothing, name="shop.report")
+
+    assert targets.get("shop.report").key == "shop.report"
+    with pytest.raises(UnknownTarget, match=r"no module named shpo.*did you mean shop\.report"):
+        targets.get("shop.reprot")
+    assert "could not be imported" in caplog.text
+    assert "no module named shpo" in targets.discovery_problem()
+
+
+def in_a_new_process(code: str) -> list[str]:
+    code = f"import django; from django.conf import settings\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_without_a_celery_app_there_are_just_no_tasks() -> None:
+    code = """
+settings.configure()
+django.setup()
+from django_dcron import targets
+print(targets.available())
+"""
+    assert in_a_new_process(code) == ["[]"]
+
+
+def test_importing_the_task_modules_does_not_set_up_django_again() -> None:
+    code = """
+import logging, os, sys, types
+sys.modules["shop"] = types.ModuleType("shop", "")
+sys.modules["shop.tasks"] = tasks = types.ModuleType("shop.tasks")
+os.environ["DJANGO_SETTINGS_MODULE"] = "shop"
+settings.configure(LOGGING={"version": 1, "disable_existing_loggers": True})
+import celery
+app = celery.Celery("shop", broker="memory://")
+app.autodiscover_tasks(["shop"])
+django.setup()
+logger = logging.getLogger("shop")
+from django.core import checks
+checks.register(lambda **kwargs: print("checked") or [])
+from django_dcron import targets
+print(targets.available(), repr(targets.discovery_problem()), logger.disabled)
+"""
+    assert in_a_new_process(code) == ["[] '' False"]
+
+
+def test_the_tasks_of_the_project_are_found() -> None:
+    assert targets.get("tests.app.tasks.ok").call(Invocation()) == "ok"
+    assert "tests.app.tasks.echo" in targets.available()

@@ -1,0 +1,115 @@
+"""Management commands as targets, with Django's own command machinery."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.core.management import base, get_commands
+from pytest_django import Settings
+
+from django_dcron import targets
+from django_dcron.exceptions import InvalidArguments, UnknownTarget
+from django_dcron.targets import Invocation, Target, TargetKind
+
+
+class Command(base.BaseCommand):
+    help = "Count the stock.\n\nAt length."
+
+    def add_arguments(self, parser: base.CommandParser) -> None:
+        parser.add_argument("shelves", nargs="*", type=int)
+        parser.add_argument("--unit", required=True)
+        parser.add_argument("--exit", type=int, dest="code")
+
+    def handle(self, *args: Any, **options: Any) -> str:
+        if options["code"] is not None:
+            sys.exit(options["code"])
+        if options["unit"] == "mile":
+            raise base.CommandError("miles are not counted")
+        self.stderr.write("counting")
+        return f"counted {options['shelves']} in {options['unit']}"
+
+
+@pytest.fixture(autouse=True)
+def commands(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    """The project has the commands ``stock`` and Django's; the settings allow two, and one there is not."""
+    module = ModuleType("shop.management.commands.stock")
+    module.Command = Command  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(get_commands(), "stock", "shop")
+    settings.DCRON_COMMANDS = ["stock", "check", "vanished"]
+
+
+@pytest.fixture
+def stock() -> Target:
+    return targets.get("command:stock")
+
+
+def test_what_the_settings_allow_is_a_target(stock: Target) -> None:
+    assert (stock.key, stock.kind, stock.route_name) == ("command:stock", TargetKind.COMMAND, None)
+    assert stock.description == "Count the stock."
+    assert [key for key in targets.available() if key.startswith("command:")] == [
+        "command:check",
+        "command:stock",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("command:flush", "'command:flush' is no target: DCRON_COMMANDS does not allow 'flush'"),
+        ("command:stok", "DCRON_COMMANDS does not allow 'stok'; did you mean command:stock"),
+        ("command:vanished", "DCRON_COMMANDS allows 'vanished', but there is no such management command"),
+    ],
+)
+def test_nothing_else_is(key: str, message: str) -> None:
+    with pytest.raises(UnknownTarget, match=message):
+        targets.get(key)
+
+
+def test_it_runs_with_its_output_on_stdout(stock: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    returned = stock.call(Invocation([1, "2"], {"unit": "kg"}))
+
+    assert returned == "counted [1, 2] in kg"
+    assert capsys.readouterr() == ("counting\ncounted [1, 2] in kg\n", "")
+
+
+def test_an_error_of_the_command_passes_through(stock: Target) -> None:
+    with pytest.raises(base.CommandError, match="miles are not counted"):
+        stock.call(Invocation(kwargs={"unit": "mile"}))
+
+
+def test_sys_exit_ends_the_run_and_not_the_worker(stock: Target) -> None:
+    with pytest.raises(base.CommandError, match="stock exited with 3"):
+        stock.call(Invocation(kwargs={"unit": "kg", "code": 3}))
+    assert stock.call(Invocation(kwargs={"unit": "kg", "code": 0})) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message", "field"),
+    [
+        (["one"], {"unit": "kg"}, "argument shelves: invalid int value: 'one'", "args"),
+        ([], {}, "the following arguments are required: --unit", "args"),
+        ([], {"unit": "kg", "colour": "red"}, "Unknown option.* colour", "kwargs"),
+        ([], {"unit": "kg", "stdout": "x"}, "'stdout' is set by django-dcron", "kwargs"),
+        ([["1"]], {"unit": "kg"}, r"\['1'\] cannot stand on a command line", "args"),
+        (["--help"], {"unit": "kg"}, "--help shows a text and runs nothing", "args"),
+    ],
+)
+def test_arguments_are_checked_by_the_commands_parser(
+    stock: Target, args: list[Any], kwargs: dict[str, Any], message: str, field: str
+) -> None:
+    with pytest.raises(InvalidArguments, match=message) as caught:
+        stock.check_arguments(args, kwargs)
+    assert caught.value.field == field
+
+
+def test_checking_runs_nothing(stock: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    stock.check_arguments([1, 2], {"unit": "kg"})
+    stock.check_arguments([1, "--unit=kg"], {})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_command_that_is_loaded_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(get_commands(), "stock", Command())
+    assert targets.get("command:stock").description == "Count the stock."

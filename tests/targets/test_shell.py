@@ -1,0 +1,165 @@
+"""Shell commands as targets: real processes."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from django_dcron import targets
+from django_dcron.exceptions import InvalidArguments, RunCancelled, UnknownTarget
+from django_dcron.targets import Invocation, ShellFailed, TargetKind, shell
+
+
+def python(code: str, *more: str) -> list[str]:
+    return [sys.executable, "-c", code, *more]
+
+
+def run(settings: Settings, argv: list[str], *args: Any) -> Any:
+    settings.DCRON_SHELL = {"job": argv}
+    return targets.get("shell:job").call(Invocation(list(args)))
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").exists() and " Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+def wait_for(true: Any, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_what_the_settings_name_is_a_target(settings: Settings) -> None:
+    settings.DCRON_SHELL = {"backup": ["/usr/bin/pg_dump", "--password=secret"]}
+
+    target = targets.get("shell:backup")
+    assert (target.key, target.kind, target.route_name) == ("shell:backup", TargetKind.SHELL, None)
+    assert target.description == "runs pg_dump"  # the rest is nobody's business
+    assert "shell:backup" in targets.available()
+    with pytest.raises(UnknownTarget, match=r"DCRON_SHELL names no 'bakcup'; did you mean shell:backup\?"):
+        targets.get("shell:bakcup")
+
+
+def test_output_goes_to_stdout_in_the_order_written(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import sys; print('one', flush=True); print('zwei ü', file=sys.stderr, flush=True); print('end', end='')"
+    assert run(settings, python(code)) is None
+    assert capsys.readouterr() == ("one\nzwei ü\nend", "")
+
+
+def test_output_that_is_no_text_and_a_line_without_end(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "CHUNK", 7)
+    run(settings, python(r"import sys; sys.stdout.buffer.write(b'\xff' + 30 * b'a\xc3\xbc' + b'\r\nx\xc3')"))
+    assert capsys.readouterr().out == "�" + 30 * "aü" + "\r\nx�"
+
+
+def test_there_is_no_shell(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    run(settings, ["echo", "{}", "; exit 3", "$HOME"], "a b", 7, "`id`")
+    assert capsys.readouterr().out == "a b 7 `id` ; exit 3 $HOME\n"
+
+
+def test_arguments_are_taken_only_where_the_settings_say_so(settings: Settings) -> None:
+    settings.DCRON_SHELL = {"fixed": ["echo"], "open": ["echo", "--", "{}"]}
+    fixed, opened = targets.get("shell:fixed"), targets.get("shell:open")
+
+    fixed.check_arguments([], {})
+    opened.check_arguments(["a", 1, 2.5], {})
+    for target, args, kwargs, message, field in [
+        (fixed, ["a"], {}, 'takes no arguments; DCRON_SHELL allows them where its list has "{}"', "args"),
+        (opened, [True], {}, "True is neither text nor a number", "args"),
+        (opened, [["a"]], {}, "is neither text nor a number", "args"),
+        (opened, ["a\0b"], {}, "is neither text nor a number", "args"),
+        (opened, [], {"a": 1}, "'a': a shell command takes no arguments by name", "kwargs"),
+    ]:
+        with pytest.raises(InvalidArguments) as caught:
+            target.check_arguments(args, kwargs)
+        assert message in str(caught.value)
+        assert caught.value.field == field
+
+
+def test_another_exit_code_than_0_is_a_failure(settings: Settings) -> None:
+    with pytest.raises(ShellFailed, match=r"^job exited with 3: disk full$") as caught:
+        run(settings, python("print('disk full'); print(); raise SystemExit(3)"))
+    assert (caught.value.exit_code, caught.value.last_line) == (3, "disk full")
+    with pytest.raises(ShellFailed, match=r"^job exited with 1$"):
+        run(settings, ["false"])
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")]
+)
+def test_an_end_by_a_signal_is_named(settings: Settings, number: int, name: str) -> None:
+    with pytest.raises(ShellFailed, match=rf"^job was ended by {name}$"):
+        run(settings, python(f"import os; os.kill(os.getpid(), {number:d})"))
+
+
+def test_a_program_that_is_not_there(settings: Settings) -> None:
+    with pytest.raises(FileNotFoundError):
+        run(settings, ["/no/such/program"])
+
+
+def test_a_command_that_closes_its_output_is_waited_for(settings: Settings) -> None:
+    with pytest.raises(ShellFailed, match="exited with 4"):
+        run(settings, python("import os, time; os.close(1); os.close(2); time.sleep(.5); os._exit(4)"))
+
+
+def test_what_a_command_leaves_behind_is_not_waited_for(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = time.monotonic()
+    run(settings, ["sh", "-c", "sleep 30 & echo $!"])
+    assert time.monotonic() - start < 10
+    os.kill(int(capsys.readouterr().out), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_an_interruption_ends_the_whole_process_group(
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    stubborn: bool,
+) -> None:
+    """As in a thread pool: the exception is sent to the thread while the command is silent. It has been heard of before, or
+    the exception might come while Python is still starting it."""
+    import ctypes
+
+    monkeypatch.setattr(shell, "TERMINATION_SECONDS", 0.3)
+    pids, ended = tmp_path / "pids", []
+    trap = "trap '' TERM;" if stubborn else ""
+    settings.DCRON_SHELL = {
+        "job": ["sh", "-c", f"{trap} sleep 60 & echo $$ $! > {pids}; echo up; wait; wait"]
+    }
+    target = targets.get("shell:job")
+
+    def work() -> None:
+        try:
+            target.call(Invocation())
+        except RunCancelled as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_for(lambda: "up" in capsys.readouterr().out, 30)
+    assert thread.ident
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(RunCancelled))
+    thread.join(30)
+
+    assert not thread.is_alive()
+    assert len(ended) == 1
+    for pid in map(int, pids.read_text().split()):
+        wait_for(lambda pid=pid: gone(pid), 30)

@@ -1,0 +1,323 @@
+"""The system checks: each id, when it is said and what it says."""
+
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import current_app
+from django.core.checks import CheckMessage, run_checks
+from django.db import connection, connections
+from pytest_django import Settings
+
+from django_dcron import checks, control, public_holidays
+from django_dcron.dispatch import celery_setup as dispatch
+from django_dcron.models import Calendar, Job
+from django_dcron.models.calendar import read_dates
+from tests.factories import make_job
+
+SECRET = ("DCRON_ALERT_CHANNELS", "DCRON_HEALTHCHECKS_URL", "DCRON_METRICS_TOKEN")
+
+
+def messages() -> list[CheckMessage]:
+    return checks.check_settings(None)
+
+
+def ids() -> list[str]:
+    return [str(message.id) for message in messages()]
+
+
+def on_this_database() -> list[CheckMessage]:
+    return checks.check_jobs(None, databases=["default"])
+
+
+@pytest.mark.django_db  # some of Django's own checks ask the database what it can do
+def test_a_project_as_it_should_be_is_told_nothing() -> None:
+    assert messages() == []
+    assert [message for message in run_checks() if "dcron" in str(message.id)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("DCRON_LEASE", 6, "a timedelta of at least 0.5 s"),
+        ("DCRON_LEASE", timedelta(seconds=0.1), "a timedelta of at least 0.5 s"),
+        ("DCRON_SHARDS", 0, "a whole number from 1 to 4096"),
+        ("DCRON_SHARDS", True, "a whole number from 1 to 4096"),
+        ("DCRON_THREADS", "8", "a whole number from 1 to 1024"),
+        ("DCRON_LOCK", "", '"redis", "database", "file"'),
+        ("DCRON_LOCK", None, '"redis", "database", "file"'),
+        (
+            "DCRON_LOCK",
+            "rediss",
+            '"redis", "database", "file" or the dotted path of a Lock class; did you mean redis?',
+        ),
+        (
+            "DCRON_DISPATCHER",
+            "threads",
+            '"celery", "thread" or the dotted path of a Dispatcher class; did you mean thread?',
+        ),
+        ("DCRON_ALERT_CHANNELS", {"ops": "slack://x"}, "a dict from name (ASCII letters"),
+        ("DCRON_ALERT_CHANNELS", {"ops": {"mail": "ops@example.com"}}, "a dict from name (ASCII letters"),
+        (
+            "DCRON_ALERT_CHANNELS",
+            {"ops": {"mail": ["a@b.c"], "apprise": ["x://"]}},
+            "a dict from name (ASCII letters",
+        ),
+        (
+            "DCRON_ALERT_CHANNELS",
+            {"ops": {"mail": ["a@b.c"], "every": 60}},
+            "a dict from name (ASCII letters",
+        ),
+        ("DCRON_ALERTS", {"on": "failed"}, "a list of rules"),
+        ("DCRON_SITE_URL", "shop.example", "a URL such as https://example.com"),
+        ("DCRON_HEALTHCHECKS_URL", "file:///etc", "a URL such as https://hc-ping.com/PING-KEY"),
+        ("DCRON_MIDDLEWARE", "a.b", "a list of dotted paths"),
+        ("DCRON_KEEP_FOR", None, "a timedelta of at least 1 s, at most 36500 days"),
+        ("DCRON_KEEP_FAILED_FOR", timedelta.max, "a timedelta of at least 1 s, at most 36500 days"),
+        ("DCRON_KEEP_RUNS", 0, "a whole number from 1 on, or None"),
+        ("DCRON_KEEP_RUNS", "all", "a whole number from 1 on, or None"),
+        ("DCRON_MIDDLEWARE", [1], "a list of dotted paths"),
+        ("DCRON_SHELL", {"backup": "pg_dump shop"}, "a dict from name to argument list"),
+        ("DCRON_SHELL", {"backup": []}, "a dict from name to argument list"),
+        ("DCRON_SHELL", {1: ["ls"]}, "a dict from name to argument list"),
+    ],
+)
+def test_e001_a_setting_of_the_wrong_type(settings: Settings, name: str, value: Any, allowed: str) -> None:
+    setattr(settings, name, value)
+    (message,) = messages()
+    assert message.id == "django_dcron.E001"
+    shown = f"a {type(value).__name__} that cannot be taken" if name in SECRET else repr(value)
+    assert message.msg.startswith(f"{name} is {shown}; allowed: {allowed}")
+    assert message.hint
+
+
+def test_good_settings_are_taken(settings: Settings, tmp_path: Path) -> None:
+    settings.DCRON_SHELL = {"backup": ["pg_dump", "shop"]}
+    settings.DCRON_COMMANDS = ("clearsessions",)
+    settings.DCRON_LOCK_DIR = tmp_path
+    assert messages() == []
+
+
+def test_e002_local_times_in_the_database(settings: Settings) -> None:
+    settings.USE_TZ = False
+    assert ids() == ["django_dcron.E002"]
+
+
+@pytest.mark.parametrize("cache", ["nowhere", "memory"])
+def test_e003_a_lock_without_redis(settings: Settings, cache: str) -> None:
+    settings.CACHES = {
+        **settings.CACHES,
+        "memory": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    }
+    settings.DCRON_CACHE = cache
+    (message,) = messages()
+    assert message.id == "django_dcron.E003"
+    assert repr(cache) in message.msg
+    assert ("missing" in message.msg) == (cache == "nowhere")
+    settings.DCRON_LOCK = "database"
+    assert ids() == []
+
+
+def test_e004_no_celery_app(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "has_app", lambda: False)
+    assert ids() == ["django_dcron.E004"]
+    settings.DCRON_DISPATCHER = "thread"
+    assert ids() == []
+
+
+@pytest.mark.parametrize("name", ["DCRON_LOCK", "DCRON_DISPATCHER", "DCRON_MIDDLEWARE"])
+def test_e005_a_path_that_leads_nowhere(settings: Settings, name: str) -> None:
+    path = "tests.nowhere.Thing"
+    setattr(settings, name, [path] if name == "DCRON_MIDDLEWARE" else path)
+    (message,) = messages()
+    assert message.id == "django_dcron.E005"
+    assert f"{name} names '{path}'" in message.msg
+
+
+@pytest.fixture
+def celery_conf() -> Iterator[Any]:
+    before = {name: current_app.conf[name] for name in ("worker_pool", "broker_url", "broker_write_url")}
+    yield current_app.conf
+    current_app.conf.update(before)
+
+
+def test_e006_a_broker_nobody_can_reach(celery_conf: Any) -> None:
+    celery_conf.broker_write_url = "redsi://user:secret@shop/0"
+    (message,) = messages()
+    assert message.id == "django_dcron.E006"
+    assert "No such transport: redsi.  Did you mean redis?" in message.msg
+    assert "secret" not in message.msg
+    celery_conf.broker_write_url = "sqs://"
+    (message,) = messages()
+    assert (message.id, "boto" in message.msg) == ("django_dcron.E006", True)
+    celery_conf.broker_write_url = "amqp://user:secret@shop//"
+    assert ids() == []
+
+
+@pytest.mark.parametrize(
+    ("pool", "said"),
+    [
+        ("gevent", "it cannot interrupt a run. A timeout is only recorded"),
+        ("eventlet", "it cannot interrupt a run. A timeout is only recorded"),
+        ("threads", "is raised in a run's code, but a run that ignores it is not ended"),
+        ("solo", "is raised in a run's code, but a run that ignores it is not ended"),
+    ],
+)
+def test_w001_a_pool_that_cannot_end_a_run(celery_conf: Any, pool: str, said: str) -> None:
+    celery_conf.worker_pool = pool
+    (message,) = messages()
+    assert message.id == "django_dcron.W001"
+    assert repr(pool) in message.msg
+    assert said in message.msg
+    celery_conf.worker_pool = "prefork"
+    assert ids() == []
+
+
+@pytest.mark.sqlite
+def test_w002_an_sqlite_that_locks_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
+    assert ids() == ["django_dcron.W002"]
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {"transaction_mode": "exclusive"})
+    assert ids() == []
+
+
+def test_w002_is_about_the_database_of_the_jobs(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    """Whatever others a project has: the first here could not even be connected to."""
+    other = {**connection.settings_dict, "ENGINE": "django.db.backends.sqlite3", "OPTIONS": {}}
+    monkeypatch.setitem(connections.settings, "other", other)
+    assert ids() == []
+
+
+def test_w007_an_admin_that_cannot_refresh_itself(settings: Settings) -> None:
+    assert ids() == []
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django_htmx"]
+    assert ids() == ["django_dcron.W007"]
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django.contrib.admin"]
+    assert ids() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("DCRON_LOG_LIMT", "; did you mean DCRON_LOG_LIMIT"), ("DCRON_COLOUR", ".")]
+)
+def test_w005_a_setting_that_is_none(settings: Settings, name: str, near: str) -> None:
+    setattr(settings, name, 5)
+    (message,) = messages()
+    assert message.id == "django_dcron.W005"
+    assert message.msg.startswith(f"{name} is no setting of django-dcron{near}")
+
+
+def test_w006_a_command_that_is_none(settings: Settings) -> None:
+    settings.DCRON_COMMANDS = ["clearsesions", "migrate"]
+    (message,) = messages()
+    assert message.id == "django_dcron.W006"
+    assert message.msg == (
+        "DCRON_COMMANDS allows 'clearsesions', but there is no such management command; "
+        "did you mean clearsessions?"
+    )
+
+
+@pytest.mark.django_db
+def test_w003_a_target_that_is_gone() -> None:
+    job = make_job()
+    assert on_this_database() == []
+    Job.objects.update(target="tests.app.tasks.okk")
+    (message,) = on_this_database()
+    assert message.id == "django_dcron.W003"
+    assert message.msg.startswith(f"Job {job} would fail: ")
+    assert "tests.app.tasks.okk" in message.msg
+    control.pause(job)
+    assert on_this_database() == []
+
+
+@pytest.mark.django_db
+def test_w004_a_schedule_that_cannot_be_read() -> None:
+    job = make_job()
+    Job.objects.update(timezone="Mars/Olympus")
+    (message,) = on_this_database()
+    assert message.id == "django_dcron.W004"
+    assert message.msg.startswith(f"Job {job} is not scheduled: ")
+
+
+@pytest.mark.django_db
+def test_so_many_jobs_are_named_and_no_more() -> None:
+    for n in range(checks.NAMED_JOBS + 5):
+        Job.objects.create(name=f"job-{n}", schedule="@daily", target="gone")
+    assert len(on_this_database()) == checks.NAMED_JOBS
+
+
+@pytest.mark.django_db
+def test_the_jobs_are_read_only_where_asked_for_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    Job.objects.create(name="a", schedule="@daily", target="gone")
+    assert checks.check_jobs(None) == []
+    assert checks.check_jobs(None, databases=["other"]) == []
+    monkeypatch.setattr(connection.introspection, "table_names", list)
+    assert on_this_database() == []  # before the first migration
+
+
+def test_a_rule_for_alerts_that_cannot_be_read(settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["ops@example.com"]}}
+    settings.DCRON_ALERTS = [{"on": "failed", "to": ["opps"]}]
+    [message] = messages()
+    assert message.id == "django_dcron.E007"
+    assert "DCRON_ALERTS: rule 1: to is 'opps'" in message.msg
+
+
+@pytest.mark.parametrize("names", [("ops", "Ops"), ("o p s",), ("störung",), ("x" * 51,), ("",)])
+def test_names_of_channels_that_a_database_or_a_log_might_confuse(
+    settings: Settings, names: tuple[str, ...]
+) -> None:
+    settings.DCRON_ALERT_CHANNELS = {name: {"mail": ["ops@example.com"]} for name in names}
+    assert ids() == ["django_dcron.E001"]
+
+
+def test_no_message_shows_a_secret(settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": "slack://hunter2/"}}
+    settings.DCRON_HEALTHCHECKS_URL = "hc-ping.com/hunter2"
+    settings.DCRON_METRICS_TOKEN = ["hunter2"]
+    said = messages()
+    assert [message.id for message in said] == ["django_dcron.E001"] * 3
+    assert "hunter2" not in str(said)
+    assert "DCRON_ALERT_CHANNELS is a dict that cannot be taken; allowed: a dict from name" in str(said)
+
+
+def test_e008_check_ins_that_nobody_hears(settings: Settings) -> None:
+    settings.DCRON_MIDDLEWARE = ["django_dcron.execution.checkins.check_in_healthchecks"]
+    assert ids() == ["django_dcron.E008"]
+    settings.DCRON_HEALTHCHECKS_URL = "https://hc-ping.com/key"
+    assert ids() == []
+
+
+@pytest.mark.django_db
+def test_a_job_whose_alerts_go_to_a_channel_that_is_gone(settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["ops@example.com"]}}
+    make_job(name="told", alerts=[{"on": "failed", "to": ["ops"]}])
+    assert on_this_database() == []
+    settings.DCRON_ALERT_CHANNELS = {}
+    [message] = on_this_database()
+    assert message.id == "django_dcron.W009"
+    assert "Job told" in message.msg
+    assert "'ops'" in message.msg
+
+
+@pytest.mark.django_db
+def test_a_calendar_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    control.save_calendar(Calendar(name="closed", dates="SAT\nholidays DE"))
+    make_job(calendar_id="closed")
+    assert on_this_database() == []
+    monkeypatch.setitem(sys.modules, "holidays", None)
+    read_dates.cache_clear()
+    public_holidays._known.cache_clear()
+    of_calendar, of_job = on_this_database()
+    assert (of_calendar.id, of_job.id) == ("django_dcron.W010", "django_dcron.W004")
+    assert of_calendar.msg.startswith("The jobs of calendar closed are not scheduled: line 2: ")
+    assert "pip install django-dcron[holidays]" in of_calendar.msg
+
+
+def test_w008_failed_runs_kept_for_a_shorter_time_than_others(settings: Settings) -> None:
+    settings.DCRON_KEEP_FOR = settings.DCRON_KEEP_FAILED_FOR = timedelta(days=365)
+    assert ids() == []
+    settings.DCRON_KEEP_FAILED_FOR = timedelta(days=90)
+    assert ids() == ["django_dcron.W008"]

@@ -1,0 +1,405 @@
+"""The verbs: each does what it says, or says why not and changes nothing."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import OperationalError, connections, transaction
+from pytest_django import DjangoCaptureOnCommitCallbacks, Settings
+
+from django_dcron import control, transitions
+from django_dcron.dispatch import DispatchFailed, favour
+from django_dcron.domain.lifecycle import FINAL, State
+from django_dcron.domain.overlap import slot_of
+from django_dcron.exceptions import InvalidArguments, InvalidSchedule, NotPossible, UnknownTarget
+from django_dcron.models import Cursor, Job, Run
+from django_dcron.models.database import CONTENTIONS, database_now
+from django_dcron.scheduler.claiming import claim
+from tests.factories import make_idle_job, make_job, make_run
+from tests.scheduler.stand_ins import MemoryDispatcher
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+ECHO = "tests.app.tasks.echo"
+
+
+@pytest.fixture(autouse=True)
+def dispatcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryDispatcher]:
+    """What hands over in this process, instead of Celery."""
+    dispatcher = MemoryDispatcher()
+    monkeypatch.setattr(favour, "shared_dispatcher", lambda: dispatcher)
+    monkeypatch.setattr(favour, "_broker_away_until", float("-inf"))
+    return dispatcher
+
+
+# --- trigger ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_triggered_run_is_handed_over_after_the_commit(
+    dispatcher: MemoryDispatcher, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+) -> None:
+    job = make_idle_job(queue="q", priority=1, timeout=timedelta(seconds=5))
+    before = database_now("default")
+    with django_capture_on_commit_callbacks(execute=True):
+        run = control.trigger(job)
+        assert (run.state, run.trigger, run.args, run.kwargs) == ("pending", "manual", None, None)
+        assert dispatcher.handed_over == []
+    (due,) = dispatcher.handed_over
+    assert (due.run_id, due.attempt, due.job_id, due.job_name) == (run.pk, 1, job.pk, job.name)
+    assert (due.target, due.queue, due.priority, due.timeout) == (job.target, "q", 1, job.timeout)
+    run.refresh_from_db()
+    assert (run.state, run.deliveries) == ("queued", 1)
+    assert before <= run.due_at <= database_now("default")
+
+
+def test_with_arguments_of_its_own() -> None:
+    job = make_idle_job(target=ECHO, args=[1])
+    run = control.trigger(job, args=[2], kwargs={"city": "Berlin"})
+    run.refresh_from_db()
+    assert (run.args, run.kwargs) == ([2], {"city": "Berlin"})
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [({"args": [1]}, InvalidArguments), ({"kwargs": {"a": 1}}, InvalidArguments)],
+)
+def test_with_arguments_the_target_does_not_take(given: dict[str, Any], error: type[Exception]) -> None:
+    job = make_idle_job()
+    with pytest.raises(error):
+        control.trigger(job, **given)
+    assert not Run.objects.exists()
+
+
+def test_with_a_target_that_is_gone() -> None:
+    job = make_idle_job()
+    job.target = "gone"
+    with pytest.raises(UnknownTarget):
+        control.trigger(job)
+    assert not Run.objects.exists()
+
+
+def test_a_paused_job_runs_when_triggered() -> None:
+    job = control.pause(make_idle_job())
+    assert control.trigger(job).state == "pending"
+
+
+def test_a_triggered_run_never_takes_an_occurrences_place() -> None:
+    job = make_job()
+    runs = [control.trigger(job) for _ in range(20)]
+    assert len({run.scheduled_at for run in runs}) == 20
+    assert all(run.scheduled_at.microsecond for run in runs)
+
+
+def test_a_whole_second_is_stepped_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+    monkeypatch.setattr(control, "database_now", lambda using: at)
+    assert control.trigger(make_idle_job()).scheduled_at == at + control.INSTANT
+
+
+def test_when_no_instant_is_free_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
+    monkeypatch.setattr(control, "database_now", lambda using: at)
+    job = make_idle_job()
+    for n in range(control.TRIES):
+        assert control.trigger(job).scheduled_at == at + n * control.INSTANT
+    with pytest.raises(NotPossible, match="too many runs at this instant"):
+        control.trigger(job)
+
+
+def test_one_run_for_one_key(dispatcher: MemoryDispatcher) -> None:
+    job, other = make_idle_job(), make_idle_job()
+    first = control.trigger(job, idempotency_key="order-7")
+    assert control.trigger(job, idempotency_key="order-7") == first
+    assert control.trigger(job, idempotency_key="order-8") != first
+    assert control.trigger(other, idempotency_key="order-7") != first
+    assert Run.objects.count() == 3
+
+
+@pytest.mark.parametrize("key", ["", "x" * 121])
+def test_a_key_that_cannot_be_stored_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="allowed are 1 to 120 characters"):
+        control.trigger(make_idle_job(), idempotency_key=key)
+    assert control.trigger(make_idle_job(), idempotency_key="x" * 120)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_run_for_one_key_asked_for_at_once(dispatcher: MemoryDispatcher) -> None:
+    job = make_idle_job()
+    together = threading.Barrier(5)
+    made: list[Any] = []
+
+    def program() -> None:
+        together.wait(10)
+        try:
+            made.append(control.trigger(job, idempotency_key="order-7").pk)
+        except BaseException as error:
+            made.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=program) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert made == [Run.objects.get().pk] * 5
+    assert len(dispatcher.handed_over) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_that_is_rolled_back_leaves_nothing(dispatcher: MemoryDispatcher) -> None:
+    job = make_idle_job()
+    with transaction.atomic():
+        control.trigger(job)
+        transaction.set_rollback(True)
+    assert not Run.objects.exists()
+    assert dispatcher.handed_over == []
+    with transaction.atomic():
+        run = control.trigger(job)
+        assert dispatcher.handed_over == []
+    assert [due.run_id for due in dispatcher.handed_over] == [run.pk]
+
+
+@pytest.mark.parametrize("trouble", ["broker_away", "undeliverable", "broken"])
+def test_what_cannot_be_handed_over_is_left_to_a_node(
+    dispatcher: MemoryDispatcher,
+    django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
+    caplog: pytest.LogCaptureFixture,
+    trouble: str,
+) -> None:
+    """And whoever asked is not told that it failed: the run is there, and will run."""
+    job = make_idle_job()
+    setattr(dispatcher, trouble, True if trouble == "broker_away" else {job.name})
+    with django_capture_on_commit_callbacks(execute=True):
+        run = control.trigger(job)
+    run.refresh_from_db()
+    assert (run.state, run.node) == ("pending", "")
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert record.getMessage().startswith(f"{run} is left to a node: ")
+
+
+def test_a_broker_that_is_away_is_waited_for_once(
+    dispatcher: MemoryDispatcher,
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
+) -> None:
+    """A run each for 500 rows is one request: it must not try to connect 500 times."""
+    jobs = [make_idle_job() for _ in range(3)]
+
+    def trigger_all() -> None:
+        with django_capture_on_commit_callbacks(execute=True):
+            for job in jobs:
+                control.trigger(job)
+
+    dispatcher.undeliverable = {jobs[0].name}  # that is a run's own trouble
+    trigger_all()
+    assert len(dispatcher.handed_over) == 2
+    dispatcher.broker_away = True
+    dispatcher.batches.clear()
+    trigger_all()
+    assert dispatcher.batches == [1]
+    dispatcher.broker_away = False
+    trigger_all()
+    assert dispatcher.batches == [1]
+    assert Run.objects.pending().count() == 7
+    monkeypatch.setattr(favour, "_broker_away_until", favour._broker_away_until - favour.BROKER_PAUSE)
+    trigger_all()
+    assert dispatcher.batches == [1, 1, 1]
+
+
+def test_where_only_a_node_can_it_is_left_to_one(
+    monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+) -> None:
+    monkeypatch.setattr(favour, "shared_dispatcher", lambda: None)
+    with django_capture_on_commit_callbacks(execute=True):
+        run = control.trigger(make_idle_job())
+    run.refresh_from_db()
+    assert run.state == "pending"
+
+
+def test_a_run_held_back_and_woken_before_the_mark_is_not_marked(
+    monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+) -> None:
+    """A worker was faster. The message is used up: marked as queued, the run would wait for a redelivery."""
+    job = make_idle_job(overlap_policy="queue_all")
+
+    class Quick(MemoryDispatcher):
+        def publish(self, prepared: Any) -> None:
+            assert transitions.hold_back(prepared[0].run_id, 1, slot=None, reason="")
+            assert transitions.wake_next(job.pk)
+
+    monkeypatch.setattr(favour, "shared_dispatcher", Quick)
+    with django_capture_on_commit_callbacks(execute=True):
+        run = control.trigger(job)
+    run.refresh_from_db()
+    assert (run.state, run.slot) == ("pending", slot_of(job.pk))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_deleted_meanwhile_is_told() -> None:
+    job = make_idle_job()
+    Job.objects.filter(pk=job.pk).delete()
+    with pytest.raises(NotPossible, match="could not be triggered: it was deleted meanwhile"):
+        control.trigger(job)
+
+
+# --- rerun ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_a_finished_run_runs_once_more_as_another(state: State) -> None:
+    original = make_run(make_idle_job(target=ECHO), state, args=[1], kwargs={"a": 2})
+    again = control.rerun(original)
+    assert again != original
+    assert (again.state, again.trigger, again.rerun_of) == ("pending", "rerun", original)
+    assert (again.args, again.kwargs) == ([1], {"a": 2})
+    Run.objects.filter(pk=again.pk).update(state="failed")
+    again.refresh_from_db()
+    assert control.rerun(again).rerun_of == original, "all reruns name the first"
+
+
+@pytest.mark.parametrize("state", sorted(set(State) - FINAL))
+def test_an_unfinished_run_is_not_run_again(state: State) -> None:
+    with pytest.raises(NotPossible, match=f"is {state}; only a finished run"):
+        control.rerun(make_run(make_idle_job(), state))
+    assert Run.objects.count() == 1
+
+
+# --- cancel -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["pending", "queued", "waiting"])
+def test_a_run_that_has_not_started_is_cancelled_at_once(state: str) -> None:
+    run = control.cancel(make_run(make_idle_job(), state), "no longer needed")
+    assert (run.state, run.reason) == ("cancelled", "no longer needed")
+    assert Run.objects.get().state == "cancelled"
+
+
+def test_a_running_one_is_asked_to_stop_once() -> None:
+    run = control.cancel(make_run(make_idle_job(), "running"), "first")
+    asked = run.cancel_requested_at
+    assert (run.state, run.reason, asked is None) == ("running", "first", False)
+    again = control.cancel(run, "second")
+    assert (again.cancel_requested_at, again.reason) == (asked, "first")
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_a_finished_one_cannot_be_cancelled(state: State) -> None:
+    run = make_run(make_idle_job(), state)
+    with pytest.raises(NotPossible, match=f"is {state}; only an unfinished run"):
+        control.cancel(run)
+    assert Run.objects.get().state == state
+
+
+def test_a_cancel_looks_again_when_the_run_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(make_idle_job(), "queued")
+    original: Callable[..., bool] = transitions.end_unstarted
+
+    def started_meanwhile(*args: Any) -> bool:
+        transitions.start(run, 1, slot=None, token=uuid4(), worker="w", started_at=run.due_at)
+        return original(*args)
+
+    monkeypatch.setattr(transitions, "end_unstarted", started_meanwhile)
+    cancelled = control.cancel(run)
+    assert cancelled.state == "running"
+    assert cancelled.cancel_requested_at is not None
+
+
+def test_a_cancel_gives_up_looking_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(make_idle_job())
+    monkeypatch.setattr(transitions, "end_unstarted", lambda *args: False)
+    with pytest.raises(NotPossible, match="try again"):
+        control.cancel(run)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_cancel_tries_again_when_somebody_was_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    original: Callable[..., bool] = transitions.end_unstarted
+    errors = [OperationalError("deadlock detected")] * CONTENTIONS
+
+    def contended(*args: Any) -> bool:
+        if errors:
+            raise errors.pop()
+        return original(*args)
+
+    monkeypatch.setattr(transitions, "end_unstarted", contended)
+    run = make_run(make_idle_job())
+    assert control.cancel(run).state == "cancelled"
+    another = make_run(make_idle_job())
+    errors[:] = [OperationalError("deadlock detected")] * (CONTENTIONS + 1)
+    with pytest.raises(OperationalError, match="deadlock"):
+        control.cancel(another)
+    errors[:] = [OperationalError("gone")]
+    with pytest.raises(OperationalError, match="gone"):
+        control.cancel(another)
+    errors[:] = [OperationalError("deadlock detected")]
+    with pytest.raises(OperationalError), transaction.atomic():
+        control.cancel(another)
+
+
+# --- preview ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_preview_begins_where_the_cursor_stands() -> None:
+    job = make_job(schedule="@every 7s")
+    cursor = Cursor.objects.get()
+    previewed = control.preview(job, 3)
+    assert cursor.next_at
+    assert previewed == [cursor.next_at + n * 7 * SECOND for n in range(3)]
+
+
+def test_a_preview_shows_also_what_is_claimed_already() -> None:
+    job = make_job()
+    claim(range(64), database_now("default"), node="a")
+    first, second, *_ = control.preview(job, 3)
+    assert first - database_now("default") <= SECOND
+    assert second - first == SECOND
+    every = make_job(schedule="@every 3s")
+    before = control.preview(every, 2)
+    claim(range(64), database_now("default") + 2 * SECOND, node="a")
+    assert (control.preview(every, 1)[0] - before[0]) % (3 * SECOND) == timedelta()
+
+
+def test_a_preview_of_what_is_not_saved() -> None:
+    job = Job(name="new", schedule="0 3 * * *", timezone="Europe/Berlin")
+    first, second = control.preview(job, 2)
+    assert second - first in (timedelta(hours=23), timedelta(hours=24), timedelta(hours=25))
+    assert first > datetime.now(UTC)
+
+
+def test_a_preview_of_a_paused_or_changed_job_is_as_if_it_were_enabled_and_saved() -> None:
+    job = control.pause(make_idle_job())
+    assert len(control.preview(job)) == 10
+    job.schedule = "*/5 * * * * *"
+    assert {at.second % 5 for at in control.preview(job)} == {0}
+
+
+def test_a_preview_ends_where_the_schedule_does() -> None:
+    assert control.preview(Job(name="a", schedule="@at 2050-01-01T00:00")) == [
+        datetime(2050, 1, 1, tzinfo=UTC)
+    ]
+    assert control.preview(Job(name="a", schedule="@at 2020-01-01T00:00")) == []
+    assert control.preview(make_job(), 0) == []
+
+
+def test_a_preview_of_nonsense_is_refused() -> None:
+    with pytest.raises(InvalidSchedule):
+        control.preview(Job(name="a", schedule="nonsense"))
+
+
+def test_the_dispatcher_of_this_process_is_made_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_dcron import dispatch
+
+    settings.DCRON_DISPATCHER = "tests.scheduler.stand_ins.MemoryDispatcher"
+    assert dispatch.shared_dispatcher() is dispatch.shared_dispatcher()
+    assert isinstance(dispatch.shared_dispatcher(), MemoryDispatcher)
+    settings.DCRON_DISPATCHER = "thread"
+    assert dispatch.shared_dispatcher() is None
+    assert issubclass(DispatchFailed, Exception)

@@ -1,0 +1,185 @@
+"""`make demo` as a newcomer meets it: real processes, judged by its output, its exit code and what it leaves behind."""
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = ROOT / "example_project" / "demo.py"
+MARK = "DCRON_DEMO_OF_TEST"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+class Demo:
+    """A demo, and the mark by which every process it starts is known."""
+
+    def __init__(self, *arguments: str, log: Path) -> None:
+        self.mark = uuid.uuid4().hex
+        self.log = log
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, DEMO, *arguments],
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), MARK: self.mark},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: text in self.output or self.process.poll() is not None, 90, what=repr(text))
+        assert text in self.output, self.output
+
+    def reported_orders(self) -> list[int]:
+        """Their numbers in all sales reports, ascending."""
+        where = re.search(r"Starting afresh in (\S+):", self.output)
+        assert where, self.output
+        reports = (ROOT / where[1] / "reports").glob("sales-*.csv")
+        return sorted(
+            int(line["number"])
+            for report in reports
+            for line in csv.DictReader(report.read_text().splitlines())
+        )
+
+    def environment(self) -> dict[str, str]:
+        """That of its web server: another process in it works on the demo's database."""
+        servers = (process for process in self.left_behind() if "runserver" in process.cmdline())
+        return next(servers).environ()
+
+    def left_behind(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if self._has_mark(process)]
+
+    def _has_mark(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(MARK) == self.mark
+        except psutil.Error:
+            return False
+
+
+@pytest.fixture
+def demos() -> Iterator[list[Demo]]:
+    started: list[Demo] = []
+    yield started
+    for demo in started:
+        for process in demo.left_behind():
+            process.kill()
+        demo.process.wait(10)
+
+
+def row(output: str, job: str) -> dict[str, str]:
+    """The line of `job` in the table at the end, by column."""
+    lines = [re.split(r"  +", line.strip()) for line in output.splitlines()]
+    head = next(cells for cells in lines if cells[:2] == ["job", "schedule"])
+    cells = next(cells for cells in lines if cells[0] == job and len(cells) == len(head))
+    return dict(zip(head, cells, strict=True))
+
+
+def test_every_job_runs_once_and_two_demos_run_side_by_side(demos: list[Demo], tmp_path: Path) -> None:
+    demos += [Demo("--for", "20", log=tmp_path / f"{number}.log") for number in (1, 2)]
+
+    for demo in demos:
+        assert demo.process.wait(150) == 0, demo.output
+        assert demo.left_behind() == []
+        assert "PROBLEM" not in demo.output
+        for job, least in [("shop-pulse", 8), ("import-orders", 4), ("sales-report", 1), ("stocktake", 1)]:
+            assert int(row(demo.output, job)["succeeded"]) >= least, demo.output
+        assert row(demo.output, "tea-sale")["succeeded"] == "1"
+        assert row(demo.output, "nightly-clearsessions")["succeeded"] == "1"
+        assert int(row(demo.output, "import-orders")["retried"]) >= 1
+        reported = demo.reported_orders()
+        assert reported == list(range(1001, 1001 + len(reported))), "one forgotten, or told twice"
+
+
+CHANGE = """
+from datetime import timedelta
+from time import sleep
+from django.utils.timezone import now
+from django_dcron import control
+from django_dcron.models import Job, Run
+for name in "shop-pulse", "stocktake":
+    job = Job.objects.get(name=name)
+    job.schedule = {"shop-pulse": "*/3 * * * * *", "stocktake": "@every 3s"}[name]
+    control.save(job)
+since = now() + timedelta(seconds=1)
+while not (gone := Run.objects.filter(job__name="shop-pulse", scheduled_at__gt=since, state="succeeded").first()):
+    sleep(0.1)
+gone.delete()
+print(f"gone: {gone.scheduled_at:%H:%M:%S}")
+"""
+
+
+def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(demos: list[Demo], tmp_path: Path) -> None:
+    demos.append(demo := Demo("--for", "14", log=tmp_path / "log"))
+    demo.wait_for("It ends by itself")
+    said = subprocess.run(
+        [sys.executable, "manage.py", "shell", "-c", CHANGE],
+        cwd=DEMO.parent,
+        env=demo.environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
+    gone = re.search(r"gone: (\S+)", said)
+    assert gone, said
+
+    assert demo.process.wait(60) == 1, demo.output
+    assert f"PROBLEM: shop-pulse should have run at {gone[1]} UTC and did not." in demo.output
+    assert len(re.findall("PROBLEM: .* should have", demo.output)) == 1
+    # Judged (at least one was due) from the change on (the mark); how many depends on how fast the change came.
+    assert re.fullmatch(r"[1-9]\*", row(demo.output, "shop-pulse")["due"])
+    assert re.fullmatch(r"[1-9]\*", row(demo.output, "stocktake")["due"])
+    assert row(demo.output, "import-orders")["due"].isdigit()
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "abc", "inf", "nan"])
+def test_a_time_that_is_none_is_refused(demos: list[Demo], tmp_path: Path, seconds: str) -> None:
+    demos.append(demo := Demo("--for", seconds, log=tmp_path / "log"))
+
+    assert demo.process.wait(30) == 2
+    assert f"argument --for: '{seconds}' is not a number of seconds above 0" in demo.output
+
+
+def test_ctrl_c_ends_it_with_an_account(demos: list[Demo], tmp_path: Path) -> None:
+    demos.append(demo := Demo(log=tmp_path / "log"))
+    demo.wait_for("Ctrl-C ends it.")
+    demo.process.send_signal(signal.SIGINT)
+
+    assert demo.process.wait(60) == 0, demo.output
+    assert row(demo.output, "shop-pulse")
+    assert demo.left_behind() == []
+
+
+def test_a_signal_while_it_starts_leaves_nothing_behind(demos: list[Demo], tmp_path: Path) -> None:
+    demos.append(demo := Demo(log=tmp_path / "log"))
+    wait_until(lambda: len(demo.left_behind()) > 4, 60, what="its processes to start")
+    demo.process.send_signal(signal.SIGTERM)
+
+    assert demo.process.wait(30) == 130, demo.output
+    assert demo.left_behind() == []
+
+
+def test_a_process_that_dies_is_told_of(demos: list[Demo], tmp_path: Path) -> None:
+    demos.append(demo := Demo("--for", "8", log=tmp_path / "log"))
+    demo.wait_for("It ends by itself")
+    node = next(process for process in demo.left_behind() if "node-b" in process.cmdline())
+    node.kill()
+
+    assert demo.process.wait(60) == 1, demo.output
+    assert "PROBLEM: node-b ended by itself, with exit code -9." in demo.output
+    assert demo.left_behind() == []

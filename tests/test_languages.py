@@ -1,0 +1,394 @@
+"""What the domain, the targets and the verbs say, in German and Chinese; and that their errors are English all the same."""
+
+# ruff: noqa: RUF001 -- Chinese has its own colon, comma and parentheses
+
+import pickle
+from collections.abc import Callable, Iterator
+from copy import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
+from django.utils import translation
+from pytest_django import Settings
+
+from django_dcron import backfill, control, targets
+from django_dcron.definition import follow_changes
+from django_dcron.domain.alerting import InvalidRule, read_rules
+from django_dcron.domain.schedule import parse_schedule
+from django_dcron.exceptions import (
+    InvalidArguments,
+    InvalidSchedule,
+    InvalidValue,
+    NotPossible,
+    RetryLater,
+    Told,
+)
+from django_dcron.models import Cursor, Job
+from django_dcron.models.database import database_now
+from django_dcron.observability.lookahead import in_words, problem_in_words
+from django_dcron.phrases import Phrase
+from tests.domain.test_cron_syntax import REFUSALS
+from tests.factories import make_job
+
+LANGUAGES = ("de", "zh-hans")
+
+WORDED = [
+    ("30 3 * * *", "Um 03:30", "在 03:30"),
+    ("15 30 6,14 * * *", "Um 06:30:15 und 14:30:15", "在 06:30:15、14:30:15"),
+    ("0,30 9,17 * * *", "Um 09:00, 09:30, 17:00 und 17:30", "在 09:00、09:30、17:00、17:30"),
+    ("* * * * * *", "Jede Sekunde", "每秒"),
+    ("* * * * *", "Jede Minute", "每分钟"),
+    ("0 * * * *", "Jede Stunde", "每小时"),
+    ("*/5 * * * *", "Alle 5 Minuten", "每 5 分钟"),
+    ("5/20 * * * *", "Alle 20 Minuten ab Minute 5", "从整点过 5 分起每 20 分钟"),
+    ("0 1/3 * * *", "Alle 3 Stunden ab 01:00", "从 01:00 起每 3 小时"),
+    ("3/10 * * * * *", "Alle 10 Sekunden ab Sekunde 3", "从整分过 3 秒起每 10 秒"),
+    ("0-10 11 * * *", "Jede Minute zwischen 11:00 und 11:10", "在 11:00 至 11:10 之间每分钟"),
+    (
+        "*/15 8-18 * * *",
+        "Alle 15 Minuten, zwischen 08:00 und 18:59",
+        "在 08:00 至 18:59 之间，每 15 分钟",
+    ),
+    ("0 9-17 * * *", "Zur vollen Stunde, zwischen 09:00 und 17:59", "在 09:00 至 17:59 之间，整点"),
+    (
+        "1-5,10 9-17 * * *",
+        "1 bis 5 und 10 Minuten nach der vollen Stunde, zwischen 09:00 und 17:59",
+        "在 09:00 至 17:59 之间，整点过 1 至 5、10 分",
+    ),
+    ("*/5 3,4,6 * * *", "Alle 5 Minuten, in den Stunden 3, 4 und 6", "在 3、4、6 时，每 5 分钟"),
+    (
+        "5,6,7 10-20 3-4 * * *",
+        "In den Sekunden 5 bis 7, in den Minuten 10 bis 20, zwischen 03:00 und 04:59",
+        "在 03:00 至 04:59 之间，整点过 10 至 20 分，整分过 5 至 7 秒",
+    ),
+    ("0 9 * * 1-5", "Um 09:00, montags bis freitags", "每逢周一至周五，在 09:00"),
+    ("@weekly", "Um 00:00, sonntags", "每逢周日，在 00:00"),
+    ("0 0 13 * 5", "Um 00:00, am 13. des Monats sowie freitags", "每月 13 日，以及每逢周五，在 00:00"),
+    (
+        "0 0 */10 * 1#2,5L",
+        "Um 00:00, am 1., 11., 21. und 31. des Monats, nur wenn der Tag auf den 2. Montag des Monats oder den letzten "
+        "Freitag des Monats fällt",
+        "每月 1、11、21、31 日，且须为当月第 2 个周一或当月最后一个周五，在 00:00",
+    ),
+    (
+        "0 0 5-9 1-3 *",
+        "Um 00:00, vom 5. bis 9. des Monats, von Januar bis März",
+        "每月 5 至 9 日，在 00:00，仅限一月至三月",
+    ),
+    (
+        "0 0 1,15W,L,L-3,LW * *",
+        "Um 00:00, am 1., am Werktag (Montag bis Freitag) nächst dem 15., am letzten Tag, am 3. Tag vor dem letzten und "
+        "am letzten Werktag (Montag bis Freitag) des Monats",
+        "每月 1 日、最接近 15 日的工作日（周一至周五）、最后一天、最后一天之前的第 3 天、最后一个工作日（周一至周五），在 00:00",
+    ),
+    (
+        "0 0 12 ? 1-3,6 2#1,5L 2030",
+        "Um 12:00, am 1. Dienstag des Monats und am letzten Freitag des Monats, im Januar bis März und Juni, im Jahr 2030",
+        "每逢当月第 1 个周二、当月最后一个周五，在 12:00，仅限一月至三月、六月，仅限 2030 年",
+    ),
+    (
+        "0 0 0 * * ? 2026-2028,2030",
+        "Um 00:00, in den Jahren 2026 bis 2028 und 2030",
+        "在 00:00，仅限 2026 至 2028、2030 年",
+    ),
+    ("@every 1h30m", "Im Abstand von 1 Stunde und 30 Minuten", "每隔 1 小时 30 分钟"),
+    ("@every 1s", "Im Abstand von 1 Sekunde", "每隔 1 秒"),
+    ("@at 2026-12-01T09:00:05", "Einmal, am 2026-12-01 um 09:00:05", "仅一次，2026-12-01 09:00:05"),
+]
+
+
+@pytest.mark.parametrize(("text", "german", "chinese"), WORDED)
+def test_schedules_in_words(text: str, german: str, chinese: str) -> None:
+    schedule = parse_schedule(text)
+    with translation.override("de"):
+        assert in_words(schedule) == schedule.describe(translation) == german
+        english = schedule.describe()
+    with translation.override("zh-hans"):
+        assert schedule.describe(translation) == chinese
+    assert english not in (german, chinese)
+
+
+def test_the_zone_comes_with_the_words() -> None:
+    schedule = parse_schedule("30 3 * * *", "Asia/Tokyo")
+    with translation.override("de"):
+        assert schedule.describe(translation) == "Um 03:30 (Asia/Tokyo)"
+    with translation.override("zh-hans"):
+        assert schedule.describe(translation) == "在 03:30（Asia/Tokyo）"
+
+
+def test_names_of_days_and_months_stay_those_of_django_elsewhere() -> None:
+    """A translation of an app counts in the whole project."""
+    with translation.override("zh-hans"):
+        assert translation.gettext("Monday") == "星期一"
+        assert translation.gettext("January") == "一月"
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+def refusal(text: object, zone: str = "UTC") -> InvalidSchedule:
+    with pytest.raises(InvalidSchedule) as caught:
+        parse_schedule(text, zone)  # type: ignore[arg-type]
+    return caught.value
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_refused_schedule_is_refused_in_the_language_and_logged_in_english(language: str) -> None:
+    refused = [refusal(text) for text, _ in REFUSALS]
+    refused += [refusal(None), refusal("@daily", "Mars"), refusal("@daily", "Europe/Berlim")]
+    refused.append(refusal("@at 2011-12-30T12:00", "Pacific/Apia"))
+    english = [str(error) for error in refused]
+    with translation.override(language):
+        assert [str(error) for error in refused] == english
+        said = [error.said(translation) for error in refused]
+    assert len(said) > 100
+    # One says so little in words that a part is the same: none is the same as a whole.
+    assert [text for text, before in zip(said, english, strict=True) if text == before] == []
+    assert [text for text in said if "allowed" in text or "field" in text or "%(" in text] == []
+
+
+def test_a_refused_schedule_in_german_and_chinese() -> None:
+    error = refusal("61 * * * *")
+    with translation.override("de"):
+        assert error.said(translation) == "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)"
+    with translation.override("zh-hans"):
+        assert error.said(translation) == "分钟：61 超出范围（允许：0-59）"
+    with translation.override("de"):
+        month = refusal("0 0 * FOO *").said(translation)
+        assert month == "Monat: 'FOO' ist kein Wert dieses Felds (erlaubt: 1-12 oder JAN-DEC)"
+        step = refusal("*/ * * * *").said(translation)
+        assert step == "Minute: '*/' hat die Schrittweite nichts (erlaubte Schrittweiten: 1-59)"
+
+
+def test_an_error_comes_whole_out_of_a_pickle() -> None:
+    again = pickle.loads(pickle.dumps(refusal("61 * * * *")))  # noqa: S301 (our own)
+    assert str(again) == "minute: 61 is out of range (allowed 0-59)"
+    with translation.override("de"):
+        assert again.said(translation).startswith("Minute: 61")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidValue("until", "%(value)s has passed", value=Phrase("100%% of it", day=1)),
+        InvalidArguments("%(value)s is no list", field="args", value="100%"),
+        InvalidRule("rule %(number)d", number=1),
+        NotPossible("100% of it"),
+        RetryLater("not now", after=timedelta(minutes=1)),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_error_does_with_all_that_it_carries(error: Exception, protocol: int) -> None:
+    for again in (pickle.loads(pickle.dumps(error, protocol)), copy(error)):  # noqa: S301 (our own)
+        assert (type(again), str(again), again.args) == (type(error), str(error), error.args)
+        assert vars(again).keys() == vars(error).keys()
+        if isinstance(again, Told):
+            assert again.said(translation) == str(error)
+
+
+def test_a_text_without_values_is_told_as_it_stands() -> None:
+    assert str(NotPossible("100% of it")) == "100% of it"
+    assert NotPossible("100% of it").said(translation) == "100% of it"
+    assert str(Phrase("%(part)d %% of %(whole)s", part=5, whole=Phrase("it"))) == "5 % of it"
+
+
+def takes(city: str, *, days: int = 7) -> None: ...
+
+
+def nothing() -> None: ...
+
+
+def _refused_call(function: Callable[..., None], *args: Any, **kwargs: Any) -> Told:
+    with targets.isolated():
+        targets.cron("@daily", name="one")(function)
+        with pytest.raises(InvalidArguments) as caught:
+            targets.get(f"{__name__}.{function.__name__}").check_arguments(list(args), kwargs)
+    return caught.value
+
+
+def _unknown(key: str) -> Told:
+    with pytest.raises(LookupError) as caught:
+        targets.get(key)
+    assert isinstance(caught.value, Told)
+    return caught.value
+
+
+def _refused_by(key: str, *args: Any, **kwargs: Any) -> Told:
+    with pytest.raises(InvalidArguments) as caught:
+        targets.get(key).check_arguments(list(args), kwargs)
+    return caught.value
+
+
+@pytest.fixture
+def of_targets(settings: Settings) -> list[Told]:
+    settings.DCRON_COMMANDS = ["check", "gone"]
+    settings.DCRON_SHELL = {"greet": ["echo", "hello"], "say": ["echo", "{}"]}
+    return [
+        _refused_call(takes, "Berlin", 1),
+        _refused_call(nothing, 1),
+        _refused_call(takes, "Berlin", city="Rome"),
+        _refused_call(takes, "Berlin", dys=1),
+        _refused_call(takes, "Berlin", zzz=1),
+        _refused_call(nothing, zzz=1),
+        _refused_call(takes),
+        _unknown("no.such"),
+        _unknown("command:gone"),
+        _unknown("command:flush"),
+        _unknown("shell:gret"),
+        _refused_by("command:check", [1]),
+        _refused_by("command:check", stdout=1),
+        _refused_by("command:check", "--help"),
+        _refused_by("shell:greet", "x"),
+        _refused_by("shell:say", x=1),
+        _refused_by("shell:say", True),
+    ]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_refused_targets_and_arguments_are_told_in_the_language(
+    of_targets: list[Told], language: str
+) -> None:
+    english = [str(error) for error in of_targets]
+    with translation.override(language):
+        assert [str(error) for error in of_targets] == english
+        said = [error.said(translation) for error in of_targets]
+    assert [text for text in said if text in english or "allowed" in text or "did you" in text] == []
+
+
+def test_refused_targets_in_german(of_targets: list[Told]) -> None:
+    with translation.override("de"):
+        said = {error.said(translation) for error in of_targets}
+    assert "'city' fehlt" in said
+    assert "'dys' ist kein Parameter; gemeint: days? (erlaubt: city, days)" in said
+    misspelled = next(text for text in said if "shell:gret'" in text)
+    assert misspelled.startswith(
+        "'shell:gret' ist kein Ziel: DCRON_SHELL nennt kein 'gret'; gemeint: shell:greet"
+    )
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [
+        ("en", "minute: 61 is out of range (allowed 0-59)"),
+        ("de", "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)"),
+        ("zh-hans", "分钟：61 超出范围（允许：0-59）"),
+    ],
+)
+def test_a_job_is_refused_in_the_active_language(language: str, expected: str) -> None:
+    with translation.override(language), pytest.raises(ValidationError) as caught:
+        make_job(schedule="61 * * * *")
+    assert caught.value.message_dict["schedule"] == [expected]
+
+
+RULES: list[Any] = [
+    {},
+    [1],
+    [{"on": "x"}],
+    [{"on": "paused", "after": 1}],
+    [{"on": "failed", "to": ["x"]}],
+    [{"on": "failed", "to": ["ops"], "after": 0}],
+    [{"on": "recovered", "to": ["ops"], "after": 0}],
+    [{"on": "silent", "to": ["ops"]}],
+]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_refused_rules_of_alerts_are_told_in_the_language(language: str) -> None:
+    for rules in RULES:
+        with pytest.raises(InvalidRule) as caught, translation.override(language):
+            read_rules(rules, ["ops"], of_job=True)
+        english = str(caught.value)
+        with translation.override(language):
+            said = caught.value.said(translation)
+        assert said != english
+        assert english.isascii()
+        assert "rule" not in said
+        assert "allowed" not in said
+
+
+# --- verbs ------------------------------------------------------------------------------------------------
+
+
+def _no_verb(job: Job) -> Iterator[Told]:
+    """What the verbs refuse of a job that is paused, and over."""
+    run = control.trigger(job)
+    with pytest.raises(NotPossible) as not_finished:
+        control.rerun(run)
+    yield not_finished.value
+    control.cancel(run)
+    with pytest.raises(NotPossible) as finished:
+        control.cancel(run)
+    yield finished.value
+    now = database_now("default")
+    with pytest.raises(NotPossible) as over:
+        control.resume(job)
+    yield over.value
+    with pytest.raises(InvalidValue) as passed:
+        control.pause(job, until=now - timedelta(days=1))
+    yield passed.value
+    with pytest.raises(InvalidValue) as to_come:
+        backfill.backfill(job, now + timedelta(hours=1), now + timedelta(hours=2))
+    yield to_come.value
+
+
+@pytest.fixture
+def refused_verbs(db: None) -> list[Told]:
+    job = make_job(name="old", schedule="@every 1h", starts_at=None)
+    control.pause(job)
+    Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
+    return list(_no_verb(Job.objects.get(pk=job.pk)))
+
+
+def test_refused_verbs_in_german(refused_verbs: list[Told]) -> None:
+    with translation.override("de"):
+        said = [error.said(translation) for error in refused_verbs]
+        pending = translation.gettext("pending")
+    assert pending != "pending"
+    assert said[0].endswith(
+        f"hat den Zustand „{pending}“; nur ein beendeter Lauf kann erneut ausgeführt werden."
+    )
+    assert said[1].endswith(
+        "hat den Zustand „abgebrochen“; nur ein noch nicht beendeter Lauf kann abgebrochen werden."
+    )
+    assert said[2] == "old lässt sich nicht fortsetzen: sein Zeitplan hat keinen weiteren Termin."
+    assert "liegt in der Vergangenheit" in said[3]
+    assert "liegt noch in der Zukunft" in said[4]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_refused_verbs_are_english_in_a_log(refused_verbs: list[Told], language: str) -> None:
+    with translation.override(language):
+        texts = [(str(error), error.said(translation)) for error in refused_verbs]
+    assert [english for english, said in texts if english == said] == []
+    assert [english for english, _ in texts if not english.isascii()] == []
+    assert texts[3][0].startswith("until: ")
+    assert texts[4][0].startswith("start: ")
+
+
+@pytest.mark.django_db
+def test_what_is_stored_is_english_and_what_is_shown_is_not() -> None:
+    job = make_job()
+    Job.objects.filter(pk=job.pk).update(schedule="61 * * * *")
+    job.refresh_from_db()
+    with translation.override("de"):
+        follow_changes(datetime.now(UTC), Job.objects.all())
+        stored = Cursor.objects.get().problem
+        assert stored == "minute: 61 is out of range (allowed 0-59)"
+        assert problem_in_words(job, stored) == "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)"
+        assert problem_in_words(job, "something else") == "something else"
+        assert problem_in_words(job, "") == ""
+
+
+@pytest.mark.django_db
+def test_the_command_line_is_english_whatever_the_language(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.LANGUAGE_CODE = "de"
+    with translation.override("de"):
+        call_command("dcron", "next", "*/5 * * * *")
+    assert "Every 5 minutes" in capsys.readouterr().out

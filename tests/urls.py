@@ -1,0 +1,8 @@
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("dcron/", include("django_dcron.rest.urls")),
+    path("probes/", include("django_dcron.observability.urls")),
+]

@@ -1,0 +1,21 @@
+"""Wait for something to become true, with a deadline: tests never just sleep."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
+
+
+def wait_until(
+    predicate: Callable[[], Answer], timeout: float = 15.0, *, what: str = "", interval: float = 0.02
+) -> Answer:
+    """Ask `predicate` until its answer is true and return that answer; fail with `what` at the deadline."""
+    deadline = time.monotonic() + timeout
+    while not (answer := predicate()):
+        if time.monotonic() >= deadline:
+            name = what or getattr(predicate, "__qualname__", repr(predicate))
+            raise AssertionError(f"waited {timeout:g} s in vain for: {name} (last answer: {answer!r})")
+        threading.Event().wait(interval)
+    return answer

@@ -216,7 +216,7 @@ def test_of_a_paused_job_and_of_one_that_has_come_to_its_end() -> None:
 def test_where_there_is_nothing_nothing_is_made() -> None:
     result = control.backfill(make_idle_job(), T, T + HOUR)
     assert (result.occurrences, result.have_run, result.continue_from) == ((), 0, None)
-    assert not Run.objects.exists()
+    assert not made()
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_nonsense_names_the_field_the_value_and_what_is_allowed(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         control.backfill(hourly(), start, end, limit=limit, dry_run=dry_run)
-    assert not Run.objects.exists()
+    assert not made()
 
 
 def _edited(job: Job) -> None:
@@ -283,7 +283,7 @@ def test_a_job_that_is_not_what_the_caller_thinks(
     befalls(job)
     with pytest.raises(error, match=message):
         control.backfill(job, T, T + HOUR, dry_run=dry_run)
-    assert not Run.objects.exists()
+    assert not made()
 
 
 def test_a_job_that_was_only_paused_or_described_otherwise_meanwhile_is_the_same() -> None:
@@ -335,7 +335,7 @@ def test_a_job_edited_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "_plan", edited_meanwhile)
     with pytest.raises(Conflict, match="was changed since it was read; nothing was backfilled"):
         control.backfill(job, T, T + HOUR)
-    assert not Run.objects.exists()
+    assert not made()
 
 
 @pytest.mark.postgresql

@@ -18,7 +18,7 @@ from django_dcron.observability.simulation import LONGEST, Simulation, simulate
 from tests.factories import make_job
 from tests.management.calling import call
 
-START = datetime(2027, 6, 7, 7, 30, tzinfo=UTC)
+START = datetime(2083, 6, 7, 7, 30, tzinfo=UTC)
 """A Monday."""
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
@@ -30,8 +30,8 @@ SCHEDULES = [
     ("0 0 L * *", "UTC"),
     ("@every 90m", "UTC"),
     ("@every 7s", "UTC"),
-    ("@at 2027-06-07T12:34:56", "UTC"),
-    ("@at 2031-06-07T12:34:56", "UTC"),
+    ("@at 2083-06-07T12:34:56", "UTC"),
+    ("@at 2087-06-07T12:34:56", "UTC"),
     ("H H(8-9) * * *", "UTC"),
 ]
 
@@ -107,7 +107,7 @@ def test_crowds_are_pointed_out() -> None:
         make_job(name=f"job-{number}", schedule="0 9 * * *")
     (crowd,) = simulate(START, START + 3 * HOUR).crowds
     assert crowd.jobs == 30
-    out = call("simulate", "--from", "2027-06-07T07:30", "--until", "2027-06-07T10:30").out
+    out = call("simulate", "--from", "2083-06-07T07:30", "--until", "2083-06-07T10:30").out
     assert (
         "! Up to 30 jobs start at minute 0 of 1 hour. With H for the minute they would spread: at most "
         in out
@@ -135,25 +135,25 @@ def test_it_is_bounded() -> None:
 def test_tables() -> None:
     make_job(name="report", namespace="shop", schedule="0 9 * * *", timezone="Europe/Berlin")
     make_job(name="import", schedule="*/30 * * * *")
-    code, out, err = call("simulate", "--from", "2027-06-07T06:00", "--until", "2027-06-07T08:00")
+    code, out, err = call("simulate", "--from", "2083-06-07T06:00", "--until", "2083-06-07T08:00")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[:2] == [
-        "2027-06-07 06:00:00 UTC to 2027-06-07 08:00:00 UTC",
+        "2083-06-07 06:00:00 UTC to 2083-06-07 08:00:00 UTC",
         "2 jobs; 5 occurrences of 2 of them; in 1 of 120 minutes several jobs start together",
     ]
     assert "shop/report  0 9 * * *     Europe/Berlin            1" in lines
-    assert f"2027-06-07 06:00            2            1         1  {'#' * 16}" in lines
-    assert f"2027-06-07 07:00            3            2         2  {'#' * 24}" in lines
-    assert "2027-06-07 07:00         2            2  import, shop/report" in lines
+    assert f"2083-06-07 06:00            2            1         1  {'#' * 16}" in lines
+    assert f"2083-06-07 07:00            3            2         2  {'#' * 24}" in lines
+    assert "2083-06-07 07:00         2            2  import, shop/report" in lines
 
 
 @pytest.mark.django_db
 def test_a_short_time_is_shown_by_minutes_and_an_empty_one_in_words() -> None:
     make_job(name="import", schedule="*/2 * * * *")
-    out = call("simulate", "--from", "2027-06-07T06:00", "--until", "2027-06-07T06:04").out
-    assert f"2027-06-07 06:02            1            1         1  {'#' * 24}" in out
-    assert "2027-06-07 06:03            0            0         0" in out
+    out = call("simulate", "--from", "2083-06-07T06:00", "--until", "2083-06-07T06:04").out
+    assert f"2083-06-07 06:02            1            1         1  {'#' * 24}" in out
+    assert "2083-06-07 06:03            0            0         0" in out
     assert "0 occurrences of 0 of them" in call("simulate", "--namespace", "nobody's").out
 
 
@@ -161,13 +161,13 @@ def test_a_short_time_is_shown_by_minutes_and_an_empty_one_in_words() -> None:
 def test_the_json() -> None:
     for name in "abc":
         make_job(name=name, schedule="0 9 * * *")
-    arguments = ["--from", "2027-06-07T08:58", "--until", "2027-06-07T09:02", "--top", "2", "--json"]
+    arguments = ["--from", "2083-06-07T08:58", "--until", "2083-06-07T09:02", "--top", "2", "--json"]
     document = call("simulate", *arguments).json
     row = {"schedule": "0 9 * * *", "timezone": "UTC", "occurrences": 1}
     assert document == {
         "version": 1,
-        "since": "2027-06-07T08:58:00Z",
-        "until": "2027-06-07T09:02:00Z",
+        "since": "2083-06-07T08:58:00Z",
+        "until": "2083-06-07T09:02:00Z",
         "jobs": 3,
         "occurrences": 3,
         "clashing_minutes": 1,
@@ -178,7 +178,7 @@ def test_the_json() -> None:
         "jobs_per_minute": [0, 0, 3, 0],
         "fullest": [
             {
-                "at": "2027-06-07T09:00:00Z",
+                "at": "2083-06-07T09:00:00Z",
                 "jobs": 3,
                 "occurrences": 3,
                 "names": ["default/a", "default/b", "default/c"],
@@ -205,5 +205,5 @@ def test_what_is_refused(arguments: list[str], said: str) -> None:
 @pytest.mark.django_db
 def test_times_are_read_and_shown_in_the_sites_time_zone(settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
-    out = call("simulate", "--from", "2027-06-07T06:00", "--until", "2027-06-07T07:00Z").out
-    assert out.startswith("2027-06-07 06:00:00 JST to 2027-06-07 16:00:00 JST\n")
+    out = call("simulate", "--from", "2083-06-07T06:00", "--until", "2083-06-07T07:00Z").out
+    assert out.startswith("2083-06-07 06:00:00 JST to 2083-06-07 16:00:00 JST\n")

@@ -18,7 +18,7 @@ from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
 
-NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
+NOW = datetime(2083, 1, 1, 12, tzinfo=UTC)
 URL = (
     f"redis://{settings.REDIS_ADDRESS}/3"
     if settings.REDIS_ADDRESS

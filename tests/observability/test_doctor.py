@@ -111,7 +111,7 @@ RUN_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
     (
         Code.ATTEMPTS_WRONG,
         lambda s: make_run(
-            s.job, trigger="manual", state="failed", finished_at=s.latest, scheduled_at=s.latest + SECOND / 3
+            s.job, trigger="manual", state="failed", finished_at=s.latest, scheduled_at=s.latest - SECOND / 3
         ),
     ),
     (Code.OUTCOME_CONTRADICTS, lambda s: Attempt.objects.update(outcome="timed_out")),

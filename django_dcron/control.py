@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 
 from django_dcron import definition, revocation, targets
 from django_dcron.backfill import backfill
-from django_dcron.definition import delete, save, save_calendar
+from django_dcron.definition import delete, delete_calendar, save, save_calendar
 from django_dcron.domain.json_values import storable
 from django_dcron.domain.lifecycle import FINAL, State, Trigger
 from django_dcron.domain.timetable import INSTANT
@@ -30,6 +30,7 @@ __all__ = [
     "backfill",
     "cancel",
     "delete",
+    "delete_calendar",
     "pause",
     "preview",
     "rerun",

@@ -13,12 +13,12 @@ from django.db import IntegrityError, transaction
 
 from django_dcron import definition, revocation, targets
 from django_dcron.backfill import backfill
-from django_dcron.definition import delete, save, save_calendar
+from django_dcron.definition import delete, delete_calendar, save, save_calendar
 from django_dcron.domain.json_values import storable
 from django_dcron.domain.lifecycle import FINAL, State, Trigger
 from django_dcron.domain.timetable import INSTANT
-from django_dcron.exceptions import InvalidArguments, NotPossible
-from django_dcron.following import off_the_second
+from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible
+from django_dcron.following import FOLLOWS, off_the_second
 from django_dcron.handing_over import hand_over
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.database import alias_for, database_now, despite_contention
@@ -30,6 +30,7 @@ __all__ = [
     "backfill",
     "cancel",
     "delete",
+    "delete_calendar",
     "pause",
     "preview",
     "rerun",
@@ -55,16 +56,32 @@ def trigger(
 
     It is handed over right after the commit of the surrounding transaction. With an ``idempotency_key`` that the job has
     had before, the run made then is returned and none is made. Raises ``UnknownTarget`` or ``InvalidArguments``, also for
-    arguments that JSON or a database cannot hold, or ``ValueError`` for a key that cannot be stored.
+    arguments that JSON or a database cannot hold, or ``InvalidValue`` for a key that cannot be stored, or is a chain's.
     """
-    if idempotency_key is not None and not 0 < len(idempotency_key) <= LONGEST_KEY:
-        raise ValueError(f"idempotency_key {idempotency_key!r}: allowed are 1 to {LONGEST_KEY} characters")
+    if idempotency_key is not None:
+        _check_key(idempotency_key)
     _check_storable("args", args)
     _check_storable("kwargs", kwargs)
     targets.get(job.target).check_arguments(
         job.args if args is None else args, job.kwargs if kwargs is None else kwargs
     )
     return _make_run(job, Trigger.MANUAL, args=args, kwargs=kwargs, idempotency_key=idempotency_key)
+
+
+def _check_key(key: str) -> None:
+    if not 0 < len(key) <= LONGEST_KEY:
+        raise InvalidValue(
+            "idempotency_key",
+            _("%(key)s cannot be stored (allowed: 1 to %(most)d characters)"),
+            key=repr(key),
+            most=LONGEST_KEY,
+        )
+    if key.casefold().startswith(FOLLOWS):  # a database may not tell capitals apart
+        raise InvalidValue(
+            "idempotency_key",
+            _("%(key)s is kept for a run that follows another one (allowed: one that does not begin so)"),
+            key=repr(key),
+        )
 
 
 def _check_storable(field: str, value: Any) -> None:

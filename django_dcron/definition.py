@@ -25,7 +25,7 @@ from django.db.models import F, Q
 from django_dcron import chaining, transitions
 from django_dcron.domain.misfire import Misfire, MisfirePolicy, Span
 from django_dcron.domain.timetable import INSTANT, Timetable
-from django_dcron.exceptions import Conflict, InvalidSchedule
+from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
 from django_dcron.models import Calendar, Cursor, Job, Run, Statistics
 from django_dcron.models.cursor import COPIED_FIELDS, same_definition
 from django_dcron.models.database import (
@@ -112,11 +112,31 @@ def save_calendar(calendar: Calendar, *, expected_version: int | None = None) ->
     return calendar
 
 
-def _lock_calendar(name: str, expected_version: int, using: str) -> None:
+def delete_calendar(calendar: Calendar, *, expected_version: int | None = None) -> None:
+    """``expected_version``: as for ``delete``. Raises ``Conflict``, or ``NotPossible`` if a job names it."""
+    using = alias_for(Calendar)
+    despite_contention(lambda: _delete_calendar(calendar, expected_version, using), using)
+
+
+def _delete_calendar(calendar: Calendar, expected_version: int | None, using: str) -> None:
+    with transaction.atomic(using=using):
+        _lock_calendar(calendar.pk, expected_version, using)
+        # Whoever is about to name it waits for the lock, and is refused then.
+        named_by = Job.objects.using(using).filter(calendar=calendar.pk).first()
+        if named_by is not None:
+            raise NotPossible(
+                _("%(calendar)s cannot be deleted: %(job)s names it."),
+                calendar=str(calendar),
+                job=str(named_by),
+            )
+        Calendar.objects.using(using).filter(pk=calendar.pk).delete()
+
+
+def _lock_calendar(name: str, expected_version: int | None, using: str) -> None:
     row = Calendar.objects.using(using).select_for_update().filter(pk=name).first()
     if row is None:
         raise Conflict(_("The calendar was deleted meanwhile; nothing was saved."))
-    if row.version != expected_version:
+    if expected_version is not None and row.version != expected_version:
         raise Conflict(_("%(job)s was changed meanwhile by somebody else; nothing was saved."), job=row.name)
 
 

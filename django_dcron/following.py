@@ -33,7 +33,8 @@ TRIES = 20
 
 
 def key_after(run_id: UUID) -> str:
-    """The idempotency key of a run that follows ``run_id``. It has spaces, which no key sent over HTTP may have."""
+    """The idempotency key of a run that follows ``run_id``. No other run has one that begins like it
+    (``control.trigger``)."""
     return f"{FOLLOWS}{run_id}"
 
 

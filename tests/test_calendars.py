@@ -1,6 +1,7 @@
 """Calendars of jobs: what a change of either does to cursor and runs, however it is written; and what is claimed."""
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from django.db.models import ProtectedError
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control, definition, public_holidays
-from django_dcron.exceptions import Conflict, InvalidCalendar
+from django_dcron.exceptions import Conflict, InvalidCalendar, NotPossible
 from django_dcron.models import Calendar, Cursor, Job, Run
 from django_dcron.models.calendar import read_dates
 from django_dcron.models.database import database_now
@@ -290,12 +291,46 @@ def test_of_two_who_change_a_calendar_the_second_is_told() -> None:
 
 
 def test_a_calendar_with_jobs_is_not_deleted() -> None:
-    job = make_job(calendar=make_calendar())
+    job = make_job(name="report", calendar=make_calendar())
     with pytest.raises(ProtectedError):
         Calendar.objects.get().delete()
+    with pytest.raises(NotPossible, match="closed cannot be deleted: report names it"):
+        control.delete_calendar(Calendar.objects.get())
     control.delete(job)
-    Calendar.objects.get().delete()
+    control.delete_calendar(Calendar.objects.get())
     assert not Calendar.objects.exists()
+
+
+def test_a_calendar_that_somebody_has_changed_or_deleted_is_not_deleted_unseen() -> None:
+    make_calendar()
+    mine, theirs = Calendar.objects.get(), Calendar.objects.get()
+    control.save_calendar(theirs)
+    with pytest.raises(Conflict, match="changed meanwhile"):
+        control.delete_calendar(mine, expected_version=mine.version)
+    assert Calendar.objects.exists()
+    control.delete_calendar(mine)
+    with pytest.raises(Conflict, match="deleted meanwhile"):
+        control.delete_calendar(theirs)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_names_a_calendar_while_it_is_deleted_is_refused_or_keeps_it() -> None:
+    outcomes: list[str] = []
+
+    def do(deed: Callable[[], object]) -> None:
+        try:
+            deed()
+            outcomes.append("done")
+        except (NotPossible, ValidationError) as error:
+            outcomes.append(type(error).__name__)
+
+    calendar = make_calendar()
+    in_threads(
+        lambda: do(lambda: control.delete_calendar(calendar)),
+        lambda: do(lambda: make_idle_job(calendar_id="closed")),
+    )
+    assert sorted(outcomes) in (["NotPossible", "done"], ["ValidationError", "done"])
+    assert Calendar.objects.count() == Job.objects.count()
 
 
 def test_line_ends_of_a_browser_are_not_kept() -> None:

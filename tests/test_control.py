@@ -15,7 +15,14 @@ from django_dcron import control, transitions
 from django_dcron.dispatch import DispatchFailed, favour
 from django_dcron.domain.lifecycle import FINAL, State
 from django_dcron.domain.overlap import slot_of
-from django_dcron.exceptions import InvalidArguments, InvalidSchedule, NotPossible, UnknownTarget
+from django_dcron.exceptions import (
+    InvalidArguments,
+    InvalidSchedule,
+    InvalidValue,
+    NotPossible,
+    UnknownTarget,
+)
+from django_dcron.following import key_after
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.database import CONTENTIONS, database_now
 from django_dcron.scheduler.claiming import claim
@@ -122,9 +129,21 @@ def test_one_run_for_one_key(dispatcher: MemoryDispatcher) -> None:
 
 @pytest.mark.parametrize("key", ["", "x" * 121])
 def test_a_key_that_cannot_be_stored_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match="allowed are 1 to 120 characters"):
+    with pytest.raises(InvalidValue, match="allowed: 1 to 120 characters") as refused:
         control.trigger(make_idle_job(), idempotency_key=key)
+    assert refused.value.field == "idempotency_key"
     assert control.trigger(make_idle_job(), idempotency_key="x" * 120)
+
+
+@pytest.mark.parametrize("change", [str, str.upper, str.title])
+def test_a_key_of_a_chain_is_refused(change: Callable[[str], str]) -> None:
+    """Else the run that is to follow would not be made: it would seem to be there."""
+    job, run = make_idle_job(), make_run(make_idle_job())
+    with pytest.raises(InvalidValue, match="is kept for a run that follows another one") as refused:
+        control.trigger(job, idempotency_key=change(key_after(run.pk)))
+    assert refused.value.field == "idempotency_key"
+    assert not Run.objects.filter(job=job).exists()
+    assert control.trigger(job, idempotency_key=f"before and {key_after(run.pk)}")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -94,15 +94,57 @@ def test_the_test_has_a_value_that_is_no_default_for_every_field() -> None:
 
 
 @pytest.mark.django_db
-def test_a_calendar_is_there_by_its_name() -> None:
+def test_a_calendar_is_there_with_the_jobs_that_name_it() -> None:
+    control.save_calendar(Calendar(name="open", dates="12-24"))
+    closed = control.save_calendar(Calendar(name="closed", dates="SAT\n12-25", description="Ask Ada."))
+    jobs = [make_idle_job(name=name, calendar=closed) for name in "ab"]
+    text = portable.write(jobs)
+    written = json.loads(text)
+    assert list(written) == ["format", "version", "calendars", "jobs"]
+    assert written["calendars"] == [{"name": "closed", "description": "Ask Ada.", "dates": "SAT\n12-25"}]
+    assert [job["calendar"] for job in written["jobs"]] == ["closed", "closed"]
+    assert {each.name for each in Calendar._meta.concrete_fields} == {*written["calendars"][0], "version"}
+    Job.objects.all().delete()
+    Calendar.objects.all().delete()
+    reading = portable.read(text)
+    assert (reading.problems, reading.calendars.problems) == ([], [])
+    assert reading.entries[0].job().calendar_dates == "SAT\n12-25"
+
+
+@pytest.mark.django_db
+def test_a_calendar_that_is_not_in_the_document_has_to_be_here() -> None:
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     text = document(MINIMAL | {"calendar": "closed"}, MINIMAL | {"name": "b", "calendar": "open"})
     reading = portable.read(text)
     (entry,) = reading.entries
     assert portable.definition_of(entry.job())["calendar"] == "closed"
-    assert str(reading.problems[0]).startswith('b: calendar: "open": ')
+    (problem,) = reading.problems
+    assert str(problem) == 'b: calendar: "open": there is no such calendar, neither here nor in the document'
     (problem,) = portable.read(document(MINIMAL | {"calendar": 5})).problems
     assert str(problem) == "a: calendar: 5: allowed: text, in quotes"
+
+
+@pytest.mark.django_db
+def test_every_problem_of_the_calendars_is_told_at_once() -> None:
+    good = {"name": "good", "dates": "12-25"}
+    items = [
+        good,
+        "nonsense",
+        {"name": 5},
+        {"name": "twice", "dates": "12-25"},
+        {"name": "a/b", "dates": "x"},
+    ]
+    items.append(items[3])
+    reading = portable.read(document(MINIMAL | {"calendar": "twice"}, calendars=items)).calendars
+    assert [*reading.sound] == ["good"]
+    told = [str(problem) for problem in reading.problems]
+    assert told[:3] == [
+        'calendar 2: "nonsense" is no object with fields',
+        "calendar 3: name: 5: allowed: text, in quotes",
+        "calendar 3: dates is missing",
+    ]
+    assert told[3].startswith('calendar a/b: name: "a/b": Use letters')
+    assert told[-1] == "calendar twice: it is there 2 times"
 
 
 @pytest.mark.django_db
@@ -207,6 +249,7 @@ def test_every_problem_is_told_at_once() -> None:
         ('{"format": "other"}', Syntax.JSON, '"format" has to be'),
         (document(version=2), Syntax.JSON, '"version" is 2; this release reads 1'),
         (document(jobs={}), Syntax.JSON, '"jobs" has to be a list.'),
+        (document(calendars={}), Syntax.JSON, '"calendars" has to be a list.'),
         (document(job=[]), Syntax.JSON, '"job" is not known'),
     ],
 )

@@ -5,6 +5,7 @@ The form carries the version it was rendered of, as a job's does: what somebody 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
+from django_dcron.admin.change_log import LoggedAdmin
 from django_dcron.admin.display import EMPTY
 from django_dcron.admin.jobs.form import json_input
 from django_dcron.admin.lists.base import ListAdmin
@@ -69,7 +71,7 @@ class CalendarForm(CalendarModelForm):
 
 
 @admin.register(Calendar)
-class CalendarAdmin(ListAdmin[Calendar]):
+class CalendarAdmin(LoggedAdmin[Calendar], ListAdmin[Calendar]):
     form = CalendarForm
     list_display = ("name", "description", "number_of_jobs")
     search_fields = ("name", "description")
@@ -115,6 +117,14 @@ class CalendarAdmin(ListAdmin[Calendar]):
 
     def save_model(self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool) -> None:
         control.save_calendar(obj, expected_version=form.cleaned_data["seen_version"] if change else None)
+
+    def delete_model(self, request: HttpRequest, obj: Calendar) -> None:
+        with suppress(Conflict):  # somebody else has deleted it meanwhile: that is what was asked for
+            control.delete_calendar(obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Calendar]) -> None:
+        for calendar in queryset:
+            self.delete_model(request, calendar)
 
 
 def _next_dates(calendar: Calendar) -> list[date]:

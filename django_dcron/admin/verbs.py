@@ -26,12 +26,12 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_dcron.admin import change_log
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import change_url, link, may_view
 from django_dcron.admin.lists.confirmation import ask_or_do
 from django_dcron.admin.verb_forms import LONGEST_REASON, VerbForm
 from django_dcron.exceptions import DcronError, Told
+from django_dcron.observability import noting
 from django_dcron.observability.differences import values_of
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class OperatedAdmin(BaseAdmin[M]):
             except (DcronError, ValidationError) as error:
                 problems.append(format_html("“{}”: {}", obj, in_words(error)))
                 continue
-            self.log_change(request, obj, change_log.after_verb(before, obj, result.text))
+            noting.note_deed(request.user, obj, before, result.text)
             lines.append(format_html("“{}”: {}", obj, self._linked(request, result)))
             done.append(result)
         self._tell(request, lines, messages.SUCCESS)

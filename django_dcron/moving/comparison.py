@@ -7,16 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from django.core.exceptions import ValidationError
 
-from django_dcron.models import Job
+from django_dcron.models import Calendar, Job
 from django_dcron.models.database import alias_for
 from django_dcron.moving.found import Found
 from django_dcron.moving.names import distinct
 from django_dcron.sync.changes import messages_of
-from django_dcron.sync.portable import attname_of, definition_of
+from django_dcron.sync.portable import attname_of, check_rules, definition_of
 from django_dcron.targets.shadow import PREFIX
 
 ARRIVED_PAUSED = "imported with --disabled"
@@ -59,9 +60,14 @@ class Move:
 
 
 def compare(
-    found: Iterable[Found], namespace: str = "default", *, disabled: bool = False, shadow: bool = False
+    found: Iterable[Found],
+    namespace: str = "default",
+    *,
+    disabled: bool = False,
+    shadow: bool = False,
+    calendars: Mapping[str, Calendar] = MappingProxyType({}),
 ) -> list[Move]:
-    """In the order of ``found``. ``disabled``: new jobs arrive paused, and it is not asked whether existing ones are.
+    """In the order of ``found``. ``calendars``: as those that come with them are to be, by name. ``disabled``: new jobs arrive paused, and it is not asked whether existing ones are.
     ``shadow``: new jobs are shadows, and those that are stay so."""
     entries = distinct(found)
     existing = existing_jobs(entries, namespace)
@@ -71,7 +77,7 @@ def compare(
         before = existing.get((space, each.name))
         if shadow and each.values and (before is None or before.target.startswith(PREFIX)):
             each = replace(each, values={**each.values, "target": f"{PREFIX}{each.values['target']}"})
-        moves.append(_move(each, space, before, disabled))
+        moves.append(_move(each, space, before, disabled, calendars))
     return moves
 
 
@@ -89,13 +95,15 @@ def existing_jobs(entries: list[Found], namespace: str) -> dict[tuple[str, str],
     }
 
 
-def _move(found: Found, namespace: str, before: Job | None, disabled: bool) -> Move:
+def _move(
+    found: Found, namespace: str, before: Job | None, disabled: bool, calendars: Mapping[str, Calendar]
+) -> Move:
     if found.refused:
         return Move(MoveKind.REFUSED, found, namespace, (found.refused,))
     if found.left:
         return Move(MoveKind.LEFT, found, namespace, (found.left,))
     if before is None:
-        return _creation(found, namespace, disabled)
+        return _creation(found, namespace, disabled, calendars)
     values = dict(found.values)
     if disabled or before.enabled == values.get("enabled"):
         # Why it is paused, and until when, is for those to say who paused it.
@@ -104,7 +112,7 @@ def _move(found: Found, namespace: str, before: Job | None, disabled: bool) -> M
     if disabled:
         values.pop("enabled", None)
     job = copy.copy(before)
-    _assign(job, values)
+    _assign(job, values, calendars)
     was, is_to_be = definition_of(before), definition_of(job)
     changes = {name: (was[name], is_to_be[name]) for name in values if was[name] != is_to_be[name]}
     if not changes:
@@ -114,9 +122,9 @@ def _move(found: Found, namespace: str, before: Job | None, disabled: bool) -> M
     return _checked(Move(MoveKind.CHANGE, found, namespace, changes=changes, job=job))
 
 
-def _creation(found: Found, namespace: str, disabled: bool) -> Move:
+def _creation(found: Found, namespace: str, disabled: bool, calendars: Mapping[str, Calendar]) -> Move:
     job = Job(namespace=namespace, name=found.name)
-    _assign(job, found.values)
+    _assign(job, found.values, calendars)
     if disabled and job.enabled:
         job.enabled, job.pause_reason = False, ARRIVED_PAUSED
     written = definition_of(job)
@@ -128,12 +136,14 @@ def _checked(move: Move) -> Move:
     """Its fields alone: whether its name is free was asked for all at once."""
     assert move.job is not None  # noqa: S101 (for the type checker)
     try:
-        move.job.clean_fields()
+        check_rules(move.job)
     except ValidationError as error:
         return Move(MoveKind.REFUSED, move.found, move.namespace, messages_of(error))
     return move
 
 
-def _assign(job: Job, values: Mapping[str, Any]) -> None:
+def _assign(job: Job, values: Mapping[str, Any], calendars: Mapping[str, Calendar]) -> None:
     for name, value in values.items():
         setattr(job, attname_of(name), value)
+    if (calendar := calendars.get(job.calendar_id or "")) is not None:
+        job.calendar = calendar

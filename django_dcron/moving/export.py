@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_dcron.moving.found import Found, Reading, SourceProblem
-from django_dcron.sync import portable
-from django_dcron.sync.portable import FIELDS, Entry, Problem, Syntax
+from django_dcron.models import Calendar
+from django_dcron.moving.found import Found, FoundCalendar, Reading, SourceProblem
+from django_dcron.sync import portable, portable_calendars
+from django_dcron.sync.portable import FIELDS, Entry, Syntax
+from django_dcron.sync.portable_values import Problem
 
 DECLARED_THERE = "code declares it: where that code is, manage.py dcron sync makes it"
 
@@ -19,10 +22,13 @@ def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
         document = portable.read(text, syntax)
     except (portable.Unreadable, ImproperlyConfigured) as error:
         raise SourceProblem(str(error)) from error
-    refused = [
-        _refused(label, list(problems)) for label, problems in groupby(document.problems, lambda p: p.job)
+    refused = [Found(label, label, refused=why) for label, why in _told(document.problems)]
+    calendars = [_found_calendar(each) for each in document.calendars.sound.values()]
+    calendars += [
+        FoundCalendar(label.removeprefix("calendar "), refused=why)
+        for label, why in _told(document.calendars.problems)
     ]
-    return Reading([*(_found(each, namespace) for each in document.entries), *refused])
+    return Reading([*(_found(each, namespace) for each in document.entries), *refused], calendars)
 
 
 def _found(entry: Entry, namespace: str) -> Found:
@@ -37,6 +43,12 @@ def _found(entry: Entry, namespace: str) -> Found:
     )
 
 
-def _refused(label: str, problems: list[Problem]) -> Found:
-    said = (str(problem).removeprefix(f"{label}: ") for problem in problems)
-    return Found(label, label, refused="; ".join(said))
+def _found_calendar(calendar: Calendar) -> FoundCalendar:
+    values = portable_calendars.definition_of(calendar)
+    return FoundCalendar(values.pop("name"), values)
+
+
+def _told(problems: list[Problem]) -> Iterator[tuple[str, str]]:
+    """What they are about, and all that is wrong with it."""
+    for label, those in groupby(problems, lambda problem: problem.job):
+        yield label, "; ".join(str(problem).removeprefix(f"{label}: ") for problem in those)

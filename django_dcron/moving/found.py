@@ -46,9 +46,21 @@ class Found:
     """What tells it apart from another of the same name. Empty: made from ``origin``."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundCalendar:
+    """One calendar of a source."""
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Its other fields; empty if there is a reason."""
+    refused: str = ""
+
+
 @dataclass(slots=True)
 class Reading:
     found: list[Found] = field(default_factory=list)
+    calendars: list[FoundCalendar] = field(default_factory=list)
+    """Which jobs of ``found`` name."""
     notes: list[str] = field(default_factory=list)
     """What concerns the source as a whole."""
     shell: dict[str, list[str]] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Carrying out a comparison: each job by itself, as a person would save it."""
+"""Carrying out a comparison: each job by itself, as a person would save it, after the calendars."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from django.core.exceptions import ValidationError
@@ -13,11 +13,17 @@ from django_dcron.exceptions import Conflict
 from django_dcron.moving.comparison import Move, MoveKind
 from django_dcron.sync.changes import messages_of
 
+WITHOUT_CALENDAR = "calendar: it could not be written"
 
-def carry_out(moves: Iterable[Move]) -> Iterator[Move]:
-    """Each once it is done; refused, if it has become impossible since it was compared."""
+
+def carry_out(moves: Iterable[Move], unwritten: Collection[str] = ()) -> Iterator[Move]:
+    """Each once it is done; refused, if it has become impossible since it was compared. ``unwritten``: the calendars that could
+    not be written, which no job is to name that was compared with them."""
     for move in _earlier_first(list(moves)):
-        yield _write(move) if move.job is not None else move
+        if move.job is not None and move.job.calendar_id in unwritten:
+            yield replace(move, kind=MoveKind.REFUSED, reasons=(WITHOUT_CALENDAR,), job=None)
+        else:
+            yield _write(move) if move.job is not None else move
 
 
 def _earlier_first(moves: list[Move]) -> list[Move]:

@@ -1,9 +1,11 @@
-"""What is on record about the changes of a job: what the admin's log says of them, who, when and from what to what.
+"""What is on record about the changes of a job or a calendar: what the admin's log says of them, who, when and from what to what.
 
 Invariants:
 
 - A change made past the admin and the REST API (by code, by ``sync``, by the scheduler itself) leaves no entry. The job's
   ``version``, which each entry carries, counts every save: it says how many there were, not what they were.
+- What was done to a job and changed no field of it (run by hand, by a program all day) is noted as a text alone: it is in the log,
+  and is no change. However much of it there is, the changes are found.
 - An entry is one that Django's own pages and other tools can read: what is ours stands beside what they look at.
 - Entries that are not ours, of an earlier release or written by hand, are changes of which only Django's text is known.
 """
@@ -42,7 +44,7 @@ class Change:
     """What was done, in words."""
     fields: tuple[FieldChange, ...] = ()
     version: int | None = None
-    """The job's, after it."""
+    """The row's, after it."""
     is_addition: bool = False
 
     def of(self, field: str) -> FieldChange | None:
@@ -63,7 +65,9 @@ def changes_of(job: Job) -> list[Change]:
     from django.contrib.contenttypes.models import ContentType
 
     entries = LogEntry.objects.filter(
-        content_type=ContentType.objects.get_for_model(Job), object_id=str(job.pk)
+        content_type=ContentType.objects.get_for_model(Job),
+        object_id=str(job.pk),
+        change_message__startswith="[",  # as Django writes what has parts, and we
     )
     latest = entries.select_related("user").order_by("-action_time", "-pk")[:READ]
     return [read(entry) for entry in reversed(latest)]

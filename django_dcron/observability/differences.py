@@ -1,4 +1,4 @@
-"""What a change of a job has changed, field by field, as the history keeps it (``changes``)."""
+"""What a change of a job or a calendar has changed, field by field, as the history keeps it (``changes``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils.text import capfirst
 from django.utils.translation import override
 
 from django_dcron.domain.durations import write_duration
-from django_dcron.models import Job
+from django_dcron.models import Calendar, Job
 from django_dcron.observability.changes import FieldChange
 
 LONGEST = 300
@@ -19,16 +19,20 @@ LONGEST = 300
 
 Values = dict[str, Any]
 
-FIELDS = {
-    field.name: field for field in Job._meta.concrete_fields if field.editable and not field.primary_key
+FIELDS: dict[type[Model], dict[str, Any]] = {
+    model: {
+        field.name: field for field in model._meta.concrete_fields if field.editable and not field.primary_key
+    }
+    for model in (Job, Calendar)
 }
 
 
 def values_of(row: Model) -> Values:
-    """What a change of ``row`` may change: nothing, unless it is a job."""
-    if not isinstance(row, Job):
-        return {}
-    return {name: getattr(row, field.attname) for name, field in FIELDS.items()}  # of a calendar, its name
+    """What a change of ``row`` may change: nothing, unless it is a job or a calendar."""
+    fields = FIELDS.get(type(row), {})
+    return {
+        name: getattr(row, field.attname) for name, field in fields.items()
+    }  # of a job's calendar, its name
 
 
 def differences(before: Values, after: Values) -> list[FieldChange]:
@@ -39,11 +43,13 @@ def differences(before: Values, after: Values) -> list[FieldChange]:
     ]
 
 
-def changed(changes: list[FieldChange]) -> dict[str, Any]:
+def changed(model: type[Model], changes: list[FieldChange]) -> dict[str, Any]:
     """As Django says it, whose labels are stored untranslated."""
     with override(None):
         return {
-            "changed": {"fields": [capfirst(str(FIELDS[change.field].verbose_name)) for change in changes]}
+            "changed": {
+                "fields": [capfirst(str(FIELDS[model][change.field].verbose_name)) for change in changes]
+            }
         }
 
 

@@ -1,6 +1,6 @@
 """The REST API, mounted by ``path("dcron/", include("django_dcron.rest.urls"))``. It needs ``pip install django-dcron[api]``.
 
-Reading order is call order: ``urls -> view (permissions, parsing, problems) -> jobs, runs, nodes, stats``.
+Reading order is call order: ``urls -> view (permissions, parsing, problems) -> jobs, calendars, runs, nodes, stats``.
 """
 
 from __future__ import annotations

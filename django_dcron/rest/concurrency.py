@@ -1,4 +1,4 @@
-"""No lost update: a job's ETag is its version, and a change says which one it was made on.
+"""No lost update: the ETag of a job or a calendar is its version, and a change says which one it was made on.
 
 Invariant: what is written was made on the version that the row has as it is locked (``definition.lock_version``): between the
 comparison here and the lock nobody gets in unnoticed.
@@ -17,7 +17,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
 from django_dcron.exceptions import Conflict
-from django_dcron.models import Job
+from django_dcron.models import Calendar, Job
 from django_dcron.rest.problems import PreconditionFailed, PreconditionRequired
 
 IF_MATCH = OpenApiParameter(
@@ -25,33 +25,33 @@ IF_MATCH = OpenApiParameter(
     str,
     OpenApiParameter.HEADER,
     required=True,
-    description='The ETag of the job as it was read, such as "3". With * whatever it is now.',
+    description='The ETag that it was read with, such as "3". With * whatever it is now.',
 )
 ETAG = OpenApiParameter(
-    "ETag", str, OpenApiParameter.HEADER, response=[200, 201], required=True, description="The job's version."
+    "ETag", str, OpenApiParameter.HEADER, response=[200, 201], required=True, description="Its version."
 )
 REFUSALS = {
-    412: "The job has another version by now; nothing was saved.",
+    412: "It has another version by now; nothing was saved.",
     428: "There is no If-Match.",
 }
 
 
-def etag(job: Job) -> str:
-    return f'"{job.version}"'
+def etag(row: Job | Calendar) -> str:
+    return f'"{row.version}"'
 
 
-def check_match(request: Request, job: Job) -> None:
-    """Raises what the answer is if ``request`` was not made on the version that ``job`` was read with."""
+def check_match(request: Request, row: Job | Calendar) -> None:
+    """Raises what the answer is if ``request`` was not made on the version that ``row`` was read with."""
     header = request.headers.get("If-Match")
     if header is None:
         raise PreconditionRequired
     if not (tags := parse_etags(header)):
         told = _("%(sent)s is no ETag; write it as %(etag)s.")
-        raise ValidationError({"If-Match": [told % {"sent": header, "etag": etag(job)}]})
+        raise ValidationError({"If-Match": [told % {"sent": header, "etag": etag(row)}]})
     # What compresses the answer on its way makes the tag a weak one; it is the version all the same.
-    if tags != ["*"] and etag(job) not in (tag.removeprefix("W/") for tag in tags):
+    if tags != ["*"] and etag(row) not in (tag.removeprefix("W/") for tag in tags):
         told = _("%(job)s was changed meanwhile: its ETag is %(etag)s, not %(sent)s; nothing was saved.")
-        raise PreconditionFailed(told % {"job": job, "etag": etag(job), "sent": header})
+        raise PreconditionFailed(told % {"job": row, "etag": etag(row), "sent": header})
 
 
 @contextmanager

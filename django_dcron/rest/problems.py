@@ -49,7 +49,7 @@ class PreconditionFailed(APIException):
 class PreconditionRequired(APIException):
     status_code = HTTPStatus.PRECONDITION_REQUIRED
     default_code = "if_match_required"
-    default_detail = _("Send the job's ETag as If-Match, so that nobody's change is lost.")
+    default_detail = _("Send its ETag as If-Match, so that nobody's change is lost.")
 
 
 class KeyReused(APIException):

@@ -23,7 +23,11 @@ from rest_framework.serializers import Serializer
 
 from django_dcron.rest.problems import MEDIA_TYPE, ProblemSerializer
 
+LOCATION = OpenApiParameter(
+    "Location", str, OpenApiParameter.HEADER, response=[201], required=True, description="Where it is."
+)
 PATHS = {
+    "calendar_name": {"type": "string", "minLength": 1, "maxLength": 120},
     "job_id": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
     "run_id": {"type": "string", "format": "uuid"},
 }
@@ -31,14 +35,14 @@ REFUSALS = {
     400: "Something of it cannot be read, or is not allowed; `errors` says what.",
     401: "Who asks has not said who they are.",
     403: "Who asks may not do this.",
-    404: "There is no such job or run.",
+    404: "There is no such job, calendar or run.",
     413: "The body is larger than DATA_UPLOAD_MAX_MEMORY_SIZE.",
     415: "The body is not application/json.",
     429: "Asked too often; Retry-After says when to try again.",
 }
 OURS = {name: value for name, value in SPECTACULAR_DEFAULTS.items() if not name.startswith("SERVE_")} | {
     "TITLE": "django-dcron",
-    "DESCRIPTION": "Jobs, their runs, and the nodes that schedule them.",
+    "DESCRIPTION": "Jobs, their calendars, their runs, and the nodes that schedule them.",
     "VERSION": "1",
     "COMPONENT_SPLIT_REQUEST": True,
     "POSTPROCESSING_HOOKS": [],

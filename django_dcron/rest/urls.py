@@ -8,6 +8,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron.rest import schema
+from django_dcron.rest.calendars.editing import CalendarDetail
+from django_dcron.rest.calendars.listing import Calendars
 from django_dcron.rest.jobs.backfilling import Backfill
 from django_dcron.rest.jobs.editing import JobDetail
 from django_dcron.rest.jobs.listing import Jobs
@@ -31,6 +33,8 @@ documented = [
     path("jobs/<str:job_id>/preview/", JobPreview.as_view(), name="job-preview"),
     path("jobs/<str:job_id>/backfill/", Backfill.as_view(), name="backfill"),
     path("jobs/<str:job_id>/stats/", JobStats.as_view(), name="job-stats"),
+    path("calendars/", Calendars.as_view(), name="calendars"),
+    path("calendars/<str:calendar_name>/", CalendarDetail.as_view(), name="calendar"),
     path("runs/", Runs.as_view(), name="runs"),
     path("runs/<str:run_id>/", RunDetail.as_view(), name="run"),
     path("runs/<str:run_id>/log/", Log.as_view(), name="log"),

@@ -1,17 +1,80 @@
-"""The values of a job's fields as a document has them: read strictly, by the kind of the field."""
+"""The values of a job's or a calendar's fields as a document has them: read strictly, by the kind of the field; and what is wrong
+with one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Any
 
 from django.db import models
 from django.utils.dateparse import parse_datetime, parse_duration
 
-from django_dcron.domain.durations import read_duration
+from django_dcron.domain.durations import read_duration, write_duration
 from django_dcron.domain.json_values import storable
+
+VALUE_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Of one job or calendar of a document."""
+
+    job: str
+    """What it is called."""
+    field: str
+    """Empty: of the job as a whole."""
+    value: Any
+    message: str
+
+    def __str__(self) -> str:
+        if not self.field:
+            return f"{self.job}: {self.message}"
+        return f"{self.job}: {self.field}: {shown(self.value)}: {self.message}"
+
+
+def shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= VALUE_SHOWN else f"{text[: VALUE_SHOWN - 3]}..."
+
+
+def written(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return write_duration(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+    return value
+
+
+def read_values(
+    item: Mapping[Any, Any], fields: Sequence[models.Field[Any, Any]], required: Collection[str], label: str
+) -> tuple[dict[str, Any], list[Problem]]:
+    """The values that can be read, and what is wrong with the others."""
+    values, problems = {}, []
+    for name, value in item.items():
+        try:
+            values[name] = _value(name, value, fields)
+        except ValueError as error:
+            problems.append(Problem(label, str(name), value, str(error)))
+    known = {problem.field for problem in problems}
+    missing = [name for name in required if name not in values and name not in known]
+    return values, problems + [Problem(label, "", None, f"{name} is missing") for name in missing]
+
+
+def _value(name: Any, value: Any, fields: Sequence[models.Field[Any, Any]]) -> Any:
+    """Raises ``ValueError``, whose message says what is allowed."""
+    of = next((each for each in fields if each.name == name), None)
+    if of is None:
+        close = get_close_matches(str(name), [each.name for each in fields], n=1)
+        raise ValueError(f"there is no such field{f'; did you mean {close[0]}?' if close else ''}")
+    if value is None:
+        if not of.null:
+            raise ValueError("it has to have a value")
+        return None
+    return read_value(of, value)
 
 
 def read_value(field: models.Field[Any, Any], value: Any) -> Any:

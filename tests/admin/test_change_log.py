@@ -91,10 +91,11 @@ def test_verbs_that_change_the_job_are_logged_with_what_they_said(admin_client: 
     admin_client.post(verb_url(job, "resume"))
     admin_client.post(verb_url(job, "run_now"))
 
-    pause, resume, run = _changes(job)
+    pause, resume = _changes(job)
     assert (pause.said, pause.switched, pause.version) == ("paused: deploy (admin)", False, 2)
     assert pause.of("pause_reason") == FieldChange("pause_reason", "", "deploy (admin)")
     assert (resume.said, resume.switched, resume.version) == ("resumed", True, 3)
+    run = read(LogEntry.objects.latest("pk"))
     assert run.said.startswith("run now, as run ")
     assert (run.switched, run.version, run.fields) == (None, None, ())
     assert LogEntry.objects.earliest("pk").get_change_message() == "Changed Enabled and Pause reason."

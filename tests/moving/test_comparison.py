@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from django_dcron import control
-from django_dcron.models import Job
+from django_dcron.models import Calendar, Job
+from django_dcron.moving import calendars as moving_calendars
 from django_dcron.moving.comparison import MoveKind, compare
-from django_dcron.moving.found import Found
+from django_dcron.moving.found import Found, FoundCalendar
 from django_dcron.moving.names import clean, distinct
 from django_dcron.moving.writing import carry_out
 from tests.factories import make_idle_job, make_job
@@ -214,6 +215,157 @@ def test_an_export_with_problems(tmp_path: Path) -> None:
     assert (call("import", str(file)).code, call("import", str(file)).out) == (2, "")
 
 
+# --- The calendars of an export -----------------------------------------------------------------------------
+
+
+def exported_with_calendars(tmp_path: Path) -> Path:
+    """One that two jobs name, and one that no job names, which stays at home."""
+    closed = control.save_calendar(Calendar(name="closed", dates="SAT-SUN\n12-25", description="Ask Ada."))
+    control.save_calendar(Calendar(name="other", dates="12-26"))
+    make_idle_job(name="a", namespace="shop", calendar=closed, calendar_policy="next_day")
+    make_idle_job(name="b", calendar=closed)
+    make_idle_job(name="c")
+    file = tmp_path / "jobs.json"
+    assert call("export", "--output", str(file)).code == 0
+    return file
+
+
+def forget_all() -> None:
+    Job.objects.all().delete()
+    Calendar.objects.all().delete()
+
+
+def calendars() -> list[tuple[str, str, str, int]]:
+    return [*Calendar.objects.values_list("name", "dates", "description", "version")]
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_an_export_brings_its_calendars(suffix: str, tmp_path: Path) -> None:
+    exported_with_calendars(tmp_path)
+    file = tmp_path / f"jobs.{suffix}"
+    call("export", "--output", str(file))
+    assert call("import", str(file)).out == "Calendars: 1 same.\n3 same.\n"
+    before = call("export").out
+    forget_all()
+    shown = call("import", str(file))
+    assert shown.code == 0
+    assert "create calendar closed SAT-SUN, 12-25\n" in shown.out
+    assert "Calendars: 1 to create.\n" in shown.out
+    assert shown.out.endswith("3 to create.\nNothing was written: --apply does that.\n")
+    assert calendars() == []
+    done = call("import", str(file), "--apply")
+    assert (done.code, calendars()) == (0, [("closed", "SAT-SUN\n12-25", "Ask Ada.", 1)])
+    assert "created calendar closed SAT-SUN, 12-25\nCalendars: 1 created.\n" in done.out
+    assert call("export").out == before
+    job = Job.objects.get(name="b")
+    assert (job.cursor.calendar_dates, job.cursor.problem) == ("SAT-SUN\n12-25", "")
+
+
+def test_a_changed_calendar_is_changed_for_all_who_name_it(tmp_path: Path) -> None:
+    file = exported_with_calendars(tmp_path)
+    calendar = Calendar.objects.get(name="closed")
+    calendar.dates = "SUN"
+    control.save_calendar(calendar)
+    make_idle_job(name="not in the export", calendar=calendar)
+    shown = call("import", str(file))
+    assert "change calendar closed dates: SUN -> SAT-SUN, 12-25\n" in shown.out
+    assert "! calendar closed: 3 jobs name it here, and will go by it\n" in shown.out
+    assert shown.out.endswith("3 same.\nNothing was written: --apply does that.\n")
+    document = call("import", str(file), "--json").json
+    (told,) = document["calendars"]
+    assert (told["name"], told["outcome"]) == ("closed", "change")
+    assert told["changes"] == {"dates": {"from": "SUN", "to": "SAT-SUN\n12-25"}}
+    assert call("import", str(file), "--apply").code == 0
+    assert Calendar.objects.get(name="closed").dates == "SAT-SUN\n12-25"
+    assert call("import", str(file)).out == "Calendars: 1 same.\n3 same.\n"
+
+
+def document_with(tmp_path: Path, *jobs: dict[str, Any], **fields: Any) -> str:
+    file = tmp_path / "jobs.json"
+    given = [{"target": "tests.app.tasks.ok", "schedule": "@daily", **job} for job in jobs]
+    file.write_text(json.dumps({"format": "django-dcron", "version": 1, "jobs": given} | fields))
+    return str(file)
+
+
+def test_a_calendar_that_is_neither_here_nor_there(tmp_path: Path) -> None:
+    control.save_calendar(Calendar(name="here", dates="12-25"))
+    jobs = [{"name": name, "calendar": name} for name in ("here", "there", "nowhere")]
+    file = document_with(tmp_path, *jobs, calendars=[{"name": "there", "dates": "12-24"}])
+    done = call("import", file, "--apply")
+    assert done.code == 1
+    refused = 'calendar: "nowhere": there is no such calendar, neither here nor in the document'
+    assert f"refused nowhere {refused}\n" in done.out
+    assert set(Job.objects.values_list("name", "calendar")) == {("here", "here"), ("there", "there")}
+    assert done.err == "1 of 4 cannot be moved, see above."
+
+
+def test_jobs_are_judged_by_the_calendar_that_comes_with_them(tmp_path: Path) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-24"))
+    jobs = [
+        {"name": "never", "schedule": "0 0 25 12 *", "calendar": "closed"},
+        {"name": "now and then", "schedule": "0 0 24 12 *", "calendar": "closed"},
+        {"name": "elapsed", "schedule": "@every 1h", "calendar": "new"},
+    ]
+    given = [{"name": "closed", "dates": "12-25"}, {"name": "new", "dates": "12-25"}]
+    file = document_with(tmp_path, *jobs, calendars=given)
+    for applied in ((), ("--apply",)):
+        done = call("import", file, *applied)
+        assert done.code == 1
+        assert 'refused never calendar: "closed": It leaves no occurrence of 0 0 25 12 *' in done.out
+        assert 'refused elapsed calendar: "new": ' in done.out
+        assert "elapsed time" in done.out
+    assert [*Job.objects.values_list("name", flat=True)] == ["now and then"]
+
+
+@pytest.mark.parametrize(
+    ("calendar", "said"),
+    [
+        (
+            {"name": "closed", "dates": "XMAS"},
+            "refused calendar closed dates: \"XMAS\": line 1: 'XMAS' is not",
+        ),
+        ({"name": "closed"}, "refused calendar closed dates is missing\n"),
+        ({"name": "closed", "dates": "12-25", "date": 1}, "did you mean dates?"),
+        ({"name": "closed", "dates": ["12-25"]}, "allowed: text, in quotes"),
+    ],
+)
+def test_a_calendar_that_is_refused(calendar: dict[str, Any], said: str, tmp_path: Path) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    jobs = [{"name": "a", "calendar": "closed"}, {"name": "b"}]
+    done = call("import", document_with(tmp_path, *jobs, calendars=[calendar]), "--apply")
+    assert done.code == 1
+    assert said in done.out
+    assert 'refused a calendar: "closed": the calendar of that name is refused\n' in done.out
+    assert (Job.objects.get().name, calendars()) == ("b", [("closed", "12-25", "", 1)])
+
+
+def test_what_somebody_does_to_a_calendar_meanwhile_is_not_overwritten() -> None:
+    made = control.save_calendar(Calendar(name="changed", dates="12-25"))
+    entries = [FoundCalendar(name, {"description": "", "dates": "12-24"}) for name in ("changed", "created")]
+    planned = moving_calendars.compare(entries)
+    jobs = [found(name, calendar=name, calendar_policy="skip") for name in ("changed", "created")]
+    moves = compare([*jobs, found("free")], calendars=moving_calendars.to_be(planned))
+    made.dates = "12-26"
+    control.save_calendar(made)
+    control.save_calendar(Calendar(name="created", dates="12-27"))
+    done = list(moving_calendars.carry_out(planned))
+    assert [each.kind for each in done] == [MoveKind.REFUSED] * 2
+    assert "Import once more." in done[0].reasons[0]
+    assert "already exists" in done[1].reasons[0]
+    written = list(carry_out(moves, {each.name for each in done}))
+    assert [each.kind for each in written] == [MoveKind.REFUSED, MoveKind.REFUSED, MoveKind.CREATE]
+    assert {each[1] for each in calendars()} == {"12-26", "12-27"}
+
+
+def test_an_export_of_before_has_no_calendars(tmp_path: Path) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    assert call("import", document_with(tmp_path, {"name": "a", "calendar": "closed"}), "--apply").code == 0
+    assert Job.objects.get().calendar_id == "closed"
+    Job.objects.all().delete()
+    make_idle_job(name="a")
+    assert "calendars" not in json.loads(call("export").out)
+
+
 # --- What is written ----------------------------------------------------------------------------------------
 
 
@@ -240,6 +392,7 @@ def test_the_json_document(tmp_path: Path) -> None:
         "conflict": 0,
         "refused": 0,
     }
+    assert document["calendars"] == []
     created, changed = document["jobs"]
     assert created["changes"]["starts_at"] == {"from": None, "to": "2027-01-01T00:00:00Z"}
     assert changed["changes"]["schedule"] == {"from": "@weekly", "to": "@daily"}

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 PROBLEM = "application/problem+json"
-VIEWS = ("view_job", "view_run", "view_attempt", "view_node")
+VIEWS = ("view_job", "view_calendar", "view_run", "view_attempt", "view_node")
 ROOT = "/dcron/"
 
 

@@ -26,7 +26,8 @@ from schemathesis import GenerationMode
 from schemathesis.openapi import from_wsgi
 from schemathesis.specs.openapi import checks
 
-from django_dcron.models import Attempt, Node
+from django_dcron import control
+from django_dcron.models import Attempt, Calendar, Node
 from django_dcron.models.database import database_now
 from django_dcron.rest.urls import documented
 from tests.factories import make_idle_job, make_run
@@ -61,7 +62,14 @@ def rows(db: None) -> dict[str, list[Any]]:
         Attempt.objects.create(run=run, log="so far", message="m" * 2000, **attempt)
     times = {"started_at": now, "heartbeat_at": now - timedelta(days=1)}
     Node.objects.create(id="n-1", name="n", host="h", pid=1, release="1", **times)
-    return {"job_id": [job.pk, other.pk], "run_id": [str(run.pk) for run in runs]}
+    calendars = [control.save_calendar(Calendar(name=name, dates="12-25")) for name in ("zu", "closed")]
+    job.calendar = calendars[0]
+    control.save(job)
+    return {
+        "job_id": [job.pk, other.pk],
+        "calendar_name": [calendar.pk for calendar in calendars],
+        "run_id": [str(run.pk) for run in runs],
+    }
 
 
 @pytest.fixture
@@ -84,6 +92,7 @@ GOOD = {
     "namespace": "billing",
     "target": "tests.app.tasks.echo",
     "schedule": "30 3 * * *",
+    "dates": "SAT-SUN",
     "timezone": "Europe/Berlin",
     "start": "2026-01-01T00:00:00Z",
     "end": "2026-01-03T00:00:00+02:00",

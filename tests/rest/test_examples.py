@@ -99,7 +99,7 @@ def test_every_command_answers_what_is_shown(admin_user: User, monkeypatch: pyte
             keys[RUN] = str(Run.objects.get().pk)
             shown = json.loads(json.dumps(shown, ensure_ascii=False).replace(RUN, keys[RUN]))
         assert _shows(shown, response.json()), (command, response.content.decode())
-    assert len(commands) == 15
+    assert len(commands) == 19
 
 
 def test_every_operation_is_in_the_table() -> None:

@@ -1,4 +1,4 @@
-"""A change by the API is in the job's history, as one made in the admin is."""
+"""What is done by the API is in the history of the job or the run, as what is done in the admin is."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
 from django.test import Client
 from django.urls import reverse
 
-from django_dcron.models import Job
-from django_dcron.observability import standing
-from django_dcron.observability.changes import Change, FieldChange, changes_of
-from django_dcron.rest import history
+from django_dcron.models import Job, Run
+from django_dcron.observability import changes, noting, standing
+from django_dcron.observability.changes import Change, FieldChange, changes_of, read
 from tests.factories import make_idle_job, make_job, make_run
 from tests.rest.conftest import Api, problem
 
@@ -23,6 +23,14 @@ JOB = {"name": "report", "target": "tests.app.tasks.ok", "schedule": "30 3 * * *
 def _only(job: Job) -> Change:
     (change,) = changes_of(job)
     return change
+
+
+def _said_of(row: Job | Run) -> list[str]:
+    """All entries, oldest first."""
+    entries = LogEntry.objects.filter(
+        content_type=ContentType.objects.get_for_model(row), object_id=str(row.pk)
+    )
+    return [f"{each.by}: {each.said}" for each in map(read, entries.order_by("pk"))]
 
 
 def test_who_made_it(api: Api) -> None:
@@ -66,11 +74,36 @@ def test_who_backfilled_it(api: Api) -> None:
     asked = {"start": "2026-03-02T00:00:00Z", "end": "2026-03-04T00:00:00Z"}
 
     assert api.post(f"jobs/{job.pk}/backfill/", asked | {"dry_run": True}).status_code == 200
-    assert changes_of(job) == []
+    assert _said_of(job) == []
     assert api.post(f"jobs/{job.pk}/backfill/", asked).status_code == 200
 
-    said = "backfilled 2 runs, from 2026-03-02 03:00:00 UTC to 2026-03-03 03:00:00 UTC"
-    assert (_only(job).said, _only(job).fields) == (said, ())
+    assert _said_of(job) == [
+        "admin: backfilled 2 runs, from 2026-03-02 03:00:00 UTC to 2026-03-03 03:00:00 UTC"
+    ]
+
+
+def test_who_ran_it_once_for_each_run(api: Api) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo")
+
+    first = api.post(f"jobs/{job.pk}/trigger/", idempotency_key="k").json()["id"]
+    api.post(f"jobs/{job.pk}/trigger/", idempotency_key="k")
+    second = api.post(f"jobs/{job.pk}/trigger/", {"args": [1]}).json()["id"]
+
+    assert _said_of(job) == [
+        f"admin: run now, as run {first}",
+        f"admin: run now with other arguments, as run {second}",
+    ]
+
+
+def test_who_cancelled_a_run_and_who_ran_it_again(api: Api) -> None:
+    running, pending = make_run(make_idle_job(), "running"), make_run(make_idle_job())
+
+    api.post(f"runs/{running.pk}/cancel/")
+    api.post(f"runs/{pending.pk}/cancel/", {"reason": "wrong day"})
+    made = api.post(f"runs/{pending.pk}/rerun/").json()["id"]
+
+    assert _said_of(running) == ["admin: told to stop"]
+    assert _said_of(pending) == ["admin: cancelled", f"admin: runs again, as run {made}"]
 
 
 def test_who_deleted_it(api: Api) -> None:
@@ -83,32 +116,50 @@ def test_who_deleted_it(api: Api) -> None:
     assert entry.user.get_username() == "admin"
 
 
-def test_what_is_refused_and_what_programs_do_all_day_leaves_none(api: Api) -> None:
+def test_what_is_refused_leaves_none(api: Api) -> None:
     job = make_idle_job()
-    run = make_run(job)
+    running, ended = make_run(job, "running"), make_run(job, "failed")
 
     problem(api.patch(f"jobs/{job.pk}/", {"schedule": "nonsense"}, if_match="*"), 400)
     problem(api.patch(f"jobs/{job.pk}/", {"description": "x"}, if_match='"9"'), 412)
-    api.post(f"jobs/{job.pk}/trigger/")
-    api.post(f"runs/{run.pk}/cancel/")
+    problem(api.post(f"jobs/{job.pk}/trigger/", {"args": [1]}), 400)
+    problem(api.post(f"runs/{ended.pk}/cancel/"), 409)
+    problem(api.post(f"runs/{running.pk}/rerun/"), 409)
 
     assert not LogEntry.objects.exists()
+
+
+def test_what_programs_do_all_day_hides_no_change(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "READ", 2)
+    job = make_idle_job()
+    api.post(f"jobs/{job.pk}/pause/", {"reason": "deploy"})
+    for _ in range(3):
+        api.post(f"jobs/{job.pk}/trigger/")
+    job.refresh_from_db()
+
+    author = standing.paused_by(job)
+
+    assert len(_said_of(job)) == 4
+    assert author is not None
+    assert author.by == "admin"
 
 
 def test_somebody_who_is_no_row_leaves_none(admin_user: User) -> None:
     """A stateless token's user."""
     job = make_idle_job()
 
-    history.note_change(object(), job, {}, "x")
+    noting.note_deed(object(), job, {}, "x")
     assert not LogEntry.objects.exists()
-    history.note_change(admin_user, job, {}, "x")
+    noting.note_deed(admin_user, job, {}, "x")
     assert LogEntry.objects.count() == 1
 
 
 def test_without_the_admin_there_is_none(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django.apps.apps.is_installed", lambda name: name != "django.contrib.admin")
 
-    assert api.post("jobs/", JOB).status_code == 201
+    made = api.post("jobs/", JOB)
+    assert made.status_code == 201
+    assert api.post(f"{made['Location']}trigger/").status_code == 201
 
     assert not LogEntry.objects.exists()
 
@@ -116,8 +167,10 @@ def test_without_the_admin_there_is_none(api: Api, monkeypatch: pytest.MonkeyPat
 def test_the_page_of_the_history_shows_it(admin_client: Client, api: Api) -> None:
     job = make_idle_job()
     api.patch(f"jobs/{job.pk}/", {"schedule": "0 5 * * *"}, if_match="*")
+    api.post(f"jobs/{job.pk}/trigger/")
 
     page: Any = admin_client.get(reverse("admin:django_dcron_job_history", args=[job.pk]))
 
     assert "<ins>0 5 * * *</ins>" in page.content.decode()
+    assert "run now, as run " in page.content.decode()
     assert "past the admin" not in page.content.decode()

@@ -13,7 +13,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron import control
+from django_dcron.models import Attempt, Calendar, Job, Node, Run
 from django_dcron.rest.urls import documented
 from tests.factories import make_idle_job, make_job, make_run
 from tests.rest.conftest import VIEWS, Api, ApiWith, problem
@@ -39,6 +40,8 @@ class Request:
 
 MATCHING = {"if_match": "*"}
 JOB = {"name": "new", "target": "tests.app.tasks.ok", "schedule": "0 3 * * *"}
+CALENDAR = {"name": "new", "dates": "12-25"}
+OTHER_DATES = {"dates": "12-24"}
 RANGE = {"start": "2026-03-01T00:00:00Z", "end": "2026-04-04T00:00:00Z"}
 
 REQUESTS = {
@@ -55,6 +58,12 @@ REQUESTS = {
     "preview_job": Request("view_job", "GET", "jobs/{job}/preview/"),
     "backfill_job": Request("view_job trigger_job", "POST", "jobs/{job}/backfill/", 200, RANGE),
     "read_job_stats": Request("view_job view_run", "GET", "jobs/{job}/stats/"),
+    "list_calendars": Request("view_calendar", "GET", "calendars/"),
+    "create_calendar": Request("add_calendar", "POST", "calendars/", 201, CALENDAR),
+    "read_calendar": Request("view_calendar", "GET", "calendars/closed/"),
+    "replace_calendar": Request("change_calendar", "PUT", "calendars/closed/", 200, OTHER_DATES, MATCHING),
+    "change_calendar": Request("change_calendar", "PATCH", "calendars/closed/", 200, OTHER_DATES, MATCHING),
+    "delete_calendar": Request("delete_calendar", "DELETE", "calendars/closed/", 204, None, MATCHING),
     "list_runs": Request("view_run", "GET", "runs/"),
     "read_run": Request("view_run", "GET", "runs/{run}/"),
     "read_log": Request("view_run view_attempt", "GET", "runs/{run}/log/"),
@@ -71,13 +80,14 @@ def test_every_operation_is_listed() -> None:
     assert {each.name: {*each.needs} for each in operations} == {
         name: request.permissions for name, request in REQUESTS.items()
     }
-    assert len(OWN) == 7
+    assert len(OWN) == 10
 
 
 @pytest.fixture
 def keys(db: None) -> dict[str, Any]:
     job = make_job(schedule="0 3 1 * *")
     run = make_run(job, "running")
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
     return {
         "job": job.pk,
         "paused": make_idle_job(enabled=False).pk,
@@ -87,7 +97,9 @@ def keys(db: None) -> dict[str, Any]:
 
 
 def _everything() -> list[Any]:
-    return [list(model._default_manager.order_by("pk").values()) for model in (Job, Run, Attempt, Node)]
+    return [
+        list(model._default_manager.order_by("pk").values()) for model in (Job, Calendar, Run, Attempt, Node)
+    ]
 
 
 def _ask(api: Api, request: Request, keys: dict[str, Any]) -> tuple[Any, bool]:
@@ -125,7 +137,7 @@ def test_a_user_reaches_what_their_permissions_are_for(
     who: str, keys: dict[str, Any], api_with: ApiWith
 ) -> None:
     api = api_with(*WHO[who])
-    held = {*WHO[who], *(["view_job"] if "change_job" in WHO[who] else [])}
+    held = {*WHO[who], *(each.replace("change", "view") for each in WHO[who])}
     for name, request in REQUESTS.items():
         response, changed = _ask(api, request, keys)
         if held >= request.permissions:

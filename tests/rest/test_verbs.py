@@ -253,7 +253,7 @@ def test_with_a_transaction_around_each_request(admin_user: User, monkeypatch: p
     problem(_trigger(api, job, {"args": [2]}, idempotency_key="k"), 422)
     problem(api.patch(f"jobs/{job.pk}/", {"description": "x"}, if_match='"9"'), 412)
     assert api.post(f"jobs/{job.pk}/pause/").status_code == 200
-    assert (Run.objects.count(), len(handed), LogEntry.objects.count()) == (2, 2, 1)
+    assert (Run.objects.count(), len(handed), LogEntry.objects.count()) == (2, 2, 3)
     assert not connection.in_atomic_block
 
 

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control
-from django_dcron.admin.display import EMPTY, moment, moment_in, plain_moment, quiet, state_badge
+from django_dcron.admin.display import EMPTY, moment, moment_in, quiet, state_badge
 from django_dcron.admin.jobs import backfill_page, deletion
 from django_dcron.admin.jobs.copying import duplicate
 from django_dcron.admin.jobs.form import JobForm
@@ -48,19 +48,20 @@ from django_dcron.admin.verb_forms import ArgumentsForm, ChangedPauseForm, Pause
 from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, in_words, reason
 from django_dcron.exceptions import Conflict, InvalidValue
 from django_dcron.models import Job
+from django_dcron.observability import deeds
 from django_dcron.observability.jobs import next_run_of, problem_of, statistics_of
 from django_dcron.observability.lookahead import problem_in_words
 
 
 def _run_now(request: HttpRequest, job: Job) -> Done:
     run = control.trigger(job)
-    return Done(_("run now, as run %(id)s") % {"id": run.pk}, run)
+    return Done(deeds.triggered(run), run)
 
 
 def _run_with(request: HttpRequest, job: Job) -> Done:
     said = asked(ArgumentsForm, request, job)
     run = control.trigger(job, args=said["args"], kwargs=said["kwargs"])
-    return Done(_("run now with other arguments, as run %(id)s") % {"id": run.pk}, run)
+    return Done(deeds.triggered(run), run)
 
 
 def _pause(request: HttpRequest, job: Job) -> Done:
@@ -77,16 +78,12 @@ def _paused(job: Job, why: str, until: datetime | None) -> Done:
         control.pause(job, why, until)
     except InvalidValue as error:  # it has passed meanwhile
         raise ValidationError(error.problem.said(translation)) from None
-    if until is None:
-        return Done(_("paused: %(reason)s") % {"reason": job.pause_reason})
-    return Done(
-        _("paused until %(until)s: %(reason)s") % {"until": plain_moment(until), "reason": job.pause_reason}
-    )
+    return Done(deeds.paused(job))
 
 
 def _resume(request: HttpRequest, job: Job) -> Done:
     control.resume(job)
-    return Done(_("resumed"))
+    return Done(deeds.resumed())
 
 
 def _duplicate(request: HttpRequest, job: Job) -> Done:

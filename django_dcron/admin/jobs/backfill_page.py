@@ -23,10 +23,10 @@ from django.utils import translation
 from django.utils.html import format_html
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from django_dcron import control
-from django_dcron.admin.display import change_url, list_url, may_view, plain_moment
+from django_dcron.admin.display import change_url, list_url, may_view
 from django_dcron.admin.jobs.page import zone_name
 from django_dcron.admin.verb_forms import InstantField, VerbForm
 from django_dcron.backfill import LARGEST_LIMIT, LIMIT, Backfill
@@ -34,6 +34,8 @@ from django_dcron.definition import EXHAUSTED
 from django_dcron.exceptions import InvalidValue, Told
 from django_dcron.models import Job, Run
 from django_dcron.models.database import alias_for, database_now
+from django_dcron.observability import deeds, noting
+from django_dcron.observability.differences import values_of
 
 if TYPE_CHECKING:
     from django_dcron.admin.jobs.admin import JobAdmin
@@ -186,20 +188,11 @@ def _made(
     model_admin: JobAdmin, request: HttpRequest, job: Job, made: Backfill, form: BackfillForm
 ) -> HttpResponse:
     site = model_admin.admin_site
-    count = len(made.occurrences)
-    if not count:
+    if not made.occurrences:
         model_admin.message_user(request, _("Nothing was left to be made."), messages.WARNING)
     else:
-        text = ngettext(
-            "backfilled %(count)d run, from %(first)s to %(last)s",
-            "backfilled %(count)d runs, from %(first)s to %(last)s",
-            count,
-        ) % {
-            "count": count,
-            "first": plain_moment(made.occurrences[0]),
-            "last": plain_moment(made.occurrences[-1]),
-        }
-        model_admin.log_change(request, job, text)
+        text = deeds.backfilled(made)
+        noting.note_deed(request.user, job, values_of(job), text)
         model_admin.message_user(request, f"“{job}”: {text}", messages.SUCCESS)
     left_from, end = made.continue_from or form.cleaned_data["shown_until"], form.cleaned_data["end"]
     if left_from and left_from < end:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -20,8 +19,7 @@ from django.utils.timezone import get_current_timezone_name, now
 from django.utils.translation import gettext as _
 
 from django_dcron import control
-from django_dcron.admin import change_log
-from django_dcron.admin.base import BaseAdmin
+from django_dcron.admin.change_log import LoggedAdmin
 from django_dcron.admin.display import badge, link, list_url, may_view, moment_in, plain_moment
 from django_dcron.admin.jobs import why
 from django_dcron.admin.jobs.duration_chart import draw
@@ -169,8 +167,8 @@ def _author_told(job: Job, told: str) -> standing.Author | None:
     return standing.Author(by, parse_datetime(at) if at else None)
 
 
-class ToldAdmin(BaseAdmin[Job]):
-    """What the pages of a job tell besides the form: how it stands, why it ran or did not, who has changed what."""
+class ToldAdmin(LoggedAdmin[Job]):
+    """What the pages of a job tell besides the form: how it stands, why it ran or did not; and who has changed what."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
@@ -189,24 +187,6 @@ class ToldAdmin(BaseAdmin[Job]):
             raise Http404 from None
         shown = Standing(job, request, self.admin_site)
         return shown.part.refreshed({"standing": shown}, request)
-
-    def construct_change_message(
-        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
-    ) -> list[dict[str, Any]]:
-        parts = super().construct_change_message(request, form, formsets, add)
-        return change_log.after_edit(parts, form, form.instance, add=add)
-
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        response = super().history_view(request, object_id, extra_context)
-        context = getattr(response, "context_data", None)
-        if context:
-            page, job = context["action_list"], context["object"]
-            context["lines"] = list(change_log.lines(page, first_page=not page.has_previous()))
-            context["unseen_since"] = "" if page.has_next() else change_log.unseen_since(page, job)
-            context["media"] = self.media
-        return response
 
 
 def _read(job_id: int | str) -> Job:

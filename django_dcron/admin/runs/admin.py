@@ -32,7 +32,7 @@ from django_dcron.admin.verb_forms import ReasonForm
 from django_dcron.admin.verbs import Done, OperatedAdmin, Verb, as_action, reason
 from django_dcron.domain.lifecycle import Trigger
 from django_dcron.models import Attempt, Job, Run
-from django_dcron.observability import chains
+from django_dcron.observability import chains, deeds
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -43,12 +43,12 @@ OF_JOB = gettext_lazy("The job's, as they are now.")
 
 def _cancel(request: HttpRequest, run: Run) -> Done:
     cancelled = control.cancel(run, reason(request))
-    return Done(_("cancelled") if cancelled.is_final else _("told to stop"))
+    return Done(deeds.cancelled(cancelled))
 
 
 def _rerun(request: HttpRequest, run: Run) -> Done:
     made = control.rerun(run)
-    return Done(_("runs again, as run %(id)s") % {"id": made.pk}, made)
+    return Done(deeds.rerun(made), made)
 
 
 VERBS: tuple[Verb[Run], ...] = (

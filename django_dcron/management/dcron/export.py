@@ -1,4 +1,4 @@
-"""``manage.py dcron export``: jobs as JSON or YAML. Exit codes: 0; 1 no job is so; 2 it cannot be written."""
+"""``manage.py dcron export``: jobs as JSON or YAML, with the calendars that they name. Exit codes: 0; 1 no job is so; 2 it cannot be written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_dcron.sync.portable import Syntax
 
 HELP = (
     "Write jobs, all of them or those chosen, as a document that another installation can import and that diffs well: every field of "
-    "each definition, none of the history. YAML needs django-dcron[yaml]. Exit code 1: no job is so."
+    "each definition, the calendars that they name, none of the history. YAML needs django-dcron[yaml]. Exit code 1: no job is so."
 )
 EXAMPLES = """
 export --output jobs.json

@@ -7,7 +7,7 @@ differs; 2 the source cannot be read.
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -18,11 +18,13 @@ from django_dcron.domain.zones import check_zone
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.management.dcron.exits import cannot, no
 from django_dcron.management.dcron.import_report import report
-from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output, add_json
+from django_dcron.management.dcron.import_words import STYLES, changes_of, counted, show_calendars, verb_of
+from django_dcron.management.dcron.output import ODD, Output, add_json
 from django_dcron.management.dcron.times import time_help
 from django_dcron.models import Job
 from django_dcron.models.database import alias_for, database_now
-from django_dcron.moving import sources
+from django_dcron.moving import calendars, sources
+from django_dcron.moving.calendars import CalendarMove
 from django_dcron.moving.comparison import DIFFERENCES, PROBLEMS, Move, MoveKind, compare
 from django_dcron.moving.found import Reading, SourceProblem
 from django_dcron.moving.sources import SCHEDULERS, Format
@@ -42,14 +44,6 @@ import redbeat --namespace shop --apply
 import /etc/crontab --timezone Europe/Berlin
 import jobs.yaml --apply
 """
-STYLES = {
-    MoveKind.CREATE: GOOD,
-    MoveKind.CHANGE: GOOD,
-    MoveKind.LEFT: QUIET,
-    MoveKind.CONFLICT: BAD,
-    MoveKind.REFUSED: BAD,
-}
-DONE = {MoveKind.CREATE: "created", MoveKind.CHANGE: "changed"}
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -95,20 +89,28 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["report"]:
         report(out, options, reading)
         return
+    planned = calendars.compare(reading.calendars)
     moves = compare(
         reading.found,
         options["namespace"] or "default",
         disabled=options["disabled"],
         shadow=options["shadow"],
+        calendars=calendars.to_be(planned),
     )
+    brought = list(calendars.carry_out(planned)) if options["apply"] else planned
+    unwritten = {calendar.name for calendar in brought if calendar.kind in PROBLEMS}
+    doing = carry_out(moves, unwritten) if options["apply"] else iter(moves)
     if out.is_json:
-        moves = list(carry_out(moves)) if options["apply"] else moves
-        out.json(_document(options, reading, moves))
+        done = list(doing)
+        out.json(_document(options, reading, brought, done))
     else:
-        moves = _show(out, options, reading, moves)
-    problems = sum(move.kind in PROBLEMS for move in moves)
-    if problems:
-        raise no(f"{problems} of {len(moves)} cannot be moved{'' if out.is_json else ', see above'}.")
+        show_calendars(out, brought, applied=options["apply"])
+        done = _show(out, options, reading, doing)
+    kinds = [*(calendar.kind for calendar in brought), *(move.kind for move in done)]
+    if DIFFERENCES & {*kinds} and not options["apply"] and not out.is_json:
+        out.line("Nothing was written: --apply does that.")
+    if problems := sum(kind in PROBLEMS for kind in kinds):
+        raise no(f"{problems} of {len(kinds)} cannot be moved{'' if out.is_json else ', see above'}.")
 
 
 def _namespace(text: str) -> str:
@@ -136,10 +138,10 @@ def _read(options: dict[str, Any]) -> Reading:
         raise cannot(f"{error} Sources: {', '.join(SCHEDULERS)}, or a file.") from error
 
 
-def _show(out: Output, options: dict[str, Any], reading: Reading, planned: list[Move]) -> list[Move]:
+def _show(out: Output, options: dict[str, Any], reading: Reading, doing: Iterator[Move]) -> list[Move]:
     """Each as it is done, if it is to be done."""
     moves = []
-    for move in carry_out(planned) if options["apply"] else planned:
+    for move in doing:
         moves.append(move)
         if move.kind is not MoveKind.SAME:
             _show_move(out, move, applied=options["apply"])
@@ -147,21 +149,13 @@ def _show(out: Output, options: dict[str, Any], reading: Reading, planned: list[
     for note in reading.notes:
         out.line(f"! {note}", ODD)
     _show_shell(out, reading)
-    counts = Counter(move.kind for move in moves)
-    verbs = DONE if options["apply"] else {}
-    said = [f"{counts[kind]} {verbs.get(kind) or _to_do(kind)}" for kind in MoveKind if counts[kind]]
-    out.line(f"{', '.join(said) or 'There is nothing to move'}.")
-    if any(counts[kind] for kind in DIFFERENCES) and not options["apply"]:
-        out.line("Nothing was written: --apply does that.")
+    said = counted((move.kind for move in moves), applied=options["apply"])
+    out.line(f"{said or 'There is nothing to move'}.")
     return moves
 
 
-def _to_do(kind: MoveKind) -> str:
-    return f"to {kind}" if kind in DIFFERENCES else str(kind)
-
-
 def _show_move(out: Output, move: Move, *, applied: bool) -> None:
-    verb = DONE.get(move.kind, str(move.kind)) if applied else str(move.kind)
+    verb = verb_of(move.kind, applied=applied)
     details = list(move.reasons)
     if move.kind is MoveKind.CREATE and move.job is not None:
         paused = "" if move.job.enabled else f", paused: {move.job.pause_reason}"
@@ -186,12 +180,24 @@ def _show_shell(out: Output, reading: Reading) -> None:
     out.line("}")
 
 
-def _document(options: dict[str, Any], reading: Reading, moves: list[Move]) -> dict[str, Any]:
+def _document(
+    options: dict[str, Any], reading: Reading, brought: list[CalendarMove], moves: list[Move]
+) -> dict[str, Any]:
     return {
         "version": 1,
         "source": options["source"],
         "applied": options["apply"],
         "counts": {str(kind): sum(move.kind is kind for move in moves) for kind in MoveKind},
+        "calendars": [
+            {
+                "name": calendar.name,
+                "outcome": calendar.kind,
+                "reasons": calendar.reasons,
+                "warnings": calendar.warnings,
+                "changes": changes_of(calendar),
+            }
+            for calendar in brought
+        ],
         "jobs": [
             {
                 "origin": move.found.origin,
@@ -200,7 +206,7 @@ def _document(options: dict[str, Any], reading: Reading, moves: list[Move]) -> d
                 "outcome": move.kind,
                 "reasons": move.reasons,
                 "warnings": move.found.warnings,
-                "changes": {name: {"from": was, "to": now} for name, (was, now) in move.changes.items()},
+                "changes": changes_of(move),
             }
             for move in moves
         ],

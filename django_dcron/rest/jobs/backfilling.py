@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.utils.timezone import get_current_timezone
-from django.utils.translation import ngettext
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.backfill import LARGEST_LIMIT, LIMIT
-from django_dcron.backfill import Backfill as Made
-from django_dcron.observability.wording import moment
+from django_dcron.observability import deeds
+from django_dcron.observability.differences import values_of
+from django_dcron.observability.noting import note_deed
 from django_dcron.rest import fields
-from django_dcron.rest.history import note_change
 from django_dcron.rest.jobs.editing import the_job
 from django_dcron.rest.schema import Operation
 from django_dcron.rest.serializing import AnySerializer, Strict
@@ -74,16 +72,5 @@ class Backfill(View):
             "until": found.until,
         }
         if found.occurrences and not asked["dry_run"]:
-            note_change(request.user, job, {}, _backfilled(found))
+            note_deed(request.user, job, values_of(job), deeds.backfilled(found))
         return Response(BackfillSerializer(told).data)
-
-
-def _backfilled(found: Made) -> str:
-    text = ngettext(
-        "backfilled %(count)d run, from %(first)s to %(last)s",
-        "backfilled %(count)d runs, from %(first)s to %(last)s",
-        len(found.occurrences),
-    )
-    zone = get_current_timezone()
-    first, last = (moment(found.occurrences[place], zone) for place in (0, -1))
-    return text % {"count": len(found.occurrences), "first": first, "last": last}

@@ -10,9 +10,9 @@ from rest_framework.response import Response
 from django_dcron import control
 from django_dcron.models import Job
 from django_dcron.observability.differences import values_of
+from django_dcron.observability.noting import note_deletion, note_edit
 from django_dcron.rest import concurrency
 from django_dcron.rest.concurrency import ETAG, IF_MATCH, check_match, conflict_is_mismatch, etag
-from django_dcron.rest.history import note_change, note_deletion
 from django_dcron.rest.jobs.representation import WRITTEN, JobSerializer
 from django_dcron.rest.schema import Operation
 from django_dcron.rest.view import View, number_or_404, row_or_404, written
@@ -86,7 +86,7 @@ class JobDetail(View):
             setattr(job, name, value)
         with conflict_is_mismatch():
             control.save(job, expected_version=job.version)
-        note_change(request.user, job, before)
+        note_edit(request.user, job, before)
         return answer(job)
 
 

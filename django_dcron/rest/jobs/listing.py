@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Q, QuerySet
-from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.models import Job
+from django_dcron.observability.noting import note_addition
 from django_dcron.observability.tags import tagged
 from django_dcron.rest.concurrency import ETAG, etag
-from django_dcron.rest.history import note_addition
 from django_dcron.rest.jobs.representation import (
     JobPageSerializer,
     JobSerializer,
@@ -22,7 +21,7 @@ from django_dcron.rest.jobs.representation import (
     standing_of,
 )
 from django_dcron.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
-from django_dcron.rest.schema import Operation
+from django_dcron.rest.schema import LOCATION, Operation
 from django_dcron.rest.view import View, address_of, written
 
 ORDERS = {
@@ -39,14 +38,14 @@ STANDINGS = {
     "paused": Q(enabled=False),
     "problem": Q(cursor__problem__gt=""),
 }
-LOCATION = OpenApiParameter(
-    "Location", str, OpenApiParameter.HEADER, response=[201], required=True, description="Where it is."
-)
 
 
 class JobQuery(PageQuery):
     namespace = serializers.CharField(required=False, max_length=64)
     tag = serializers.CharField(required=False, max_length=255)
+    calendar = serializers.CharField(
+        required=False, max_length=120, help_text="The name of the one it names."
+    )
     state = serializers.ChoiceField(
         list(STANDINGS), required=False, help_text="`problem`: out of scheduling, as it cannot be read."
     )
@@ -97,6 +96,8 @@ def _filtered(asked: dict[str, Any]) -> QuerySet[Job]:
     jobs: QuerySet[Job] = written(Job).select_related("cursor", "statistics")
     if "namespace" in asked:
         jobs = jobs.filter(namespace=asked["namespace"])
+    if "calendar" in asked:
+        jobs = jobs.filter(calendar=asked["calendar"])
     if "search" in asked:
         jobs = jobs.filter(name__icontains=asked["search"])
     if "state" in asked:

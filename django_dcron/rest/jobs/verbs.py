@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -18,17 +16,16 @@ from django_dcron import control
 from django_dcron.control import LONGEST_KEY
 from django_dcron.models import Job, Run
 from django_dcron.models.database import alias_for, despite_contention
+from django_dcron.observability import deeds
 from django_dcron.observability.differences import values_of
-from django_dcron.observability.wording import moment
+from django_dcron.observability.noting import note_deed
 from django_dcron.rest import fields
 from django_dcron.rest.authorship import LONGEST_REASON, signed
 from django_dcron.rest.concurrency import ETAG
-from django_dcron.rest.history import note_change
 from django_dcron.rest.jobs.editing import answer, the_job
-from django_dcron.rest.jobs.listing import LOCATION
 from django_dcron.rest.jobs.representation import JobSerializer
 from django_dcron.rest.problems import KeyReused
-from django_dcron.rest.schema import Operation
+from django_dcron.rest.schema import LOCATION, Operation
 from django_dcron.rest.serializing import AnySerializer, Strict
 from django_dcron.rest.view import View, address_of, row_or_404, written
 
@@ -71,17 +68,10 @@ class Pause(View):
 
     def post(self, request: Request, job_id: str) -> Response:
         job, asked = the_job(job_id), self.asked(PauseSerializer, request.data)
-        before, until = values_of(job), asked["until"]
-        control.pause(job, signed(asked["reason"], request.user), until)
-        note_change(request.user, job, before, _paused(job.pause_reason, until))
+        before = values_of(job)
+        control.pause(job, signed(asked["reason"], request.user), asked["until"])
+        note_deed(request.user, job, before, deeds.paused(job))
         return answer(job)
-
-
-def _paused(reason: str, until: datetime | None) -> str:
-    if until is None:
-        return _("paused: %(reason)s") % {"reason": reason}
-    told = {"until": moment(until, get_current_timezone()), "reason": reason}
-    return _("paused until %(until)s: %(reason)s") % told
 
 
 class Nothing(Strict):
@@ -106,7 +96,7 @@ class Resume(View):
         job = the_job(job_id)
         before = values_of(job)
         control.resume(job)
-        note_change(request.user, job, before, _("resumed"))
+        note_deed(request.user, job, before, deeds.resumed())
         return answer(job)
 
 
@@ -149,6 +139,8 @@ class Trigger(View):
         else:
             using = alias_for(Run)
             run, is_new = despite_contention(lambda: _once(job, args, kwargs, key, using), using)
+        if is_new:
+            note_deed(request.user, job, values_of(job), deeds.triggered(run))
         url = address_of(request, "run", run.pk)
         receipt = ReceiptSerializer(
             {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}

@@ -16,10 +16,11 @@ from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.models import Attempt, Run
+from django_dcron.observability import deeds
 from django_dcron.observability.chains import followed_id
+from django_dcron.observability.noting import note_deed
 from django_dcron.rest import fields
 from django_dcron.rest.authorship import LONGEST_REASON, signed
-from django_dcron.rest.jobs.listing import LOCATION
 from django_dcron.rest.jobs.verbs import Nothing
 from django_dcron.rest.permissions import may
 from django_dcron.rest.runs.representation import (
@@ -27,7 +28,7 @@ from django_dcron.rest.runs.representation import (
     RunSerializer,
     attempts_of,
 )
-from django_dcron.rest.schema import Operation
+from django_dcron.rest.schema import LOCATION, Operation
 from django_dcron.rest.serializing import Strict
 from django_dcron.rest.view import View, address_of, row_or_404, written
 
@@ -114,7 +115,9 @@ class Cancel(View):
 
     def post(self, request: Request, run_id: str) -> Response:
         run, asked = the_run(run_id), self.asked(CancelSerializer, request.data)
-        return Response(RunSerializer(control.cancel(run, signed(asked["reason"], request.user))).data)
+        control.cancel(run, signed(asked["reason"], request.user))
+        note_deed(request.user, run, {}, deeds.cancelled(run))
+        return Response(RunSerializer(run).data)
 
 
 class Rerun(View):
@@ -132,6 +135,8 @@ class Rerun(View):
 
     def post(self, request: Request, run_id: str) -> Response:
         self.asked(Nothing, request.data)
-        made = control.rerun(the_run(run_id))
+        run = the_run(run_id)
+        made = control.rerun(run)
+        note_deed(request.user, run, {}, deeds.rerun(made))
         told: dict[str, Any] = RunSerializer(made).data
         return Response(told, status=201, headers={"Location": address_of(request, "run", made.pk)})

@@ -1,0 +1,1 @@
+"""Calendars: listed, read, written, deleted."""

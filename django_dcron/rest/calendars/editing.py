@@ -1,0 +1,103 @@
+"""A calendar: read, replaced, changed, deleted; each change on the version it was made on."""
+
+from __future__ import annotations
+
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_dcron import control
+from django_dcron.domain.json_values import storable
+from django_dcron.models import Calendar
+from django_dcron.observability.differences import values_of
+from django_dcron.observability.noting import note_deletion, note_edit
+from django_dcron.rest import concurrency
+from django_dcron.rest.calendars.representation import (
+    WRITTEN,
+    CalendarContentSerializer,
+    CalendarSerializer,
+)
+from django_dcron.rest.concurrency import ETAG, IF_MATCH, check_match, conflict_is_mismatch, etag
+from django_dcron.rest.schema import Operation
+from django_dcron.rest.view import View, row_or_404, written
+
+
+def the_calendar(name: str) -> Calendar:
+    try:
+        storable(name)
+    except ValueError:
+        raise NotFound from None
+    return row_or_404(written(Calendar), name)
+
+
+def answer(calendar: Calendar) -> Response:
+    return Response(CalendarSerializer(calendar).data, headers={"ETag": etag(calendar)})
+
+
+class CalendarDetail(View):
+    operations = {
+        "GET": Operation(
+            "read_calendar",
+            "A calendar",
+            {200: CalendarSerializer()},
+            needs=("view_calendar",),
+            headers=(ETAG,),
+        ),
+        "PUT": Operation(
+            "replace_calendar",
+            "Replace what a calendar says; its jobs go by it from then on",
+            {200: CalendarSerializer()},
+            needs=("change_calendar",),
+            body=CalendarContentSerializer(),
+            headers=(ETAG, IF_MATCH),
+            refusals=concurrency.REFUSALS,
+        ),
+        "PATCH": Operation(
+            "change_calendar",
+            "Change some of what a calendar says; its jobs go by it from then on",
+            {200: CalendarSerializer()},
+            needs=("change_calendar",),
+            body=CalendarContentSerializer(partial=True),
+            headers=(ETAG, IF_MATCH),
+            refusals=concurrency.REFUSALS,
+        ),
+        "DELETE": Operation(
+            "delete_calendar",
+            "Delete a calendar that no job names",
+            {204: None},
+            needs=("delete_calendar",),
+            headers=(IF_MATCH,),
+            refusals=concurrency.REFUSALS | {409: "A job names it."},
+        ),
+    }
+
+    def get(self, request: Request, calendar_name: str) -> Response:
+        return answer(the_calendar(calendar_name))
+
+    def put(self, request: Request, calendar_name: str) -> Response:
+        return self._save(request, calendar_name, partial=False)
+
+    def patch(self, request: Request, calendar_name: str) -> Response:
+        return self._save(request, calendar_name, partial=True)
+
+    def delete(self, request: Request, calendar_name: str) -> Response:
+        calendar = the_calendar(calendar_name)
+        check_match(request, calendar)
+        with conflict_is_mismatch():
+            control.delete_calendar(calendar, expected_version=calendar.version)
+        note_deletion(request.user, calendar, calendar_name)
+        return Response(status=204)
+
+    def _save(self, request: Request, calendar_name: str, *, partial: bool) -> Response:
+        calendar = the_calendar(calendar_name)
+        check_match(request, calendar)
+        before, blank = values_of(calendar), Calendar()
+        sent = CalendarContentSerializer(calendar, data=request.data, partial=partial)
+        sent.is_valid(raise_exception=True)
+        left_out = {} if partial else {name: getattr(blank, name) for name in WRITTEN}
+        for name, value in (left_out | sent.validated_data).items():
+            setattr(calendar, name, value)
+        with conflict_is_mismatch():
+            control.save_calendar(calendar, expected_version=calendar.version)
+        note_edit(request.user, calendar, before)
+        return answer(calendar)

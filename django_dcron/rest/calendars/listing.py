@@ -1,0 +1,69 @@
+"""The list of calendars, and the making of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Count
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_dcron import control
+from django_dcron.models import Calendar
+from django_dcron.observability.noting import note_addition
+from django_dcron.rest.calendars.representation import (
+    CalendarPageSerializer,
+    CalendarSerializer,
+    ListedCalendarSerializer,
+)
+from django_dcron.rest.concurrency import ETAG, etag
+from django_dcron.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
+from django_dcron.rest.schema import LOCATION, Operation
+from django_dcron.rest.view import View, address_of, written
+
+ORDERS = {
+    order.name: order for order in (Order("name", ("name",)), Order("-name", ("name",), descending=True))
+}
+
+
+class CalendarQuery(PageQuery):
+    search = serializers.CharField(required=False, max_length=120, help_text="A part of the name.")
+    ordering = serializers.ChoiceField(list(ORDERS), default="name")
+
+
+class Calendars(View):
+    operations = {
+        "GET": Operation(
+            "list_calendars",
+            "Calendars, with how many jobs name each",
+            {200: CalendarPageSerializer()},
+            needs=("view_calendar",),
+            query=CalendarQuery,
+        ),
+        "POST": Operation(
+            "create_calendar",
+            "Make a calendar",
+            {201: CalendarSerializer()},
+            needs=("add_calendar",),
+            body=CalendarSerializer(),
+            headers=(ETAG, LOCATION),
+        ),
+    }
+
+    def get(self, request: Request) -> Response:
+        asked = self.query(request)
+        order, calendars = ORDERS[asked["ordering"]], written(Calendar).annotate(number_of_jobs=Count("jobs"))
+        if "search" in asked:
+            calendars = calendars.filter(name__icontains=asked["search"])
+        after = read_cursor(asked["cursor"], order, Calendar) if "cursor" in asked else None
+        page = page_of(calendars, order, limit=asked["limit"], after=after)
+        results = ListedCalendarSerializer(page.rows, many=True).data
+        return Response({"next": next_url(request, page, order), "results": results})
+
+    def post(self, request: Request) -> Response:
+        calendar = control.save_calendar(Calendar(**self.asked(CalendarSerializer, request.data)))
+        note_addition(request.user, calendar)
+        headers = {"ETag": etag(calendar), "Location": address_of(request, "calendar", calendar.pk)}
+        told: Any = CalendarSerializer(calendar).data
+        return Response(told, status=201, headers=headers)

@@ -1,11 +1,14 @@
-"""The smallest project with django-dcron, run on the installed wheel: it loads, passes its checks and migrates."""
+"""The smallest project with django-dcron, run on the installed wheel: it loads, passes its checks, migrates and tests its times."""
 
+from datetime import UTC, datetime
 from importlib.resources import files
 
 import django
 from celery import Celery
 from django.conf import settings
 from django.core.management import call_command
+
+from django_dcron import testing
 
 settings.configure(
     INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_dcron"],
@@ -16,5 +19,8 @@ Celery("smallest", set_as_current=True)
 django.setup()
 call_command("check")
 call_command("migrate", verbosity=0)
+testing.assert_runs_at(
+    "@daily", [datetime(2026, 3, 2, tzinfo=UTC)], after=datetime(2026, 3, 1, tzinfo=UTC), timezone="UTC"
+)
 assert files("django_dcron").joinpath("py.typed").is_file(), "the wheel must say that it is typed"
 print("django-dcron", "loads from", files("django_dcron"))

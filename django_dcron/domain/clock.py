@@ -19,6 +19,19 @@ TOLERANCE = 0.05
 """Seconds: what two clocks drift apart while samples are kept, and the coarsest clock of a database, with room to spare."""
 
 
+stands_at: datetime | None = None
+"""Where a test has set the time of this process (``django_dcron.testing``); None, as always in production: it goes on by itself.
+
+The one place where time can be set. Whoever tells somebody else in this process what time it is looks here first: ``now``, the cluster
+clock, and ``models.database`` in Python as in SQL. So no test has to know who reads which clock.
+"""
+
+
+def now() -> datetime:
+    """By this machine's wall clock, aware UTC: for what need not be exact."""
+    return stands_at or datetime.now(UTC)
+
+
 class Clock(Protocol):
     def now(self) -> datetime:
         """Aware UTC."""
@@ -81,6 +94,8 @@ class ClusterClock:
         self._best = min(self._samples, key=lambda sample: sample.round_trip)
 
     def now(self) -> datetime:
+        if (at := stands_at) is not None:
+            return at
         best = self._best  # read once: another thread may put a better one in its place
         if best is None:
             raise RuntimeError("the cluster clock was read before its first sample")

@@ -12,6 +12,7 @@ from functools import cached_property
 from uuid import UUID
 
 from django_dcron.conf import settings
+from django_dcron.domain import clock
 from django_dcron.exceptions import RunCancelled, RunTimedOut
 from django_dcron.execution.bounded_text import BoundedText, storable
 from django_dcron.execution.interruption import Interruption
@@ -110,6 +111,8 @@ class CurrentRun:
     @property
     def time_left(self) -> timedelta | None:
         """Until the deadline, by this machine's monotonic clock; None: no limit."""
+        if clock.stands_at is not None:
+            return self.deadline - clock.now() if self.deadline else None
         return self.timeout - timedelta(seconds=time.monotonic() - self._began) if self.timeout else None
 
     @property

@@ -26,7 +26,7 @@ from django_dcron.exceptions import RunCancelled, RunTimedOut
 from django_dcron.execution.bounded_text import truncated
 from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.failure import ending_of
-from django_dcron.execution.heart import heart
+from django_dcron.execution.heart import Heart, heart
 from django_dcron.execution.outage import own_transactions_only, wait_out
 from django_dcron.execution.start import start
 from django_dcron.models import Run
@@ -51,15 +51,17 @@ def execute(
     worker: str,
     timeout_exception: type[Exception] = RunTimedOut,
     end_process: Callable[[], None] | None = None,
+    keeper: Heart | None = None,
 ) -> bool:
     """Execute ``attempt`` of the run; False if it was not to be executed. Raises only what ends the whole process.
 
     ``timeout_exception``: what is raised in the job's code at its timeout. ``end_process``: ends this process, with code
-    that does not stop then; None: it cannot be ended for that.
+    that does not stop then; None: it cannot be ended for that. ``keeper``: who keeps it alive in the database; None: this process's heart.
     """
     using = alias_for(Run)
     token = uuid4()
-    looks = heart().looks
+    keeper = keeper or heart()
+    looks = keeper.looks
     started = wait_out(
         lambda: start(run_id, attempt, token=token, worker=worker),
         f"the start of run {run_id}",
@@ -74,7 +76,7 @@ def execute(
     run = CurrentRun(
         *started, token=token, worker=worker, timeout_exception=timeout_exception, end_process=end_process
     )
-    with heart().watching(run, looks=looks), _traced(run) as ended:
+    with keeper.watching(run, looks=looks), _traced(run) as ended:
         with own_transactions_only():
             ending, fatal = _call(run)
         ended(ending)

@@ -23,6 +23,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
 from django.db.models.sql import Query
 
+from django_dcron.domain import clock
+
 logger = logging.getLogger("django_dcron.scheduler")
 
 AWAY = (OperationalError, InterfaceError, InternalError)
@@ -42,12 +44,22 @@ CONTENTION_TEXTS = (
 """Of an error that carries no code: SQLite's, and one that somebody has wrapped."""
 
 
+STANDING = {"postgresql": "CAST(%s AS timestamp with time zone)", "mysql": "CAST(%s AS datetime(6))"}
+"""How a time that a test has set is spelled, where the database has to be told that it is one."""
+
+
 class UtcNow(Now):
     """Django's ``Now``, but in UTC on MariaDB: there Django's is in the session's time zone, which may differ between
     two sessions and jumps twice a year."""
 
     def as_mysql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
         return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:  # type: ignore[override]
+        at = clock.stands_at
+        if at is None:
+            return super().as_sql(compiler, connection, **context)
+        return STANDING.get(connection.vendor, "%s"), (connection.ops.adapt_datetimefield_value(at),)
 
 
 T = TypeVar("T")
@@ -216,6 +228,8 @@ def alias_for(model: type[models.Model]) -> str:
 
 def database_now(using: str) -> datetime:
     """The clock of database ``using``, aware UTC. One round trip."""
+    if (at := clock.stands_at) is not None:
+        return at
     connection = connections[using]
     now = UtcNow()
     sql, params = Query(None).get_compiler(using).compile(now)  # the spelling of this database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Set
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from django_dcron import targets
 from django_dcron.conf import settings
+from django_dcron.domain import clock
 from django_dcron.domain.alerting import InvalidRule, read_rules
 from django_dcron.domain.chains import On, key_of
 from django_dcron.domain.durations import write_duration
@@ -74,7 +75,7 @@ def _exhausted(job: Job) -> dict[str, str]:
     """An enabled job must have something to come, or it would never run and nobody would know why."""
     if not job.enabled:
         return {}
-    now = datetime.now(UTC)
+    now = clock.now()
     start = max(now, job.starts_at - timedelta(microseconds=1)) if job.starts_at else now
     schedule = job.parsed_schedule
     if job.after or schedule.is_never:

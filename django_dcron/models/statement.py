@@ -8,7 +8,7 @@ Invariants:
 - The SQL is what Django's compiler for that very database makes of the query.
 - Each value goes through its field, as the ORM's do, at every execution.
 - The values given are exactly those the SQL has places for; anything else is a ``TypeError``.
-- What is kept belongs to no connection: threads share it.
+- What is kept belongs to no connection: threads share it. Nothing is kept that was compiled while a test had set the time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models.expressions import Expression, RawSQL
 from django.db.models.sql import InsertQuery, UpdateQuery
 
+from django_dcron.domain import clock
 from django_dcron.models.database import alias_for
 
 Converter = Callable[[Any, Any, BaseDatabaseWrapper], Any]
@@ -70,10 +71,13 @@ class _Statement(ABC):
         return alias_for(self.model)
 
     def on(self, connection: BaseDatabaseWrapper) -> _Compiled:
-        key = connection.alias, type(connection)
-        if key not in self._compiled:  # threads that come at once compile the same
-            self._compiled[key] = self._compile(connection)
-        return self._compiled[key]
+        key, goes_on = (connection.alias, type(connection)), clock.stands_at is None
+        if goes_on and (kept := self._compiled.get(key)) is not None:
+            return kept
+        compiled = self._compile(connection)
+        if goes_on and clock.stands_at is None:  # a time that was set is a value in the SQL, not to be kept
+            self._compiled[key] = compiled  # threads that come at once compile the same
+        return compiled
 
     @abstractmethod
     def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled: ...

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db.models import Q
 
 from django_dcron import definition, targets
+from django_dcron.domain import clock
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.models.database import alias_for
@@ -178,7 +178,7 @@ def _is_exhausted(job: Job) -> bool:
     if definition.runs_otherwise(job):
         return False
     try:
-        return definition.timetable_of(job).first_after(datetime.now(UTC)) is None
+        return definition.timetable_of(job).first_after(clock.now()) is None
     except InvalidSchedule:
         return False  # validation will say so
 

@@ -6,7 +6,7 @@ the models ask it whether a target exists.
 
 from django_dcron.targets.base import Invocation, Target, TargetKind
 from django_dcron.targets.celery_tasks import discovery_problem
-from django_dcron.targets.declaration import Declaration, cron, declarations, isolated
+from django_dcron.targets.declaration import Declaration, cron, declarations, declared_for, isolated
 from django_dcron.targets.registry import available, get
 from django_dcron.targets.shell import ShellFailed
 
@@ -19,6 +19,7 @@ __all__ = [
     "available",
     "cron",
     "declarations",
+    "declared_for",
     "discovery_problem",
     "get",
     "isolated",

@@ -141,6 +141,12 @@ def declarations() -> tuple[Declaration, ...]:
     return tuple(_declared.values())
 
 
+def declared_for(target: Callable[..., Any]) -> tuple[Declaration, ...]:
+    """The jobs that run this function or Celery task, in the order of their declaration."""
+    key = target.name if celery_tasks.is_task(target) else functions.key_of(target)  # type: ignore[attr-defined]
+    return tuple(declaration for declaration in _declared.values() if declaration.target == key)
+
+
 @contextmanager
 def isolated() -> Iterator[None]:
     """For tests: within, nothing is declared and no function registered but what is declared within."""

@@ -68,6 +68,10 @@ def register(function: Callable[..., Any]) -> str:
     return key
 
 
+def key_of(function: Callable[..., Any]) -> str | None:
+    return next((key for key, known in registered.items() if known is function), None)
+
+
 def find(key: str) -> FunctionTarget | None:
     function = registered.get(key)
     return FunctionTarget(key, function) if function is not None else None

@@ -1,0 +1,60 @@
+"""What docs/testing.md shows is run, and what it promises about names and numbers is what the code has."""
+
+import inspect
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from django_dcron import control, testing
+from django_dcron.testing import pytest_plugin, stepping
+from tests.docs.test_documents import ROOT
+from tests.testing.test_pytest_plugin import SETTINGS, pytest_in
+
+PAGE = (ROOT / "docs" / "testing.md").read_text()
+
+
+def test_its_examples_are_a_project_whose_tests_pass(tmp_path: Path) -> None:
+    files = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
+    assert set(files) == {"shop/cron.py", "shop/tests.py", "conftest.py", "test_shop.py"}
+    files |= {"shop/__init__.py": "", "project_settings.py": SETTINGS.replace("bakery", "shop")}
+    (tmp_path / "shop").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    done = pytest_in(tmp_path, "shop/tests.py", "test_shop.py", DJANGO_SETTINGS_MODULE="project_settings")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 passed" in done.stdout
+
+
+def test_its_signatures() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.MULTILINE))
+    assert set(rows) == set(testing.__all__) - {"StandingClock"}
+    for name, shown in rows.items():
+        signature = inspect.signature(getattr(testing, name))
+        parameters = [
+            each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
+        ]
+        bare = str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+        named = shown.replace("what, times", "subject, expected").replace('""', "''")
+        assert bare == f"({named})"
+    for fixture in ("dcron_clock", "dcron_run_due"):
+        assert hasattr(pytest_plugin, fixture)
+        assert f"`{fixture}`" in PAGE
+
+
+def test_its_numbers() -> None:
+    assert f"More than {stepping.MOST:,} attempts" in PAGE
+    assert f"triggered {control.TRIES} times at one instant" in PAGE
+
+
+def test_its_picture_of_a_difference() -> None:
+    (shown,) = re.findall(r"```\n(30 2 .*?)\n```", PAGE, re.DOTALL)
+    zone = ZoneInfo("Europe/Berlin")
+    expected = [datetime(2026, 3, 28, 2, 30, tzinfo=zone), datetime(2026, 3, 29, 2, 30, tzinfo=UTC)]
+    with pytest.raises(AssertionError) as raised:
+        testing.assert_runs_at(
+            "30 2 * * *", expected, after=datetime(2026, 3, 28, tzinfo=zone), timezone=zone.key
+        )
+    assert str(raised.value) == shown

@@ -1,0 +1,171 @@
+"""A set clock is what everything here takes for now, in Python as in SQL, and nobody after the test."""
+
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
+from io import StringIO
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
+from django.db.models import F
+
+from django_dcron import control
+from django_dcron.dispatch import shared_dispatcher
+from django_dcron.domain import clock
+from django_dcron.domain.clock import ClusterClock
+from django_dcron.execution.start import start
+from django_dcron.models import Attempt, Cursor, Node, Run
+from django_dcron.models.database import UtcNow, database_now
+from django_dcron.testing import StandingClock, set_clock
+from django_dcron.transitions import _START
+from tests.factories import make_idle_job, make_job, make_run
+from tests.testing.conftest import NINE
+
+HOUR = timedelta(hours=1)
+ODD = NINE + timedelta(microseconds=123456)
+
+
+def test_it_stands_still_and_goes_on_as_told() -> None:
+    with set_clock(NINE) as standing:
+        assert standing.now() == clock.now() == database_now("default") == NINE
+        standing.advance(HOUR)
+        assert database_now("default") == NINE + HOUR
+        standing.set_to(NINE - HOUR)
+        assert database_now("default") == NINE - HOUR
+        assert repr(standing) == "<clock set to 2026-03-02T08:00:00+00:00>"
+    assert clock.now() > NINE + timedelta(days=1)
+
+
+def test_any_zone_is_utc_to_it() -> None:
+    with set_clock(datetime(2026, 3, 2, 10, tzinfo=timezone(HOUR))) as standing:
+        assert standing.now() == NINE
+        assert standing.now().tzinfo is UTC
+
+
+def test_one_within_another() -> None:
+    with set_clock(NINE) as outer:
+        with suppress(ZeroDivisionError), set_clock(NINE + HOUR):
+            raise ZeroDivisionError
+        assert outer.now() == NINE
+
+
+@set_clock(NINE)
+def test_it_is_a_decorator() -> None:
+    assert clock.now() == NINE
+
+
+def test_one_that_is_over_says_so() -> None:
+    with set_clock(NINE) as standing:
+        pass
+    for use in (standing.now, lambda: standing.set_to(NINE), lambda: standing.advance(HOUR)):
+        with pytest.raises(RuntimeError, match="no longer set"):
+            use()
+    assert clock.stands_at is None
+    assert repr(standing) == "<a clock that is no longer set>"
+
+
+def test_what_is_no_time_is_refused(nine: StandingClock) -> None:
+    naive = datetime(2026, 3, 2, 9)  # noqa: DTZ001 (what is to be refused)
+    for use in (nine.set_to, lambda at: set_clock(at).__enter__()):
+        with pytest.raises(ValueError, match=r"at: 2026-03-02T09:00:00 has no time zone \(allowed: an aware"):
+            use(naive)
+        with pytest.raises(TypeError, match="at: '9:00' is not a datetime"):
+            use("9:00")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is negative"):
+        nine.advance(-HOUR)
+    with pytest.raises(TypeError, match="advance: 60 is not a timedelta"):
+        nine.advance(60)  # type: ignore[arg-type]
+    assert nine.now() == NINE
+
+
+def test_other_threads_of_the_process_go_by_it(nine: StandingClock) -> None:
+    seen: list[datetime] = []
+    thread = threading.Thread(target=lambda: seen.append(database_now("default")))
+    thread.start()
+    thread.join()
+    assert seen == [NINE]
+
+
+def test_the_cluster_clock_goes_by_it() -> None:
+    cluster = ClusterClock()
+    with set_clock(NINE) as standing:
+        assert cluster.now() == NINE
+        standing.advance(HOUR)
+        assert cluster.now() == NINE + HOUR
+
+
+def test_nobody_is_handed_anything() -> None:
+    assert shared_dispatcher() is not None
+    with set_clock(NINE):
+        assert shared_dispatcher() is None
+    assert shared_dispatcher() is not None
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("at", [NINE, ODD])
+def test_sql_reads_writes_and_reckons_by_it(at: datetime) -> None:
+    run = make_run(make_idle_job())
+    with set_clock(at):
+        Run.objects.update(due_at=UtcNow(), queued_at=UtcNow() + HOUR)
+        assert Run.objects.values_list(UtcNow(), UtcNow() - HOUR).get() == (at, at - HOUR)
+        assert Run.objects.filter(due_at=UtcNow(), queued_at__gt=UtcNow(), due_at__lte=UtcNow()).exists()
+        assert not Run.objects.filter(due_at__lt=UtcNow()).exists()
+        assert Run.objects.values_list(F("queued_at") - UtcNow(), flat=True).get() == HOUR
+        Node.objects.create(
+            id="n", name="n", pid=1, started_at=UtcNow(), heartbeat_at=UtcNow(), skew=timedelta()
+        )
+        assert Node.objects.live(HOUR).exists()
+    run.refresh_from_db()
+    assert (run.due_at, run.queued_at) == (at, at + HOUR)
+    assert not Node.objects.live(HOUR).exists()
+
+
+@pytest.mark.django_db
+def test_statements_kept_for_later_do_not_keep_a_time_that_was_set() -> None:
+    before, within, after, later = (make_run(make_idle_job()) for _ in range(4))
+    token = before.pk
+    assert start(before.pk, 1, token=token, worker="w")
+    with set_clock(NINE) as standing:
+        kept = dict(_START._compiled)
+        assert start(within.pk, 1, token=token, worker="w")
+        standing.advance(HOUR)
+        assert start(later.pk, 1, token=token, worker="w")
+        assert _START._compiled == kept
+    assert start(after.pk, 1, token=token, worker="w")
+    times = {run.pk: run.started_at for run in Run.objects.all()}
+    assert (times[within.pk], times[later.pk]) == (NINE, NINE + HOUR)
+    assert Attempt.objects.get(run=within).started_at == NINE
+    assert all(at and at > NINE + timedelta(days=1) for at in (times[before.pk], times[after.pk]))
+
+
+@pytest.mark.django_db
+def test_saving_previewing_pausing_and_the_commands_go_by_it(nine: StandingClock) -> None:
+    job = make_job(schedule="0 * * * *", name="hourly")
+    assert Cursor.objects.get(job=job).next_at == NINE + HOUR
+    assert control.preview(job, 2) == [NINE + HOUR, NINE + 2 * HOUR]
+    assert control.trigger(job).due_at == NINE
+    with pytest.raises(ValueError, match="has passed"):
+        control.pause(job, until=NINE)
+    control.pause(job, until=NINE + HOUR)
+    out = StringIO()
+    call_command("dcron", "next", "hourly", "-n", "1", stdout=out)
+    assert "2026-03-02 10:00:00" in out.getvalue()
+
+
+@pytest.mark.django_db
+def test_what_is_past_is_judged_by_it() -> None:
+    with set_clock(NINE):
+        assert make_job(schedule="@at 2026-03-02T09:00:01").enabled
+        with pytest.raises(ValidationError, match="is in the past"):
+            make_job(schedule="@at 2026-03-02T09:00")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_node_in_this_process_goes_by_it(nine: StandingClock) -> None:
+    job = make_job(schedule="0 * * * *")
+    nine.advance(HOUR)
+    call_command("runcron", "--once", "--embedded", "--name", "n", verbosity=0)
+    run = Run.objects.get(job=job)
+    assert (run.scheduled_at, run.state) == (NINE + HOUR, "succeeded")
+    assert run.started_at == run.finished_at == NINE + HOUR

@@ -1,0 +1,116 @@
+"""The fixtures, in a small project of their own, with a pytest of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_documents import ROOT
+
+SETTINGS = """
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_dcron", "bakery"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+USE_TZ = True
+DCRON_LOCK = "database"
+"""
+
+CRON = """
+from django_dcron import cron, current_run
+
+baked = []
+
+@cron("0 4 * * *", timezone="Europe/Berlin")
+def bake():
+    baked.append(current_run().scheduled_at)
+    return len(baked)
+"""
+
+CONFTEST = 'pytest_plugins = ["django_dcron.testing.pytest_plugin"]\n'
+
+TESTS = """
+from datetime import UTC, datetime, timedelta
+
+from bakery.cron import bake, baked
+from django_dcron.models import Job
+from django_dcron.models.database import database_now
+from django_dcron.testing import assert_runs_at
+
+MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
+
+def test_when():
+    assert_runs_at(bake, [MONDAY + timedelta(hours=3)], after=MONDAY)
+
+def test_that_it_bakes(dcron_clock, dcron_run_due):
+    dcron_clock.set_to(MONDAY)
+    runs = dcron_run_due(at=MONDAY + timedelta(days=2), jobs=[bake])
+    assert [run.state for run in runs] == ["succeeded", "succeeded"]
+    assert baked == [MONDAY + timedelta(hours=3), MONDAY + timedelta(hours=27)]
+    assert dcron_clock.now() == MONDAY + timedelta(days=2)
+
+def test_that_nothing_leaks(db):
+    assert not Job.objects.exists()
+    assert database_now("default") > MONDAY + timedelta(days=30)
+
+def test_the_clock_begins_at_the_present(dcron_clock):
+    assert dcron_clock.now() == database_now("default")
+    assert dcron_clock.now() > MONDAY + timedelta(days=30)
+    assert dcron_clock.now().microsecond == 0
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "bakery").mkdir()
+    files = {
+        "pytest.ini": "[pytest]\nfilterwarnings = error\n",
+        "project_settings.py": SETTINGS,
+        "conftest.py": CONFTEST,
+        "bakery/__init__.py": "",
+        "bakery/cron.py": CRON,
+        "test_bakery.py": TESTS,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def pytest_in(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *arguments]
+    inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{project}"}
+    return subprocess.run(
+        command, cwd=project, env=inherited | environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_project_that_uses_them(project: Path) -> None:
+    done = pytest_in(project, DJANGO_SETTINGS_MODULE="project_settings")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+
+
+def test_settings_may_come_later(project: Path) -> None:
+    """As where a conftest configures them itself."""
+    late = "def pytest_configure():\n    import os\n    os.environ['DJANGO_SETTINGS_MODULE'] = 'project_settings'\n"
+    (project / "conftest.py").write_text(
+        f"{CONFTEST}import sys\nassert 'django_dcron.models' not in sys.modules\n{late}"
+        "    import django\n    django.setup()\n"
+    )
+    done = pytest_in(project)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_pytest_django(project: Path) -> None:
+    (project / "test_bakery.py").write_text("def test_it(dcron_run_due): ...\n")
+    done = pytest_in(project, "-p", "no:django")
+    assert done.returncode == 1
+    assert "dcron_run_due needs pytest-django, for the database: pip install pytest-django" in done.stdout
+
+
+def test_it_costs_nothing_where_nobody_asks(project: Path) -> None:
+    (project / "test_bakery.py").write_text(
+        "import sys\n\ndef test_it():\n    assert not {'django', 'celery', 'django_dcron.domain'} & set(sys.modules)\n"
+    )
+    done = pytest_in(project, "-p", "no:django", "-p", "no:celery")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -9,6 +9,8 @@ E005      a dotted path in the settings cannot be imported
 E006      there is no transport for Celery's broker URL
 E007      DCRON_ALERTS has a rule that cannot be read
 E008      the middleware for Healthchecks does not know where that is
+E009      runs go to Django's own tasks, which this Django does not have
+E010      the backend of Django's tasks that runs go to is missing, or cannot be made
 W001      the configured worker pool cannot end a run by force
 W002      SQLite does not take its write lock at the start of a transaction
 W003      a job's target is unknown (with ``check --database``)
@@ -19,6 +21,7 @@ W007      the admin's pages will not refresh themselves, as django_htmx is not i
 W008      failed runs should be kept for a shorter time than others
 W009      a job's alerts cannot be read (with ``check --database``)
 W010      a calendar cannot be read (with ``check --database``)
+W011      the backend of Django's tasks that runs go to has no workers
 ========  ==============================================================================================
 """
 
@@ -33,6 +36,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.management import get_commands
 from django.db import connections
 from django.utils.module_loading import import_string
+from django.utils.version import get_version
 
 from django_dcron.conf import Settings, settings
 from django_dcron.domain.alerting import InvalidRule, read_rules
@@ -53,6 +57,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *_check_time_zones(),
         *_check_lock(),
         *_check_dispatcher(),
+        *_check_django_tasks(),
         *_check_paths(),
         *_check_commands(),
         *_check_alerts(),
@@ -115,7 +120,7 @@ def _check_dispatcher() -> Iterator[CheckMessage]:
         yield Error(
             "Runs are handed to Celery, but the project has no Celery app.",
             hint="Make one and import it in the project's __init__.py, as Celery's documentation for Django shows; "
-            'or set DCRON_DISPATCHER = "thread".',
+            'or set DCRON_DISPATCHER = "thread", or "tasks" for a backend of Django\'s own tasks.',
             id="django_dcron.E004",
         )
         return
@@ -130,6 +135,35 @@ def _check_dispatcher() -> Iterator[CheckMessage]:
             f"Celery's worker_pool is {pool!r}: {_without_force(pool)}",
             hint="Use the prefork pool to have timeouts and cancels enforced.",
             id="django_dcron.W001",
+        )
+
+
+def _check_django_tasks() -> Iterator[CheckMessage]:
+    if settings.DISPATCHER != "tasks":
+        return
+    from django_dcron.dispatch import django_tasks_setup as setup
+    from django_dcron.targets.django_tasks import has_tasks
+
+    alias = settings.TASKS_BACKEND
+    if not has_tasks():
+        yield Error(
+            f"Runs are handed to Django's own tasks, which Django has from 6.0 on; this is {get_version()}.",
+            hint='Upgrade Django, or set DCRON_DISPATCHER = "celery" or "thread".',
+            id="django_dcron.E009",
+        )
+    elif problem := setup.backend_problem():
+        yield Error(
+            f"Runs are handed to the task backend {alias!r}, which cannot be had: {problem}",
+            hint="Correct it in TASKS, or name another one in DCRON_TASKS_BACKEND.",
+            id="django_dcron.E010",
+        )
+    elif said := setup.workerless():
+        # No error: a project's tests may well have such a backend. No node starts with it.
+        yield Warning(
+            f"Runs are handed to the task backend {alias!r}, which {said}.",
+            hint="Give TASKS a backend with workers, or name another one in DCRON_TASKS_BACKEND; to execute runs in the "
+            'node itself, set DCRON_DISPATCHER = "thread".',
+            id="django_dcron.W011",
         )
 
 

@@ -194,7 +194,9 @@ class Settings:
     """Where the file lock keeps its leases."""
 
     # Dispatch.
-    DISPATCHER = choice("celery", "thread", kind="Dispatcher")
+    DISPATCHER = choice("celery", "thread", "tasks", kind="Dispatcher")
+    TASKS_BACKEND = text("default", allowed="the alias of a backend in TASKS")
+    """The backend of Django's own tasks that runs are handed to."""
     THREADS = whole_number(8, low=1, high=1024)
     """How many runs the thread dispatcher executes at once."""
     REDELIVER_AFTER = duration(60, at_least=1)

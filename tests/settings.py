@@ -19,6 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import django
+
 _DIRECTORY_OF_ALL = os.environ.setdefault("DCRON_TEST_DIR", f"{tempfile.gettempdir()}/dcron-{os.getpid()}")
 DIRECTORY = Path(_DIRECTORY_OF_ALL, os.environ.get("PYTEST_XDIST_WORKER", ""))
 DATABASE = os.environ.get("DCRON_TEST_DATABASE", "sqlite")
@@ -85,6 +87,11 @@ INSTALLED_APPS = [
     "django_dcron",
     "tests.app",
 ]
+if django.VERSION >= (6, 0):
+    INSTALLED_APPS += ["django_tasks_db", "tests.tasked"]
+    TASKS = {
+        "default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["default", "reports", "poison"]}
+    }
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

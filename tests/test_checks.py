@@ -6,14 +6,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import django
 import pytest
 from celery import current_app
 from django.core.checks import CheckMessage, run_checks
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections
 from pytest_django import Settings
 
 from django_dcron import checks, control, public_holidays
 from django_dcron.dispatch import celery_setup as dispatch
+from django_dcron.dispatch import make_dispatcher
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from tests.factories import make_job
@@ -57,7 +60,7 @@ def test_a_project_as_it_should_be_is_told_nothing() -> None:
         (
             "DCRON_DISPATCHER",
             "threads",
-            '"celery", "thread" or the dotted path of a Dispatcher class; did you mean thread?',
+            '"celery", "thread", "tasks" or the dotted path of a Dispatcher class; did you mean thread?',
         ),
         ("DCRON_ALERT_CHANNELS", {"ops": "slack://x"}, "a dict from name (ASCII letters"),
         ("DCRON_ALERT_CHANNELS", {"ops": {"mail": "ops@example.com"}}, "a dict from name (ASCII letters"),
@@ -119,6 +122,50 @@ def test_e003_a_lock_without_redis(settings: Settings, cache: str) -> None:
     assert ("missing" in message.msg) == (cache == "nowhere")
     settings.DCRON_LOCK = "database"
     assert ids() == []
+
+
+def test_e009_django_before_its_tasks(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(django, "VERSION", (5, 2, 0, "final", 0))
+    settings.DCRON_DISPATCHER = "tasks"
+    (message,) = messages()
+    assert message.id == "django_dcron.E009"
+    assert "which Django has from 6.0 on" in message.msg
+    assert message.hint
+    with pytest.raises(ImproperlyConfigured, match=r"Django's own tasks need Django 6\.0 or later; this is "):
+        make_dispatcher("tasks", print)
+
+
+@pytest.mark.django_tasks
+def test_e010_no_such_task_backend(settings: Settings) -> None:
+    settings.DCRON_DISPATCHER = "tasks"
+    assert messages() == [], "neither Celery nor anything else is missing"
+    settings.DCRON_TASKS_BACKEND = "nowhere"
+    (message,) = messages()
+    assert message.id == "django_dcron.E010"
+    assert "the task backend 'nowhere', which cannot be had: InvalidTaskBackend: " in message.msg
+
+
+@pytest.mark.django_tasks
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("immediate.ImmediateBackend", "there and then"), ("dummy.DummyBackend", "executes nothing")],
+)
+def test_w011_a_task_backend_without_workers(settings: Settings, kind: str, said: str) -> None:
+    settings.DCRON_DISPATCHER = "tasks"
+    settings.TASKS = {"default": {"BACKEND": f"django.tasks.backends.{kind}"}}
+    (message,) = messages()
+    assert message.id == "django_dcron.W011"
+    assert said in message.msg
+
+
+def test_without_celery_as_the_dispatcher_nobody_asks_for_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "has_app", lambda: False)
+    monkeypatch.setattr(dispatch, "transport_problem", lambda: "nothing")
+    monkeypatch.setattr(dispatch, "limitless_pool", lambda: "solo")
+    settings.DCRON_DISPATCHER = "tests.scheduler.stand_ins.MemoryDispatcher"
+    assert messages() == []
 
 
 def test_e004_no_celery_app(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

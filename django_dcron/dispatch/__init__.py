@@ -16,9 +16,9 @@ __all__ = ["DispatchFailed", "Dispatcher", "DueRun", "Undeliverable", "make_disp
 
 
 def make_dispatcher(kind: str, execute: Callable[..., Any]) -> Dispatcher:
-    """A node's dispatcher: "celery", "thread", or the dotted path of a class. ``execute`` is what threads call.
+    """A node's dispatcher: "celery", "thread", "tasks", or the dotted path of a class. ``execute`` is what threads call.
 
-    Raises ``ImproperlyConfigured`` if it could never reach a broker.
+    Raises ``ImproperlyConfigured`` if it could never reach a broker, or a worker.
     """
     if kind == "thread":
         from django_dcron.dispatch.thread import ThreadDispatcher
@@ -47,5 +47,13 @@ def _remote_dispatcher(kind: str) -> Dispatcher:
         from django_dcron.dispatch.celery import CeleryDispatcher
 
         return CeleryDispatcher()
+    if kind == "tasks":
+        from django_dcron.dispatch.django_tasks_setup import problem
+
+        if said := problem():
+            raise ImproperlyConfigured(said)
+        from django_dcron.dispatch.django_tasks import DjangoTaskDispatcher
+
+        return DjangoTaskDispatcher()
     dispatcher: Dispatcher = import_string(kind)()
     return dispatcher

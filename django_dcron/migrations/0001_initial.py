@@ -104,7 +104,7 @@ class Migration(migrations.Migration):
                 (
                     "target",
                     models.CharField(
-                        help_text="What to run: a Celery task's name, a function registered with @cron, command:NAME or shell:NAME as the settings allow.",
+                        help_text="What to run: the name of a Celery task, the path of a Django task, a function registered with @cron, command:NAME or shell:NAME as the settings allow.",
                         max_length=255,
                         verbose_name="target",
                     ),
@@ -292,7 +292,7 @@ class Migration(migrations.Migration):
                     "queue",
                     models.CharField(
                         blank=True,
-                        help_text="The Celery queue. Empty: the target task's own route.",
+                        help_text="The workers' queue. Empty: the target task's own.",
                         max_length=120,
                         validators=[
                             django.core.validators.RegexValidator(
@@ -307,7 +307,7 @@ class Migration(migrations.Migration):
                     "priority",
                     models.PositiveSmallIntegerField(
                         blank=True,
-                        help_text="0 to 9, as the broker understands it (RabbitMQ: 9 is first; Redis: 0 is first). Empty: none.",
+                        help_text="0 to 9, as the broker understands it (RabbitMQ and Django's tasks: 9 is first; Redis: 0 is first). Empty: none.",
                         null=True,
                         validators=[django.core.validators.MaxValueValidator(9)],
                         verbose_name="priority",

@@ -77,8 +77,8 @@ class Job(Scheduled, models.Model):
         _("target"),
         max_length=255,
         help_text=_(
-            "What to run: a Celery task's name, a function registered with @cron, command:NAME or shell:NAME as the "
-            "settings allow."
+            "What to run: the name of a Celery task, the path of a Django task, a function registered with @cron, "
+            "command:NAME or shell:NAME as the settings allow."
         ),
     )
     args = models.JSONField(
@@ -214,7 +214,7 @@ class Job(Scheduled, models.Model):
         max_length=120,
         blank=True,
         validators=[QUEUE],
-        help_text=_("The Celery queue. Empty: the target task's own route."),
+        help_text=_("The workers' queue. Empty: the target task's own."),
     )
     priority = models.PositiveSmallIntegerField(
         _("priority"),
@@ -222,7 +222,7 @@ class Job(Scheduled, models.Model):
         blank=True,
         validators=[MaxValueValidator(9)],
         help_text=_(
-            "0 to 9, as the broker understands it (RabbitMQ: 9 is first; Redis: 0 is first). Empty: none."
+            "0 to 9, as the broker understands it (RabbitMQ and Django's tasks: 9 is first; Redis: 0 is first). Empty: none."
         ),
     )
     timeout = models.DurationField(

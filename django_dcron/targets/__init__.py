@@ -1,13 +1,13 @@
-"""What a job may run: Celery tasks, ``@cron`` functions, and the management and shell commands the settings allow.
+"""What a job may run: tasks of Celery and of Django, ``@cron`` functions, and the management and shell commands the settings
+allow.
 
 Nothing typed into the admin is ever imported or executed unless it is registered here. This package knows no models:
 the models ask it whether a target exists.
 """
 
 from django_dcron.targets.base import Invocation, Target, TargetKind
-from django_dcron.targets.celery_tasks import discovery_problem
 from django_dcron.targets.declaration import Declaration, cron, declarations, declared_for, isolated
-from django_dcron.targets.registry import available, get
+from django_dcron.targets.registry import available, discovery_problem, get
 from django_dcron.targets.shell import ShellFailed
 
 __all__ = [

@@ -18,6 +18,7 @@ from django_dcron.phrases import Phrase, alternatives
 
 class TargetKind(StrEnum):
     TASK = "task"
+    DJANGO_TASK = "django_task"
     FUNCTION = "function"
     COMMAND = "command"
     SHELL = "shell"
@@ -61,6 +62,11 @@ class Target(ABC):
     @property
     def route_name(self) -> str | None:
         """The Celery task name whose route the job's queue follows; None if it has no route of its own."""
+        return None
+
+    @property
+    def django_task(self) -> Any:
+        """The Django task whose queue and priority count where the job names none; None if it is not one."""
         return None
 
     @abstractmethod

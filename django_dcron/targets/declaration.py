@@ -16,10 +16,11 @@ from typing import Any, TypedDict, TypeVar, Unpack, get_args, get_type_hints
 from django_dcron.domain.durations import write_duration
 from django_dcron.domain.schedule import parse_schedule
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.targets import celery_tasks, functions
+from django_dcron.targets import celery_tasks, django_tasks, functions
 from django_dcron.targets.base import did_you_mean
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F")
+"""A function or a task. (Django's cannot be called.)"""
 ExceptionNames = Iterable[type[BaseException] | str] | type[BaseException] | str
 
 
@@ -104,7 +105,7 @@ def cron(
     kwargs: Mapping[str, Any] | None = None,
     **fields: Unpack[JobFields],
 ) -> Callable[[F], F]:
-    """Declare a job that runs the decorated function or Celery task; ``manage.py dcron sync`` creates it.
+    """Declare a job that runs the decorated function, Celery task or Django task; ``manage.py dcron sync`` creates it.
 
     ::
 
@@ -128,9 +129,8 @@ def cron(
             parse_schedule(schedule, hash_key=f"{namespace}/{job}")
         except InvalidSchedule as error:
             raise InvalidSchedule(f"job {job} declared by @cron: {error}") from None
-        key = target.name if celery_tasks.is_task(target) else functions.register(target)  # type: ignore[attr-defined]
         given = {"schedule": schedule, "args": list(args), "kwargs": dict(kwargs or {}), "timezone": None}
-        _add(Declaration(namespace, job, key, {**given, **declared}))
+        _add(Declaration(namespace, job, _registered(target), {**given, **declared}))
         return target
 
     return declare
@@ -150,7 +150,7 @@ def declared_for(target: Callable[..., Any]) -> tuple[Declaration, ...]:
 @contextmanager
 def isolated() -> Iterator[None]:
     """For tests: within, nothing is declared and no function registered but what is declared within."""
-    tables: tuple[dict[Any, Any], ...] = (_declared, functions.registered)
+    tables: tuple[dict[Any, Any], ...] = (_declared, functions.registered, django_tasks.registered)
     saved = [dict(table) for table in tables]
     for table in tables:
         table.clear()
@@ -173,8 +173,15 @@ def _add(declaration: Declaration) -> None:
     _declared[declaration.key] = declaration
 
 
+def _registered(target: Any) -> str:
+    """The key under which it is a target."""
+    if celery_tasks.is_task(target):
+        return str(target.name)
+    return django_tasks.register(target) if django_tasks.is_task(target) else functions.register(target)
+
+
 def _own_name(target: Any) -> str:
-    name: str | None = getattr(target, "__name__", None)
+    name: str | None = target.name if django_tasks.is_task(target) else getattr(target, "__name__", None)
     if not name or name == "<lambda>":
         raise TypeError(f"@cron needs name= for {target!r:.100}, which has no name of its own")
     return name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.phrases import Phrase
 from django_dcron.phrases import gettext_noop as _
-from django_dcron.targets import celery_tasks, commands, functions, shadow, shell
+from django_dcron.targets import celery_tasks, commands, django_tasks, functions, shadow, shell
 from django_dcron.targets.base import Target, nearest
 
 
@@ -18,8 +18,8 @@ def get(key: str) -> Target:
     elif key.startswith(shell.PREFIX):
         target = shell.find(key)
     else:
-        # A task first: if a function is both, its task binds ``self`` and has a route.
-        target = celery_tasks.find(key) or functions.find(key)
+        # A task first: if a function is both, its task binds ``self`` or a context, and has a route.
+        target = celery_tasks.find(key) or django_tasks.find(key) or functions.find(key)
     if target is None:
         near = nearest(key, available())
         text = (
@@ -33,7 +33,14 @@ def get(key: str) -> Target:
 
 def available() -> list[str]:
     """The keys of all targets, sorted."""
-    return sorted({*celery_tasks.keys(), *functions.keys(), *commands.keys(), *shell.keys()})
+    return sorted(
+        {*celery_tasks.keys(), *django_tasks.keys(), *functions.keys(), *commands.keys(), *shell.keys()}
+    )
+
+
+def discovery_problem() -> str:
+    """Why some task modules could not be imported, and so some tasks are unknown; empty if all were."""
+    return celery_tasks.discovery_problem() or django_tasks.discovery_problem()
 
 
 def _why_unknown(key: str) -> Phrase:
@@ -41,10 +48,10 @@ def _why_unknown(key: str) -> Phrase:
         return commands.why_unknown(key)
     if key.startswith(shell.PREFIX):
         return shell.why_unknown(key)
-    problem = celery_tasks.discovery_problem()
+    problem = discovery_problem()
     if not problem:
-        return Phrase(_("no Celery task and no @cron function has this name"))
+        return Phrase(_("no task and no @cron function has this name"))
     text = _(
-        "no Celery task and no @cron function has this name (but not all task modules could be imported: %(problem)s)"
+        "no task and no @cron function has this name (but not all task modules could be imported: %(problem)s)"
     )
     return Phrase(text, problem=problem)

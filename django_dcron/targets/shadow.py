@@ -32,6 +32,10 @@ class ShadowTarget(Target):
     def route_name(self) -> str | None:
         return self.target.route_name
 
+    @property
+    def django_task(self) -> Any:
+        return self.target.django_task
+
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         self.target.check_arguments(args, kwargs)
 

@@ -327,6 +327,15 @@ def test_a_target_is_introduced(admin_client: Client) -> None:
     assert "When told to stop, put things in order and say so." in piece(response, "target")
 
 
+@pytest.mark.django_tasks
+def test_a_django_task_is_introduced(admin_client: Client) -> None:
+    response = typed(
+        admin_client, **SIMPLE | {"target": "tests.tasked.tasks.look", "kwargs": '{"name": "a"}'}
+    )
+
+    assert piece(response, "target").startswith("Django task look(name: str)")
+
+
 def test_the_page_introduces_the_stored_target(admin_client: Client) -> None:
     page = admin_client.get(job_url(make_job(target="tests.app.tasks.nap", args=[1]))).content.decode()
 

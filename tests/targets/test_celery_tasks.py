@@ -14,12 +14,13 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject
 
 from django_dcron import targets
 from django_dcron.exceptions import InvalidArguments, RetryLater, UnknownTarget
-from django_dcron.targets import Invocation, TargetKind
+from django_dcron.targets import Invocation, TargetKind, django_tasks
 
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[celery.Celery]:
-    """An app of its own for this thread; whatever is published fails the test."""
+    """An app of its own for this thread; whatever is published fails the test. There are no tasks but Celery's."""
+    monkeypatch.setattr(django_tasks, "has_tasks", lambda: False)
     before = celery.current_app._get_current_object()
     builtin = {done for done in celery._state._on_app_finalizers if done.__module__ == "celery.app.builtins"}
     monkeypatch.setattr(celery._state, "_on_app_finalizers", builtin)  # else all apps share their tasks

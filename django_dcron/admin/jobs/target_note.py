@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 KINDS: dict[TargetKind, StrOrPromise] = {
     TargetKind.TASK: _("Celery task"),
+    TargetKind.DJANGO_TASK: _("Django task"),
     TargetKind.FUNCTION: _("function"),
     TargetKind.COMMAND: _("management command"),
     TargetKind.SHELL: _("shell command"),

@@ -1,0 +1,447 @@
+"""Runs handed to a backend of Django's own tasks: what is enqueued, and what becomes of it on a real worker."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
+from django.db import DataError, OperationalError, ProgrammingError, connection
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.dispatch import Dispatcher, DispatchFailed, DueRun, Undeliverable, make_dispatcher
+from django_dcron.dispatch.base import TakenInPart
+from django_dcron.models import Attempt, Job, Run
+from tests.app.models import Witness
+from tests.conftest import StartProcess
+from tests.execution.conftest import attempt_of, reread, state_of
+from tests.factories import make_idle_job, make_job, make_run
+from tests.scheduler.stand_ins import due_run
+from tests.services import Process, Server
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_tasks
+
+PATIENCE = 60.0
+LONG = 60.0
+"""Seconds; what is stopped in a test would go on for so long."""
+SHORT = {"TICK": 0.1, "LEASE": 2, "RUN_LEASE": 2, "HARD_TIMEOUT_AFTER": 0.5, "REDELIVER_AFTER": 3}
+SITE = {
+    "DJANGO_SETTINGS_MODULE": "tests.dispatch.settings_with_django_tasks",
+    "DCRON_TEST_SETTINGS": json.dumps(SHORT),
+}
+
+
+def dispatcher() -> Dispatcher:
+    return make_dispatcher("tasks", lambda *args, **options: None)
+
+
+def due(**fields: Any) -> DueRun:
+    return replace(due_run("a"), **fields)
+
+
+def enqueued() -> list[dict[str, Any]]:
+    """In the order in which workers take them."""
+    from django_tasks_db.models import DBTaskResult
+
+    return [
+        {"queue": row.queue_name, "priority": row.priority, "args": row.args_kwargs["args"]}
+        for row in DBTaskResult.objects.order_by(*DBTaskResult._meta.ordering)
+    ]
+
+
+def hand_over(*runs: DueRun) -> None:
+    to = dispatcher()
+    to.publish([to.prepare(run) for run in runs])
+
+
+@pytest.fixture
+def backend(settings: Settings) -> Callable[..., None]:
+    """Configure the backend of this test."""
+
+    def configure(kind: str, *, alias: str = "default", **params: Any) -> None:
+        settings.TASKS = {**settings.TASKS, alias: {"BACKEND": kind, **params}}
+        settings.DCRON_TASKS_BACKEND = alias
+
+    return configure
+
+
+class TestWhatIsEnqueued:
+    pytestmark = pytest.mark.django_db
+
+    def test_a_small_message_in_djangos_queue(self) -> None:
+        run = due(attempt=3)
+        hand_over(run)
+        assert enqueued() == [{"queue": "default", "priority": 0, "args": [str(run.run_id), 3]}]
+
+    def test_the_jobs_queue_and_priority(self) -> None:
+        for priority in (0, 4, 5, 9):
+            hand_over(due(queue="reports", priority=priority))
+        found = [(each["queue"], each["priority"]) for each in enqueued()]
+        assert found == [("reports", 100), ("reports", 11), ("reports", -11), ("reports", -100)]
+
+    def test_the_targets_own_where_the_job_has_none(self) -> None:
+        target = "tests.tasked.tasks.report"
+        hand_over(due(target=target), due(target=f"shadow:{target}"))
+        hand_over(due(target=target, queue="default", priority=9))
+        hand_over(due(target="tests.app.tasks.ok"), due(target="gone"))
+        found = [(each["queue"], each["priority"]) for each in enqueued()]
+        assert found == [("default", 100), ("reports", 7), ("reports", 7), ("default", 0), ("default", 0)]
+
+    def test_the_targets_own_are_nothing_to_another_backend(self, backend: Callable[..., None]) -> None:
+        backend("django_tasks_db.DatabaseBackend", alias="other", QUEUES=["nightly"])
+        hand_over(due(target="tests.tasked.tasks.report"))
+        assert [(each["queue"], each["priority"]) for each in enqueued()] == [("nightly", 0)]
+
+    def test_a_backend_without_priorities_is_given_none(self, backend: Callable[..., None]) -> None:
+        backend("tests.dispatch.backends.Unsorted", QUEUES=[])
+        hand_over(due(priority=9, queue="any"), due(target="tests.tasked.tasks.report"))
+        assert [(each["queue"], each["priority"]) for each in enqueued()] == [("any", 0), ("reports", 0)]
+
+    def test_a_queue_that_the_backend_does_not_have(self) -> None:
+        to = dispatcher()
+        said = r"queue 'nowhere' is not one of those of the task backend 'default' \(django_tasks_db.*\): 'default', 'poison', 'reports'"
+        with pytest.raises(Undeliverable, match=said):
+            to.prepare(due(queue="nowhere"))
+
+    def test_several_queues_and_none_is_the_default(self, backend: Callable[..., None]) -> None:
+        backend("django_tasks_db.DatabaseBackend", alias="other", QUEUES=["a", "b"])
+        with pytest.raises(Undeliverable, match="queue 'default' is not one of those"):
+            dispatcher().prepare(due())
+
+
+class TestErrors:
+    pytestmark = pytest.mark.django_db
+
+    @pytest.mark.parametrize(
+        "error", [OperationalError("away"), ProgrammingError("no such table"), Exception("?")]
+    )
+    def test_what_was_taken_before_it_went_away_is_not_enqueued_again(
+        self, backend: Callable[..., None], error: Exception
+    ) -> None:
+        left = [1, 1]
+        backend("tests.dispatch.backends.Choosy", OPTIONS={"left": left, "then": error})
+        to = dispatcher()
+        runs = [due_run(name) for name in "abcd"]
+        prepared = [to.prepare(run) for run in runs]
+        with pytest.raises(DispatchFailed, match=f"{type(error).__name__}: ") as raised:
+            to.publish(prepared)
+        assert not isinstance(raised.value, TakenInPart)
+        assert raised.value.__cause__ is error
+        assert len(enqueued()) == 2
+        left.extend([1, 1])
+        to.publish(prepared)
+        assert sorted(each["args"][0] for each in enqueued()) == sorted(str(run.run_id) for run in runs)
+
+    @pytest.mark.parametrize("error", [DataError("too long"), KeyError("poison")])
+    def test_one_that_is_refused_keeps_nobody_back(
+        self, backend: Callable[..., None], error: Exception
+    ) -> None:
+        backend(
+            "tests.dispatch.backends.Choosy",
+            QUEUES=["default", "poison"],
+            OPTIONS={"errors": {"poison": error}},
+        )
+        to = dispatcher()
+        prepared = [to.prepare(due(queue=queue)) for queue in ("default", "poison", "default")]
+        with pytest.raises(TakenInPart, match="refuses it, in queue 'poison'") as raised:
+            to.publish(prepared)
+        assert [position in raised.value.left for position in range(3)] == [False, True, False]
+        assert len(enqueued()) == 2
+        with pytest.raises(Undeliverable, match="refuses it, in queue 'poison'"):
+            to.publish(prepared[1:2])
+        assert len(enqueued()) == 2
+
+
+class TestSetup:
+    @pytest.mark.parametrize(
+        ("kind", "said"),
+        [
+            ("django.tasks.backends.immediate.ImmediateBackend", "executes what it is given there and then"),
+            ("django.tasks.backends.dummy.DummyBackend", "executes nothing"),
+            ("tests.dispatch.backends.Gone", "InvalidTaskBackend: Could not find backend"),
+        ],
+    )
+    def test_a_backend_that_is_of_no_use(self, backend: Callable[..., None], kind: str, said: str) -> None:
+        backend(kind, alias="other")
+        with pytest.raises(ImproperlyConfigured, match=f"task backend 'other'.* {said}"):
+            dispatcher()
+
+    def test_no_such_backend(self, settings: Settings) -> None:
+        settings.DCRON_TASKS_BACKEND = "nowhere"
+        with pytest.raises(
+            ImproperlyConfigured, match="there is no task backend 'nowhere': InvalidTaskBackend: "
+        ):
+            dispatcher()
+
+    def test_a_node_does_not_start_with_it(self, backend: Callable[..., None], settings: Settings) -> None:
+        settings.DCRON_DISPATCHER = "tasks"
+        backend("django.tasks.backends.dummy.DummyBackend")
+        with pytest.raises(CommandError, match="cannot start: the task backend 'default' executes nothing"):
+            call_command("runcron", once=True)
+
+    @pytest.mark.django_db
+    def test_who_triggers_a_run_is_no_worker_either(
+        self,
+        backend: Callable[..., None],
+        settings: Settings,
+        caplog: pytest.LogCaptureFixture,
+        django_capture_on_commit_callbacks: Any,
+    ) -> None:
+        settings.DCRON_DISPATCHER = "tasks"
+        backend("django.tasks.backends.immediate.ImmediateBackend")
+        with django_capture_on_commit_callbacks(execute=True):
+            run = control.trigger(make_idle_job())
+        assert state_of(run) == "pending"
+        assert "is left to a node: the task backend 'default' executes what it is given" in caplog.text
+
+
+# --- With real nodes and workers ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start_task_worker(start_process: StartProcess) -> Callable[..., Process]:
+    """Start a worker of the backend: one run at a time, in the process's main thread."""
+
+    def start(**environment: str) -> Process:
+        quick = ["--interval", "0.05", "--no-startup-delay", "--queue-name", "*"]
+        worker = start_process("db_worker", "-m", "django", "db_worker", *quick, env=SITE | environment)
+        worker.wait_for_log("Starting worker", PATIENCE)
+        return worker
+
+    return start
+
+
+@pytest.fixture
+def trigger(settings: Settings) -> Callable[..., Run]:
+    """Make a run by hand; this process hands it over, as a web server would."""
+    settings.DCRON_DISPATCHER = "tasks"
+
+    def made(target: str, *args: Any, **fields: Any) -> Run:
+        return control.trigger(make_idle_job(target=target, args=list(args), **fields))
+
+    return made
+
+
+def start_node(start_runcron: StartProcess, **environment: str) -> Process:
+    node = start_runcron("--name", "a", env=SITE | environment)
+    node.wait_for_log("a leads 64 of 64 shards", PATIENCE)
+    return node
+
+
+def wait_for_state(run: Run, state: str) -> Run:
+    wait_until(lambda: state_of(run) == state, PATIENCE, what=f"{run} to be {state}")
+    return reread(run)
+
+
+def wait_for_end(run: Run, number: int = 1) -> Attempt:
+    ended = Attempt.objects.filter(run=run, number=number).exclude(outcome="")
+    wait_until(ended.exists, PATIENCE, what=f"the end of {run}, attempt {number}")
+    return attempt_of(run, number)
+
+
+def publish(run: Run, times: int = 1) -> None:
+    """Deliver its present attempt, past the scheduler."""
+    hand_over(*[DueRun(run.pk, run.attempt, run.due_at, run.job_id, str(run.job), run.job.target)] * times)
+
+
+def test_a_job_runs_on_a_worker(
+    start_task_worker: Callable[..., Process], start_runcron: StartProcess
+) -> None:
+    echo = make_job(target="tests.app.tasks.echo", args=[1], kwargs={"city": "Berlin"})
+    own = make_job(target="tests.tasked.tasks.look", args=["x"], queue="reports", priority=9)
+    worker = start_task_worker()
+    node = start_node(start_runcron)
+    for job in (echo, own):
+        runs = Run.objects.filter(job=job, state="succeeded")
+        wait_until(lambda runs=runs: runs.count() >= 3, PATIENCE, what="three runs")
+    node.terminate()
+    assert node.wait(PATIENCE) == 0
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    run = Run.objects.filter(job=echo, state="succeeded").first()
+    assert run is not None
+    attempt = attempt_of(run)
+    assert (attempt.outcome, attempt.result) == ("succeeded", '{"args": [1], "kwargs": {"city": "Berlin"}}')
+    assert attempt.worker.endswith(f"/{worker.pid}")
+    run = Run.objects.filter(job=own, state="succeeded").first()
+    assert run is not None
+    seen = json.loads(attempt_of(run).result)
+    assert (seen["id"], seen["attempt"], seen["workers"]) == (str(run.pk), 1, [attempt.worker])
+    assert node.log.count("broker") == 0, "it misses no broker"
+
+
+@pytest.mark.slow
+def test_a_failure_is_tried_again(
+    start_task_worker: Callable[..., Process], start_runcron: StartProcess, trigger: Callable[..., Run]
+) -> None:
+    start_task_worker()
+    start_node(start_runcron)
+    run = trigger("tests.tasked.tasks.fail", max_attempts=2, retry_backoff=timedelta())
+    assert wait_for_state(run, "failed").attempt == 2
+    assert [wait_for_end(run, number).exception_class for number in (1, 2)] == ["RuntimeError"] * 2
+
+
+def test_what_is_delivered_twice_starts_once(
+    start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
+) -> None:
+    workers = [start_task_worker(), start_task_worker()]
+    run = trigger("tests.app.tasks.witness", 0.3)
+    publish(run, times=5)
+    assert wait_for_end(run).outcome == "succeeded"
+    publish(run, times=2)
+    behind = trigger("tests.app.tasks.ok")
+    assert wait_for_end(behind).outcome == "succeeded"
+    assert Witness.objects.filter(run_id=str(run.pk)).count() == Attempt.objects.filter(run=run).count() == 1
+    assert all(worker.running for worker in workers)
+
+
+def test_timeouts(start_task_worker: Callable[..., Process], trigger: Callable[..., Run]) -> None:
+    """Raised in the job's code; what goes on all the same is recorded, and not ended: nobody may replace the worker."""
+    worker = start_task_worker()
+    asleep = trigger("tests.app.tasks.slow", LONG, timeout=timedelta(seconds=1))
+    attempt = wait_for_end(asleep)
+    assert (attempt.outcome, attempt.exception_class) == ("timed_out", "django_dcron.exceptions.RunTimedOut")
+    assert "in slow" in attempt.traceback
+    deaf = trigger("tests.app.tasks.deaf", 4.0, timeout=timedelta(seconds=1))
+    attempt = wait_for_end(deaf)
+    assert attempt.outcome == "timed_out"
+    assert "did not stop within" in attempt.message
+    assert wait_for_end(trigger("tests.app.tasks.ok")).outcome == "succeeded", "once it has returned"
+    assert worker.running
+
+
+def test_a_cancel_stops_a_running_run(
+    start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
+) -> None:
+    """Nobody is told: the next heartbeat brings it."""
+    worker = start_task_worker()
+    run = trigger("tests.app.tasks.slow", LONG, max_attempts=3)
+    wait_for_state(run, "running")
+    control.cancel(reread(run), "by hand")
+    attempt = wait_for_end(run)
+    assert (attempt.outcome, state_of(run), reread(run).attempt) == ("cancelled", "cancelled", 1)
+    assert wait_for_end(trigger("tests.app.tasks.ok")).outcome == "succeeded"
+    assert worker.running
+
+
+def test_a_cancel_of_what_is_enqueued_has_it_dropped(
+    start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
+) -> None:
+    run = trigger("tests.app.tasks.witness")
+    assert state_of(run) == "queued"
+    control.cancel(reread(run), "by hand")
+    start_task_worker()
+    assert wait_for_end(trigger("tests.app.tasks.ok")).outcome == "succeeded"
+    assert (state_of(run), Witness.objects.count()) == ("cancelled", 0)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_noticed_and_its_run_tried_again(
+    start_task_worker: Callable[..., Process], start_runcron: StartProcess, trigger: Callable[..., Run]
+) -> None:
+    start_node(start_runcron)
+    worker = start_task_worker()
+    run = trigger("tests.app.tasks.witness", LONG, max_attempts=2, retry_backoff=timedelta())
+    wait_until(Witness.objects.exists, PATIENCE, what="a start")
+    worker.kill()
+    attempt = wait_for_end(run)
+    assert (attempt.outcome, attempt.worker.endswith(f"/{worker.pid}")) == ("lost", True)
+    Job.objects.filter(pk=run.job_id).update(args=[0])
+    start_task_worker()
+    assert wait_for_state(run, "succeeded").attempt == 2
+
+
+def test_a_worker_that_is_stopped_finishes_what_it_executes(
+    start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
+) -> None:
+    worker = start_task_worker()
+    run = trigger("tests.app.tasks.witness", 1.0)
+    wait_until(Witness.objects.exists, PATIENCE, what="a start")
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    assert attempt_of(run).outcome == "succeeded"
+
+
+@contextmanager
+def tables_of_the_backend_missing() -> Iterator[None]:
+    from django_tasks_db.models import DBTaskResult
+
+    def rename(old: str, new: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+    name = DBTaskResult._meta.db_table
+    rename(name, f"{name}_away")
+    try:
+        yield
+    finally:
+        rename(f"{name}_away", name)
+
+
+@pytest.mark.slow
+def test_a_backend_that_is_away_costs_no_run(
+    start_task_worker: Callable[..., Process], start_runcron: StartProcess
+) -> None:
+    node = start_node(start_runcron)
+    with tables_of_the_backend_missing():
+        runs = [make_run(make_idle_job(target="tests.app.tasks.witness")) for _ in range(5)]
+        node.wait_for_log("the broker task backend 'default' (django_tasks_db", PATIENCE)
+        assert {state_of(run) for run in runs} == {"pending"}
+    node.wait_for_log(" is back", PATIENCE)
+    start_task_worker()
+    for run in runs:
+        wait_for_state(run, "succeeded")
+    assert Witness.objects.count() == len(runs)
+
+
+@pytest.mark.slow
+def test_who_triggers_a_run_leaves_it_to_a_node_then(
+    start_task_worker: Callable[..., Process],
+    start_runcron: StartProcess,
+    trigger: Callable[..., Run],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("django_dcron.dispatch.favour._broker_away_until", float("-inf"))
+    with tables_of_the_backend_missing():
+        run = trigger("tests.app.tasks.ok")
+    assert state_of(run) == "pending"
+    assert "is left to a node" in caplog.text
+    start_task_worker()
+    start_node(start_runcron)
+    wait_for_state(run, "succeeded")
+
+
+def test_a_queue_that_is_not_there_ends_the_run_and_no_other(
+    start_task_worker: Callable[..., Process], start_runcron: StartProcess
+) -> None:
+    start_task_worker()
+    start_node(start_runcron)
+    lost, fine = (make_run(make_idle_job(queue=queue)) for queue in ("nowhere", "reports"))
+    wait_for_state(fine, "succeeded")
+    assert "queue 'nowhere' is not one of those of the task backend" in wait_for_state(lost, "failed").reason
+
+
+@pytest.mark.postgresql
+@pytest.mark.slow
+def test_a_database_that_was_restarted_takes_runs_again(
+    start_task_worker: Callable[..., Process], start_runcron: StartProcess, database_server: Server
+) -> None:
+    node = start_node(start_runcron)
+    first = make_run(make_idle_job())
+    wait_for_state(first, "queued")
+    connection.close()
+    database_server.stop()
+    database_server.start()
+    second = make_run(make_idle_job())
+    wait_for_state(second, "queued")
+    start_task_worker()
+    for run in (first, second):
+        wait_for_state(run, "succeeded")
+    assert node.running

@@ -1,0 +1,43 @@
+"""What docs/django-tasks.md promises is what the code does; tests/dispatch/test_django_tasks.py has the rest."""
+
+import ast
+import re
+
+import pytest
+
+from django_dcron import checks
+from django_dcron.conf import Settings
+from django_dcron.scheduler.backlog import LONGEST_PAUSE
+from tests.docs.test_documents import ROOT
+
+PAGE = (ROOT / "docs" / "django-tasks.md").read_text()
+
+
+def test_settings() -> None:
+    named = set(re.findall(r"\bDCRON_\w+", PAGE))
+    assert named <= {setting.name for setting in Settings.all()}
+    assert "`DCRON_TASKS_BACKEND` names another alias than `default`" in PAGE
+    assert Settings.TASKS_BACKEND == "default"
+    assert f"growing pauses of up to {LONGEST_PAUSE:g} s" in PAGE
+
+
+def test_its_python_is_python() -> None:
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        ast.parse(block)
+
+
+def test_its_checks_are_the_ones_there_are() -> None:
+    documented = re.findall(r"^([EW]\d{3})\s+.*Django's (?:own )?tasks", str(checks.__doc__), re.MULTILINE)
+    assert documented == sorted(set(re.findall(r"\b[EW]\d{3}\b", PAGE))) == ["E009", "E010", "W011"]
+
+
+@pytest.mark.django_tasks
+def test_what_is_handed_over() -> None:
+    from django_dcron.dispatch import django_tasks
+
+    told = re.search(r"0 is (-\d+), 4 is (-\d+), 5 is (\d+), 9 is (\d+)", PAGE)
+    assert told
+    assert [int(number) for number in told.groups()] == [
+        django_tasks.priority_of(priority) for priority in (0, 4, 5, 9)
+    ]
+    assert f"`{django_tasks.TASK}(run_id, attempt)`" in PAGE

@@ -1,0 +1,152 @@
+"""Tasks of Django's own as targets: found, checked, called, declared."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_dcron import targets
+from django_dcron.exceptions import InvalidArguments, UnknownTarget
+from django_dcron.targets import Invocation, TargetKind, cron, django_tasks
+
+pytestmark = pytest.mark.django_tasks
+
+REPORT = "tests.tasked.tasks.report"
+
+
+def test_a_task_is_found_by_its_path() -> None:
+    target = targets.get(REPORT)
+    assert (target.key, target.kind, target.route_name) == (REPORT, TargetKind.DJANGO_TASK, None)
+    assert target.description == "Count the orders."
+    assert target.signature == "(city: str, days: int = 7)"
+    assert (target.django_task.queue_name, target.django_task.priority) == ("reports", 7)
+    assert target.call(Invocation(["Berlin"], {"days": 1})) == {"city": "Berlin", "days": 1}
+    assert targets.get(f"shadow:{REPORT}").django_task is target.django_task
+
+
+def test_only_tasks_under_their_own_names_are_targets() -> None:
+    known = [key for key in targets.available() if key.startswith("tests.tasked.")]
+    assert known == [f"tests.tasked.tasks.{name}" for name in ("fail", "fetch", "look", "report")]
+    for key in (
+        "tests.tasked.tasks.plain",
+        "tests.tasked.tasks.other_name",
+        "tests.tasked.tasks.celery_one",
+        "tests.tasked.tasks.report.func",
+        "tests.tasked.tasks",
+        "tests.tasked",
+        "report",
+        "",
+        "django_dcron.django_tasks.execute_run",
+    ):
+        with pytest.raises(UnknownTarget):
+            targets.get(key)
+
+
+def test_a_key_has_nothing_imported_or_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            asked.append(name)
+            return super().__getattribute__(name)
+
+    monkeypatch.setitem(sys.modules, "tests.tasked.lazy", Lazy("tests.tasked.lazy"))
+    asked.clear()
+    for key in ("tests.tasked.lazy.report", "tests.tasked.never.report", "tests.targets.nowhere.report"):
+        with pytest.raises(UnknownTarget):
+            targets.get(key)
+    assert asked == []
+    assert "tests.tasked.never" not in sys.modules
+
+
+def test_a_task_outside_the_installed_apps_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.tasks import task
+
+    from tests.tasked.tasks import plain
+
+    module = ModuleType("elsewhere.tasks")
+    monkeypatch.setattr(plain, "__module__", "elsewhere.tasks")
+    module.plain = task(plain)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "elsewhere.tasks", module)
+    with pytest.raises(UnknownTarget):
+        targets.get("elsewhere.tasks.plain")
+    with targets.isolated():
+        cron("@daily")(module.plain)
+        assert targets.get("elsewhere.tasks.plain").call(Invocation()) is None
+        (declared,) = targets.declarations()
+        assert (declared.name, declared.target) == ("plain", "elsewhere.tasks.plain")
+        assert "elsewhere.tasks.plain" in targets.available()
+    with pytest.raises(UnknownTarget):
+        targets.get("elsewhere.tasks.plain")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "said"),
+    [
+        ([], {}, "'city' is missing"),
+        (["Berlin"], {"dayz": 1}, "'dayz' is no parameter; did you mean days"),
+        ([1, 2, 3], {}, "3 positional arguments are too many"),
+    ],
+)
+def test_arguments_are_checked(args: list[Any], kwargs: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArguments, match=said):
+        targets.get(REPORT).check_arguments(args, kwargs)
+
+
+def test_a_coroutine_function_is_run() -> None:
+    target = targets.get("tests.tasked.tasks.fetch")
+    assert target.call(Invocation(["x"])) == "got x"
+
+
+def test_the_context_tells_of_the_run() -> None:
+    target = targets.get("tests.tasked.tasks.look")
+    target.check_arguments(["a"], {})
+    assert target.signature == "(name: str)"
+    with pytest.raises(InvalidArguments, match="'context' is no parameter"):
+        target.check_arguments([], {"context": 1, "name": "a"})
+    called = target.call(Invocation([], {"name": "a"}, call_id="the-run", attempt=3, worker="host/1"))
+    assert called == {
+        "name": "a",
+        "attempt": 3,
+        "id": "the-run",
+        "kwargs": {"name": "a"},
+        "status": "RUNNING",
+        "workers": ["host/1"] * 3,
+    }
+
+
+def test_cron_takes_a_task_on_either_side() -> None:
+    from django.tasks import task
+
+    from tests.tasked.tasks import plain, report
+
+    with targets.isolated():
+        assert cron("@hourly", args=["Berlin"])(report) is report
+        assert cron("@daily", name="other")(plain) is plain  # below @task, it gets the function
+        task(plain)
+        first, second = targets.declarations()
+        assert (first.name, first.target) == ("report", REPORT)
+        assert second.target == "tests.tasked.tasks.plain"
+        assert targets.get(second.target).kind is TargetKind.FUNCTION
+
+
+def test_modules_that_cannot_be_imported_are_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(django_tasks, "_problems", None)
+    monkeypatch.setattr(django_tasks, "import_module", lambda name: 1 / 0)
+    with pytest.raises(UnknownTarget, match="not all task modules could be imported: ZeroDivisionError"):
+        targets.get("tests.tasked.gone")
+    assert "tests.tasked.tasks could not be imported" in caplog.text
+    assert targets.get(REPORT).key == REPORT, "what was imported stays"
+
+
+def test_without_tasks_in_the_settings_nothing_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(django_tasks, "_problems", None)
+    monkeypatch.setattr(django_tasks, "import_module", lambda name: 1 / 0)
+    monkeypatch.setattr(django_tasks, "settings", SimpleNamespace(is_overridden=lambda name: False))
+    assert targets.discovery_problem() == ""
+    assert targets.get(REPORT).key == REPORT

@@ -1,0 +1,1 @@
+"""An app whose tasks are Django's own. Installed only where Django has them."""

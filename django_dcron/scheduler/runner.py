@@ -4,7 +4,7 @@ tick      claims, adopts, rescues and marks (``ticking``): all that the schedule
 agenda    hands over what falls due, to the millisecond (``agenda``); needs no database
 heartbeat keeps this node alive and its leases held (``membership``)
 watch     sees whether the others hang, and tells how the node is (``watch``); nothing waits for it
-alerts    tells people what has happened (``alerts``); nothing waits for it
+alerts    tells people what has happened (``alerts``); nothing waits for it, and its hanging makes no node unfit
 prune     deletes finished runs that are kept no longer (``pruner``), a few at a time; only the end waits for these
 
 A node whose tick or agenda hangs lets go of its shards and gives no heartbeat: others lead them, until it goes on.
@@ -32,7 +32,7 @@ from django_dcron.domain.clock import ClusterClock
 from django_dcron.locks.base import Lock
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
-from django_dcron.scheduler.health import Health
+from django_dcron.scheduler.health import ALERTS, Health
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.pruner import Pruner
@@ -59,7 +59,7 @@ THREAD_PATIENCE = 10.0
 WATCH_PATIENCE = 2.0
 """Seconds to wait at the end for the health file to be removed."""
 
-TICK, AGENDA, HEARTBEAT, WATCH, ALERTS, PRUNE = "tick", "agenda", "heartbeat", "watch", "alerts", "prune"
+TICK, AGENDA, HEARTBEAT, WATCH, PRUNE = "tick", "agenda", "heartbeat", "watch", "prune"
 
 
 class Runner:
@@ -142,7 +142,8 @@ class Runner:
         with self._signals:
             for thread in self._threads.values():
                 thread.start()
-            self._thread(ALERTS, partial(Alerter(self.membership).run, self._stopping)).start()
+            alerts = partial(Alerter(self.membership).run, self._stopping, self.watchdog, ALERTS)
+            self._thread(ALERTS, alerts).start()
             asked_at = self.clock.monotonic() if self._signals.wait(seconds) is not None else None
             self.stop()
             self._thread("close", self._close).start()

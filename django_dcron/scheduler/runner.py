@@ -29,6 +29,7 @@ from django_dcron.alerts import Alerter
 from django_dcron.conf import settings
 from django_dcron.dispatch import Dispatcher
 from django_dcron.domain.clock import ClusterClock
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.locks.base import Lock
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
@@ -198,7 +199,7 @@ class Runner:
                 text = "%s could not give back its runs, others will take them up: %s"
                 logger.warning(text, name, error, extra={"event": "not_given_back", "node": name})
             if jobs := self._dispatcher.executing():
-                runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
+                runs = number_of(len(jobs), "run")
                 names = ", ".join(sorted(set(jobs))[:NAMED])
                 self._log(
                     "stopping", "%s stops: it waits for %s (%s); a second signal leaves at once", runs, names
@@ -250,8 +251,8 @@ class Runner:
         transitions.take_back(unstarted)
         given_back = give_back(self.membership.id)
         if self.agenda.broker_away and given_back:
-            left = "%s: the broker is away, %d of its runs are left to other nodes"
-            self._log("given_back", left, given_back)
+            left = "%s: the broker is away, %s left to other nodes"
+            self._log("given_back", left, number_of(given_back, "of its runs is", "of its runs are"))
         self.membership.leave()
 
     # --- prune --------------------------------------------------------------------------------------------------------

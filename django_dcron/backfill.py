@@ -21,6 +21,7 @@ from itertools import islice
 from django.db import transaction
 
 from django_dcron import definition
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.domain.lifecycle import State, Trigger
 from django_dcron.domain.overlap import turn_of
 from django_dcron.domain.timetable import BEGIN, INSTANT
@@ -56,11 +57,11 @@ class Backfill:
     """Where the range ended, not included: at its end, now, or at the job's cursor, from where on a node claims by itself."""
 
     def __str__(self) -> str:
-        said = f"{len(self.occurrences)} occurrences"
+        said = number_of(len(self.occurrences), "occurrence")
         if self.occurrences:
             said += f" from {self.occurrences[0].isoformat()} to {self.occurrences[-1].isoformat()}"
         if self.have_run:
-            said += f"; {self.have_run} others have a run already"
+            said += f"; {number_of(self.have_run, 'other has', 'others have')} a run already"
         if self.continue_from:
             said += f"; go on with start={self.continue_from.isoformat()}"
         return said

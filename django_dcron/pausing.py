@@ -22,6 +22,7 @@ from django.db.models import Exists, F, OuterRef, Q
 from django_dcron import transitions
 from django_dcron.conf import settings
 from django_dcron.definition import EXHAUSTED, lock, lock_version, place, rest, runs_otherwise, timetable_of
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.domain.lifecycle import Trigger
 from django_dcron.domain.timetable import INSTANT
 from django_dcron.exceptions import NAIVE, InvalidSchedule, InvalidValue, NotPossible
@@ -136,7 +137,7 @@ def _failing(jobs: JobQuerySet) -> JobQuerySet:
 
 
 def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
-    reason = f"{PAUSED_ITSELF}{job.pause_after_failures} failed runs in a row"
+    reason = PAUSED_ITSELF + number_of(job.pause_after_failures or 1, "failed run", "failed runs in a row")
     with transaction.atomic(using=jobs.db):
         if lock(job.pk, jobs.db) is None or not _failing(jobs.filter(pk=job.pk)).exists():
             return False  # somebody was here between the look and the lock

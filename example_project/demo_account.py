@@ -24,6 +24,8 @@ from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
 from shop.models import Execution, Order, Product, Pulse
 
+FAILING = frozenset({"import-prices"})
+"""What it waits for does not come: no problem of the demo."""
 CLOSING = timedelta(seconds=1)
 """What falls due in the last moment may, by right, be left for the next scheduler."""
 SETTLING = timedelta(seconds=1)
@@ -230,7 +232,7 @@ class JobAccount:
             if run is None or run.state == State.MISSED:
                 if at <= self.closing_at:
                     yield f"{self.name} should have run at {at:%H:%M:%S} UTC and did not."
-            elif run.state == State.FAILED:
+            elif run.state == State.FAILED and self.name not in FAILING:
                 yield f"{self.name} failed at {at:%H:%M:%S} UTC: {run.reason}"
             elif not run.is_final and run.attempt == 1 and at <= self.closing_at:
                 yield f"{self.name} was due at {at:%H:%M:%S} UTC and is still {run.state}."

@@ -1,6 +1,6 @@
 """The thread of a node that notices, and has others tell: one for each channel that has something to be told, so that one that
 hangs keeps neither the others from theirs nor the jobs from being looked at. Nothing waits for any of them, and no error of
-their own ends them."""
+their own ends them. All give signs of life, so that where one hangs is logged."""
 
 from __future__ import annotations
 
@@ -43,6 +43,14 @@ class Leader(Protocol):
     def shards(self) -> Collection[int]: ...
 
 
+class Watchdog(Protocol):
+    """Who says that a thread hangs: the calling one goes on, or rests for so many seconds; or it has ended."""
+
+    def alive(self, thread: str, rest: float = 0.0) -> None: ...
+
+    def ended(self, thread: str) -> None: ...
+
+
 class Alerter:
     def __init__(self, leader: Leader):
         self._leader = leader
@@ -60,12 +68,17 @@ class Alerter:
         self._telling: dict[str, threading.Thread] = {}
         self._next: dict[str, float] = {}
 
-    def run(self, stopping: threading.Event) -> None:
-        """The thread, until ``stopping``. Without a channel there is nobody to tell."""
-        while not stopping.wait(LOOK_EVERY):
+    def run(self, stopping: threading.Event, watchdog: Watchdog, name: str) -> None:
+        """The thread ``name``, until ``stopping``. Without a channel there is nobody to tell."""
+        while True:
+            watchdog.alive(name, rest=LOOK_EVERY)
+            if stopping.wait(LOOK_EVERY):
+                return
+            watchdog.alive(name)
             if settings.ALERT_CHANNELS:
                 self._despite_errors("notice", self.notice)
-                self._despite_errors("tell", self._have_told)
+                watchdog.alive(name)
+                self._despite_errors("tell", partial(self._have_told, watchdog, name))
 
     def _despite_errors(self, what: str, work: Callable[[], object]) -> None:
         try:
@@ -81,21 +94,24 @@ class Alerter:
                 )
             self._failed.add(what)
 
-    def _have_told(self) -> None:
-        """In threads that may take their time."""
+    def _have_told(self, watchdog: Watchdog, name: str) -> None:
+        """In threads that may take their time, called after this one and their place."""
         self._telling = {place: thread for place, thread in self._telling.items() if thread.is_alive()}
         for place in outbox.due_places():
             if place not in self._telling:
+                its_name = f"{name}-{place}"
                 thread = threading.Thread(
-                    target=self._tell, args=(place,), name=f"dcron-alerts-{place}", daemon=True
+                    target=self._tell, args=(place, watchdog, its_name), name=f"dcron-{its_name}", daemon=True
                 )
                 self._telling[place] = thread
                 thread.start()
 
-    def _tell(self, place: str) -> None:
+    def _tell(self, place: str, watchdog: Watchdog, name: str) -> None:
+        watchdog.alive(name)
         try:
             self._despite_errors(f"tell {place}", partial(outbox.send_to, place))
         finally:
+            watchdog.ended(name)
             connections.close_all()  # this thread's own
 
     def look(self) -> None:

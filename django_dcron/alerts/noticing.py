@@ -96,7 +96,7 @@ def _notice(statistics: Statistics, general: Collection[Rule], using: str) -> No
         statistics.failures_in_a_row,
         _is_open(statistics),
     )
-    events = happened(before, now, rules.of_job(job.alerts, general))
+    events = happened(before, now, rules.of_job(str(job), job.alerts, general))
     messages = [_message(event, statistics) for event in events]
     success_at = noticed.success_at if noticed else database_now(using)
     if noticed and now.succeeded > before.succeeded:

@@ -22,6 +22,7 @@ from django.db.models import F, Max, Q
 from django_dcron.alerts.channels import places, send
 from django_dcron.conf import settings
 from django_dcron.domain.alerting import Kind
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.models import Alert
 from django_dcron.models.database import alias_for, database_now, in_one_line
 
@@ -182,9 +183,9 @@ def _put_off(place: str, alerts: Collection[Alert], error: str, rows: Any, using
         rows.filter(tries=number).update(try_at=now + _wait(number), claim=None, error=error)
     if again:
         logger.warning(
-            "channel %s did not take %d alerts, once more in %d s: %s",
+            "channel %s did not take %s, once more in %d s: %s",
             place,
-            len(alerts),
+            number_of(len(alerts), "alert"),
             _wait(again[0]).total_seconds(),
             error,
             extra={"event": "alert_not_sent", "channel": place},
@@ -197,7 +198,8 @@ def _wait(tries: int) -> timedelta:
 
 def _give_up(rows: Any, error: str) -> None:
     number = rows.update(try_at=None, claim=None, error=error)
-    logger.error("%d alerts are given up: %s", number, error, extra={"event": "alert_given_up"})
+    given_up = number_of(number, "alert is", "alerts are")
+    logger.error("%s given up: %s", given_up, error, extra={"event": "alert_given_up"})
 
 
 def _tone(alerts: list[Alert]) -> str:

@@ -41,8 +41,8 @@ class Overdue:
         if namespace:
             jobs = jobs.filter(namespace=namespace)
         own = {
-            pk: rules.of_job(value, general)
-            for pk, value in jobs.filter(alerts__isnull=False).values_list("pk", "alerts")
+            job.pk: rules.of_job(str(job), job.alerts, general)
+            for job in jobs.filter(alerts__isnull=False).only("namespace", "name", "alerts")
         }
         self._look_for_late(jobs, own, rules.about(general, Kind.LATE), now)
         self._look_for_silent(jobs, own, rules.about(general, Kind.SILENT), now)

@@ -21,13 +21,14 @@ def of_settings() -> tuple[Rule, ...]:
         return ()
 
 
-def of_job(own: Any, general: Iterable[Rule]) -> tuple[Rule, ...]:
-    """``own``: as the job's field has it. One that is no longer valid, as its channel is gone, gives way to the general ones."""
+def of_job(name: str, own: Any, general: Iterable[Rule]) -> tuple[Rule, ...]:
+    """``name``: the job's, for the log. ``own``: as its field has it. One that is no longer valid, as its channel is gone, gives way to the general ones."""
     if own is not None:
         try:
             return read_rules(own, settings.ALERT_CHANNELS, of_job=True)
         except InvalidRule as error:
-            logger.error("a job's alerts: %s; the general rules count", error, extra={"event": "alert_rules"})
+            extra = {"event": "alert_rules", "job": name}
+            logger.error("the alerts of %s: %s; the general rules count", name, error, extra=extra)
     return tuple(rule for rule in general if rule.on not in OF_THE_CLUSTER)
 
 

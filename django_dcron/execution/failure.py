@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
+import os
+from collections.abc import Iterator
+from itertools import dropwhile
+from traceback import FrameSummary, TracebackException
 
+import django_dcron
 from django_dcron.conclusion import Ending
 from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import Outcome
@@ -23,6 +27,7 @@ from django_dcron.models.database import is_contention
 PERMANENT = (PermanentFailure, UnknownTarget, InvalidArguments)
 TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
 """By name: Celery's own is not imported here."""
+OUR_FILES = os.path.join(os.path.dirname(django_dcron.__file__), "")
 
 
 def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
@@ -89,7 +94,24 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
 
 
 def _traceback(exception: BaseException) -> str:
+    """Of each exception from where our code called somebody else's: what led there is the same for every run."""
     try:
-        return "".join(traceback.format_exception(exception))
+        shown = TracebackException.from_exception(exception, compact=True)
+        for each in _all(shown):
+            each.stack[:] = list(dropwhile(_is_ours, each.stack)) or each.stack
+        return "".join(shown.format())
     except Exception as error:  # likewise
         return f"(its traceback cannot be shown: {type(error).__name__})"
+
+
+def _all(shown: TracebackException) -> Iterator[TracebackException]:
+    """With its causes and contexts, and the members of groups, however deep; none is there twice."""
+    left: list[TracebackException | None] = [shown]
+    while left:
+        if (each := left.pop()) is not None:
+            yield each
+            left += [each.__cause__, each.__context__, *(each.exceptions or ())]
+
+
+def _is_ours(frame: FrameSummary) -> bool:
+    return frame.filename.startswith(OUR_FILES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Set
 from datetime import timedelta
 from functools import partial
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from django_dcron.models.job import Job
 
+NAME = re.compile(r"^[^:\uff1a]+[:\uff1a]\s*")
+"""That a message begins with; a translation may have a colon of its own."""
 TYPE_NAMES: dict[type, StrOrPromise] = {
     list: gettext_lazy("a JSON list"),
     dict: gettext_lazy("a JSON object"),
@@ -50,7 +53,7 @@ def _timezone_errors(job: Job) -> dict[str, str]:
     try:
         parse_schedule("@daily", job.timezone)
     except InvalidSchedule as error:
-        return {"timezone": error.said(translation)}
+        return _at("timezone", error)
     return {}
 
 
@@ -58,7 +61,7 @@ def _schedule_errors(job: Job) -> dict[str, str]:
     try:
         parse_schedule(job.schedule, job.timezone, hash_key=job.hash_key)
     except InvalidSchedule as error:
-        return {"schedule": error.said(translation)}
+        return _at("schedule", error)
     return {}
 
 
@@ -67,8 +70,14 @@ def _excluded_errors(job: Job) -> dict[str, str]:
     try:
         job.parsed_schedule  # noqa: B018 (reading it parses it)
     except InvalidSchedule as error:
-        return {"calendar": error.said(translation)}
+        return _at("calendar", error)
     return {}
+
+
+def _at(field: str, error: InvalidSchedule) -> dict[str, str]:
+    """Without the field's name where the message begins with it: whoever shows it at the field names that by itself."""
+    said = error.said(translation)
+    return {field: NAME.sub("", said, count=1) if str(error).startswith(f"{field}: ") else said}
 
 
 def _exhausted(job: Job) -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.models import Job, Node
 from django_dcron.models.database import alias_for
 from django_dcron.observability import cluster
@@ -46,9 +47,7 @@ class ClusterHealth:
         """Without names: they may be shown to anybody."""
         reasons = [] if self.live else ["no node is live"]
         if number := len(self.unserved):
-            reasons.append(
-                f"no node works for {number} {'namespace' if number == 1 else 'namespaces'} with enabled jobs"
-            )
+            reasons.append(f"no node works for {number_of(number, 'namespace')} with enabled jobs")
         for nodes, is_so, are_so in (
             (
                 self.stalled,
@@ -59,7 +58,7 @@ class ClusterHealth:
             (self.skewed, "has a wall clock that is off", "have wall clocks that are off"),
         ):
             if nodes:
-                reasons.append(f"1 node {is_so}" if len(nodes) == 1 else f"{len(nodes)} nodes {are_so}")
+                reasons.append(number_of(len(nodes), f"node {is_so}", f"nodes {are_so}"))
         return reasons
 
     def as_json(self, *, names: bool) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from uuid import UUID
 
 from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun
 from django_dcron.domain.clock import Clock
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.scheduler.backlog import Backlog, Entry, Kind, by_kind, head_of, kind_of, longer
 from django_dcron.scheduler.hand_over import Outcome, hand_over, reason_of
 from django_dcron.sync_points import reach
@@ -252,9 +253,9 @@ class Agenda:
         self.broker_away = away
         if away:
             logger.error(
-                "the broker %s does not take runs, %d wait on the agenda: %s",
+                "the broker %s does not take runs, %s on the agenda: %s",
                 self._dispatcher.address,
-                waiting,
+                number_of(waiting, "waits", "wait"),
                 error,
                 extra={"event": "broker_away", "agenda": waiting},
             )
@@ -264,11 +265,10 @@ class Agenda:
 
 def _report_no_room(kind: Kind, waiting: int, said: str) -> None:
     target, queue = kind
+    of_kind = f"of {target} in queue {queue}" if queue else f"of {target}"
     logger.warning(
-        "%d runs of %s%s wait on the agenda, the others are handed over: %s",
-        waiting,
-        target,
-        f" in queue {queue}" if queue else "",
+        "%s on the agenda, the others are handed over: %s",
+        number_of(waiting, f"run {of_kind} waits", f"runs {of_kind} wait"),
         said,
         extra={"event": "no_room", "agenda": waiting},
     )

@@ -18,6 +18,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+ALERTS = "alerts"
+"""The thread that looks for what people are to be told. Those that tell are called after it, and a dash."""
 LOOK_EXPIRES = 10.0
 """Seconds after which a watchdog that has not looked is taken to hang itself."""
 
@@ -84,8 +86,9 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Nothing hangs, or it is at its end anyway. A database that is away is no reason to start it again."""
-        return self.facts.draining or not (self.facts.hanging or self.facts.look_age > LOOK_EXPIRES)
+        """Nothing that runs need hangs, or it is at its end anyway. A database that is away is no reason to start it again."""
+        stuck = any(map(_is_needed, self.facts.hanging))
+        return self.facts.draining or not (stuck or self.facts.look_age > LOOK_EXPIRES)
 
     @property
     def ready(self) -> bool:
@@ -140,10 +143,7 @@ def judge(facts: Facts, grace: float) -> Health:
 
 def _grave(facts: Facts, grace: float) -> list[str]:
     because = f": {facts.database_error}" if facts.database_error else ""
-    reasons = [
-        f"the {thread} thread hangs: no sign of life for {seconds:.0f} s"
-        for thread, seconds in facts.hanging.items()
-    ]
+    reasons = [_hangs(thread, seconds) for thread, seconds in facts.hanging.items() if _is_needed(thread)]
     if facts.look_age > LOOK_EXPIRES:
         reasons.append(f"the watch thread hangs: it has not looked for {facts.look_age:.0f} s")
     if facts.tick_age > grace:
@@ -154,7 +154,8 @@ def _grave(facts: Facts, grace: float) -> list[str]:
 
 
 def _slight(facts: Facts) -> list[str]:
-    reasons = [
+    reasons = [_hangs(thread, seconds) for thread, seconds in facts.hanging.items() if not _is_needed(thread)]
+    reasons += [
         f"the {thread} thread has waited for the database for {seconds:.0f} s"
         for thread, seconds in facts.waiting.items()
     ]
@@ -166,3 +167,12 @@ def _slight(facts: Facts) -> list[str]:
     if facts.broker_away:
         reasons.append("the broker does not take runs: they wait on the agenda")
     return reasons
+
+
+def _is_needed(thread: str) -> bool:
+    """Whether runs need it. A channel that hangs must not have the node started again, and what it executes with it."""
+    return thread.partition("-")[0] != ALERTS
+
+
+def _hangs(thread: str, seconds: float) -> str:
+    return f"the {thread} thread hangs: no sign of life for {seconds:.0f} s"

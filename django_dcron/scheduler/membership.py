@@ -24,6 +24,7 @@ from datetime import timedelta
 from django_dcron import __version__
 from django_dcron.conf import settings
 from django_dcron.domain.clock import ClusterClock
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.domain.sharding import shards_led_by
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import Lease, Lock
@@ -202,9 +203,9 @@ class Membership:
         """One line when nodes meet that cut the jobs into other shards: their work is done twice, though no run starts twice."""
         if others and not self._counts_differ:
             logger.warning(
-                "%s cuts the jobs into %d shards, other nodes into %s: give all nodes the same DCRON_SHARDS",
+                "%s cuts the jobs into %s, other nodes into %s: give all nodes the same DCRON_SHARDS",
                 self.name,
-                settings.SHARDS,
+                number_of(settings.SHARDS, "shard"),
                 ", ".join(map(str, others)),
                 extra={"event": "shards_differ", "node": self.name},
             )

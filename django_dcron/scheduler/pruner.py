@@ -18,6 +18,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django_dcron import pruning
 from django_dcron.conf import settings
 from django_dcron.domain.clock import Clock
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.models import Job
 from django_dcron.models.database import WaitLimits, alias_for, in_one_line
 from django_dcron.models.job import JobQuerySet
@@ -62,8 +63,9 @@ class Pruner:
                 text = "%s: pruning goes on later: %s"
                 self._log(logging.WARNING, "pruning_failed", text, in_one_line(error))
             if pruned:
-                text = "%s: pruned %d runs of %d jobs"
-                self._log(logging.INFO, "pruned", text, pruned.total(), len(pruned))
+                runs, jobs = number_of(pruned.total(), "run"), number_of(len(pruned), "job")
+                text = "%s: pruned %s of %s"
+                self._log(logging.INFO, "pruned", text, runs, jobs)
 
     def _round(self, pruned: Counter[int]) -> None:
         last = 0

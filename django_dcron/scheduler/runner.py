@@ -4,7 +4,7 @@ tick      claims, adopts, rescues and marks (``ticking``): all that the schedule
 agenda    hands over what falls due, to the millisecond (``agenda``); needs no database
 heartbeat keeps this node alive and its leases held (``membership``)
 watch     sees whether the others hang, and tells how the node is (``watch``); nothing waits for it
-alerts    tells people what has happened (``alerts``); nothing waits for it
+alerts    tells people what has happened (``alerts``); nothing waits for it, and its hanging makes no node unfit
 prune     deletes finished runs that are kept no longer (``pruner``), a few at a time; only the end waits for these
 
 A node whose tick or agenda hangs lets go of its shards and gives no heartbeat: others lead them, until it goes on.
@@ -29,10 +29,11 @@ from django_dcron.alerts import Alerter
 from django_dcron.conf import settings
 from django_dcron.dispatch import Dispatcher
 from django_dcron.domain.clock import ClusterClock
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.locks.base import Lock
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
-from django_dcron.scheduler.health import Health
+from django_dcron.scheduler.health import ALERTS, Health
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.pruner import Pruner
@@ -59,7 +60,7 @@ THREAD_PATIENCE = 10.0
 WATCH_PATIENCE = 2.0
 """Seconds to wait at the end for the health file to be removed."""
 
-TICK, AGENDA, HEARTBEAT, WATCH, ALERTS, PRUNE = "tick", "agenda", "heartbeat", "watch", "alerts", "prune"
+TICK, AGENDA, HEARTBEAT, WATCH, PRUNE = "tick", "agenda", "heartbeat", "watch", "prune"
 
 
 class Runner:
@@ -142,7 +143,8 @@ class Runner:
         with self._signals:
             for thread in self._threads.values():
                 thread.start()
-            self._thread(ALERTS, partial(Alerter(self.membership).run, self._stopping)).start()
+            alerts = partial(Alerter(self.membership).run, self._stopping, self.watchdog, ALERTS)
+            self._thread(ALERTS, alerts).start()
             asked_at = self.clock.monotonic() if self._signals.wait(seconds) is not None else None
             self.stop()
             self._thread("close", self._close).start()
@@ -197,7 +199,7 @@ class Runner:
                 text = "%s could not give back its runs, others will take them up: %s"
                 logger.warning(text, name, error, extra={"event": "not_given_back", "node": name})
             if jobs := self._dispatcher.executing():
-                runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
+                runs = number_of(len(jobs), "run")
                 names = ", ".join(sorted(set(jobs))[:NAMED])
                 self._log(
                     "stopping", "%s stops: it waits for %s (%s); a second signal leaves at once", runs, names
@@ -249,8 +251,8 @@ class Runner:
         transitions.take_back(unstarted)
         given_back = give_back(self.membership.id)
         if self.agenda.broker_away and given_back:
-            left = "%s: the broker is away, %d of its runs are left to other nodes"
-            self._log("given_back", left, given_back)
+            left = "%s: the broker is away, %s left to other nodes"
+            self._log("given_back", left, number_of(given_back, "of its runs is", "of its runs are"))
         self.membership.leave()
 
     # --- prune --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import random
 from datetime import datetime
 
 from django_dcron.conf import settings
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.models.database import AWAY, in_one_line, is_contention
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -57,7 +58,11 @@ class Setbacks:
     def over(self) -> None:
         """A tick went through."""
         if self._away:
-            self._log("database_back", "the database answers %s again, after %d tries", self._away)
+            self._log(
+                "database_back",
+                "the database answers %s again, after %s",
+                number_of(self._away, "try", "tries"),
+            )
         self._away = self._refused = 0
         self.away_since = None
         self.reason = ""

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django_dcron.conf import settings
+from django_dcron.domain.counts_in_words import number_of
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -132,5 +133,5 @@ def _stacks(first: int) -> str:
         for ident in order[:STACKS]
     ]
     if len(order) > STACKS:
-        texts.append(f"and {len(order) - STACKS} threads more")
+        texts.append(f"and {number_of(len(order) - STACKS, 'thread')} more")
     return "".join(texts).rstrip()

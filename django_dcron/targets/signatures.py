@@ -63,7 +63,7 @@ def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, A
     filled = positional[: len(args)]
     if len(args) > len(positional) and Parameter.VAR_POSITIONAL not in kinds:
         raise InvalidArguments(
-            _TOO_MANY if positional else _NONE_BY_POSITION,
+            _TOO_MANY if positional else _NONE_BY_POSITION if len(args) > 1 else _NOT_ONE_BY_POSITION,
             "args",
             count=len(args),
             most=len(positional),
@@ -82,6 +82,7 @@ def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, A
 
 
 _TOO_MANY = _("%(count)d positional arguments are too many (allowed: %(most)d, %(names)s)")
+_NOT_ONE_BY_POSITION = _("%(count)d positional argument is too many (allowed: %(most)d)")
 _NONE_BY_POSITION = _("%(count)d positional arguments are too many (allowed: %(most)d)")
 
 

@@ -8,6 +8,7 @@ import csv
 import logging
 import time
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from urllib.error import URLError
 
@@ -17,7 +18,7 @@ from django.db import transaction
 from django.db.models import Max, Sum
 from django.utils import timezone
 
-from django_dcron import cron, current_run
+from django_dcron import PermanentFailure, cron, current_run
 from shop import marketplace
 from shop.models import Order, OrderQuerySet, Product
 
@@ -91,6 +92,30 @@ def write_report(path: Path, orders: OrderQuerySet) -> int:
         table.writerows(rows)
     unfinished.replace(path)  # nobody ever reads half a report
     return len(rows)
+
+
+@cron(
+    "*/2 * * * *",
+    name="import-prices",
+    description="Takes over the supplier's price list. It has not come yet, so this fails, and shows what that looks like.",
+    timeout=timedelta(minutes=1),
+    max_attempts=3,
+)
+@shared_task
+def import_prices() -> dict[str, int]:
+    """A line for each product: SKU, price. All of them or none."""
+    path = settings.INCOMING_DIR / "prices.csv"
+    try:
+        with path.open(newline="") as file:
+            prices = [(sku, Decimal(price)) for sku, price in csv.reader(file)]
+    except FileNotFoundError as missing:  # to try again at once would not bring it
+        raise PermanentFailure(
+            f"The supplier's price list is missing: no {path.name} in {path.parent.name}"
+        ) from missing
+    with transaction.atomic():
+        found = sum(Product.objects.filter(sku=sku).update(price=price) for sku, price in prices)
+    logger.info("Took over %d prices of %d.", found, len(prices))
+    return {"prices": found}
 
 
 @cron(

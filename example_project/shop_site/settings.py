@@ -20,6 +20,7 @@ SHOP_DIR = Path(os.environ.get("SHOP_DIR", PROJECT / "var"))
 SHOP_DIR.mkdir(parents=True, exist_ok=True)
 SHOP_PREFIX = os.environ.get("SHOP_PREFIX", "shop")
 REPORTS_DIR = SHOP_DIR / "reports"
+INCOMING_DIR = SHOP_DIR / "incoming"
 MARKETPLACE_URL = os.environ.get("MARKETPLACE_URL", "http://127.0.0.1:8000/marketplace/orders/")
 
 SECRET_KEY = "an example has no secrets"

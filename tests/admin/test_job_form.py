@@ -9,6 +9,7 @@ from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ValidationError
 from django.db import connection
 from django.test import Client
+from pytest_django import Settings
 
 from django_dcron import control, definition
 from django_dcron.admin.jobs.form import JobForm
@@ -24,6 +25,19 @@ SIMPLE = {
     "schedule": "30 3 * * *",
     "timezone": "Europe/Berlin",
 }
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [("en", "'* *' has 2 fields"), ("de", "'* *' hat 2 Felder"), ("zh-hans", "'* *' 有 2 个字段")],
+)
+def test_an_error_stands_at_its_field_without_the_fields_name(
+    admin_client: Client, settings: Settings, language: str, said: str
+) -> None:
+    settings.LANGUAGE_CODE = language
+    page = fill_in(admin_client, add_url(), **SIMPLE | {"schedule": "* *"})
+    (message,) = page.context["adminform"].form.errors["schedule"]
+    assert message.startswith(said)
 
 
 def test_four_fields_make_a_job(admin_client: Client) -> None:

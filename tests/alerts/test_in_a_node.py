@@ -1,6 +1,7 @@
 """Alerts from a real node: of its own jobs, and of a node that was killed."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -47,16 +48,17 @@ def test_a_node_tells_of_a_job_that_fails_and_recovers_and_of_a_node_that_was_ki
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_while_a_channel_hangs_the_others_are_told_and_the_node_stops_as_ever(
-    start_runcron: StartProcess, service: Service, hanging: Service
+def test_while_a_channel_hangs_that_is_logged_the_others_are_told_and_the_node_stops_as_ever(
+    start_runcron: StartProcess, service: Service, hanging: Service, tmp_path: Path
 ) -> None:
+    health = tmp_path / "health.json"
     environment = {
         "DJANGO_SETTINGS_MODULE": "tests.alerts.settings",
         "DCRON_TEST_WEBHOOK": service.url,
         "DCRON_TEST_HANGING_WEBHOOK": hanging.url,
-        "DCRON_TEST_SETTINGS": json.dumps({"TICK": 0.1, "LEASE": 1}),
+        "DCRON_TEST_SETTINGS": json.dumps({"TICK": 0.1, "LEASE": 1, "HANG_AFTER": 3}),
     }
-    node = start_runcron("--embedded", env=environment)
+    node = start_runcron("--embedded", "--name", "a", "--health-file", str(health), env=environment)
     job = make_job(name="roast", target="tests.app.tasks.fail")
     wait_until(hanging.asked.is_set, PATIENCE, what="a message that nobody answers")
     wait_until(lambda: "roast failed" in " ".join(service.subjects), PATIENCE, what="word of the failure")
@@ -66,5 +68,14 @@ def test_while_a_channel_hangs_the_others_are_told_and_the_node_stops_as_ever(
     wait_until(
         lambda: "roast has recovered" in " ".join(service.subjects), PATIENCE, what="word of the recovery"
     )
+    wait_until(
+        lambda: json.loads(health.read_text())["status"] == "degraded",
+        PATIENCE,
+        what="a node that says so, and is fit",
+    )
+    assert "alerts-hanging" in json.loads(health.read_text())["hanging"]
+    first = node.log.partition("a: its alerts-hanging thread hangs, ")[2].split("\nThread ")[1]
+    assert first.startswith("dcron-alerts-hanging:\n"), "its own stack is told before all others"
+    assert "in send_to" in first
     node.terminate()
     assert node.wait() == 0

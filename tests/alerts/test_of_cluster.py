@@ -14,6 +14,7 @@ from django_dcron.alerts.outbox import KEPT
 from django_dcron.conf import settings as dcron
 from django_dcron.models import Alert, Node
 from django_dcron.models.database import database_now
+from django_dcron.scheduler.watchdog import Watchdog
 from tests.alerts.conftest import Service
 from tests.alerts.test_noticing import Leader
 from tests.waiting import wait_until
@@ -133,7 +134,7 @@ def test_no_error_ends_the_thread_and_it_is_said_once(
 
     def live() -> None:
         try:
-            alerter.run(stopping)
+            alerter.run(stopping, Watchdog("here", monotonic), "alerts")
         finally:
             connections.close_all()
 

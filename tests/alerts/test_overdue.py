@@ -40,6 +40,16 @@ def make_silent(job: Job, span: timedelta) -> None:
     Job.objects.filter(pk=job.pk).update(updated_at=database_now("default") - span)
 
 
+def test_rules_of_a_job_that_no_longer_count_are_told_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    make_idle_job(name="roast", namespace="shop")
+    Job.objects.update(alerts=[{"on": "failed", "to": ["gone"]}])
+    look(Overdue())
+    (record,) = caplog.records
+    assert record.getMessage().startswith("the alerts of shop/roast: rule 1: ")
+    assert record.getMessage().endswith("; the general rules count")
+    assert (record.__dict__["event"], record.__dict__["job"]) == ("alert_rules", "shop/roast")
+
+
 def test_late_runs_that_were_told_of_keep_nobody_from_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overdue, "LOOKED_AT_ONCE", 3)
     job, long_ago = make_idle_job(), database_now("default") - HOUR

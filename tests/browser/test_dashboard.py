@@ -5,6 +5,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, Response, expect
 
 from django_dcron.domain.lifecycle import State
+from tests.browser.conftest import PHONE, Browse
 from tests.browser.pages import ours
 from tests.factories import make_idle_job, make_run
 
@@ -40,6 +41,26 @@ def test_what_is_new_comes_and_nothing_flickers(page: Page, monkeypatch: pytest.
     expect(failures).to_contain_text("roast")
     expect(failures).to_contain_text("no more beans")
     assert page.evaluate("window.seen !== undefined"), "the page was loaded anew"
+
+
+def test_on_a_phone_the_timeline_shows_now_and_stays_where_it_is_scrolled_to(browse: Browse) -> None:
+    page = browse(width=PHONE)
+    make_idle_job(name="grind")
+    page.goto(ours("dashboard_changelist"))
+    chart = page.locator(".dcron-chart:has(.dcron-now)")
+    now = "element.querySelector('.dcron-now').getBoundingClientRect().left"
+    names = "element.querySelector('ul').getBoundingClientRect().right"
+    assert chart.evaluate(f"element => {names} < {now} && {now} < element.getBoundingClientRect().right")
+
+    place = chart.evaluate("element => element.scrollLeft")
+    make_idle_job(name="roast")
+    expect(chart).to_contain_text("roast")
+    assert chart.evaluate("element => element.scrollLeft") == place, "now again"
+
+    chart.evaluate("element => { element.scrollLeft = 10; }")
+    make_idle_job(name="brew")
+    expect(chart).to_contain_text("brew")
+    assert chart.evaluate("element => element.scrollLeft") == 10, "where somebody left it"
 
 
 def test_until_there_is_a_job_it_says_how_to_make_one(page: Page) -> None:

@@ -1,5 +1,7 @@
 """The job's form as one types: what the preview says, and where."""
 
+import re
+
 import pytest
 from django.contrib.sessions.models import Session
 from playwright.sync_api import Locator, Page, expect
@@ -46,6 +48,22 @@ def test_what_a_target_takes_is_said_and_checked(page: Page, preview: Locator) -
     expect(page.locator("[name=kwargs]")).to_have_attribute("aria-invalid", "true")
     page.locator("[name=kwargs]").fill('{"seconds": 2}')
     expect(page.locator("#id_kwargs_error")).to_have_count(0)
+
+
+def test_an_error_is_seen_once_at_its_field_and_told_in_the_preview_too(page: Page, preview: Locator) -> None:
+    """For who hears the page; and to be seen where the field is not: its group is closed."""
+    page.locator("[name=schedule]").fill("* *")
+    expect(page.locator("#id_schedule_error")).to_have_text(re.compile(r"^'\* \*' has 2 fields"))
+    told = preview.locator("[data-dcron-field=schedule]")
+    expect(told).to_contain_text("has 2 fields")
+    expect(told).to_have_class("visually-hidden")
+    page.locator("summary", has_text="Arguments").click()
+    page.locator("[name=kwargs]").fill("[]")
+    page.locator("summary", has_text="Arguments").click()
+    page.locator("[name=schedule]").fill("@daily")
+    expect(preview.locator("[data-dcron-field=schedule]")).to_have_count(0)
+    expect(preview.locator("[data-dcron-field=kwargs]")).to_be_visible()
+    expect(preview.locator("[data-dcron-field=kwargs]")).not_to_have_class("visually-hidden")
 
 
 def test_the_attempts_are_drawn(page: Page, preview: Locator) -> None:

@@ -86,6 +86,60 @@ def test_failure(run_function: Run_) -> None:
     assert attempt.log == "about to fail\n"
 
 
+def first_frames(traceback: str) -> list[str]:
+    """Of each traceback in it, in which function it begins."""
+    lines = traceback.splitlines()
+    return [
+        lines[number + 1].rpartition(" in ")[2]
+        for number, line in enumerate(lines)
+        if line.strip(" |+-").startswith(("Traceback (most recent", "Exception Group Traceback (most recent"))
+    ]
+
+
+def test_a_traceback_begins_where_somebody_elses_code_does(run_function: Run_) -> None:
+    def outer() -> None:
+        inner()
+
+    def inner() -> None:
+        raise LookupError("no shop")
+
+    assert first_frames(run_function(outer)[1].traceback) == ["outer"]
+
+
+def test_so_do_those_of_causes_and_of_the_members_of_groups(run_function: Run_, settings: Any) -> None:
+    def fail() -> None:
+        raise LookupError("no shop")
+
+    def several() -> None:
+        try:
+            fail()
+        except LookupError as error:
+            raise ExceptionGroup("several", [error, ValueError("never raised")]) from error
+
+    assert first_frames(run_function(several)[1].traceback) == ["several"] * 3
+    settings.DCRON_MIDDLEWARE = ["tests.execution.test_executor.chaining"]
+    assert first_frames(run_function(fail)[1].traceback) == ["fail", "chained"], "what ours was called by"
+
+
+def chaining(call_next: Any) -> Any:
+    """Middleware, with the call of the target in a traceback of its own."""
+
+    def chained(run: Any) -> Any:
+        try:
+            return call_next(run)
+        except LookupError as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise RuntimeError("wrapped") from error
+
+    return chained
+
+
+def test_one_that_never_left_our_code_is_kept_whole(run_function: Run_) -> None:
+    traceback = run_function(lambda: None, {"kwargs": {"unknown": 1}})[1].traceback
+    assert first_frames(traceback) == ["_call"]
+    assert "in call" in traceback
+
+
 def test_retry_later(run_function: Run_) -> None:
     def later() -> None:
         raise RetryLater("busy", after=timedelta(hours=1))

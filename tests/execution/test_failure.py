@@ -158,7 +158,7 @@ def test_an_exception_whose_methods_fail_is_recorded_all_the_same() -> None:
 
 
 def test_a_traceback_that_cannot_be_formatted_is_said_so() -> None:
-    with mock.patch("traceback.format_exception", side_effect=RecursionError):
+    with mock.patch("traceback.TracebackException.from_exception", side_effect=RecursionError):
         assert ending(ValueError()).traceback == "(its traceback cannot be shown: RecursionError)"
 
 

@@ -171,7 +171,7 @@ def test_the_report_of_django_q2(q2: None) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=2)
     Job.objects.update(created_at=long_ago)
     assert call("import", "django-q2", "--report").out.endswith(
-        "0 runs are the same, 0 are there alone, 0 here alone.\n"
+        "0 runs are the same, 0 there alone, 0 here alone.\n"
     )
     started = datetime.now(UTC) - timedelta(minutes=30)
     Task.objects.create(id="1", name="x", func="f", group="a", started=started, stopped=started)

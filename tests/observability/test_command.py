@@ -32,7 +32,7 @@ def call(*options: str) -> tuple[int, str]:
 def test_exit_code_0_and_a_few_lines_if_all_is_well(system: System) -> None:
     code, output = call()
     assert code == 0
-    assert "1 live nodes, 1 jobs; 5 occurrences of 1 jobs against 5 runs; 5 runs one by one" in output
+    assert "1 live node, 1 job; 5 occurrences of 1 job against 5 runs; 5 runs one by one" in output
     assert "Nothing is wrong." in output
 
 

@@ -41,7 +41,7 @@ def test_a_healthy_system_gives_no_finding(system: System) -> None:
     assert report.healthy
     assert (report.jobs, report.totals.jobs, report.live_nodes, report.runs) == (1, 1, 1, 5)
     assert (report.totals.occurrences, report.totals.runs) == (5, 5)
-    assert report.notes == ["1 jobs were changed within the window; they are accounted for since then."]
+    assert report.notes == ["1 job was changed within the window, and accounted for since then."]
 
 
 def test_life_as_it_goes_gives_no_finding(system: System) -> None:
@@ -296,7 +296,7 @@ def test_pruned_history_is_not_missing(system: System) -> None:
     Statistics.objects.update(succeeded=60)
     report = system.examine()
     assert report.healthy
-    assert report.notes[-1] == "1 jobs are accounted for since their oldest row; older ones were pruned."
+    assert report.notes[-1] == "1 job is accounted for since the oldest row; older ones were pruned."
     run_at(system, 2).delete()
     assert system.codes() == {Code.OCCURRENCE_MISSING}, "newer than what is left: not pruned"
 
@@ -366,7 +366,7 @@ def test_of_each_job_only_so_many_occurrences_are_read(system: System) -> None:
     report = system.examine(runs_per_job=3)
     assert report.healthy
     assert report.totals.occurrences == 3
-    assert report.notes[-1] == "Of 1 jobs only the latest 3 occurrences were accounted for."
+    assert report.notes[-1] == "Of 1 job only the latest occurrences, 3, were accounted for."
     run_at(system, 2).delete()
     assert system.codes(runs_per_job=3) == {Code.OCCURRENCE_MISSING}
 
@@ -374,7 +374,7 @@ def test_of_each_job_only_so_many_occurrences_are_read(system: System) -> None:
 def test_only_so_many_runs_are_looked_at_one_by_one(system: System) -> None:
     report = system.examine(runs=2)
     assert (report.runs, report.more_runs) == (2, True)
-    assert report.notes[-1] == "Only the latest 2 runs of the window were looked at one by one."
+    assert report.notes[-1] == "Only the latest of the window's runs, 2, were looked at one by one."
 
 
 def test_of_many_findings_the_first_are_listed_and_all_counted(system: System) -> None:

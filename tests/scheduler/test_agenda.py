@@ -156,7 +156,7 @@ def test_a_broker_that_is_away_loses_nothing(
     assert dispatcher.names == ["a", "b", "c"]
     assert [run.job_name for run in agenda.take_delivered()] == ["a", "b", "c"]
     assert [record.getMessage() for record in caplog.records] == [
-        "the broker memory:// does not take runs, 1 wait on the agenda: gone fishing",
+        "the broker memory:// does not take runs, 1 waits on the agenda: gone fishing",
         "the broker memory:// is back",
     ]
     assert [getattr(record, "event", None) for record in caplog.records] == ["broker_away", "broker_back"]

@@ -56,6 +56,11 @@ LOCK_SAID = "the lock cannot be reached: it leads by hashing alone"
 BROKER_SAID = "the broker does not take runs: they wait on the agenda"
 HANGS = {"hanging": {"tick": 61.0}}
 HANGS_SAID = "the tick thread hangs: no sign of life for 61 s"
+TELLS_NOBODY = {"hanging": {"alerts-ops": 61.0, "alerts": 75.0}}
+TELLS_NOBODY_SAID = [
+    "the alerts-ops thread hangs: no sign of life for 61 s",
+    "the alerts thread hangs: no sign of life for 75 s",
+]
 WAITS = {"waiting": {"tick": 61.0}}
 WAITS_SAID = "the tick thread has waited for the database for 61 s"
 STARTS = {"at": None, "since": None, "ticked": False}
@@ -86,6 +91,8 @@ STARTS = {"at": None, "since": None, "ticked": False}
         (HANGS, "unfit", [HANGS_SAID]),
         ({"look_age": 10.5}, "unfit", ["the watch thread hangs: it has not looked for 10 s"]),
         (HANGS | {"broker_away": True}, "unfit", [HANGS_SAID, BROKER_SAID]),
+        (TELLS_NOBODY, "degraded", TELLS_NOBODY_SAID),
+        ({"hanging": TELLS_NOBODY["hanging"] | HANGS["hanging"]}, "unfit", [HANGS_SAID, *TELLS_NOBODY_SAID]),
         (WAITS | {"tick_age": GRACE}, "degraded", [WAITS_SAID]),
         (WAITS | {"tick_age": GRACE + 1}, "unfit", ["no tick has gone through for 301 s", WAITS_SAID]),
         (STARTS, "starting", []),
@@ -113,6 +120,7 @@ def test_the_verdict(facts: dict[str, Any], status: str, reasons: list[str]) -> 
         ({"tick_age": GRACE + 1}, True, False),
         (WAITS, True, True),
         (HANGS, False, False),
+        (TELLS_NOBODY, True, True),
         ({"look_age": 10.5}, False, False),
         ({"draining": True}, True, False),
         (HANGS | {"draining": True}, True, False),

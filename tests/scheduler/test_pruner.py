@@ -155,7 +155,7 @@ def test_a_database_that_is_away_is_tried_again_in_the_next_round(
     assert set(numbers().values()) == {1}
     assert caplog.messages == [
         "a: pruning goes on later: the server closed the connection",
-        "a: pruned 1 runs of 1 jobs",
+        "a: pruned 1 run of 1 job",
     ]
 
 

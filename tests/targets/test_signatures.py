@@ -30,7 +30,7 @@ def mixed(city: str, /, days: int = 1, *rest: Any, unit: str = "C", **more: Any)
     ("function", "args", "kwargs", "message", "field"),
     [
         (plain, ["Ulm", 1, 2], {}, "3 positional arguments are too many (allowed: 2, city, days)", "args"),
-        (nothing, [1], {}, "1 positional arguments are too many (allowed: 0)", "args"),
+        (nothing, [1], {}, "1 positional argument is too many (allowed: 0)", "args"),
         (plain, [], {}, "'city' is missing", "args"),
         (plain, ["Ulm"], {"city": "Ulm"}, "'city' is given twice, by position and by name", "kwargs"),
         (

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_dcron.domain.durations import write_duration
 from django_dcron.domain.lifecycle import State
@@ -83,6 +84,9 @@ def retention_texts(job: Job) -> Iterator[str]:
         "keep_failed": ages[1],
     }
     if retention.keep_runs is not None:
-        yield _("Of these only the latest %(number)d are kept, and of the failed ones as many.") % {
-            "number": retention.keep_runs
-        }
+        text = ngettext(
+            "Of these only the latest %(number)d is kept, and of the failed ones as many.",
+            "Of these only the latest %(number)d are kept, and of the failed ones as many.",
+            retention.keep_runs,
+        )
+        yield text % {"number": retention.keep_runs}

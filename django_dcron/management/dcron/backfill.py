@@ -15,6 +15,7 @@ from django_dcron import backfill as backfilling
 from django_dcron import control
 from django_dcron.backfill import Backfill
 from django_dcron.conf import settings
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.domain.lifecycle import FINAL, State, Trigger
 from django_dcron.exceptions import DcronError
 from django_dcron.management.dcron import times
@@ -111,11 +112,11 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     if dry_run:
         for occurrence in planned.occurrences:
             output.line(moment(occurrence, _zone(job)))
-    output.line(
-        f"{job}: {number} {'run' if number == 1 else 'runs'} {'would be made' if dry_run else 'made'}."
-    )
+    output.line(f"{job}: {number_of(number, 'run')} {'would be made' if dry_run else 'made'}.")
     if planned.have_run:
-        output.line(f"{planned.have_run} other occurrences have a run already.")
+        output.line(
+            f"{number_of(planned.have_run, 'other occurrence has', 'other occurrences have')} a run already."
+        )
     if planned.continue_from:
         output.line(f"There may be more: START {iso(planned.continue_from)} goes on.", ODD)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.locks import get_lock
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import cannot, no
@@ -58,7 +59,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         _print(command, report)
     if not report.healthy:
         found = report.findings.counts.total()
-        raise no("1 finding." if found == 1 else f"{found} findings.")
+        raise no(f"{number_of(found, 'finding')}.")
 
 
 def _window(options: dict[str, Any]) -> Window:
@@ -75,8 +76,9 @@ def _print(command: BaseCommand, report: Report) -> None:
     out, window, totals = command.stdout, report.window, report.totals
     out.write(f"{at(window.since)} to {at(window.until)}")
     out.write(
-        f"{report.live_nodes} live nodes, {report.jobs} jobs; {totals.occurrences} occurrences of {totals.jobs} jobs "
-        f"against {totals.runs} runs; {report.runs} runs one by one"
+        f"{number_of(report.live_nodes, 'live node')}, {number_of(report.jobs, 'job')}; "
+        f"{number_of(totals.occurrences, 'occurrence')} of {number_of(totals.jobs, 'job')} "
+        f"against {number_of(totals.runs, 'run')}; {number_of(report.runs, 'run')} one by one"
     )
     for finding in report.findings.listed:
         style = getattr(command.style, STYLES[finding.severity])

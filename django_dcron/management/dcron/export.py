@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.management.dcron.choosing import add_filters, filter_of
 from django_dcron.management.dcron.exits import cannot, no
 from django_dcron.management.dcron.finding import JOB_HELP, find_job
@@ -57,7 +58,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise cannot(f"--output {options['output']!r} cannot be written: {error}") from error
-    command.stdout.write(f"{len(found)} {'job' if len(found) == 1 else 'jobs'} written to {path}.")
+    command.stdout.write(f"{number_of(len(found), 'job')} written to {path}.")
 
 
 def _chosen(options: dict[str, Any]) -> list[Job]:

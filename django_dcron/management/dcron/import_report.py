@@ -7,6 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.management.dcron.exits import cannot, no
 from django_dcron.management.dcron.output import BAD, Output, iso, moment
 from django_dcron.management.dcron.times import instant
@@ -46,8 +47,8 @@ def _show_report(out: Output, since: datetime, shadows: list[Beside]) -> None:
         sum(counts)
         for counts in zip(*((each.same, len(each.there), len(each.here)) for each in shadows), strict=True)
     )
-    said = f"{same} runs are the same, {there} are there alone, {here} here alone"
-    out.line(f"{len(shadows)} shadows, since {moment(since)}: {said}.")
+    said = f"{number_of(same, 'run is', 'runs are')} the same, {there} there alone, {here} here alone"
+    out.line(f"{number_of(len(shadows), 'shadow')}, since {moment(since)}: {said}.")
 
 
 def _report_document(

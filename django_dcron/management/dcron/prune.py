@@ -13,6 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import pruning
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.management.dcron.exits import cannot, no
 from django_dcron.management.dcron.finding import JOB_HELP, find_job
 from django_dcron.management.dcron.output import ODD, Output, add_json
@@ -55,9 +56,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if out.is_json:
         out.json({"version": 1, "dry_run": dry_run, "runs": total, "jobs": done})
     else:
-        out.line(f"{_runs(total)} {'would be deleted' if dry_run else 'deleted'}.")
+        out.line(f"{number_of(total, 'run')} {'would be deleted' if dry_run else 'deleted'}.")
     if left := sum(bool(each["problem"]) for each in done):
-        raise no(f"Something was in the way of {'1 job' if left == 1 else f'{left} jobs'}; try again later.")
+        raise no(f"Something was in the way of {number_of(left, 'job')}; try again later.")
 
 
 def _candidates(namespace: str) -> Iterator[Job]:
@@ -88,10 +89,6 @@ def _prune(job: Job, dry_run: bool) -> tuple[int, str]:
 
 
 def _print(out: Output, job: Job, number: int, problem: str) -> None:
-    out.line(f"{job}: {_runs(number)}")
+    out.line(f"{job}: {number_of(number, 'run')}")
     if problem:
         out.line(f"{job}: more stay for now, {problem}", ODD)
-
-
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.domain.crowding import Crowd
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import cannot
@@ -79,11 +80,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _print(out: Output, found: Simulation, top: int) -> None:
     out.line(f"{moment(found.since)} to {moment(found.until)}")
     out.line(
-        f"{found.jobs} jobs; {found.total} occurrences of {len(found.by_job)} of them; "
-        f"in {found.clashes} of {len(found.occurrences)} minutes several jobs start together"
+        f"{number_of(found.jobs, 'job')}; {number_of(found.total, 'occurrence')} of {len(found.by_job)} of them; "
+        f"in {found.clashes} of {number_of(len(found.occurrences), 'minute')} several jobs start together"
     )
     if found.in_every_minute:
-        out.line(f"not counting {found.in_every_minute} that start in every minute")
+        out.line(
+            f"not counting {number_of(found.in_every_minute, 'that starts', 'that start')} in every minute"
+        )
     if not found.total:
         return
     out.line()
@@ -96,7 +99,7 @@ def _print(out: Output, found: Simulation, top: int) -> None:
     ]
     out.table(columns, jobs)
     if (more := len(found.by_job) - top) > 0:
-        out.line(f"and {more} more jobs")
+        out.line(f"and {number_of(more, 'more job')}")
     out.line()
     columns = [
         _zoned("From"),
@@ -115,7 +118,7 @@ def _print(out: Output, found: Simulation, top: int) -> None:
 
 def _advice(found: Simulation, crowd: Crowd) -> str:
     minute = timezone.localtime(found.minute(crowd.minute)).minute
-    hours = "1 hour" if len(crowd.hours) == 1 else f"{len(crowd.hours)} hours"
+    hours = number_of(len(crowd.hours), "hour")
     return (
         f"Up to {crowd.jobs} jobs start at minute {minute} of {hours}. With {', '.join(crowd.forms)} for the minute they would "
         f"spread: at most {crowd.at_most} a minute. Their most common schedule: {crowd.texts[0][0]}"

@@ -22,6 +22,7 @@ from datetime import datetime
 from django.db.models import OuterRef, Subquery
 
 from django_dcron.definition import EXHAUSTED, stands_for, timetable_of
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.domain.lifecycle import FINAL, State, Trigger
 from django_dcron.domain.timetable import INSTANT, Timetable
 from django_dcron.exceptions import InvalidSchedule
@@ -182,21 +183,21 @@ def _report(job: Job, differences: Differences, findings: Findings) -> None:
         findings.add(
             Code.OCCURRENCE_DOUBLED,
             subject,
-            f"{len(doubled)} of its occurrences are accounted for twice, by a run of their own and by a later one that "
-            f"counts them as missed: {listed(doubled)}. Nothing ran twice for it; report it as a bug, with the nodes' logs.",
+            f"{number_of(len(doubled), 'of its occurrences is', 'of its occurrences are')} accounted for twice, by a run for itself and by a later one that "
+            f"counts it as missed: {listed(doubled)}. Nothing ran twice for it; report it as a bug, with the nodes' logs.",
         )
     if off := differences.off_schedule:
         findings.add(
             Code.RUN_OFF_SCHEDULE,
             subject,
-            f"{len(off)} of its scheduled runs are at times that are no occurrences of its schedule: {listed(off)}. Unless "
+            f"{number_of(len(off), 'of its scheduled runs is', 'of its scheduled runs are')} at no occurrence of its schedule: {listed(off)}. Unless "
             "its time zone's rules have changed since (a new tz database), or rows were written by hand, report it as a bug.",
         )
     for row in differences.miscounted:
         findings.add(
             Code.MISSED_MISCOUNTED,
             subject,
-            f"Its run of {at(row.scheduled_at)} says it stands for {row.missed_before} missed occurrences from "
+            f"Its run of {at(row.scheduled_at)} says it stands for {number_of(row.missed_before, 'missed occurrence')} from "
             f"{at(row.missed_from)} on, but the schedule has another number of them. Report it as a bug.",
         )
 
@@ -206,7 +207,7 @@ def _report_gap(gap: Gap, findings: Findings) -> None:
     findings.add(
         Code.OCCURRENCE_MISSING,
         about_job(gap.job),
-        f"{number} of its occurrences {'was' if number == 1 else 'were'} lost, no run accounts for "
+        f"{number_of(number, 'of its occurrences was', 'of its occurrences were')} lost, no run accounts for "
         f"{'it' if number == 1 else 'them'}: {listed(gap.missing)}. Run what matters by hand, and report it as a bug with the "
         "nodes' logs of that time; unless rows were deleted by hand.",
     )
@@ -226,6 +227,6 @@ def _check_statistics(jobs: list[Job], rows: dict[int, list[Row]], findings: Fin
                 findings.add(
                     Code.STATISTICS_BEHIND,
                     about_job(job),
-                    f"{number} of its runs in the window are {state.value}, its statistics count "
+                    f"{number_of(number, 'of its runs in the window is', 'of its runs in the window are')} {state.value}, its statistics count "
                     f"{getattr(counted, state.value)}. Rows were written past django-dcron, or its counting has a bug: report it.",
                 )

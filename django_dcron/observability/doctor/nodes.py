@@ -6,6 +6,7 @@ from collections import defaultdict
 from datetime import timedelta
 
 from django_dcron.conf import settings
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lock
 from django_dcron.models import Job, Node
@@ -160,7 +161,7 @@ def _check_shards(window: Window, namespace: str, nodes: list[Node], lock: Lock,
         findings.add(
             Code.SHARDS_UNLED,
             subject,
-            f"{len(free)} of {settings.SHARDS} shards are led by nobody ({_some(free)}): their jobs wait. If this lasts longer than "
+            f"{number_of(len(free), 'shard is', 'shards are')} led by nobody ({_some(free)}), of {settings.SHARDS}: the jobs there wait. If this lasts longer than "
             f"the lease ({settings.LEASE}), nodes have another DCRON_SHARDS or DCRON_LOCK; see their settings and logs.",
         )
     known = {node.pk for node in nodes}
@@ -169,7 +170,7 @@ def _check_shards(window: Window, namespace: str, nodes: list[Node], lock: Lock,
         findings.add(
             Code.LEASE_ORPHANED,
             Subject("node", holder, holder),
-            f"It is not live, but holds the leases of {len(held)} shards ({_some(held)}), which wait for them to expire. If this "
+            f"It is not live, but holds the leases of {number_of(len(held), 'shard')} ({_some(held)}) until they expire. If this "
             f"lasts longer than the lease ({settings.LEASE}), look for a process that cannot reach the database.",
         )
 

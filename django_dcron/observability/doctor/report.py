@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.locks import Lock
 from django_dcron.observability.doctor import account, history, nodes, unfinished
 from django_dcron.observability.doctor.account import Totals
@@ -38,18 +39,18 @@ class Report:
         notes = []
         if totals.since_change:
             notes.append(
-                f"{totals.since_change} jobs were changed within the window; they are accounted for since then."
+                f"{number_of(totals.since_change, 'job was', 'jobs were')} changed within the window, and accounted for since then."
             )
         if totals.pruned:
             notes.append(
-                f"{totals.pruned} jobs are accounted for since their oldest row; older ones were pruned."
+                f"{number_of(totals.pruned, 'job is', 'jobs are')} accounted for since the oldest row; older ones were pruned."
             )
         if totals.truncated:
             notes.append(
-                f"Of {totals.truncated} jobs only the latest {window.runs_per_job} occurrences were accounted for."
+                f"Of {number_of(totals.truncated, 'job')} only the latest occurrences, {window.runs_per_job}, were accounted for."
             )
         if self.more_runs:
-            notes.append(f"Only the latest {self.runs} runs of the window were looked at one by one.")
+            notes.append(f"Only the latest of the window's runs, {self.runs}, were looked at one by one.")
         return notes
 
     def as_json(self) -> dict[str, Any]:

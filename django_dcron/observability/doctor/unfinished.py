@@ -12,6 +12,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from django_dcron.conf import settings
 from django_dcron.definition import EXHAUSTED
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.domain.lifecycle import FINAL, UNFINISHED, State, Trigger
 from django_dcron.models import Run
 from django_dcron.models.run import RunQuerySet
@@ -88,7 +89,7 @@ def _overdue(run: Run) -> str:
 def _undelivered(run: Run) -> str:
     queue = f"queue {run.job.queue!r}" if run.job.queue else "its target's queue"
     return (
-        f"It was handed over at {at(run.queued_at)} ({run.deliveries} deliveries) and no worker has started it: start "
+        f"It was handed over at {at(run.queued_at)} ({number_of(run.deliveries, 'delivery', 'deliveries')}) and no worker has started it: start "
         f"workers that consume {queue}, or see what keeps them busy."
     )
 

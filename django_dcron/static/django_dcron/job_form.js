@@ -37,10 +37,11 @@
         }
     }
 
+    // Whether it can be seen there.
     function mark(field, message) {
         const [first, ...others] = inputs(field);
         if (!first) {
-            return;
+            return false;
         }
         let list = document.getElementById(listId(field));
         if (!list) {
@@ -64,6 +65,12 @@
             input.setAttribute("aria-invalid", "true");
             describe(input, [...describedBy(input), list.id]);
         }
+        return first.closest("details:not([open])") === null;
+    }
+
+    // What stands at a field is there to be heard in the preview, but not to be seen twice.
+    for (const item of said.querySelectorAll("[data-dcron-field]")) {
+        item.classList.toggle("visually-hidden", document.getElementById(listId(item.dataset.dcronField)) !== null);
     }
 
     preview.addEventListener("htmx:afterRequest", (event) => {
@@ -72,7 +79,7 @@
         }
         clear();
         for (const item of said.querySelectorAll("[data-dcron-field]")) {
-            mark(item.dataset.dcronField, item.querySelector("span").textContent);
+            item.classList.toggle("visually-hidden", mark(item.dataset.dcronField, item.querySelector("span").textContent));
         }
     });
 

@@ -1,0 +1,40 @@
+"use strict";
+
+// On a narrow screen the timeline scrolls. It begins with now in the midst of what can be seen of it, and stays where somebody has
+// scrolled it to when its part of the page is refreshed.
+(() => {
+    const placed = new WeakMap(); // where a chart was put by us
+    let moved = new Map(); // by their part: where somebody has put those that are about to be replaced
+
+    const chartOf = (part) => part && part.querySelector(".dcron-chart:has(.dcron-now)");
+
+    function toNow(chart) {
+        const now = chart.querySelector(".dcron-now").getBoundingClientRect().left;
+        const names = chart.querySelector("ul").getBoundingClientRect().width; // they stay, to the left
+        const middle = chart.getBoundingClientRect().left + (names + chart.clientWidth) / 2;
+        chart.scrollLeft += now - middle;
+        placed.set(chart, chart.scrollLeft);
+    }
+
+    document.querySelectorAll(".dcron-chart:has(.dcron-now)").forEach(toNow);
+
+    document.addEventListener("htmx:beforeSwap", (event) => {
+        const chart = chartOf(event.detail.target);
+        moved = new Map();
+        if (chart && chart.scrollLeft !== placed.get(chart)) {
+            moved.set(event.detail.target.id, chart.scrollLeft);
+        }
+    });
+
+    document.addEventListener("htmx:afterSwap", (event) => {
+        const chart = chartOf(document.getElementById(event.detail.target.id)); // the new one in its place
+        if (!chart) {
+            return;
+        }
+        if (moved.has(event.detail.target.id)) {
+            chart.scrollLeft = moved.get(event.detail.target.id);
+        } else {
+            toNow(chart);
+        }
+    });
+})();

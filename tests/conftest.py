@@ -29,13 +29,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs another database than this session's, or what this Python or Django has not."""
+    """Leave out what needs another database than this session's, or what this Python, Django or machine has not."""
 
     def fits(item: pytest.Item) -> bool:
         if item.get_closest_marker("celery_beat") and sys.version_info >= (3, 12):
             return False  # django-celery-beat is not for Django 6.1 yet, and so not installed there
         if item.get_closest_marker("django_tasks") and django.VERSION < (6, 0):
             return False
+        if item.get_closest_marker("promtool") and not shutil.which("promtool"):
+            return False  # .ci/run installs it
         wanted = {name for name in settings.ENGINES if item.get_closest_marker(name)}
         return not wanted or settings.DATABASE in wanted
 

@@ -1,15 +1,18 @@
 """What the other scheduler ran, held against what was due here: for jobs that are shadows.
 
 Two are the same if the other's comes no more than ``LATE`` after ours: schedulers send a moment after the time that was meant. An
-interval counts from where it began, which is elsewhere there: of these, any run within an interval will do.
+interval counts from where it began, which is elsewhere there: of these, any run within an interval will do. Otherwise each of ours is
+the same as one there, the first that comes: a second one is there twice.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from django_dcron.domain.lifecycle import Trigger
 from django_dcron.models import Job, Run
@@ -27,6 +30,21 @@ UNWRITTEN = timedelta(minutes=5)
 JOBS_AT_ONCE = 500
 
 
+class Why(StrEnum):
+    NOT_DUE = "not due here"
+    NOT_RUN = "not run there"
+    LATE = "late there"
+    TWICE = "twice there"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    at: datetime
+    why: Why
+    other: datetime | None = None
+    """Of what was late: probably the run on the other side. Of what ran twice: the one here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Beside:
     """One shadow, and the entry it is of."""
@@ -34,10 +52,12 @@ class Beside:
     job: Job
     same: int
     """How many runs there have one here."""
-    there: tuple[datetime, ...]
+    there: tuple[Difference, ...] = ()
     """Those that have none."""
-    here: tuple[datetime, ...]
+    here: tuple[Difference, ...] = ()
     """Those here that have none there, though it was time."""
+    late: timedelta = timedelta()
+    """By how much one that is the same came after ours there, at most. Not of intervals, whose phases differ."""
 
     @property
     def differs(self) -> bool:
@@ -91,17 +111,43 @@ def _compare(
 ) -> Beside:
     wide = job.parsed_schedule.interval or timedelta()
     late, early = LATE + wide, EARLY + wide
-
-    def is_pair(here: datetime, there: datetime) -> bool:
-        return here - early <= there <= here + late
-
-    there = sorted(at for at in theirs if at >= since + wide)
-    alone = tuple(at for at in there if not any(is_pair(here, at) for here in ours))
+    ours, theirs = sorted(ours), sorted(theirs)
+    there = [at for at in theirs if at >= since + wide]
+    unmatched = [here for here in ours if not _between(theirs, here - early, here + late)]
+    alone: list[Difference] = []
+    latest = timedelta()
+    taken: set[datetime] = set()
+    for at in there:
+        pairs = _between(ours, at - late, at + early)
+        free = next((here for here in pairs if here not in taken), None)
+        if not pairs:
+            alone.append(_alone_there(at, unmatched))
+        elif wide:
+            continue
+        elif free is None:
+            alone.append(Difference(at, Why.TWICE, pairs[-1]))
+        else:
+            taken.add(free)
+            latest = max(latest, at - free)
     # Of a scheduler that keeps the latest run alone, earlier ones cannot be told.
     begin, patience = (since, late) if complete else (there[-1] if there else since, UNWRITTEN + late)
-    ours_alone = tuple(
-        here
-        for here in sorted(ours)
-        if begin <= here <= now - patience and not any(is_pair(here, at) for at in theirs)
-    )
-    return Beside(job, len(there) - len(alone), alone, ours_alone)
+    ours_alone = [_alone_here(here, ours, theirs) for here in unmatched if begin <= here <= now - patience]
+    return Beside(job, len(there) - len(alone), tuple(alone), tuple(ours_alone), latest)
+
+
+def _between(ordered: list[datetime], first: datetime, last: datetime) -> list[datetime]:
+    return ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
+
+
+def _alone_there(at: datetime, unmatched: list[datetime]) -> Difference:
+    """``unmatched``: of ours."""
+    before = max((here for here in unmatched if here <= at), default=None)
+    return Difference(at, Why.NOT_DUE if before is None else Why.LATE, before)
+
+
+def _alone_here(here: datetime, ours: list[datetime], theirs: list[datetime]) -> Difference:
+    """One there that comes after it, and before our next one, is probably its own."""
+    following, came = (next(iter(each[bisect_right(each, here) :]), None) for each in (ours, theirs))
+    if came is None or (following is not None and came >= following):
+        return Difference(here, Why.NOT_RUN)
+    return Difference(here, Why.LATE, came)

@@ -172,6 +172,12 @@ def test_expires_is_the_end() -> None:
     assert timetable.first_after(last) is None  # at FAR beat has disabled it
 
 
+def test_a_start_that_is_an_occurrence_is_one_here_and_none_there() -> None:
+    made = row(**crontab(), start_time=FAR)
+    assert definition.timetable_of(Job(name="a", **found().values)).first_after(NOW) == FAR
+    assert made.due_start_time(UTC) == FAR + timedelta(minutes=1)
+
+
 def test_what_has_expired_is_left() -> None:
     row(**crontab(minute="30"), expires=NOW)
     assert "expired" in found().left

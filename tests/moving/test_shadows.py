@@ -10,10 +10,12 @@ import pytest
 from django_dcron import control, targets
 from django_dcron.domain.lifecycle import State, Trigger
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
+from django_dcron.management.dcron.import_report import reason
+from django_dcron.management.dcron.output import iso, moment
 from django_dcron.models import Job, Run
 from django_dcron.moving.comparison import MoveKind, compare
 from django_dcron.moving.found import Found, Ran
-from django_dcron.moving.report import Beside, beside
+from django_dcron.moving.report import Beside, Difference, Why, beside
 from django_dcron.moving.writing import carry_out
 from tests.factories import make_job
 from tests.management.calling import call
@@ -104,17 +106,39 @@ def report(theirs: list[datetime], *, complete: bool = True, since: datetime = S
 
 def test_the_same() -> None:
     shadow_with_runs(at(n) for n in range(29))
-    assert report([at(n, 0.3) for n in range(29)]) == Beside(Job.objects.get(), 29, (), ())
+    assert report([at(n, 0.3) for n in range(29)]) == Beside(
+        Job.objects.get(), 29, late=timedelta(seconds=0.3)
+    )
 
 
 def test_a_run_there_that_is_none_here() -> None:
     shadow_with_runs([at(0), at(10)])
-    assert report([at(0, 1), at(5), at(10, 1)]).there == (at(5),)
+    assert report([at(0, 1), at(5), at(10, 1)]).there == (Difference(at(5), Why.NOT_DUE),)
 
 
 def test_a_run_here_that_is_none_there() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
-    assert report([at(0, 1), at(20, 1)]).here == (at(10),)
+    assert report([at(0, 1), at(20, 1)]).here == (Difference(at(10), Why.NOT_RUN),)
+
+
+def test_what_came_too_late_there_is_told_on_both_sides() -> None:
+    shadow_with_runs([at(0), at(10), at(20)])
+    found = report([at(0, 59), at(12, 5), at(20, 1)])
+    assert found.there == (Difference(at(12, 5), Why.LATE, at(10)),)
+    assert found.here == (Difference(at(10), Why.LATE, at(12, 5)),)
+    assert (found.same, found.late) == (2, timedelta(seconds=59))
+
+
+def test_what_ran_twice_there_is_told() -> None:
+    shadow_with_runs([at(0), at(10), at(20)])
+    found = report([at(0, 1), at(10, 1), at(10, 2), at(20, 1)])
+    assert (found.there, found.here, found.same) == ((Difference(at(10, 2), Why.TWICE, at(10)),), (), 3)
+
+
+def test_one_that_came_late_is_not_taken_for_the_next() -> None:
+    shadow_with_runs(at(n) for n in range(29))
+    found = report([at(n, 59.5) for n in range(10)] + [at(n, 0.1) for n in range(10, 29)])
+    assert (found.same, found.differs) == (29, False)
 
 
 def test_what_may_still_come_there_is_no_difference() -> None:
@@ -126,8 +150,8 @@ def test_the_latest_alone() -> None:
     """Beat keeps no other, and writes it late."""
     shadow_with_runs([at(0), at(10), at(20), at(27)])
     assert not report([at(20, 1)], complete=False).differs
-    assert report([at(10, 1)], complete=False).here == (at(20),)
-    assert report([at(15)], complete=False).there == (at(15),)
+    assert report([at(10, 1)], complete=False).here == (Difference(at(20), Why.NOT_RUN),)
+    assert report([at(15)], complete=False).there == (Difference(at(15), Why.LATE, at(10)),)
 
 
 def test_an_interval_is_the_same_in_another_phase() -> None:
@@ -177,13 +201,29 @@ def test_the_report_of_django_q2(q2: None) -> None:
     Task.objects.create(id="1", name="x", func="f", group="a", started=started, stopped=started)
     alone = call("import", "django-q2", "--report")
     assert (alone.code, "1 of 1 differ" in alone.err) == (1, True)
-    assert "there alone a" in alone.out
+    assert f"there alone a {moment(started)}: nothing was due here" in alone.out
     scheduled = started.replace(microsecond=0)
     Run.objects.create(job=job, scheduled_at=scheduled, due_at=scheduled, claimed_at=scheduled)
     (beside_it,) = call("import", "django-q2", "--report", "--json").json["jobs"]
     assert (beside_it["same"], beside_it["there_alone"], beside_it["here_alone"]) == (1, [], [])
+    again = started + timedelta(seconds=10)
+    Task.objects.create(id="2", name="y", func="f", group="a", started=again, stopped=again)
+    twice = call("import", "django-q2", "--report")
+    assert twice.code == 1
+    assert f"there alone a {moment(again)}: a second time there, for that of {moment(scheduled)}" in twice.out
+    assert "Of the same, those there came" in twice.out
+    (beside_it,) = call("import", "django-q2", "--report", "--json").json["jobs"]
+    assert beside_it["there_alone"] == [{"at": iso(again), "why": Why.TWICE, "other": iso(scheduled)}]
     control.delete(job)
     assert "There are no shadows" in call("import", "django-q2", "--report").err
+
+
+@pytest.mark.parametrize("why", Why)
+def test_the_reasons_are_documented(why: Why) -> None:
+    document = (Path(__file__).resolve().parents[2] / "docs/moving.md").read_text()
+    other = at(0) if why in (Why.LATE, Why.TWICE) else None
+    said = reason(Difference(at(2), why, other))
+    assert said.replace(moment(at(0)), "...").replace("120.0 s", "...") in document
 
 
 def test_a_file_has_no_report(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_queries_ask_for_values_that_there_are(told_values: dict[tuple[str, str]
 
 
 def test_queries_have_the_form_of_queries() -> None:
-    """No parser of PromQL is at hand: brackets match, functions are known, and what counts is asked for its increase."""
+    """Whether they parse, promtool tells (see test_promtool.py), where it is at hand. Here brackets match, functions are known, and what counts is asked for its increase."""
     for where, expression in expressions().items():
         bare = re.sub(r'"[^"]*"', "", expression)
         for pair in ("()", "{}", "[]"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -14,8 +14,10 @@ from django_dcron.management.dcron.times import instant
 from django_dcron.models import Job
 from django_dcron.models.database import alias_for, database_now
 from django_dcron.moving.found import Reading
-from django_dcron.moving.report import LATE, Beside, beside
+from django_dcron.moving.report import LATE, Beside, Difference, Why, beside
 from django_dcron.moving.sources import SCHEDULERS
+
+SECOND = timedelta(seconds=1)
 
 
 def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
@@ -39,16 +41,34 @@ def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
 
 def _show_report(out: Output, since: datetime, shadows: list[Beside]) -> None:
     for each in shadows:
-        for at in each.there:
-            out.line(f"there alone {each.job} {moment(at)}", BAD)
-        for at in each.here:
-            out.line(f"here alone {each.job} {moment(at)}", BAD)
+        for one in each.there:
+            out.line(f"there alone {each.job} {moment(one.at)}: {reason(one)}", BAD)
+        for one in each.here:
+            out.line(f"here alone {each.job} {moment(one.at)}: {reason(one)}", BAD)
     same, there, here = (
         sum(counts)
         for counts in zip(*((each.same, len(each.there), len(each.here)) for each in shadows), strict=True)
     )
     said = f"{number_of(same, 'run is', 'runs are')} the same, {there} there alone, {here} here alone"
     out.line(f"{number_of(len(shadows), 'shadow')}, since {moment(since)}: {said}.")
+    if late := max(each.late for each in shadows):
+        out.line(f"Of the same, those there came {_seconds(late)} after those here at most.")
+
+
+def reason(one: Difference) -> str:
+    match one.why:
+        case Why.LATE if one.other is not None:
+            return f"late there by {_seconds(abs(one.at - one.other))}, if it is that of {moment(one.other)}"
+        case Why.TWICE if one.other is not None:
+            return f"a second time there, for that of {moment(one.other)}"
+        case Why.NOT_DUE:
+            return "nothing was due here"
+        case _:
+            return "nothing ran there"
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span / SECOND:.1f} s"
 
 
 def _report_document(
@@ -59,9 +79,14 @@ def _report_document(
             "namespace": each.job.namespace,
             "name": each.job.name,
             "same": each.same,
-            "there_alone": [iso(at) for at in each.there],
-            "here_alone": [iso(at) for at in each.here],
+            "there_alone": [_difference(one) for one in each.there],
+            "here_alone": [_difference(one) for one in each.here],
+            "late": each.late / SECOND,
         }
         for each in shadows
     ]
     return {"version": 1, "source": options["source"], "since": iso(since), "at": iso(now), "jobs": jobs}
+
+
+def _difference(one: Difference) -> dict[str, Any]:
+    return {"at": iso(one.at), "why": one.why, "other": iso(one.other) if one.other else None}

@@ -20,7 +20,9 @@ from django.utils import timezone
 
 import django_dcron
 from django_dcron import control
+from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import State
+from django_dcron.domain.sharding import shards_led_by
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.statistics import Statistics, count
 from shop.catalogue import CATALOGUE
@@ -257,9 +259,14 @@ class Week:
         )
 
 
+def node_id_of(name: str) -> str:
+    return f"{name}-5f1c77a2"
+
+
 def start_node(name: str, now: datetime) -> Node:
+    node_id = node_id_of(name)
     return Node.objects.create(
-        id=f"{name}-5f1c77a2",
+        id=node_id,
         name=name,
         host=f"shop-{NODES.index(name) + 1}",
         pid=1840,
@@ -267,8 +274,8 @@ def start_node(name: str, now: datetime) -> Node:
         started_at=now - timedelta(days=3, hours=4),
         heartbeat_at=now - 0.8 * SECOND,
         ticked_at=now - 0.4 * SECOND,
-        shards=32,
-        shard_count=64,
+        shards=len(shards_led_by(node_id, map(node_id_of, NODES), settings.SHARDS)),
+        shard_count=settings.SHARDS,
         agenda=2,
         skew=timedelta(milliseconds=3 + NODES.index(name)),
     )

@@ -1,5 +1,6 @@
 """The fixtures every test may use. Real servers and processes come from tests/services.py."""
 
+import os
 import shutil
 import signal
 import sys
@@ -10,12 +11,24 @@ import django
 import pytest
 from django.conf import settings
 from django_redis import get_redis_connection
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from tests import services
 
 StartProcess = Callable[..., services.Process]
 
 PROCESSES = pytest.StashKey[list[services.Process]]()
+
+
+# How long an example takes says only what else the machine does. In `.ci/run` the same tree gets the same examples.
+hypothesis_settings.register_profile(
+    "dcron",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("DCRON_TEST_SAME_LIVES")),
+)
+hypothesis_settings.load_profile("dcron")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -25,6 +25,7 @@ from django_dcron.admin.change_log import LoggedAdmin
 from django_dcron.admin.display import EMPTY
 from django_dcron.admin.jobs.form import json_input
 from django_dcron.admin.lists.base import ListAdmin
+from django_dcron.domain import clock
 from django_dcron.domain.days import DAY
 from django_dcron.exceptions import Conflict, InvalidCalendar
 from django_dcron.models import Calendar
@@ -133,6 +134,6 @@ def _next_dates(calendar: Calendar) -> list[date]:
         dates = read_dates(calendar.dates)
     except InvalidCalendar:
         return []
-    today = localdate()
+    today = localdate(clock.now())
     coming = (today + number * DAY for number in range(LOOKED_AT))
     return [day for day in coming if dates.excludes(day)][:SHOWN]

@@ -139,7 +139,7 @@ class Migration(migrations.Migration):
                     "timezone",
                     models.CharField(
                         default="UTC",
-                        help_text="The zone the schedule's times are in: Europe/Berlin.",
+                        help_text="The zone the schedule's times are in, such as Europe/Berlin.",
                         max_length=64,
                         verbose_name="time zone",
                     ),

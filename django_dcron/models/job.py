@@ -106,7 +106,7 @@ class Job(Scheduled, models.Model):
         _("time zone"),
         max_length=64,
         default="UTC",
-        help_text=_("The zone the schedule's times are in: Europe/Berlin."),
+        help_text=_("The zone the schedule's times are in, such as Europe/Berlin."),
     )
     starts_at = models.DateTimeField(
         _("starts at"), null=True, blank=True, help_text=_("No occurrence before this.")

@@ -11,9 +11,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from django.db.models import Q
-from django.utils.timezone import now as now_here
 
 from django_dcron import definition
+from django_dcron.domain import clock
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.database import alias_for
@@ -112,7 +112,7 @@ def next_run_of(job: Job, now: datetime | None = None) -> datetime | None:
     if cursor is None or cursor.next_at is None or cursor.problem or not job.enabled:
         return None
     try:
-        coming = definition.timetable_of(job).first_after(now or now_here(), cursor.next_at)
+        coming = definition.timetable_of(job).first_after(now or clock.now(), cursor.next_at)
     except InvalidSchedule:
         coming = None
     return min(coming, cursor.next_at) if coming else cursor.next_at

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.utils.timezone import now as now_here
-
+from django_dcron.domain import clock
 from django_dcron.domain.lifecycle import UNFINISHED, State
 from django_dcron.models import Attempt, Run
 
@@ -25,4 +24,4 @@ def duration(timed: Run | Attempt, now: datetime | None = None) -> timedelta | N
         return None
     if timed.finished_at is None and isinstance(timed, Run) and timed.state != State.RUNNING:
         return None  # it waits for its next attempt
-    return max((timed.finished_at or now or now_here()) - timed.started_at, timedelta())
+    return max((timed.finished_at or now or clock.now()) - timed.started_at, timedelta())

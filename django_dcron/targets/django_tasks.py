@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import django
 from django.apps import apps
 from django.conf import settings
-from django.utils import timezone
 from django.utils.module_loading import module_has_submodule
 
+from django_dcron.domain import clock
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
 from django_dcron.targets.signatures import check_call, in_words, signature_of
 
@@ -80,7 +80,7 @@ def _context(task: Task[Any, Any], invocation: Invocation) -> TaskContext[Any, A
     """What a worker of the task's backend would pass: the call's id and attempt are the run's. The backend knows no such result."""
     from django.tasks import TaskContext, TaskResult, TaskResultStatus
 
-    now = timezone.now()
+    now = clock.now()
     result: TaskResult[Any, Any] = TaskResult(
         task=task,
         id=invocation.call_id,

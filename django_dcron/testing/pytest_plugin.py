@@ -26,15 +26,8 @@ def dcron_clock() -> Iterator[StandingClock]:
 
 
 @pytest.fixture
-def dcron_run_due(request: pytest.FixtureRequest) -> Callable[..., list[Run]]:
-    """``django_dcron.testing.run_due``, with the database of pytest-django."""
-    if not request.config.pluginmanager.hasplugin("django"):
-        pytest.fail(
-            "dcron_run_due needs pytest-django, for the database: pip install pytest-django. Without it, call "
-            "django_dcron.testing.run_due in a django.test.TestCase.",
-            pytrace=False,
-        )
-    request.getfixturevalue("db")
+def dcron_run_due(db: None) -> Callable[..., list[Run]]:
+    """``django_dcron.testing.run_due``, with the database of pytest-django, which makes one only for tests that name it."""
     from django_dcron.testing import run_due
 
     return run_due

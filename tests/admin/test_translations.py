@@ -45,7 +45,7 @@ SPOKEN = {
     "de": Spoken(
         "Um 03:30",
         "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)",
-        "'no.such' ist kein Ziel: kein Celery-Task und keine @cron-Funktion heißt so",
+        "'no.such' ist kein Ziel: kein Task und keine @cron-Funktion heißt so",
         "report lässt sich nicht fortsetzen: sein Zeitplan hat keinen weiteren Termin.",
         "report lässt sich jetzt nicht nachholen: Der Job wurde an control.save vorbei geändert, und noch kein Knoten hat "
         "die Änderung nachvollzogen.",
@@ -53,7 +53,7 @@ SPOKEN = {
     "zh_Hans": Spoken(
         "在 03:30",
         "分钟：61 超出范围（允许：0-59）",
-        "'no.such' 不是目标：没有名为此的 Celery 任务或 @cron 函数",
+        "'no.such' 不是目标：没有名为此的任务或 @cron 函数",
         "无法恢复 report：其计划不再有触发时间点。",
         "目前无法补跑 report：对它的更改绕过了 control.save，尚无节点跟进这一变更。",
     ),

@@ -90,6 +90,21 @@ def test_a_project_that_uses_them(project: Path) -> None:
     assert "4 passed" in done.stdout
 
 
+def test_the_projects_own_database_is_not_touched(project: Path) -> None:
+    """Though no other test asks for one."""
+    settings = SETTINGS.replace(":memory:", str(project / "own.sqlite3"))
+    (project / "project_settings.py").write_text(settings)
+    (project / "test_bakery.py").write_text(
+        "from django.db import connection\n\n"
+        "def test_it(dcron_run_due):\n"
+        "    assert dcron_run_due() == []\n"
+        "    assert 'own.sqlite3' not in connection.settings_dict['NAME']\n"
+    )
+    done = pytest_in(project, DJANGO_SETTINGS_MODULE="project_settings")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (project / "own.sqlite3").exists()
+
+
 def test_settings_may_come_later(project: Path) -> None:
     """As where a conftest configures them itself."""
     late = "def pytest_configure():\n    import os\n    os.environ['DJANGO_SETTINGS_MODULE'] = 'project_settings'\n"
@@ -105,7 +120,7 @@ def test_without_pytest_django(project: Path) -> None:
     (project / "test_bakery.py").write_text("def test_it(dcron_run_due): ...\n")
     done = pytest_in(project, "-p", "no:django")
     assert done.returncode == 1
-    assert "dcron_run_due needs pytest-django, for the database: pip install pytest-django" in done.stdout
+    assert "fixture 'db' not found" in done.stdout
 
 
 def test_it_costs_nothing_where_nobody_asks(project: Path) -> None:

@@ -16,7 +16,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.html import format_html, format_html_join
-from django.utils.timezone import get_current_timezone_name, now
+from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -46,6 +46,7 @@ from django_dcron.admin.lists.filters import (
 )
 from django_dcron.admin.verb_forms import ArgumentsForm, ChangedPauseForm, PauseForm
 from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, in_words, reason
+from django_dcron.domain import clock
 from django_dcron.exceptions import Conflict, InvalidValue
 from django_dcron.models import Job
 from django_dcron.observability import deeds
@@ -226,7 +227,7 @@ class JobAdmin(ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]
     @admin.display(description=gettext_lazy("next run"), ordering="cursor__next_at")
     def next_run(self, job: Job) -> str:
         at, zone = next_run_of(job), zone_name(job)
-        shown = moment(at, near=now())
+        shown = moment(at, near=clock.now())
         if at is None or zone is None or zone == get_current_timezone_name():
             return shown
         return format_html("{}{}", shown, quiet(moment_in(at, zone)))
@@ -237,7 +238,7 @@ class JobAdmin(ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]
         if statistics is None or not statistics.last_state:
             return EMPTY
         when = format_html(
-            '<div class="dcron-quiet">{}</div>', moment(statistics.last_finished_at, near=now())
+            '<div class="dcron-quiet">{}</div>', moment(statistics.last_finished_at, near=clock.now())
         )
         return format_html("{}{}", state_badge(statistics.last_state), when)
 

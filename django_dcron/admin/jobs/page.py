@@ -15,7 +15,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.dateparse import parse_datetime
 from django.utils.functional import cached_property
-from django.utils.timezone import get_current_timezone_name, now
+from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 
 from django_dcron import control
@@ -24,6 +24,7 @@ from django_dcron.admin.display import badge, link, list_url, may_view, moment_i
 from django_dcron.admin.jobs import why
 from django_dcron.admin.jobs.duration_chart import draw
 from django_dcron.admin.refreshing import Part
+from django_dcron.domain import clock
 from django_dcron.domain.durations import write_duration
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job, Node, Run, Statistics
@@ -195,7 +196,7 @@ def _read(job_id: int | str) -> Job:
 
 def _ahead(at: datetime) -> str:
     """How long until then; to the minute, so that it stays the same for as long."""
-    left = at - now()
+    left = at - clock.now()
     if left <= timedelta():
         return _("now")
     if left < timedelta(minutes=1):

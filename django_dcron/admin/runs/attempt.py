@@ -12,7 +12,6 @@ from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.text import Truncator
-from django.utils.timezone import now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -33,6 +32,7 @@ from django_dcron.admin.lists.time_filter import AttemptTimeFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
 from django_dcron.admin.runs.progress import progress_of
+from django_dcron.domain import clock
 from django_dcron.models import Attempt, Run
 from django_dcron.observability.lengths import duration
 
@@ -76,7 +76,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("started"))
     def started(self, attempt: Attempt) -> str:
-        return moment(attempt.started_at, near=now())
+        return moment(attempt.started_at, near=clock.now())
 
     @admin.display(description=_("job"))
     def job(self, attempt: Attempt) -> str:

@@ -9,7 +9,6 @@ from django.db.models import Prefetch, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.text import Truncator
-from django.utils.timezone import now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -18,6 +17,7 @@ from django_dcron.admin.lists.base import HistoryAdmin, words_of
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
 from django_dcron.admin.lists.filters import JobFilter, NamespaceFilter, TagFilter, as_uuid, runs_of, titled
 from django_dcron.admin.lists.time_filter import TimeFilter
+from django_dcron.domain import clock
 from django_dcron.domain.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.models import Job, Run
 from django_dcron.observability.lengths import duration, lateness
@@ -60,7 +60,7 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
     @admin.display(description=gettext_lazy("scheduled"))
     def scheduled(self, run: Run) -> str:
         by = "" if run.trigger == Trigger.SCHEDULE else run.get_trigger_display()
-        return format_html("{}{}", moment(run.scheduled_at, near=now()), quiet(by))
+        return format_html("{}{}", moment(run.scheduled_at, near=clock.now()), quiet(by))
 
     @admin.display(description=gettext_lazy("job"))
     def job_name(self, run: Run) -> str:

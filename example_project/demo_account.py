@@ -126,7 +126,7 @@ class Account:
 
     def _handed_over(self) -> str:
         late = lateness(self.runs(), "queued_at")
-        return f"p50 {ms(late, 50)}, p99 {ms(late, 99)}, of the {len(late)} runs not started before that was noted"
+        return f"p50 {ms(late, 50)}, p99 {ms(late, 99)}, of {len(late)} runs; the others had started before it was noted"
 
     def _totals(self, states: Sequence[State]) -> list[str]:
         late = lateness(self.runs(), "started_at")

@@ -74,9 +74,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if ended is None:
         raise no(f"Waits no longer; the run goes on. manage.py dcron cancel {made.pk} ends it.")
     if ended.state != State.SUCCEEDED:
-        raise no(
-            f"{ended.job} {ended.state}{f': {ended.reason}' if ended.reason else ''}. More: manage.py dcron history {ended.pk}"
-        )
+        said = f"{ended.job} {ended.state}{f': {ended.reason}' if ended.reason else ''}"
+        stop = "" if said.endswith((".", "?", "!")) else "."
+        raise no(f"{said}{stop} More: manage.py dcron history {ended.pk}")
     if not output.is_json:
         output.line(f"{ended.job} succeeded", GOOD)
 

@@ -109,9 +109,15 @@ def _print(out: Output, found: Simulation, top: int) -> None:
         Column(""),
     ]
     out.table(columns, list(_load(found)))
-    out.line()
-    columns = [_zoned("Minute"), _number("Together"), _number("Occurrences"), Column("Which", wraps=True)]
-    out.table(columns, (_full_minute(each) for each in found.fullest))
+    if found.fullest:
+        out.line()
+        columns = [
+            _zoned("Minute"),
+            _number("Together"),
+            _number("Occurrences"),
+            Column("Which", wraps=True),
+        ]
+        out.table(columns, (_full_minute(each) for each in found.fullest))
     for crowd in found.crowds:
         out.line(f"! {_advice(found, crowd)}", ODD)
 

@@ -31,6 +31,7 @@ from django_dcron.admin.display import change_url, link, may_view
 from django_dcron.admin.lists.confirmation import ask_or_do
 from django_dcron.admin.verb_forms import LONGEST_REASON, VerbForm
 from django_dcron.exceptions import DcronError, Told
+from django_dcron.models import Job, Run
 from django_dcron.observability import noting
 from django_dcron.observability.differences import values_of
 
@@ -204,7 +205,10 @@ class OperatedAdmin(BaseAdmin[M]):
             except (DcronError, ValidationError) as error:
                 problems.append(format_html("“{}”: {}", obj, in_words(error)))
                 continue
-            noting.note_deed(request.user, obj, before, result.text)
+            if isinstance(obj, Job) and isinstance(result.made, Run):
+                noting.note_deed(request.user, result.made, {}, result.text)
+            else:
+                noting.note_deed(request.user, obj, before, result.text)
             lines.append(format_html("“{}”: {}", obj, self._linked(request, result)))
             done.append(result)
         self._tell(request, lines, messages.SUCCESS)

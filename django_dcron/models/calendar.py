@@ -20,9 +20,10 @@ from django_dcron.domain.calendar import parse_calendar
 from django_dcron.exceptions import InvalidCalendar
 
 NAME = RegexValidator(
-    r"^[\w.@:-]+(?: [\w.@:-]+)*\Z",
-    _("Use letters, digits, single spaces and any of _ . - @ : only."),
+    r"^(?!\.+\Z)[\w.@:-]+(?: [\w.@:-]+)*\Z",
+    _("Use letters, digits, single spaces and any of _ . - @ : only, and not dots alone."),
 )
+"""It is a part of addresses: HTTP clients take one of dots alone for the way up."""
 
 
 @lru_cache(maxsize=256)

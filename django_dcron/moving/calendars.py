@@ -1,6 +1,7 @@
 """The calendars that an export brings, against those that exist; and the writing of them, which comes before that of the jobs.
 
-What is changed is changed for every job that names it, also for those that the export does not have: a warning counts them all.
+What is changed is changed for every job that names it, also for those that the export does not have: a warning counts them all. One
+that a job names which cannot be moved stays as it is: it might leave a job that goes on as it was no occurrence.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from django_dcron import control
 from django_dcron.exceptions import Conflict
 from django_dcron.models import Calendar, Job
 from django_dcron.models.database import alias_for
-from django_dcron.moving.comparison import DIFFERENCES, MoveKind
+from django_dcron.moving.comparison import DIFFERENCES, PROBLEMS, Move, MoveKind
 from django_dcron.moving.found import FoundCalendar
 from django_dcron.sync.changes import messages_of
 
@@ -47,6 +48,20 @@ def to_be(moves: Iterable[CalendarMove]) -> dict[str, Calendar]:
     return {move.name: move.calendar for move in moves if move.calendar is not None}
 
 
+def held_back(moves: Iterable[CalendarMove], jobs: Iterable[Move]) -> list[CalendarMove]:
+    """With those refused that are to be written and that a job names which cannot be moved. ``jobs``: as compared with ``to_be``."""
+    unmoved = {
+        name: move
+        for move in jobs
+        if move.kind in PROBLEMS
+        for name in (*move.found.calendars, move.found.values.get("calendar"))
+    }
+    return [
+        _held_back(move, unmoved[move.name]) if move.kind in DIFFERENCES and move.name in unmoved else move
+        for move in moves
+    ]
+
+
 def carry_out(moves: Iterable[CalendarMove]) -> Iterator[CalendarMove]:
     """Each once it is done; refused, if it was changed since it was compared."""
     for move in moves:
@@ -73,6 +88,11 @@ def _move(found: FoundCalendar, before: Calendar | None) -> CalendarMove:
     return CalendarMove(
         MoveKind.CHANGE, found.name, warnings=_concerned(before), changes=changes, calendar=calendar
     )
+
+
+def _held_back(move: CalendarMove, job: Move) -> CalendarMove:
+    reason = f"it is not written: {job} names it, and cannot be moved"
+    return replace(move, kind=MoveKind.REFUSED, reasons=(reason,), warnings=(), calendar=None)
 
 
 def _concerned(calendar: Calendar) -> tuple[str, ...]:

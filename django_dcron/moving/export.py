@@ -22,7 +22,10 @@ def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
         document = portable.read(text, syntax)
     except (portable.Unreadable, ImproperlyConfigured) as error:
         raise SourceProblem(str(error)) from error
-    refused = [Found(label, label, refused=why) for label, why in _told(document.problems)]
+    refused = [
+        Found(label, label, refused=why, calendars=frozenset(document.named_by_refused[label]))
+        for label, why in _told(document.problems)
+    ]
     calendars = [_found_calendar(each) for each in document.calendars.sound.values()]
     calendars += [
         FoundCalendar(label.removeprefix("calendar "), refused=why)

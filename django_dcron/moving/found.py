@@ -44,6 +44,8 @@ class Found:
     """Empty: the one that is asked for."""
     suffix: str = ""
     """What tells it apart from another of the same name. Empty: made from ``origin``."""
+    calendars: frozenset[str] = frozenset()
+    """Those that it names, of an entry that is refused; of one that is there several times, there may be several."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,23 @@ from django_dcron.exceptions import Conflict
 from django_dcron.moving.comparison import Move, MoveKind
 from django_dcron.sync.changes import messages_of
 
-WITHOUT_CALENDAR = "calendar: it could not be written"
+WITHOUT_CALENDAR = "calendar: it is not written"
 
 
-def carry_out(moves: Iterable[Move], unwritten: Collection[str] = ()) -> Iterator[Move]:
-    """Each once it is done; refused, if it has become impossible since it was compared. ``unwritten``: the calendars that could
-    not be written, which no job is to name that was compared with them."""
+def without(unwritten: Collection[str], moves: Iterable[Move]) -> list[Move]:
+    """``unwritten``: the calendars that are not written, which no job is to name that was compared with them."""
+    return [
+        replace(move, kind=MoveKind.REFUSED, reasons=(WITHOUT_CALENDAR,), job=None)
+        if move.job is not None and move.job.calendar_id in unwritten
+        else move
+        for move in moves
+    ]
+
+
+def carry_out(moves: Iterable[Move]) -> Iterator[Move]:
+    """Each once it is done; refused, if it has become impossible since it was compared."""
     for move in _earlier_first(list(moves)):
-        if move.job is not None and move.job.calendar_id in unwritten:
-            yield replace(move, kind=MoveKind.REFUSED, reasons=(WITHOUT_CALENDAR,), job=None)
-        else:
-            yield _write(move) if move.job is not None else move
+        yield _write(move) if move.job is not None else move
 
 
 def _earlier_first(moves: list[Move]) -> list[Move]:

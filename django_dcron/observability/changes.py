@@ -4,8 +4,9 @@ Invariants:
 
 - A change made past the admin and the REST API (by code, by ``sync``, by the scheduler itself) leaves no entry. The job's
   ``version``, which each entry carries, counts every save: it says how many there were, not what they were.
-- What was done to a job and changed no field of it (run by hand, by a program all day) is noted as a text alone: it is in the log,
-  and is no change. However much of it there is, the changes are found.
+- Runs by hand, or by a program all day, are noted under the runs (``noting``): they cost the reading of a job's changes nothing.
+- What was done to a job otherwise and changed no field of it (a backfill) is noted as a text alone: it is in the log, and is no
+  change. However much of it there is, the changes are found.
 - An entry is one that Django's own pages and other tools can read: what is ours stands beside what they look at.
 - Entries that are not ours, of an earlier release or written by hand, are changes of which only Django's text is known.
 """

@@ -5,6 +5,8 @@ Invariants:
 
 - It names a user that the project's table has: one that only a token speaks of leaves no entry, nor is there any without the admin.
 - What is noted has been done, and is committed. A deed that changed no field of a job is noted as its text alone.
+- Who ran a job is in the history of the run: programs do so all day, and what is on record of jobs is read with their pages.
+- An entry that cannot be written takes nothing with it of the transaction it is in.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
+from django.db import router, transaction
 from django.db.models import Model
 
 from django_dcron.models import Calendar, Job
@@ -55,11 +58,12 @@ def _note(user: Any, row: Model, key: Any, flag: int, message: str | list[dict[s
     from django.contrib.admin.models import LogEntry
     from django.contrib.contenttypes.models import ContentType
 
-    LogEntry.objects.create(
-        user_id=user.pk,
-        content_type_id=ContentType.objects.get_for_model(row).pk,
-        object_id=str(key),
-        object_repr=str(row)[:200],
-        action_flag=flag,
-        change_message=message if isinstance(message, str) else json.dumps(message),
-    )
+    with transaction.atomic(using=router.db_for_write(LogEntry)):
+        LogEntry.objects.create(
+            user_id=user.pk,
+            content_type_id=ContentType.objects.get_for_model(row).pk,
+            object_id=str(key),
+            object_repr=str(row)[:200],
+            action_flag=flag,
+            change_message=message if isinstance(message, str) else json.dumps(message),
+        )

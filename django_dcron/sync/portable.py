@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -85,6 +85,8 @@ class Reading:
     """The jobs without a problem."""
     problems: list[Problem] = field(default_factory=list)
     calendars: portable_calendars.Reading = field(default_factory=portable_calendars.Reading)
+    named_by_refused: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The calendars of the jobs with a problem, by what these are called in ``problems``."""
 
 
 def write(jobs: Iterable[Job], syntax: Syntax = Syntax.JSON) -> str:
@@ -117,6 +119,9 @@ def read(text: str, syntax: Syntax = Syntax.JSON) -> Reading:
     for key, times in named.items():
         if times > 1:
             reading.problems.append(Problem("/".join(key), "", None, f"it is there {times} times"))
+    for entry in reading.entries:
+        if named[entry.key] > 1 and (calendar := entry.values.get("calendar")):
+            reading.named_by_refused["/".join(entry.key)].add(calendar)
     reading.entries = [entry for entry in reading.entries if named[entry.key] == 1]
     return reading
 
@@ -174,6 +179,8 @@ def _read_item(item: Any, number: int, reading: Reading) -> None:
         problems = list(_rules_broken(entry, label, reading.calendars))
         if not problems:
             reading.entries.append(entry)
+    if problems and isinstance(calendar := item.get("calendar"), str):
+        reading.named_by_refused[label].add(calendar)
     reading.problems += problems
 
 

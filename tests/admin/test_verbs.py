@@ -49,7 +49,8 @@ def test_run_now_leads_to_the_new_run(admin_client: Client) -> None:
     assert run.trigger == "manual"
     assert response.redirect_chain[-1][0] == run_url(run)
     assert run_url(run) in messages(response)[0]
-    assert _history(job) == [("admin", f"run now, as run {run.pk}")]
+    assert _history(run) == [("admin", f"run now, as run {run.pk}")]
+    assert _history(job) == []
 
 
 # --- run with other arguments -----------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def test_a_run_with_other_arguments(admin_client: Client) -> None:
     run = Run.objects.get(job=job)
     assert (run.args, run.kwargs, run.trigger) == (["<b>", None], {}, "manual")
     assert response.redirect_chain[-1][0] == run_url(run)
-    assert _history(job) == [("admin", f"run now with other arguments, as run {run.pk}")]
+    assert _history(run) == [("admin", f"run now with other arguments, as run {run.pk}")]
     job.refresh_from_db()
     assert job.args == [1]
 

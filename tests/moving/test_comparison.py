@@ -13,7 +13,7 @@ from django_dcron.moving import calendars as moving_calendars
 from django_dcron.moving.comparison import MoveKind, compare
 from django_dcron.moving.found import Found, FoundCalendar
 from django_dcron.moving.names import clean, distinct
-from django_dcron.moving.writing import carry_out
+from django_dcron.moving.writing import carry_out, without
 from tests.factories import make_idle_job, make_job
 from tests.management.calling import call
 
@@ -303,10 +303,11 @@ def test_jobs_are_judged_by_the_calendar_that_comes_with_them(tmp_path: Path) ->
     control.save_calendar(Calendar(name="closed", dates="12-24"))
     jobs = [
         {"name": "never", "schedule": "0 0 25 12 *", "calendar": "closed"},
-        {"name": "now and then", "schedule": "0 0 24 12 *", "calendar": "closed"},
+        {"name": "now and then", "schedule": "0 0 24 12 *", "calendar": "turned"},
         {"name": "elapsed", "schedule": "@every 1h", "calendar": "new"},
     ]
-    given = [{"name": "closed", "dates": "12-25"}, {"name": "new", "dates": "12-25"}]
+    control.save_calendar(Calendar(name="turned", dates="12-24"))
+    given = [{"name": name, "dates": "12-25"} for name in ("closed", "turned", "new")]
     file = document_with(tmp_path, *jobs, calendars=given)
     for applied in ((), ("--apply",)):
         done = call("import", file, *applied)
@@ -315,6 +316,50 @@ def test_jobs_are_judged_by_the_calendar_that_comes_with_them(tmp_path: Path) ->
         assert 'refused elapsed calendar: "new": ' in done.out
         assert "elapsed time" in done.out
     assert [*Job.objects.values_list("name", flat=True)] == ["now and then"]
+
+
+def test_a_calendar_is_not_written_if_a_job_that_names_it_is_refused(tmp_path: Path) -> None:
+    """Else it would put the job to rest that is here, and go on as it is."""
+    closed = control.save_calendar(Calendar(name="closed", dates="12-24"))
+    live = make_job(name="live", schedule="0 0 25 12 *", calendar=closed)
+    due = live.cursor.next_at
+    jobs = [
+        {"name": "live", "schedule": "0 0 25 12 *", "calendar": "closed"},
+        {"name": "other", "calendar": "closed"},
+        {"name": "twice", "calendar": "new"},
+        {"name": "twice", "calendar": "newer"},
+        {"name": "free", "calendar": "sound"},
+    ]
+    given = [{"name": name, "dates": "12-25"} for name in ("closed", "new", "newer", "sound")]
+    file = document_with(tmp_path, *jobs, calendars=given)
+
+    for applied in ((), ("--apply",)):
+        done = call("import", file, *applied)
+        assert done.code == 1
+        assert "refused calendar closed it is not written: live names it, and cannot be moved\n" in done.out
+        for name in ("new", "newer"):
+            assert f"refused calendar {name} it is not written: default-twice names it, and" in done.out
+        assert "will go by it" not in done.out
+        assert "refused other calendar: it is not written\n" in done.out
+        assert done.err == "6 of 8 cannot be moved, see above."
+
+    assert {each[:2] for each in calendars()} == {("closed", "12-24"), ("sound", "12-25")}
+    assert set(Job.objects.values_list("name", "enabled")) == {("live", True), ("free", True)}
+    live.refresh_from_db()
+    assert Job.objects.get(name="live").cursor.next_at == due
+
+
+def test_nor_if_the_job_that_names_it_is_declared_here_otherwise(tmp_path: Path) -> None:
+    job = make_idle_job(name="declared")
+    Job.objects.filter(pk=job.pk).update(declared={})
+    file = document_with(
+        tmp_path, {"name": "declared", "calendar": "new"}, calendars=[{"name": "new", "dates": "12-25"}]
+    )
+
+    done = call("import", file, "--apply")
+
+    assert "refused calendar new it is not written: declared names it, and cannot be moved\n" in done.out
+    assert calendars() == []
 
 
 @pytest.mark.parametrize(
@@ -352,7 +397,7 @@ def test_what_somebody_does_to_a_calendar_meanwhile_is_not_overwritten() -> None
     assert [each.kind for each in done] == [MoveKind.REFUSED] * 2
     assert "Import once more." in done[0].reasons[0]
     assert "already exists" in done[1].reasons[0]
-    written = list(carry_out(moves, {each.name for each in done}))
+    written = list(carry_out(without({each.name for each in done}, moves)))
     assert [each.kind for each in written] == [MoveKind.REFUSED, MoveKind.REFUSED, MoveKind.CREATE]
     assert {each[1] for each in calendars()} == {"12-26", "12-27"}
 

@@ -15,7 +15,7 @@ from django_dcron.rest.calendars import editing
 from django_dcron.rest.concurrency import check_match
 from tests.admin.conftest import as_rendered, errors
 from tests.factories import make_idle_job
-from tests.rest.conftest import Api, problem
+from tests.rest.conftest import Api, ApiWith, problem
 
 CLOSED = {"name": "closed", "dates": "12-25"}
 ADDRESS = "calendars/closed/"
@@ -32,7 +32,7 @@ def stored() -> tuple[str, int]:
 # --- made -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["bank days", "Feiertage in Köln", "a@b:c", "休日"])
+@pytest.mark.parametrize("name", ["bank days", "Feiertage in Köln", "a@b:c", "休日", "..a", ". ."])
 def test_it_is_made_and_found_where_it_is_said_to_be(name: str, api: Api) -> None:
     made = api.post("calendars/", {"name": name, "dates": "SAT-SUN\r\n12-25 \r\n", "description": "Ask Ada."})
 
@@ -58,6 +58,9 @@ def test_it_is_made_and_found_where_it_is_said_to_be(name: str, api: Api) -> Non
     ("field", "sent"),
     [
         ("name", "two  spaces"),
+        ("name", "."),
+        ("name", ".."),
+        ("name", "..."),
         ("name", "a/b"),
         ("name", "x" * 121),
         ("dates", "SAT\nXMAS"),
@@ -209,6 +212,20 @@ def test_one_that_a_job_names_is_not_deleted(api: Api) -> None:
     control.delete(job)
     assert api.delete(ADDRESS, if_match='"1"').status_code == 204
     assert not Calendar.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("also", "named"), [((), "a job"), (("view_job",), "report"), (("change_job",), "report")]
+)
+def test_the_job_is_named_to_who_may_see_jobs(also: tuple[str, ...], named: str, api_with: ApiWith) -> None:
+    make_idle_job(name="report", calendar=make_calendar())
+
+    refused = problem(api_with("delete_calendar", *also).delete(ADDRESS, if_match="*"), 409)
+
+    assert (refused["detail"], refused["code"]) == (
+        f"closed cannot be deleted: {named} names it.",
+        "conflict",
+    )
 
 
 @pytest.mark.parametrize("name", ["nothing", "a%00b", "%F0%9F", "x" * 2_000, "two%20%20spaces"])

@@ -28,7 +28,7 @@ from django_dcron.moving.calendars import CalendarMove
 from django_dcron.moving.comparison import DIFFERENCES, PROBLEMS, Move, MoveKind, compare
 from django_dcron.moving.found import Reading, SourceProblem
 from django_dcron.moving.sources import SCHEDULERS, Format
-from django_dcron.moving.writing import carry_out
+from django_dcron.moving.writing import carry_out, without
 from django_dcron.sync.changes import shown
 
 HELP = (
@@ -97,9 +97,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         shadow=options["shadow"],
         calendars=calendars.to_be(planned),
     )
+    planned = calendars.held_back(planned, moves)
     brought = list(calendars.carry_out(planned)) if options["apply"] else planned
     unwritten = {calendar.name for calendar in brought if calendar.kind in PROBLEMS}
-    doing = carry_out(moves, unwritten) if options["apply"] else iter(moves)
+    moves = without(unwritten, moves)
+    doing = carry_out(moves) if options["apply"] else iter(moves)
     if out.is_json:
         done = list(doing)
         out.json(_document(options, reading, brought, done))

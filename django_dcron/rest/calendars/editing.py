@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from django.utils.translation import gettext as _
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.domain.json_values import storable
+from django_dcron.exceptions import NotPossible
 from django_dcron.models import Calendar
 from django_dcron.observability.differences import values_of
 from django_dcron.observability.noting import note_deletion, note_edit
@@ -18,6 +20,9 @@ from django_dcron.rest.calendars.representation import (
     CalendarSerializer,
 )
 from django_dcron.rest.concurrency import ETAG, IF_MATCH, check_match, conflict_is_mismatch, etag
+from django_dcron.rest.history import entry_of
+from django_dcron.rest.permissions import may
+from django_dcron.rest.problems import Refused
 from django_dcron.rest.schema import Operation
 from django_dcron.rest.view import View, row_or_404, written
 
@@ -83,9 +88,16 @@ class CalendarDetail(View):
     def delete(self, request: Request, calendar_name: str) -> Response:
         calendar = the_calendar(calendar_name)
         check_match(request, calendar)
-        with conflict_is_mismatch():
-            control.delete_calendar(calendar, expected_version=calendar.version)
-        note_deletion(request.user, calendar, calendar_name)
+        try:
+            with conflict_is_mismatch():
+                control.delete_calendar(calendar, expected_version=calendar.version)
+        except NotPossible:
+            if may(request.user, "view_job"):
+                raise
+            told = _("%(calendar)s cannot be deleted: a job names it.")
+            raise Refused(told % {"calendar": calendar_name}) from None
+        with entry_of(calendar):
+            note_deletion(request.user, calendar, calendar_name)
         return Response(status=204)
 
     def _save(self, request: Request, calendar_name: str, *, partial: bool) -> Response:
@@ -99,5 +111,6 @@ class CalendarDetail(View):
             setattr(calendar, name, value)
         with conflict_is_mismatch():
             control.save_calendar(calendar, expected_version=calendar.version)
-        note_edit(request.user, calendar, before)
+        with entry_of(calendar):
+            note_edit(request.user, calendar, before)
         return answer(calendar)

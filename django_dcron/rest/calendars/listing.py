@@ -18,6 +18,7 @@ from django_dcron.rest.calendars.representation import (
     ListedCalendarSerializer,
 )
 from django_dcron.rest.concurrency import ETAG, etag
+from django_dcron.rest.history import entry_of
 from django_dcron.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
 from django_dcron.rest.schema import LOCATION, Operation
 from django_dcron.rest.view import View, address_of, written
@@ -63,7 +64,8 @@ class Calendars(View):
 
     def post(self, request: Request) -> Response:
         calendar = control.save_calendar(Calendar(**self.asked(CalendarSerializer, request.data)))
-        note_addition(request.user, calendar)
+        with entry_of(calendar):
+            note_addition(request.user, calendar)
         headers = {"ETag": etag(calendar), "Location": address_of(request, "calendar", calendar.pk)}
         told: Any = CalendarSerializer(calendar).data
         return Response(told, status=201, headers=headers)

@@ -14,6 +14,7 @@ from django_dcron.observability import deeds
 from django_dcron.observability.differences import values_of
 from django_dcron.observability.noting import note_deed
 from django_dcron.rest import fields
+from django_dcron.rest.history import entry_of
 from django_dcron.rest.jobs.editing import the_job
 from django_dcron.rest.schema import Operation
 from django_dcron.rest.serializing import AnySerializer, Strict
@@ -72,5 +73,6 @@ class Backfill(View):
             "until": found.until,
         }
         if found.occurrences and not asked["dry_run"]:
-            note_deed(request.user, job, values_of(job), deeds.backfilled(found))
+            with entry_of(job):
+                note_deed(request.user, job, values_of(job), deeds.backfilled(found))
         return Response(BackfillSerializer(told).data)

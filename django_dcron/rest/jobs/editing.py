@@ -13,6 +13,7 @@ from django_dcron.observability.differences import values_of
 from django_dcron.observability.noting import note_deletion, note_edit
 from django_dcron.rest import concurrency
 from django_dcron.rest.concurrency import ETAG, IF_MATCH, check_match, conflict_is_mismatch, etag
+from django_dcron.rest.history import entry_of
 from django_dcron.rest.jobs.representation import WRITTEN, JobSerializer
 from django_dcron.rest.schema import Operation
 from django_dcron.rest.view import View, number_or_404, row_or_404, written
@@ -72,7 +73,8 @@ class JobDetail(View):
         key = job.pk
         with conflict_is_mismatch():
             control.delete(job, expected_version=job.version)
-        note_deletion(request.user, job, key)
+        with entry_of(job):
+            note_deletion(request.user, job, key)
         return Response(status=204)
 
     def _save(self, request: Request, job_id: str, *, partial: bool) -> Response:
@@ -86,7 +88,8 @@ class JobDetail(View):
             setattr(job, name, value)
         with conflict_is_mismatch():
             control.save(job, expected_version=job.version)
-        note_edit(request.user, job, before)
+        with entry_of(job):
+            note_edit(request.user, job, before)
         return answer(job)
 
 

@@ -14,6 +14,7 @@ from django_dcron.models import Job
 from django_dcron.observability.noting import note_addition
 from django_dcron.observability.tags import tagged
 from django_dcron.rest.concurrency import ETAG, etag
+from django_dcron.rest.history import entry_of
 from django_dcron.rest.jobs.representation import (
     JobPageSerializer,
     JobSerializer,
@@ -86,7 +87,8 @@ class Jobs(View):
 
     def post(self, request: Request) -> Response:
         job = control.save(Job(**self.asked(JobSerializer, request.data)))
-        note_addition(request.user, job)
+        with entry_of(job):
+            note_addition(request.user, job)
         headers = {"ETag": etag(job), "Location": address_of(request, "job", job.pk)}
         return Response(JobSerializer(job).data, status=201, headers=headers)
 

@@ -22,6 +22,7 @@ from django_dcron.observability.noting import note_deed
 from django_dcron.rest import fields
 from django_dcron.rest.authorship import LONGEST_REASON, signed
 from django_dcron.rest.concurrency import ETAG
+from django_dcron.rest.history import entry_of
 from django_dcron.rest.jobs.editing import answer, the_job
 from django_dcron.rest.jobs.representation import JobSerializer
 from django_dcron.rest.problems import KeyReused
@@ -70,7 +71,8 @@ class Pause(View):
         job, asked = the_job(job_id), self.asked(PauseSerializer, request.data)
         before = values_of(job)
         control.pause(job, signed(asked["reason"], request.user), asked["until"])
-        note_deed(request.user, job, before, deeds.paused(job))
+        with entry_of(job):
+            note_deed(request.user, job, before, deeds.paused(job))
         return answer(job)
 
 
@@ -96,7 +98,8 @@ class Resume(View):
         job = the_job(job_id)
         before = values_of(job)
         control.resume(job)
-        note_deed(request.user, job, before, deeds.resumed())
+        with entry_of(job):
+            note_deed(request.user, job, before, deeds.resumed())
         return answer(job)
 
 
@@ -140,7 +143,8 @@ class Trigger(View):
             using = alias_for(Run)
             run, is_new = despite_contention(lambda: _once(job, args, kwargs, key, using), using)
         if is_new:
-            note_deed(request.user, job, values_of(job), deeds.triggered(run))
+            with entry_of(run):
+                note_deed(request.user, run, {}, deeds.triggered(run))
         url = address_of(request, "run", run.pk)
         receipt = ReceiptSerializer(
             {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}

@@ -21,6 +21,7 @@ from django_dcron.observability.chains import followed_id
 from django_dcron.observability.noting import note_deed
 from django_dcron.rest import fields
 from django_dcron.rest.authorship import LONGEST_REASON, signed
+from django_dcron.rest.history import entry_of
 from django_dcron.rest.jobs.verbs import Nothing
 from django_dcron.rest.permissions import may
 from django_dcron.rest.runs.representation import (
@@ -116,7 +117,8 @@ class Cancel(View):
     def post(self, request: Request, run_id: str) -> Response:
         run, asked = the_run(run_id), self.asked(CancelSerializer, request.data)
         control.cancel(run, signed(asked["reason"], request.user))
-        note_deed(request.user, run, {}, deeds.cancelled(run))
+        with entry_of(run):
+            note_deed(request.user, run, {}, deeds.cancelled(run))
         return Response(RunSerializer(run).data)
 
 
@@ -137,6 +139,7 @@ class Rerun(View):
         self.asked(Nothing, request.data)
         run = the_run(run_id)
         made = control.rerun(run)
-        note_deed(request.user, run, {}, deeds.rerun(made))
+        with entry_of(run):
+            note_deed(request.user, run, {}, deeds.rerun(made))
         told: dict[str, Any] = RunSerializer(made).data
         return Response(told, status=201, headers={"Location": address_of(request, "run", made.pk)})

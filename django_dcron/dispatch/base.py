@@ -29,12 +29,14 @@ class DispatchFailed(DcronError):
 
 
 class TakenInPart(DispatchFailed):
-    """The broker is there and has no room for some of them now: a full queue, or one that is gone."""
+    """The broker is there and does not take some of them now: a queue is full, or gone, or has an error of its own."""
 
-    def __init__(self, said: str, left: Container[int]):
+    def __init__(self, said: str, left: Container[int], *, by_error: bool = False):
         super().__init__(said)
         self.left = left
         """Their positions in what ``publish`` was given. All others are handed over."""
+        self.by_error = by_error
+        """It is no room that they wait for, and may not be the same for others of their kind."""
 
 
 class Undeliverable(DcronError):
@@ -64,6 +66,12 @@ class Dispatcher(Protocol):
     @property
     def address(self) -> str:
         """Where runs go, for people to read: no password."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """The most runs that ``publish`` is to be given at once: all of them take a few seconds at the most. (Whoever is
+        within a batch for longer than ``DCRON_HANG_AFTER`` counts as hung.)"""
         ...
 
     def prepare(self, run: DueRun) -> Any:

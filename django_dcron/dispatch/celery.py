@@ -74,6 +74,8 @@ class Prepared(NamedTuple):
 class CeleryDispatcher:
     """Thread-safe; survives a fork."""
 
+    batch_size = 2000
+
     def __init__(self, app: Celery | None = None):
         self._app = app
         self._routes = Routes(default_task=TASK)

@@ -1,11 +1,11 @@
 """Handing runs to the workers of Django's own tasks (``django.tasks``, from Django 6.0 on).
 
-They know no batch, so runs are enqueued one by one. What was enqueued before the backend went away half way is remembered,
-and not enqueued again with the rest.
+They know no batch, so runs are enqueued one by one. What the backend has taken is never enqueued again with what it has not.
 
-All messages are alike but for the run's id and the attempt, so an error is hardly ever about one of them. It is if it tells of
-a value, such as the queue's name: such a run waits for a try of its own, and is refused if that fails, too. All others tell
-of the backend (its tables are missing, its server is down, its driver has errors of its own): the runs wait until it takes them.
+An error that tells of a value, such as the queue's name, is about its run: this waits for a try of its own, and is refused if
+that fails, too. No other error ends a run. Most of them tell of the backend (its tables are missing, its server is down): after
+a few in a row it is left alone, and if it took none at all it is away. But each may be about its run after all. So the others are
+tried first the next time, and a run that fails while others go through keeps back only those of its kind.
 
 Enqueueing may need a database, if the backend keeps its tasks in one. A connection to it that was cut off while it was idle is
 made anew, once for each run.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from json import JSONDecodeError
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +35,13 @@ TASK = "django_dcron.django_tasks.execute_run"
 """By its path, as workers find it: what it calls stands above this package."""
 HIGHEST = 9
 """Of a job's priorities."""
-OF_A_VALUE = (InvalidTask, DataError, LookupError, TypeError, ValueError)
+OF_A_VALUE = (InvalidTask, DataError, TypeError, ValueError)
+OF_THE_WIRE = (OSError, JSONDecodeError)
+"""Some of which are ValueErrors: a certificate that has expired, the page of a proxy where an answer should be."""
+BATCH_SIZE = 100
+"""A round trip or more for each: a few seconds, if the backend is slow."""
+ERRORS_IN_A_ROW = 3
+"""Before the backend is asked no further."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,15 +49,23 @@ class Prepared:
     task: Task[Any, Any]
     run_id: str
     attempt: int
-    handed_over: bool = False
+    errors: int = 0
+    """How often it was not taken, for an error that tells nothing of it."""
+    taken_before: int = 0
+    """How many others the dispatcher had handed over when that first happened."""
 
 
 class DjangoTaskDispatcher:
-    """Thread-safe, as the backends are: each thread has its own."""
+    """Thread-safe, as the backends are: each thread has its own. (What is counted side by side may be counted short.)"""
+
+    batch_size = BATCH_SIZE
 
     def __init__(self) -> None:
         self._alias = settings.TASKS_BACKEND
         self._task: Task[Any, Any] = import_string(TASK)
+        self._taken = 0
+        self._away = False
+        """It took none of what it was asked last, for all that is known of these."""
 
     @property
     def address(self) -> str:
@@ -75,23 +90,47 @@ class DjangoTaskDispatcher:
         return Prepared(task, str(run.run_id), run.attempt)
 
     def publish(self, prepared: Sequence[Prepared]) -> None:
-        refused: dict[int, str] = {}
-        for position, item in enumerate(prepared):
-            if item.handed_over:
-                continue
+        taken_before, left, said = self._taken, set(range(len(prepared))), set()
+        failed: list[Prepared] = []
+        in_a_row = 0
+        cause: Exception | None = None
+        for position in sorted(left, key=lambda position: prepared[position].errors):
+            item = prepared[position]
             try:
                 _enqueue(item)
-            except OF_A_VALUE as error:
-                said = f"the {self.address} refuses it, in queue {item.task.queue_name!r}: {_in_words(error)}"
-                if len(prepared) == 1:
-                    raise Undeliverable(said) from error
-                refused[position] = said
             except Exception as error:
-                raise DispatchFailed(_in_words(error)) from error
+                if _is_of_a_value(error):
+                    refusal = f"the {self.address} refuses it, in queue {item.task.queue_name!r}: {_in_words(error)}"
+                    if len(prepared) == 1:
+                        raise Undeliverable(refusal) from error
+                    said.add(refusal)
+                    continue
+                said.add(_in_words(error))
+                cause = error
+                failed.append(item)
+                in_a_row += 1
+                if in_a_row == ERRORS_IN_A_ROW:
+                    break
             else:
-                item.handed_over = True
-        if refused:
-            raise TakenInPart("; ".join(sorted(set(refused.values()))), refused)
+                left.discard(position)
+                self._taken += 1
+                self._away = False
+                in_a_row = 0
+        if cause is not None and self._taken == taken_before and not self._is_of(failed):
+            self._away = True
+        for item in failed:
+            if not item.errors:
+                item.taken_before = self._taken
+            item.errors += 1
+        if cause is not None and self._away:
+            raise DispatchFailed(_in_words(cause)) from cause
+        if left:
+            raise TakenInPart("; ".join(sorted(said)), left, by_error=cause is not None) from cause
+
+    def _is_of(self, failed: Sequence[Prepared]) -> bool:
+        """Whether an error is rather about those it came with: others went through since each of them failed first, and
+        nothing is known to be wrong with the backend."""
+        return not self._away and all(item.errors and item.taken_before < self._taken for item in failed)
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         """Nobody to tell: what is enqueued stays, and is dropped at its start; who executes it looks at its next heartbeat."""
@@ -143,6 +182,10 @@ def _drop_broken_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
+
+
+def _is_of_a_value(error: Exception) -> bool:
+    return isinstance(error, OF_A_VALUE) and not isinstance(error, OF_THE_WIRE)
 
 
 def _in_words(error: Exception) -> str:

@@ -21,6 +21,7 @@ class ThreadDispatcher:
     """A bounded pool. A run that is in it already is not taken again."""
 
     address = "threads of this process"
+    batch_size = 2000
 
     def __init__(self, execute: Callable[..., Any], threads: int):
         self._execute = execute

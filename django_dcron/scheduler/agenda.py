@@ -4,6 +4,8 @@ Invariants:
 
 - An attempt of a run is on the agenda at most once; adding it again is a no-op until it has been marked as queued.
 - Nothing is handed over before its ``due_at`` by the cluster clock; waiting uses the monotonic clock alone.
+- What is due stays on the agenda until its own batch, of the dispatcher's size: so a failure repeats little, and the thread
+  shows between any two that it is alive.
 - The thread needs no database. What it has handed over it leaves in ``delivered`` for the tick to mark as queued.
 - While the broker is away, the runs stay on the agenda and are tried again with a growing pause; none is dropped.
 - An error that is not the broker's absence belongs to a run. Which one, each tells alone; it is left in ``refused`` for the
@@ -33,9 +35,6 @@ from django_dcron.scheduler.hand_over import Outcome, hand_over, reason_of
 from django_dcron.sync_points import reach
 
 logger = logging.getLogger("django_dcron.scheduler")
-
-PUBLISHED_AT_ONCE = 2000
-"""Runs in one batch: what is due stays on the agenda until its own batch, so that a failure repeats little."""
 
 Key = tuple[UUID, int]
 
@@ -176,7 +175,7 @@ class Agenda:
         with self._changed:
             now = self._clock.now()
             batch: list[Entry] = []
-            while self._heap and self._heap[0][0] <= now and len(batch) < PUBLISHED_AT_ONCE:
+            while self._heap and self._heap[0][0] <= now and len(batch) < self._dispatcher.batch_size:
                 entry = heapq.heappop(self._heap)
                 backlog = self._backlogs.get(kind_of(entry)) if self._backlogs else None
                 if backlog is None:
@@ -192,7 +191,9 @@ class Agenda:
             ready = [
                 backlog for backlog in self._backlogs.values() if len(backlog) and backlog.next_at <= now
             ]
-            return min(ready, key=lambda backlog: backlog.next_at).take(PUBLISHED_AT_ONCE) if ready else []
+            if not ready:
+                return []
+            return min(ready, key=lambda backlog: backlog.next_at).take(self._dispatcher.batch_size)
 
     def _hand_over_due(self, pause: float) -> float:
         """Hand over one batch, and a portion of one backlog; returns how long to pause before the next try, 0 if the
@@ -239,7 +240,7 @@ class Agenda:
                     continue
                 if not backlog.full:
                     _report_no_room(kind, len(left[kind]), outcome.no_room)
-                backlog.had_no_room(left[kind], now, for_any=number > 0)
+                backlog.had_no_room(left[kind], now, for_any=number > 0, by_error=outcome.by_error)
             elif kind in self._backlogs:
                 backlog = self._backlogs[kind]
                 backlog.went_through(number, now)

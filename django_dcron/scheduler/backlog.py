@@ -6,6 +6,7 @@ A kind are the runs of one target and queue, which decide where they go. Invaria
 - A portion with an error is followed by half as many, down to the one run that the error belongs to.
 - A portion that the broker had no room for is followed by a single run, after a pause; if there is none for that one
   either, the pause grows. So a queue that stays full costs one message each ``LONGEST_PAUSE``, however many runs wait.
+- A run that meets an error of the broker's when it is tried alone lets all others go first, so none keeps its whole kind back.
 - A portion that went through is followed at once by twice as many.
 """
 
@@ -52,6 +53,8 @@ class Backlog:
 
     def __init__(self, now: datetime) -> None:
         self._heap: list[Entry] = []
+        self._behind: list[Entry] = []
+        """Those that let all others go first."""
         self._portion = 1
         self._pause = 0.0
         self.next_at = now
@@ -60,12 +63,13 @@ class Backlog:
         """The broker had no room for some of it."""
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) + len(self._behind)
 
     @property
     def head(self) -> datetime | None:
         """The earliest due time on it. May be asked from any thread."""
-        return head_of(self._heap)
+        heads = [head for heap in (self._heap, self._behind) if (head := head_of(heap)) is not None]
+        return min(heads, default=None)
 
     def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -73,6 +77,8 @@ class Backlog:
 
     def take(self, most: int) -> list[Entry]:
         """The next portion: off the backlog, until it is known what became of it."""
+        if not self._heap:
+            self._heap, self._behind = self._behind, []
         return [heapq.heappop(self._heap) for _ in range(min(self._portion, most, len(self._heap)))]
 
     def went_through(self, taken: int, now: datetime) -> None:
@@ -87,9 +93,14 @@ class Backlog:
         self._portion = max(len(entries) // 2, 1)
         self.next_at = now
 
-    def had_no_room(self, entries: list[Entry], now: datetime, *, for_any: bool) -> None:
-        """The broker took all that was tried but ``entries``; ``for_any``: it did take some."""
-        self.add(entries)
+    def had_no_room(
+        self, entries: list[Entry], now: datetime, *, for_any: bool, by_error: bool = False
+    ) -> None:
+        """The broker took all that was tried but ``entries``; ``for_any``: it did take some; ``by_error``: for no want of room."""
+        if by_error and not for_any and len(entries) == 1:
+            heapq.heappush(self._behind, entries[0])
+        else:
+            self.add(entries)
         self.full = True
         self._portion = 1
         self._pause = FIRST_PAUSE if for_any else longer(self._pause)

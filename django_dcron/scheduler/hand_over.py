@@ -20,6 +20,8 @@ class Outcome(NamedTuple):
     """To be tried again apart from all others."""
     no_room: str = ""
     """What the broker said, if it has no room for those left. Else there was an error, of one of them."""
+    by_error: bool = False
+    """It was an error that it said, not want of room: others of their kind may have none."""
 
 
 @tracing.publishing
@@ -30,7 +32,7 @@ def hand_over(batch: list[Entry], dispatcher: Dispatcher) -> Outcome:
     except TakenInPart as error:
         left = [entry for position, entry in enumerate(batch) if position in error.left]
         taken = [entry for position, entry in enumerate(batch) if position not in error.left]
-        return Outcome(taken, [], left, str(error))
+        return Outcome(taken, [], left, str(error), error.by_error)
     except DispatchFailed:
         raise
     except Exception as error:

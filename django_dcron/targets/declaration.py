@@ -141,9 +141,12 @@ def declarations() -> tuple[Declaration, ...]:
     return tuple(_declared.values())
 
 
-def declared_for(target: Callable[..., Any]) -> tuple[Declaration, ...]:
-    """The jobs that run this function or Celery task, in the order of their declaration."""
-    key = target.name if celery_tasks.is_task(target) else functions.key_of(target)  # type: ignore[attr-defined]
+def declared_for(target: Any) -> tuple[Declaration, ...]:
+    """The jobs that run this function, Celery task or Django task, in the order of their declaration."""
+    if celery_tasks.is_task(target):
+        key = target.name
+    else:
+        key = target.module_path if django_tasks.is_task(target) else functions.key_of(target)
     return tuple(declaration for declaration in _declared.values() if declaration.target == key)
 
 

@@ -252,6 +252,7 @@ class _Queue:
     """The dispatcher: what was handed over."""
 
     address = "this thread"
+    batch_size = 2000
 
     def __init__(self) -> None:
         self.messages: list[DueRun] = []

@@ -1,16 +1,20 @@
-"""What a test may name a job by: the job itself, or the function or Celery task that ``@cron`` declares one for."""
+"""What a test may name a job by: the job itself, or the function or task that ``@cron`` declares one for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_dcron import sync, targets
 from django_dcron.models import Job
 from django_dcron.models.database import alias_for
 from django_dcron.sync.stored import decoded, wanted_by
+from django_dcron.targets.django_tasks import is_task
 
-Subject = Job | Callable[..., Any]
+if TYPE_CHECKING:
+    from django.tasks import Task
+
+Subject: TypeAlias = "Job | Callable[..., Any] | Task[Any, Any]"
 
 
 def stored_jobs(subject: Subject) -> list[Job]:
@@ -24,7 +28,7 @@ def stored_jobs(subject: Subject) -> list[Job]:
 
 def declared(subject: Subject) -> tuple[targets.Declaration, ...]:
     """At least one."""
-    if not callable(subject):
+    if not (is_task(subject) or callable(subject)):
         raise TypeError(f"{subject!r:.100} is neither a job nor a function that @cron declares one for")
     found = targets.declared_for(subject)
     if not found:

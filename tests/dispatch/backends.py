@@ -12,9 +12,12 @@ class Unsorted(DatabaseBackend):
 
 
 class Choosy(DatabaseBackend):
-    """Goes wrong in some queue, or after so many, as ``OPTIONS`` say."""
+    """Goes wrong in some queue, for some run or after so many, as ``OPTIONS`` say."""
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        self.options.setdefault("asked", []).append(args[0])
+        if error := self.options.get("of_runs", {}).get(args[0]):
+            raise error
         if error := self.options.get("errors", {}).get(task.queue_name):
             raise error
         left = self.options.get("left")

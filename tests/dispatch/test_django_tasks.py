@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from ssl import SSLCertVerificationError
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -17,11 +19,12 @@ from django_dcron import control
 from django_dcron.dispatch import Dispatcher, DispatchFailed, DueRun, Undeliverable, make_dispatcher
 from django_dcron.dispatch.base import TakenInPart
 from django_dcron.models import Attempt, Job, Run
+from django_dcron.scheduler.agenda import Agenda
 from tests.app.models import Witness
 from tests.conftest import StartProcess
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
-from tests.scheduler.stand_ins import due_run
+from tests.scheduler.stand_ins import StillClock, due_run
 from tests.services import Process, Server
 from tests.waiting import wait_until
 
@@ -129,16 +132,20 @@ class TestErrors:
         to = dispatcher()
         runs = [due_run(name) for name in "abcd"]
         prepared = [to.prepare(run) for run in runs]
-        with pytest.raises(DispatchFailed, match=f"{type(error).__name__}: ") as raised:
+        with pytest.raises(TakenInPart, match=f"{type(error).__name__}: ") as taken:
             to.publish(prepared)
-        assert not isinstance(raised.value, TakenInPart)
-        assert raised.value.__cause__ is error
+        assert taken.value.left == {2, 3}
+        for rest in (prepared[2:], prepared[2:3]):
+            with pytest.raises(DispatchFailed, match=f"{type(error).__name__}: ") as raised:
+                to.publish(rest)
+            assert not isinstance(raised.value, TakenInPart)
+            assert raised.value.__cause__ is error
         assert len(enqueued()) == 2
         left.extend([1, 1])
-        to.publish(prepared)
+        to.publish(prepared[2:])
         assert sorted(each["args"][0] for each in enqueued()) == sorted(str(run.run_id) for run in runs)
 
-    @pytest.mark.parametrize("error", [DataError("too long"), KeyError("poison")])
+    @pytest.mark.parametrize("error", [DataError("too long"), ValueError("poison")])
     def test_one_that_is_refused_keeps_nobody_back(
         self, backend: Callable[..., None], error: Exception
     ) -> None:
@@ -156,6 +163,80 @@ class TestErrors:
         with pytest.raises(Undeliverable, match="refuses it, in queue 'poison'"):
             to.publish(prepared[1:2])
         assert len(enqueued()) == 2
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            SSLCertVerificationError("certificate has expired"),
+            json.JSONDecodeError("Expecting value", "<html>", 0),
+            KeyError("id"),
+        ],
+    )
+    def test_an_outage_in_the_guise_of_a_value_ends_no_run(
+        self, backend: Callable[..., None], error: Exception
+    ) -> None:
+        backend("tests.dispatch.backends.Choosy", OPTIONS={"errors": {"default": error}})
+        to = dispatcher()
+        for number in (1, 2):
+            with pytest.raises(DispatchFailed) as raised:
+                to.publish([to.prepare(due()) for _ in range(number)])
+            assert raised.value.__cause__ is error
+
+    def test_a_backend_that_is_away_is_not_asked_for_each(self, backend: Callable[..., None]) -> None:
+        asked: list[str] = []
+        options = {"errors": {"default": RuntimeError("away")}, "asked": asked}
+        backend("tests.dispatch.backends.Choosy", OPTIONS=options)
+        to = dispatcher()
+        prepared = [to.prepare(due(run_id=uuid4())) for _ in range(50)]
+        for _ in range(2):
+            with pytest.raises(DispatchFailed, match="RuntimeError: away"):
+                to.publish(prepared)
+        assert asked == [item.run_id for item in prepared[:6]], "others than the first time"
+
+    def test_runs_that_fail_keep_back_nobody_and_are_not_ended(
+        self, backend: Callable[..., None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """By way of the agenda: they are due first, are several, and are alone of their kind or not."""
+        bad = [due_run(name, -1) for name in "pqrs"] + [due_run("t", -1, target="other")]
+        of_runs = {str(run.run_id): RuntimeError("not this one") for run in bad}
+        backend("tests.dispatch.backends.Choosy", OPTIONS={"of_runs": of_runs})
+        clock = StillClock()
+        agenda = Agenda(dispatcher(), clock)
+        assert agenda.add([*bad, *(due_run("good") for _ in range(20))]) == []
+        for _ in range(40):
+            agenda.hand_over_due()
+            clock.advance(2)
+        assert len(enqueued()) == 20
+        caplog.clear()
+        agenda.add([due_run("later"), due_run("later", target="other"), due_run("later", target="third")])
+        for _ in range(10):
+            agenda.hand_over_due()
+            clock.advance(2)
+        assert len(enqueued()) == 23
+        assert [run.job_name for run in agenda.take_delivered()] == ["good"] * 20 + ["later"] * 3
+        assert "does not take runs" not in caplog.text, "it is there, and nobody else waits"
+        assert (agenda.take_refused(), len(agenda)) == ([], len(bad))
+        of_runs.clear()
+        for _ in range(10):
+            agenda.hand_over_due()
+            clock.advance(2)
+        assert (len(enqueued()), len(agenda)) == (28, 0)
+
+    def test_a_node_shows_that_it_is_alive_while_many_are_enqueued(
+        self, backend: Callable[..., None]
+    ) -> None:
+        asked: list[str] = []
+        backend("tests.dispatch.backends.Choosy", OPTIONS={"asked": asked})
+        seen: list[int] = []
+        agenda = Agenda(
+            dispatcher(),
+            StillClock(),
+            on_delivered=lambda: agenda.stop(),
+            alive=lambda rest: seen.append(len(asked)),
+        )
+        agenda.add(due_run("a") for _ in range(250))
+        agenda.run()
+        assert (seen, len(asked)) == ([0, 100, 200], 250)
 
 
 class TestSetup:

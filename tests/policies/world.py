@@ -68,6 +68,7 @@ class Queue:
     """The dispatcher: what was handed over and no worker has taken yet."""
 
     address = "a list"
+    batch_size = 2000
 
     def __init__(self) -> None:
         self.messages: list[DueRun] = []

@@ -32,6 +32,7 @@ class MemoryDispatcher:
     """Implements the protocol of ``django_dcron.dispatch.base``."""
 
     address = "memory://"
+    batch_size = 2000
 
     def __init__(self) -> None:
         self.handed_over: list[DueRun] = []

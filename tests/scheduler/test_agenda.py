@@ -131,10 +131,10 @@ def test_what_can_never_be_handed_over_is_refused(agenda: Agenda, dispatcher: Me
     assert agenda.add([lost]) == []  # it was never taken for known
 
 
-def test_large_numbers_go_in_batches(
-    agenda: Agenda, dispatcher: MemoryDispatcher, monkeypatch: pytest.MonkeyPatch
+def test_large_numbers_go_in_batches_of_the_dispatchers_size(
+    agenda: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
-    monkeypatch.setattr(module, "PUBLISHED_AT_ONCE", 10)
+    dispatcher.batch_size = 10
     agenda.add(due_run("a") for _ in range(25))
     agenda.hand_over_due()
     assert dispatcher.batches == [10, 10, 5]

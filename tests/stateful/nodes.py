@@ -16,6 +16,7 @@ class Broker:
     """A dispatcher whose messages lie about until somebody takes one, whichever. ``django_dcron.dispatch.base``."""
 
     address = "memory://"
+    batch_size = 2000
 
     def __init__(self, on_sent: Callable[[tuple[UUID, int]], None]) -> None:
         self._on_sent = on_sent

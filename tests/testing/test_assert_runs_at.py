@@ -158,6 +158,24 @@ def test_what_the_code_declares_is_run(nine: StandingClock) -> None:
         assert len(said) == 3
 
 
+@pytest.mark.django_tasks
+@pytest.mark.django_db
+def test_what_the_code_declares_for_a_task_of_djangos_own(nine: StandingClock) -> None:
+    from tests.tasked.tasks import fetch, report
+
+    with targets.isolated():
+        cron("@hourly", args=["Berlin"])(report)
+        assert_runs_at(report, [NINE + HOUR])
+        (run,) = run_due(at=NINE + HOUR, jobs=[report])
+        assert (str(run.job), run.state, run.job.target) == (
+            "report",
+            "succeeded",
+            "tests.tasked.tasks.report",
+        )
+        with pytest.raises(ValueError, match="it has no @cron"):
+            run_due(jobs=[fetch])
+
+
 @pytest.mark.django_db
 def test_what_the_code_declares_badly(nine: StandingClock) -> None:
     with targets.isolated():

@@ -16,6 +16,7 @@ from django_dcron.admin.runs import page
 from django_dcron.admin.runs.attempt_texts import SHOWN, in_lines
 from django_dcron.admin.runs.page import ATTEMPTS_SHOWN
 from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.testing import set_clock
 from tests.admin.conftest import NOON, StaffWith, make_attempt, make_job, make_run, run_url
 
 EVIL = "</pre><script>alert(1)</script>"
@@ -209,17 +210,13 @@ def test_a_running_runs_page_grows(admin_client: Client, running: Run) -> None:
     assert admin_client.get(source_of(grown.content.decode(), "attempts")).status_code == 204
 
 
-def test_a_part_looks_the_same_on_the_page_and_refreshed(
-    admin_client: Client, running: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moment = now()
-    monkeypatch.setattr(page, "database_now", lambda using: moment)
-    monkeypatch.setattr("django_dcron.observability.lengths.now_here", lambda: moment)
-    html = page_of(admin_client, running)
+def test_a_part_looks_the_same_on_the_page_and_refreshed(admin_client: Client, running: Run) -> None:
+    with set_clock(now()):
+        html = page_of(admin_client, running)
 
-    for name in page.PARTS:
-        assert admin_client.get(source_of(html, name)).status_code == 204
-        assert admin_client.get(part_url(running, name)).content.decode() in html
+        for name in page.PARTS:
+            assert admin_client.get(source_of(html, name)).status_code == 204
+            assert admin_client.get(part_url(running, name)).content.decode() in html
 
 
 def test_as_time_goes_by_the_picture_moves(

@@ -1,0 +1,45 @@
+"""A plugin for `.ci/run` (`-p tests.second_try`): what fails is tried once more, and named if it passes then.
+
+(pytest-rerunfailures does so, too. But beside pytest-xdist it asks its server several times for each test, over a socket, and
+the suite took half as long again.)
+"""
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+UNSTEADY = "unsteady"
+TRIED = pytest.StashKey[bool]()
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if TRIED in item.stash or nextitem is None:  # the last one has taken down what it shared with others
+        return None
+    item.stash[TRIED] = True
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    failed = [report for report in reports if report.failed]
+    for report in failed:
+        report.outcome = UNSTEADY  # type: ignore[assignment]
+    for report in failed or reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    if failed:  # by the hook, for a time limit of its own
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    return (UNSTEADY, "U", "UNSTEADY") if report.outcome == UNSTEADY else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    first_tries = terminalreporter.stats.get(UNSTEADY, [])
+    for report in first_tries:
+        terminalreporter.section(f"failed at its first try: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
+    broken = {
+        report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, [])
+    }
+    for nodeid in dict.fromkeys(report.nodeid for report in first_tries):
+        if nodeid not in broken:
+            terminalreporter.line(f"UNSTEADY {nodeid}")

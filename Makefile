@@ -12,7 +12,7 @@
 #   make clean           remove the environment
 #
 # PYTHON=python3.12 chooses the interpreter, VENV=.venv-3.12 the place of the environment, PARALLEL=1 how many tests
-# run side by side, each session with servers of its own.
+# run side by side, each session with servers of its own, WITHIN=1200 how many seconds `make chaos` may take.
 
 VENV   ?= .venv
 PYTHON ?=
@@ -21,6 +21,7 @@ TESTS  ?=
 PARALLEL ?= 2
 BENCH  ?=
 DATABASE ?= postgresql
+WITHIN ?= 600
 
 python = $(VENV)/bin/python
 pytest = $(python) -m pytest -n $(PARALLEL)
@@ -50,7 +51,7 @@ chromium:
 
 # Scenarios with real processes that are killed, frozen, cut off and misled; ends with what became of the occurrences.
 chaos: $(VENV)/.dev
-	@DCRON_TEST_DATABASE=$(DATABASE) DCRON_TEST_DEADLINE=600 $(pytest) -m chaos $(or $(TESTS),tests/cluster)
+	@DCRON_TEST_DATABASE=$(DATABASE) DCRON_TEST_DEADLINE=$(WITHIN) $(pytest) -m chaos $(or $(TESTS),tests/cluster)
 
 # The contestants' environments go below .bench/, made once from requirements/bench.txt.
 bench: $(VENV)/.dev

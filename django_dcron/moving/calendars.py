@@ -9,17 +9,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from django.core.exceptions import ValidationError
-
 from django_dcron import control
-from django_dcron.exceptions import Conflict
+from django_dcron.domain.counts_in_words import number_of
 from django_dcron.models import Calendar, Job
 from django_dcron.models.database import alias_for
 from django_dcron.moving.comparison import DIFFERENCES, PROBLEMS, Move, MoveKind
 from django_dcron.moving.found import FoundCalendar
-from django_dcron.sync.changes import messages_of
+from django_dcron.moving.writing import why_refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +96,10 @@ def _held_back(move: CalendarMove, job: Move) -> CalendarMove:
 
 def _concerned(calendar: Calendar) -> tuple[str, ...]:
     number = Job.objects.using(alias_for(Job)).filter(calendar=calendar.pk).count()
-    if not number:
-        return ()
-    return (f"{number} {'job names' if number == 1 else 'jobs name'} it here, and will go by it",)
+    return (f"{number_of(number, 'job names', 'jobs name')} it here, and will go by it",) if number else ()
 
 
 def _write(move: CalendarMove) -> CalendarMove:
     assert move.calendar is not None  # noqa: S101 (for the type checker)
-    try:
-        control.save_calendar(move.calendar)
-    except ValidationError as error:
-        return replace(move, kind=MoveKind.REFUSED, reasons=messages_of(error), calendar=None)
-    except Conflict as error:
-        return replace(move, kind=MoveKind.REFUSED, reasons=(f"{error} Import once more.",), calendar=None)
-    return move
+    refused = why_refused(partial(control.save_calendar, move.calendar))
+    return replace(move, kind=MoveKind.REFUSED, reasons=refused, calendar=None) if refused else move

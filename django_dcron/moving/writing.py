@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from django.core.exceptions import ValidationError
 
@@ -44,10 +45,16 @@ def _earlier_first(moves: list[Move]) -> list[Move]:
 
 def _write(move: Move) -> Move:
     assert move.job is not None  # noqa: S101 (for the type checker)
+    refused = why_refused(partial(control.save, move.job))
+    return replace(move, kind=MoveKind.REFUSED, reasons=refused, job=None) if refused else move
+
+
+def why_refused(save: Callable[[], object]) -> tuple[str, ...]:
+    """Call ``save``; why it has written nothing, if so."""
     try:
-        control.save(move.job)
+        save()
     except ValidationError as error:
-        return replace(move, kind=MoveKind.REFUSED, reasons=messages_of(error), job=None)
+        return messages_of(error)
     except Conflict as error:
-        return replace(move, kind=MoveKind.REFUSED, reasons=(f"{error} Import once more.",), job=None)
-    return move
+        return (f"{error} Import once more.",)
+    return ()

@@ -153,7 +153,7 @@ class _Stepper:
         self._handled |= dict.fromkeys(run_ids)
 
     def _tick(self) -> list[DueRun]:
-        queue = _Queue()
+        queue = Queue()
         agenda = Agenda(queue, self._clock)
         ticker = Ticker(self._membership, agenda, self._clock)
         try:
@@ -248,7 +248,7 @@ class _OnlyNode(Membership):
         """There is no row to say so."""
 
 
-class _Queue:
+class Queue:
     """The dispatcher: what was handed over."""
 
     address = "this thread"

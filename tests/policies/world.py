@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -28,6 +28,7 @@ from django_dcron.locks import get_lock
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.models.database import database_now
 from django_dcron.scheduler.runner import Runner
+from django_dcron.testing.stepping import Queue
 from tests.factories import make_job
 from tests.waiting import wait_until
 
@@ -62,32 +63,6 @@ def move_into_the_past(delta: timedelta, *, heartbeats: bool = True) -> None:
     Attempt.objects.update(started_at=F("started_at") - delta, finished_at=F("finished_at") - delta)
     Cursor.objects.update(**{name: F(name) - delta for name in ("next_at", "previous_at", "placed_at")})
     Statistics.objects.update(last_finished_at=F("last_finished_at") - delta)
-
-
-class Queue:
-    """The dispatcher: what was handed over and no worker has taken yet."""
-
-    address = "a list"
-    batch_size = 2000
-
-    def __init__(self) -> None:
-        self.messages: list[DueRun] = []
-
-    def prepare(self, run: DueRun) -> DueRun:
-        return run
-
-    def publish(self, prepared: Sequence[DueRun]) -> None:
-        self.messages += prepared
-
-    def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None: ...
-
-    def take_back(self) -> list[tuple[UUID, int]]:
-        return []
-
-    def executing(self) -> list[str]:
-        return []
-
-    def close(self, wait: bool = True) -> None: ...
 
 
 class World:

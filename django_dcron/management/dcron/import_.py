@@ -160,7 +160,8 @@ def _show_move(out: Output, move: Move, *, applied: bool) -> None:
     verb = verb_of(move.kind, applied=applied)
     details = list(move.reasons)
     if move.kind is MoveKind.CREATE and move.job is not None:
-        paused = "" if move.job.enabled else f", paused: {move.job.pause_reason}".removesuffix(": ")
+        why = f": {move.job.pause_reason}" if move.job.pause_reason else ""
+        paused = "" if move.job.enabled else f", paused{why}"
         details.append(f"{move.job.schedule} ({move.job.timezone}) {move.job.target}{paused}")
     else:
         details += [f"{name}: {shown(was)} -> {shown(now)}" for name, (was, now) in move.changes.items()]

@@ -21,10 +21,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.admin.base import BaseAdmin, M
-from django_dcron.admin.display import EMPTY, plain_moment
+from django_dcron.admin.display import EMPTY
 from django_dcron.models import Calendar, Job
 from django_dcron.observability.changes import Change, FieldChange, read, write
 from django_dcron.observability.differences import FIELDS, changed, differences, values_of
+from django_dcron.observability.wording import plain_moment
 
 
 def after_edit(

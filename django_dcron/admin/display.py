@@ -55,11 +55,6 @@ def moment_in(value: datetime, zone: str) -> str:
     return f"{value.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S} {zone}"
 
 
-def plain_moment(value: datetime) -> str:
-    """In a sentence without markup; in the site's time zone, which it names."""
-    return f"{localtime(value):%Y-%m-%d %H:%M:%S %Z}"
-
-
 def span(value: timedelta | None) -> str:
     return EMPTY if value is None else wording.span(value)
 

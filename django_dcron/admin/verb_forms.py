@@ -16,7 +16,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import targets
-from django_dcron.admin.display import plain_moment
 from django_dcron.admin.durations import read_duration
 from django_dcron.admin.jobs.form import JsonInput, json_input
 from django_dcron.domain.timetable import BEGIN, END
@@ -25,6 +24,7 @@ from django_dcron.models import Job
 from django_dcron.models.database import alias_for, database_now
 from django_dcron.models.job import CALENDAR
 from django_dcron.models.job_validation import TYPE_NAMES
+from django_dcron.observability.wording import plain_moment
 
 LONGEST_REASON = 150
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.backfill import Backfill
 from django_dcron.models import Job, Run
-from django_dcron.observability.wording import moment
+from django_dcron.observability.wording import plain_moment
 
 
 def triggered(run: Run) -> str:
@@ -22,7 +19,7 @@ def triggered(run: Run) -> str:
 def paused(job: Job) -> str:
     if job.paused_until is None:
         return _("paused: %(reason)s") % {"reason": job.pause_reason}
-    told = {"until": _moment(job.paused_until), "reason": job.pause_reason}
+    told = {"until": plain_moment(job.paused_until), "reason": job.pause_reason}
     return _("paused until %(until)s: %(reason)s") % told
 
 
@@ -37,7 +34,7 @@ def backfilled(made: Backfill) -> str:
         "backfilled %(count)d runs, from %(first)s to %(last)s",
         len(made.occurrences),
     )
-    first, last = (_moment(made.occurrences[place]) for place in (0, -1))
+    first, last = (plain_moment(made.occurrences[place]) for place in (0, -1))
     return text % {"count": len(made.occurrences), "first": first, "last": last}
 
 
@@ -47,7 +44,3 @@ def cancelled(run: Run) -> str:
 
 def rerun(made: Run) -> str:
     return _("runs again, as run %(id)s") % {"id": made.pk}
-
-
-def _moment(instant: datetime) -> str:
-    return moment(instant, get_current_timezone())

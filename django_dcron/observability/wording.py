@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from django.utils.timezone import get_current_timezone
+
 
 def span(value: timedelta) -> str:
     """A duration in its two largest units: 12 ms, 3.4 s, 2m 03s, 1h 02m, 3d 4h."""
@@ -26,6 +28,11 @@ def span(value: timedelta) -> str:
 def moment(value: datetime, zone: ZoneInfo) -> str:
     """To the second; which of two passes it is, where clocks are turned back, the zone's abbreviation says."""
     return f"{value.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def plain_moment(value: datetime) -> str:
+    """In the site's time zone, which it names."""
+    return moment(value, get_current_timezone())
 
 
 def clock(value: datetime) -> str:

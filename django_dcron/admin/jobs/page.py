@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron import control
 from django_dcron.admin.change_log import LoggedAdmin
-from django_dcron.admin.display import badge, link, list_url, may_view, moment_in, plain_moment
+from django_dcron.admin.display import badge, link, list_url, may_view, moment_in
 from django_dcron.admin.jobs import why
 from django_dcron.admin.jobs.duration_chart import draw
 from django_dcron.admin.refreshing import Part
@@ -31,6 +31,7 @@ from django_dcron.models import Job, Node, Run, Statistics
 from django_dcron.observability import chains, cluster, standing
 from django_dcron.observability.jobs import next_run_of, problem_of, statistics_of
 from django_dcron.observability.lookahead import in_words, problem_in_words
+from django_dcron.observability.wording import plain_moment
 
 OCCURRENCES = 10
 RUNS = 20

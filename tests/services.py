@@ -13,8 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -188,13 +189,27 @@ def postgresql_server() -> Server:
 
     directory = settings.POSTGRESQL_DIRECTORY
     directory.mkdir()
-    wheel = PostgresServer(directory, cleanup_mode=None)  # knows how to make a data directory, even as root
-    wheel.ensure_pgdata_inited()
+    with _installing():
+        # The wheel knows how to create a data directory, even as root: then it creates a system user first.
+        wheel = PostgresServer(directory, cleanup_mode=None)
+        wheel.ensure_pgdata_inited()
     # Nothing here must outlive the machine, so nothing is forced to disk. But what is committed outlives the server.
     unsafe_but_fast = [f"-c{name}=off" for name in ("fsync", "full_page_writes")]
     command = [wheel.bin_path / "postgres", "-D", directory, "-k", directory, "-h", "", *unsafe_but_fast]
     owner = {"user": wheel.system_user} if wheel.system_user else {}
     return PostgresqlServer("postgresql", command, directory / ".s.PGSQL.5432", **owner)
+
+
+@contextmanager
+def _installing() -> Iterator[None]:
+    """Let one process of this user at a time prepare a server.
+
+    Preparing changes what all sessions on the machine share: the system user of PostgreSQL, the permissions of its programs,
+    MariaDB's temporary files. Two sessions that prepare at the same moment fail.
+    """
+    with Path(tempfile.gettempdir(), f"dcron-tests-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def mariadb_server() -> Server:
@@ -209,9 +224,7 @@ def mariadb_server() -> Server:
         "--skip-test-db",
         owner,
     ]
-    # One session after the other: side by side, one of two fails now and then.
-    with Path(os.environ["DCRON_TEST_DIR"], "install.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _installing():
         done = subprocess.run(install, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.args} failed:\n{done.stdout}\n{done.stderr}"
     command = [

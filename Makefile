@@ -1,9 +1,10 @@
 # Everything a developer runs. Each target makes the environment it needs by itself, once.
 #
 #   make demo            the example site, until Ctrl-C     make demo FOR=20   the same for 20 seconds
-#   make test            all tests                          make test TESTS=tests/domain
-#   make browser         the admin in Chromium, on PostgreSQL               make browser DATABASE=sqlite
-#   make chaos           faults of all kinds, 10 minutes, on PostgreSQL     make chaos DATABASE=mariadb
+#   make test            all tests, on PostgreSQL           make test TESTS=tests/domain   some   make test DATABASE=sqlite
+#   make browser         the admin in Chromium              make browser DATABASE=sqlite
+#   make chaos           faults of all kinds, 10 minutes    make chaos CHAOS=quick   six scenarios, 3 minutes
+#   make nightly         hours: every test on every database, Python and Django, all faults, mutation testing
 #   make lint            style, types, import contracts, migrations
 #   make bench           how fast, beside others: 20 minutes    make bench BENCH=quick   a look, 7 minutes
 #   make screenshots     the pictures of the README, into docs/images (needs chromium and libfaketime)
@@ -11,47 +12,50 @@
 #   make lock            newest allowed versions into requirements/*.txt (needs uv)
 #   make clean           remove the environment
 #
-# PYTHON=python3.12 chooses the interpreter, VENV=.venv-3.12 the place of the environment, PARALLEL=1 how many tests
-# run side by side, each session with servers of its own, WITHIN=1200 how many seconds `make chaos` may take.
+# PYTHON=python3.12 chooses the interpreter, VENV=.venv-3.12 the place of the environment, PARALLEL=1 how many tests run side by
+# side (each with servers of its own), MARKS="not slow" the tests by marker, WITHIN=1200 how many seconds `make chaos` may take.
 
 VENV   ?= .venv
 PYTHON ?=
 FOR    ?=
 TESTS  ?=
-PARALLEL ?= 2
+MARKS  ?= not chaos and not browser and not nightly
+# Twice the cores of a small machine: tests that start processes mostly wait for them.
+PARALLEL ?= 4
 BENCH  ?=
+CHAOS  ?=
 DATABASE ?= postgresql
 WITHIN ?= 600
 
 python = $(VENV)/bin/python
-pytest = $(python) -m pytest -n $(PARALLEL)
+pytest = DCRON_TEST_DATABASE=$(DATABASE) $(python) -m pytest --dist worksteal -n
 lock   = uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
          --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser chromium chaos bench screenshots messages lint style types contracts migrations environment lock clean
+.PHONY: help demo test browser chromium chaos nightly bench screenshots messages lint style types contracts migrations environment lock clean
 
 help:
-	@sed -n '3,15s/^# \{0,1\}//p' Makefile
+	@sed -n '3,16s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.demo
 	@$(python) example_project/demo.py $(if $(FOR),--for $(FOR))
 
-# SQLite carries the whole suite but the browser's; what only PostgreSQL can show runs first, on an embedded one.
-# TESTS= may choose tests of which none needs PostgreSQL: "nothing to run" (5) is fine there.
 test: $(VENV)/.dev
-	@DCRON_TEST_DATABASE=postgresql $(pytest) -m "postgresql and not chaos" $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
-	@DCRON_TEST_DATABASE=sqlite $(pytest) -m "not browser" $(TESTS)
+	@$(pytest) $(PARALLEL) --durations=20 -m "$(MARKS)" $(TESTS)
 
 browser: $(VENV)/.dev chromium
-	@DCRON_TEST_DATABASE=$(DATABASE) $(pytest) -m browser $(or $(TESTS),tests/browser)
+	@$(pytest) 2 -m browser $(or $(TESTS),tests/browser)
 
 chromium:
 	@command -v chromium >/dev/null || { echo "Missing: chromium (on Debian and Ubuntu: apt install chromium)" >&2; exit 1; }
 
 # Scenarios with real processes that are killed, frozen, cut off and misled; ends with what became of the occurrences.
 chaos: $(VENV)/.dev
-	@DCRON_TEST_DATABASE=$(DATABASE) DCRON_TEST_DEADLINE=$(WITHIN) $(pytest) -m chaos $(or $(TESTS),tests/cluster)
+	@DCRON_TEST_DEADLINE=$(WITHIN) $(pytest) 2 -m "chaos$(if $(filter quick,$(CHAOS)), and not nightly)" $(or $(TESTS),tests/cluster)
+
+nightly:
+	@bash .ci/nightly
 
 # The contestants' environments go below .bench/, made once from requirements/bench.txt.
 bench: $(VENV)/.dev

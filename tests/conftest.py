@@ -14,7 +14,7 @@ from django_redis import get_redis_connection
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from tests import services
+from tests import databases, depth, services
 
 StartProcess = Callable[..., services.Process]
 
@@ -24,6 +24,7 @@ PROCESSES = pytest.StashKey[list[services.Process]]()
 # How long an example takes says only what else the machine does. In `.ci/run` the same tree gets the same examples.
 hypothesis_settings.register_profile(
     "dcron",
+    max_examples=depth.examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=bool(os.environ.get("DCRON_TEST_SAME_LIVES")),
@@ -41,6 +42,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(settings.DIRECTORY, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what needs another database than this session's, or what this Python, Django or machine has not."""
 
@@ -54,6 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         wanted = {name for name in settings.ENGINES if item.get_closest_marker(name)}
         return not wanted or settings.DATABASE in wanted
 
+    for item in items:
+        databases.mark(item)
     left_out = [item for item in items if not fits(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

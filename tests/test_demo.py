@@ -89,6 +89,7 @@ def row(output: str, job: str) -> dict[str, str]:
     return dict(zip(head, cells, strict=True))
 
 
+@pytest.mark.nightly
 def test_every_job_runs_once_and_two_demos_run_side_by_side(demos: list[Demo], tmp_path: Path) -> None:
     demos += [Demo("--for", "20", log=tmp_path / f"{number}.log") for number in (1, 2)]
 
@@ -123,6 +124,7 @@ print(f"gone: {gone.scheduled_at:%H:%M:%S}")
 """
 
 
+@pytest.mark.nightly
 def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(demos: list[Demo], tmp_path: Path) -> None:
     demos.append(demo := Demo("--for", "14", log=tmp_path / "log"))
     demo.wait_for("It ends by itself")
@@ -174,6 +176,7 @@ def test_a_signal_while_it_starts_leaves_nothing_behind(demos: list[Demo], tmp_p
     assert demo.left_behind() == []
 
 
+@pytest.mark.nightly
 def test_a_process_that_dies_is_told_of(demos: list[Demo], tmp_path: Path) -> None:
     demos.append(demo := Demo("--for", "8", log=tmp_path / "log"))
     demo.wait_for("It ends by itself")

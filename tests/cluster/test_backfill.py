@@ -39,6 +39,7 @@ def widest(attempts: Iterable[Attempt]) -> int:
     return most
 
 
+@pytest.mark.nightly
 def test_a_backfill_goes_on_when_the_nodes_are_killed(cluster: Cluster) -> None:
     cluster.start(jobs=4)
     wide = make_job(schedule="@monthly", target="tests.app.tasks.witness", overlap_policy="allow")

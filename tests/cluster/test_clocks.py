@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb, py
 TEN_MINUTES = 600
 
 
+@pytest.mark.nightly
 def test_wall_clocks_wrong_by_ten_minutes_and_set_while_they_run(cluster: Cluster, tmp_path: Path) -> None:
     """One node is right, one ahead, one behind, and one is set forth and back, as one of the workers is; the other is behind."""
     ahead = WrongClock(tmp_path / "ahead", TEN_MINUTES)

@@ -60,6 +60,7 @@ def assert_everybody_lived_on(cluster: Cluster, outages: set[int]) -> None:
     assert not Attempt.objects.filter(outcome="lost").exists(), "all of them were alive"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_database_away_for_a_minute(
     cluster: Cluster, database: services.Server, redis_server: services.Server

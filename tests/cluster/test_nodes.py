@@ -36,6 +36,7 @@ def test_nodes_killed_at_random_in_claim_publish_and_mark(cluster: Cluster) -> N
         assert -signal.SIGKILL in node.exits
 
 
+@pytest.mark.nightly
 def test_a_node_killed_once_at_each_point(cluster: Cluster) -> None:
     """One after the other, while another node lives; they share the points."""
     # A tick a second finds something to claim each time; what is not claimed far ahead is soon due for whoever takes over.
@@ -71,6 +72,7 @@ def _wait_for_death(node: Member, number: int) -> None:
     wait_until(lambda: len(node.exits) >= number and node.process.running, PATIENCE, what=f"death {number}")
 
 
+@pytest.mark.nightly
 def test_a_node_killed_for_good_and_another_stopped(cluster: Cluster) -> None:
     cluster.start(**IN_ALL_SHARDS, nodes=3)
     cluster.run_for(5)
@@ -159,6 +161,7 @@ def _shards_of(name: str) -> int:
     return Node.objects.get(name=name).shards
 
 
+@pytest.mark.nightly
 def test_all_nodes_replaced_one_after_the_other(cluster: Cluster) -> None:
     """A rolling restart under load."""
     cluster.start(**IN_ALL_SHARDS, nodes=3)

@@ -10,6 +10,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_rabbitmq_killed_and_started_again(
     cluster: Cluster, rabbitmq_server: services.RabbitmqServer

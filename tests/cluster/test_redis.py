@@ -46,6 +46,7 @@ def assert_said_once_each_way(cluster: Cluster) -> None:
         assert not node.exits
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_redis_away_for_a_minute(cluster: Cluster, redis_server: services.Server) -> None:
     """The locks and the broker are both gone, with everything that was queued."""

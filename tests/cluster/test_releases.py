@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb, pytest.mark.timeout(300)]
 
 
+@pytest.mark.nightly
 def test_a_release_is_deployed_while_the_other_runs(cluster: Cluster, tmp_path: Path) -> None:
     """It has also been given another tick and look-ahead. Each starts what the other hands over, and takes up what it leaves."""
     later = install_next_release(tmp_path)

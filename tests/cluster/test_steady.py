@@ -10,6 +10,7 @@ from tests.cluster.cluster import Cluster
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
 
+@pytest.mark.nightly
 def test_a_quiet_time(cluster: Cluster) -> None:
     jobs = cluster.start(jobs=20)
     cluster.run_for(SECONDS)

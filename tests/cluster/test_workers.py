@@ -60,6 +60,7 @@ def test_workers_killed_between_any_two_steps_of_a_run(cluster: Cluster) -> None
     cluster.account()
 
 
+@pytest.mark.nightly
 def test_a_worker_frozen_for_longer_than_its_lease(cluster: Cluster) -> None:
     """Others have taken over what it was at; when it goes on, that changes nothing any more."""
     cluster.start(jobs=10, node_env=QUICK, worker_env=QUICK, kwargs={"seconds": 0.4})
@@ -78,6 +79,7 @@ def test_a_worker_frozen_for_longer_than_its_lease(cluster: Cluster) -> None:
     assert not any(worker.exits for worker in cluster.workers)
 
 
+@pytest.mark.nightly
 def test_workers_frozen_with_locks_in_hand(cluster: Cluster) -> None:
     """Within a transaction, one of a start and one of a finish. Others need the same rows, and have them before they wake."""
     steps = [fault(point, signal="SIGSTOP", times=3) for point in ("start.held", "finish.ended")]
@@ -95,6 +97,7 @@ def test_workers_frozen_with_locks_in_hand(cluster: Cluster) -> None:
     assert not any(worker.exits for worker in cluster.workers)
 
 
+@pytest.mark.nightly
 def test_all_workers_away_for_longer_than_the_grace(cluster: Cluster) -> None:
     """What has piled up is dealt with by each job's policy."""
     for policy in ("skip", "run_latest", "run_all"):

@@ -14,6 +14,7 @@ from django_dcron.domain.misfire import Misfire, MisfirePolicy
 from django_dcron.domain.schedule import Schedule, WallClock, parse_schedule
 from django_dcron.domain.timetable import Timetable
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
+from tests import depth
 from tests.domain.test_calendar import may_first
 
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
@@ -89,7 +90,7 @@ def oracle(
 
 def test_it_is_what_going_day_by_day_finds() -> None:
     random, begin, days, compared = Random(7), date(2026, 3, 1), 280, 0
-    for _ in range(120):
+    for _ in range(depth.examples(120)):
         try:
             dates = any_calendar(random)
         except InvalidCalendar:
@@ -105,7 +106,7 @@ def test_it_is_what_going_day_by_day_finds() -> None:
         compared += len(found)
         for earlier, later in pairwise(found):
             assert schedule.previous_before(later) == earlier
-    assert compared > 5_000
+    assert compared > depth.examples(5_000)
 
 
 def test_skipped_or_moved() -> None:

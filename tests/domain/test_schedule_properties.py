@@ -12,6 +12,7 @@ from django_dcron.domain.days import HORIZON
 from django_dcron.domain.schedule import Schedule, parse_schedule
 from django_dcron.domain.zones import stretch_at
 from django_dcron.exceptions import InvalidSchedule
+from tests import depth
 from tests.domain.oracle import NAMES, Oracle, transitions
 
 ZONES = sorted(available_timezones() - {"localtime", "posixrules", "Factory"})
@@ -22,9 +23,11 @@ WHOLE_MINUTES = datetime(1972, 2, 1, tzinfo=UTC)
 
 
 def examples(count: int) -> settings:
-    """That many, the same at every run, however slow the machine."""
+    """Return settings for ``count`` examples at full depth: the same in every run, with no time limit."""
     slow = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-    return settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=slow)
+    return settings(
+        max_examples=depth.examples(count), deadline=None, derandomize=True, suppress_health_check=slow
+    )
 
 
 # --- Expressions ------------------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ AROUND_CHANGES = [
 def distinct_zones() -> list[tuple[str, list[tuple[datetime, timedelta]]]]:
     """One name for each history of changes, with its changes."""
     histories = {}
-    for zone in ZONES:
+    for zone in depth.sample(ZONES):
         changes = transitions(zone)
         histories.setdefault(tuple(changes), (zone, changes))
     return list(histories.values())

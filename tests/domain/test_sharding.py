@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_dcron.domain.sharding import leaders, shards_led_by
+from tests import depth
 
 SHARDS = 64
 names = st.text("abc-0123", min_size=1, max_size=6)
@@ -64,7 +65,7 @@ def shares(live: list[str]) -> list[int]:
 
 def test_each_of_three_nodes_leads_20_to_47_percent() -> None:
     """Not for every three, which no way of naming leaders could that never moves a shard between two who stay."""
-    found = [shares(live) for live in clusters(3, 3000)]
+    found = [shares(live) for live in clusters(3, depth.examples(3000))]
     uneven = [counts for counts in found if min(counts) < 0.20 * SHARDS or max(counts) > 0.47 * SHARDS]
     assert len(uneven) <= 3
     assert all(min(counts) > 0.15 * SHARDS and max(counts) < 0.52 * SHARDS for counts in uneven)

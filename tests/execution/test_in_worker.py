@@ -21,6 +21,8 @@ from tests.factories import make_idle_job
 from tests.services import Process, Server
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.every_database
+
 SHORT = {"RUN_LEASE": 1, "HARD_TIMEOUT_AFTER": 0.5}
 LONG = 60.0
 """Seconds; what is stopped in a test would go on for so long."""

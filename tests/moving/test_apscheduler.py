@@ -27,6 +27,7 @@ from django_dcron.models import Job
 from django_dcron.moving import apscheduler
 from django_dcron.moving.found import Found, Refused
 from django_dcron.targets import functions
+from tests import depth
 from tests.management.calling import call
 from tests.moving import plain
 from tests.moving.conftest import Install
@@ -154,7 +155,7 @@ def numbers(low: int, high: int) -> st.SearchStrategy[str]:
     return st.lists(number | span | stepped, min_size=1, max_size=2).map(",".join) | st.just("*")
 
 
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=depth.examples(100), deadline=None)
 @given(
     second=st.just("0") | numbers(0, 59),
     minute=numbers(0, 59),

@@ -20,6 +20,7 @@ from django_dcron.models import Job
 from django_dcron.moving import celery_beat, celery_entry
 from django_dcron.moving.comparison import MoveKind, compare
 from django_dcron.moving.found import Found, Refused
+from tests import depth
 from tests.management.calling import call
 from tests.moving.conftest import Install
 
@@ -293,7 +294,7 @@ def theirs(crontab: Any, after: datetime) -> Iterator[datetime]:
         yield moment.astimezone(UTC)
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=depth.examples(150), deadline=None)
 @given(
     minute=numbers(0, 59),
     hour=numbers(0, 23),
@@ -315,7 +316,7 @@ def test_the_occurrences_are_celerys(**fields: str) -> None:
     assert ours == list(islice(theirs(crontab, after), len(ours)))
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=depth.examples(60), deadline=None)
 @given(minute=numbers(0, 59), hour=numbers(0, 23), day_of_week=WEEKDAYS)
 def test_the_occurrences_are_celerys_in_a_zone(**fields: str) -> None:
     """Away from the clock changes of March and October."""

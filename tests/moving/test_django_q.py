@@ -20,6 +20,7 @@ from django_dcron.models import Job
 from django_dcron.moving import django_q
 from django_dcron.moving.croniter_text import from_croniter
 from django_dcron.moving.found import Found, Refused
+from tests import depth
 from tests.management.calling import call
 from tests.moving.conftest import Install
 
@@ -260,7 +261,7 @@ def numbers(low: int, high: int) -> st.SearchStrategy[str]:
     return st.lists(number | span | stepped, min_size=1, max_size=2).map(",".join) | st.just("*")
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=depth.examples(150), deadline=None)
 @given(
     fields=st.tuples(numbers(0, 59), numbers(0, 23), numbers(1, 31), numbers(1, 12), numbers(0, 7)).map(
         " ".join

@@ -22,6 +22,7 @@ def at(minutes: float, seconds: float = 0) -> datetime:
 @pytest.mark.celery_beat
 @pytest.mark.postgresql
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_beside_a_running_beat() -> None:
     command = [sys.executable, "-m", "tests.moving.long_shadow", "--tasks", "80", "--minutes", "1.1"]

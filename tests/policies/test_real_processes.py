@@ -100,6 +100,7 @@ def test_a_scheduler_that_was_out_for_an_hour(
     jobs.verify_overlap()
 
 
+@pytest.mark.nightly
 def test_workers_that_were_out_for_an_hour(start_runcron: StartProcess, start_worker: StartProcess) -> None:
     jobs = Jobs()
     for _ in range(6):

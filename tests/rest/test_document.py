@@ -30,6 +30,7 @@ from django_dcron import control
 from django_dcron.models import Attempt, Calendar, Node
 from django_dcron.models.database import database_now
 from django_dcron.rest.urls import documented
+from tests import depth
 from tests.factories import make_idle_job, make_run
 
 OPERATIONS = sorted(
@@ -46,7 +47,7 @@ CHECKS = [
     checks.unsupported_method,
 ]
 PRECONDITION_FAILED = 412
-EXAMPLES = int(os.environ.get("DCRON_TEST_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("DCRON_TEST_EXAMPLES", depth.examples(24)))
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,13 @@
 """From a schedule text to a finished run on a real Celery worker, through real processes."""
 
+import pytest
+
 from django_dcron.models import Attempt, Node, Run
 from tests.conftest import StartProcess
 from tests.factories import make_job
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.every_database
 
 
 def test_a_job_runs_on_a_worker(start_worker: StartProcess, start_runcron: StartProcess) -> None:

@@ -25,6 +25,7 @@ from pytest_django import Settings
 from django_dcron import occurrences
 from django_dcron.dispatch import favour
 from django_dcron.models import Attempt, Cursor, Job, Link, Run, Statistics
+from tests import depth
 from tests.app.models import Witness
 from tests.checker import check
 from tests.stateful.deeds import DEEDS, JOBS, LAPSE
@@ -101,7 +102,7 @@ def quick_times(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
 @pytest.mark.timeout(0 if EXAMPLES else 600)
 def test_the_life_of_runs(transactional_db: None, quick_times: None) -> None:
     chosen = settings(
-        max_examples=EXAMPLES or 15,
+        max_examples=EXAMPLES or (1000 if depth.FULL else 6),
         derandomize=SAME_LIVES,
         database=None,
         stateful_step_count=STEPS,

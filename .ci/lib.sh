@@ -1,0 +1,111 @@
+# What .ci/run and .ci/nightly share: sections with their times, system packages, environments. Sourced by bash.
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/dcron-ci.XXXX")
+export TMPDIR=$work # the servers the tests start keep their files and pids below
+export PYTHONUNBUFFERED=1
+# A failed test gets a second try: a test that fails twice is broken, one that fails once is unsteady and named at the end.
+export PYTEST_ADDOPTS="-p tests.second_try"
+bearable=3 # unsteady tests
+unsteady=()
+summary=()
+failures=0
+closing_line=
+
+finish() {
+    local left_behind # only by a test run that was killed
+    for left_behind in "$work"/dcron-*/{,gw*/}*.pid; do
+        kill -KILL "$(cat "$left_behind" 2>/dev/null)" 2>/dev/null || true
+    done
+    rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 143' INT TERM
+
+# Run a command under a title. Record its result, its time and pytest's closing line.
+section() {
+    local title=$1 started=$SECONDS log=$work/section.log verdict=ok said
+    shift
+    printf '\n[%s, %d s] ===== %s\n' "$(date +%T)" "$SECONDS" "$title"
+    if ! "$@" 2>&1 | tee "$log"; then
+        verdict=FAILED
+        failures=$((failures + 1))
+    fi
+    while read -r _ test; do
+        unsteady+=("$test ($title)")
+    done < <(grep '^UNSTEADY ' "$log" || true)
+    said=$(grep -E '^=+ .*[0-9]+ (passed|failed|error|errors)\b.*=$' "$log" | tail -n 1 || true)
+    closing_line=${said:-$closing_line}
+    summary+=("$(printf '%-6s %5d s  %-36s %s' "$verdict" $((SECONDS - started)) "$title" "${said//=/}")")
+}
+
+# Print a line for each section, the total time, and pytest's closing line last. Fail if a section failed.
+report() {
+    printf '\n[%s, %d s] ===== summary\n' "$(date +%T)" "$SECONDS"
+    printf '%s\n' "${summary[@]}"
+    printf '       %5d s  in total\n' "$SECONDS"
+    if [ ${#unsteady[@]} -gt 0 ]; then
+        printf 'UNSTEADY, a bug in the test or in what it tests: %s\n' "${unsteady[@]}"
+        [ ${#unsteady[@]} -le $bearable ] || failures=$((failures + 1))
+    fi
+    if [ "$failures" -gt 0 ]; then
+        printf '%d of %d sections FAILED\n' "$failures" "${#summary[@]}"
+    fi
+    printf '%s\n' "$closing_line"
+    [ "$failures" -eq 0 ]
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+system_packages() {
+    local missing=()
+    command -v redis-server >/dev/null || missing+=(redis-server)
+    command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || missing+=(mariadb-server)
+    command -v rabbitmq-server >/dev/null || [ -x /usr/sbin/rabbitmq-server ] || missing+=(rabbitmq-server)
+    command -v spin >/dev/null || missing+=(spin)
+    command -v chromium >/dev/null || missing+=(chromium)
+    command -v promtool >/dev/null || missing+=(prometheus)
+    command -v xgettext >/dev/null || missing+=(gettext)
+    compgen -G "/usr/lib/*/faketime/libfaketime.so.1" >/dev/null || missing+=(libfaketime)
+    command -v pkg-config >/dev/null || missing+=(pkg-config)
+    command -v cc >/dev/null || missing+=(gcc libc6-dev)
+    pkg-config --exists libmariadb 2>/dev/null || missing+=(libmariadb-dev)
+    if [ ${#missing[@]} -eq 0 ]; then
+        echo "All are installed."
+        return
+    fi
+    echo "Installing ${missing[*]}"
+    as_root apt-get update -qq &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Print the path of Python $1. A name on PATH isn't enough: it may be the shim of a version that isn't selected.
+interpreter() {
+    local candidate
+    for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
+        if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    echo "Python $1 is neither on PATH nor among pyenv's versions (${PYENV_ROOT:-$HOME/.pyenv})." >&2
+    return 1
+}
+
+# Create the environment of `make test` for Python $1, with the MariaDB driver and the lock's Django of line $2.
+environment() {
+    local venv=.venv-$1 django python
+    python=$(interpreter "$1") &&
+        django=$(grep -oE "^django==${2//./\\.}[0-9.]*" requirements/dev.txt) &&
+        make --no-print-directory environment VENV="$venv" PYTHON="$python" &&
+        "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-deps \
+            -r requirements/mariadb.txt "$django"
+}
+
+# Run the tests marked $4 on Python $1, Django $2 and database $3.
+test_on() {
+    environment "$1" "$2" &&
+        DCRON_TEST_DATABASE=$3 DCRON_TEST_REDIS_SERVER=$(command -v redis-server) \
+            ".venv-$1/bin/python" -m pytest -n 4 --dist worksteal --durations=10 -m "$4"
+}

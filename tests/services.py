@@ -331,5 +331,6 @@ def python_process(name: str, *arguments: str, env: Mapping[str, str] | None = N
     test_database = {
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "DCRON_TEST_DATABASE_NAME": str(connection.settings_dict["NAME"]),
+        "DCRON_TEST_CHILD": "1",
     }
     return Process(name, [sys.executable, *arguments], env={**test_database, **(env or {})})

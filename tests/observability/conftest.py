@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from django_dcron.conf import settings
 from django_dcron.domain.clock import ClusterClock
 from django_dcron.locks import Lock, get_lock
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
@@ -67,7 +68,9 @@ def system(db: None, redis_server: services.Server) -> System:
     lock = get_lock()
     node = Membership("a", "", lock, ClusterClock())
     node.register()
-    Node.objects.update(started_at=now - HOUR, ticked_at=now)
+    # The node doesn't beat while a test works, however slow the machine is: its heartbeat and leases last for the whole test.
+    Node.objects.update(started_at=now - HOUR, ticked_at=now + HOUR, heartbeat_at=now + HOUR)
+    lock.hold([node._lock_name(shard) for shard in range(settings.SHARDS)], node.id, HOUR)
     return System(lock, node, make_job_with_history(latest), latest)
 
 

@@ -26,6 +26,7 @@ from contextvars import copy_context
 from functools import partial
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from django.utils.text import slugify
@@ -184,6 +185,8 @@ def _send(url: str, text: str) -> None:
                 return
         except (OSError, HTTPException) as error:  # a status that is no success is one, too
             said = in_one_line(error)
+            if isinstance(error, HTTPError):
+                error.close()  # the response, which Python 3.14 warns about otherwise
     _lost(said)
 
 

@@ -21,7 +21,7 @@ from django.utils import timezone
 import django_dcron
 from django_dcron import control
 from django_dcron.conf import settings
-from django_dcron.domain.lifecycle import State
+from django_dcron.domain.lifecycle import State, Trigger
 from django_dcron.domain.sharding import shards_led_by
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.statistics import Statistics, count
@@ -64,6 +64,8 @@ class Story:
     """The share of runs whose first attempt fails."""
     fails_since: timedelta | None = None
     """Before now."""
+    always_underway: bool = False
+    """Whether somebody has just started a run by hand, unless an occurrence is underway anyway."""
     log: str = "Done."
     result: str = "null"
     job: dict[str, Any] = field(default_factory=dict)
@@ -99,7 +101,14 @@ STORIES = [
     ),
     Story("search-index", REPORT, "7-59/20 * * * *", 390, log="Indexed 20 products.", job=BERLIN),
     Story("shop-pulse", PULSE, "*/2 8-20 * * *", 0.2, result='{"orders": 3}'),
-    Story("stocktake", STOCK, "*/12 6-21 * * *", 95, log="Counted 20 products, 1 sold out."),
+    Story(
+        "stocktake",
+        STOCK,
+        "*/12 6-21 * * *",
+        95,
+        always_underway=True,
+        log="Counted 20 products, 1 sold out.",
+    ),
     Story(
         "supplier-prices",
         IMPORT,
@@ -135,7 +144,7 @@ class Command(BaseCommand):
         make_sale("tea-sale", "tea", schedule=f"@at {in_a_week}")
         coffee = make_sale("coffee-sale", "coffee", schedule="0 8 1 * *")
         control.pause(coffee, "The new price list is not out yet (ada)")
-        count_the_stock()
+        count_the_stock(now)
         leave_a_history(Job.objects.get(name="import-orders"), owner, now)
         self.stdout.write(f"Made up {Run.objects.count()} runs of {Job.objects.count()} jobs.")
 
@@ -150,11 +159,15 @@ class Week:
         self.tally: dict[State, int] = {}
 
     def tell(self) -> None:
-        occurrences = list(self.job.parsed_schedule.occurrences(self.now - WEEK, self.now))
+        occurrences = list(self.job.parsed_schedule.occurrences(self.now - WEEK, self.now - SECOND))
         ended = [at for at in occurrences if at < self.now - self.story.seconds * 1.5 * SECOND]
         runs = [self.run(at) for at in ended]
         if len(ended) < len(occurrences):
             runs.append(self.underway(occurrences[-1]))
+        elif self.story.always_underway:
+            # Only an occurrence falls on a whole second.
+            pressed = (self.now - 40 * SECOND).replace(microsecond=250_000)
+            runs.append(self.underway(pressed, claimed_at=pressed, trigger=Trigger.MANUAL))
         Run.objects.bulk_create(runs, batch_size=500)
         Attempt.objects.bulk_create(self.attempts, batch_size=500)
         last = runs[len(ended) - 1]
@@ -183,19 +196,19 @@ class Week:
         self.tally[state] = self.tally.get(state, 0) + 1
         return run
 
-    def underway(self, at: datetime) -> Run:
+    def underway(self, at: datetime, **columns: Any) -> Run:
         run = Run(
             id=uuid.UUID(int=self.chance.getrandbits(128), version=4),
             job=self.job,
             scheduled_at=at,
             due_at=at,
-            claimed_at=at - AHEAD,
             queued_at=at + 0.002 * SECOND,
             started_at=at + 0.011 * SECOND,
             heartbeat_at=self.now - SECOND,
             deliveries=1,
             state=State.RUNNING,
             node=self.nodes[0].pk,
+            **{"claimed_at": at - AHEAD, **columns},
         )
         attempt = Attempt(
             run=run,
@@ -286,14 +299,15 @@ def make_sale(name: str, category: str, schedule: str) -> Job:
     return control.save(Job(name=name, kwargs=kwargs, schedule=schedule, **SOLD))
 
 
-def count_the_stock() -> None:
-    """How far the stocktake is that runs right now."""
+def count_the_stock(now: datetime) -> None:
+    """Record the progress of the running stocktake, which counts a product every 4 s."""
     attempt = Attempt.objects.get(run__job__name="stocktake", run__state=State.RUNNING)
     products = list(Product.objects.all())
-    done = 9
-    times = [attempt.started_at + 4 * number * SECOND for number in range(done)]
-    lines = [f"{at:%Y-%m-%d %H:%M:%S} INFO shop.tasks: {p}" for at, p in zip(times, products, strict=False)]
-    attempt.log = "\n".join(lines) + "\n"
+    interval = 4 * SECOND
+    done = min((now - attempt.started_at) // interval, len(products) - 1)
+    times = [attempt.started_at + number * interval for number in range(done)]
+    lines = [f"{at:%Y-%m-%d %H:%M:%S} INFO shop.tasks: {p}\n" for at, p in zip(times, products, strict=False)]
+    attempt.log = "".join(lines)
     attempt.progress_done, attempt.progress_total, attempt.progress_note = (
         done,
         len(products),

@@ -1,0 +1,79 @@
+"""`seed_week` of the example project, at moments with and without a stocktake underway."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "example_project"
+
+# The shop's app isn't installed in the tests' settings. One process seeds several moments, each in a transaction that it
+# rolls back, and only half a day of the two jobs that the command looks up by name: the whole week takes much longer.
+SEED = """
+import json, sys
+from datetime import datetime, timedelta
+from io import StringIO
+from unittest import mock
+
+import django
+from django.conf import settings
+
+settings.MIGRATION_MODULES = {app.rpartition(".")[2]: None for app in settings.INSTALLED_APPS}
+settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+django.setup()
+from django.core.management import call_command
+from django.db import transaction
+from django_dcron.models import Attempt
+from django_dcron.testing import set_clock
+from shop.management.commands import seed_week
+
+seed_week.WEEK = timedelta(hours=12)
+seed_week.STORIES = [story for story in seed_week.STORIES if story.name in ("stocktake", "import-orders")]
+call_command("migrate", run_syncdb=True, verbosity=0)
+for moment in map(datetime.fromisoformat, sys.argv[1:]):
+    with transaction.atomic(), set_clock(moment), mock.patch("django.utils.timezone.now", return_value=moment):
+        call_command("seed_week", stdout=StringIO())
+        attempt = Attempt.objects.select_related("run").get(run__job__name="stocktake", run__state="running")
+        print(json.dumps({
+            "trigger": attempt.run.trigger,
+            "seconds": (moment - attempt.started_at).total_seconds(),
+            "heard_of": (moment - attempt.run.heartbeat_at).total_seconds(),
+            "done": attempt.progress_done,
+            "of": attempt.progress_total,
+            "lines": len(attempt.log.splitlines()),
+        }))
+        transaction.set_rollback(True)
+"""
+
+
+def test_a_stocktake_is_running_at_every_moment(tmp_path: Path) -> None:
+    moments = {
+        "2026-11-18T14:36:40+00:00": "schedule",  # that of the documents' pictures
+        "2026-11-18T14:36:00+00:00": "manual",  # an occurrence is due, and hasn't started yet
+        "2026-11-18T14:36:01.5+00:00": "schedule",
+        "2026-11-18T14:47:00+00:00": "manual",  # between two occurrences
+        "2026-11-18T03:00:00+00:00": "manual",  # at night, hours after the last occurrence
+    }
+    output = subprocess.run(
+        [sys.executable, "-c", SEED, *moments],
+        cwd=EXAMPLE,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{EXAMPLE}{os.pathsep}{ROOT}",
+            "DJANGO_SETTINGS_MODULE": "shop_site.settings",
+            "SHOP_DIR": str(tmp_path),
+        },
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    ).stdout
+
+    stocktakes = [json.loads(line) for line in output.splitlines()]
+    assert [stocktake["trigger"] for stocktake in stocktakes] == list(moments.values())
+    for stocktake in stocktakes:
+        assert 0 < stocktake["seconds"] < 143
+        assert stocktake["heard_of"] == 1
+        assert 0 <= stocktake["done"] == stocktake["lines"] < stocktake["of"] == 20

@@ -32,6 +32,9 @@ pytest = DCRON_TEST_DATABASE=$(DATABASE) $(python) -m pytest --dist worksteal -n
 lock   = uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
          --custom-compile-command "make lock"
 
+# Tests start hundreds of processes. Without compiled modules each of them would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test browser chromium chaos nightly bench screenshots messages lint style types contracts migrations environment lock clean
 

@@ -3,6 +3,7 @@
 work=$(mktemp -d "${TMPDIR:-/tmp}/dcron-ci.XXXX")
 export TMPDIR=$work # the servers the tests start keep their files and pids below
 export PYTHONUNBUFFERED=1
+unset PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, and each would compile all it imports
 # A failed test gets a second try: a test that fails twice is broken, one that fails once is unsteady and named at the end.
 export PYTEST_ADDOPTS="-p tests.second_try"
 bearable=3 # unsteady tests
@@ -89,6 +90,10 @@ interpreter() {
             return
         fi
     done
+    if [ "$1" = 3.14 ]; then
+        bash .ci/python3.14.sh
+        return
+    fi
     echo "Python $1 is neither on PATH nor among pyenv's versions (${PYENV_ROOT:-$HOME/.pyenv})." >&2
     return 1
 }

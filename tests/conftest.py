@@ -76,6 +76,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_time_budgets() -> Iterator[None]:
+    """Let a tick finish its work, however slow the machine. A test of a budget sets one of its own."""
+    from django_dcron.scheduler import releasing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(releasing, "BUDGET", 600.0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def database_server() -> Iterator[services.Server | None]:
     """The PostgreSQL or MariaDB of this session; None on SQLite."""

@@ -68,9 +68,9 @@ class UnknownAtWorker:
 
     run_id: UUID
     age: float
-    """Seconds since its message came last."""
+    """Seconds since its message was dropped, or else came last."""
     dropped: bool
-    """The message didn't go back to the queue then."""
+    """The message didn't go back to the queue."""
 
 
 @dataclass(frozen=True, slots=True)

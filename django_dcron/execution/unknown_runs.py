@@ -55,15 +55,19 @@ class UnknownRuns:
         self._latest: OrderedDict[str, tuple[float, bool]] = OrderedDict()
 
     def add(self, run_id: str, *, dropped: bool) -> None:
-        """Remember ``run_id``. ``dropped``: its message didn't go back to the queue."""
+        """Remember ``run_id``. ``dropped``: its message didn't go back to the queue.
+
+        A run that was dropped once counts as dropped then: two processes of a pool may report one message in the wrong order.
+        """
         with self._lock:
-            self._latest[run_id] = self._monotonic(), dropped
+            if dropped or not self._latest.get(run_id, (0.0, False))[1]:
+                self._latest[run_id] = self._monotonic(), dropped
             self._latest.move_to_end(run_id)
             while len(self._latest) > self._size:
                 self._latest.popitem(last=False)
 
     def report(self) -> list[dict[str, Any]]:
-        """JSON for a node: each run, how many seconds ago its message came last, and whether it was dropped then."""
+        """JSON for a node: each run, whether its message was dropped, and how many seconds ago that was or the message came."""
         now = self._monotonic()
         with self._lock:
             return [

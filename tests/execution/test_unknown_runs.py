@@ -47,12 +47,12 @@ def test_a_message_is_for_this_database_if_its_node_is_alive_in_it() -> None:
 def test_the_latest_unknown_runs_are_remembered() -> None:
     clock = Seconds()
     memory = UnknownRuns(size=2, monotonic=clock)
-    for run_id, dropped in (("a", False), ("b", False), ("a", True), ("c", False)):
+    for run_id, dropped in (("a", False), ("b", False), ("a", True), ("c", False), ("a", False)):
         memory.add(run_id, dropped=dropped)
         clock.now += 1
     assert memory.report() == [
-        {"run": "a", "age": 2.0, "dropped": True},
-        {"run": "c", "age": 1.0, "dropped": False},
+        {"run": "c", "age": 2.0, "dropped": False},
+        {"run": "a", "age": 3.0, "dropped": True},
     ]
 
 

@@ -37,9 +37,7 @@ def start_bare_worker(start_process: StartProcess) -> Callable[[], Process]:
     def start() -> Process:
         command = ["-m", "celery", "-A", "tests.bare_celery_app", "worker", "--loglevel", "INFO"]
         options = ["--pool", "solo", "--without-gossip", "--without-mingle", "-Q", "theirs"]
-        worker = start_process("bare", *command, *options, "--hostname", f"{uuid.uuid4().hex[:8]}@%h")
-        worker.wait_for_log(" ready.")
-        return worker
+        return start_process("bare", *command, *options, "--hostname", f"{uuid.uuid4().hex[:8]}@%h")
 
     return start
 
@@ -53,12 +51,13 @@ def answers() -> list[dict[str, Any]]:
     return node.workers["answered"] if node is not None and node.workers else []
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.nightly)])
 def test_a_foreign_worker_returns_messages_for_the_others(
     start_worker: StartProcess, start_foreign_worker: StartWorker, pool: str
 ) -> None:
-    foreign = start_foreign_worker(pool=pool)
-    start_worker(pool="solo")
+    foreign, good = start_foreign_worker(pool=pool, wait=False), start_worker(pool="solo", wait=False)
+    for worker in (foreign, good):
+        worker.wait_for_log(" ready.")
     runs: list[Run] = []
 
     def one_came_through_it() -> bool:
@@ -78,7 +77,9 @@ def test_a_node_learns_of_workers_that_cannot_execute_its_runs(
     start_foreign_worker: StartWorker,
     start_bare_worker: Callable[[], Process],
 ) -> None:
-    foreign, bare, node = start_foreign_worker(), start_bare_worker(), start_runcron()
+    foreign, bare, node = start_foreign_worker(wait=False), start_bare_worker(), start_runcron()
+    for worker in (foreign, bare):
+        worker.wait_for_log(" ready.")
     run = trigger()
     Run.objects.filter(pk=run.pk).update(due_at=run.due_at - WAITED)
 

@@ -10,8 +10,11 @@ from pytest_django import Settings
 
 from django_dcron import transitions
 from django_dcron.dispatch.base import DispatchFailed, UnknownAtWorker, WorkerAnswer
+from django_dcron.dispatch.celery import CeleryDispatcher
+from django_dcron.locks.file import FileLock
 from django_dcron.models import Node
 from django_dcron.models.database import database_now
+from django_dcron.scheduler.runner import Runner
 from django_dcron.scheduler.worker_probe import (
     ASK_ANYWAY_EVERY,
     ASK_EVERY,
@@ -20,6 +23,7 @@ from django_dcron.scheduler.worker_probe import (
     dropped_runs,
     foreign_workers,
 )
+from tests.celery_app import app
 from tests.factories import make_idle_job, make_run
 from tests.scheduler.stand_ins import START, StillClock
 
@@ -198,3 +202,9 @@ def test_the_thread_survives_errors_and_logs_the_first(
 
     probe.run(Stopping(), Watchdog(), "workers")  # type: ignore[arg-type]
     assert [getattr(record, "event", "") for record in caplog.records] == ["workers_not_asked"]
+
+
+def test_the_messages_of_a_node_name_it() -> None:
+    dispatcher = CeleryDispatcher(app)
+    runner = Runner(name="n", namespace="", lock=FileLock(), dispatcher=dispatcher)
+    assert dispatcher.node == runner.membership.id

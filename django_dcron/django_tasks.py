@@ -14,7 +14,9 @@ from uuid import UUID
 from django.tasks import DEFAULT_TASK_QUEUE_NAME, task, task_backends
 
 from django_dcron.conf import settings
+from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.executor import execute
+from django_dcron.execution.unknown_runs import published_here, warnings
 
 _BACKEND = settings.TASKS_BACKEND
 _QUEUES = task_backends[_BACKEND].queues
@@ -23,4 +25,9 @@ _QUEUES = task_backends[_BACKEND].queues
 
 @task(backend=_BACKEND, queue_name=min(_QUEUES, default=DEFAULT_TASK_QUEUE_NAME))
 def execute_run(run_id: str, attempt: int) -> None:
-    execute(UUID(run_id), attempt, worker=f"{platform.node()}/{os.getpid()}")
+    worker = f"{platform.node()}/{os.getpid()}"
+    try:
+        execute(UUID(run_id), attempt, worker=worker)
+    except UnknownRun:
+        consequence = "The node hands the run over again after DCRON_REDELIVER_AFTER, if it exists."
+        warnings.log(UUID(run_id), attempt, worker, consequence, expected=published_here(None))

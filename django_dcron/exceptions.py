@@ -77,6 +77,10 @@ class NotPossible(Told, DcronError):
     """A verb that the run's or job's state does not allow; the message names the state."""
 
 
+class UnknownRun(DcronError):
+    """A worker received a run that its database doesn't have."""
+
+
 class LockUnavailable(DcronError):
     """The locks cannot be reached or used now: who holds what is unknown. The driver's own error is its cause."""
 

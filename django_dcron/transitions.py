@@ -82,6 +82,13 @@ def redeliver(run_id: UUID, attempt: int, queued_at: datetime) -> bool:
     return bool(lost.update(state=State.PENDING, node=NOBODY))
 
 
+def redeliver_dropped(run_id: UUID, attempt: int, queued_at: datetime, deliveries: int) -> bool:
+    """Queued -> pending, same attempt: a worker of another database has dropped the message that was published at
+    ``queued_at``. That delivery doesn't count: none of it is left in the broker."""
+    dropped = runs().queued().filter(pk=run_id, attempt=attempt, queued_at=queued_at, deliveries=deliveries)
+    return bool(dropped.update(state=State.PENDING, node=NOBODY, deliveries=max(deliveries - 1, 0)))
+
+
 def take_back(unstarted: Iterable[tuple[UUID, int]]) -> int:
     """Queued -> pending and nobody's, for all (run, attempt) that were handed over but will not be started after all."""
     return sum(

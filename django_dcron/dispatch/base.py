@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from django_dcron.exceptions import DcronError
@@ -60,6 +60,43 @@ class DueRun:
     @property
     def key(self) -> tuple[UUID, int]:
         return (self.run_id, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownAtWorker:
+    """A run that a worker received and didn't find in its database."""
+
+    run_id: UUID
+    age: float
+    """Seconds since its message was dropped, or else came last."""
+    dropped: bool
+    """The message didn't go back to the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAnswer:
+    """What one worker says about itself."""
+
+    name: str
+    queues: tuple[str, ...]
+    executes: bool
+    """It has django-dcron's task."""
+    unknown_runs: tuple[UnknownAtWorker, ...] = ()
+
+
+@runtime_checkable
+class AsksWorkers(Protocol):
+    """A dispatcher that may ask the workers of its broker how they are, and has the messages of a node name the node."""
+
+    node: str
+    """The id of the node that publishes through this dispatcher."""
+
+    def ask_workers(self) -> list[WorkerAnswer] | None:
+        """The workers that answer within a few seconds. None: this broker or this project has no remote control.
+
+        Uses its own connection: publishing doesn't wait for it. Raises ``DispatchFailed``.
+        """
+        ...
 
 
 class Dispatcher(Protocol):

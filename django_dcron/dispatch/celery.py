@@ -26,19 +26,22 @@ from uuid import UUID
 from amqp.exceptions import MessageNacked
 from celery import Celery, current_app, signals
 from celery.app.amqp import task_message
+from kombu import Queue
 from kombu.serialization import dumps
 
 from django_dcron import tracing
 from django_dcron.conf import settings
-from django_dcron.dispatch.base import DispatchFailed, DueRun, TakenInPart, Undeliverable
+from django_dcron.dispatch.base import DispatchFailed, DueRun, TakenInPart, Undeliverable, WorkerAnswer
 from django_dcron.dispatch.broker_errors import cause_of, in_words, is_away
 from django_dcron.dispatch.confirms import Confirms
-from django_dcron.dispatch.remote_control import publish_revoke
+from django_dcron.dispatch.remote_control import ask_workers, publish_revoke
 from django_dcron.dispatch.routes import Route, Routes
 
 logger = logging.getLogger("django_dcron.scheduler")
 
 TASK = "django_dcron.execute"
+NODE_HEADER = "dcron_node"
+"""The id of the node that published a message; workers look it up in their database."""
 BATCH = 500
 TIMEOUT = 4
 """Seconds for each answer of the broker, and to connect: then it is away, and the agenda tries again."""
@@ -75,6 +78,8 @@ class CeleryDispatcher:
     """Thread-safe; survives a fork."""
 
     batch_size = 2000
+    node = ""
+    """The id of the node that publishes through this dispatcher; empty in other processes."""
 
     def __init__(self, app: Celery | None = None):
         self._app = app
@@ -111,6 +116,8 @@ class CeleryDispatcher:
             ignore_result=True,
         )
         message.headers.update({"dcron_job": run.job_name}, **tracing.headers_for(run.run_id))
+        if self.node:
+            message.headers[NODE_HEADER] = self.node
         options = route.options if run.priority is None else {**route.options, "priority": run.priority}
         return Prepared(route, message, dumps(message.body, self.app.conf.task_serializer), options)
 
@@ -131,6 +138,38 @@ class CeleryDispatcher:
             queues = _queues(prepared[position] for position in positions)
             raise TakenInPart(f"the broker has no room now, or no queue, for queue {queues}", positions)
 
+    def publish_again(self, request: Any, headers: dict[str, Any]) -> None:
+        """Publish a message that a worker received to where it came from. Raises ``DispatchFailed``.
+
+        ``request``: Celery's context of the task. ``headers``: the message's headers that aren't Celery's own.
+        """
+        delivery = request.delivery_info or {}
+        exchange, routing_key = delivery.get("exchange") or "", delivery.get("routing_key") or ""
+        message = self.app.amqp.as_task_v2(
+            request.id,
+            TASK,
+            request.args,
+            shadow=request.shadow,
+            time_limit=(request.timelimit or (None,))[0],
+            argsrepr=repr(tuple(request.args)),
+            kwargsrepr="{}",
+            ignore_result=True,
+        )
+        message.headers.update(headers)
+        priority = delivery.get("priority")
+        options = {} if priority is None else {"priority": priority}
+        route = Route(Queue(routing_key), exchange, routing_key, options)
+        item = Prepared(route, message, dumps(message.body, self.app.conf.task_serializer), options)
+        with self._lock:
+            try:
+                left = self._with_producer(lambda producer: self._send_one(producer, item))
+            except DispatchFailed:
+                raise
+            except Exception as error:
+                raise DispatchFailed(in_words(error)) from cause_of(error)
+        if left:
+            raise DispatchFailed(f"the broker has no room now, or no queue, for {_queues([item])}")
+
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         if not self.app.conf.worker_enable_remote_control:
             return
@@ -145,6 +184,23 @@ class CeleryDispatcher:
             raise DispatchFailed(in_words(error)) from cause_of(error)
         finally:
             self._lock.release()
+
+    def ask_workers(self) -> list[WorkerAnswer] | None:
+        if not self.app.conf.worker_enable_remote_control:
+            return None
+        connection = self._new_connection()
+        try:
+            if not connection.supports_exchange_type("fanout"):
+                return None
+            self._ensure(connection)
+            answers = ask_workers(self.app, connection, TASK)
+        except Exception as error:
+            with suppress(Exception):
+                connection.collect()  # without a goodbye, see below
+            raise DispatchFailed(in_words(error)) from cause_of(error)
+        with suppress(Exception):
+            connection.release()
+        return answers
 
     def take_back(self) -> list[tuple[UUID, int]]:
         return []  # the workers have them
@@ -200,6 +256,12 @@ class CeleryDispatcher:
                     send(producer, item)
         return self._confirms.wait() if self._confirms else (set(), set())
 
+    def _send_one(self, producer: Any, item: Prepared) -> set[str]:
+        """Without declaring its queue, which may be another project's. Returns its id if the broker hasn't taken it."""
+        with suppress(MessageNacked):
+            self._send(producer, item)
+        return set.union(*self._confirms.wait()) if self._confirms else set()
+
     def _send(self, producer: Any, item: Prepared) -> None:
         content_type, content_encoding, body = item.body
         properties = {**item.message.properties, **item.options, **self._flags}
@@ -238,12 +300,19 @@ class CeleryDispatcher:
             or self.app.conf.task_send_sent_event
         )
 
-    def _connect(self) -> None:
+    def _new_connection(self) -> Any:
         connection = self.app.connection_for_write()
         ours = TIMEOUT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
         connection.transport_options = {**ours, **(connection.transport_options or {})}
+        return connection
+
+    def _ensure(self, connection: Any) -> None:
         tries = max(len(connection.alt), 1)  # each of the URLs, if there are several, once
         connection.ensure_connection(max_retries=tries - 1, interval_start=0, timeout=TIMEOUT)
+
+    def _connect(self) -> None:
+        connection = self._new_connection()
+        self._ensure(connection)
         self._producer = self.app.amqp.Producer(connection, auto_declare=False)
         self._confirms = Confirms.of(self._producer, TIMEOUT)
         self._declared.clear()

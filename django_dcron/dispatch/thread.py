@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db import close_old_connections, connections
 
 from django_dcron.dispatch.base import DispatchFailed, DueRun
+from django_dcron.exceptions import UnknownRun
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -64,6 +65,15 @@ class ThreadDispatcher:
         try:
             close_old_connections()
             self._execute(run.run_id, run.attempt, worker=self._worker)
+        except UnknownRun as error:
+            # Deleted after it was claimed: the node and its threads have the same database.
+            extra = {
+                "event": "dropped",
+                "run": str(run.run_id),
+                "attempt": run.attempt,
+                "worker": self._worker,
+            }
+            logger.debug("run dropped: job=%s: %s", run.job_name, error, extra=extra)
         except BaseException:
             # Nobody reads the future. What is not concluded is delivered again, or rescued.
             extra = {

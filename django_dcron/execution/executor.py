@@ -53,7 +53,8 @@ def execute(
     end_process: Callable[[], None] | None = None,
     keeper: Heart | None = None,
 ) -> bool:
-    """Execute ``attempt`` of the run; False if it was not to be executed. Raises only what ends the whole process.
+    """Execute ``attempt`` of the run; False if it was not to be executed. Raises only what ends the whole process, and
+    ``UnknownRun`` if this database doesn't have the run.
 
     ``timeout_exception``: what is raised in the job's code at its timeout. ``end_process``: ends this process, with code
     that does not stop then; None: it cannot be ended for that. ``keeper``: who keeps it alive in the database; None: this process's heart.

@@ -4,6 +4,7 @@ Invariants:
 
 - One guarded UPDATE on (run, attempt, pending or queued) makes the start, and the same transaction makes the attempt's
   row, UNIQUE (run, number). Zero rows: somebody else has it, or it was withdrawn; the delivery is dropped quietly.
+- A run that isn't in this database is another matter: ``UnknownRun``. The database may be the wrong one.
 - Repeating a start whose commit went through unheard finds its own token on the attempt's row and goes on.
 - A run that comes too late asks the misfire policy; one whose job still has an unfinished run, the overlap policy. The
   job's slot, a unique column, decides between two that ask at once.
@@ -16,16 +17,17 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import IntegrityError
+from django.db import IntegrityError, OperationalError, ProgrammingError
 from django.db.models import Exists, OuterRef
 
 from django_dcron import revocation, transitions
 from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import STARTABLE, State, Trigger
 from django_dcron.domain.overlap import Held, next_slot_of, slot_of, when_held
+from django_dcron.exceptions import UnknownRun
 from django_dcron.lateness import too_late
 from django_dcron.models import Attempt, Job, Run
-from django_dcron.models.database import UtcNow, alias_for, brief_transaction
+from django_dcron.models.database import UtcNow, alias_for, brief_transaction, database_name, lacks_table
 from django_dcron.models.statement import Given, Select
 from django_dcron.sync_points import reach
 
@@ -39,10 +41,13 @@ def start(run_id: UUID, attempt: int, *, token: UUID, worker: str) -> tuple[Run,
     """Start ``attempt`` of the run, if it is its turn and the policies let it. Safe to repeat with the same ``token``.
 
     Returns the run, with its job, and when the attempt started by the database's clock; None: not to be executed.
-    Raises ``IntegrityError`` if the slot went to others each time it looked; the delivery is repeated later.
+    Raises ``IntegrityError`` if the slot went to others each time it looked; the delivery is repeated later. Raises
+    ``UnknownRun`` if this database doesn't have the run.
     """
     read = _read(run_id)
-    if read is None or read.run.attempt != attempt:
+    if read is None:
+        raise UnknownRun(f"run {run_id} doesn't exist in {database_name(alias_for(Run))}")
+    if read.run.attempt != attempt:
         return None
     run, now = read.run, read.at
     if State(run.state) not in STARTABLE:
@@ -80,11 +85,16 @@ _READ = Select(
 
 
 def _read(run_id: UUID) -> _Read | None:
-    row = _READ.first(id=run_id)
+    using = alias_for(Run)
+    try:
+        row = _READ.first(id=run_id)
+    except (ProgrammingError, OperationalError) as error:
+        if lacks_table(Run, using):  # another project's database, or a new one
+            raise UnknownRun(f"{database_name(using)} has no table of runs") from error
+        raise
     if row is None:
         return None
     *columns, read_at, slot_taken = row
-    using = alias_for(Run)
     run = Run.from_db(using, _RUN, columns[: len(_RUN)])
     run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])
     return _Read(run, read_at, bool(slot_taken) and run.slot != slot_of(run.job_id))

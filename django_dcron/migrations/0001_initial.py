@@ -599,6 +599,15 @@ class Migration(migrations.Migration):
                         default=False, help_text="It cannot reach the lock's server.", verbose_name="degraded"
                     ),
                 ),
+                (
+                    "workers",
+                    models.JSONField(
+                        editable=False,
+                        help_text="What Celery's workers answered when this node last asked them. Empty: it hasn't asked.",
+                        null=True,
+                        verbose_name="workers",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "node",

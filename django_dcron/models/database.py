@@ -226,6 +226,25 @@ def alias_for(model: type[models.Model]) -> str:
     return router.db_for_write(model)
 
 
+def database_name(using: str) -> str:
+    """The database for people to read, without user and password: ``database default (postgresql shop on db1:5432)``."""
+    connection = connections[using]
+    settings = connection.settings_dict
+    address = ":".join(str(settings[part]) for part in ("HOST", "PORT") if settings.get(part))
+    return f"database {using} ({connection.vendor} {settings['NAME']}{' on ' if address else ''}{address})"
+
+
+def lacks_table(model: type[models.Model], using: str) -> bool:
+    """Whether the database answers and has no table of this model: its migrations were never applied."""
+    connection = connections[using]
+    if connection.in_atomic_block and connection.needs_rollback:
+        return False
+    try:
+        return model._meta.db_table not in connection.introspection.table_names()
+    except (DatabaseError, InterfaceError):
+        return False
+
+
 def database_now(using: str) -> datetime:
     """The clock of database ``using``, aware UTC. One round trip."""
     if (at := clock.stands_at) is not None:

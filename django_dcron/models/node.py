@@ -49,6 +49,17 @@ class Node(models.Model):
     degraded = models.BooleanField(
         _("degraded"), default=False, help_text=_("It cannot reach the lock's server.")
     )
+    workers = models.JSONField(
+        _("workers"),
+        null=True,
+        editable=False,
+        help_text=_("What Celery's workers answered when this node last asked them. Empty: it hasn't asked."),
+    )
+    """``{"at": instant, "answered": [{"name", "queues", "executes", "unknown_runs"}, ...]}``, or None.
+
+    ``at`` is the cluster time of the answer, in ISO 8601. ``executes``: the worker has django-dcron's task. ``unknown_runs``: ids of
+    runs in this database that the worker received and didn't find in its own.
+    """
 
     objects = NodeQuerySet.as_manager()
 

@@ -20,6 +20,8 @@ from typing import Any
 
 ALERTS = "alerts"
 """The thread that looks for what people are to be told. Those that tell are called after it, and a dash."""
+WORKERS = "workers"
+"""The thread that asks the workers how they are."""
 LOOK_EXPIRES = 10.0
 """Seconds after which a watchdog that has not looked is taken to hang itself."""
 
@@ -171,7 +173,7 @@ def _slight(facts: Facts) -> list[str]:
 
 def _is_needed(thread: str) -> bool:
     """Whether runs need it. A channel that hangs must not have the node started again, and what it executes with it."""
-    return thread.partition("-")[0] != ALERTS
+    return thread.partition("-")[0] not in (ALERTS, WORKERS)
 
 
 def _hangs(thread: str, seconds: float) -> str:

@@ -5,6 +5,7 @@ agenda    hands over what falls due, to the millisecond (``agenda``); needs no d
 heartbeat keeps this node alive and its leases held (``membership``)
 watch     sees whether the others hang, and tells how the node is (``watch``); nothing waits for it
 alerts    tells people what has happened (``alerts``); nothing waits for it, and its hanging makes no node unfit
+workers   asks Celery's workers how they are, while runs wait for them (``worker_probe``); nothing waits for it either
 prune     deletes finished runs that are kept no longer (``pruner``), a few at a time; only the end waits for these
 
 A node whose tick or agenda hangs lets go of its shards and gives no heartbeat: others lead them, until it goes on.
@@ -28,12 +29,13 @@ from django_dcron import transitions
 from django_dcron.alerts import Alerter
 from django_dcron.conf import settings
 from django_dcron.dispatch import Dispatcher
+from django_dcron.dispatch.base import AsksWorkers
 from django_dcron.domain.clock import ClusterClock
 from django_dcron.domain.counts_in_words import number_of
 from django_dcron.locks.base import Lock
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
-from django_dcron.scheduler.health import ALERTS, Health
+from django_dcron.scheduler.health import ALERTS, WORKERS, Health
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.pruner import Pruner
@@ -43,6 +45,7 @@ from django_dcron.scheduler.ticking import Ticker
 from django_dcron.scheduler.vitals import Vitals
 from django_dcron.scheduler.watch import Watch
 from django_dcron.scheduler.watchdog import Watchdog
+from django_dcron.scheduler.worker_probe import WorkerProbe
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -101,6 +104,8 @@ class Runner:
         )
         self._watch = Watch(self.watchdog, self.health, health_file)
         self._dispatcher = dispatcher
+        if isinstance(dispatcher, AsksWorkers):
+            dispatcher.node = self.membership.id
         self._stopping = threading.Event()
         self._closed = threading.Event()
         self._gained_shards = threading.Event()
@@ -145,6 +150,9 @@ class Runner:
                 thread.start()
             alerts = partial(Alerter(self.membership).run, self._stopping, self.watchdog, ALERTS)
             self._thread(ALERTS, alerts).start()
+            if isinstance(self._dispatcher, AsksWorkers):
+                probe = WorkerProbe(self.membership, self.clock, self._dispatcher)
+                self._thread(WORKERS, partial(probe.run, self._stopping, self.watchdog, WORKERS)).start()
             asked_at = self.clock.monotonic() if self._signals.wait(seconds) is not None else None
             self.stop()
             self._thread("close", self._close).start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -23,6 +23,7 @@ from django_dcron.conf import settings
 from django_dcron.dispatch import DueRun
 from django_dcron.domain import clock
 from django_dcron.domain.clock import ClusterClock
+from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.current import CurrentRun, current_run
 from django_dcron.execution.executor import execute
 from django_dcron.execution.heart import Heart
@@ -171,7 +172,7 @@ class _Stepper:
                 f"run_due has made {MOST} attempts, the next one of {run.job_name}, and it is {clock.now().isoformat()}: "
                 "choose an earlier time, or some jobs"
             )
-        with _no_timers_left():
+        with _no_timers_left(), suppress(UnknownRun):  # deleted by a job that ran before it
             if execute(run.run_id, run.attempt, worker=WORKER, keeper=self._keeper):
                 self._executed.add(run.run_id)
         while self._exceptions:

@@ -5,6 +5,7 @@ On the database that needs packages of the system anyway; `make test` does witho
 
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -75,6 +76,34 @@ def test_what_was_handed_over_outlives_the_broker(
     last = due_run()
     hand_over(dispatcher, last)
     assert received(app) == ids_of([*runs, last])
+
+
+def test_a_message_is_published_again_and_nobody_answers(app: Celery, dispatcher: CeleryDispatcher) -> None:
+    """By a worker that doesn't know the run; and by a node that asks workers while there are none."""
+    run = due_run()
+    queue = app.conf.task_default_queue
+    app.amqp.queues.add(
+        Queue(
+            queue, Exchange(queue), queue, queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+        )
+    )
+    hand_over(dispatcher, run)
+    request = SimpleNamespace(
+        id=f"{run.run_id}.1",
+        args=[str(run.run_id), 1],
+        shadow=run.job_name,
+        timelimit=[None, None],
+        delivery_info={"exchange": "", "routing_key": queue, "priority": None},
+    )
+    with pytest.raises(DispatchFailed, match="no room"):
+        dispatcher.publish_again(request, {})
+    assert received(app) == ids_of([run])
+    dispatcher.publish_again(request, {"dcron_returns": 1})
+    assert received(app) == ids_of([run])
+    request.delivery_info["routing_key"] = f"gone-{uuid4()}"
+    with pytest.raises(DispatchFailed, match="no queue"):
+        dispatcher.publish_again(request, {})
+    assert dispatcher.ask_workers() == []
 
 
 def test_a_frozen_broker_is_away(

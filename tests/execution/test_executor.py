@@ -14,7 +14,7 @@ from django.db import DataError, InterfaceError, OperationalError, connection, t
 import django_dcron
 from django_dcron import transitions
 from django_dcron.domain.lifecycle import Outcome, State
-from django_dcron.exceptions import PermanentFailure, RetryLater
+from django_dcron.exceptions import PermanentFailure, RetryLater, UnknownRun
 from django_dcron.execution import executor, outage
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Run
@@ -70,7 +70,8 @@ def test_what_is_not_to_be_executed_is_dropped_quietly(make_target: Any) -> None
     run = make_run(job, "queued")
     assert execute(run.pk, 1, worker="w")
     assert not execute(run.pk, 1, worker="w")
-    assert not execute(uuid4(), 1, worker="w")
+    with pytest.raises(UnknownRun):
+        execute(uuid4(), 1, worker="w")
     assert calls == [1]
 
 

@@ -12,6 +12,7 @@ from django.db import IntegrityError, connections
 
 from django_dcron import control, transitions
 from django_dcron.domain.lifecycle import State
+from django_dcron.exceptions import UnknownRun
 from django_dcron.execution import start as module
 from django_dcron.execution.outage import wait_out
 from django_dcron.execution.start import start
@@ -108,7 +109,8 @@ def test_what_is_not_startable_does_not_start(state: str) -> None:
 
 
 def test_a_withdrawn_run_does_not_start() -> None:
-    assert start(uuid4(), 1, token=uuid4(), worker="w") is None
+    with pytest.raises(UnknownRun):
+        start(uuid4(), 1, token=uuid4(), worker="w")
 
 
 def test_only_the_present_attempt_starts() -> None:

@@ -24,6 +24,7 @@ from django_dcron.exceptions import (
     RetryLater,
     RunCancelled,
     RunTimedOut,
+    UnknownRun,
 )
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.failure import ending_of
@@ -190,7 +191,10 @@ class World(People):
         run_id, attempt = message
         token, name = UUID(int=next(self._numbers)), f"worker-{worker}"
         with suppress(Crash), self.promises.starting(run_id):
-            started = _until_answered(lambda: start(run_id, attempt, token=token, worker=name))
+            try:
+                started = _until_answered(lambda: start(run_id, attempt, token=token, worker=name))
+            except UnknownRun:  # withdrawn meanwhile
+                return
             if started is None:
                 return
             run = CurrentRun(*started, token=token, worker=name)

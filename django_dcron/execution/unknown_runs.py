@@ -1,0 +1,116 @@
+"""Runs that a worker receives and doesn't find in its database: whether that is expected, and what the worker logs and remembers.
+
+There are two causes:
+
+- The run was deleted after a node had put it on its agenda: its job was changed or deleted. This is routine.
+- The worker uses another database than the node that published the message. The message then belongs to other workers.
+
+A message names the node that published it. If that node is alive in this database, the database is the right one. A copy of the
+right database, such as a staging system's, has the node's row too, but no heartbeat of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.db import OperationalError, ProgrammingError
+
+from django_dcron.conf import settings
+from django_dcron.models import Node, Run
+from django_dcron.models.database import alias_for, database_name, lacks_table
+
+logger = logging.getLogger("django_dcron.runs")
+
+REMEMBERED = 50
+"""How many unknown runs a worker remembers."""
+WARN_EVERY = 10.0
+"""Seconds between two warnings of one process. A job may be deleted with thousands of queued runs."""
+
+
+def published_here(node: str | None) -> bool:
+    """Whether the node with this id is alive in this database; None: whether any node is. Raises the database's errors."""
+    using = alias_for(Node)
+    live = Node.objects.using(using).live(settings.LEASE)
+    try:
+        return (live if node is None else live.filter(pk=node)).exists()
+    except (ProgrammingError, OperationalError):
+        if lacks_table(Node, using):
+            return False
+        raise
+
+
+class UnknownRuns:
+    """The latest unknown runs of this process. Thread-safe."""
+
+    def __init__(self, size: int = REMEMBERED, monotonic: Callable[[], float] = time.monotonic):
+        self._size = size
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._latest: OrderedDict[str, tuple[float, bool]] = OrderedDict()
+
+    def add(self, run_id: str, *, dropped: bool) -> None:
+        """Remember ``run_id``. ``dropped``: its message didn't go back to the queue.
+
+        A run that was dropped once counts as dropped then: two processes of a pool may report one message in the wrong order.
+        """
+        with self._lock:
+            if dropped or not self._latest.get(run_id, (0.0, False))[1]:
+                self._latest[run_id] = self._monotonic(), dropped
+            self._latest.move_to_end(run_id)
+            while len(self._latest) > self._size:
+                self._latest.popitem(last=False)
+
+    def report(self) -> list[dict[str, Any]]:
+        """JSON for a node: each run, whether its message was dropped, and how many seconds ago that was or the message came."""
+        now = self._monotonic()
+        with self._lock:
+            return [
+                {"run": run_id, "age": round(now - at, 3), "dropped": dropped}
+                for run_id, (at, dropped) in self._latest.items()
+            ]
+
+
+class Warnings:
+    """Log unknown runs, with at most one WARNING every ``WARN_EVERY`` seconds. All others are logged as DEBUG."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic):
+        self._monotonic = monotonic
+        self._next = float("-inf")
+        self._left_out = 0
+
+    def log(
+        self, run_id: UUID, attempt: int, worker: str, consequence: str, *, expected: bool = False
+    ) -> None:
+        """``consequence``: what happens to the message or the run now. ``expected``: this is no reason for a warning."""
+        now = self._monotonic()
+        level = logging.DEBUG
+        more = ""
+        if not expected and now < self._next:
+            self._left_out += 1
+        elif not expected:
+            level = logging.WARNING
+            if self._left_out:
+                more = f" (unknown runs since the last warning: {self._left_out})"
+            self._next, self._left_out = now + WARN_EVERY, 0
+        logger.log(
+            level,
+            "unknown run: run=%s attempt=%d worker=%s: %s doesn't have it. Either the run was deleted with its job, or this "
+            "worker uses another database than the node that published the run. %s%s",
+            run_id,
+            attempt,
+            worker,
+            database_name(alias_for(Run)),
+            consequence,
+            more,
+            extra={"event": "unknown_run", "run": str(run_id), "attempt": attempt, "worker": worker},
+        )
+
+
+warnings = Warnings()
+"""This process's."""

@@ -1,0 +1,202 @@
+"""The worker probe: ask the workers how they are while runs wait for them, and dispatch again what a foreign worker dropped.
+
+A *foreign* worker uses another database than this node. It returns messages to the queue, but not for ever.
+
+Invariants:
+
+- The thread asks often while a queued run of this node's shards has waited for longer than a quarter of ``DCRON_REDELIVER_AFTER``,
+  and seldom otherwise. So what ``Node.workers`` says about a fault is gone soon after the fault.
+- ``Node.workers`` lists only unknown runs that exist in this node's database. All others were deleted.
+- A run is dispatched again only if a worker dropped its latest message, and another worker may take it. It starts once in any case.
+- Nothing waits for this thread, and no error ends it. While the broker is away it asks nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from django.db import connections
+
+from django_dcron import transitions
+from django_dcron.conf import settings
+from django_dcron.dispatch.base import AsksWorkers, DispatchFailed, WorkerAnswer
+from django_dcron.domain.clock import Clock
+from django_dcron.models import Node
+from django_dcron.models.database import alias_for, in_one_line
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+LOOK_EVERY = 2.0
+"""Seconds between two looks for runs that wait."""
+ASK_EVERY = 5.0
+"""Seconds between two questions while runs wait."""
+ASK_ANYWAY_EVERY = 60.0
+"""Seconds between two questions while none waits: a foreign worker beside a good one only costs time."""
+LONGEST_QUESTION = 30.0
+"""Seconds that a question takes at the most, with a broker that answers slowly."""
+WAITING_AT_ONCE = 500
+MARKED_WITHIN = timedelta(seconds=2)
+"""A worker may drop a message before the node has marked its run as queued: so much earlier at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRun:
+    """A queued run that no worker has started."""
+
+    run_id: UUID
+    attempt: int
+    queued_at: datetime
+    deliveries: int
+
+
+class Leader(Protocol):
+    """The node that asks: its membership."""
+
+    id: str
+    name: str
+
+    @property
+    def shards(self) -> Collection[int]: ...
+
+
+class Watchdog(Protocol):
+    def alive(self, thread: str, rest: float = 0.0) -> None: ...
+
+
+def foreign_workers(answers: Iterable[WorkerAnswer], known_here: Collection[UUID]) -> set[str]:
+    """The workers that don't know a run of this database. ``known_here``: the reported runs that exist in this database."""
+    return {
+        answer.name
+        for answer in answers
+        if any(unknown.run_id in known_here for unknown in answer.unknown_runs)
+    }
+
+
+def dropped_runs(
+    answers: Sequence[WorkerAnswer], waiting: Iterable[WaitingRun], now: datetime, foreign: Collection[str]
+) -> list[WaitingRun]:
+    """The waiting runs whose latest message a foreign worker dropped, and that another worker may take from the same queue."""
+    good = [answer for answer in answers if answer.executes and answer.name not in foreign]
+    served = {queue for answer in good for queue in answer.queues}
+    dropped_at = {
+        unknown.run_id: now - timedelta(seconds=unknown.age)
+        for answer in answers
+        if answer.name in foreign and served & set(answer.queues)
+        for unknown in answer.unknown_runs
+        if unknown.dropped
+    }
+    return [
+        run
+        for run in waiting
+        if run.run_id in dropped_at and dropped_at[run.run_id] >= run.queued_at - MARKED_WITHIN
+    ]
+
+
+def as_json(answers: Iterable[WorkerAnswer], known_here: Collection[UUID], at: datetime) -> dict[str, Any]:
+    """What ``Node.workers`` keeps."""
+    return {
+        "at": at.isoformat(),
+        "answered": [
+            {
+                "name": answer.name,
+                "queues": list(answer.queues),
+                "executes": answer.executes,
+                "unknown_runs": [
+                    str(unknown.run_id) for unknown in answer.unknown_runs if unknown.run_id in known_here
+                ],
+            }
+            for answer in answers
+        ],
+    }
+
+
+class WorkerProbe:
+    def __init__(self, leader: Leader, clock: Clock, dispatcher: AsksWorkers):
+        self._leader = leader
+        self._clock = clock
+        self._dispatcher = dispatcher
+        self._asked_at = clock.monotonic()
+        self._failed = False
+        self._foreign: set[str] = set()
+
+    def run(self, stopping: threading.Event, watchdog: Watchdog, name: str) -> None:
+        """The thread ``name``, until ``stopping``."""
+        while True:
+            watchdog.alive(name, rest=LOOK_EVERY)
+            if stopping.wait(LOOK_EVERY):
+                return
+            watchdog.alive(name, rest=LONGEST_QUESTION)
+            try:
+                self.look()
+                self._failed = False
+            except Exception as error:
+                # The database or the broker is away, which other threads report, or a bug of ours.
+                connections.close_all()
+                if not self._failed:
+                    text = "worker probe failed: node=%s error=%s"
+                    extra = {"event": "workers_not_asked", "node": self._leader.name}
+                    level = logging.INFO if isinstance(error, DispatchFailed) else logging.WARNING
+                    logger.log(level, text, self._leader.name, in_one_line(error), extra=extra)
+                self._failed = True
+
+    def look(self) -> bool:
+        """Ask the workers if it is time for it; whether it was."""
+        shards = self._leader.shards
+        if not shards:
+            return False
+        waiting = self._waiting(shards)
+        every = ASK_EVERY if waiting else ASK_ANYWAY_EVERY
+        if self._clock.monotonic() - self._asked_at < every:
+            return False
+        self._asked_at = self._clock.monotonic()
+        answers = self._dispatcher.ask_workers()
+        if answers is not None:
+            self._take(answers, waiting)
+        return True
+
+    def _waiting(self, shards: Collection[int]) -> list[WaitingRun]:
+        """Queued runs that have waited for too long. ``due_at`` is in the index, and never after ``queued_at``."""
+        since = self._clock.now() - settings.REDELIVER_AFTER / 4
+        queued = transitions.runs().in_shards(shards, settings.SHARDS).queued().filter(due_at__lt=since)
+        rows = queued.order_by("due_at").values_list("pk", "attempt", "queued_at", "deliveries")
+        return [
+            WaitingRun(run_id, attempt, queued_at, deliveries)
+            for run_id, attempt, queued_at, deliveries in rows[:WAITING_AT_ONCE]
+            if queued_at is not None
+        ]
+
+    def _take(self, answers: Sequence[WorkerAnswer], waiting: Sequence[WaitingRun]) -> None:
+        now = self._clock.now()
+        reported = {unknown.run_id for answer in answers for unknown in answer.unknown_runs}
+        known_here = set(transitions.runs().filter(pk__in=reported).values_list("pk", flat=True))
+        foreign = foreign_workers(answers, known_here)
+        kept = as_json(answers, known_here, now)
+        Node.objects.using(alias_for(Node)).filter(pk=self._leader.id).update(workers=kept)
+        self._report(foreign)
+        again = [
+            run
+            for run in dropped_runs(answers, waiting, now, foreign)
+            if transitions.redeliver_dropped(run.run_id, run.attempt, run.queued_at, run.deliveries)
+        ]
+        if again:
+            text = "runs dispatched again: node=%s runs=%d first=%s. A worker of another database had dropped them"
+            extra = {"event": "redelivered", "run": str(again[0].run_id), "runs": len(again)}
+            logger.warning(text, self._leader.name, len(again), again[0].run_id, extra=extra)
+
+    def _report(self, foreign: set[str]) -> None:
+        """One line when a foreign worker appears."""
+        for worker in sorted(foreign - self._foreign):
+            logger.warning(
+                "foreign worker: worker=%s node=%s: it takes messages of this node's runs and doesn't find the runs in its "
+                "database. Connect it to this node's database, or to another broker or queue",
+                worker,
+                self._leader.name,
+                extra={"event": "foreign_worker", "node": self._leader.name, "worker": worker},
+            )
+        self._foreign = foreign

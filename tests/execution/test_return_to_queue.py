@@ -1,0 +1,134 @@
+"""What a worker does with the message of a run that its database doesn't have."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery.app.task import Context
+from celery.exceptions import Reject
+from celery.worker.request import Request
+from kombu import Connection
+
+from django_dcron import tasks
+from django_dcron.dispatch import DispatchFailed, DueRun
+from django_dcron.dispatch.celery import NODE_HEADER, CeleryDispatcher
+from django_dcron.execution.unknown_runs import UnknownRuns, Warnings
+from django_dcron.models import Node
+from django_dcron.models.database import database_now
+from tests.celery_app import app
+
+pytestmark = pytest.mark.django_db
+
+RUN = uuid4()
+
+
+class Broker:
+    """Takes messages back, or raises what the test says."""
+
+    def __init__(self) -> None:
+        self.headers: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+
+    def publish_again(self, request: Any, headers: dict[str, Any]) -> None:
+        if self.error:
+            raise self.error
+        self.headers.append(headers)
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Broker:
+    broker = Broker()
+    monkeypatch.setattr(tasks, "_returner", lambda app: broker)
+    monkeypatch.setattr(tasks, "warnings", Warnings())
+    caplog.set_level(logging.DEBUG, "django_dcron.runs")
+    return broker
+
+
+def deliver(headers: dict[str, Any] | None = None, redelivered: bool = False) -> None:
+    request = SimpleNamespace(headers=headers, delivery_info={"redelivered": redelivered})
+    tasks._return_to_queue(SimpleNamespace(app=None, request=request), RUN, 1, "w")  # type: ignore[arg-type]
+
+
+def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.levelname for record in caplog.records if record.getMessage().startswith("unknown run")]
+
+
+def test_a_message_goes_back_a_number_of_times(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    headers: dict[str, Any] = {"dcron_job": "nightly"}
+    for _ in range(tasks.RETURNS):
+        with pytest.raises(tasks.NotOurs) as raised:
+            deliver(headers)
+        assert not raised.value.dropped
+        headers = broker.headers[-1]
+    with pytest.raises(tasks.NotOurs) as raised:
+        deliver(headers)
+    assert raised.value.dropped
+    assert len(broker.headers) == tasks.RETURNS
+    assert headers == {"dcron_job": "nightly", tasks.RETURNS_HEADER: tasks.RETURNS}
+    assert levels(caplog) == ["WARNING", *["DEBUG"] * tasks.RETURNS]
+
+
+def test_a_run_that_was_deleted_here_is_dropped_quietly(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = database_now("default")
+    Node.objects.create(id="n-1", name="n", host="h", pid=1, release="0", started_at=now, heartbeat_at=now)
+    deliver({NODE_HEADER: "n-1"})
+    assert (broker.headers, levels(caplog)) == ([], ["DEBUG"])
+    with pytest.raises(tasks.NotOurs):
+        deliver({NODE_HEADER: "n-of-another-database"})
+    assert levels(caplog) == ["DEBUG", "WARNING"]
+
+
+def test_the_broker_puts_back_once_what_cannot_be_published(broker: Broker) -> None:
+    broker.error = DispatchFailed("no permission")
+    with pytest.raises(Reject) as raised:
+        deliver()
+    assert raised.value.requeue
+    with pytest.raises(tasks.NotOurs) as dropped:
+        deliver(redelivered=True)
+    assert dropped.value.dropped
+
+
+def test_a_worker_reports_what_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = UnknownRuns(monotonic=lambda: 1.0)
+    monkeypatch.setattr(tasks, "unknown_runs", memory)
+    memory.add(str(RUN), dropped=True)
+    assert tasks.report_unknown_runs(None) == [{"run": str(RUN), "age": 0.0, "dropped": True}]
+
+
+def test_what_is_published_again_is_the_same_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On kombu's memory transport: a round through a queue, twice."""
+    monkeypatch.setattr(app, "connection_for_write", lambda: Connection("memory://"))
+    dispatcher = CeleryDispatcher(app)
+    dispatcher.node = "n-1"
+    due = DueRun(
+        RUN, 3, database_now("default"), 1, "nightly", "tests.app.tasks.ok", queue="late", priority=7
+    )
+    try:
+        dispatcher.publish([dispatcher.prepare(due)])
+        first = received("late")
+        request = Context(Request(first, app=app, task=tasks.execute_run).request_dict)
+        headers = request.headers
+        assert headers == {"dcron_job": "nightly", NODE_HEADER: "n-1"}
+        dispatcher.publish_again(request, {**headers, tasks.RETURNS_HEADER: 1})
+        second = received("late")
+    finally:
+        dispatcher.close()
+    differing = {"root_id", "origin"}
+    assert {name: value for name, value in second.headers.items() if name not in differing} == {
+        **{name: value for name, value in first.headers.items() if name not in differing},
+        tasks.RETURNS_HEADER: 1,
+    }
+    assert second.payload == first.payload
+    for name in ("priority", "delivery_mode", "correlation_id", "reply_to"):
+        assert second.properties.get(name) == first.properties.get(name), name
+
+
+def received(queue: str) -> Any:
+    with Connection("memory://") as connection, connection.channel() as channel:
+        message = channel.basic_get(queue, no_ack=True)
+        assert message is not None
+        return message

@@ -1,0 +1,96 @@
+"""Runs that a worker's database doesn't have: what is expected, what is logged, what is remembered."""
+
+import logging
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import ProgrammingError, connection
+
+from django_dcron.exceptions import UnknownRun
+from django_dcron.execution.start import start
+from django_dcron.execution.unknown_runs import WARN_EVERY, UnknownRuns, Warnings, published_here
+from django_dcron.models import Node, Run
+from django_dcron.models.database import database_name, database_now, lacks_table
+
+
+class Seconds:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_node(age: timedelta) -> str:
+    at = database_now("default") - age
+    node = Node.objects.create(
+        id=f"n-{uuid4()}", name="n", host="h", pid=1, release="0", started_at=at, heartbeat_at=at
+    )
+    return node.pk
+
+
+@pytest.mark.django_db
+def test_a_message_is_for_this_database_if_its_node_is_alive_in_it() -> None:
+    assert not published_here(None)
+    stale = make_node(timedelta(hours=1))  # as in a copy of the database
+    assert not published_here(stale)
+    assert not published_here(None)
+    live = make_node(timedelta())
+    assert published_here(live)
+    assert published_here(None)
+    assert not published_here("another")
+
+
+def test_the_latest_unknown_runs_are_remembered() -> None:
+    clock = Seconds()
+    memory = UnknownRuns(size=2, monotonic=clock)
+    for run_id, dropped in (("a", False), ("b", False), ("a", True), ("c", False), ("a", False)):
+        memory.add(run_id, dropped=dropped)
+        clock.now += 1
+    assert memory.report() == [
+        {"run": "c", "age": 2.0, "dropped": False},
+        {"run": "a", "age": 3.0, "dropped": True},
+    ]
+
+
+def test_warnings_are_few(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Seconds()
+    warnings = Warnings(monotonic=clock)
+    run_id = uuid4()
+    caplog.set_level(logging.DEBUG, "django_dcron.runs")
+    warnings.log(run_id, 1, "w", "Expected.", expected=True)
+    warnings.log(run_id, 1, "w", "First.")
+    for _ in range(3):
+        warnings.log(run_id, 1, "w", "Soon after.")
+    clock.now += WARN_EVERY
+    warnings.log(run_id, 1, "w", "Later.")
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "WARNING", *["DEBUG"] * 3, "WARNING"]
+    first, last = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert str(run_id) in first
+    assert database_name("default") in first
+    assert last.endswith("Later. (unknown runs since the last warning: 3)")
+
+
+def test_a_database_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = {"NAME": "shop", "HOST": "db1", "PORT": 5432, "USER": "jane", "PASSWORD": "secret"}
+    for name, value in account.items():
+        monkeypatch.setitem(connection.settings_dict, name, value)
+    assert database_name("default") == f"database default ({connection.vendor} shop on db1:5432)"
+
+
+@pytest.mark.django_db
+def test_a_database_without_our_tables_has_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not lacks_table(Run, "default")
+
+    def fail(**values: object) -> None:
+        raise ProgrammingError("no such table")
+
+    monkeypatch.setattr("django_dcron.execution.start._READ.first", fail)
+    with pytest.raises(ProgrammingError):
+        start(uuid4(), 1, token=uuid4(), worker="w")
+    monkeypatch.setattr("django_dcron.execution.start.lacks_table", lambda model, using: True)
+    with pytest.raises(UnknownRun):
+        start(uuid4(), 1, token=uuid4(), worker="w")

@@ -1,0 +1,210 @@
+"""The worker probe: when a node asks the workers, what it keeps of their answers, and what it dispatches again."""
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from pytest_django import Settings
+
+from django_dcron import transitions
+from django_dcron.dispatch.base import DispatchFailed, UnknownAtWorker, WorkerAnswer
+from django_dcron.dispatch.celery import CeleryDispatcher
+from django_dcron.locks.file import FileLock
+from django_dcron.models import Node
+from django_dcron.models.database import database_now
+from django_dcron.scheduler.runner import Runner
+from django_dcron.scheduler.worker_probe import (
+    ASK_ANYWAY_EVERY,
+    ASK_EVERY,
+    WaitingRun,
+    WorkerProbe,
+    dropped_runs,
+    foreign_workers,
+)
+from tests.celery_app import app
+from tests.factories import make_idle_job, make_run
+from tests.scheduler.stand_ins import START, StillClock
+
+SECOND = timedelta(seconds=1)
+GOOD = WorkerAnswer("good", ("celery",), executes=True)
+RUN = UUID(int=7)
+
+
+def foreign(
+    run_id: UUID = RUN, age: float = 5.0, dropped: bool = True, queue: str = "celery"
+) -> WorkerAnswer:
+    return WorkerAnswer(
+        "foreign", (queue,), executes=True, unknown_runs=(UnknownAtWorker(run_id, age, dropped),)
+    )
+
+
+def waiting(queued_before: float) -> WaitingRun:
+    return WaitingRun(RUN, 1, START - queued_before * SECOND, 1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "queued_before", "again"),
+    [
+        pytest.param([foreign(), GOOD], 10, True, id="dropped after it was queued"),
+        pytest.param([foreign(age=5), GOOD], 4, True, id="dropped just before it was marked as queued"),
+        pytest.param([foreign(age=20), GOOD], 10, False, id="dropped before its latest delivery"),
+        pytest.param([foreign(dropped=False), GOOD], 10, False, id="returned to the queue"),
+        pytest.param([foreign()], 10, False, id="no other worker"),
+        pytest.param([foreign(queue="other"), GOOD], 10, False, id="no other worker of this queue"),
+        pytest.param([foreign(), WorkerAnswer("w", ("celery",), False)], 10, False, id="none that executes"),
+        pytest.param([foreign(run_id=UUID(int=8)), GOOD], 10, False, id="another run"),
+        pytest.param([GOOD], 10, False, id="no foreign worker"),
+    ],
+)
+def test_what_is_dispatched_again(answers: list[WorkerAnswer], queued_before: float, again: bool) -> None:
+    run = waiting(queued_before)
+    named = foreign_workers(answers, {RUN, UUID(int=8)})
+    assert dropped_runs(answers, [run], START, named) == ([run] if again else [])
+
+
+def test_a_worker_that_only_misses_deleted_runs_is_not_foreign() -> None:
+    assert foreign_workers([foreign()], known_here=set()) == set()
+
+
+class Leader:
+    id = "n-1"
+    name = "n"
+    shards = frozenset(range(64))
+
+
+class Workers:
+    """A dispatcher whose workers answer what the test says."""
+
+    node = ""
+
+    def __init__(self, answers: list[WorkerAnswer] | Exception | None) -> None:
+        self.answers = answers
+        self.asked = 0
+
+    def ask_workers(self) -> list[WorkerAnswer] | None:
+        self.asked += 1
+        if isinstance(self.answers, Exception):
+            raise self.answers
+        return self.answers
+
+
+@pytest.fixture
+def clock(settings: Settings) -> StillClock:
+    settings.DCRON_REDELIVER_AFTER = 60 * SECOND
+    return StillClock(database_now("default"))
+
+
+@pytest.fixture
+def node(clock: StillClock) -> Node:
+    now = clock.now()
+    return Node.objects.create(
+        id=Leader.id, name="n", host="h", pid=1, release="0", started_at=now, heartbeat_at=now
+    )
+
+
+def queued_run(at: datetime, age: float, **fields: Any) -> Any:
+    then = at - age * SECOND
+    return make_run(make_idle_job(), "queued", due_at=then, queued_at=then, **fields)
+
+
+@pytest.mark.django_db
+def test_workers_are_asked_often_while_a_run_waits_and_seldom_otherwise(clock: StillClock) -> None:
+    workers = Workers(None)
+    probe = WorkerProbe(Leader(), clock, workers)
+    queued_run(clock.now(), 16 - ASK_EVERY)  # a quarter of DCRON_REDELIVER_AFTER is 15 s
+    assert not probe.look()
+    clock.advance(ASK_EVERY)
+    assert probe.look()
+    assert not probe.look()
+    clock.advance(ASK_EVERY)
+    assert probe.look()
+    transitions.runs().update(state="succeeded")
+    clock.advance(ASK_EVERY)
+    assert not probe.look()
+    clock.advance(ASK_ANYWAY_EVERY)
+    assert probe.look()
+    assert workers.asked == 3
+
+
+@pytest.mark.django_db
+def test_the_node_keeps_the_answers_and_dispatches_again_what_was_dropped(
+    clock: StillClock, node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, deleted = queued_run(clock.now(), 20, deliveries=3), uuid4()
+    unknown = tuple(UnknownAtWorker(each, 5.0, True) for each in (run.pk, deleted))
+    bad = WorkerAnswer("bad", ("celery",), True, unknown)
+    mute = WorkerAnswer("mute", ("celery", "mail"), False)
+    probe = WorkerProbe(Leader(), clock, Workers([bad, GOOD, mute]))
+    for _ in range(2):  # once because a run waits, once anyway
+        clock.advance(ASK_ANYWAY_EVERY)
+        probe.look()
+
+    node.refresh_from_db()
+    assert node.workers == {
+        "at": clock.now().isoformat(),
+        "answered": [
+            {"name": "bad", "queues": ["celery"], "executes": True, "unknown_runs": [str(run.pk)]},
+            {"name": "good", "queues": ["celery"], "executes": True, "unknown_runs": []},
+            {"name": "mute", "queues": ["celery", "mail"], "executes": False, "unknown_runs": []},
+        ],
+    }
+    run.refresh_from_db()
+    assert (run.state, run.attempt, run.node, run.deliveries) == ("pending", 1, "", 2)
+    events = [getattr(record, "event", "") for record in caplog.records if record.levelno == logging.WARNING]
+    assert events == ["foreign_worker", "redelivered"]
+
+
+@pytest.mark.django_db
+def test_a_run_that_started_meanwhile_is_not_dispatched_again(clock: StillClock) -> None:
+    run = queued_run(clock.now(), 20)
+    for stale in ({"queued_at": run.queued_at - SECOND}, {"attempt": 2}, {"deliveries": 2}):
+        values = {"attempt": 1, "queued_at": run.queued_at, "deliveries": 1} | stale
+        assert not transitions.redeliver_dropped(run.pk, **values)
+    transitions.runs().update(state="running")
+    assert not transitions.redeliver_dropped(run.pk, 1, run.queued_at, 1)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("answers", [None, DispatchFailed("away")])
+def test_a_broker_that_is_away_or_has_no_remote_control_changes_nothing(
+    clock: StillClock, node: Node, answers: Exception | None
+) -> None:
+    probe = WorkerProbe(Leader(), clock, Workers(answers))
+    clock.advance(ASK_ANYWAY_EVERY)
+    if answers is None:
+        assert probe.look()
+    else:
+        with pytest.raises(DispatchFailed):
+            probe.look()
+    node.refresh_from_db()
+    assert node.workers is None
+
+
+@pytest.mark.django_db
+def test_the_thread_survives_errors_and_logs_the_first(
+    clock: StillClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_dcron.scheduler.worker_probe.connections.close_all", lambda: None)
+    workers = Workers(DispatchFailed("away"))
+    probe = WorkerProbe(Leader(), clock, workers)
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+
+    class Stopping:
+        def wait(self, seconds: float) -> bool:
+            clock.advance(ASK_ANYWAY_EVERY)
+            return workers.asked == 3
+
+    class Watchdog:
+        def alive(self, thread: str, rest: float = 0.0) -> None:
+            pass
+
+    probe.run(Stopping(), Watchdog(), "workers")  # type: ignore[arg-type]
+    assert [getattr(record, "event", "") for record in caplog.records] == ["workers_not_asked"]
+
+
+def test_the_messages_of_a_node_name_it() -> None:
+    dispatcher = CeleryDispatcher(app)
+    runner = Runner(name="n", namespace="", lock=FileLock(), dispatcher=dispatcher)
+    assert dispatcher.node == runner.membership.id

@@ -11,6 +11,8 @@ Invariants:
   may then lead one shard for a moment; that costs work, never a second run.
 - The heartbeat has its own thread and database connection: a slow claim never loses a lease. One that hangs does: then
   the node withdraws, so that its shards are not led by somebody who does nothing for them.
+- A node renews its leases only while its own last heartbeat is younger than ``DCRON_LEASE``. After that the other nodes take
+  it for dead, so it releases its shards, whether or not it reaches the lock's server.
 """
 
 from __future__ import annotations
@@ -66,6 +68,8 @@ class Membership:
         )
         self._overlaps = False
         self._counts_differ = False
+        self._beaten_at = float("-inf")
+        """When the last heartbeat that was written was sent, on the monotonic clock."""
 
     @property
     def shards(self) -> frozenset[int]:
@@ -113,9 +117,27 @@ class Membership:
             self._write_heartbeat(agenda)
             self._ring = self._live()
             self._named = shards_led_by(self.id, self._ring, settings.SHARDS)
-        finally:
-            self._renew()  # also while the database is away: the shards are not let go for that
+        except BaseException:
+            self._renew_without_database()
+            raise
+        self._renew()
         return not self.shards <= before
+
+    def _renew_without_database(self) -> None:
+        """A brief outage costs no shard. After a longer one the database may refuse this node alone, and others wait for its
+        shards."""
+        age = self._clock.monotonic() - self._beaten_at
+        if age < settings.LEASE.total_seconds():
+            self._renew()
+            return
+        if self._named:
+            logger.warning(
+                "heartbeat too old: %s releases its shards, other nodes take it for dead: age=%.0fs",
+                self.name,
+                age,
+                extra={"event": "heartbeat_expired", "node": self.name},
+            )
+        self.withdraw()
 
     def ring_changed(self) -> bool:
         """Whether a node has come, left or died since the last heartbeat: then the next one should not wait."""
@@ -140,6 +162,7 @@ class Membership:
 
     def _write_heartbeat(self, agenda: int) -> None:
         using = alias_for(Node)
+        sent_at = self._clock.monotonic()
         self._clock.sample(lambda: database_now(using))
         alive = self._row().update(
             heartbeat_at=UtcNow(),
@@ -148,7 +171,9 @@ class Membership:
             skew=self._clock.skew,
             degraded=self.degraded,
         )
-        if not alive:  # struck off by hand, or forgotten while frozen
+        if alive:
+            self._beaten_at = sent_at
+        else:  # struck off by hand, or forgotten while frozen
             self.register()
 
     def _live(self) -> frozenset[str]:

@@ -263,6 +263,55 @@ def test_while_the_database_is_away_the_leases_are_renewed(monkeypatch: pytest.M
     assert a.shards == ALL
 
 
+def test_a_node_that_its_database_refuses_gives_its_shards_to_others(
+    lock: Lock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock's server still answers this node, so its leases would never end."""
+    a, b = node(lock, "a"), node(lock, "b")
+    beat(a, b)
+    monotonic, passed = a._clock.monotonic, [0.0]
+    a._clock.monotonic = lambda: monotonic() + passed[0]  # type: ignore[method-assign]
+
+    def refused(agenda: int) -> None:
+        raise OperationalError("no access")
+
+    with monkeypatch.context() as without_database:
+        without_database.setattr(a, "_write_heartbeat", refused)
+        for passed[0] in (2.0, 7.0, 9.0):
+            with pytest.raises(OperationalError):
+                a.beat(agenda=0)
+    assert a.shards == frozenset()
+    # To the others it is dead by now; nothing is left of its leases, which would end in six seconds only.
+    Node.objects.filter(pk=a.id).update(heartbeat_at=database_now("default") - timedelta(seconds=9))
+    assert b.beat(agenda=0)
+    assert b.shards == ALL
+    assert [vars(each)["event"] for each in caplog.records if each.levelno == logging.WARNING] == [
+        "heartbeat_expired"
+    ]
+    passed[0] = 0.0  # leases are taken by the real clock
+    beat(a, b)
+    assert a.shards
+    assert a.shards | b.shards == ALL
+    assert not a.shards & b.shards
+
+
+def test_a_node_without_database_and_lock_leads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = FailingLock()
+    a = node(lock)
+    lock.away = True
+    monotonic = a._clock.monotonic
+    a._clock.monotonic = lambda: monotonic() + 60  # type: ignore[method-assign]
+
+    def gone(using: str) -> None:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(module, "database_now", gone)
+    with pytest.raises(OperationalError):
+        a.beat(agenda=0)
+    assert a.degraded
+    assert a.shards == frozenset()
+
+
 def test_nodes_with_other_shards_each_lead_all_their_own_and_say_so_once(
     lock: Lock, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:

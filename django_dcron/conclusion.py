@@ -22,6 +22,7 @@ from django_dcron.domain.retry import Failure, FailureClass
 from django_dcron.handing_over import hand_over
 from django_dcron.models import Job, Run
 from django_dcron.models.database import alias_for, database_now
+from django_dcron.transitions import LastSign
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -65,54 +66,67 @@ class Ending:
         }
 
 
-def conclude(run: Run, attempt: int, ending: Ending, token: UUID | None = None) -> bool:
-    """Record how ``attempt`` ended and decide what comes next. False: somebody else had concluded it before.
+def conclude(
+    run: Run, attempt: int, ending: Ending, token: UUID | None = None, last_sign: LastSign | None = None
+) -> bool:
+    """Record how ``attempt`` ended and decide what comes next. False: somebody else had concluded it before, or it has given a
+    sign of life since ``last_sign``.
 
     ``token``: of the execution itself; None for whoever concludes it from outside.
     """
     retry_at = None
     match ending.outcome:
         case Outcome.SUCCEEDED:
-            won = _finish(run, attempt, State.SUCCEEDED, "", ending, token)
+            won = _finish(run, attempt, State.SUCCEEDED, "", ending, token, last_sign)
         case Outcome.CANCELLED:
-            won = _finish(run, attempt, State.CANCELLED, _why_cancelled(run), ending, token)
+            won = _finish(run, attempt, State.CANCELLED, _why_cancelled(run), ending, token, last_sign)
         case _:
-            won, retry_at = _after_failure(run, attempt, ending, token)
+            won, retry_at = _after_failure(run, attempt, ending, token, last_sign)
     if not won and token is not None:
         transitions.note_late_outcome(run.pk, attempt, token, ending.outcome)
     _log(run, attempt, ending, won, retry_at)
     return won
 
 
-def lose(run: Run, reason: str) -> bool:
-    """The worker of the running attempt is gone."""
-    return conclude(run, run.attempt, Ending(Outcome.LOST, UNEXPLAINED, message=reason))
+def lose(run: Run, reason: str, last_sign: LastSign | None = None) -> bool:
+    """The worker of the running attempt is gone. ``last_sign``: what that was decided on; if there is a later one by now, the
+    attempt goes on and False is returned."""
+    return conclude(run, run.attempt, Ending(Outcome.LOST, UNEXPLAINED, message=reason), last_sign=last_sign)
 
 
 def _after_failure(
-    run: Run, attempt: int, ending: Ending, token: UUID | None
+    run: Run, attempt: int, ending: Ending, token: UUID | None, last_sign: LastSign | None
 ) -> tuple[bool, datetime | None]:
     """Whether it was ours to conclude, and when the next attempt is due; None: there is none."""
     wait = run.job.retry.retry_after(ending.failure or UNEXPLAINED, attempt)
     if wait is not None:
         due_at = database_now(alias_for(Run)) + wait
-        if transitions.retry(run, attempt, due_at, ending.reason, ending.columns(), token):
+        if transitions.retry(run, attempt, due_at, ending.reason, ending.columns(), token, last_sign):
             return True, due_at
     if transitions.runs().filter(pk=run.pk).exclude(cancel_requested_at=None).exists():
-        return _finish(run, attempt, State.CANCELLED, _why_cancelled(run), ending, token), None
+        why = _why_cancelled(run)
+        return _finish(run, attempt, State.CANCELLED, why, ending, token, last_sign), None
     if wait is not None:
         return False, None
-    won = _finish(run, attempt, State.FAILED, ending.reason, ending, token)
+    won = _finish(run, attempt, State.FAILED, ending.reason, ending, token, last_sign)
     # Even if not won: maybe an earlier call finished it and got no further.
     pausing.open_circuits(Job.objects.using(alias_for(Job)).filter(pk=run.job_id))
     return won, None
 
 
-def _finish(run: Run, attempt: int, state: State, reason: str, ending: Ending, token: UUID | None) -> bool:
+def _finish(
+    run: Run,
+    attempt: int,
+    state: State,
+    reason: str,
+    ending: Ending,
+    token: UUID | None,
+    last_sign: LastSign | None,
+) -> bool:
     """The execution itself hands over at once what follows. What others conclude, in a node or in the main process of a worker, is
     followed by what nodes take up."""
     at_once = None if token is None else hand_over
-    return transitions.finish(run, attempt, state, reason, ending.columns(), token, at_once)
+    return transitions.finish(run, attempt, state, reason, ending.columns(), token, at_once, last_sign)
 
 
 def _why_cancelled(run: Run) -> str:
@@ -123,7 +137,7 @@ def _why_cancelled(run: Run) -> str:
 
 def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_at: datetime | None) -> None:
     if not won:
-        consequence = " (too late: the attempt had been concluded otherwise)"
+        consequence = " (too late: the attempt was concluded otherwise, or its worker is back)"
     elif retry_at is not None:
         consequence = f"; attempt {attempt + 1} of {run.job.max_attempts} at {retry_at:%H:%M:%S} UTC"
     else:

@@ -4,6 +4,7 @@ Invariants:
 
 - A transition names the states it may leave (``lifecycle.TRANSITIONS``), and for a run under execution the attempt; it
   answers whether it won. Zero rows changed is a normal answer: somebody else was first.
+- An execution is declared lost only if it has given no sign of life since the one that this was decided on.
 - Whatever gives a run its final state also frees its slot, counts it in the job's statistics, wakes the run that
   waits for the slot and makes the runs that follow it (``following``), in the same transaction.
 - A slot passes from the run that ends straight to the one that waited longest: a newcomer cannot slip in between.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from typing import Any
@@ -186,6 +188,15 @@ def end_unstarted(run: Run, state: State, reason: str, *, attempt: int | None = 
     return _end(run, unstarted, state, reason) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class LastSign:
+    """The last sign of life of an execution, as somebody has read it who is about to declare it lost."""
+
+    heartbeat_at: datetime | None
+    token: UUID | None
+    """None: its attempt has no row."""
+
+
 def finish(
     run: Run,
     attempt: int,
@@ -194,16 +205,18 @@ def finish(
     closing: dict[str, Any],
     token: UUID | None,
     hand_over: Callable[[Run], None] | None = None,
+    last_sign: LastSign | None = None,
 ) -> bool:
     """Running -> succeeded, failed or cancelled. ``closing``: what to write on the attempt's row. ``hand_over``: called after the
-    commit with each run that follows; without it, nodes take them up."""
+    commit with each run that follows; without it, nodes take them up. ``last_sign``: False is returned if there was another
+    since."""
     if token is not None and not _has_line(run):
         of_run = {"id": run.pk, "attempt": attempt, "reason": reason[:REASON_LIMIT], "job_id": run.job_id}
         of_attempt = {"run_id": run.pk, "number": attempt, "token": token, **closing}
         if _finish(state, tuple(closing)).execute(**of_run, **of_attempt):
             return True
     with brief_transaction(alias_for(Run), settings.RUN_LEASE):
-        followers = _end(run, _executing(run.pk, attempt), state, reason)
+        followers = _end(run, _executing(run.pk, attempt, last_sign), state, reason)
         if followers is None:
             return False
         reach("finish.ended")
@@ -237,12 +250,18 @@ def _finish(state: State, columns: tuple[str, ...]) -> Chain:
 
 
 def retry(
-    run: Run, attempt: int, due_at: datetime, reason: str, closing: dict[str, Any], token: UUID | None
+    run: Run,
+    attempt: int,
+    due_at: datetime,
+    reason: str,
+    closing: dict[str, Any],
+    token: UUID | None,
+    last_sign: LastSign | None = None,
 ) -> bool:
     """Running -> pending for the next attempt, unless it was asked to stop. The run keeps its slot, as it is unfinished; a
-    backfilled one passes it on, so that nobody waits for its backoff."""
+    backfilled one passes it on, so that nobody waits for its backoff. ``last_sign``: as for ``finish``."""
     backfilled = run.trigger == Trigger.BACKFILL
-    executing = _executing(run.pk, attempt).filter(cancel_requested_at=None)
+    executing = _executing(run.pk, attempt, last_sign).filter(cancel_requested_at=None)
     with brief_transaction(alias_for(Run), settings.RUN_LEASE):
         if not executing.update(
             state=State.PENDING,
@@ -285,8 +304,17 @@ def wake_next(job_id: int) -> bool:
         return False  # a newcomer has the slot; it will wake the next when it ends
 
 
-def _executing(run_id: UUID | Given, attempt: int | Given) -> RunQuerySet:
-    return runs().running().filter(pk=run_id, attempt=attempt)
+def _executing(run_id: UUID | Given, attempt: int | Given, last_sign: LastSign | None = None) -> RunQuerySet:
+    executing = runs().running().filter(pk=run_id, attempt=attempt)
+    if last_sign is None:
+        return executing
+    # The UPDATE may have waited for a lock that kept the worker's heartbeat waiting as well.
+    executing = executing.filter(heartbeat_at=last_sign.heartbeat_at)
+    if last_sign.token is None:
+        return executing
+    return executing.filter(
+        Exists(Attempt.objects.filter(run=OuterRef("pk"), number=attempt, token=last_sign.token))
+    )
 
 
 def _final(state: State, reason: str | Given) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Rescue: runs whose holder is gone. Each case is one guarded transition; losing one to its owner is normal. One that
 somebody has locked, or that upsets our own code, keeps no other waiting.
 
-- Running with a stale heartbeat: the attempt is lost, and the retry policy says what comes next.
+- Running with a stale heartbeat: the attempt is lost, and the retry policy says what comes next. Nobody's lock is waited for,
+  as it may keep the worker's heartbeat waiting as well; one that is gone is an excuse for a while (``delayed_heartbeats``).
 - Queued for too long: the broker lost it, or no worker is there. It is pending again, same attempt, and will be handed
   over once more; each delivery doubles the patience, so that workers away for hours find few copies of it. One that
   no worker would start any more, as its start deadline is over or it is late and late runs are skipped, is missed.
@@ -13,8 +14,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
+from uuid import UUID
 
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 from django.db.models import Exists, OuterRef, Q, Subquery
 
 from django_dcron import transitions
@@ -23,10 +25,12 @@ from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import State, Trigger
 from django_dcron.lateness import too_late
 from django_dcron.models import Attempt, Run
-from django_dcron.models.database import alias_for, leaving_for_later
+from django_dcron.models.database import alias_for, is_contention, leaving_for_later
 from django_dcron.models.run import RunQuerySet
 from django_dcron.models.statement import Select
+from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.sync_points import reach
+from django_dcron.transitions import LastSign
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -45,26 +49,70 @@ DOUBLINGS = 10
 """How often the patience doubles: at most 1,024 times REDELIVER_AFTER."""
 
 
-def rescue(shards: Collection[int], now: datetime, lease: timedelta) -> int:
+def rescue(
+    shards: Collection[int], now: datetime, lease: timedelta, delayed: DelayedHeartbeats | None = None
+) -> int:
     """Take up what vanished holders left in ``shards``; returns how many runs.
 
-    ``lease``: how old the heartbeat of a running attempt may be.
+    ``lease``: how old the heartbeat of a running attempt may be. ``delayed``: what earlier calls have seen of locks; None for a
+    call that is the only one.
     """
     reach("rescue.begun")
     if not _TO_RESCUE.rows():
+        if delayed is not None:
+            delayed.see(shards, (), lease)
         return 0
-    return _lost(shards, now, lease) + _undelivered(shards, now) + _left_waiting(shards)
+    return _lost(shards, now, lease, delayed) + _undelivered(shards, now) + _left_waiting(shards)
 
 
 def _in(shards: Collection[int]) -> RunQuerySet:
     return transitions.runs().in_shards(shards, settings.SHARDS)
 
 
-def _lost(shards: Collection[int], now: datetime, lease: timedelta) -> int:
-    stale = _in(shards).running().filter(heartbeat_at__lt=now - lease).select_related("job")
-    worker = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt")).values("worker")
-    each = list(stale.annotate(worker=Subquery(worker))[:RESCUED_AT_ONCE])
-    return sum(_unless_hopeless(_lose, run, now) for run in each)
+def _lost(shards: Collection[int], now: datetime, lease: timedelta, delayed: DelayedHeartbeats | None) -> int:
+    try:
+        locked = _locked(_silent(shards, now - lease / 2))
+    except OperationalError as error:
+        if delayed is not None and is_contention(error):
+            delayed.see_all_locked()
+        raise
+    if delayed is not None:
+        delayed.see(shards, locked, lease)
+    attempt = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt"))
+    seen = {name: Subquery(attempt.values(name)) for name in ("worker", "token")}
+    lost = 0
+    for run in _silent(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]:
+        if run.pk in locked or (delayed is not None and delayed.excuse(run.pk, run.job_id, lease)):
+            _leave(run)
+        else:
+            lost += _unless_hopeless(_lose, run, now)
+    return lost
+
+
+def _silent(shards: Collection[int], since: datetime) -> RunQuerySet:
+    return _in(shards).running().filter(heartbeat_at__lt=since).order_by("heartbeat_at")
+
+
+def _locked(silent: RunQuerySet) -> frozenset[UUID]:
+    """Those of the runs, the longest silent ones, that somebody has locked. The database may not be able to tell."""
+    using = silent.db
+    run_ids = list(silent.values_list("pk", flat=True)[:RESCUED_AT_ONCE])
+    features = connections[using].features
+    if not run_ids or not features.has_select_for_update_skip_locked:
+        return frozenset()
+    lockable = (
+        transitions.runs()
+        .running()
+        .filter(pk__in=run_ids)
+        .select_for_update(skip_locked=True, no_key=features.has_select_for_no_key_update)
+    )
+    with transaction.atomic(using=using):
+        return frozenset(run_ids).difference(lockable.values_list("pk", flat=True))
+
+
+def _leave(run: Run) -> None:
+    text = "the rescue of run %s of %s is left for later: a lock keeps its heartbeat waiting, or has until just now"
+    logger.info(text, run.pk, run.job, extra={"event": "contention", "job": str(run.job), "run": str(run.pk)})
 
 
 def _unless_hopeless(rescued: Callable[[Run, datetime], bool], run: Run, now: datetime) -> bool:
@@ -83,7 +131,8 @@ def _unless_hopeless(rescued: Callable[[Run, datetime], bool], run: Run, now: da
 def _lose(run: Run, now: datetime) -> bool:
     worker = getattr(run, "worker", None) or "its worker"
     silent = (now - run.heartbeat_at).total_seconds() if run.heartbeat_at else 0
-    return lose(run, f"{worker} gave no sign of life for {silent:.0f} s")
+    last_sign = LastSign(run.heartbeat_at, getattr(run, "token", None))
+    return lose(run, f"{worker} gave no sign of life for {silent:.0f} s", last_sign)
 
 
 def _undelivered(shards: Collection[int], now: datetime) -> int:

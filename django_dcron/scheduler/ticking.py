@@ -31,6 +31,7 @@ from django_dcron.models.database import WaitLimits, alias_for, in_one_line, is_
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.claiming import CLAIMED_AT_ONCE, claim
+from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.releasing import release
 from django_dcron.scheduler.rescue import rescue
@@ -76,8 +77,12 @@ class Ticker:
     """Since when, on the monotonic clock, the agenda was behind at every look."""
     _blocked: set[str] = field(default_factory=set)
     """The parts that another transaction was in the way of when they were last tried."""
+    _delayed: DelayedHeartbeats = field(init=False)
     _unsure: bool = True
     """The last tick did not go through as a whole: it may have claimed what did not come onto the agenda."""
+
+    def __post_init__(self) -> None:
+        self._delayed = DelayedHeartbeats(self.clock.monotonic)
 
     def tick(self, *, adopt_own: bool = False, once: bool = False) -> None:
         """One pass. ``adopt_own``: also look for runs that should be on the agenda but may not be. ``once``: no other
@@ -232,7 +237,7 @@ class Ticker:
         self.counts["adopted"] += self._put(adopted)
 
     def _rescue(self, lease: timedelta) -> None:
-        self.counts["rescued"] += rescue(self.membership.shards, self.clock.now(), lease)
+        self.counts["rescued"] += rescue(self.membership.shards, self.clock.now(), lease, self._delayed)
 
     def _put(self, runs: Iterable[DueRun]) -> int:
         """On the agenda, if not there yet: how many. What can never be handed over ends here, and says why."""

@@ -9,14 +9,17 @@ from django.db import OperationalError, connection
 from pytest_django import Settings
 
 from django_dcron import transitions
+from django_dcron.conclusion import lose
 from django_dcron.domain.overlap import slot_of
 from django_dcron.execution.start import start
-from django_dcron.models import Attempt, Job, Run
+from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.models.database import WaitLimits, database_now
 from django_dcron.scheduler import rescue as module
+from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.scheduler.rescue import rescue
 from tests.factories import make_idle_job, make_run
 from tests.lock_holder import keeping_locked
+from tests.scheduler.stand_ins import StillClock
 
 pytestmark = pytest.mark.django_db
 
@@ -50,6 +53,80 @@ def test_a_fresh_heartbeat_is_left_alone(now: datetime) -> None:
     make_run(make_idle_job(), "running", heartbeat_at=now - 14 * SECOND)
     assert rescue(ALL, now, LEASE) == 0
     assert Run.objects.get().state == "running"
+
+
+@pytest.mark.parametrize(("max_attempts", "cancelled"), [(1, False), (2, False), (1, True)])
+@pytest.mark.parametrize("later", ["heartbeat", "execution"])
+def test_a_sign_of_life_after_the_look_keeps_the_run(
+    now: datetime, max_attempts: int, cancelled: bool, later: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rescue may have waited for a lock since it read the heartbeat, and the worker's heartbeat as well."""
+    job = make_idle_job(max_attempts=max_attempts)
+    run = make_run(job, "running", heartbeat_at=now - 60 * SECOND)
+    if cancelled:
+        transitions.request_cancel(run.pk, "by hand")
+
+    def lose_late(*of_run: Any) -> bool:
+        if later == "heartbeat":
+            assert transitions.beat(run.pk, 1)
+        else:
+            Attempt.objects.update(token=uuid4())
+        return lose(*of_run)
+
+    monkeypatch.setattr(module, "lose", lose_late)
+    assert rescue(ALL, now, LEASE) == 0
+    run.refresh_from_db()
+    assert (run.state, run.attempt, Attempt.objects.get().outcome) == ("running", 1, "")
+    assert Statistics.objects.get(job=job).last_state == ""
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_a_lock_that_kept_a_heartbeat_waiting_is_no_reason_to_lose_its_run_when_it_goes(
+    now: datetime,
+) -> None:
+    clock = StillClock(now)
+    delayed = DelayedHeartbeats(clock.monotonic)
+    run = make_run(make_idle_job(), "running", heartbeat_at=now - 10 * SECOND)
+
+    def take_up() -> int:
+        return rescue(ALL, clock.now(), LEASE, delayed)
+
+    with keeping_locked(Run.objects.filter(pk=run.pk)):
+        assert take_up() == 0, "it is not silent for long enough, but its lock is seen"
+    clock.advance(6)
+    assert take_up() == 0, "the worker has had no chance yet"
+    assert transitions.beat(run.pk, 1)
+    Run.objects.update(heartbeat_at=clock.now())
+    clock.advance(20)
+    assert take_up() == 1, "from then on it counts as any other"
+    connection.close()
+
+
+def test_a_lock_is_an_excuse_for_half_a_lease() -> None:
+    clock, run_id = StillClock(), uuid4()
+    delayed = DelayedHeartbeats(clock.monotonic)
+    delayed.see(ALL, [run_id], LEASE)
+    clock.advance(7)
+    assert delayed.excuse(run_id, 1, LEASE)
+    assert not delayed.excuse(uuid4(), 1, LEASE)
+    clock.advance(1)
+    assert not delayed.excuse(run_id, 1, LEASE)
+    delayed.see_all_locked()
+    assert delayed.excuse(run_id, 1, LEASE)
+    assert delayed.excuse(uuid4(), 1, LEASE)
+
+
+def test_a_run_in_a_gained_shard_is_excused_as_nobody_has_looked_for_its_locks() -> None:
+    clock = StillClock()
+    delayed = DelayedHeartbeats(clock.monotonic)
+    delayed.see([1, 2], (), LEASE)
+    assert not delayed.excuse(uuid4(), 1, LEASE)
+    delayed.see([1, 3], (), LEASE)
+    assert [delayed.excuse(uuid4(), job_id, LEASE) for job_id in (1, 3, 67)] == [False, True, True]
+    clock.advance(8)
+    assert not delayed.excuse(uuid4(), 3, LEASE)
 
 
 def test_one_run_that_cannot_be_rescued_does_not_keep_the_others(
@@ -91,7 +168,7 @@ def test_what_somebody_keeps_locked_keeps_nothing_else(
 def test_a_database_that_goes_away_meanwhile_is_not_taken_for_a_bad_run(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(run: Run, reason: str) -> bool:
+    def gone(*of_run: Any) -> bool:
         raise OperationalError("gone")
 
     make_run(make_idle_job(), "running", heartbeat_at=now - timedelta(hours=1))

@@ -8,6 +8,8 @@ alerts    tells people what has happened (``alerts``); nothing waits for it, and
 workers   asks Celery's workers how they are, while runs wait for them (``worker_probe``); nothing waits for it either
 prune     deletes finished runs that are kept no longer (``pruner``), a few at a time; only the end waits for these
 
+A thread that waits for a database connection that has fallen silent gets an error, and connects anew (``silent_connections``).
+
 A node whose tick or agenda hangs lets go of its shards and gives no heartbeat: others lead them, until it goes on.
 
 The first SIGTERM or SIGINT drains: claiming stops, what is due is handed over, the rest is given back, the leases are
@@ -33,6 +35,8 @@ from django_dcron.dispatch.base import AsksWorkers
 from django_dcron.domain.clock import ClusterClock
 from django_dcron.domain.counts_in_words import number_of
 from django_dcron.locks.base import Lock
+from django_dcron.models import Node
+from django_dcron.models.database import WaitLimits, alias_for
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.health import ALERTS, WORKERS, Health
@@ -41,7 +45,8 @@ from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.pruner import Pruner
 from django_dcron.scheduler.setbacks import Setbacks
 from django_dcron.scheduler.signal_pipe import SignalPipe
-from django_dcron.scheduler.ticking import Ticker
+from django_dcron.scheduler.silent_connections import SilentConnections
+from django_dcron.scheduler.ticking import LOCK_PATIENCE, SHORTEST_SILENCE, Ticker
 from django_dcron.scheduler.vitals import Vitals
 from django_dcron.scheduler.watch import Watch
 from django_dcron.scheduler.watchdog import Watchdog
@@ -102,7 +107,8 @@ class Runner:
             self._setbacks,
             draining=lambda: self._stopping.is_set(),
         )
-        self._watch = Watch(self.watchdog, self.health, health_file)
+        self._silent_connections = SilentConnections(name, self.clock.monotonic)
+        self._watch = Watch(self.watchdog, self.health, health_file, also=self._silent_connections.look)
         self._dispatcher = dispatcher
         if isinstance(dispatcher, AsksWorkers):
             dispatcher.node = self.membership.id
@@ -185,6 +191,7 @@ class Runner:
     def _guarded(self, name: str, work: Callable[[], None]) -> None:
         """A thread's whole life."""
         try:
+            self._silent_connections.watch_this_thread(name)
             work()
         except BaseException as error:  # the process must not live on with a part of it dead
             self._failure = error
@@ -193,6 +200,7 @@ class Runner:
             self._signals.wake()
         finally:
             self.watchdog.ended(name)
+            self._silent_connections.forget_this_thread()
             connections.close_all()  # this thread's own
 
     def _close(self) -> None:
@@ -274,7 +282,7 @@ class Runner:
     # --- heartbeat ----------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        missing = False
+        missing, limits = False, WaitLimits(alias_for(Node))
         while True:
             pause = self.membership.pause
             self.watchdog.alive(HEARTBEAT, rest=pause)
@@ -287,6 +295,7 @@ class Runner:
                 self.membership.withdraw()
                 continue
             try:
+                limits.impose(lock=LOCK_PATIENCE, silence=max(settings.LEASE, SHORTEST_SILENCE))
                 if self.membership.beat(agenda=len(self.agenda)):
                     self._gained_shards.set()
                     self._tick_wanted.set()

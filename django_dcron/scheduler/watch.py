@@ -18,7 +18,15 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 
 class Watch:
-    def __init__(self, watchdog: Watchdog, health: Callable[[], Health], file: HealthFile | None):
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        health: Callable[[], Health],
+        file: HealthFile | None,
+        also: Callable[[], None] = lambda: None,
+    ):
+        """``also``: called at each look; never waits."""
+        self._also = also
         self._watchdog = watchdog
         self._health = health
         self._file = file
@@ -30,6 +38,7 @@ class Watch:
         """The thread: until the node is ``closed``."""
         while True:
             self._watchdog.look()
+            self._also()
             health = self._health()
             self._report(health)
             self._write(health)

@@ -24,6 +24,7 @@ from django_dcron.scheduler import pruner, setbacks
 from django_dcron.scheduler import runner as module
 from django_dcron.scheduler.runner import EXIT_FAILED, EXIT_OK, Runner
 from tests.factories import make_idle_job, make_job, make_run
+from tests.lock_holder import keeping_locked
 from tests.scheduler.stand_ins import MemoryDispatcher
 from tests.waiting import wait_until
 
@@ -478,6 +479,23 @@ def test_a_heartbeat_that_cannot_be_written_is_told_once(
     beside(lambda: wait_until(lambda: len(beats) >= 4) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert caplog.messages.count("a: heartbeat not written: gone") == 1
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+def test_a_heartbeat_does_not_wait_for_somebody_who_keeps_the_nodes_row_locked(
+    runner: Runner, beside: Beside, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DCRON_LEASE = timedelta(seconds=0.5)
+
+    def work() -> None:
+        wait_until(lambda: runner._threads["heartbeat"].is_alive(), what="the node")
+        with keeping_locked(Node.objects.all()):
+            wait_until(lambda: "heartbeat not written" in caplog.text, what="a heartbeat that gave up")
+        terminate()
+
+    beside(work, runner)
+    assert runner.run() == EXIT_OK
 
 
 def test_a_drain_without_the_database_leaves_the_runs_to_others(

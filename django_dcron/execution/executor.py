@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import OperationalError, connections
+from django.db import OperationalError, ProgrammingError, connections
 from django.utils.module_loading import import_string
 
 from django_dcron import targets, tracing
@@ -28,9 +28,10 @@ from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.heart import Heart, heart
 from django_dcron.execution.outage import own_transactions_only, wait_out
+from django_dcron.execution.refusals import Refusal, refusal_of
 from django_dcron.execution.start import start
 from django_dcron.models import Run
-from django_dcron.models.database import AWAY, alias_for, database_now, is_contention
+from django_dcron.models.database import AWAY, alias_for, database_now, in_one_line, is_contention
 from django_dcron.sync_points import reach
 
 logger = logging.getLogger("django_dcron.runs")
@@ -38,8 +39,8 @@ logger = logging.getLogger("django_dcron.runs")
 START_PATIENCE = 60.0
 """Seconds a delivery waits for a database that is away; then the scheduler will deliver it again."""
 
-REFUSALS = 3
-"""After how many refusals of a database that is there an outcome is recorded without its texts."""
+REFUSALS = 10
+"""After how many refusals, for no known reason, of a database that is there an outcome is recorded without its texts."""
 
 Handler = Callable[[CurrentRun], Any]
 
@@ -96,32 +97,39 @@ def _traced(run: CurrentRun) -> AbstractContextManager[Callable[[Ending], None]]
 
 
 def _record(run: CurrentRun, ending: Ending, using: str) -> None:
-    """Conclude the attempt, however long that takes; without its texts if the database is there but refuses them."""
+    """Conclude the attempt, however long that takes; without its texts only if the database can never store them."""
     refusals = 0
 
     def record() -> bool:
         nonlocal refusals
         try:
             return conclude(run.run, run.attempt, ending, run.token)
-        except OperationalError as error:
-            # MariaDB's for a packet too large or a character it cannot store, too.
-            if not is_contention(error) and _answers(using):
-                refusals += 1
-            if refusals < REFUSALS:
-                raise
-            return record_bare(error)
-        except AWAY:
-            raise
         except Exception as error:
+            match refusal_of(error, ending, using):
+                case Refusal.NOW:
+                    raise _waited_out(error) from error
+                case Refusal.UNKNOWN if isinstance(error, AWAY):
+                    if not is_contention(error) and _answers(using):
+                        refusals += 1
+                    if refusals < REFUSALS:
+                        raise
             return record_bare(error)
 
     def record_bare(error: Exception) -> bool:
         extra = {"event": "texts_refused", "job": str(run.job), "run": str(run.id), "attempt": run.attempt}
         logger.error("the outcome of %s is recorded without its texts", run.job, exc_info=error, extra=extra)
         why = ascii(f"its texts could not be recorded: {type(error).__name__}: {error}")[1:-1][:1000]
-        return conclude(run.run, run.attempt, ending.without_texts(why), run.token)
+        try:
+            return conclude(run.run, run.attempt, ending.without_texts(why), run.token)
+        except ProgrammingError as refused:
+            raise _waited_out(refused) from refused
 
     wait_out(record, f"the outcome of {run.job}", using)
+
+
+def _waited_out(error: Exception) -> Exception:
+    """As an error that ``wait_out`` waits for."""
+    return error if isinstance(error, AWAY) else OperationalError(in_one_line(error))
 
 
 def _answers(using: str) -> bool:

@@ -9,14 +9,25 @@ from unittest import mock
 from uuid import uuid4
 
 import pytest
-from django.db import DataError, InterfaceError, OperationalError, connection, transaction
+from django.db import (
+    DatabaseError,
+    DataError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    transaction,
+)
 
 import django_dcron
 from django_dcron import transitions
+from django_dcron.conclusion import Ending
 from django_dcron.domain.lifecycle import Outcome, State
 from django_dcron.exceptions import PermanentFailure, RetryLater, UnknownRun
 from django_dcron.execution import executor, outage
 from django_dcron.execution.executor import execute
+from django_dcron.execution.refusals import Refusal, refusal_of
 from django_dcron.models import Attempt, Run
 from tests.execution.conftest import Run_, attempt_of, cut_connection, reread, state_of
 from tests.factories import make_idle_job, make_run
@@ -456,6 +467,77 @@ def test_texts_that_the_database_refuses_do_not_cost_the_outcome(
     assert run.state in {State.SUCCEEDED, State.FAILED}
     assert "its texts could not be recorded" in attempt.message
     assert type(error).__name__ in attempt.message
+
+
+def caused(error: DatabaseError, **about: Any) -> DatabaseError:
+    """As Django raises it: from the driver's own, which says ``about`` it."""
+    error.__cause__ = type("DriversOwn", (Exception,), about)()
+    return error
+
+
+FULL = caused(OperationalError("could not extend file: No space left on device"), sqlstate="53100")
+READ_ONLY = caused(InternalError("cannot execute UPDATE in a read-only transaction"), sqlstate="25006")
+FORBIDDEN = caused(ProgrammingError("permission denied for table dcron_attempt"), sqlstate="42501")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "error",
+    [
+        FULL,
+        READ_ONLY,
+        FORBIDDEN,
+        caused(OperationalError("server closed the connection unexpectedly"), sqlstate=None),
+        caused(OperationalError("attempt to write a readonly database"), sqlite_errorcode=8),
+        caused(OperationalError("database or disk is full"), sqlite_errorcode=13),
+        OperationalError(1114, "The table 'dcron_attempt' is full"),
+        OperationalError(1290, "The server is running with the --read-only option"),
+        OperationalError(2013, "Lost connection to server during query"),
+    ],
+    ids=repr,
+)
+def test_a_database_that_cannot_store_an_outcome_now_gets_its_texts_in_the_end(
+    run_function: Run_, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(executor, "conclude", failing(50, error, executor.conclude))
+    run, attempt = run_function(lambda: "kept")
+    assert (run.state, attempt.result, attempt.message) == (State.SUCCEEDED, '"kept"', "")
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_outcome_is_not_lost_where_even_the_bare_one_is_refused_for_a_while(
+    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = iter([DataError("invalid byte sequence"), FORBIDDEN, DataError("invalid byte sequence")])
+    real = executor.conclude
+
+    def conclude(*args: Any) -> bool:
+        if error := next(errors, None):
+            raise error
+        return real(*args)
+
+    monkeypatch.setattr(executor, "conclude", conclude)
+    run, attempt = run_function(lambda: "a result")
+    assert run.state == State.SUCCEEDED
+    assert "its texts could not be recorded" in attempt.message
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_refusal_for_no_known_reason_is_not_tried_for_ever(
+    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "conclude", refusing(OperationalError("nobody knows"), executor.conclude))
+    run, attempt = run_function(lambda: "a result")
+    assert run.state == State.SUCCEEDED
+    assert "nobody knows" in attempt.message
+
+
+@pytest.mark.mariadb
+def test_a_lost_connection_is_the_texts_fault_only_if_they_exceed_the_servers_packets() -> None:
+    lost = OperationalError(2006, "Server has gone away")
+    small, large = (Ending(Outcome.SUCCEEDED, result="x" * size) for size in (1000, 32 * 1024 * 1024))
+    assert refusal_of(lost, small, "default") is Refusal.NOW
+    assert refusal_of(lost, large, "default") is Refusal.TEXTS
 
 
 @pytest.mark.usefixtures("quick")

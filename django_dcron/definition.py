@@ -9,6 +9,7 @@ Invariants:
 - A save says which version of the job it read; if somebody else saved meanwhile, it raises ``Conflict`` and writes
   nothing. No column of the scheduler or of the workers is ever written from here.
 - A definition written past this module is caught up with by ``follow_changes``, which compares rows.
+- A change shortens no pause: where a node has ended one ahead of its end, the new definition counts from that end on as well.
 - A job in quarantine keeps its place: when it can be read again, the claim goes on from there by the misfire policy.
 """
 
@@ -23,6 +24,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 
 from django_dcron import chaining, transitions
+from django_dcron.conf import settings
 from django_dcron.domain.misfire import Misfire, MisfirePolicy, Span
 from django_dcron.domain.timetable import INSTANT, Timetable
 from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
@@ -265,6 +267,7 @@ def place(
         judge = job if before is None or cursor.problem else before
         if pause_over:
             _go_on_from(pause_over, cursor)
+        since = since or _resumes_at(cursor, job, now)
         insert(_claim_due(cursor, judge, now), using)
         transitions.withdraw(job.pk, now, using)
         if job.enabled and not cursor.enabled:
@@ -272,6 +275,12 @@ def place(
     _compute(cursor, job, max(since, cursor.placed_at) if since else now)
     cursor.save(using=using)
     return cursor
+
+
+def _resumes_at(cursor: Cursor, job: Job, now: datetime) -> datetime | None:
+    """After when occurrences count, if a node has ended a pause ahead of its end and that is still to come."""
+    resumes = cursor.enabled and job.enabled and now < cursor.placed_at <= now + settings.LOOK_AHEAD
+    return cursor.placed_at if resumes else None
 
 
 def _end_of_pause(job: Job, now: datetime) -> datetime | None:

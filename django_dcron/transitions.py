@@ -99,6 +99,13 @@ def take_back(unstarted: Iterable[tuple[UUID, int]]) -> int:
     )
 
 
+def hand_back(run_id: UUID, attempt: int) -> bool:
+    """The delivery came before its time and is used up: the run is pending and nobody's, so a node dispatches it when it is due."""
+    # First as pending: once it is nobody's, the node that dispatched it doesn't mark it as queued.
+    pending = runs().pending().filter(pk=run_id, attempt=attempt)
+    return bool(pending.update(node=NOBODY) or take_back([(run_id, attempt)]))
+
+
 def withdraw(job_id: int, now: datetime, using: str) -> int:
     """Delete a job's runs that were claimed ahead of ``now``: the definition they came from is gone."""
     ahead = (

@@ -514,6 +514,41 @@ def test_a_pause_ends_as_far_ahead_as_runs_are_claimed() -> None:
     assert now + 8 * SECOND <= (cursor_of(soon).next_at or now) <= now + 9 * SECOND
 
 
+@pytest.mark.parametrize("how", ["saved", "written past save", "twice"])
+def test_a_change_between_the_look_ahead_and_the_end_of_a_pause_does_not_shorten_it(how: str) -> None:
+    end = database_now("default") + 8 * SECOND
+    job = paused_until(end)
+    assert end_pauses() == 1
+    job = reread(job)
+    claim_ahead(job)
+    if how == "written past save":
+        Job.objects.filter(pk=job.pk).update(schedule="*/2 * * * * *")
+        definition.follow_changes(database_now("default"), Job.objects.using("default"))
+    else:
+        for schedule in ("*/2 * * * * *", "*/3 * * * * *")[: 2 if how == "twice" else 1]:
+            job.schedule = schedule
+            job = definition.save(job)
+    assert not Run.objects.filter(job=job, scheduled_at__lt=end).exists()
+    assert end <= (cursor_of(job).next_at or end - SECOND) <= end + 4 * SECOND
+
+
+def test_a_job_paused_anew_and_resumed_by_hand_before_the_end_of_its_pause_goes_on_at_once() -> None:
+    end = database_now("default") + 8 * SECOND
+    job = paused_until(end)
+    assert end_pauses() == 1
+    pausing.resume(pausing.pause(reread(job), "by hand"))
+    assert (cursor_of(job).next_at or end) < end
+
+
+def test_a_place_far_ahead_is_no_end_of_a_pause() -> None:
+    """It was written while the database's clock was ahead."""
+    job, now = make_job(), database_now("default")
+    Cursor.objects.update(placed_at=now + 3600 * SECOND, next_at=now + 3601 * SECOND)
+    job.schedule = "*/2 * * * * *"
+    definition.save(job)
+    assert (cursor_of(job).next_at or now + 3600 * SECOND) <= now + 10 * SECOND
+
+
 def test_an_interval_counts_on_from_the_end_of_the_pause() -> None:
     end = seconds_ago(30).replace(microsecond=0)
     job = paused_until(end, schedule="@every 1h")

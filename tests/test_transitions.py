@@ -63,6 +63,11 @@ CASES = {
     "take_back": Case(
         lambda run: transitions.take_back([(run.pk, run.attempt)]), {State.QUEUED}, State.PENDING
     ),
+    "hand_back": Case(
+        lambda run: transitions.hand_back(run.pk, run.attempt),
+        {State.PENDING, State.QUEUED},
+        State.PENDING,
+    ),
     "start": Case(
         lambda run: start(run, run.attempt, slot_of(run.job_id)),
         BEFORE_START,
@@ -124,7 +129,8 @@ def test_each_transition_from_each_state(name: str, state: State) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["start", "hold_back", "send_back", "mark_queued", "redeliver", "take_back", "beat"]
+    "name",
+    ["start", "hold_back", "send_back", "mark_queued", "redeliver", "take_back", "hand_back", "beat"],
 )
 def test_another_attempts_transition_changes_nothing(name: str) -> None:
     case = CASES[name]

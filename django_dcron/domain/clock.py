@@ -3,10 +3,19 @@
 Nobody trusts a node's wall clock. ``ClusterClock`` is fed with samples of the database's clock; the sample with the
 shortest round trip among the last few has the smallest error (half the round trip) and is the one used. Between
 samples only the monotonic clock counts, so a wall clock that is wrong, or stepped, changes nothing.
+
+The database's clock may itself be set, or be wrong for a moment. Invariants:
+
+- A jump of a second or more is believed once it has lasted for ``DOUBT_FOR``; until then cluster time goes on without it. Cluster
+  time that followed at once would advance the cursors over everything up to a wrong time, and no job would run until then.
+- A jump that is believed is one step, forward or back, and is logged.
+- This machine may have slept, and its monotonic clock with it: then its wall clock still agrees with the database, and the new
+  time is believed at once.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,9 +23,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+logger = logging.getLogger("django_dcron.scheduler")
+
 SAMPLES_KEPT = 8
 TOLERANCE = 0.05
 """Seconds: what two clocks drift apart while samples are kept, and the coarsest clock of a database, with room to spare."""
+DOUBTED_FROM = 1.0
+"""Seconds: a smaller step, as a time server makes them, is followed at once."""
+DOUBT_FOR = 10.0
+"""Seconds for which a jump must last."""
 
 
 stands_at: datetime | None = None
@@ -79,6 +94,10 @@ class ClusterClock:
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
         self._best: Sample | None = None
         self._latest: Sample | None = None
+        self._doubted: Sample | None = None
+        """The first sample of a jump that is not believed yet."""
+        self.doubt = timedelta()
+        """How far the database's clock has jumped, while that is not believed; else zero."""
 
     def sample(self, read_database_clock: Callable[[], datetime]) -> None:
         """Take one sample; whatever ``read_database_clock`` raises passes through."""
@@ -87,11 +106,48 @@ class ClusterClock:
         after = self._monotonic()
         wall = datetime.fromtimestamp(self._wall() - (after - before) / 2, UTC)
         sample = Sample(cluster_time, (before + after) / 2, after - before, wall - cluster_time)
-        if any(sample.contradicts(earlier) for earlier in self._samples):
-            self._samples.clear()  # this machine has slept, or the database's clock was set: what was known is void
+        if not any(sample.contradicts(earlier) for earlier in self._samples):
+            self._end_doubt()
+        elif self._latest is None or self._believes(sample, self._latest):
+            self._samples.clear()  # what was known is void
+        else:
+            return
         self._samples.append(sample)
         self._latest = sample
         self._best = min(self._samples, key=lambda sample: sample.round_trip)
+
+    def _believes(self, sample: Sample, latest: Sample) -> bool:
+        """Whether a sample that contradicts the others is right. ``latest``: of the others."""
+        passed = sample.monotonic - latest.monotonic
+        step = sample.cluster_time - latest.cluster_time - timedelta(seconds=passed)
+        slept = abs((sample.skew - latest.skew).total_seconds()) < DOUBTED_FROM
+        if slept or abs(step.total_seconds()) < DOUBTED_FROM:
+            self._end_doubt()
+            return True
+        if self._doubted is None or sample.contradicts(self._doubted):
+            if self._doubted is None:
+                logger.warning(
+                    "database clock jumped: step=%+.1fs; cluster time follows if that lasts for %.0f s",
+                    step.total_seconds(),
+                    DOUBT_FOR,
+                    extra={"event": "clock_doubted"},
+                )
+            self._doubted = sample
+        self.doubt = step
+        if sample.monotonic - self._doubted.monotonic < DOUBT_FOR:
+            return False
+        self._doubted, self.doubt = None, timedelta()
+        logger.warning(
+            "cluster time follows the database clock: step=%+.1fs",
+            step.total_seconds(),
+            extra={"event": "clock_stepped"},
+        )
+        return True
+
+    def _end_doubt(self) -> None:
+        if self._doubted is not None:
+            logger.info("the database clock is right again", extra={"event": "clock_right"})
+        self._doubted, self.doubt = None, timedelta()
 
     def now(self) -> datetime:
         if (at := stands_at) is not None:

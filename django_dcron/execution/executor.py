@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,7 +20,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import OperationalError, ProgrammingError, connections
 from django.utils.module_loading import import_string
 
-from django_dcron import targets, tracing
+from django_dcron import targets, tracing, transitions
 from django_dcron.conclusion import Ending, conclude
 from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import Outcome
@@ -29,7 +31,7 @@ from django_dcron.execution.failure import ending_of
 from django_dcron.execution.heart import Heart, heart
 from django_dcron.execution.outage import own_transactions_only, wait_out
 from django_dcron.execution.refusals import Refusal, refusal_of
-from django_dcron.execution.start import start
+from django_dcron.execution.start import NotDueYet, start
 from django_dcron.models import Run
 from django_dcron.models.database import AWAY, alias_for, database_now, in_one_line, is_contention
 from django_dcron.sync_points import reach
@@ -38,6 +40,9 @@ logger = logging.getLogger("django_dcron.runs")
 
 START_PATIENCE = 60.0
 """Seconds a delivery waits for a database that is away; then the scheduler will deliver it again."""
+
+LONGEST_WAIT_UNTIL_DUE = 2.0
+"""Seconds that a worker waits for a run to become due; one that is further ahead goes back to the nodes."""
 
 REFUSALS = 10
 """After how many refusals, for no known reason, of a database that is there an outcome is recorded without its texts."""
@@ -65,7 +70,7 @@ def execute(
     keeper = keeper or heart()
     looks = keeper.looks
     started = wait_out(
-        lambda: start(run_id, attempt, token=token, worker=worker),
+        lambda: _start_when_due(run_id, attempt, token, worker),
         f"the start of run {run_id}",
         using,
         give_up_after=START_PATIENCE,
@@ -88,6 +93,21 @@ def execute(
     if fatal is not None:
         raise fatal
     return True
+
+
+def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> tuple[Run, datetime] | None:
+    """A node's clock may be a little ahead of the database's, by which runs start."""
+    while True:
+        try:
+            return start(run_id, attempt, token=token, worker=worker, punctual=True)
+        except NotDueYet as early:
+            ahead = early.ahead.total_seconds()
+        if ahead > LONGEST_WAIT_UNTIL_DUE:
+            extra = {"event": "not_due_yet", "run": str(run_id), "attempt": attempt, "worker": worker}
+            logger.warning("run %s was delivered %.1f s too early; handed back", run_id, ahead, extra=extra)
+            transitions.hand_back(run_id, attempt)
+            return None
+        time.sleep(ahead)
 
 
 def _traced(run: CurrentRun) -> AbstractContextManager[Callable[[Ending], None]]:

@@ -6,6 +6,7 @@ Invariants:
   row, UNIQUE (run, number). Zero rows: somebody else has it, or it was withdrawn; the delivery is dropped quietly.
 - A run that isn't in this database is another matter: ``UnknownRun``. The database may be the wrong one.
 - Repeating a start whose commit went through unheard finds its own token on the attempt's row and goes on.
+- A run is not started before ``due_at`` by the database's clock, where the caller wants it ``punctual``.
 - A run that comes too late asks the misfire policy; one whose job still has an unfinished run, the overlap policy. The
   job's slot, a unique column, decides between two that ask at once.
 """
@@ -13,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from django.db.models import Exists, OuterRef
 
 from django_dcron import revocation, transitions
 from django_dcron.conf import settings
+from django_dcron.domain import clock
 from django_dcron.domain.lifecycle import STARTABLE, State, Trigger
 from django_dcron.domain.overlap import Held, next_slot_of, slot_of, when_held
 from django_dcron.exceptions import UnknownRun
@@ -37,12 +39,21 @@ LOOKS = 10
 """How often a start looks again after losing a race for the slot. Each loss means that another run has moved on."""
 
 
-def start(run_id: UUID, attempt: int, *, token: UUID, worker: str) -> tuple[Run, datetime] | None:
+class NotDueYet(Exception):
+    def __init__(self, ahead: timedelta) -> None:
+        self.ahead = ahead
+        """How long it is until then."""
+
+
+def start(
+    run_id: UUID, attempt: int, *, token: UUID, worker: str, punctual: bool = False
+) -> tuple[Run, datetime] | None:
     """Start ``attempt`` of the run, if it is its turn and the policies let it. Safe to repeat with the same ``token``.
 
     Returns the run, with its job, and when the attempt started by the database's clock; None: not to be executed.
     Raises ``IntegrityError`` if the slot went to others each time it looked; the delivery is repeated later. Raises
-    ``UnknownRun`` if this database doesn't have the run.
+    ``UnknownRun`` if this database doesn't have the run. If ``punctual``, raises ``NotDueYet``, with nothing changed, before the
+    run is due.
     """
     read = _read(run_id)
     if read is None:
@@ -55,6 +66,10 @@ def start(run_id: UUID, attempt: int, *, token: UUID, worker: str) -> tuple[Run,
     if run.cancel_requested_at is not None:
         _end(run, State.CANCELLED, run.reason, attempt=attempt)
         return None
+    if (
+        punctual and now < run.due_at and clock.stands_at is None
+    ):  # a time that stands would be waited for in vain
+        raise NotDueYet(run.due_at - now)
     if reason := too_late(run, now):
         _end(run, State.MISSED, reason, attempt=attempt)
         return None

@@ -78,6 +78,8 @@ class Facts:
     broker_away: bool
     skew: float
     draining: bool
+    clock_doubt: float = 0.0
+    """How far the database's clock has jumped, while cluster time doesn't follow it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class Health:
             "lock_degraded": facts.lock_degraded,
             "broker_away": facts.broker_away,
             "skew": round(facts.skew, 3),
+            "clock_doubt": round(facts.clock_doubt, 3),
             "written_at": facts.at.isoformat() if facts.at else None,
         }
 

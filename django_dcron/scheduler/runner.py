@@ -97,6 +97,7 @@ class Runner:
             stopping=lambda: self._stopping.is_set(),
             alive=partial(self.watchdog.alive, TICK),
             progressed=lambda: self._vitals.ticked(),
+            clock_in_doubt=lambda: bool(self.clock.doubt),
         )
         self._setbacks = Setbacks(name)
         self._vitals = Vitals(

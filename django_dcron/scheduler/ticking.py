@@ -66,6 +66,8 @@ class Ticker:
     """Called before each part of a tick: it does not hang."""
     progressed: Callable[[], None] = lambda: None
     """Called when a tick went through, and when a part that is repeated has written to the database."""
+    clock_in_doubt: Callable[[], bool] = lambda: False
+    """Whether the database's clock has jumped, and may be wrong: then heartbeats seem old or new without being it."""
     counts: Counter[str] = field(default_factory=Counter)
     _last: dict[str, float] = field(default_factory=dict)
     _steady_since: float | None = None
@@ -259,7 +261,7 @@ class Ticker:
 
     def _may_rescue(self) -> bool:
         """Not before a whole run lease of steady ticks: after an outage the workers' heartbeats are old without fault."""
-        if self._has_stalled():
+        if self._has_stalled() or self.clock_in_doubt():
             self._steady_since = None
         lease = settings.RUN_LEASE.total_seconds()
         return self._steady_since is not None and self.clock.monotonic() - self._steady_since >= lease

@@ -79,6 +79,7 @@ class Vitals:
             broker_away=self._agenda.broker_away,
             skew=self._clock.skew.total_seconds(),
             draining=self._draining(),
+            clock_doubt=self._clock.doubt.total_seconds(),
         )
         between = max(settings.TICK, settings.LEASE / 3)  # two ticks, or two heartbeats, if all is well
         return judge(facts, (settings.DATABASE_GRACE + between).total_seconds())

@@ -89,6 +89,74 @@ def test_an_old_sample_gives_way_in_the_end() -> None:
     assert world.clock.now() - world.truth == timedelta()
 
 
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [vars(record)["event"] for record in caplog.records]
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0, 2.0], ids=str)
+def test_a_database_clock_that_is_wrong_for_a_moment_changes_nothing(
+    jump: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Were it followed, the cursors would be moved on to a time that is not yet, and all jobs be silent until then."""
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    for _ in range(4):
+        world.elapsed += 2
+        world.clock.sample(lambda: world.truth + timedelta(seconds=jump))
+        assert world.error == 0
+        assert world.clock.doubt == timedelta(seconds=jump)
+    world.elapsed += 2
+    world.clock.sample(world.reading(0, 0))
+    assert (world.error, world.clock.doubt) == (0, timedelta())
+    assert events(caplog) == ["clock_doubted", "clock_right"]
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=str)
+def test_a_database_clock_that_was_set_is_followed_in_one_step_that_is_logged(
+    jump: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    errors = []
+    for _ in range(8):
+        world.elapsed += 2
+        world.clock.sample(lambda: world.truth + timedelta(seconds=jump))
+        errors.append((world.clock.now() - world.truth).total_seconds())
+    assert errors == [0.0] * 5 + [jump] * 3
+    assert world.clock.doubt == timedelta()
+    assert events(caplog) == ["clock_doubted", "clock_stepped"]
+    assert f"step={jump:+.1f}s" in caplog.messages[1]
+
+
+def test_a_database_clock_that_jumps_about_is_not_followed() -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    for jump in range(100, 2000, 100):
+        world.elapsed += 2
+        world.clock.sample(lambda: world.truth + timedelta(seconds=jump))  # noqa: B023
+        assert world.error == 0
+
+
+def test_a_small_step_is_followed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    world.clock.sample(lambda: world.truth + timedelta(seconds=0.9))
+    assert world.error == 0.9
+    assert not caplog.records
+
+
+def test_a_machine_that_has_slept_follows_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its monotonic clock has slept as well, its wall clock has not."""
+    now = NOON
+    clock = ClusterClock(monotonic=lambda: 1000.0, wall=lambda: now.timestamp() + 5)
+    clock.sample(lambda: now)
+    now += timedelta(hours=1)
+    clock.sample(lambda: now)
+    assert clock.now() == now
+    assert not caplog.records
+
+
 def test_a_database_that_does_not_answer_leaves_the_clock_as_it_was() -> None:
     world = World()
     world.clock.sample(world.reading(0, 0))

@@ -21,7 +21,7 @@ from django.db import (
 )
 
 import django_dcron
-from django_dcron import transitions
+from django_dcron import control, transitions
 from django_dcron.conclusion import Ending
 from django_dcron.domain.lifecycle import Outcome, State
 from django_dcron.exceptions import PermanentFailure, RetryLater, UnknownRun
@@ -29,6 +29,7 @@ from django_dcron.execution import executor, outage
 from django_dcron.execution.executor import execute
 from django_dcron.execution.refusals import Refusal, refusal_of
 from django_dcron.models import Attempt, Run
+from django_dcron.models.database import database_now
 from tests.execution.conftest import Run_, attempt_of, cut_connection, reread, state_of
 from tests.factories import make_idle_job, make_run
 
@@ -45,7 +46,7 @@ def test_success() -> None:
 
 
 def test_each_attempt_keeps_when_it_was_due_and_handed_over(make_target: Any) -> None:
-    job = make_idle_job(target=make_target(lambda: 1 / 0), max_attempts=2, retry_jitter=0.0)
+    job = make_idle_job(target=make_target(lambda: 1 / 0), max_attempts=2, retry_backoff=timedelta())
     run = make_run(job, "queued")
     assert execute(run.pk, 1, worker="w")
     between = reread(run)
@@ -433,6 +434,44 @@ def test_a_start_gives_up_in_the_end_and_leaves_the_run_to_another_delivery(
     with pytest.raises(OperationalError):
         execute(run.pk, 1, worker="w")
     assert state_of(run) == State.QUEUED
+
+
+def test_a_run_delivered_early_starts_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    due_at = database_now("default") + timedelta(seconds=1.5)
+    run = make_run(make_idle_job(), "queued", due_at=due_at)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        assert not connection.in_atomic_block
+        assert state_of(run) == State.QUEUED
+        waited.append(seconds)
+        Run.objects.update(due_at=database_now("default"))  # as if the time had passed
+
+    monkeypatch.setattr(executor.time, "sleep", wait)
+    assert execute(run.pk, 1, worker="w")
+    assert len(waited) == 1
+    assert 0 < waited[0] <= 1.5
+    assert state_of(run) == State.SUCCEEDED
+
+
+def test_a_run_cancelled_while_it_waits_to_be_due_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(make_idle_job(), "queued", due_at=database_now("default") + timedelta(seconds=1.5))
+    monkeypatch.setattr(executor.time, "sleep", lambda seconds: control.cancel(run, "by hand"))
+    assert not execute(run.pk, 1, worker="w")
+    assert state_of(run) == State.CANCELLED
+    assert not Attempt.objects.exists()
+
+
+@pytest.mark.parametrize("state", ["pending", "queued"])
+def test_a_run_delivered_much_too_early_goes_back_to_the_nodes(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the database's clock was set back. No worker waits for it."""
+    run = make_run(make_idle_job(), state, node="a", due_at=database_now("default") + timedelta(minutes=1))
+    monkeypatch.setattr(executor.time, "sleep", lambda seconds: pytest.fail("it waits"))
+    assert not execute(run.pk, 1, worker="w")
+    assert (state_of(run), reread(run).node) == (State.PENDING, "")
+    assert transitions.mark_queued([(run.pk, 1)], run.due_at, node="a") == 0, "its message is used up"
 
 
 def refusing(error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:

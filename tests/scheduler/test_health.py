@@ -154,6 +154,7 @@ def test_what_programs_are_told() -> None:
         "lock_degraded": False,
         "broker_away": False,
         "skew": 0.01,
+        "clock_doubt": 0.0,
         "written_at": "2026-03-01T12:00:00+00:00",
     }
 

@@ -334,6 +334,21 @@ def test_a_database_that_stalled_without_an_error_makes_no_run_lost(
     assert run.state == "failed", "still no sign of life"
 
 
+def test_nobody_is_lost_while_the_databases_clock_is_in_doubt(node: SetUp) -> None:
+    """The heartbeats are written by that clock."""
+    node.pass_time(30)
+    run = make_run(make_idle_job(), "running", heartbeat_at=node.clock.now() - timedelta(hours=1))
+    node.ticker.clock_in_doubt = lambda: True
+    node.pass_time(30)
+    node.ticker.clock_in_doubt = lambda: False
+    node.pass_time(13)
+    run.refresh_from_db()
+    assert run.state == "running"
+    node.pass_time(5)
+    run.refresh_from_db()
+    assert run.state == "failed"
+
+
 def test_a_tick_that_is_the_only_one_rescues_with_more_patience(node: SetUp) -> None:
     """Driven from crontab nobody else ever would."""
     silent, fresh = (

@@ -24,7 +24,7 @@ from django_dcron import targets, tracing, transitions
 from django_dcron.conclusion import Ending, conclude
 from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import Outcome
-from django_dcron.exceptions import RunCancelled, RunTimedOut
+from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
 from django_dcron.execution.bounded_text import truncated
 from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.failure import ending_of
@@ -97,11 +97,16 @@ def execute(
 
 def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> tuple[Run, datetime] | None:
     """A node's clock may be a little ahead of the database's, by which runs start."""
+    ahead = 0.0
     while True:
         try:
             return start(run_id, attempt, token=token, worker=worker, punctual=True)
         except NotDueYet as early:
             ahead = early.ahead.total_seconds()
+        except UnknownRun:
+            if not ahead:
+                raise
+            return None  # it was withdrawn while it waited
         if ahead > LONGEST_WAIT_UNTIL_DUE:
             extra = {"event": "not_due_yet", "run": str(run_id), "attempt": attempt, "worker": worker}
             logger.warning("run %s was delivered %.1f s too early; handed back", run_id, ahead, extra=extra)

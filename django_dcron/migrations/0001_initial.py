@@ -600,6 +600,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "broker_away_since",
+                    models.DateTimeField(
+                        help_text="It can't dispatch runs. Empty: it can, as far as it knows.",
+                        null=True,
+                        verbose_name="broker unreachable since",
+                    ),
+                ),
+                (
                     "workers",
                     models.JSONField(
                         editable=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.db import models
+from django.db.models import ExpressionWrapper, Q
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.models.database import UtcNow
@@ -14,6 +15,14 @@ class NodeQuerySet(models.QuerySet["Node"]):
     def live(self, lease: timedelta) -> NodeQuerySet:
         """Those whose heartbeat is younger than ``lease``, by the database's clock."""
         return self.filter(heartbeat_at__gt=UtcNow() - lease)
+
+    def broker_known(self, lease: timedelta) -> NodeQuerySet:
+        """Annotated with ``broker_lost``, for ``lease`` at least, and with ``broker_reached``."""
+        lost = Q(broker_away_since__isnull=False, broker_away_since__lte=UtcNow() - lease)
+        return self.annotate(
+            broker_lost=ExpressionWrapper(lost, models.BooleanField()),
+            broker_reached=ExpressionWrapper(Q(broker_away_since=None), models.BooleanField()),
+        )
 
     def expired(self, lease: timedelta) -> NodeQuerySet:
         return self.filter(heartbeat_at__lte=UtcNow() - lease)
@@ -48,6 +57,11 @@ class Node(models.Model):
     )
     degraded = models.BooleanField(
         _("degraded"), default=False, help_text=_("It cannot reach the lock's server.")
+    )
+    broker_away_since = models.DateTimeField(
+        _("broker unreachable since"),
+        null=True,
+        help_text=_("It can't dispatch runs. Empty: it can, as far as it knows."),
     )
     workers = models.JSONField(
         _("workers"),

@@ -7,6 +7,9 @@ Invariants:
   monotonic clock, so a node that was frozen past it leads nothing when it wakes.
 - Nodes share the shards with those that have the same ``DCRON_SHARDS``. While they differ, as in a deploy that changes it, each
   group leads everything; that costs work, never a second run.
+- A node that hasn't reached the broker for ``DCRON_LEASE`` shares in no shards while another live node reaches it. It shares again
+  once it has reached the broker for as long: a broker that comes and goes makes the shards move once in a lease at most. Where no
+  node reaches the broker, all of them keep their shares.
 - While the lock's server cannot be reached the node is *degraded*: it leads what the hashing alone names it for. Two nodes
   may then lead one shard for a moment; that costs work, never a second run.
 - The heartbeat has its own thread and database connection: a slow claim never loses a lease. One that hangs does: then
@@ -21,7 +24,9 @@ import logging
 import os
 import platform
 import secrets
-from datetime import timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django_dcron import __version__
 from django_dcron.conf import settings
@@ -44,6 +49,22 @@ FORGOTTEN_AFTER = timedelta(days=1)
 _TICKED = Update(Node, lambda: Node.objects.filter(pk=Given(Node, "id")), ticked_at=UtcNow())
 
 
+class _Member(NamedTuple):
+    """A live node, as far as the sharing goes."""
+
+    id: str
+    broker_lost: bool
+    """It can't dispatch, and hasn't been able to for ``DCRON_LEASE``."""
+    broker_reached: bool
+
+
+def _ring(members: Iterable[_Member]) -> frozenset[str]:
+    """The nodes that the shards are shared out among."""
+    members = list(members)
+    some_reach_it = any(member.broker_reached for member in members)
+    return frozenset(member.id for member in members if not (some_reach_it and member.broker_lost))
+
+
 class Membership:
     def __init__(self, name: str, namespace: str, lock: Lock, clock: ClusterClock):
         self.name = name
@@ -63,11 +84,17 @@ class Membership:
                 Node.objects.live(settings.LEASE)
                 .filter(namespace=namespace, shard_count=settings.SHARDS)
                 .order_by()
-                .values_list("pk")
+                .broker_known(settings.LEASE)
+                .values_list("pk", "broker_lost", "broker_reached")
             ),
         )
         self._overlaps = False
         self._counts_differ = False
+        self.broker_away: Callable[[], bool] = lambda: False
+        """Asked at each heartbeat: whether the last try to dispatch has found no broker."""
+        self._broker_away_since: datetime | None = None
+        self._broker_back_at: float | None = None
+        """On the monotonic clock, for a node that shared in no shards for it."""
         self._beaten_at = float("-inf")
         """When the last heartbeat that was written was sent, on the monotonic clock."""
 
@@ -114,14 +141,33 @@ class Membership:
         """One heartbeat; True if the node leads shards that it did not lead before. Raises the database's errors."""
         before = self.shards
         try:
+            self._see_broker()
             self._write_heartbeat(agenda)
-            self._ring = self._live()
+            self._set_ring(self._live())
             self._named = shards_led_by(self.id, self._ring, settings.SHARDS)
         except BaseException:
             self._renew_without_database()
             raise
         self._renew()
         return not self.shards <= before
+
+    def _see_broker(self) -> None:
+        if self.broker_away():
+            self._broker_away_since = self._broker_away_since or self._clock.now()
+            self._broker_back_at = None
+        elif self._broker_away_since is not None:
+            now = self._clock.monotonic()
+            self._broker_back_at = now if self._broker_back_at is None else self._broker_back_at
+            if self.id in self._ring or now - self._broker_back_at >= settings.LEASE.total_seconds():
+                self._broker_away_since = self._broker_back_at = None
+
+    def _set_ring(self, ring: frozenset[str]) -> None:
+        shares, shared = self.id in ring, self.id in self._ring
+        self._ring = ring
+        extra = {"event": "shards_without_broker", "node": self.name}
+        if shared and not shares and self._broker_away_since is not None:
+            text = "broker unreachable: %s gives its shards to nodes that reach the broker: since=%s"
+            logger.warning(text, self.name, f"{self._broker_away_since:%H:%M:%S} UTC", extra=extra)
 
     def _renew_without_database(self) -> None:
         """A brief outage costs no shard. After a longer one the database may refuse this node alone, and others wait for its
@@ -141,7 +187,9 @@ class Membership:
 
     def ring_changed(self) -> bool:
         """Whether a node has come, left or died since the last heartbeat: then the next one should not wait."""
-        return self._ring != {pk for (pk,) in self._sharing.rows()}
+        return self._ring != _ring(
+            _Member(pk, bool(lost), bool(reached)) for pk, lost, reached in self._sharing.rows()
+        )
 
     def ticked(self) -> None:
         """A tick went through."""
@@ -170,6 +218,7 @@ class Membership:
             agenda=agenda,
             skew=self._clock.skew,
             degraded=self.degraded,
+            broker_away_since=self._broker_away_since,
         )
         if alive:
             self._beaten_at = sent_at
@@ -179,12 +228,14 @@ class Membership:
     def _live(self) -> frozenset[str]:
         """The nodes that share this node's work, by the database's clock."""
         live = Node.objects.using(alias_for(Node)).live(settings.LEASE)
-        nodes = list(live.values_list("pk", "namespace", "shard_count"))
-        others = {namespace for _, namespace, _ in nodes if namespace != self.namespace}
+        columns = ("pk", "broker_lost", "broker_reached", "namespace", "shard_count")
+        nodes = list(live.broker_known(settings.LEASE).values_list(*columns))
+        others = {namespace for *_, namespace, _ in nodes if namespace != self.namespace}
         self._report_overlap("" in others or (not self.namespace and bool(others)))
-        ring = {pk: count for pk, namespace, count in nodes if namespace == self.namespace}
-        self._report_counts(sorted(set(ring.values()) - {settings.SHARDS}))
-        return frozenset(pk for pk, count in ring.items() if count == settings.SHARDS)
+        of_namespace = [node for node in nodes if node[3] == self.namespace]
+        self._report_counts(sorted({node[4] for node in of_namespace} - {settings.SHARDS}))
+        sharing = (node for node in of_namespace if node[4] == settings.SHARDS)
+        return _ring(_Member(pk, bool(lost), bool(reached)) for pk, lost, reached, *_ in sharing)
 
     def _renew(self) -> None:
         held = set(self._leases)

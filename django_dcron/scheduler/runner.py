@@ -90,6 +90,7 @@ class Runner:
             on_delivered=lambda: self._tick_wanted.set(),
             alive=partial(self.watchdog.alive, AGENDA),
         )
+        self.membership.broker_away = lambda: self.agenda.broker_away
         self.ticker = Ticker(
             self.membership,
             self.agenda,

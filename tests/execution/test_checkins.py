@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -91,7 +92,8 @@ def test_a_job_without_the_tag_is_nobody_s_business(pings: Pings) -> None:
 
 
 def test_only_the_failure_of_the_last_attempt_is_one(pings: Pings) -> None:
-    job = make_idle_job(name="roast", tags=["healthchecks"], target="tests.app.tasks.fail", max_attempts=2)
+    again = {"max_attempts": 2, "retry_backoff": timedelta()}
+    job = make_idle_job(name="roast", tags=["healthchecks"], target="tests.app.tasks.fail", **again)
     run = run_once(job)
     assert run.state == "pending"
     assert pings.paths == ["/key/roast/start", "/key/roast/log"]
@@ -143,6 +145,7 @@ def test_sentry_hears_of_one_check_in_for_all_attempts_of_a_run(sentry: Envelope
         tags=["sentry"],
         target="tests.app.tasks.fail",
         max_attempts=2,
+        retry_backoff=timedelta(),
         timezone="Europe/Berlin",
     )
     run = make_run(job, "queued")

@@ -462,6 +462,12 @@ def test_a_run_cancelled_while_it_waits_to_be_due_does_not_start(monkeypatch: py
     assert not Attempt.objects.exists()
 
 
+def test_a_run_withdrawn_while_it_waits_to_be_due_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(make_idle_job(), "queued", due_at=database_now("default") + timedelta(seconds=1.5))
+    monkeypatch.setattr(executor.time, "sleep", lambda seconds: Run.objects.all().delete())
+    assert not execute(run.pk, 1, worker="w")
+
+
 @pytest.mark.parametrize("state", ["pending", "queued"])
 def test_a_run_delivered_much_too_early_goes_back_to_the_nodes(
     state: str, monkeypatch: pytest.MonkeyPatch

@@ -312,6 +312,64 @@ def test_a_node_without_database_and_lock_leads_nothing(monkeypatch: pytest.Monk
     assert a.shards == frozenset()
 
 
+def away_for(membership: Membership, seconds: float) -> None:
+    """As if it had not reached the broker for so long."""
+    since = database_now("default") - timedelta(seconds=seconds)
+    membership._broker_away_since = since
+    Node.objects.filter(pk=membership.id).update(broker_away_since=since)
+
+
+def test_a_node_cut_off_from_the_broker_gives_its_shards_to_one_that_reaches_it(
+    lock: Lock, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = node(lock, "a"), node(lock, "b")
+    beat(a, b)
+    shares = a.shards, b.shards
+    a.broker_away = lambda: True
+    beat(a, b)
+    assert (a.shards, b.shards) == shares, "not at once: a broker may be away for a moment"
+    away_for(a, 7)
+    assert b.ring_changed()
+    beat(a, b)
+    assert (a.shards, b.shards) == (frozenset(), ALL)
+    assert not a.ring_changed()
+    assert "shards_without_broker" in [vars(record)["event"] for record in caplog.records]
+    monotonic, passed = a._clock.monotonic, [0.0]
+    a._clock.monotonic = lambda: monotonic() + passed[0]  # type: ignore[method-assign]
+    a.broker_away = lambda: False
+    beat(a, b)
+    assert a.shards == frozenset(), "nor is it back at once"
+    passed[0] = 7.0
+    a.beat(agenda=0)
+    passed[0] = 0.0
+    beat(a, b, a, b)
+    assert (a.shards, b.shards) == shares
+
+
+def test_a_broker_that_nobody_reaches_moves_no_shard(lock: Lock) -> None:
+    a, b = node(lock, "a"), node(lock, "b")
+    beat(a, b)
+    shares = a.shards, b.shards
+    for each in (a, b):
+        each.broker_away = lambda: True
+        away_for(each, 7)
+    beat(a, b, times=3)
+    assert (a.shards, b.shards) == shares
+    for each in (a, b):
+        each.broker_away = lambda: False
+    beat(a, b)
+    assert (a.shards, b.shards) == shares
+    assert not Node.objects.exclude(broker_away_since=None).exists()
+
+
+def test_a_node_alone_keeps_its_shards_without_a_broker(lock: Lock) -> None:
+    a = node(lock, "a")
+    a.broker_away = lambda: True
+    away_for(a, 60)
+    beat(a)
+    assert a.shards == ALL
+
+
 def test_nodes_with_other_shards_each_lead_all_their_own_and_say_so_once(
     lock: Lock, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:

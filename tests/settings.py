@@ -4,6 +4,7 @@ The environment chooses what they run on:
 
 DCRON_TEST_DATABASE   sqlite (the default), postgresql or mariadb
 DCRON_TEST_REDIS      host:port of a Redis to use (and to flush!) instead of one of our own
+DCRON_TEST_DATABASE_PORT  where on 127.0.0.1 a process of a test finds the database, instead of at its socket
 DCRON_TEST_BROKER     the URL of another broker than that Redis
 DCRON_TEST_SETTINGS   durations of ours in seconds, as JSON, for a process of a test: {"RUN_LEASE": 1}
 
@@ -60,6 +61,8 @@ ENGINES: dict[str, dict[str, Any]] = {
         "TEST": {"NAME": "test_dcron", "CHARSET": "utf8mb4"},
     },
 }
+if _port := os.environ.get("DCRON_TEST_DATABASE_PORT"):
+    ENGINES[DATABASE].update(HOST="127.0.0.1", PORT=_port)
 DATABASES = {"default": ENGINES[DATABASE]}
 
 CACHES = {

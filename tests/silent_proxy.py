@@ -1,4 +1,5 @@
-"""A way to the database over TCP whose connections may fall silent: open, as far as either end can see, and nothing comes through."""
+"""A way to a server over TCP that may be cut, and whose connections may fall silent: open, as far as either end can see, and
+nothing comes through."""
 
 import socket
 import threading
@@ -24,6 +25,7 @@ class SilentProxy:
         self._open: list[socket.socket] = []
         self._silent = threading.Event()
         """Of the connections that are open now; later ones get another."""
+        self._cut = False
         self.made = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -32,9 +34,21 @@ class SilentProxy:
         self._silent.set()
         self._silent = threading.Event()
 
+    def cut(self) -> None:
+        """Nothing is connected any more, nor will be."""
+        self._cut = True
+        self._end_all()
+
+    def mend(self) -> None:
+        self._cut = False
+
     def close(self) -> None:
         self._listener.close()
-        for each in self._open:
+        self._end_all()
+
+    def _end_all(self) -> None:
+        ended, self._open = self._open, []
+        for each in ended:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
@@ -43,6 +57,9 @@ class SilentProxy:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                if self._cut:
+                    near.close()
+                    continue
                 far = socket.socket(socket.AF_UNIX)
                 far.connect(self._target)
                 self._open += [near, far]

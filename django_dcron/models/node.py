@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.db import models
 from django.db.models import ExpressionWrapper, Q
@@ -16,7 +17,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
         """Those whose heartbeat is younger than ``lease``, by the database's clock."""
         return self.filter(heartbeat_at__gt=UtcNow() - lease)
 
-    def broker_known(self, lease: timedelta) -> NodeQuerySet:
+    def broker_known(self, lease: timedelta) -> models.QuerySet[Any, Any]:
         """Annotated with ``broker_lost``, for ``lease`` at least, and with ``broker_reached``."""
         lost = Q(broker_away_since__isnull=False, broker_away_since__lte=UtcNow() - lease)
         return self.annotate(

@@ -119,6 +119,8 @@ class Runner:
         self._gained_shards = threading.Event()
         self._tick_wanted = threading.Event()
         self._beat_wanted = threading.Event()
+        self._database_back = threading.Event()
+        """The tick need not go on pausing: a heartbeat was written again, or the node is to stop."""
         self._failure: BaseException | None = None
         self._signals = SignalPipe()
         pruner = Pruner(self.membership, self.clock, self._rest_from_pruning)
@@ -181,6 +183,7 @@ class Runner:
         self._stopping.set()
         self._tick_wanted.set()
         self._beat_wanted.set()
+        self._database_back.set()
         self.agenda.stop()
 
     def health(self) -> Health:
@@ -246,7 +249,8 @@ class Runner:
                     connections.close_all()
                 pause = self._setbacks.pause
                 self.watchdog.alive(TICK, rest=pause)
-                self._stopping.wait(pause)
+                self._database_back.wait(pause)
+                self._database_back.clear()
         self.ticker.close()
 
     def _mark_until_next_tick(self, seconds: float) -> None:
@@ -302,6 +306,8 @@ class Runner:
                     self._gained_shards.set()
                     self._tick_wanted.set()
                 self._vitals.beaten()
+                if missing:
+                    self._database_back.set()
                 missing = False
             except (DatabaseError, InterfaceError) as error:
                 connections.close_all()

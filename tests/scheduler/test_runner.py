@@ -481,6 +481,28 @@ def test_a_heartbeat_that_cannot_be_written_is_told_once(
     assert caplog.messages.count("a: heartbeat not written: gone") == 1
 
 
+def test_a_heartbeat_that_is_written_again_ends_the_pause_of_the_tick(
+    runner: Runner, beside: Beside, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_LEASE = timedelta(seconds=0.5)
+    seen = failing_ticks(runner, monkeypatch, "gone")
+    monkeypatch.setattr(setbacks.Setbacks, "pause", 3600.0)
+    original, beats = runner.membership.beat, []
+    runner.membership.register()
+    monkeypatch.setattr(runner.membership, "register", lambda: None)
+
+    def beat(*, agenda: int) -> bool:
+        wait_until(lambda: runner.ticker._unsure and runner._setbacks._away, what="a tick that failed")
+        beats.append(agenda)
+        if len(beats) == 1:
+            raise OperationalError("gone")
+        return original(agenda=agenda)
+
+    monkeypatch.setattr(runner.membership, "beat", beat)
+    beside(lambda: wait_until(lambda: seen) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+
+
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 def test_a_heartbeat_does_not_wait_for_somebody_who_keeps_the_nodes_row_locked(

@@ -25,6 +25,7 @@ from django_dcron.models.database import alias_for, database_now
 from django_dcron.models.job import CALENDAR
 from django_dcron.models.job_validation import TYPE_NAMES
 from django_dcron.observability.wording import plain_moment
+from django_dcron.time_texts import MAX_LENGTH
 
 LONGEST_REASON = 150
 
@@ -53,6 +54,8 @@ class InstantField(forms.DateTimeField):
     default_error_messages = {"out_of_range": gettext_lazy("Use a year from 1970 to 2199.")}
 
     def to_python(self, value: Any) -> datetime | None:
+        if isinstance(value, str) and len(value) > MAX_LENGTH:
+            raise ValidationError(self.error_messages["invalid"], code="invalid")
         instant = super().to_python(value)
         if instant is not None and not BEGIN <= instant < END:
             raise ValidationError(self.error_messages["out_of_range"], code="out_of_range")
@@ -78,7 +81,9 @@ class UntilField(forms.Field):
         now = database_now(alias_for(Job))
         until = _read_time_ahead(text, now)
         if until is None:
-            raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": text})
+            raise ValidationError(
+                self.error_messages["invalid"], code="invalid", params={"value": f"{text:.80}"}
+            )
         if until <= now:
             params = {"until": plain_moment(until)}
             raise ValidationError(self.error_messages["passed"], code="passed", params=params)
@@ -89,6 +94,8 @@ class UntilField(forms.Field):
 def _read_time_ahead(text: str, now: datetime) -> datetime | None:
     """None if it is no such text; raises ``ValidationError`` for a time that the clocks of the site skip or repeat, or that is
     far off."""
+    if len(text) > MAX_LENGTH:
+        return None
     if text[-1].isalpha() and (wait := read_duration(text)) is not None:
         CALENDAR(wait)
         return now + wait

@@ -254,6 +254,8 @@ class Settings:
     """Who sends this as a bearer token may scrape Django's metrics. Empty: nobody may by a token."""
 
     # Targets.
+    ARGUMENTS_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
+    """How many characters a job's or a run's arguments may have, as JSON, by position and by name together."""
     COMMANDS = texts((), allowed="a list of management command names")
     """The management commands a job may run."""
     SHELL: Setting[Mapping[str, Sequence[str]]] = Setting(

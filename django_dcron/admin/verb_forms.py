@@ -197,7 +197,7 @@ class ArgumentsForm(VerbForm):
         cleaned = super().clean() or self.cleaned_data
         if not self.errors:
             try:
-                targets.get(self.job.target).check_arguments(cleaned["args"], cleaned["kwargs"])
+                targets.check_arguments(self.job.target, cleaned["args"], cleaned["kwargs"])
             except InvalidArguments as error:
                 self.add_error(error.field, error.said(translation))
             except UnknownTarget as error:

@@ -141,7 +141,7 @@ def _target_errors(job: Job) -> dict[str, str]:
 
 def _argument_errors(job: Job) -> dict[str, str]:
     try:
-        targets.get(job.target).check_arguments(job.args, job.kwargs)
+        targets.check_arguments(job.target, job.args, job.kwargs)
     except InvalidArguments as error:
         return {error.field: error.said(translation)}
     return {}

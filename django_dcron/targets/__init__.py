@@ -7,7 +7,7 @@ the models ask it whether a target exists.
 
 from django_dcron.targets.base import Invocation, Target, TargetKind
 from django_dcron.targets.declaration import Declaration, cron, declarations, declared_for, isolated
-from django_dcron.targets.registry import available, discovery_problem, get
+from django_dcron.targets.registry import available, check_arguments, discovery_problem, get
 from django_dcron.targets.shell import ShellFailed
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Target",
     "TargetKind",
     "available",
+    "check_arguments",
     "cron",
     "declarations",
     "declared_for",

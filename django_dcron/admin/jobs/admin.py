@@ -8,11 +8,10 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.html import format_html, format_html_join
@@ -21,6 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control
+from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY, moment, moment_in, quiet, state_badge
 from django_dcron.admin.jobs import backfill_page, deletion
 from django_dcron.admin.jobs.copying import duplicate
@@ -45,9 +45,9 @@ from django_dcron.admin.lists.filters import (
     titled,
 )
 from django_dcron.admin.verb_forms import ArgumentsForm, ChangedPauseForm, PauseForm
-from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, in_words, reason
+from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, reason
 from django_dcron.domain import clock
-from django_dcron.exceptions import Conflict, InvalidValue
+from django_dcron.exceptions import InvalidValue
 from django_dcron.models import Job
 from django_dcron.observability import deeds
 from django_dcron.observability.jobs import next_run_of, problem_of, statistics_of
@@ -158,7 +158,7 @@ TAGS_SHOWN = 5
 
 
 @admin.register(Job)
-class JobAdmin(ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]):
+class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]):
     form = JobForm
     verbs = VERBS
     actions = [
@@ -260,26 +260,6 @@ class JobAdmin(ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]
             page = JobPage(obj.pk, request, self.admin_site)
             context |= {"page": page, "buttons": self.buttons(request, page.job)}
         return super().render_change_form(request, context, add, change, form_url, obj)
-
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """Somebody may save between this form's validation and its save: validate it once more, on the new row."""
-        try:
-            return super().changeform_view(request, object_id, form_url, extra_context)
-        except (Conflict, ValidationError, IntegrityError):
-            pass  # rolled back
-        try:
-            return super().changeform_view(request, object_id, form_url, extra_context)
-        except (Conflict, ValidationError, IntegrityError) as error:
-            # Out of the admin's reach, such as a transaction around the request that still sees the old row.
-            text = _("Nothing was saved. %(error)s") % {"error": in_words(error)}
-            self.message_user(request, text, messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
 
     def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
         control.save(obj, expected_version=form.cleaned_data["seen_version"] if change else None)

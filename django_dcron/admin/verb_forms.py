@@ -59,7 +59,7 @@ class InstantField(forms.DateTimeField):
         instant = super().to_python(value)
         if instant is not None and not BEGIN <= instant < END:
             raise ValidationError(self.error_messages["out_of_range"], code="out_of_range")
-        return instant
+        return instant and localtime(instant)
 
 
 class UntilField(forms.Field):
@@ -88,7 +88,7 @@ class UntilField(forms.Field):
             params = {"until": plain_moment(until)}
             raise ValidationError(self.error_messages["passed"], code="passed", params=params)
         CALENDAR(until - now)
-        return until
+        return localtime(until)  # of the offset that is typed, PostgreSQL may not take it
 
 
 def _read_time_ahead(text: str, now: datetime) -> datetime | None:
@@ -174,8 +174,13 @@ class ArgumentsForm(VerbForm):
     )
 
     def __init__(self, data: Any = None, *, row: Job, **options: Any):
-        super().__init__(data, row=row, initial={"args": row.args, "kwargs": row.kwargs}, **options)
+        super().__init__(data, row=row, initial=self._own_of(row), **options)
         self.job = row
+
+    @staticmethod
+    def _own_of(job: Job) -> dict[str, Any]:
+        """Without secrets: to run a job is not to see its definition. What stays masked is the job's own."""
+        return {"args": targets.redacted(job.args), "kwargs": targets.redacted(job.kwargs)}
 
     def clean_args(self) -> Any:
         return self._checked("args", list)
@@ -191,7 +196,7 @@ class ArgumentsForm(VerbForm):
             raise ValidationError(
                 _("%(value)s is not %(allowed)s.") % {"value": json.dumps(value), "allowed": TYPE_NAMES[kind]}
             )
-        return value
+        return targets.restored(value, getattr(self.job, name))
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data

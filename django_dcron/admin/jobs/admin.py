@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -19,7 +19,7 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_dcron import control
+from django_dcron import control, targets
 from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY, moment, moment_in, quiet, state_badge
 from django_dcron.admin.jobs import backfill_page, deletion
@@ -155,6 +155,11 @@ VERBS: tuple[Verb[Job], ...] = (
 )
 
 TAGS_SHOWN = 5
+ARGUMENTS = ("args", "kwargs")
+
+
+def _redacted(name: str) -> Callable[[Job], Any]:
+    return lambda job: targets.redacted(getattr(job, name))
 
 
 @admin.register(Job)
@@ -183,11 +188,14 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
         "No jobs yet. Add one here; or declare it in code with @cron, and run manage.py dcron sync."
     )
     exported = tuple(
-        (field.name, attrgetter(field.attname))
+        (field.name, _redacted(field.name) if field.name in ARGUMENTS else attrgetter(field.attname))
         for field in Job._meta.concrete_fields
         if field.editable and not field.primary_key
     )
     fieldsets = FIELDSETS
+
+    def listed(self, rows: QuerySet[Job]) -> QuerySet[Job]:
+        return rows.defer(*ARGUMENTS, "declared")
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(partial(backfill_page.view, self))
@@ -257,6 +265,9 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
         obj: Job | None = None,
     ) -> HttpResponse:
         if obj is not None and obj.pk is not None:
+            if not self.has_change_permission(request, obj):
+                for name in ARGUMENTS:  # for this page alone: nothing is saved from here on
+                    setattr(obj, name, targets.redacted(getattr(obj, name)))
             page = JobPage(obj.pk, request, self.admin_site)
             context |= {"page": page, "buttons": self.buttons(request, page.job)}
         return super().render_change_form(request, context, add, change, form_url, obj)

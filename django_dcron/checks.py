@@ -22,6 +22,7 @@ W008      failed runs should be kept for a shorter time than others
 W009      a job's alerts cannot be read (with ``check --database``)
 W010      a calendar cannot be read (with ``check --database``)
 W011      the backend of Django's tasks that runs go to has no workers
+W012      a job names a queue that is not allowed (with ``check --database``)
 ========  ==============================================================================================
 """
 
@@ -297,7 +298,7 @@ def _calendar_problems(calendar: Any) -> Iterator[CheckMessage]:
 
 def _job_problems(job: Any) -> Iterator[CheckMessage]:
     from django_dcron import targets
-    from django_dcron.exceptions import InvalidSchedule, UnknownTarget
+    from django_dcron.exceptions import InvalidSchedule, InvalidValue, UnknownTarget
 
     try:
         targets.get(job.target)
@@ -314,6 +315,14 @@ def _job_problems(job: Any) -> Iterator[CheckMessage]:
             f"Job {job} is not scheduled: {error}",
             hint="Correct its schedule or calendar.",
             id="django_dcron.W004",
+        )
+    try:
+        targets.check_queue(job.queue)
+    except InvalidValue as error:
+        yield Warning(
+            f"Job {job} cannot be saved: {error}",
+            hint="Correct its queue, or name it in DCRON_QUEUES.",
+            id="django_dcron.W012",
         )
     if job.alerts is not None:
         try:

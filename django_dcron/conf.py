@@ -201,6 +201,13 @@ class Settings:
     """How many runs the thread dispatcher executes at once."""
     REDELIVER_AFTER = duration(60, at_least=1)
     """How long a queued run may wait for a worker before it is handed over again; doubled at each delivery."""
+    QUEUES: Setting[Sequence[str] | None] = Setting(
+        None,
+        (list, tuple, NoneType),
+        allowed='a list of queue names or patterns such as "reports-*", or None',
+        valid=lambda value: value is None or all(isinstance(name, str) and name for name in value),
+    )
+    """The queues that jobs may name. None: those that the project declares, and the default queue."""
 
     # Execution.
     RUN_LEASE = duration(15, at_least=1)
@@ -254,6 +261,24 @@ class Settings:
     """Who sends this as a bearer token may scrape Django's metrics. Empty: nobody may by a token."""
 
     # Targets.
+    ARGUMENTS_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
+    """How many characters a job's or a run's arguments may have, as JSON, by position and by name together."""
+    REDACT = texts(
+        (
+            "password",
+            "passwd",
+            "passphrase",
+            "secret",
+            "token",
+            "key",
+            "credential",
+            "authorization",
+            "cookie",
+            "signature",
+        ),
+        allowed="a list of words",
+    )
+    """An argument is a secret if its name contains one of these, in any case. Whoever may only look sees no secrets."""
     COMMANDS = texts((), allowed="a list of management command names")
     """The management commands a job may run."""
     SHELL: Setting[Mapping[str, Sequence[str]]] = Setting(

@@ -62,8 +62,8 @@ def trigger(
         _check_key(idempotency_key)
     _check_storable("args", args)
     _check_storable("kwargs", kwargs)
-    targets.get(job.target).check_arguments(
-        job.args if args is None else args, job.kwargs if kwargs is None else kwargs
+    targets.check_arguments(
+        job.target, job.args if args is None else args, job.kwargs if kwargs is None else kwargs
     )
     return _make_run(job, Trigger.MANUAL, args=args, kwargs=kwargs, idempotency_key=idempotency_key)
 

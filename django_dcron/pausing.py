@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from copy import copy
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
@@ -24,7 +24,7 @@ from django_dcron.conf import settings
 from django_dcron.definition import EXHAUSTED, lock, lock_version, place, rest, runs_otherwise, timetable_of
 from django_dcron.domain.counts_in_words import number_of
 from django_dcron.domain.lifecycle import Trigger
-from django_dcron.domain.timetable import INSTANT
+from django_dcron.domain.timetable import END, INSTANT, WIDEST_OFFSET
 from django_dcron.exceptions import NAIVE, InvalidSchedule, InvalidValue, NotPossible
 from django_dcron.models import Cursor, Job
 from django_dcron.models.database import (
@@ -54,6 +54,8 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
     """
     if until is not None:
         _check_ahead(until, database_now(alias_for(Job)))
+        if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
+            until = until.astimezone(UTC)
     return _switch(job, enabled=False, reason=reason[:255], until=until)
 
 
@@ -66,6 +68,10 @@ def _check_ahead(until: datetime, now: datetime) -> None:
             _("%(value)s has passed (allowed: after now, %(now)s)"),
             value=until.isoformat(),
             now=now.isoformat(timespec="seconds"),
+        )
+    if until >= END:
+        raise InvalidValue(
+            "until", _("%(value)s is too late (allowed: before the year 2200)"), value=until.isoformat()
         )
 
 

@@ -75,6 +75,21 @@ CACHES = {
 CELERY_BROKER_URL = os.environ.get("DCRON_TEST_BROKER") or (
     f"redis://{REDIS_ADDRESS}/1" if REDIS_ADDRESS else f"redis+socket://{REDIS_SOCKET}?virtual_host=1"
 )
+# The queues of the tests' jobs; those of a test alone are named there.
+DCRON_QUEUES = [
+    "celery",
+    "1e3",
+    "bad",
+    "default",
+    "fast",
+    "mail",
+    "nowhere",
+    "poison",
+    "q",
+    "reports",
+    "slow",
+    "wire",
+]
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_LOST_WAIT = 0.5  # how long Celery waits for a late answer of a worker process that died
 

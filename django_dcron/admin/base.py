@@ -8,16 +8,18 @@ from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
 
+from django_dcron.domain.json_values import storable
+
 M = TypeVar("M", bound=Model)
 
 if TYPE_CHECKING:
 
-    class BaseAdmin(admin.ModelAdmin[M]):
+    class GenericAdmin(admin.ModelAdmin[M]):
         pass
 
 else:
 
-    class BaseAdmin(admin.ModelAdmin):
+    class GenericAdmin(admin.ModelAdmin):
         """Django's ModelAdmin is generic for type checkers only; this one is so at run time too."""
 
         def __class_getitem__(cls, model: Any) -> type:
@@ -25,6 +27,20 @@ else:
 
         class Media:
             css = {"all": ["django_dcron/admin.css"]}
+
+
+class BaseAdmin(GenericAdmin[M]):
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> M | None:
+        """None also for a text that a database refuses as a key, such as one with a NUL."""
+        return super().get_object(request, object_id, from_field) if _is_key(object_id) else None
+
+
+def _is_key(text: str) -> bool:
+    try:
+        storable(text)
+    except ValueError:
+        return False
+    return True
 
 
 class ReadOnlyAdmin(BaseAdmin[M]):

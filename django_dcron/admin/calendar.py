@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import ValidationError
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.formats import date_format
 from django.utils.html import format_html_join
 from django.utils.timezone import localdate
@@ -22,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
 from django_dcron.admin.change_log import LoggedAdmin
+from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY
 from django_dcron.admin.jobs.form import json_input
 from django_dcron.admin.lists.base import ListAdmin
@@ -72,7 +72,7 @@ class CalendarForm(CalendarModelForm):
 
 
 @admin.register(Calendar)
-class CalendarAdmin(LoggedAdmin[Calendar], ListAdmin[Calendar]):
+class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[Calendar]):
     form = CalendarForm
     list_display = ("name", "description", "number_of_jobs")
     search_fields = ("name", "description")
@@ -100,21 +100,6 @@ class CalendarAdmin(LoggedAdmin[Calendar], ListAdmin[Calendar]):
             format_html_join(", ", "<span>{}</span>", ((date_format(day, "D Y-m-d"),) for day in dates))
             or EMPTY
         )
-
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        try:
-            return super().changeform_view(request, object_id, form_url, extra_context)
-        except (
-            Conflict,
-            ValidationError,
-        ):  # rolled back: saved by somebody between this form's validation and its save
-            return super().changeform_view(request, object_id, form_url, extra_context)
 
     def save_model(self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool) -> None:
         control.save_calendar(obj, expected_version=form.cleaned_data["seen_version"] if change else None)

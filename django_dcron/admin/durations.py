@@ -7,11 +7,11 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.utils.dateparse import parse_duration
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.domain import durations
 from django_dcron.models.job import CALENDAR
+from django_dcron.time_texts import parse_duration
 
 
 def read_duration(text: str) -> timedelta | None:
@@ -37,5 +37,7 @@ class DurationInput(forms.DurationField):
             return None
         found = value if isinstance(value, timedelta) else read_duration(str(value).strip())
         if found is None:
-            raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value})
+            raise ValidationError(
+                self.error_messages["invalid"], code="invalid", params={"value": str(value)[:80]}
+            )
         return found

@@ -25,6 +25,7 @@ from django_dcron.models.database import alias_for, database_now
 from django_dcron.models.job import CALENDAR
 from django_dcron.models.job_validation import TYPE_NAMES
 from django_dcron.observability.wording import plain_moment
+from django_dcron.time_texts import MAX_LENGTH
 
 LONGEST_REASON = 150
 
@@ -53,10 +54,12 @@ class InstantField(forms.DateTimeField):
     default_error_messages = {"out_of_range": gettext_lazy("Use a year from 1970 to 2199.")}
 
     def to_python(self, value: Any) -> datetime | None:
+        if isinstance(value, str) and len(value) > MAX_LENGTH:
+            raise ValidationError(self.error_messages["invalid"], code="invalid")
         instant = super().to_python(value)
         if instant is not None and not BEGIN <= instant < END:
             raise ValidationError(self.error_messages["out_of_range"], code="out_of_range")
-        return instant
+        return instant and localtime(instant)
 
 
 class UntilField(forms.Field):
@@ -78,17 +81,21 @@ class UntilField(forms.Field):
         now = database_now(alias_for(Job))
         until = _read_time_ahead(text, now)
         if until is None:
-            raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": text})
+            raise ValidationError(
+                self.error_messages["invalid"], code="invalid", params={"value": f"{text:.80}"}
+            )
         if until <= now:
             params = {"until": plain_moment(until)}
             raise ValidationError(self.error_messages["passed"], code="passed", params=params)
         CALENDAR(until - now)
-        return until
+        return localtime(until)  # of the offset that is typed, PostgreSQL may not take it
 
 
 def _read_time_ahead(text: str, now: datetime) -> datetime | None:
     """None if it is no such text; raises ``ValidationError`` for a time that the clocks of the site skip or repeat, or that is
     far off."""
+    if len(text) > MAX_LENGTH:
+        return None
     if text[-1].isalpha() and (wait := read_duration(text)) is not None:
         CALENDAR(wait)
         return now + wait
@@ -167,8 +174,13 @@ class ArgumentsForm(VerbForm):
     )
 
     def __init__(self, data: Any = None, *, row: Job, **options: Any):
-        super().__init__(data, row=row, initial={"args": row.args, "kwargs": row.kwargs}, **options)
+        super().__init__(data, row=row, initial=self._own_of(row), **options)
         self.job = row
+
+    @staticmethod
+    def _own_of(job: Job) -> dict[str, Any]:
+        """Without secrets: to run a job is not to see its definition. What stays masked is the job's own."""
+        return {"args": targets.redacted(job.args), "kwargs": targets.redacted(job.kwargs)}
 
     def clean_args(self) -> Any:
         return self._checked("args", list)
@@ -184,13 +196,13 @@ class ArgumentsForm(VerbForm):
             raise ValidationError(
                 _("%(value)s is not %(allowed)s.") % {"value": json.dumps(value), "allowed": TYPE_NAMES[kind]}
             )
-        return value
+        return targets.restored(value, getattr(self.job, name))
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         if not self.errors:
             try:
-                targets.get(self.job.target).check_arguments(cleaned["args"], cleaned["kwargs"])
+                targets.check_arguments(self.job.target, cleaned["args"], cleaned["kwargs"])
             except InvalidArguments as error:
                 self.add_error(error.field, error.said(translation))
             except UnknownTarget as error:

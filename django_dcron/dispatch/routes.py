@@ -42,6 +42,8 @@ class Routes:
         return route
 
     def _ask(self, app: Celery, target: str, queue: str) -> Route:
+        if queue and targets.is_reserved(queue):  # written past the job's validation
+            raise Undeliverable(f"queue {queue!r} is a name that Celery or its broker keeps for itself")
         amqp: Any = app.amqp  # of which the stubs know too little
         try:
             name = targets.get(target).route_name or self._default_task

@@ -5,18 +5,24 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+MAX_LENGTH = 64
+"""The longest text, in characters, that is read as a duration."""
 _UNITS = {"days": "d", "hours": "h", "minutes": "m", "seconds": "s"}
 _FRIENDLY = re.compile(
-    r"\s*".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?)\s*{letter})?" for unit, letter in _UNITS.items()),
+    "".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?)\s*{letter}\s*)?" for unit, letter in _UNITS.items()),
     re.IGNORECASE,
 )
 _SECOND = timedelta(seconds=1)
 
 
 def read_duration(text: str) -> timedelta | None:
-    """None if ``text`` is no duration. Raises ``OverflowError`` for one beyond what a timedelta holds."""
-    match = _FRIENDLY.fullmatch(text)
-    if not text or match is None:
+    """Read such a text; None if it is not a duration.
+
+    Raises ``OverflowError`` for a duration that a timedelta cannot hold.
+    """
+    plain = text.strip()
+    match = _FRIENDLY.fullmatch(plain) if 0 < len(plain) <= MAX_LENGTH else None
+    if match is None:
         return None
     return timedelta(**{unit: float(number) for unit, number in match.groupdict().items() if number})
 

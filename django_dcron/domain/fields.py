@@ -161,9 +161,11 @@ def _bounded(kind: FieldKind, text: str, low: int, high: int) -> int:
     return value
 
 
-def _step(kind: FieldKind, item: str, text: str) -> int:
+def _step(kind: FieldKind, item: str, text: str, width: int | None = None) -> int:
+    """The step. ``width``: how many values there are to draw from; no step of `H` may be larger, as in Jenkins."""
     # The greatest step that means anything: the greatest value, or for the year the width of its range.
     most = kind.high - kind.low if kind is YEAR else kind.high
+    most = most if width is None else min(most, width)
     if not re.fullmatch("[0-9]+", text) or not 1 <= int(text) <= most:
         kind.refuse(
             _("%(field)s: %(value)s has a step of %(step)s (allowed steps 1-%(most)d)"),
@@ -196,8 +198,8 @@ def _draw(kind: FieldKind, item: str, key: str) -> str:
         low, high = _range(kind, f"{match[1]}-{match[2]}")
     if not match[3]:
         return str(hashed_value(kind.name, low, high, key))
-    step = _step(kind, item, match[3][1:])
-    first = hashed_value(kind.name, low, min(low + step - 1, high), key)
+    step = _step(kind, item, match[3][1:], width=high - low + 1)
+    first = hashed_value(kind.name, low, low + step - 1, key)
     return f"{first}-{high}/{step}"
 
 

@@ -24,6 +24,8 @@ COUNTED = 1000
 CLAIMED_AT_ONCE = 1000
 """How many occurrences of one job are considered at once; the rest follow in the next batch."""
 BEGIN, END = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+WIDEST_OFFSET = timedelta(hours=15, minutes=59)
+"""The widest offset from UTC that PostgreSQL takes with a time. No zone has one of more than 14 hours."""
 INSTANT = timedelta(microseconds=1)
 SECOND = timedelta(seconds=1)
 

@@ -21,7 +21,7 @@ from django_dcron.domain.chains import On, key_of
 from django_dcron.domain.durations import write_duration
 from django_dcron.domain.schedule import parse_schedule
 from django_dcron.domain.timetable import BEGIN, END
-from django_dcron.exceptions import InvalidArguments, InvalidSchedule, UnknownTarget
+from django_dcron.exceptions import InvalidArguments, InvalidSchedule, InvalidValue, UnknownTarget
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -141,9 +141,17 @@ def _target_errors(job: Job) -> dict[str, str]:
 
 def _argument_errors(job: Job) -> dict[str, str]:
     try:
-        targets.get(job.target).check_arguments(job.args, job.kwargs)
+        targets.check_arguments(job.target, job.args, job.kwargs)
     except InvalidArguments as error:
         return {error.field: error.said(translation)}
+    return {}
+
+
+def _queue_errors(job: Job) -> dict[str, str]:
+    try:
+        targets.check_queue(job.queue)
+    except InvalidValue as error:
+        return {"queue": f"{error.problem.said(translation)}."}
     return {}
 
 
@@ -212,6 +220,7 @@ CHECKS: tuple[tuple[Set[str], Callable[[Job], dict[str, str]]], ...] = (
     ({"args"}, partial(_json_errors, "args", list)),
     ({"kwargs"}, partial(_json_errors, "kwargs", dict)),
     ({"target", "args", "kwargs"}, _argument_errors),
+    ({"queue"}, _queue_errors),
     *(({field}, partial(_name_list_errors, field)) for field in ("retry_on", "never_retry_on", "tags")),
     ({"retry_backoff", "retry_backoff_max"}, _backoff_errors),
     ({"keep_for", "keep_failed_for"}, _retention_errors),

@@ -19,11 +19,12 @@ from django_dcron.moving.found import Found, Reading, Refused, Warn, entry
 from django_dcron.moving.names import clean, digest
 
 DEFAULT_SHELL = "/bin/sh"
-_VARIABLE = re.compile(r"""\s*(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=\s*(?P<value>.*?)\s*""")
+_VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
 _NAMED = re.compile(r"[\w.@:-]+")
 _BEFORE_COMMAND = re.compile(
-    r"""(?:cd\s+\S+\s*(?:&&|;)\s*|\w+=(?:"[^"]*"|'[^']*'|\S*)\s+|(?:exec|sudo|nice|env)\s+|-\S+\s+)*"""
+    r"""cd\s+\S+\s*(?:&&|;)\s*|\w+=(?:"[^"]*"|'[^']*'|\S*)\s+|(?:exec|sudo|nice|env)\s+|-\S+\s+"""
 )
+"""One of the words that may precede a command."""
 _ONWARDS = re.compile(r"(?:^|,)[0-9]+/")
 OWN_VARIABLES = {
     "SHELL",
@@ -155,10 +156,11 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
 
 
 def _variable(line: str) -> tuple[str, str] | None:
-    match = _VARIABLE.fullmatch(line)
+    """Name and value of an assignment. ``line`` has no space around it."""
+    match = _VARIABLE.match(line)
     if match is None:
         return None
-    value = match["value"]
+    value = line[match.end() :].strip()
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     return match["name"].strip("'\""), value
@@ -189,7 +191,10 @@ def _entry(line: str, system: bool) -> tuple[str, str, str] | None:
 
 
 def _word(command: str) -> str:
-    program = (_BEFORE_COMMAND.sub("", command, count=1).split() or [""])[0].strip("'\"()").rsplit("/", 1)[-1]
+    start = 0
+    while before := _BEFORE_COMMAND.match(command, start):
+        start = before.end()
+    program = (command[start:].split(maxsplit=1) or [""])[0].strip("'\"()").rsplit("/", 1)[-1]
     found = _NAMED.search(program)
     return clean(found[0]) if found else "command"
 

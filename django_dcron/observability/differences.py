@@ -13,6 +13,7 @@ from django.utils.translation import override
 from django_dcron.domain.durations import write_duration
 from django_dcron.models import Calendar, Job
 from django_dcron.observability.changes import FieldChange
+from django_dcron.targets import redacted
 
 LONGEST = 300
 """Characters of a value in the log: a description may have thousands."""
@@ -36,11 +37,16 @@ def values_of(row: Model) -> Values:
 
 
 def differences(before: Values, after: Values) -> list[FieldChange]:
+    """Secrets are left out: everybody who sees the job sees its history."""
     return [
-        FieldChange(name, _storable(before[name]), _storable(value))
+        FieldChange(name, _storable(_public(name, before[name])), _storable(_public(name, value)))
         for name, value in after.items()
         if name in before and before[name] != value
     ]
+
+
+def _public(name: str, value: Any) -> Any:
+    return redacted(value) if name in ("args", "kwargs") else value
 
 
 def changed(model: type[Model], changes: list[FieldChange]) -> dict[str, Any]:

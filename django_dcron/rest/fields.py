@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.validators import ProhibitNullCharactersValidator, RegexValidator
-from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from drf_spectacular.utils import extend_schema_field
@@ -23,6 +22,7 @@ from django_dcron.domain.json_values import storable
 from django_dcron.domain.timetable import BEGIN, END
 from django_dcron.models.job import CALENDAR
 from django_dcron.models.job_validation import TYPE_NAMES
+from django_dcron.time_texts import parse_datetime
 
 UNSTORABLE = (ProhibitNullCharactersValidator, ProhibitSurrogateCharactersValidator)
 MOST_SECONDS = int(CALENDAR.limit_value.total_seconds())

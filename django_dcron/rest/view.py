@@ -22,8 +22,12 @@ from django_dcron.rest.parsing import Parser
 from django_dcron.rest.permissions import HasPermissions
 from django_dcron.rest.rendering import OneFormat, Renderer
 from django_dcron.rest.schema import Operation, Schema
+from django_dcron.targets import redacted
 
 LARGEST_KEY = 2**63 - 1
+
+ARGUMENTS = ("args", "kwargs", "declared")
+MAY_SEE_SECRETS = "django_dcron.change_job"
 
 M = TypeVar("M", bound=models.Model)
 
@@ -43,6 +47,19 @@ class View(APIView):
 
     def get_exception_handler(self) -> Callable[..., Any]:
         return problems.answer
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Leave secrets out of the arguments of a job or a run, unless the user may change jobs."""
+        data = getattr(response, "data", None)
+        if (
+            isinstance(data, dict)
+            and response.status_code < 300
+            and not request.user.has_perm(MAY_SEE_SECRETS)
+        ):
+            response.data = {
+                name: redacted(value) if name in ARGUMENTS else value for name, value in data.items()
+            }
+        return super().finalize_response(request, response, *args, **kwargs)
 
     def asked(self, serializer_class: type[Serializer[Any]], data: Any) -> dict[str, Any]:
         """What was sent, read. Raises ``ValidationError`` by field."""

@@ -10,6 +10,8 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 
+from django_dcron.targets import redacted
+
 
 class ChangeKind(StrEnum):
     CREATE = "create"
@@ -58,7 +60,7 @@ def shown(value: Any) -> str:
     if isinstance(value, str):
         return value or "(empty)"
     if isinstance(value, list | dict):
-        return json.dumps(value)
+        return json.dumps(redacted(value))
     return str(value)
 
 

@@ -11,10 +11,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from django.db import models
-from django.utils.dateparse import parse_datetime, parse_duration
 
 from django_dcron.domain.durations import read_duration, write_duration
 from django_dcron.domain.json_values import storable
+from django_dcron.time_texts import parse_datetime, parse_duration
 
 VALUE_SHOWN = 80
 

@@ -193,17 +193,17 @@ _discovering = threading.local()
 def find(key: str) -> CeleryTarget | None:
     if key.startswith(NOT_FOR_JOBS):
         return None
-    task = _discovered_app().tasks.get(key)
+    task = discovered_app().tasks.get(key)
     return CeleryTarget(task) if task is not None else None
 
 
 def keys() -> list[str]:
-    return [name for name in list(_discovered_app().tasks) if not name.startswith(NOT_FOR_JOBS)]
+    return [name for name in list(discovered_app().tasks) if not name.startswith(NOT_FOR_JOBS)]
 
 
 def discovery_problem() -> str:
     """Why some task modules could not be imported, and so some tasks are unknown; empty if all were."""
-    return _problems.get(_discovered_app(), "")
+    return _problems.get(discovered_app(), "")
 
 
 def is_task(thing: object) -> bool:
@@ -211,7 +211,7 @@ def is_task(thing: object) -> bool:
     return isinstance(thing, Task)
 
 
-def _discovered_app() -> Celery:
+def discovered_app() -> Celery:
     """The current app, with the project's task modules imported, as only a worker does by itself.
 
     Done once. Threads that come at the same time do it side by side, which is harmless; they must not go on with half

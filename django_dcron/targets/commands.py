@@ -53,7 +53,7 @@ class CommandTarget(Target):
             call_command(command, *map(str, args), **kwargs)
         except CommandError as error:
             raise InvalidArguments(str(error), "args") from None
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise InvalidArguments(str(error), "kwargs") from None
         except SystemExit:  # --help, --version
             raise InvalidArguments(

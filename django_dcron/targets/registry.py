@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from django_dcron.exceptions import UnknownTarget
+import json
+from typing import Any
+
+from django_dcron.conf import settings
+from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.phrases import Phrase
 from django_dcron.phrases import gettext_noop as _
 from django_dcron.targets import celery_tasks, commands, django_tasks, functions, shadow, shell
@@ -12,7 +16,10 @@ from django_dcron.targets.base import Target, nearest
 def get(key: str) -> Target:
     """The target registered under ``key``; raises ``UnknownTarget``, which says why and what comes near."""
     if key.startswith(shadow.PREFIX):
-        return shadow.ShadowTarget(get(key.removeprefix(shadow.PREFIX)))
+        of = key.removeprefix(shadow.PREFIX)
+        if of.startswith(shadow.PREFIX):
+            raise UnknownTarget(_("%(target)s is no target: a shadow has no shadow"), target=f"{key!r:.80}")
+        return shadow.ShadowTarget(get(of))
     if key.startswith(commands.PREFIX):
         target: Target | None = commands.find(key)
     elif key.startswith(shell.PREFIX):
@@ -29,6 +36,49 @@ def get(key: str) -> Target:
         )
         raise UnknownTarget(text, target=repr(key), why=_why_unknown(key), near=near)
     return target
+
+
+def check_arguments(key: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Raise ``UnknownTarget``, or ``InvalidArguments`` if the target does not take these arguments or they are too large.
+
+    Code of the project may run here, such as a command's parser: whatever it raises becomes ``InvalidArguments``.
+    """
+    target = get(key)
+    _check_size(args, kwargs)
+    try:
+        target.check_arguments(args, kwargs)
+    except InvalidArguments:
+        raise
+    except Exception as error:
+        raise InvalidArguments(
+            _("%(target)s refuses them: %(problem)s"),
+            "args",
+            target=key,
+            problem=str(error) or type(error).__name__,
+        ) from error
+
+
+def _check_size(args: list[Any], kwargs: dict[str, Any]) -> None:
+    most = settings.ARGUMENTS_LIMIT
+    sizes = {"args": _size(args), "kwargs": _size(kwargs)}
+    if sum(sizes.values()) > most:
+        raise InvalidArguments(
+            _(
+                "%(count)d characters of arguments, as JSON, are too many (allowed by DCRON_ARGUMENTS_LIMIT: %(most)d); "
+                "store the data elsewhere and pass its key"
+            ),
+            max(sizes, key=lambda field: sizes[field]),
+            count=sum(sizes.values()),
+            most=most,
+        )
+
+
+def _size(value: Any) -> int:
+    """Characters as JSON. What is not JSON is refused elsewhere, and has no size here."""
+    try:
+        return len(json.dumps(value, ensure_ascii=False)) if value else 0
+    except (TypeError, ValueError, RecursionError):
+        return 0
 
 
 def available() -> list[str]:

@@ -11,9 +11,9 @@ from django.utils.timezone import localdate
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from django_dcron import control, definition
-from django_dcron.exceptions import Conflict
+from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.models import Calendar, Cursor, Job
-from tests.admin.conftest import add_url, as_rendered, errors, fill_in, job_url, list_url, make_job
+from tests.admin.conftest import add_url, as_rendered, errors, fill_in, job_url, list_url, make_job, messages
 
 pytestmark = pytest.mark.django_db
 
@@ -83,6 +83,41 @@ def test_a_save_between_validation_and_save_is_found(
     monkeypatch.setattr(control, "save_calendar", overtaken)
     assert fill_in(admin_client, url_of(calendar), dates="12-24").status_code == 302
     assert Calendar.objects.get().dates == "12-24"
+
+
+def test_a_conflict_that_stays_is_told_and_saves_nothing(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calendar = make_calendar()
+
+    def refuse(mine: Calendar, **options: Any) -> Calendar:
+        raise Conflict("closed was changed meanwhile.")
+
+    monkeypatch.setattr(control, "save_calendar", refuse)
+    sent = as_rendered(admin_client.get(url_of(calendar))) | {"dates": "12-24"}
+    refused = admin_client.post(url_of(calendar), sent, follow=True)
+    assert messages(refused) == ["Nothing was saved. closed was changed meanwhile."]
+    assert Calendar.objects.get().dates == calendar.dates
+
+
+@pytest.mark.parametrize("by_action", [False, True])
+def test_a_calendar_that_a_job_names_meanwhile_stays(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, by_action: bool
+) -> None:
+    calendar = make_calendar()
+
+    def refuse(mine: Calendar, **options: Any) -> None:
+        raise NotPossible("a job names it.")
+
+    monkeypatch.setattr(control, "delete_calendar", refuse)
+    if by_action:
+        sent = {"action": "delete_selected", "_selected_action": [calendar.pk], "post": "yes"}
+        refused = admin_client.post(list_url("calendar"), sent, follow=True)
+    else:
+        delete = reverse("admin:django_dcron_calendar_delete", args=[calendar.pk])
+        refused = admin_client.post(delete, {"post": "yes"}, follow=True)
+    assert messages(refused) == ["a job names it."]
+    assert Calendar.objects.exists()
 
 
 def test_the_list_counts_jobs_in_one_query_and_one_with_jobs_is_not_deleted(admin_client: Client) -> None:

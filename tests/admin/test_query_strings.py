@@ -125,7 +125,7 @@ def test_a_search_of_attempts_looks_for_the_jobs_of_all_words_at_once(
 
 def test_who_may_not_see_jobs_is_not_told_of_them_by_the_runs(staff_with: StaffWith) -> None:
     job = make_job("ran", namespace="shop", tags=["secret-tag"])
-    Job.objects.filter(pk=job.pk).update(kwargs={"password": "hunter2"}, args=["launch-code"])
+    Job.objects.filter(pk=job.pk).update(kwargs={"city": "hunter2"}, args=["launch-code"])
     make_job("never-ran", namespace="secret-namespace")
     run = make_run(job)
     own = make_run(job, NOON + timedelta(hours=1), args=["its own"])

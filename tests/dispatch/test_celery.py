@@ -413,10 +413,10 @@ def test_a_broker_that_is_away_is_not_waited_for(
 
 @pytest.fixture
 def bad_queue(app: Celery) -> str:
-    """The name of one that is no queue to Redis, but where kombu keeps what workers hold."""
+    """The name of one under which Redis has something else than a queue."""
     with app.connection_for_read() as connection:
-        connection.default_channel.client.hset("unacked", "tag", "message")
-    return "unacked"
+        connection.default_channel.client.hset("occupied", "tag", "message")
+    return "occupied"
 
 
 def test_a_refused_queue_says_so_and_is_not_the_broker_away(
@@ -426,8 +426,18 @@ def test_a_refused_queue_says_so_and_is_not_the_broker_away(
         with pytest.raises(Undeliverable) as refused:
             hand_over(dispatcher, run_of(queue=bad_queue))
         reason = str(refused.value)
-        assert reason.startswith("the broker refuses it, in queue 'unacked': ResponseError: ")
+        assert reason.startswith("the broker refuses it, in queue 'occupied': ResponseError: ")
         assert "WRONGTYPE" in reason
+
+
+def test_a_queue_of_the_transports_own_keys_is_never_published_to(
+    app: Celery, dispatcher: CeleryDispatcher
+) -> None:
+    """A message to it would make it a list, and every worker would end with ``WRONGTYPE``."""
+    with pytest.raises(Undeliverable, match="'unacked' is a name that Celery or its broker keeps for itself"):
+        hand_over(dispatcher, run_of(queue="unacked"))
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.client.type("unacked") != b"list"
 
 
 def test_one_bad_queue_stops_nothing_else(

@@ -27,7 +27,7 @@ def test_documented_durations_and_numbers_are_the_defaults() -> None:
         if setting.name in rows
     }
     assert {name: float(shown) for name, shown in rows.items()} == numbers
-    assert len(rows) == 14
+    assert len(rows) == 15
 
 
 def test_every_system_check_is_documented() -> None:

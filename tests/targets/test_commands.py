@@ -90,6 +90,8 @@ def test_sys_exit_ends_the_run_and_not_the_worker(stock: Target) -> None:
     [
         (["one"], {"unit": "kg"}, "argument shelves: invalid int value: 'one'", "args"),
         ([], {}, "the following arguments are required: --unit", "args"),
+        ([], {"shelves": [1], "unit": "kg"}, ".", "kwargs"),
+        ([], {"shelves": 1, "unit": "kg"}, ".", "kwargs"),
         ([], {"unit": "kg", "colour": "red"}, "Unknown option.* colour", "kwargs"),
         ([], {"unit": "kg", "stdout": "x"}, "'stdout' is set by django-dcron", "kwargs"),
         ([["1"]], {"unit": "kg"}, r"\['1'\] cannot stand on a command line", "args"),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.html import format_html, format_html_join
@@ -20,7 +19,8 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_dcron import control
+from django_dcron import control, targets
+from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY, moment, moment_in, quiet, state_badge
 from django_dcron.admin.jobs import backfill_page, deletion
 from django_dcron.admin.jobs.copying import duplicate
@@ -45,9 +45,9 @@ from django_dcron.admin.lists.filters import (
     titled,
 )
 from django_dcron.admin.verb_forms import ArgumentsForm, ChangedPauseForm, PauseForm
-from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, in_words, reason
+from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, reason
 from django_dcron.domain import clock
-from django_dcron.exceptions import Conflict, InvalidValue
+from django_dcron.exceptions import InvalidValue
 from django_dcron.models import Job
 from django_dcron.observability import deeds
 from django_dcron.observability.jobs import next_run_of, problem_of, statistics_of
@@ -155,10 +155,15 @@ VERBS: tuple[Verb[Job], ...] = (
 )
 
 TAGS_SHOWN = 5
+ARGUMENTS = ("args", "kwargs")
+
+
+def _redacted(name: str) -> Callable[[Job], Any]:
+    return lambda job: targets.redacted(getattr(job, name))
 
 
 @admin.register(Job)
-class JobAdmin(ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]):
+class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]):
     form = JobForm
     verbs = VERBS
     actions = [
@@ -183,11 +188,14 @@ class JobAdmin(ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]
         "No jobs yet. Add one here; or declare it in code with @cron, and run manage.py dcron sync."
     )
     exported = tuple(
-        (field.name, attrgetter(field.attname))
+        (field.name, _redacted(field.name) if field.name in ARGUMENTS else attrgetter(field.attname))
         for field in Job._meta.concrete_fields
         if field.editable and not field.primary_key
     )
     fieldsets = FIELDSETS
+
+    def listed(self, rows: QuerySet[Job]) -> QuerySet[Job]:
+        return rows.defer(*ARGUMENTS, "declared")
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(partial(backfill_page.view, self))
@@ -257,29 +265,12 @@ class JobAdmin(ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]
         obj: Job | None = None,
     ) -> HttpResponse:
         if obj is not None and obj.pk is not None:
+            if not self.has_change_permission(request, obj):
+                for name in ARGUMENTS:  # for this page alone: nothing is saved from here on
+                    setattr(obj, name, targets.redacted(getattr(obj, name)))
             page = JobPage(obj.pk, request, self.admin_site)
             context |= {"page": page, "buttons": self.buttons(request, page.job)}
         return super().render_change_form(request, context, add, change, form_url, obj)
-
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """Somebody may save between this form's validation and its save: validate it once more, on the new row."""
-        try:
-            return super().changeform_view(request, object_id, form_url, extra_context)
-        except (Conflict, ValidationError, IntegrityError):
-            pass  # rolled back
-        try:
-            return super().changeform_view(request, object_id, form_url, extra_context)
-        except (Conflict, ValidationError, IntegrityError) as error:
-            # Out of the admin's reach, such as a transaction around the request that still sees the old row.
-            text = _("Nothing was saved. %(error)s") % {"error": in_words(error)}
-            self.message_user(request, text, messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
 
     def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
         control.save(obj, expected_version=form.cleaned_data["seen_version"] if change else None)

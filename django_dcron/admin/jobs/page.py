@@ -13,7 +13,6 @@ from django.core.signing import BadSignature, Signer
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
-from django.utils.dateparse import parse_datetime
 from django.utils.functional import cached_property
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
@@ -32,6 +31,7 @@ from django_dcron.observability import chains, cluster, standing
 from django_dcron.observability.jobs import next_run_of, problem_of, statistics_of
 from django_dcron.observability.lookahead import in_words, problem_in_words
 from django_dcron.observability.wording import plain_moment
+from django_dcron.time_texts import parse_datetime
 
 OCCURRENCES = 10
 RUNS = 20

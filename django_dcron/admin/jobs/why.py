@@ -18,7 +18,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import dateformat
-from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -30,6 +29,7 @@ from django_dcron.models.database import alias_for
 from django_dcron.observability.why.explanation import Answer, explain
 from django_dcron.observability.why.inquiry import zone_of
 from django_dcron.observability.why.verdicts import Verdict
+from django_dcron.time_texts import parse_datetime
 
 URL_NAME = "django_dcron_job_why"
 BADGES = {

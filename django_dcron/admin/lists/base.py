@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 
 from django_dcron.admin.base import BaseAdmin, M, ReadOnlyAdmin
 from django_dcron.admin.lists.bounded import BoundedPaginator
+from django_dcron.admin.lists.lookups import check_lookups
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -24,6 +25,15 @@ MOST_WORDS = 8
 
 def words_of(search_term: str) -> list[str]:
     return search_term.split()[:MOST_WORDS]
+
+
+class ShortRows(ChangeList):
+    """A list whose rows are read without the columns that it does not show."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        ours: Any = self.model_admin
+        self.result_list = ours.listed(self.result_list)
 
 
 class ListAdmin(BaseAdmin[M]):
@@ -47,12 +57,18 @@ class ListAdmin(BaseAdmin[M]):
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """What a query string asks for may be no value of its column. Some of it only a database, or its driver, finds."""
-        if any("\0" in text for _name, texts in request.GET.lists() for text in texts):
-            raise IncorrectLookupParameters("a NUL, of which no column has any")
+        check_lookups(self.model, request.GET.lists())
         try:
             return super().get_changelist_instance(request)
         except (ValueError, OverflowError) as error:
             raise IncorrectLookupParameters(error) from error
+
+    def listed(self, rows: QuerySet[M]) -> QuerySet[M]:
+        """The rows of a page, without long columns that the list does not show."""
+        return rows
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return ShortRows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[M], search_term: str

@@ -33,6 +33,7 @@ from django_dcron.admin.verbs import Done, OperatedAdmin, Verb, as_action, reaso
 from django_dcron.domain.lifecycle import Trigger
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.observability import chains, deeds
+from django_dcron.targets import redacted
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -104,19 +105,19 @@ class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
 
     @admin.display(description=gettext_lazy("arguments"))
     def arguments(self, run: Run) -> str:
-        return _own(run.args) or _of_job(run.job.args)
+        return _own(redacted(run.args)) or _of_job(redacted(run.job.args))
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def keyword_arguments(self, run: Run) -> str:
-        return _own(run.kwargs) or _of_job(run.job.kwargs)
+        return _own(redacted(run.kwargs)) or _of_job(redacted(run.job.kwargs))
 
     @admin.display(description=gettext_lazy("arguments"))
     def own_arguments(self, run: Run) -> str:
-        return _own(run.args) or quiet(OF_JOB)
+        return _own(redacted(run.args)) or quiet(OF_JOB)
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def own_keyword_arguments(self, run: Run) -> str:
-        return _own(run.kwargs) or quiet(OF_JOB)
+        return _own(redacted(run.kwargs)) or quiet(OF_JOB)
 
     @admin.display(description=gettext_lazy("rerun of"))
     def rerun_of_link(self, run: Run) -> str:

@@ -21,6 +21,7 @@ from django_dcron.domain import clock
 from django_dcron.domain.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.models import Job, Run
 from django_dcron.observability.lengths import duration, lateness
+from django_dcron.targets import redacted
 
 BY_JOBS: tuple[Any, ...] = (("job", JobFilter), NamespaceFilter, TagFilter)
 """Their choices are of all jobs, also of those that never ran."""
@@ -52,7 +53,10 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         *fields_of(Run, "due_at", "claimed_at", "queued_at", "started_at", "finished_at"),
         ("lateness_seconds", lateness),
         ("duration_seconds", lambda run: duration(run) if run.finished_at else None),
-        *fields_of(Run, "missed_before", "missed_from", "args", "kwargs", "idempotency_key"),
+        *fields_of(Run, "missed_before", "missed_from"),
+        ("args", lambda run: redacted(run.args)),
+        ("kwargs", lambda run: redacted(run.kwargs)),
+        *fields_of(Run, "idempotency_key"),
         ("rerun_of", lambda run: run.rerun_of_id and str(run.rerun_of_id)),
         *fields_of(Run, "node", "cancel_requested_at"),
     ]
@@ -100,6 +104,10 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """The jobs by a query of their own: with a join a database may start from the jobs, and sort all their runs."""
         return super().get_queryset(request).prefetch_related("job")
+
+    def listed(self, rows: QuerySet[Run]) -> QuerySet[Run]:
+        jobs = Prefetch("job", Job.objects.defer("args", "kwargs", "declared"))
+        return rows.defer("args", "kwargs").prefetch_related(None).prefetch_related(jobs)
 
     def exported_rows(self) -> QuerySet[Run]:
         return (

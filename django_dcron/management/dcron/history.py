@@ -35,6 +35,7 @@ from django_dcron.models.database import alias_for, database_now
 from django_dcron.observability.chains import followed_id, followers_of
 from django_dcron.observability.history import LOOKED_AT, attempts_of, runs_of
 from django_dcron.observability.lengths import duration, lateness
+from django_dcron.targets import redacted
 
 HELP = (
     "Show the runs of a job, newest first; or one run with its attempts, their logs, tracebacks and results. What names a job is a "
@@ -179,8 +180,8 @@ def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "rerun of", str(run.rerun_of_id) if run.rerun_of_id else ""
     yield "follows", str(followed_id(run) or "")
     yield "followed by", ", ".join(f"{after.job} {after.pk}" for after in followers_of(run))
-    yield "arguments", "" if run.args is None else json.dumps(run.args)
-    yield "keyword arguments", "" if run.kwargs is None else json.dumps(run.kwargs)
+    yield "arguments", "" if run.args is None else json.dumps(redacted(run.args))
+    yield "keyword arguments", "" if run.kwargs is None else json.dumps(redacted(run.kwargs))
     yield "idempotency key", run.idempotency_key
     yield "started", moment(run.started_at)
     yield "late", span(lateness(run))
@@ -223,8 +224,8 @@ def run_document(run: Run) -> dict[str, Any]:
         "started_at": iso(run.started_at),
         "finished_at": iso(run.finished_at),
         "attempt": run.attempt,
-        "args": run.args,
-        "kwargs": run.kwargs,
+        "args": redacted(run.args),
+        "kwargs": redacted(run.kwargs),
         "idempotency_key": run.idempotency_key,
         "rerun_of": str(run.rerun_of_id) if run.rerun_of_id else None,
         "follows": str(followed_id(run)) if followed_id(run) else None,

@@ -10,6 +10,7 @@ from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output
 from django_dcron.moving.calendars import CalendarMove
 from django_dcron.moving.comparison import DIFFERENCES, Move, MoveKind
 from django_dcron.sync.changes import shown
+from django_dcron.targets import redacted
 
 STYLES = {
     MoveKind.CREATE: GOOD,
@@ -58,4 +59,9 @@ def _shown(value: Any) -> str:
 
 def changes_of(move: Move | CalendarMove) -> dict[str, Any]:
     """For programs."""
-    return {name: {"from": was, "to": now} for name, (was, now) in move.changes.items()}
+    return {
+        name: {"from": redacted(was), "to": redacted(now)}
+        if name in ("args", "kwargs")
+        else {"from": was, "to": now}
+        for name, (was, now) in move.changes.items()
+    }

@@ -34,6 +34,7 @@ from django_dcron.observability.figures import SuccessRate
 from django_dcron.observability.jobs import next_run_of, problem_of, statistics_of
 from django_dcron.observability.lookahead import Lookahead, look_ahead
 from django_dcron.sync.portable import FIELDS, definition_of
+from django_dcron.targets import redacted
 
 HELP = "Show one job: its definition, how it stands, its figures, and what comes next."
 EXAMPLES = """
@@ -136,9 +137,15 @@ def _figures(statistics: Statistics | None, lately: SuccessRate, latest: int) ->
         yield "failures in a row", Styled(str(counted.failures_in_a_row), BAD)
 
 
+def _public_definition(job: Job) -> dict[str, Any]:
+    """As it is exported, but without secrets: what is shown stays on screens and in logs."""
+    written = definition_of(job)
+    return written | {name: redacted(written[name]) for name in ("args", "kwargs") if name in written}
+
+
 def _definition(job: Job) -> Iterator[tuple[str, Cell]]:
     """What is at its default is left out, but for what matters most."""
-    written = definition_of(job)
+    written = _public_definition(job)
     for field in FIELDS:
         name = field.name
         if name in ELSEWHERE or name == "description":
@@ -159,7 +166,7 @@ def _document(
         "version": 1,
         "at": now,
         "job": job_document(job, now) | {"version": job.version, "updated_at": iso(job.updated_at)},
-        "definition": definition_of(job),
+        "definition": _public_definition(job),
         "problem": problem,
         "followed_by": [{"job": str(link.job), "on": link.on} for link in jobs_after(job)[:SHOWN]],
         "running": [str(run.pk) for run in standing.running(job)],

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from django.utils.dateparse import parse_datetime
-
 from django_dcron.domain.durations import read_duration
 from django_dcron.domain.timetable import BEGIN, END
 from django_dcron.management.dcron.exits import cannot
+from django_dcron.time_texts import parse_datetime
 
 LONGEST = timedelta(days=36_500)
 SECOND = timedelta(seconds=1)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -19,6 +18,7 @@ from django_dcron.observability.lookahead import problem_in_words
 from django_dcron.observability.why.inquiry import Inquiry
 from django_dcron.observability.why.verdicts import Verdict
 from django_dcron.pruning import kept_from
+from django_dcron.time_texts import parse_datetime
 
 FIELDS_NAMED = 10
 

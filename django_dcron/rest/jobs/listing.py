@@ -16,6 +16,7 @@ from django_dcron.observability.tags import tagged
 from django_dcron.rest.concurrency import ETAG, etag
 from django_dcron.rest.history import entry_of
 from django_dcron.rest.jobs.representation import (
+    LONG,
     JobPageSerializer,
     JobSerializer,
     ListedJobSerializer,
@@ -95,7 +96,7 @@ class Jobs(View):
 
 def _filtered(asked: dict[str, Any]) -> QuerySet[Job]:
     """There are thousands of jobs, not millions: these need no index."""
-    jobs: QuerySet[Job] = written(Job).select_related("cursor", "statistics")
+    jobs: QuerySet[Job] = written(Job).select_related("cursor", "statistics").defer(*LONG)
     if "namespace" in asked:
         jobs = jobs.filter(namespace=asked["namespace"])
     if "calendar" in asked:

@@ -80,11 +80,21 @@ class StandingSerializer(AnySerializer):
     last_finished_at = fields.Instant(read_only=True, allow_null=True)
 
 
+LONG = ("args", "kwargs", "declared")
+"""What a list leaves out."""
+
+
 class ListedJobSerializer(JobSerializer):
+    """A job of a list: without its arguments, which may be long, and without its declaration, which repeats them."""
+
+    # REST framework's way to leave out a field that the class above declares.
+    args = None  # type: ignore[assignment]
+    kwargs = None  # type: ignore[assignment]
+    declared = None  # type: ignore[assignment]
     standing = StandingSerializer(read_only=True)
 
     class Meta(JobSerializer.Meta):
-        fields = (*JobSerializer.Meta.fields, "standing")
+        fields = (*(name for name in JobSerializer.Meta.fields if name not in LONG), "standing")
 
 
 class JobPageSerializer(AnySerializer):

@@ -1,0 +1,141 @@
+"""Which queues jobs may name."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app import app_or_default
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
+from kombu import Queue
+from pytest_django import Settings
+
+from django_dcron import targets
+from django_dcron.dispatch.base import Undeliverable
+from django_dcron.dispatch.routes import Routes
+from django_dcron.exceptions import InvalidValue
+from django_dcron.models import Job
+from tests.factories import make_idle_job
+
+RESERVED = [
+    "unacked",
+    "unacked_index",
+    "unacked_mutex",
+    "UNACKED",
+    "_kombu.binding.celery",
+    "celery@host.celery.pidbox",
+    "reply.celery.Pidbox",
+    "celeryev",
+    "celeryev.1",
+    "amq.direct",
+]
+
+
+@pytest.fixture
+def app(settings: Settings) -> Iterator[Celery]:
+    """A project's app, of which nothing is declared."""
+    settings.DCRON_QUEUES = None
+    own = app_or_default()
+    app = Celery("shop")
+    yield app
+    own.set_current()
+
+
+def refused(name: str) -> str:
+    with pytest.raises(InvalidValue) as caught:
+        targets.check_queue(name)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", RESERVED)
+@pytest.mark.parametrize("allowed", [None, ["*"], RESERVED])
+def test_names_of_the_broker_are_refused_whatever_the_project_allows(
+    settings: Settings, name: str, allowed: Any
+) -> None:
+    settings.DCRON_QUEUES = allowed
+    assert "keeps for itself (reserved: unacked*, _kombu.*, " in refused(name)
+
+
+def test_renamed_books_of_the_redis_transport_are_reserved_too(app: Celery, settings: Settings) -> None:
+    app.conf.broker_transport_options = {"unacked_key": "shop-unacked"}
+    settings.DCRON_QUEUES = ["*"]
+    assert "keeps for itself" in refused("shop-unacked")
+
+
+def test_a_project_that_declares_nothing_has_the_default_queue(app: Celery) -> None:
+    app.conf.task_default_queue = "shop"
+    targets.check_queue("shop")
+    targets.check_queue("")
+    assert refused("reports") == (
+        "queue: “reports” is not one of the project's queues (allowed: shop); DCRON_QUEUES can name it"
+    )
+
+
+def test_what_celery_declares_is_allowed(app: Celery) -> None:
+    @app.task(name="shop.of_a_task")
+    def of_a_task() -> None: ...
+
+    of_a_task.queue = "of-a-task"
+    app.conf.task_queues = [Queue("declared")]
+    app.conf.task_routes = (
+        {"shop.a": {"queue": "by-name"}, "shop.b": "plain", "shop.c": {"exchange": "x"}},
+        [("shop.*", {"queue": Queue("of-a-pair")})],
+        "shop.routers.Router",
+        lambda *args, **options: {"queue": "unknown"},
+    )
+    expected = ["by-name", "celery", "declared", "of-a-pair", "of-a-task", "plain"]
+    assert targets.allowed_queues() == expected
+    for name in expected:
+        targets.check_queue(name)
+    refused("unknown")
+
+
+def test_the_setting_replaces_what_is_declared(app: Celery, settings: Settings) -> None:
+    settings.DCRON_QUEUES = ["mail", "reports-*"]
+    targets.check_queue("mail")
+    targets.check_queue("reports-eu")
+    refused("celery")
+    settings.DCRON_QUEUES = ["*"]
+    targets.check_queue("anything")
+
+
+def test_other_dispatchers_have_queues_of_their_own(settings: Settings) -> None:
+    settings.DCRON_QUEUES = None
+    settings.DCRON_DISPATCHER = "thread"
+    assert targets.allowed_queues() is None
+    targets.check_queue("anything")
+    refused("unacked")
+
+
+@pytest.mark.django_tasks
+def test_with_djangos_tasks_the_queues_are_the_backends(settings: Settings) -> None:
+    settings.DCRON_QUEUES = None
+    settings.DCRON_DISPATCHER = "tasks"
+    assert targets.allowed_queues() == ["default", "poison", "reports"]
+
+
+def test_a_long_list_is_shortened(settings: Settings) -> None:
+    settings.DCRON_QUEUES = random.sample([f"q{number}" for number in range(10, 60)], 50)
+    assert "(allowed: q10, q11, q12, q13, q14, q15, q16, q17, q18, q19 and others)" in refused("mail")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["unacked", "unknown"])
+def test_a_job_with_such_a_queue_is_not_saved(name: str) -> None:
+    with pytest.raises(ValidationError) as invalid:
+        make_idle_job(queue=name)
+    assert set(invalid.value.message_dict) == {"queue"}
+
+
+@pytest.mark.django_db
+def test_a_job_written_past_the_validation_is_reported_and_never_published(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Job.objects.filter(pk=make_idle_job().pk).update(queue="unacked")
+    call_command("check", databases=["default"])
+    assert "django_dcron.W012" in capsys.readouterr().err
+    app = Celery("shop", set_as_current=False)
+    with pytest.raises(Undeliverable, match="keeps for itself"):
+        Routes("django_dcron.execute_run").find(app, "tests.app.tasks.ok", "unacked")

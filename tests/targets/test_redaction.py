@@ -1,0 +1,57 @@
+"""Arguments without the values of secrets."""
+
+import copy
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from django_dcron.targets import MASK, redacted, restored
+
+SECRETS = [
+    ({"password": "x"}, {"password": MASK}),
+    ({"DB_PASSWORD": "x", "city": "Berlin"}, {"DB_PASSWORD": MASK, "city": "Berlin"}),
+    ({"apiKey": 12345}, {"apiKey": MASK}),
+    ({"auth": {"access_token": ["a", "b"]}}, {"auth": {"access_token": MASK}}),
+    ([{"client_secret": "x"}, 1], [{"client_secret": MASK}, 1]),
+    (["--password=x", "--verbose"], [f"--password={MASK}", "--verbose"]),
+    (["--api-token", "x", "y"], ["--api-token", MASK, "y"]),
+    (["TOKEN=x"], [f"TOKEN={MASK}"]),
+]
+NO_SECRETS = [
+    {"token": None, "password": "", "has_key": True},
+    ["password", "a key = b", "--days=3"],
+    {"city": "Berlin", "days": [1, 2]},
+    None,
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), SECRETS)
+def test_secrets_are_masked_and_the_value_stays(value: Any, expected: Any) -> None:
+    before = copy.deepcopy(value)
+    assert redacted(value) == expected
+    assert value == before
+
+
+@pytest.mark.parametrize("value", NO_SECRETS)
+def test_nothing_else_is(value: Any) -> None:
+    assert redacted(value) == value
+
+
+def test_the_setting_says_which_words(settings: Settings) -> None:
+    settings.DCRON_REDACT = ["PIN"]
+    assert redacted({"pin": "1", "password": "x"}) == {"pin": MASK, "password": "x"}
+    settings.DCRON_REDACT = []
+    assert redacted({"password": "x"}) == {"password": "x"}
+
+
+@pytest.mark.parametrize("value", [value for value, _expected in SECRETS] + NO_SECRETS)
+def test_what_is_left_masked_is_the_original_again(value: Any) -> None:
+    assert restored(redacted(value), value) == value
+
+
+def test_what_is_changed_stays_changed() -> None:
+    own = {"password": "x", "city": "Berlin", "list": ["--token=t"]}
+    sent = redacted(own) | {"city": "Rome", "list": ["--token=other"], "new": MASK}
+    assert restored(sent, own) == {"password": "x", "city": "Rome", "list": ["--token=other"], "new": MASK}
+    assert restored({"password": "mine"}, own) == {"password": "mine"}

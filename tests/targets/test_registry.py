@@ -1,0 +1,69 @@
+"""The registry's own checks: the size of arguments, errors of the project's code, shadows of shadows."""
+
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from pytest_django import Settings
+
+from django_dcron import control, targets
+from django_dcron.exceptions import InvalidArguments, UnknownTarget
+from django_dcron.models import Job
+from django_dcron.targets.celery_tasks import CeleryTarget
+from tests.factories import make_idle_job
+
+TARGET = "tests.app.tasks.ok"
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
+    class Broken(Exception):
+        pass
+
+    def check(target: CeleryTarget, args: list[Any], kwargs: dict[str, Any]) -> None:
+        raise Broken("a bug of the project")
+
+    monkeypatch.setattr(CeleryTarget, "check_arguments", check)
+    return Broken
+
+
+def test_an_error_of_the_projects_code_is_an_error_of_the_field(broken: type[Exception]) -> None:
+    with pytest.raises(InvalidArguments, match=f"{TARGET} refuses them: a bug of the project") as caught:
+        targets.check_arguments(TARGET, [], {})
+    assert caught.value.field == "args"
+    assert isinstance(caught.value.__cause__, broken)
+    with pytest.raises(ValidationError) as invalid:
+        Job(name="a", schedule="@daily", target=TARGET).clean_fields()
+    assert set(invalid.value.message_dict) == {"args"}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "field"),
+    [(["x" * 60], {}, "args"), (["x" * 20], {"a": "y" * 30}, "kwargs"), ([], {"y" * 60: 1}, "kwargs")],
+)
+def test_arguments_have_a_limit(
+    settings: Settings, args: list[Any], kwargs: dict[str, Any], field: str
+) -> None:
+    settings.DCRON_ARGUMENTS_LIMIT = 50
+    with pytest.raises(InvalidArguments, match="DCRON_ARGUMENTS_LIMIT: 50") as caught:
+        targets.check_arguments(TARGET, args, kwargs)
+    assert caught.value.field == field
+
+
+@pytest.mark.django_db
+def test_the_limit_holds_for_jobs_and_for_runs_with_other_arguments() -> None:
+    with pytest.raises(ValidationError) as invalid:
+        make_idle_job(target="tests.app.tasks.echo", args=["x" * 70_000])
+    assert set(invalid.value.message_dict) == {"args"}
+    job = make_idle_job(target="tests.app.tasks.echo", args=["x" * 60_000])
+    with pytest.raises(InvalidArguments):
+        control.trigger(job, args=["x" * 70_000])
+
+
+@pytest.mark.parametrize("times", [2, 1500])
+def test_a_shadow_has_no_shadow(times: int) -> None:
+    with pytest.raises(UnknownTarget, match="a shadow has no shadow"):
+        targets.get("shadow:" * times + TARGET)
+    with pytest.raises(ValidationError) as invalid:
+        Job(name="a", schedule="@daily", target="shadow:" * times).clean_fields()
+    assert "target" in invalid.value.message_dict

@@ -1,0 +1,241 @@
+"""Whatever stands in an address of the admin, the REST API or the probes, the answer is not an error of the server.
+
+Each route is asked with hostile texts in the place of each of its parameters, and each page with hostile query strings: by its
+model's columns, and by the parameters that the pages have themselves. All of it is one walk with a fixed budget of requests.
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from django_dcron import control
+from django_dcron.exceptions import InvalidValue
+from django_dcron.models import Calendar, Node
+from tests.factories import make_idle_job, make_run
+
+BUDGET = 240
+"""Requests. The same ones each time, for the same routes."""
+LOOKUPS = ("", "__exact", "__lt", "__gte", "__in", "__range", "__year", "__isnull", "__contains")
+PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")
+TEXTS = (
+    "\0",
+    "a\0b",
+    "x" * 5_000,
+    "é" * 300,
+    "\u202e%0d%0a",
+    "_00",
+    "'\"<>",
+    "..",
+    "%",
+    b"\xff",
+    b"\xed\xa0\x80",
+)
+NUMBERS = ("9" * 30, "9" * 5_000, "-1", str(2**63), str(2**31), "1e999", "NaN", "²", "٣", "0x1", "")
+TIMES = (
+    "9999-12-31T23:59:59-23:59",
+    "0001-01-01T00:00:00+23:59",
+    "9999-12-31",
+    "0001-01-01",
+    "2026-11-22T18:00+23:59",
+    "2026-11-22T18:00:00.123456789-23:59",
+    "18:00+23:59",
+    "2026-02-30",
+    "9" * 40 + "d",
+    "1" * 5_000 + "h",
+)
+HOSTILE = (*TEXTS, *NUMBERS, *TIMES)
+OWN = (
+    "q",
+    "o",
+    "p",
+    "all",
+    "e",
+    "at",
+    "when",
+    "namespace",
+    "tag",
+    "job",
+    "since",
+    "until",
+    "from",
+    "to",
+    "cursor",
+    "limit",
+)
+OWN += (
+    "page_size",
+    "state",
+    "target",
+    "count",
+    "after",
+    "before",
+    "name",
+    "format",
+    "kind",
+    "hours",
+    "label",
+    "shown",
+    "top",
+)
+
+
+def routes(patterns: Any, prefix: str = "") -> Iterator[str]:
+    """Of the package, as Django writes them: ``admin/django_dcron/job/<path:object_id>/change/``."""
+    for each in patterns:
+        route = prefix + str(each.pattern).removeprefix("^").removesuffix(r"\Z").removesuffix("$")
+        if isinstance(each, URLResolver):
+            yield from routes(each.url_patterns, route)
+        elif isinstance(each, URLPattern) and re.match("admin/django_dcron/|dcron/|probes/", route):
+            yield route
+
+
+def quoted(value: "str | bytes") -> str:
+    return quote(value, safe="")
+
+
+NAMES = {"kind": "csv"}
+NAME_BELOW = {"dashboard": "tiles", "run": "attempts", "attempt": "log", "job": "pause"}
+"""A name that exists, by the page it is below."""
+
+
+class World:
+    """A row of each model, and which value a parameter of a route needs to find it."""
+
+    def __init__(self) -> None:
+        self.calendar = control.save_calendar(Calendar(name="closed", dates="12-25"))
+        self.job = make_idle_job(args=[1], target="tests.app.tasks.echo", calendar=self.calendar)
+        self.run = make_run(self.job, "running")
+        now = self.run.due_at
+        node = Node.objects.create(
+            id="a-1", name="a", host="h", pid=1, release="1", started_at=now, heartbeat_at=now
+        )
+        attempt = self.run.attempts.get()
+        self.rows = {"calendar": self.calendar, "attempt": attempt, "run": self.run, "node": node}
+
+    def value(self, route: str, name: str) -> str:
+        if name in NAMES:
+            return NAMES[name]
+        if name == "name":
+            return next(value for part, value in NAME_BELOW.items() if f"/{part}/" in route)
+        return str(next((row.pk for word, row in self.rows.items() if f"/{word}" in route), self.job.pk))
+
+    def url(self, route: str, hostile: str = "", value: "str | bytes" = "") -> str:
+        """``value``: what stands in the place of the parameter ``hostile``."""
+        return "/" + PARAMETER.sub(
+            lambda found: quoted(value if found[1] == hostile else self.value(route, found[1])), route
+        )
+
+
+Asked = tuple[str, str, "str | bytes"]
+"""A route or an address, a parameter of it, and what stands in its place."""
+
+
+def by_parameter(all_routes: list[str]) -> Iterator[Asked]:
+    for route in all_routes:
+        for name in PARAMETER.findall(route):
+            yield from ((route, name, value) for value in HOSTILE)
+
+
+def by_query(all_routes: list[str]) -> Iterator[Asked]:
+    for route in all_routes:
+        if route != "dcron/schema/":  # takes no parameter, and takes long
+            for name in OWN:
+                yield from ((route, name, value) for value in HOSTILE)
+
+
+def by_column() -> Iterator[Asked]:
+    for model in admin.site._registry:
+        if model._meta.app_label == "django_dcron":
+            address = f"admin/django_dcron/{model._meta.model_name}/"
+            for field in model._meta.concrete_fields:
+                for lookup in LOOKUPS:
+                    yield from ((address, f"{field.attname}{lookup}", value) for value in HOSTILE)
+
+
+ALWAYS = (
+    "/admin/django_dcron/job/_00/change/",
+    "/admin/django_dcron/calendar/%00/change/",
+    "/admin/django_dcron/calendar/%00/delete/",
+    "/admin/django_dcron/calendar/%00/history/",
+    "/admin/django_dcron/run/%00/change/",
+    "/admin/django_dcron/attempt/?started_at__lt=9999-12-31T23:59:59-23:59",
+    "/admin/django_dcron/run/?scheduled_at__gte=2026-11-22T18:00%2B23:59",
+    "/admin/django_dcron/run/?due_at__gte=2026-11-22T18:00%2B23:59",
+    "/admin/django_dcron/job/?jitter__lt=1h",
+    "/admin/django_dcron/job/?created_at__range=1,2,3",
+    "/dcron/%00/",
+    "/dcron/calendars/%00/",
+)
+"""What has once been an error of the server."""
+
+
+@pytest.fixture
+def client(admin_user: User) -> Client:
+    client = Client(raise_request_exception=False)
+    client.force_login(admin_user)
+    return client
+
+
+def errors(client: Client, urls: "list[str]") -> dict[str, str]:
+    """The addresses that were answered by an error of the server, and the error."""
+    found = {}
+    for url in urls:
+        before = transaction.savepoint()
+        response: Any = client.get(url)
+        if response.status_code >= 500 and not url.startswith("/probes/"):
+            error = getattr(response, "exc_info", None) or (None, response.status_code, None)
+            found[url[:150]] = repr(error[1])[:200]
+        if response.streaming:
+            response.getvalue()
+        transaction.savepoint_rollback(before)
+    return found
+
+
+@pytest.mark.timeout(600)  # many requests, on a machine that may be slow
+@pytest.mark.django_db
+def test_no_address_is_an_error_of_the_server(client: Client) -> None:
+    world, chance = World(), random.Random(0)
+    all_routes = list(routes(get_resolver().url_patterns))
+    assert len(all_routes) > 60
+    urls = list(ALWAYS)
+    for route, name, value in chance.sample(list(by_parameter(all_routes)), BUDGET // 3):
+        urls.append(world.url(route, name, value))
+    for walk in (by_query(all_routes), by_column()):
+        for route, name, value in chance.sample(list(walk), BUDGET // 3):
+            urls.append(f"{world.url(route)}?{name}={quoted(value)}")
+    assert errors(client, urls) == {}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "until", ["18:00+23:59", "00:00-23:59", "2026-11-22T18:00+23:59", "2199-12-31T23:59-23:59"]
+)
+def test_a_pause_ends_at_any_offset(client: Client, until: str) -> None:
+    """PostgreSQL takes no offset from UTC of 16 hours or more."""
+    job = World().job
+    sent = client.post(f"/admin/django_dcron/job/{job.pk}/do/pause/", {"until": until})
+    assert sent.status_code in (200, 302)
+    job.refresh_from_db()
+    assert job.enabled == (sent.status_code == 200)
+
+
+@pytest.mark.django_db
+def test_code_pauses_at_any_offset() -> None:
+    job = World().job
+    ahead = timezone(timedelta(hours=23, minutes=59))
+    until = (datetime.now(ahead) + timedelta(days=1)).replace(microsecond=0)
+    control.pause(job, until=until)
+    job.refresh_from_db()
+    assert job.paused_until == until
+    with pytest.raises(InvalidValue, match="too late"):
+        control.pause(job, until=datetime(9999, 12, 31, 23, 59, tzinfo=timezone(-timedelta(hours=23))))

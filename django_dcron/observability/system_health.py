@@ -122,27 +122,23 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
 
 
 def _answers(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
-    """Of each worker what it answered last; the runs it did not know, by whichever node it was told."""
-    asked = False
-    latest: dict[str, tuple[datetime, WorkerFacts]] = {}
-    unknown: defaultdict[str, set[str]] = defaultdict(set)
-    for node in live:
-        if not node.workers:
-            continue
-        at = datetime.fromisoformat(node.workers["at"])
-        if cluster.age(node, at) > ANSWERS_EXPIRE:
-            continue
-        asked = True
-        for answer in node.workers["answered"]:
-            name = answer["name"]
-            unknown[name] |= set(answer["unknown_runs"])
-            if name not in latest or latest[name][0] < at:
-                latest[name] = at, WorkerFacts(name, tuple(answer["queues"]), answer["executes"])
-    if not asked:
+    """What workers answered the node that asked last; and the runs that they did not know, whichever node learned of it."""
+    answers = [
+        (at, node.workers["answered"])
+        for node in live
+        if node.workers
+        and cluster.age(node, at := datetime.fromisoformat(node.workers["at"])) < ANSWERS_EXPIRE
+    ]
+    if not answers:
         return None
+    unknown: defaultdict[str, set[str]] = defaultdict(set)
+    for _, answered in answers:
+        for each in answered:
+            unknown[each["name"]] |= set(each["unknown_runs"])
+    _, latest = max(answers, key=lambda answer: answer[0])
     return tuple(
-        WorkerFacts(name, worker.queues, worker.executes, len(unknown[name]))
-        for name, (_, worker) in sorted(latest.items())
+        WorkerFacts(each["name"], tuple(each["queues"]), each["executes"], len(unknown[each["name"]]))
+        for each in latest
     )
 
 

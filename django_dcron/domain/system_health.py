@@ -359,10 +359,13 @@ def _no_live_node(facts: SystemFacts) -> Issue:
     remedy = Phrase(_("Start manage.py runcron."))
     if facts.last_heartbeat is None:
         summary = Phrase(_("No node is live, so no run is scheduled."))
+    elif not (facts.overdue_cursors or facts.overdue_runs):
+        age = age_in_words(facts.now - facts.last_heartbeat)
+        summary = Phrase(_("No node has been live for %(age)s, so no run is scheduled."), age=age)
     else:
         summary = Phrase(
             _(
-                "No node has been live for %(age)s: %(jobs)s jobs have overdue occurrences, %(runs)s due runs are not handed over."
+                "No node has been live for %(age)s: %(jobs)s jobs with overdue occurrences, %(runs)s due runs not handed over."
             ),
             age=age_in_words(facts.now - facts.last_heartbeat),
             jobs=_number(facts.overdue_cursors.number),
@@ -641,10 +644,12 @@ def _of_outcomes(facts: SystemFacts) -> Iterator[Issue]:
             Problem.EVERY_RUN_FAILS,
             Severity.ERROR,
             Phrase(
-                _("Every run fails: all jobs that ran in the last hour (%(jobs)s) failed in the end."),
+                _(
+                    "Every run fails: each job that ran in the last hour failed in its latest run (jobs: %(jobs)s)."
+                ),
                 jobs=_number(facts.ran_lately),
             ),
-            Phrase(_("Open the latest failures and mend what they have in common.")),
+            Phrase(_("Open the latest failures and fix what they have in common.")),
             None,
             {"jobs": facts.ran_lately, "failures": facts.failures_lately},
         )
@@ -657,7 +662,7 @@ def _of_outcomes(facts: SystemFacts) -> Iterator[Issue]:
                 times=FAILURES_OF_A_FAILING_JOB,
                 jobs=facts.failing.listed,
             ),
-            Phrase(_("Open their latest failures and mend the cause.")),
+            Phrase(_("Open their latest failures and fix the cause.")),
             facts.failing,
         )
     if facts.quarantined:
@@ -679,7 +684,7 @@ def _of_outcomes(facts: SystemFacts) -> Iterator[Issue]:
                 _("Jobs that paused themselves after failures: %(jobs)s."),
                 jobs=facts.paused_themselves.listed,
             ),
-            Phrase(_("Mend the cause, then resume them.")),
+            Phrase(_("Fix the cause, then resume them.")),
             facts.paused_themselves,
         )
     if facts.long_runs:

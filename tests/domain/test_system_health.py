@@ -273,6 +273,14 @@ def test_the_sentence_of_the_first_line() -> None:
     assert issue.since == ago(24 * MINUTE)
 
 
+def test_how_long_there_has_been_no_node() -> None:
+    said = str(only(live_nodes=0, last_heartbeat=ago(21 * MINUTE)).summary)
+    assert said == "No node has been live for 21 min, so no run is scheduled."
+    due = {"overdue_cursors": Waiting(3, LONG_AGO), "overdue_runs": Waiting(2, LONG_AGO)}
+    said = str(only(live_nodes=0, last_heartbeat=ago(21 * MINUTE), **due).summary)
+    assert "3 jobs with overdue occurrences, 2 due runs not handed over" in said
+
+
 def test_it_counts_since_the_oldest_run_waits_not_since_the_last_start() -> None:
     """Nothing was due all night."""
     issue = only(workers=(), last_start=ago(timedelta(hours=9)), queues=(queue(waits=2 * MINUTE),))

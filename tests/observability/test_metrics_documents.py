@@ -190,7 +190,7 @@ def test_the_dashboard_asks_the_source_that_was_chosen() -> None:
 
 def test_each_alert_says_what_to_do() -> None:
     names = [rule["alert"] for rule in alerts()]
-    assert len(set(names)) == len(names) > 15
+    assert len(set(names)) == len(names) > 10
     for rule in alerts():
         assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"]["severity"] in ("critical", "warning", "info"), rule["alert"]

@@ -153,17 +153,16 @@ _FAILED_LAST = Q(statistics__failures_in_a_row__gt=0)
 def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]:
     lately = Q(enabled=True, statistics__last_finished_at__gte=now - LATELY)
     ran = lately & (_FAILED_LAST | Q(statistics__last_state=State.SUCCEEDED))
-    return list(
-        jobs.values("namespace").annotate(
-            enabled_jobs=Count("pk", filter=Q(enabled=True)),
-            quarantined=Count("pk", filter=_QUARANTINED),
-            failing=Count("pk", filter=_FAILING),
-            paused_themselves=Count("pk", filter=_PAUSED_ITSELF),
-            ran_lately=Count("pk", filter=ran),
-            failed_lately=Count("pk", filter=lately & _FAILED_LAST),
-            failures_lately=Sum("statistics__failures_in_a_row", filter=lately & _FAILED_LAST, default=0),
-        )
+    found: Any = jobs.values("namespace").annotate(
+        enabled_jobs=Count("pk", filter=Q(enabled=True)),
+        quarantined=Count("pk", filter=_QUARANTINED),
+        failing=Count("pk", filter=_FAILING),
+        paused_themselves=Count("pk", filter=_PAUSED_ITSELF),
+        ran_lately=Count("pk", filter=ran),
+        failed_lately=Count("pk", filter=lately & _FAILED_LAST),
+        failures_lately=Sum("statistics__failures_in_a_row", filter=lately & _FAILED_LAST, default=0),
     )
+    return list(found)
 
 
 def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, Any]:
@@ -278,5 +277,6 @@ def _usual_duration(job_id: int) -> timedelta | None:
     """The longest of the job's latest successful runs; None: there are too few."""
     runs = Run.objects.using(alias_for(Run)).filter(job=job_id, started_at__isnull=False)
     latest = runs.order_by("-scheduled_at").values_list("state", "started_at", "finished_at")[: 3 * USUAL_OF]
-    ended = [end - start for state, start, end in latest if state == State.SUCCEEDED and end][:USUAL_OF]
+    ended = [end - start for state, start, end in latest if state == State.SUCCEEDED and start and end]
+    ended = ended[:USUAL_OF]
     return max(ended) if len(ended) >= USUAL_NEEDS else None

@@ -7,6 +7,7 @@ from datetime import timedelta
 from time import monotonic
 
 import pytest
+from django.core.management import call_command
 from django.db import connections
 from pytest_django import Settings
 
@@ -14,8 +15,10 @@ from django_dcron.alerts.alerter import Alerter
 from django_dcron.alerts.outbox import KEPT
 from django_dcron.conf import settings as dcron
 from django_dcron.domain.system_health import Named, SystemFacts, assess
+from django_dcron.management.commands import runcron
 from django_dcron.models import Alert, Node
 from django_dcron.models.database import database_now
+from django_dcron.observability.system_health import read_verdict
 from django_dcron.scheduler.watchdog import Watchdog
 from tests.alerts.conftest import Service
 from tests.alerts.test_noticing import Leader
@@ -144,6 +147,19 @@ def test_an_error_of_the_health_verdict_is_told_of_once_while_it_lasts(
     look(after=timedelta(minutes=2))
     look(after=timedelta(minutes=3))
     assert len(service.told) == 2, "a new outbreak"
+
+
+def test_runcron_gives_its_node_the_health_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+
+    def make(**options: object) -> None:
+        given.update(options)
+        raise ZeroDivisionError("that is all")
+
+    monkeypatch.setattr(runcron, "Runner", make)
+    with pytest.raises(ZeroDivisionError):
+        call_command("runcron", "--once")
+    assert given["read_verdict"] is read_verdict
 
 
 def test_a_node_that_has_no_verdict_tells_of_none(

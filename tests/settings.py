@@ -101,6 +101,7 @@ _ADMIN = (
 )
 
 INSTALLED_APPS = [
+    "django_dcron",  # before the admin, whose index then shows how django-dcron is
     _ADMIN,
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -109,7 +110,6 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_htmx",
     "rest_framework",
-    "django_dcron",
     "tests.app",
 ]
 if django.VERSION >= (6, 0):

@@ -18,6 +18,7 @@ from django_dcron.alerts import noticing, of_cluster, outbox, rules
 from django_dcron.alerts.overdue import Overdue
 from django_dcron.conf import settings
 from django_dcron.domain.alerting import Rule
+from django_dcron.domain.system_health import Verdict
 from django_dcron.models import Notice
 from django_dcron.models.database import alias_for, database_now, in_one_line
 
@@ -26,6 +27,7 @@ logger = logging.getLogger("django_dcron.alerts")
 LOOK_EVERY = 5.0
 """Seconds."""
 OVERDUE_EVERY = 15.0
+HEALTH_EVERY = 15.0
 ALL_EVERY = 600.0
 """Then all jobs are looked at, not only those that ended a run lately."""
 FORGET_EVERY = 3600.0
@@ -52,7 +54,8 @@ class Watchdog(Protocol):
 
 
 class Alerter:
-    def __init__(self, leader: Leader):
+    def __init__(self, leader: Leader, read_verdict: Callable[[], Verdict] | None = None):
+        """``read_verdict``: reads how the whole system is. Without it nobody is told of that."""
         self._leader = leader
         self._seen: frozenset[int] = frozenset()
         self._since: datetime | None = None
@@ -63,6 +66,7 @@ class Alerter:
         """There was no job yet when this node looked first."""
         self._overdue = Overdue()
         self._lost = of_cluster.Lost()
+        self._unhealthy = of_cluster.Unhealthy(read_verdict)
         self._failed: set[str] = set()
         """What did not work when it was tried last."""
         self._telling: dict[str, threading.Thread] = {}
@@ -127,6 +131,8 @@ class Alerter:
         if self._is_time("overdue", OVERDUE_EVERY):
             self._overdue.look(self._leader.shards, self._leader.namespace, general, now)
         self._lost.look(general)
+        if self._is_time("health", HEALTH_EVERY):
+            self._unhealthy.look(self._leader.shards, now, general)
         self._tell_if_degraded(general, now)
         if self._is_time("forget", FORGET_EVERY) and not outbox.forget():
             del self._next["forget"]  # the next look goes on with it

@@ -43,7 +43,7 @@ TRIES = 55
 KEPT = timedelta(days=30)
 FORGOTTEN_AT_ONCE = 1000
 ERROR_LIMIT = 500
-GRAVE = frozenset({Kind.FAILED, Kind.PAUSED, Kind.SILENT, Kind.NODE_LOST})
+GRAVE = frozenset({Kind.FAILED, Kind.PAUSED, Kind.SILENT, Kind.NODE_LOST, Kind.UNHEALTHY})
 
 Send = Callable[[Mapping[str, Any], str, str, str], None]
 Row = tuple[Alert, str | Callable[[], str]]

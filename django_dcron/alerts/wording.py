@@ -11,6 +11,7 @@ from django_dcron.conf import settings
 from django_dcron.domain.alerting import EVERY, Event, Kind
 from django_dcron.domain.durations import write_duration
 from django_dcron.domain.lifecycle import State
+from django_dcron.domain.system_health import Issue
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.database import alias_for, in_one_line
 
@@ -60,6 +61,11 @@ def degraded(name: str, since: datetime) -> tuple[str, str]:
     return f"node {name} is degraded", said
 
 
+def unhealthy(issue: Issue) -> tuple[str, str]:
+    """The subject says what is wrong, the text what to do."""
+    return str(issue.summary), _joined(str(issue.remedy), _url("admin:django_dcron_dashboard_changelist"))
+
+
 def _about(job: Job, state: State | None, said: str = "") -> str:
     return _joined(said, *_run(job, state), _link("job", job.pk))
 
@@ -81,10 +87,14 @@ def _run(job: Job, state: State | None) -> Iterator[str]:
 
 
 def _link(model: str, key: object) -> str:
+    return _url(f"admin:django_dcron_{model}_change", key)
+
+
+def _url(name: str, *args: object) -> str:
     if not settings.SITE_URL:
         return ""
     try:
-        path = reverse(f"admin:django_dcron_{model}_change", args=[key])
+        path = reverse(name, args=args)
     except NoReverseMatch:  # a project without the admin
         return ""
     return settings.SITE_URL.rstrip("/") + path

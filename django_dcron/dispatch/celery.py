@@ -202,6 +202,10 @@ class CeleryDispatcher:
             connection.release()
         return answers
 
+    def queue_of(self, target: str) -> str:
+        """The queue of a target whose job names none. Raises ``Undeliverable``."""
+        return str(self._routes.find(self.app, target, "").queue.name)
+
     def take_back(self) -> list[tuple[UUID, int]]:
         return []  # the workers have them
 

@@ -74,7 +74,7 @@ class DjangoTaskDispatcher:
 
     def prepare(self, run: DueRun) -> Prepared:
         backend, own = self._backend, self._own_task(run.target)
-        queue = run.queue or (own.queue_name if own else default_queue(backend))
+        queue = run.queue or self.queue_of(run.target)
         if backend.queues and queue not in backend.queues:
             known = ", ".join(map(repr, sorted(backend.queues)))
             raise Undeliverable(f"queue {queue!r} is not one of those of the {self.address}: {known}")
@@ -134,6 +134,11 @@ class DjangoTaskDispatcher:
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         """Nobody to tell: what is enqueued stays, and is dropped at its start; who executes it looks at its next heartbeat."""
+
+    def queue_of(self, target: str) -> str:
+        """The queue of a target whose job names none."""
+        own = self._own_task(target)
+        return own.queue_name if own else default_queue(self._backend)
 
     def take_back(self) -> list[tuple[UUID, int]]:
         return []  # the workers have them

@@ -42,9 +42,11 @@ class Kind(StrEnum):
     NODE_LOST = "node_lost"
     DEGRADED = "degraded"
     """A node cannot reach the lock's server."""
+    UNHEALTHY = "unhealthy"
+    """The health verdict contains an error."""
 
 
-OF_THE_CLUSTER = frozenset({Kind.NODE_LOST, Kind.DEGRADED})
+OF_THE_CLUSTER = frozenset({Kind.NODE_LOST, Kind.DEGRADED, Kind.UNHEALTHY})
 OPTIONS = {
     Kind.FAILED: "after",
     Kind.RECOVERED: "after",

@@ -710,6 +710,7 @@ class Migration(migrations.Migration):
                             ("silent", "silent"),
                             ("node_lost", "node lost"),
                             ("degraded", "degraded"),
+                            ("unhealthy", "unhealthy"),
                         ],
                         max_length=10,
                         verbose_name="about",

@@ -20,6 +20,7 @@ KIND_LABELS = [
     (Kind.SILENT.value, _("silent")),
     (Kind.NODE_LOST.value, _("node lost")),
     (Kind.DEGRADED.value, _("degraded")),
+    (Kind.UNHEALTHY.value, _("unhealthy")),
 ]
 
 

@@ -20,7 +20,7 @@ from django_dcron.conf import settings
 from django_dcron.domain import sharding
 from django_dcron.models import Job, Node
 from django_dcron.models.database import UtcNow, alias_for
-from django_dcron.observability.doctor.jobs import patience
+from django_dcron.observability.overdue import patience
 
 WORRYING_SKEW = timedelta(seconds=1)
 RINGS_KEPT = 16

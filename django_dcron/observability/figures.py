@@ -27,6 +27,7 @@ from django_dcron.observability.bounded import LIMIT, count_up_to
 SAMPLE = 1_000
 DAY = timedelta(days=1)
 SOON = timedelta(hours=1)
+UNSTARTED = (State.PENDING, State.QUEUED, State.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +106,25 @@ class RunFigures:
     missed: Count
     missed_before: int
     """Occurrences that the latest ``SAMPLE`` missed runs stand for besides their own."""
+    unstarted: int
+    """Runs that have not started yet; at most ``LIMIT`` + 1."""
+    missed_before_unstarted: int
+    """Missed occurrences that these stand for."""
     starts: Starts
 
     @property
     def counted_elsewhere(self) -> int:
-        """Missed occurrences without a row: they are counted on later runs, missed or started."""
-        return self.missed_before + self.starts.missed_before
+        """Missed occurrences without a row: they are counted on later runs, whether these are missed, started or waiting."""
+        return self.missed_before + self.missed_before_unstarted + self.starts.missed_before
+
+    @property
+    def missed_occurrences(self) -> int:
+        return self.missed.number + self.counted_elsewhere
 
     @property
     def counted_at_least(self) -> bool:
         """There may be more of those, on runs that were not looked at."""
-        return self.starts.cut or self.missed.number > SAMPLE
+        return self.starts.cut or self.missed.number > SAMPLE or self.unstarted > LIMIT
 
     @property
     def success_rate(self) -> SuccessRate:
@@ -160,7 +169,7 @@ def run_figures(now: datetime) -> RunFigures:
     since = window_start(now)
     ended = runs.filter(due_at__gte=since)
     missed = ended.filter(state=State.MISSED)
-    told = missed.order_by("-due_at")[:SAMPLE].aggregate(before=Sum("missed_before"))
+    unstarted = _unstarted(runs.filter(due_at__gte=since))
     return RunFigures(
         since=since,
         running=Count.of(runs.running()),
@@ -170,9 +179,31 @@ def run_figures(now: datetime) -> RunFigures:
         failed=Count.of(ended.filter(state=State.FAILED)),
         skipped=Count.of(ended.filter(state=State.SKIPPED)),
         missed=Count.of(missed),
-        missed_before=told["before"] or 0,
+        missed_before=_missed_before(missed),
+        unstarted=unstarted["number"],
+        missed_before_unstarted=unstarted["before"],
         starts=_starts(since),
     )
+
+
+def occurrences_missed(runs: QuerySet[Run], since: datetime) -> int:
+    """Occurrences that no run has been started for: with a row of their own, or counted on another row. Starts ``since`` then are
+    left out. A lower bound where more than ``LIMIT`` runs are concerned."""
+    late = runs.filter(due_at__gte=since)
+    missed = late.filter(state=State.MISSED)
+    rows: int = count_up_to(missed, LIMIT)
+    unstarted: int = _unstarted(late)["before"]
+    return rows + _missed_before(missed) + unstarted
+
+
+def _missed_before(missed: QuerySet[Run]) -> int:
+    found = missed.order_by("-due_at")[:SAMPLE].aggregate(before=Sum("missed_before", default=0))
+    return int(found["before"])
+
+
+def _unstarted(runs: QuerySet[Run]) -> dict[str, int]:
+    rows = runs.filter(state__in=UNSTARTED).order_by().values("pk", "missed_before")[: LIMIT + 1]
+    return rows.aggregate(number=Number("pk"), before=Sum("missed_before", default=0))
 
 
 def _starts(since: datetime) -> Starts:

@@ -1,7 +1,7 @@
-"""What Django answers to probes: of this process, its database and the cluster's nodes.
+"""What Django answers to probes: about this process, its database and the system's health.
 
-None asks who is there before it has to: a probe has no session. Names are for staff who may view nodes; to all others
-``health`` tells numbers. None of the views is in a transaction, which would ask the database before they can.
+No view asks who is there before it has to: a probe has no session. ``health`` shows names to staff who may view them, and
+numbers to all others. None of the views is in a transaction, which would ask the database before they can.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from django_dcron.domain.system_health import SystemStatus, assess
 from django_dcron.models.database import in_one_line as error_in_one_line
-from django_dcron.observability import cluster_health
+from django_dcron.observability import health_json
 from django_dcron.observability.http.answer import Answer, as_json, in_one_line
 from django_dcron.observability.migrated import missing_migration
-from django_dcron.scheduler.health import Status
+from django_dcron.observability.system_health import read_facts
 
 logger = logging.getLogger("django_dcron.observability")
 
@@ -61,18 +62,26 @@ def readyz(request: HttpRequest) -> Answer:
 
 @for_probes
 def health(request: HttpRequest) -> Answer:
-    """The cluster, by the rows of its nodes."""
+    """The verdict that the dashboard and the doctor show, too."""
     try:
-        read = cluster_health.read()
-        return as_json(read.as_json(names=_may_see_names(request)), well=read.status.fit)
+        facts = read_facts()
+        sees_nodes = _may(request, "view_node")
+        verdict = assess(facts.visible(jobs=_may(request, "view_job"), nodes=sees_nodes))
+        content = health_json.as_json(verdict)
+        if sees_nodes:
+            content["nodes"] = health_json.nodes_as_json()
+        return as_json(content, well=verdict.status is not SystemStatus.UNFIT)
     except (DatabaseError, InterfaceError) as error:
         _log(error)
-        return as_json({"status": Status.UNFIT.value, "reasons": [NO_ANSWER]}, well=False)
+        content = {"status": SystemStatus.UNFIT.value, "summary": NO_ANSWER, "reasons": [NO_ANSWER]}
+        return as_json(content, well=False)
 
 
-def _may_see_names(request: HttpRequest) -> bool:
+def _may(request: HttpRequest, permission: str) -> bool:
     user: Any = getattr(request, "user", None)
-    return user is not None and user.is_active and user.is_staff and user.has_perm("django_dcron.view_node")
+    return (
+        user is not None and user.is_active and user.is_staff and user.has_perm(f"django_dcron.{permission}")
+    )
 
 
 def _log(error: Exception) -> None:

@@ -62,6 +62,10 @@ class RunFiguresSerializer(AnySerializer):
     failed = CountSerializer(read_only=True)
     skipped = CountSerializer(read_only=True)
     missed = CountSerializer(read_only=True)
+    missed_occurrences = serializers.IntegerField(
+        read_only=True,
+        help_text="Also those that are counted on other runs, missed, started or waiting; at least so many.",
+    )
     success_rate = SuccessRateSerializer(read_only=True)
     lateness = LatenessSerializer(read_only=True)
 
@@ -85,6 +89,7 @@ class Stats(View):
         now = database_now(alias_for(Job))
         runs = run_figures(now)
         shown = {name: getattr(runs, name) for name in (*STATES, "since", "success_rate")}
+        shown["missed_occurrences"] = runs.missed_occurrences
         shown["lateness"] = {
             f"p{percent}": percentile(runs.starts.lateness, percent) for percent in (50, 95, 99)
         }

@@ -34,6 +34,7 @@ from django_dcron.dispatch import Dispatcher
 from django_dcron.dispatch.base import AsksWorkers
 from django_dcron.domain.clock import ClusterClock
 from django_dcron.domain.counts_in_words import number_of
+from django_dcron.domain.system_health import Verdict
 from django_dcron.locks.base import Lock
 from django_dcron.models import Node
 from django_dcron.models.database import WaitLimits, alias_for
@@ -80,7 +81,9 @@ class Runner:
         lock: Lock,
         dispatcher: Dispatcher,
         health_file: HealthFile | None = None,
+        read_verdict: Callable[[], Verdict] | None = None,
     ):
+        """``read_verdict``: how the whole system is, for alerts."""
         self.clock = ClusterClock()
         self.membership = Membership(name, namespace, lock, self.clock)
         self.watchdog = Watchdog(name, self.clock.monotonic)
@@ -114,6 +117,7 @@ class Runner:
         self._dispatcher = dispatcher
         if isinstance(dispatcher, AsksWorkers):
             dispatcher.node = self.membership.id
+        self._alerter = Alerter(self.membership, read_verdict)
         self._stopping = threading.Event()
         self._closed = threading.Event()
         self._gained_shards = threading.Event()
@@ -158,7 +162,7 @@ class Runner:
         with self._signals:
             for thread in self._threads.values():
                 thread.start()
-            alerts = partial(Alerter(self.membership).run, self._stopping, self.watchdog, ALERTS)
+            alerts = partial(self._alerter.run, self._stopping, self.watchdog, ALERTS)
             self._thread(ALERTS, alerts).start()
             if isinstance(self._dispatcher, AsksWorkers):
                 probe = WorkerProbe(self.membership, self.clock, self._dispatcher)

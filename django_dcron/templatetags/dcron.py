@@ -1,11 +1,14 @@
-"""Filters for the admin's templates: ``{% load dcron %}``."""
+"""Filters and tags for the admin's templates: ``{% load dcron %}``."""
+
+from typing import Any
 
 from django.apps import apps
-from django.template import Library
+from django.template import Context, Library
 from django.utils.safestring import SafeString
 from django_htmx.jinja import htmx_script
 
 from django_dcron.admin import display
+from django_dcron.admin.dashboard.index_line import index_line
 from django_dcron.observability import lengths
 
 register = Library()
@@ -16,6 +19,12 @@ register.filter("state_badge", display.state_badge)
 register.filter("outcome_badge", display.outcome_badge)
 register.filter("lateness", lengths.lateness)
 register.filter("duration", lengths.duration)
+
+
+@register.inclusion_tag("admin/django_dcron/health_line.html", takes_context=True)
+def dcron_health(context: Context) -> dict[str, Any]:
+    """One line on how the system is, for those who may view the dashboard: ``{% dcron_health %}``."""
+    return index_line(context["request"])
 
 
 @register.simple_tag

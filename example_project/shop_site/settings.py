@@ -83,6 +83,7 @@ DCRON_MIDDLEWARE = [
 ]
 
 INSTALLED_APPS = [
+    "django_dcron",  # before the admin, whose index then shows how django-dcron is
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -90,7 +91,6 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "django_htmx",
-    "django_dcron",
     "shop",
 ]
 MIDDLEWARE = [

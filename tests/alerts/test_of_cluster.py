@@ -2,18 +2,23 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 
 import pytest
+from django.core.management import call_command
 from django.db import connections
 from pytest_django import Settings
 
 from django_dcron.alerts.alerter import Alerter
 from django_dcron.alerts.outbox import KEPT
 from django_dcron.conf import settings as dcron
+from django_dcron.domain.system_health import Named, SystemFacts, assess
+from django_dcron.management.commands import runcron
 from django_dcron.models import Alert, Node
 from django_dcron.models.database import database_now
+from django_dcron.observability.system_health import read_verdict
 from django_dcron.scheduler.watchdog import Watchdog
 from tests.alerts.conftest import Service
 from tests.alerts.test_noticing import Leader
@@ -106,6 +111,63 @@ def test_a_degraded_node_tells_of_itself_once_it_lasts(
     alerter.look()
     alerter.look()
     assert service.subjects == ["[dcron] node here is degraded"]
+
+
+def test_an_error_of_the_health_verdict_is_told_of_once_while_it_lasts(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "unhealthy", "to": ["ops"]}]
+    settings.DCRON_SITE_URL = "https://shop.example"
+    monkeypatch.setattr("django_dcron.alerts.alerter.HEALTH_EVERY", 0)
+    now = database_now("default")
+    well = SystemFacts(now, timedelta(minutes=1), enabled_jobs=1, live_nodes=1)
+    facts = {"now": well}
+    leader, other = Leader(), Leader()
+    other.shards -= {0}
+    alerters = [Alerter(each, lambda: assess(facts["now"])) for each in (leader, other)]
+
+    def look(*, after: timedelta = timedelta()) -> None:
+        monkeypatch.setattr("django_dcron.alerts.alerter.database_now", lambda using: now + after)
+        for alerter in alerters:
+            alerter.look()
+
+    look()
+    facts["now"] = replace(well, degraded=Named(1, ("node-a",)), unserved=Named(1, ("billing",)))
+    look(after=timedelta(seconds=1))
+    assert service.told == [], "it may pass"
+    look(after=timedelta(seconds=11))
+    look(after=timedelta(seconds=30))
+    assert service.subjects == ["[dcron] Namespaces with enabled jobs that no live node serves: billing."]
+    assert "manage.py runcron" in service.told[0]["message"]
+    assert "https://shop.example/admin/django_dcron/dashboard/" in service.told[0]["message"]
+
+    facts["now"] = well
+    look(after=timedelta(minutes=1))
+    facts["now"] = replace(well, unserved=Named(1, ("billing",)))
+    look(after=timedelta(minutes=2))
+    look(after=timedelta(minutes=3))
+    assert len(service.told) == 2, "a new outbreak"
+
+
+def test_runcron_gives_its_node_the_health_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+
+    def make(**options: object) -> None:
+        given.update(options)
+        raise ZeroDivisionError("that is all")
+
+    monkeypatch.setattr(runcron, "Runner", make)
+    with pytest.raises(ZeroDivisionError):
+        call_command("runcron", "--once")
+    assert given["read_verdict"] is read_verdict
+
+
+def test_a_node_that_has_no_verdict_tells_of_none(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "unhealthy", "to": ["ops"]}]
+    Alerter(Leader()).look()
+    assert service.told == []
 
 
 def test_rules_that_cannot_be_read_are_no_rules(

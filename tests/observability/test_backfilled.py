@@ -12,7 +12,7 @@ from django_dcron.definition import EXHAUSTED
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.database import database_now
 from django_dcron.observability.doctor.findings import Code
-from django_dcron.observability.doctor.jobs import patience
+from django_dcron.observability.overdue import patience
 from django_dcron.scheduler.releasing import release
 from tests.factories import make_run
 from tests.observability.conftest import HOUR, MINUTE, System

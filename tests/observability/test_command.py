@@ -42,7 +42,7 @@ def test_exit_code_1_and_a_line_for_each_finding(system: System) -> None:
     code, output = call()
     assert code == 1
     assert re.search(rf"^error +occurrence_missing +job {system.job}: 1 of its", output, re.MULTILINE)
-    assert re.search(r"^warning node_degraded +node a: ", output, re.MULTILINE)
+    assert re.search(r"^warning node_degraded +cluster: .*lock's server: a\.", output, re.MULTILINE)
     assert output.endswith("2 findings.")
 
 

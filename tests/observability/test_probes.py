@@ -24,6 +24,13 @@ pytestmark = pytest.mark.django_db
 
 SECOND = timedelta(seconds=1)
 QUIET = {"dead": 0, "stalled": 0, "degraded": 0, "skewed": 0, "unserved": 0}
+NUMBERS = ("live", *QUIET)
+
+
+@pytest.fixture(autouse=True)
+def long_lease(settings: Settings) -> None:
+    """No node of a test dies because the machine is slow."""
+    settings.DCRON_LEASE = timedelta(minutes=5)
 
 
 def make_node(
@@ -62,61 +69,48 @@ def health(client: Client) -> tuple[int, Any]:
 def test_all_is_well(client: Client) -> None:
     make_idle_job(namespace="billing")
     make_node()
-    assert health(client) == (200, {"status": "ok", "reasons": [], "live": 1} | QUIET)
+    code, content = health(client)
+    assert (code, content["status"], content["reasons"], content["problems"]) == (200, "ok", [], [])
+    assert {name: content[name] for name in NUMBERS} == {"live": 1} | QUIET
+    assert (content["workers"], content["queued"], content["last_start"]) == (None, 0, None)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "status", "reasons", "numbers"),
+    ("nodes", "status", "problems", "numbers"),
     [
-        ([], "unfit", ["no node is live", "no node works for 2 namespaces with enabled jobs"], {"live": 0, "unserved": 2}),
+        ([], "unfit", ["no_live_node"], {"live": 0, "unserved": 2}),
         (
-            [{"beat_ago": timedelta(minutes=1)}],
+            [{"beat_ago": timedelta(hours=1)}],
             "unfit",
-            ["no node is live", "no node works for 2 namespaces with enabled jobs"],
+            ["no_live_node"],
             {"live": 0, "dead": 1, "unserved": 2},
         ),
-        ([{}, {"beat_ago": timedelta(minutes=1)}], "ok", [], {"live": 1, "dead": 1}),
-        (
-            [{"namespace": "billing"}],
-            "unfit",
-            ["no node works for 1 namespace with enabled jobs"],
-            {"live": 1, "unserved": 1},
-        ),
-        (
-            [{"ticked_ago": timedelta(hours=1)}],
-            "unfit",
-            ["no node works for 2 namespaces with enabled jobs", "1 node lives, but its ticks do not go through"],
-            {"live": 1, "stalled": 1, "unserved": 2},
-        ),
-        (
-            [{}, {"ticked_ago": timedelta(hours=1)}],
-            "degraded",
-            ["1 node lives, but its ticks do not go through"],
-            {"live": 2, "stalled": 1},
-        ),
-        (
-            [{"degraded": True}, {"degraded": True}],
-            "degraded",
-            ["2 nodes cannot reach the lock"],
-            {"live": 2, "degraded": 2},
-        ),
-        ([{"skew": -2 * SECOND}], "degraded", ["1 node has a wall clock that is off"], {"live": 1, "skewed": 1}),
+        ([{}, {"beat_ago": timedelta(hours=1)}], "ok", [], {"live": 1, "dead": 1}),
+        ([{"namespace": "billing"}], "unfit", ["namespace_unserved"], {"live": 1, "unserved": 1}),
+        ([{"ticked_ago": timedelta(hours=1)}], "unfit", ["node_stalled"], {"live": 1, "stalled": 1}),
+        ([{}, {"ticked_ago": timedelta(hours=1)}], "degraded", ["node_stalled"], {"live": 2, "stalled": 1}),
+        ([{"degraded": True}, {"degraded": True}], "degraded", ["node_degraded"], {"live": 2, "degraded": 2}),
+        ([{"skew": -2 * SECOND}], "degraded", ["node_skewed"], {"live": 1, "skewed": 1}),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_as_it_should_be(
-    client: Client, nodes: list[dict[str, Any]], status: str, reasons: list[str], numbers: dict[str, int]
+    client: Client, nodes: list[dict[str, Any]], status: str, problems: list[str], numbers: dict[str, int]
 ) -> None:
     make_idle_job(namespace="billing")
     make_idle_job(namespace="sales")
     make_idle_job(namespace="old", enabled=False)
     for number, values in enumerate(nodes):
         make_node(f"node-{number}", **values)
-    code = 503 if status == "unfit" else 200
-    assert health(client) == (code, {"status": status, "reasons": reasons} | QUIET | numbers)
+    code, content = health(client)
+    assert (code, content["status"]) == (503 if status == "unfit" else 200, status)
+    assert [problem["code"] for problem in content["problems"]] == problems
+    assert content["reasons"] == [problem["summary"] for problem in content["problems"]]
+    assert {name: content[name] for name in NUMBERS} == QUIET | numbers
 
 
 def test_no_node_for_nothing_to_do_is_no_failure(client: Client) -> None:
-    assert health(client) == (200, {"status": "degraded", "reasons": ["no node is live"], "live": 0} | QUIET)
+    code, content = health(client)
+    assert (code, content["status"], content["live"]) == (200, "ok", 0)
 
 
 @pytest.fixture
@@ -144,16 +138,22 @@ def test_names_are_for_staff_who_may_view_nodes(client: Client, staff: User) -> 
     assert [(node["name"], node["namespace"], node["stalled"]) for node in shown["nodes"]] == [
         ("secret-host", "sales", False)
     ]
-    assert shown["unserved_namespaces"] == ["secret-project"]
+    assert "secret-project" in shown["reasons"][0]
 
 
-def test_it_costs_two_queries(client: Client) -> None:
+def test_its_queries_do_not_grow_with_the_rows(client: Client) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            health(client)
+        return len(captured)
+
+    make_node(namespace="elsewhere")
+    make_idle_job()
+    few = queries()
     for number in range(20):
         make_node(f"node-{number}", namespace="elsewhere")
         make_idle_job()
-    with CaptureQueriesContext(connection) as queries:
-        health(client)
-    assert len(queries) == 2
+    assert queries() == few <= 16
 
 
 # --- livez and readyz -------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_without_tables_nothing_is_ready_and_nothing_is_given_away(
     said = "the database does not answer, or has no tables of django_dcron; the log says more"
     response = client.get(url("readyz"))
     assert (response.status_code, response.content.decode()) == (503, f"{said}\n")
-    assert health(client) == (503, {"status": "unfit", "reasons": [said]})
+    assert health(client) == (503, {"status": "unfit", "summary": said, "reasons": [said]})
     assert "db.internal" in caplog.text
 
 

@@ -36,12 +36,14 @@ def test_figures_of_all(api: Api) -> None:
     make_run(job, "running")
     make_run(job, "failed", started_at=now, finished_at=now)
     make_run(job, "succeeded")
+    make_run(job, "queued", missed_before=3)
 
     shown = api.get("stats/").json()
 
     assert (shown["jobs"]["total"], shown["jobs"]["enabled"], shown["jobs"]["paused"]) == (2, 1, 1)
     assert shown["runs"]["running"] == {"number": 1, "more": False}
     assert shown["runs"]["success_rate"] == {"succeeded": 1, "failed": 1, "percent": 50.0, "sampled": False}
+    assert shown["runs"]["missed_occurrences"] == 3
     assert {*shown["runs"]["lateness"]} == {"p50", "p95", "p99"}
 
 

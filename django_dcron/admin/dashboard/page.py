@@ -22,7 +22,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.base import ReadOnlyAdmin
-from django_dcron.admin.dashboard import cluster, failures, first_steps, load, tiles, timeline
+from django_dcron.admin.dashboard import cluster, failures, first_steps, health, load, tiles, timeline
 from django_dcron.admin.dashboard import filter as choice
 from django_dcron.admin.display import may_view
 from django_dcron.admin.refreshing import REFRESH, Part
@@ -42,6 +42,7 @@ class Section:
 FIRST_STEPS = "first_steps"
 """In place of all others until there is a job."""
 SECTIONS = {
+    "health": Section(health.context),
     "tiles": Section(tiles.context),
     "timeline": Section(timeline.context, every=10, shows=(Job,)),
     "failures": Section(failures.context, shows=(Run,)),

@@ -14,8 +14,6 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.admin.dashboard import alarms
-from django_dcron.admin.dashboard.alarms import Alarm
 from django_dcron.admin.display import EMPTY, list_url, may_view, moment, span
 from django_dcron.admin.lists.time_filter import PRESET
 from django_dcron.models import Job, Run
@@ -45,14 +43,12 @@ class Tile:
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     now = database_now(alias_for(Run))
     tiles: list[Tile] = []
-    warned: list[Alarm] = list(alarms.of_nodes(now, request, site))
     if may_view(request, Job, site):
         jobs = job_figures(now)
         tiles += _of_jobs(jobs, now, site)
-        warned += alarms.of_jobs(jobs.out_of_scheduling, site)
     if may_view(request, Run, site):
         tiles += _of_runs(run_figures(now), site)
-    return {"tiles": tiles, "alarms": sorted(warned, key=lambda alarm: not alarm.is_error)}
+    return {"tiles": tiles}
 
 
 def _of_jobs(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterator[Tile]:
@@ -88,14 +84,26 @@ def _of_runs(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
         "running" if runs.running.number else "",
     )
     yield _success(runs, in_24_hours)
-    ended: list[tuple[str, str, Count, str]] = [
-        ("failed", _("Failed, 24 h"), runs.failed, _("after the last attempt")),
-        ("missed", _("Missed, 24 h"), runs.missed, _missed_note(runs)),
-        ("skipped", _("Skipped, 24 h"), runs.skipped, _("an earlier run was unfinished")),
+    ended: list[tuple[str, str, str, str, int]] = [
+        (
+            "failed",
+            _("Failed, 24 h"),
+            _in_words(runs.failed),
+            _("after the last attempt"),
+            runs.failed.number,
+        ),
+        ("missed", _("Missed, 24 h"), _missed(runs), _missed_note(runs), runs.missed_occurrences),
+        (
+            "skipped",
+            _("Skipped, 24 h"),
+            _in_words(runs.skipped),
+            _("an earlier run was unfinished"),
+            runs.skipped.number,
+        ),
     ]
-    for state, label, count, note in ended:
+    for state, label, value, note, number in ended:
         url = list_url(Run, site, state__exact=state, due_at__gte=since)
-        yield Tile(label, _in_words(count), note, url, state if count.number else "")
+        yield Tile(label, value, note, url, state if number else "")
     yield _lateness(runs.starts, in_24_hours)
 
 
@@ -115,15 +123,20 @@ def _success(runs: RunFigures, url: str) -> Tile:
     return Tile(_("Success rate, 24 h"), value, text % {"count": _number(ended)}, url, kind)
 
 
+def _missed(runs: RunFigures) -> str:
+    """All occurrences that were missed, whether or not they have a row of their own."""
+    total = _number(runs.missed_occurrences)
+    return _("%(count)s or more") % {"count": total} if runs.missed.more or runs.counted_at_least else total
+
+
 def _missed_note(runs: RunFigures) -> str:
-    """By the misfire policy one run may stand for many missed occurrences."""
-    if not (more := runs.counted_elsewhere):
+    """One run may stand for many missed occurrences, as the misfire policy has it."""
+    if not (others := runs.counted_elsewhere):
         return _("not started in time")
-    if runs.counted_at_least:
-        text = _("and at least %(count)s counted on later runs")
-    else:
-        text = ngettext("and %(count)s counted on a later run", "and %(count)s counted on later runs", more)
-    return text % {"count": _number(more)}
+    text = ngettext(
+        "%(count)s of them counted on another run", "%(count)s of them counted on other runs", others
+    )
+    return text % {"count": _number(others)}
 
 
 def _lateness(starts: Starts, url: str) -> Tile:

@@ -26,6 +26,7 @@ from django_dcron.observability.http.routes import routes
 from django_dcron.observability.http.server import LOCALHOST, Address, HttpServer
 from django_dcron.observability.log_context import as_node
 from django_dcron.observability.metrics import NodeMetrics
+from django_dcron.observability.system_health import read_verdict
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.runner import EXIT_AT_ONCE, EXIT_FAILED, Runner
 
@@ -95,6 +96,7 @@ class Command(BaseCommand):
             lock=get_lock(),
             dispatcher=dispatcher,
             health_file=_health_file(options["health_file"], once=options["once"]),
+            read_verdict=read_verdict,
         )
         server = _http_server(options["http"], runner, once=options["once"])
         try:

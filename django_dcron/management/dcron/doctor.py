@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.domain.counts_in_words import number_of
+from django_dcron.domain.system_health import Severity
 from django_dcron.locks import get_lock
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import cannot, no
@@ -18,7 +19,6 @@ from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.management.dcron.plain_text import printable
 from django_dcron.models import Job
 from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.doctor.findings import Severity
 from django_dcron.observability.doctor.report import Report, examine
 from django_dcron.observability.doctor.window import Window, at
 
@@ -76,7 +76,7 @@ def _print(command: BaseCommand, report: Report) -> None:
     out, window, totals = command.stdout, report.window, report.totals
     out.write(f"{at(window.since)} to {at(window.until)}")
     out.write(
-        f"{number_of(report.live_nodes, 'live node')}, {number_of(report.jobs, 'job')}; "
+        f"{number_of(report.verdict.facts.live_nodes, 'live node')}, {number_of(report.jobs, 'job')}; "
         f"{number_of(totals.occurrences, 'occurrence')} of {number_of(totals.jobs, 'job')} "
         f"against {number_of(totals.runs, 'run')}; {number_of(report.runs, 'run')} one by one"
     )

@@ -10,18 +10,27 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from django_dcron.domain.system_health import Severity
+
 NAMED = 20
 """How many findings of one code are given in full; of more it is only said how many there are."""
 
 
-class Severity(StrEnum):
-    ERROR = "error"
-    """A promise is broken, or work is not being done."""
-    WARNING = "warning"
-    """Work is done, but something is not as it should be."""
-
-
 class Code(StrEnum):
+    """Each ``domain.system_health.Problem`` is one of these."""
+
+    # The system's health.
+    DATABASE_READ_ONLY = "database_read_only"
+    BROKER_AWAY = "broker_away"
+    NO_WORKER = "no_worker"
+    QUEUE_UNSERVED = "queue_unserved"
+    WORKERS_BEHIND = "workers_behind"
+    RUN_UNKNOWN_TO_WORKER = "run_unknown_to_worker"
+    TASK_UNKNOWN_TO_WORKER = "task_unknown_to_worker"
+    EVERY_RUN_FAILS = "every_run_fails"
+    JOBS_FAILING = "jobs_failing"
+    JOB_PAUSED_ITSELF = "job_paused_itself"
+    RUN_OVERLONG = "run_overlong"
     # Occurrences against runs.
     OCCURRENCE_MISSING = "occurrence_missing"
     OCCURRENCE_DOUBLED = "occurrence_doubled"
@@ -66,6 +75,9 @@ class Code(StrEnum):
 
 WARNINGS = frozenset(
     {
+        Code.JOBS_FAILING,
+        Code.JOB_PAUSED_ITSELF,
+        Code.RUN_OVERLONG,
         Code.RUN_OFF_SCHEDULE,
         Code.CURSOR_OUTDATED,
         Code.NEVER_FIRES,
@@ -81,7 +93,7 @@ WARNINGS = frozenset(
         Code.LOCK_UNSAFE,
     }
 )
-"""All others are errors."""
+"""All others are errors, unless the health verdict says how severe one is at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +119,7 @@ class Finding:
     subject: Subject
     message: str
     """What it means and what to do."""
-
-    @property
-    def severity(self) -> Severity:
-        return Severity.WARNING if self.code in WARNINGS else Severity.ERROR
+    severity: Severity
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.message}"
@@ -132,10 +141,13 @@ class Findings:
     listed: list[Finding] = field(default_factory=list)
     counts: Counter[Code] = field(default_factory=Counter)
 
-    def add(self, code: Code, subject: Subject, message: str) -> None:
+    def add(self, code: Code, subject: Subject, message: str, severity: Severity | None = None) -> None:
+        """``severity``: if it is not the code's usual one."""
+        if severity is None:
+            severity = Severity.WARNING if code in WARNINGS else Severity.ERROR
         self.counts[code] += 1
         if self.counts[code] <= self.named:
-            self.listed.append(Finding(code, subject, message))
+            self.listed.append(Finding(code, subject, message, severity))
 
     @property
     def more(self) -> dict[Code, int]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from django_dcron import targets
-from django_dcron.conf import settings
 from django_dcron.definition import runs_otherwise, stands_for, timetable_of
 from django_dcron.domain.timetable import INSTANT, Timetable
 from django_dcron.exceptions import InvalidSchedule, UnknownTarget
@@ -14,13 +13,9 @@ from django_dcron.models import Cursor, Job
 from django_dcron.observability.doctor.account import accountable_since
 from django_dcron.observability.doctor.findings import Code, Findings
 from django_dcron.observability.doctor.window import Window, about_job, at, cursor_of
+from django_dcron.observability.overdue import patience
 
 Problem = tuple[Code, str]
-
-
-def patience() -> timedelta:
-    """How long anything may stay undone while a dead node's work moves to another, and a busy one gets to it."""
-    return 2 * settings.LEASE + timedelta(seconds=5)
 
 
 class JobExaminer:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_dcron.domain.counts_in_words import number_of
+from django_dcron.domain.system_health import Issue, Problem, Verdict
 from django_dcron.locks import Lock
 from django_dcron.observability.doctor import account, history, nodes, unfinished
 from django_dcron.observability.doctor.account import Totals
-from django_dcron.observability.doctor.findings import NAMED, Findings
+from django_dcron.observability.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.observability.doctor.jobs import JobExaminer
 from django_dcron.observability.doctor.window import Window, jobs_of
+from django_dcron.observability.system_health import read_verdict
 
 JSON_VERSION = 1
 """Goes up when a key of the JSON goes or changes its meaning, not when one is added."""
@@ -26,7 +28,7 @@ class Report:
     runs: int
     """Looked at one by one."""
     more_runs: bool
-    live_nodes: int
+    verdict: Verdict
 
     @property
     def healthy(self) -> bool:
@@ -67,7 +69,7 @@ class Report:
                 "occurrences": self.totals.occurrences,
                 "scheduled_runs": self.totals.runs,
                 "runs": self.runs,
-                "live_nodes": self.live_nodes,
+                "live_nodes": self.verdict.facts.live_nodes,
             },
             "findings": [finding.as_json() for finding in self.findings.listed],
             "more": {code.value: number for code, number in sorted(self.findings.more.items())},
@@ -75,15 +77,32 @@ class Report:
         }
 
 
+LISTED_BY_ROW = frozenset(
+    {Problem.QUARANTINED, Problem.CURSOR_OVERDUE, Problem.RUN_OVERDUE, Problem.RUN_STUCK}
+)
+"""Problems whose jobs or runs are findings of their own, under the same code."""
+
+
 def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
-    """Look at nodes, jobs and runs. Raises the database's errors."""
+    """The system's health, then all nodes, jobs and runs one by one. Raises the database's errors."""
     findings, totals = Findings(named), Totals()
-    live_nodes = nodes.examine(window, findings, lock)
+    verdict = read_verdict(window.namespace)
+    for issue in verdict.issues:
+        if issue.problem not in LISTED_BY_ROW:
+            _add(issue, findings)
+    nodes.examine(window, findings, lock)
     examiner, jobs = JobExaminer(window, findings), 0
     for batch in jobs_of(window):
         examiner.examine(batch)
         account.examine(batch, window, findings, totals)
         jobs += len(batch)
-    unfinished.examine(window, findings)
+    unfinished.examine(window, findings, verdict)
+    for issue in verdict.issues:
+        if not findings.counts[Code(issue.problem)]:  # the rows have changed since
+            _add(issue, findings)
     runs, more_runs = history.examine(window, findings)
-    return Report(window, findings, jobs, totals, runs, more_runs, live_nodes)
+    return Report(window, findings, jobs, totals, runs, more_runs, verdict)
+
+
+def _add(issue: Issue, findings: Findings) -> None:
+    findings.add(Code(issue.problem), CLUSTER, str(issue), issue.severity)

@@ -10,21 +10,19 @@ from datetime import datetime
 
 from django.db.models import Exists, OuterRef, Q
 
-from django_dcron.conf import settings
 from django_dcron.definition import EXHAUSTED
 from django_dcron.domain.counts_in_words import number_of
 from django_dcron.domain.lifecycle import FINAL, UNFINISHED, State, Trigger
+from django_dcron.domain.system_health import Problem, Verdict
 from django_dcron.models import Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.observability.doctor.findings import Code, Findings
 from django_dcron.observability.doctor.history import BUG, about_run
-from django_dcron.observability.doctor.jobs import patience
 from django_dcron.observability.doctor.window import Window, at, runs_of
+from django_dcron.observability.overdue import overdue_runs, patience, stuck_runs, undelivered_runs
 
 COUNTED = 10_000
 """Of more than so many in trouble it does not matter how many they are."""
-MANY_DELIVERIES = 3
-"""Each time its patience doubles, so this is more than twice REDELIVER_AFTER."""
 
 COLUMNS = (
     "job__namespace",
@@ -44,22 +42,22 @@ COLUMNS = (
 Trouble = tuple[Code, RunQuerySet, Callable[[Run], str]]
 
 
-def examine(window: Window, findings: Findings) -> None:
+def examine(window: Window, findings: Findings, verdict: Verdict) -> None:
+    """A run that waits for a worker is as severe as the verdict says about the workers."""
+    severities = {issue.problem: issue.severity for issue in verdict.issues}
     for code, runs, message_for in _troubles(window):
+        severity = severities.get(Problem.WORKERS_BEHIND) if code is Code.RUN_UNDELIVERED else None
         oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:COUNTED]
         for run in oldest:
             subject = about_run(run.pk, run.job.namespace, run.job.name, run.scheduled_at)
-            findings.add(code, subject, message_for(run))
+            findings.add(code, subject, message_for(run), severity)
 
 
 def _troubles(window: Window) -> Iterator[Trouble]:
     runs, now = runs_of(window), window.now
-    yield Code.RUN_OVERDUE, runs.pending().filter(due_at__lt=now - patience()), _overdue
-    since = now - 2 * settings.REDELIVER_AFTER
-    tried_long = Q(queued_at__lt=since) | Q(deliveries__gte=MANY_DELIVERIES)
-    yield Code.RUN_UNDELIVERED, runs.queued().filter(tried_long, due_at__lt=since), _undelivered
-    since = now - 2 * settings.RUN_LEASE - patience()
-    yield Code.RUN_STUCK, runs.running().filter(heartbeat_at__lt=since), _stuck
+    yield Code.RUN_OVERDUE, overdue_runs(runs, now), _overdue
+    yield Code.RUN_UNDELIVERED, undelivered_runs(runs, now), _undelivered
+    yield Code.RUN_STUCK, stuck_runs(runs, now), _stuck
     holder = Run.objects.filter(slot=OuterRef("job_id"))  # ``overlap.slot_of``, in SQL
     waiting = runs.waiting().filter(~Exists(holder))
     line = waiting.exclude(trigger=Trigger.BACKFILL).filter(due_at__lt=now - patience())

@@ -125,5 +125,14 @@ NODES_SKEW = _cluster(
 )
 SHARDS_UNLED = _cluster("shards_unled", "Shards that no live node leads, where there are live nodes.")
 NAMESPACES_UNSERVED = _cluster("namespaces_unserved", "Namespaces with enabled jobs that no node works for.")
+HEALTH_STATUS = _cluster(
+    "health_status",
+    "1 for the status that the health verdict gives the whole system, 0 for the others.",
+    "",
+    "status",
+)
+PROBLEM = _cluster(
+    "problem", "1 while the health verdict contains the problem with this code, else 0.", "", "code"
+)
 
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -1,4 +1,4 @@
-"""What the database says of the cluster and its jobs: ``QUERIES`` queries, whatever the tables hold.
+"""What the database says about the cluster and its jobs: about as many queries whatever the tables hold.
 
 Invariants:
 
@@ -23,15 +23,18 @@ from django.db.models import Count, Min, Q, QuerySet
 
 from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import State
+from django_dcron.domain.system_health import Problem, SystemStatus, Verdict
 from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.models.database import alias_for, database_now
 from django_dcron.observability import cluster
 from django_dcron.observability.bounded import LIMIT, count_up_to
-from django_dcron.observability.doctor.jobs import patience
 from django_dcron.observability.metrics import catalogue
 from django_dcron.observability.metrics.samples import SECOND, Sample
+from django_dcron.observability.overdue import patience
+from django_dcron.observability.system_health import read_verdict
 
-QUERIES = 9
+QUERIES = 25
+"""At most, if nothing is wrong. The health verdict asks some more to name a cause."""
 OUTCOMES = (State.SUCCEEDED, State.FAILED, State.SKIPPED, State.MISSED, State.CANCELLED)
 DUE = "due"
 """Pending, and its time has come."""
@@ -42,8 +45,14 @@ def read() -> tuple[Sample, ...]:
     now = database_now(alias_for(Run))
     nodes = cluster.nodes()
     live = [node for node in nodes if cluster.is_live(node)]
-    working = [node for node in live if not cluster.is_stalled(node)]
-    return (*_counters(), *_jobs(working), *_runs(now), *_cursors(now), *_nodes(nodes, live))
+    return (
+        *_counters(),
+        *_jobs(),
+        *_runs(now),
+        *_cursors(now),
+        *_nodes(nodes, live),
+        *_health(read_verdict()),
+    )
 
 
 def _counters() -> Iterator[Sample]:
@@ -56,8 +65,7 @@ def _counters() -> Iterator[Sample]:
             yield Sample(catalogue.RUNS, number or 0, (str(key), namespace, name, outcome.value))
 
 
-def _jobs(working: Iterable[Node]) -> Iterator[Sample]:
-    """``working``: the live nodes whose ticks go through."""
+def _jobs() -> Iterator[Sample]:
     in_quarantine = Q(enabled=True, cursor__problem__gt="")
     by_namespace = list(
         Job.objects.using(alias_for(Job))
@@ -80,9 +88,6 @@ def _jobs(working: Iterable[Node]) -> Iterator[Sample]:
     yield Sample(catalogue.JOBS, sums["out_of_scheduling"], ("out_of_scheduling",))
     yield Sample(catalogue.JOBS_FAILING, sums["failing"])
     yield Sample(catalogue.JOBS_UNCOUNTED, max(sums["total"] - settings.METRICS_JOBS, 0))
-    served = {node.namespace for node in working}
-    wanted = {each["namespace"] for each in by_namespace if each["total"] > each["paused"]}
-    yield Sample(catalogue.NAMESPACES_UNSERVED, 0 if "" in served else len(wanted - served))
 
 
 def _runs(now: datetime) -> Iterator[Sample]:
@@ -126,6 +131,15 @@ def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[Sample]:
     yield Sample(catalogue.NODES_AGENDA, sum(node.agenda for node in live))
     yield Sample(catalogue.NODES_SKEW, max((abs(node.skew) / SECOND for node in live), default=0))
     yield Sample(catalogue.SHARDS_UNLED, _unled(live))
+
+
+def _health(verdict: Verdict) -> Iterator[Sample]:
+    for status in SystemStatus:
+        yield Sample(catalogue.HEALTH_STATUS, verdict.status is status, (status.value,))
+    for problem in Problem:
+        yield Sample(catalogue.PROBLEM, problem in verdict.problems, (problem.value,))
+    facts = verdict.facts
+    yield Sample(catalogue.NAMESPACES_UNSERVED, facts.unserved.number + facts.stalled_namespaces)
 
 
 def _unled(live: Iterable[Node]) -> int:

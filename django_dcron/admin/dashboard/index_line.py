@@ -1,0 +1,36 @@
+"""The line on the admin's index: the most urgent problem, or that all is well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.sites import all_sites
+from django.db import DatabaseError, InterfaceError
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from django_dcron.admin.dashboard import health
+from django_dcron.admin.display import list_url, may_view
+from django_dcron.models import Dashboard
+
+SHOWN = "_dcron_health_is_shown"
+"""Of a request: the index of one app extends the index of all."""
+
+
+def index_line(request: HttpRequest) -> dict[str, Any]:
+    """The template's context. Nothing for those who may not view the dashboard, and nothing when asked once more."""
+    site = _site_of(request)
+    if hasattr(request, SHOWN) or not (site.is_registered(Dashboard) and may_view(request, Dashboard, site)):
+        return {}
+    setattr(request, SHOWN, True)
+    try:
+        lines = health.context(request, site)["health"]
+    except (DatabaseError, InterfaceError):
+        lines = [health.Line(_("The database does not say how django-dcron is."), kind="error")]
+    return {"line": lines[0], "others": len(lines) - 1, "dashboard_url": list_url(Dashboard, site)}
+
+
+def _site_of(request: HttpRequest) -> admin.AdminSite:
+    name = getattr(request, "current_app", None)
+    return next((site for site in all_sites if site.name == name), admin.site)

@@ -1,0 +1,254 @@
+"""While something is wrong, nothing looks healthy: real faults of real processes, and within a minute the dashboard, the admin index,
+the doctor and ``/health`` name the same problem and the same remedy.
+
+One node and one worker serve all tests; a test that ends one of them leaves it to the next test to start another.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+from playwright.sync_api import Page
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.domain.system_health import Problem
+from django_dcron.models import Job
+from django_dcron.observability.system_health import read_verdict
+from tests import services
+from tests.browser.conftest import Browse
+from tests.browser.pages import ours, url
+from tests.conftest import PROCESSES
+from tests.factories import make_job
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+
+PROMISED = 60.0
+"""Seconds from the fault until everybody names it."""
+PATIENCE = 90.0
+"""Seconds for whatever comes before the fault, on a machine that has much to do."""
+REDELIVER_AFTER = 5
+ENVIRONMENT = {"DCRON_TEST_SETTINGS": json.dumps({"REDELIVER_AFTER": REDELIVER_AFTER})}
+WORKER = ["-m", "celery", "-A", "tests.celery_app", "worker", "--pool", "threads", "--concurrency", "2"]
+QUIET = ["--loglevel", "INFO", "--without-gossip", "--without-mingle"]
+
+
+@dataclass
+class Crew:
+    """The processes behind the admin; each is started when a test needs it."""
+
+    foreign_database: Path
+    processes: dict[str, services.Process] = field(default_factory=dict)
+    shown: list[services.Process] = field(default_factory=list)
+    """Their logs are shown if the test fails."""
+
+    def start(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> services.Process:
+        if name not in self.processes or not self.processes[name].running:
+            process = services.python_process(
+                f"health-{name}", *arguments, env={**ENVIRONMENT, **(env or {})}
+            )
+            self.processes[name] = process
+            process.start()
+        self.shown.append(self.processes[name])
+        return self.processes[name]
+
+    def start_node(self) -> services.Process:
+        return self.start("node", "-m", "django", "runcron", "--name", "node-a")
+
+    def start_worker(self) -> services.Process:
+        worker = self.start("worker", *WORKER, *QUIET, "--hostname", "good@%h")
+        worker.wait_for_log(" ready.", PATIENCE)
+        return worker
+
+    def start_foreign_worker(self) -> services.Process:
+        """On this broker, and on a database of its own, which is empty."""
+        env = {"DCRON_TEST_DATABASE": "sqlite", "DCRON_TEST_DATABASE_NAME": str(self.foreign_database)}
+        worker = self.start("foreign", *WORKER, *QUIET, "--hostname", "foreign@%h", env=env)
+        worker.wait_for_log(" ready.", PATIENCE)
+        return worker
+
+    def kill(self, name: str) -> None:
+        if name in self.processes:
+            self.processes[name].kill()
+
+
+@pytest.fixture(scope="module")
+def crew(
+    django_db_setup: None,
+    redis_of_the_session: services.Server | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Crew]:
+    crew = Crew(tmp_path_factory.mktemp("health") / "foreign.sqlite3")
+    yield crew
+    services.stop_all(list(crew.processes.values()))
+
+
+@pytest.fixture
+def at_work(
+    request: pytest.FixtureRequest, crew: Crew, live_server: Any, transactional_db: None, settings: Settings
+) -> Crew:
+    """A node, a worker, and a job of every second, all of which is well."""
+    settings.DCRON_REDELIVER_AFTER = timedelta(seconds=REDELIVER_AFTER)
+    crew.shown = request.node.stash.setdefault(PROCESSES, [])
+    crew.kill("foreign")
+    crew.start_node()
+    crew.start_worker()
+    make_job(name="grind")
+    return crew
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one place shows."""
+
+    problems: frozenset[str]
+    text: str
+
+
+def seen_by_health() -> Seen:
+    answer = Client().get(reverse("dcron_observability:health"))
+    content = json.loads(answer.content)
+    assert answer.status_code == (503 if content["status"] == "unfit" else 200)
+    return Seen(frozenset(each["code"] for each in content["problems"]), content["summary"])
+
+
+def seen_by_doctor() -> Seen:
+    out, code = StringIO(), 0
+    try:
+        call_command("dcron", "doctor", "--json", stdout=out)
+    except CommandError as error:
+        code = error.returncode
+    report = json.JSONDecoder().raw_decode(out.getvalue())[0]
+    assert code == (0 if report["healthy"] else 1)
+    return Seen(
+        frozenset(each["code"] for each in report["findings"]),
+        "\n".join(each["message"] for each in report["findings"]),
+    )
+
+
+def first_line(page: Page) -> str:
+    return page.locator(".dcron-health li, .dcron-health-line").first.inner_text()
+
+
+def wait_until_all_is_well(page: Page) -> None:
+    """The dashboard says so, and goes on refreshing itself."""
+    page.goto(ours("dashboard_changelist"))
+    wait_until(lambda: "All is well" in first_line(page), PATIENCE, what="a healthy system", interval=0.2)
+
+
+def wait_until_everybody_names(problem: Problem, says: str, page: Page, index: Page) -> None:
+    """Within ``PROMISED`` seconds from now on. ``says``: what is wrong and what to do, for the first line."""
+    end = time.monotonic() + PROMISED
+    wanted = re.compile(says)
+
+    def agree() -> bool:
+        index.goto(url("index"))
+        doctor, health = seen_by_doctor(), seen_by_health()
+        return (
+            bool(wanted.search(first_line(page)))
+            and bool(wanted.search(first_line(index)))
+            and problem in health.problems
+            and problem in doctor.problems
+            and bool(wanted.search(doctor.text))
+        )
+
+    try:
+        wait_until(agree, end - time.monotonic(), what=f"{problem} everywhere", interval=0.5)
+    except AssertionError as error:
+        told = f"dashboard: {first_line(page)}\nindex: {first_line(index)}\n{seen_by_doctor()}\n{seen_by_health()}"
+        raise AssertionError(f"{error}\n{told}") from None
+
+
+def test_every_run_fails(at_work: Crew, page: Page, browse: Browse) -> None:
+    wait_until_all_is_well(page)
+
+    job = Job.objects.get()
+    job.target = "tests.app.tasks.fail"
+    control.save(job)
+
+    wait_until_everybody_names(
+        Problem.EVERY_RUN_FAILS, "Every run fails.* Open the latest failures", page, browse()
+    )
+
+
+@pytest.mark.postgresql
+def test_the_database_is_read_only(at_work: Crew, page: Page, browse: Browse) -> None:
+    """As after a failover, for whoever still talks to the old primary."""
+    index = browse()
+    wait_until_all_is_well(page)
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+
+    def end_all_sessions() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        connection.close()  # this process's own
+
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        end_all_sessions()
+
+        wait_until_everybody_names(
+            Problem.DATABASE_READ_ONLY,
+            "The database refuses writes.* Make the database writable",
+            page,
+            index,
+        )
+    finally:
+        connection.close()
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = off")
+            cursor.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        end_all_sessions()
+    wait_until_all_is_well(page)  # nobody had to be started again
+
+
+def test_a_worker_on_another_database(at_work: Crew, page: Page, browse: Browse) -> None:
+    """It takes the runs of this one, as it is on the same broker."""
+    wait_until_all_is_well(page)
+
+    at_work.kill("worker")
+    at_work.start_foreign_worker()
+
+    wait_until_everybody_names(
+        Problem.RUN_UNKNOWN_TO_WORKER, "another database.*foreign@.* Connect", page, browse()
+    )
+
+
+def test_no_worker(at_work: Crew, page: Page, browse: Browse) -> None:
+    wait_until_all_is_well(page)
+
+    at_work.kill("worker")
+
+    wait_until_everybody_names(
+        Problem.NO_WORKER,
+        r"No worker has picked up a run for \d+ s: \d+ queued, \d+ missed\. Start a Celery worker for queue celery\.",
+        page,
+        browse(),
+    )
+
+
+def test_no_node(at_work: Crew, page: Page, browse: Browse) -> None:
+    wait_until_all_is_well(page)
+
+    at_work.kill("node")
+
+    wait_until_everybody_names(
+        Problem.NO_LIVE_NODE, r"No node has been live for \d+ s.* Start manage\.py runcron\.", page, browse()
+    )
+    assert Problem.NO_WORKER not in read_verdict().problems

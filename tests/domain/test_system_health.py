@@ -1,0 +1,411 @@
+"""The health verdict is a pure function: each fact, alone and with others, and what it makes of them."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+
+from django_dcron.domain.system_health import (
+    Issue,
+    LongRun,
+    Named,
+    Problem,
+    QueueFacts,
+    Severity,
+    SystemFacts,
+    SystemStatus,
+    Waiting,
+    WorkerFacts,
+    age_in_words,
+    assess,
+)
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+R = timedelta(seconds=60)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+P = Problem
+
+
+def ago(span: timedelta) -> datetime:
+    return NOW - span
+
+
+def facts(**given: Any) -> SystemFacts:
+    """A system in good health, except for what is given."""
+    healthy: dict[str, Any] = {
+        "now": NOW,
+        "redeliver_after": R,
+        "live_nodes": 2,
+        "last_heartbeat": ago(SECOND),
+        "releases": ("1",),
+        "shard_counts": (64,),
+        "enabled_jobs": 3,
+        "last_start": ago(SECOND),
+        "workers": (WorkerFacts("w1", ("celery",), executes=True),),
+    }
+    return SystemFacts(**healthy | given)
+
+
+def found(**given: Any) -> list[tuple[Problem, Severity]]:
+    return [(issue.problem, issue.severity) for issue in assess(facts(**given)).issues]
+
+
+def only(**given: Any) -> Issue:
+    (issue,) = assess(facts(**given)).issues
+    return issue
+
+
+def queue(
+    name: str = "celery", number: int = 3, waits: timedelta = 5 * MINUTE, last: Any = None
+) -> QueueFacts:
+    return QueueFacts(name, Waiting(number, ago(waits)), last)
+
+
+def worker(name: str = "w1", *queues: str, executes: bool = True, unknown: int = 0) -> WorkerFacts:
+    return WorkerFacts(name, queues or ("celery",), executes, unknown)
+
+
+def test_all_is_well() -> None:
+    verdict = assess(facts())
+
+    assert verdict.issues == ()
+    assert verdict.status is SystemStatus.OK
+    assert "All is well" in str(verdict.summary)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # the database
+        ({"database_read_only": True}, [(P.DATABASE_READ_ONLY, ERROR)]),
+        # nodes
+        ({"live_nodes": 0}, [(P.NO_LIVE_NODE, ERROR)]),
+        ({"live_nodes": 0, "last_heartbeat": None}, [(P.NO_LIVE_NODE, ERROR)]),
+        ({"live_nodes": 0, "enabled_jobs": 0}, []),
+        ({"live_nodes": 0, "enabled_jobs": 0, "queued": 1}, [(P.NO_LIVE_NODE, ERROR)]),
+        ({"stalled": Named(1, ("a",))}, [(P.NODE_STALLED, WARNING)]),
+        ({"stalled": Named(1, ("a",)), "stalled_namespaces": 1}, [(P.NODE_STALLED, ERROR)]),
+        (
+            {"stalled": Named(1), "overdue_cursors": Waiting(1, ago(MINUTE))},
+            [(P.NODE_STALLED, ERROR)],
+        ),
+        ({"unserved": Named(1, ("shop",))}, [(P.NAMESPACE_UNSERVED, ERROR)]),
+        # from the node to the queue
+        (
+            {"overdue_runs": Waiting(4, ago(MINUTE)), "on_agendas": 4},
+            [(P.BROKER_AWAY, ERROR)],
+        ),
+        ({"overdue_runs": Waiting(4, ago(MINUTE))}, [(P.RUN_OVERDUE, ERROR)]),
+        (
+            {"overdue_runs": Waiting(4, ago(MINUTE)), "on_agendas": 1},
+            [(P.BROKER_AWAY, ERROR), (P.RUN_OVERDUE, ERROR)],
+        ),
+        ({"overdue_cursors": Waiting(1, ago(MINUTE))}, [(P.CURSOR_OVERDUE, ERROR)]),
+        ({"stuck": Waiting(1, ago(MINUTE))}, [(P.RUN_STUCK, ERROR)]),
+        # what becomes of runs
+        ({"ran_lately": 2, "failed_lately": 2, "failures_lately": 3}, [(P.EVERY_RUN_FAILS, ERROR)]),
+        ({"ran_lately": 2, "failed_lately": 2, "failures_lately": 2}, []),
+        ({"ran_lately": 3, "failed_lately": 2, "failures_lately": 9}, []),
+        (
+            {"ran_lately": 3, "failed_lately": 2, "failures_lately": 9, "failing": Named(2)},
+            [(P.JOBS_FAILING, WARNING)],
+        ),
+        (
+            {"ran_lately": 1, "failed_lately": 1, "failures_lately": 9, "failing": Named(1)},
+            [(P.EVERY_RUN_FAILS, ERROR)],
+        ),
+        ({"quarantined": Named(1)}, [(P.QUARANTINED, ERROR)]),
+        ({"paused_themselves": Named(1)}, [(P.JOB_PAUSED_ITSELF, WARNING)]),
+        ({"long_runs": (LongRun("j", 60 * MINUTE, MINUTE),)}, [(P.RUN_OVERLONG, WARNING)]),
+        # nodes that differ
+        ({"degraded": Named(1)}, [(P.NODE_DEGRADED, WARNING)]),
+        ({"skewed": Named(1)}, [(P.NODE_SKEWED, WARNING)]),
+        ({"shard_counts": (16, 64)}, [(P.SHARDS_DIFFER, WARNING)]),
+        ({"namespaces_overlap": True}, [(P.NAMESPACES_OVERLAP, WARNING)]),
+        ({"releases": ("1", "2")}, [(P.RELEASES_DIFFER, WARNING)]),
+    ],
+)
+def test_one_fact(given: dict[str, Any], expected: list[tuple[Problem, Severity]]) -> None:
+    assert found(**given) == expected
+
+
+LONG_AGO = ago(5 * MINUTE)
+LATELY = ago(SECOND)
+
+
+@pytest.mark.parametrize(
+    ("workers", "queues", "last_start", "expected"),
+    [
+        # Nobody has been asked (the dispatcher is not Celery, or no node is live): by the starts alone.
+        (None, [queue()], None, [(P.NO_WORKER, ERROR)]),
+        (None, [queue()], LONG_AGO, [(P.NO_WORKER, ERROR)]),
+        (None, [queue()], LATELY, [(P.QUEUE_UNSERVED, ERROR)]),
+        (None, [queue(last=LATELY)], LATELY, [(P.WORKERS_BEHIND, WARNING)]),
+        (
+            None,
+            [queue(), queue("b", last=LATELY)],
+            LATELY,
+            [(P.QUEUE_UNSERVED, ERROR), (P.WORKERS_BEHIND, WARNING)],
+        ),
+        # Nobody answers.
+        ((), [queue()], LONG_AGO, [(P.NO_WORKER, ERROR)]),
+        ((), [queue(last=LATELY)], LATELY, [(P.WORKERS_BEHIND, WARNING)]),  # a broker without remote control
+        ((), [], LATELY, []),
+        ((), [], LONG_AGO, [(P.NO_WORKER, WARNING)]),
+        ((), [], None, [(P.NO_WORKER, WARNING)]),
+        # A worker answers.
+        ((worker(),), [], LONG_AGO, []),
+        ((worker(),), [queue("other")], LATELY, [(P.QUEUE_UNSERVED, ERROR)]),
+        ((worker(),), [queue("other")], LONG_AGO, [(P.QUEUE_UNSERVED, ERROR)]),
+        ((worker(),), [queue()], LONG_AGO, [(P.WORKERS_BEHIND, ERROR)]),
+        ((worker(),), [queue(last=LATELY)], LATELY, [(P.WORKERS_BEHIND, WARNING)]),
+        ((worker(),), [queue("")], LONG_AGO, [(P.WORKERS_BEHIND, ERROR)]),  # a queue that has no known name
+        # It cannot execute our runs.
+        ((worker(executes=False),), [queue()], LONG_AGO, [(P.TASK_UNKNOWN_TO_WORKER, ERROR)]),
+        ((worker(executes=False),), [], LONG_AGO, []),
+        (
+            (worker(executes=False), worker("w2")),
+            [queue(last=LATELY)],
+            LATELY,
+            [(P.TASK_UNKNOWN_TO_WORKER, ERROR), (P.WORKERS_BEHIND, WARNING)],
+        ),
+        ((worker("w1", "mine", executes=False), worker("w2")), [], LATELY, []),  # another project's
+        ((worker(unknown=2),), [], LATELY, [(P.RUN_UNKNOWN_TO_WORKER, ERROR)]),
+        ((worker(unknown=2),), [queue()], LONG_AGO, [(P.RUN_UNKNOWN_TO_WORKER, ERROR)]),
+        (
+            (worker(unknown=2), worker("w2")),
+            [queue(last=LATELY)],
+            LATELY,
+            [(P.RUN_UNKNOWN_TO_WORKER, ERROR), (P.WORKERS_BEHIND, WARNING)],
+        ),
+    ],
+)
+def test_what_workers_do(workers: Any, queues: Any, last_start: Any, expected: Any) -> None:
+    assert found(workers=workers, queues=tuple(queues), last_start=last_start) == expected
+
+
+def test_a_worker_without_our_task_on_a_queue_that_others_serve() -> None:
+    workers = (worker("w1", executes=False), worker("w2"))
+
+    assert found(workers=workers, recent_queues=("celery",)) == [(P.TASK_UNKNOWN_TO_WORKER, ERROR)]
+    assert found(workers=workers, recent_queues=("other",)) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "last_start", "expected"),
+    [
+        (None, LONG_AGO, [(P.NO_WORKER, ERROR)]),
+        ((), None, [(P.NO_WORKER, ERROR)]),
+        ((worker(),), LONG_AGO, [(P.WORKERS_BEHIND, ERROR)]),
+        (None, LATELY, []),
+    ],
+)
+def test_runs_that_no_worker_took_and_that_were_missed_meanwhile(
+    workers: Any, last_start: Any, expected: Any
+) -> None:
+    """A policy may end late runs before anybody looks: nothing is queued, and nothing runs."""
+    never_started = Waiting(7, ago(4 * MINUTE))
+
+    assert found(workers=workers, last_start=last_start, never_started=never_started) == expected
+
+
+def test_a_silent_system_that_is_busy_or_idle() -> None:
+    assert found(workers=(), last_start=LONG_AGO, running=1) == []
+    assert found(workers=(), last_start=LONG_AGO, enabled_jobs=0) == []
+    assert found(workers=None, last_start=None) == []
+
+
+def test_threads_are_never_no_worker() -> None:
+    given: dict[str, Any] = {"dispatcher": "thread", "workers": None, "last_start": LONG_AGO}
+
+    assert found(**given, queues=(queue("q"),)) == [(P.WORKERS_BEHIND, ERROR)]
+    assert found(**given, never_started=Waiting(1, LONG_AGO)) == [(P.WORKERS_BEHIND, ERROR)]
+
+
+def test_what_explains_the_others_stands_alone() -> None:
+    due = {"overdue_runs": Waiting(3, ago(MINUTE)), "overdue_cursors": Waiting(2, ago(MINUTE))}
+    late = {"queues": (queue(),), "last_start": LONG_AGO, "workers": None}
+
+    assert found(database_read_only=True, live_nodes=0, stuck=Waiting(1, LONG_AGO), **due, **late) == [
+        (P.DATABASE_READ_ONLY, ERROR)
+    ]
+    assert found(live_nodes=0, stuck=Waiting(1, LONG_AGO), **due) == [(P.NO_LIVE_NODE, ERROR)]
+    assert found(stalled=Named(1), stalled_namespaces=1, **due) == [(P.NODE_STALLED, ERROR)]
+    assert found(unserved=Named(1), **due) == [(P.NAMESPACE_UNSERVED, ERROR)]
+    assert found(live_nodes=0, **due, **late) == [(P.NO_LIVE_NODE, ERROR), (P.NO_WORKER, ERROR)]
+
+
+def test_errors_come_first_and_the_most_urgent_of_them() -> None:
+    given: dict[str, Any] = {
+        "degraded": Named(1),
+        "failing": Named(1),
+        "quarantined": Named(1),
+        "unserved": Named(1),
+    }
+    verdict = assess(facts(**given))
+
+    assert [issue.problem for issue in verdict.issues] == [
+        P.NAMESPACE_UNSERVED,
+        P.QUARANTINED,
+        P.JOBS_FAILING,
+        P.NODE_DEGRADED,
+    ]
+    assert verdict.status is SystemStatus.UNFIT
+    assert str(verdict.summary) == str(verdict.issues[0].summary)
+    assert assess(facts(degraded=Named(1))).status is SystemStatus.DEGRADED
+
+
+def test_the_sentence_of_the_first_line() -> None:
+    """No worker: what, since when, how much, and what to do."""
+    issue = only(
+        workers=(), last_start=ago(24 * MINUTE), queued=181, missed=1079, queues=(queue(waits=24 * MINUTE),)
+    )
+
+    assert str(issue) == (
+        "No worker has picked up a run for 24 min: 181 queued, 1079 missed. Start a Celery worker for queue celery."
+    )
+    assert issue.figures == {"queued": 181, "missed": 1079}
+    assert issue.since == ago(24 * MINUTE)
+
+
+def test_how_long_there_has_been_no_node() -> None:
+    said = str(only(live_nodes=0, last_heartbeat=ago(21 * MINUTE)).summary)
+    assert said == "No node has been live for 21 min, so no run is scheduled."
+    due = {"overdue_cursors": Waiting(3, LONG_AGO), "overdue_runs": Waiting(2, LONG_AGO)}
+    said = str(only(live_nodes=0, last_heartbeat=ago(21 * MINUTE), **due).summary)
+    assert "3 jobs with overdue occurrences, 2 due runs not handed over" in said
+
+
+def test_it_counts_since_the_oldest_run_waits_not_since_the_last_start() -> None:
+    """Nothing was due all night."""
+    issue = only(workers=(), last_start=ago(timedelta(hours=9)), queues=(queue(waits=2 * MINUTE),))
+    assert issue.since == ago(2 * MINUTE)
+    missed = only(workers=None, last_start=None, never_started=Waiting(2, ago(3 * MINUTE)))
+    assert missed.since == ago(3 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "name", "remedy"),
+    [
+        ("celery", "celery", "Start a Celery worker for queue celery."),
+        ("celery", "", "Start a Celery worker."),
+        ("tasks", "mail", "Start a worker of Django's tasks for queue mail."),
+        ("tasks", "", "Start a worker of Django's tasks."),
+        ("shop.Dispatcher", "mail", "Start a worker for queue mail."),
+        ("shop.Dispatcher", "", "Start a worker."),
+    ],
+)
+def test_the_remedy_names_the_kind_of_worker_and_its_queue(dispatcher: str, name: str, remedy: str) -> None:
+    issue = only(dispatcher=dispatcher, workers=None, last_start=None, queues=(queue(name),))
+    assert str(issue.remedy) == remedy
+
+
+def test_the_remedy_of_a_celery_app_without_our_task() -> None:
+    issue = only(workers=(worker(executes=False),), queues=(queue(),))
+    assert "app.autodiscover_tasks()" in str(issue.remedy)
+
+
+SECRETS = ("secret-node", "secret-worker", "secret-space", "secret-job", "secret-queue")
+
+
+def full_of_names(**given: Any) -> SystemFacts:
+    def named(name: str) -> Named:
+        return Named(1, (name,))
+
+    return facts(
+        stalled=named("secret-node"),
+        degraded=named("secret-node"),
+        skewed=named("secret-node"),
+        unserved=named("secret-space"),
+        quarantined=named("secret-job"),
+        failing=named("secret-job"),
+        paused_themselves=named("secret-job"),
+        long_runs=(LongRun("secret-job", 60 * MINUTE, MINUTE),),
+        **{
+            "workers": (
+                worker("secret-worker", "secret-queue", unknown=1),
+                worker("secret-worker", "secret-queue", executes=False),
+            ),
+            "queues": (queue("secret-queue"), queue("secret-queue-2")),
+            "last_start": LONG_AGO,
+        }
+        | given,
+    )
+
+
+@pytest.mark.parametrize("given", [{}, {"workers": None}, {"workers": (), "last_start": LATELY}])
+@pytest.mark.parametrize(("jobs", "nodes"), [*product([True, False], repeat=2)])
+def test_names_are_shown_to_those_who_may_see_them(given: dict[str, Any], jobs: bool, nodes: bool) -> None:
+    everything = full_of_names(**given)
+    verdict = assess(everything.visible(jobs=jobs, nodes=nodes))
+
+    text = " ".join([*map(str, verdict.issues), *(str(issue.named) for issue in verdict.issues)])
+
+    assert ("secret-job" in text) == jobs
+    assert ("secret-queue" in text) == (
+        jobs and "secret-queue" in " ".join(map(str, assess(everything).issues))
+    )
+    assert ("secret-node" in text) == ("secret-space" in text) == nodes
+    assert not (not nodes and "secret-worker" in text)
+    assert [issue.problem for issue in verdict.issues] == [
+        issue.problem for issue in assess(everything).issues
+    ]
+    if jobs and nodes and not given:
+        assert all(secret in text for secret in SECRETS)
+
+
+def test_more_than_can_be_named_or_counted() -> None:
+    assert Named(3, ("a", "b")).listed == "a, b, ..."
+    assert Named(2, ("a", "b")).listed == "a, b"
+    assert Named(2).listed == "2"
+    issue = only(workers=(), last_start=None, queued=10_001, queues=(queue(),))
+    assert "more than 10000 queued" in str(issue)
+
+
+@pytest.mark.parametrize(
+    ("age", "words"),
+    [
+        (-SECOND, "0 s"),
+        (4 * SECOND, "4 s"),
+        (17 * SECOND, "15 s"),
+        (119 * SECOND, "115 s"),
+        (2 * MINUTE, "2 min"),
+        (119 * MINUTE, "119 min"),
+        (timedelta(hours=2), "2 h"),
+        (timedelta(hours=47), "47 h"),
+        (timedelta(days=2), "2 days"),
+    ],
+)
+def test_ages_are_rough(age: timedelta, words: str) -> None:
+    assert str(age_in_words(age)) == words
+
+
+def test_no_facts_are_too_strange() -> None:
+    """Whatever is true together, the verdict has each problem once, and each has two sentences."""
+    odd: dict[str, list[Any]] = {
+        "database_read_only": [True, False],
+        "live_nodes": [0, 1],
+        "workers": [None, (), (worker(executes=False),), (worker(unknown=1),), (worker(),)],
+        "queues": [(), (queue(),), (queue(""), queue("b", last=LATELY))],
+        "last_start": [None, LATELY, LONG_AGO],
+        "never_started": [Waiting(), Waiting(1, LONG_AGO)],
+        "overdue_runs": [Waiting(), Waiting(2, LONG_AGO)],
+        "stalled": [Named(), Named(1, ("a",))],
+        "enabled_jobs": [0, 1],
+    }
+    base = facts()
+    for values in product(*odd.values()):
+        verdict = assess(replace(base, **dict(zip(odd, values, strict=True))))
+        problems = [issue.problem for issue in verdict.issues]
+        assert len(set(problems)) == len(problems)
+        assert all(
+            str(issue.summary).endswith(".") and str(issue.remedy).endswith(".") for issue in verdict.issues
+        )
+        assert bool(problems) == (verdict.status is not SystemStatus.OK)
+        nobody_starts = verdict.facts.queues and verdict.facts.last_start is None
+        assert problems or not nobody_starts, "runs wait, and nothing is said"

@@ -12,6 +12,7 @@ from django.db import IntegrityError, connections
 
 from django_dcron import control, transitions
 from django_dcron.domain.lifecycle import State
+from django_dcron.domain.overlap import turn_of
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution import start as module
 from django_dcron.execution.outage import wait_out
@@ -369,6 +370,39 @@ def test_cancel_running_ends_a_holder_that_waits_for_its_retry_and_starts_at_onc
     assert state_of(holder) == State.CANCELLED
     assert str(newcomer.pk) in reread(holder).reason
     assert reread(newcomer).slot == holder.job_id
+
+
+def test_cancel_running_lets_a_backfilled_holder_finish_and_replaces_only_who_waits_for_it() -> None:
+    holder, [older, newer, oldest] = holder_and_newcomers("cancel_running", 3)
+    Run.objects.filter(pk=holder.pk).update(trigger="backfill")
+    Run.objects.filter(pk=oldest.pk).update(scheduled_at=older.scheduled_at - MINUTE)
+    for run, state in ((older, State.WAITING), (newer, State.WAITING), (oldest, State.SKIPPED)):
+        assert deliver(run) is None
+        assert state_of(run) == state
+    assert (state_of(older), reread(newer).slot) == (State.SKIPPED, -holder.job_id)
+    assert str(newer.pk) in reread(older).reason
+    assert reread(holder).cancel_requested_at is None
+    finish(holder)
+    assert deliver(newer)
+
+
+def test_skip_has_one_run_wait_for_a_backfilled_holder() -> None:
+    holder, [first, second] = holder_and_newcomers("skip", 2)
+    Run.objects.filter(pk=holder.pk).update(trigger="backfill")
+    assert deliver(first) is None
+    assert deliver(second) is None
+    assert (state_of(first), reread(first).slot) == (State.WAITING, -holder.job_id)
+    assert state_of(second) == State.SKIPPED
+    assert str(first.pk) in reread(second).reason
+
+
+def test_a_backfilled_run_that_finds_the_slot_taken_goes_back_to_its_turn() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    Run.objects.filter(pk=newcomer.pk).update(trigger="backfill")
+    assert deliver(newcomer) is None
+    after = reread(newcomer)
+    assert (after.state, after.slot) == (State.WAITING, turn_of(holder.job_id, after.scheduled_at))
+    assert str(holder.pk) in after.reason
 
 
 def test_cancel_running_starts_after_a_whole_line_was_left_by_another_policy(now: datetime) -> None:

@@ -462,6 +462,13 @@ def test_a_slot_taken_since_the_run_was_read_is_noticed(policy: str, state: Stat
     assert not Attempt.objects.filter(run=newcomer).exists()
 
 
+def test_whether_the_slot_is_taken_is_read_with_the_run() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    of_another_job = make_run(make_idle_job())
+    taken = [module._read(run.pk).slot_taken for run in (holder, newcomer, of_another_job)]  # type: ignore[union-attr]
+    assert taken == [False, True, False], "its own slot is free to the holder"
+
+
 def test_a_slot_left_since_the_run_was_read_is_free() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
     read = module._read(newcomer.pk)

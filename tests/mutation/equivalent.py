@@ -18,4 +18,72 @@ class Equivalent(NamedTuple):
     reason: str
 
 
-EQUIVALENT: tuple[Equivalent, ...] = ()
+LOCKED = "The run's row is locked, and its attempt was compared just before."
+ONE_TOKEN = "A token belongs to one attempt of one run."
+SHORTCUT = "Only saves time: the unique column, or a look under its lock, decides the same."
+SAVES_QUERIES = "Only saves a query for each row."
+ANY = "Only asks whether there is any row."
+TUNING = "A limit chosen for speed; one more or less changes nothing that is promised."
+ABOVE = "Another condition of the same query includes this one; this one lets the database use an index."
+
+_CLAIMING = "django_dcron/scheduler/claiming.py"
+_CONCLUSION = "django_dcron/conclusion.py"
+_RESCUE = "django_dcron/scheduler/rescue.py"
+_START = "django_dcron/execution/start.py"
+_TRANSITIONS = "django_dcron/transitions.py"
+
+EQUIVALENT: tuple[Equivalent, ...] = (
+    # --- start ---
+    Equivalent(
+        _START,
+        "_started_before",
+        "ours = Attempt.objects.using(alias_for(Attempt)).filter(run=run, number=run.attempt, token=token)",
+        "ours = Attempt.objects.using(alias_for(Attempt)).filter(number=run.attempt, token=token)",
+        ONE_TOKEN,
+    ),
+    Equivalent(
+        _START,
+        "_started_before",
+        "ours = Attempt.objects.using(alias_for(Attempt)).filter(run=run, number=run.attempt, token=token)",
+        "ours = Attempt.objects.using(alias_for(Attempt)).filter(run=run, token=token)",
+        ONE_TOKEN,
+    ),
+    Equivalent(
+        _START,
+        "_give_way",
+        "transitions.hold_back(run.pk, run.attempt, slot=next_slot, reason=blocked)",
+        "transitions.hold_back(run.pk, None, slot=next_slot, reason=blocked)",
+        LOCKED,
+    ),
+    Equivalent(
+        _START,
+        "_take_turn",
+        "if not slot_taken and not look:",
+        "if slot_taken and not look:",
+        SHORTCUT,
+    ),
+    # --- conclusion ---
+    Equivalent(
+        _CONCLUSION,
+        "conclude",
+        "if not won and token is not None:",
+        "if not won or token is not None:",
+        "An outcome that won is the attempt's, and one without a token matches no attempt: nothing is noted.",
+    ),
+    # --- rescue ---
+    Equivalent(
+        _RESCUE,
+        "_undelivered",
+        'overdue = queued.filter(_overdue_deliveries(now)).select_related("job")[:RESCUED_AT_ONCE]',
+        "overdue = queued.filter(_overdue_deliveries(now)).select_related(None)[:RESCUED_AT_ONCE]",
+        SAVES_QUERIES,
+    ),
+    Equivalent(_RESCUE, "", '.values_list("pk")[:1]', '.values_list("pk")[:2]', ANY),
+    Equivalent(
+        _RESCUE,
+        "_undelivered",
+        'queued = _in(shards).queued().filter(due_at__lt=now - settings.REDELIVER_AFTER).order_by("due_at")',
+        'queued = _in(shards).queued().filter(due_at__lt=now + settings.REDELIVER_AFTER).order_by("due_at")',
+        ABOVE,
+    ),
+)

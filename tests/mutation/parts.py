@@ -50,7 +50,7 @@ PARTS = (
     Part(
         "start",
         ("execution/start.py",),
-        ("tests/execution/test_start.py", "tests/policies/test_matrix.py"),
+        ("tests/execution/test_start.py", "tests/test_backfill.py"),
     ),
     Part(
         "conclusion",

@@ -24,6 +24,9 @@ SHORTCUT = "Only saves time: the unique column, or a look under its lock, decide
 SAVES_QUERIES = "Only saves a query for each row."
 ANY = "Only asks whether there is any row."
 TUNING = "A limit chosen for speed; one more or less changes nothing that is promised."
+NEVER_INSERTED = (
+    "The upsert finds every row and updates two other columns; these values only have to be valid."
+)
 ABOVE = "Another condition of the same query includes this one; this one lets the database use an index."
 
 _CLAIMING = "django_dcron/scheduler/claiming.py"
@@ -31,6 +34,8 @@ _CONCLUSION = "django_dcron/conclusion.py"
 _RESCUE = "django_dcron/scheduler/rescue.py"
 _START = "django_dcron/execution/start.py"
 _TRANSITIONS = "django_dcron/transitions.py"
+
+_DUE = '_DUE = Select(Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).values_list("pk")[:1])'
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     # --- start ---
@@ -62,6 +67,17 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "if slot_taken and not look:",
         SHORTCUT,
     ),
+    # --- claiming ---
+    *(
+        Equivalent(_CLAIMING, "_moved", f"{column}=cursor.{column},", "", NEVER_INSERTED)
+        for column in ("namespace", "name", "schedule", "timezone", "calendar_policy", "starts_at", "ends_at")
+    ),
+    *(
+        Equivalent(_CLAIMING, "_moved", f"{column}=cursor.{column},", f"{column}=None,", NEVER_INSERTED)
+        for column in ("starts_at", "ends_at")
+    ),
+    Equivalent(_CLAIMING, "_moved", "enabled=True,", "enabled=False,", NEVER_INSERTED),
+    Equivalent(_CLAIMING, "", _DUE, _DUE.replace("[:1]", "[:2]"), ANY),
     # --- conclusion ---
     Equivalent(
         _CONCLUSION,

@@ -199,6 +199,7 @@ class _Trial:
         return outcome, killer, tests, warm.limit(tests)
 
     def _try_fresh(self, mutant: Mutant, tests: list[str], limit: float) -> tuple[str, str]:
+        os.environ["DCRON_TEST_DATABASE"] = "sqlite"  # a server of its own would take longer than the tests
         arguments = [*ARGUMENTS, *self._part.tests]
         with directory_for_servers():
             try:

@@ -38,6 +38,7 @@ TIMES = 5
 """A mutant gets this many times the processor time of the clean run, and ``MARGIN`` seconds."""
 ENOUGH = 6.0
 """Seconds of processor time, in the clean run, of the tests that a mutant has to survive."""
+EXAMPLES = 25
 UNFIT = {"start_process", "redis_server", "rabbitmq_server", "live_server"}
 """Fixtures of tests that stop servers which all forks share, or run the code in processes without the mutation."""
 
@@ -62,10 +63,11 @@ class _Session:
         self.failed: list[str] = []
 
     def pytest_sessionstart(self) -> None:
-        """A failure that Hypothesis finds needs no shorter example, and the next run nothing to remember."""
+        """Few examples for many mutants. A failure that Hypothesis finds needs no shorter one, and is not remembered."""
         hypothesis_settings.register_profile(
             "mutation",
             parent=hypothesis_settings.get_profile("dcron"),
+            max_examples=EXAMPLES,
             phases=(Phase.explicit, Phase.generate),
             derandomize=True,
             database=None,
@@ -202,7 +204,7 @@ class Fresh(_Session):
         assert name not in sys.modules
         sys.meta_path.insert(0, _Finder(name, self._mutant))
         code = pytest.main([*arguments, "-x"], plugins=[self])
-        if code == pytest.ExitCode.OK:
+        if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return None
         return self.failed[0] if self.failed else f"(pytest ended with {int(code)})"
 

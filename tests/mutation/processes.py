@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -19,6 +20,10 @@ from typing import Any, NoReturn
 MEMORY = 4 << 30
 PATIENCE = 6
 """How many times longer than its processor time a process may take: tests wait, and others use the machine too."""
+
+
+PR_SET_PDEATHSIG = 1
+"""Linux: the signal that a process gets when its parent ends."""
 
 
 class TimedOut(Exception):
@@ -61,6 +66,8 @@ def forked(function: Callable[[], Any], seconds: float | None = None) -> Any:
 
 def _answer(function: Callable[[], Any], writer: int, seconds: float | None) -> NoReturn:
     try:
+        with suppress(AttributeError):  # only Linux has it
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         if seconds is not None:

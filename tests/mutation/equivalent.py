@@ -86,6 +86,14 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "if not won or token is not None:",
         "An outcome that won is the attempt's, and one without a token matches no attempt: nothing is noted.",
     ),
+    # --- domain ---
+    Equivalent(
+        "django_dcron/domain/load.py",
+        "Hours._counted",
+        "ahead = (known - self.begin) // _MICROSECOND",
+        "ahead = (known - self.begin) / _MICROSECOND",
+        "A whole number of microseconds is exact as a float, too.",
+    ),
     # --- rescue ---
     Equivalent(
         _RESCUE,

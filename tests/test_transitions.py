@@ -13,7 +13,7 @@ from django.forms.models import model_to_dict
 
 from django_dcron import transitions
 from django_dcron.domain.lifecycle import FINAL, TRANSITIONS, Outcome, State
-from django_dcron.domain.overlap import next_slot_of, slot_of
+from django_dcron.domain.overlap import next_slot_of, slot_of, turn_of
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.models.database import database_now
 from tests.factories import make_idle_job, make_run
@@ -150,6 +150,125 @@ def test_the_outcome_of_an_earlier_attempt_changes_nothing(name: str) -> None:
     run.attempt = 1
     assert not CASES[name].call(run)
     assert everything() == before
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_transition_changes_no_other_run(name: str) -> None:
+    case = CASES[name]
+    run = make_run(make_idle_job(), min(case.sources))
+    others = [make_run(job, min(case.sources)) for job in (run.job, make_idle_job())]
+
+    def rows() -> list[Any]:
+        return [
+            list(Run.objects.filter(pk__in=[other.pk for other in others]).order_by("pk").values()),
+            list(Attempt.objects.filter(run__in=others).order_by("pk").values()),
+            Statistics.objects.filter(pk=others[1].job_id).values().get(),
+        ]
+
+    before = rows()
+    assert case.call(run)
+    assert rows() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    {
+        "mark_queued": {"node": "a", "queued_at": NOW, "deliveries": 3},
+        "redeliver": {"node": "", "deliveries": 2},
+        "take_back": {"node": "", "deliveries": 2},
+        "hold_back": {"slot": None, "reason": "why", "due_at": NOW},
+        "send_back": {"reason": "why", "due_at": LATER},
+        "retry": {"reason": "why", "due_at": LATER, "deliveries": 0, "node": "", "attempt": 2},
+        "wake_next": {"reason": "", "node": "", "due_at": NOW},
+        "request_cancel": {"reason": "why"},
+    }.items(),
+)
+def test_what_a_transition_writes(name: str, written: dict[str, Any]) -> None:
+    case = CASES[name]
+    run = make_run(
+        make_idle_job(),
+        min(case.sources),
+        node="a",
+        deliveries=2,
+        reason="earlier",
+        scheduled_at=LATER,
+        due_at=NOW,
+    )
+    assert case.call(run)
+    assert Run.objects.filter(pk=run.pk).values(*written).get() == written
+    run.refresh_from_db()
+    assert (run.cancel_requested_at is not None) == (name == "request_cancel")
+    assert run.slot == {"send_back": turn_of(run.job_id, LATER), "wake_next": slot_of(run.job_id)}.get(name)
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("trigger", ["backfill", "schedule"])
+def test_only_a_backfilled_run_that_waits_is_released(state: State, trigger: str) -> None:
+    given = {"trigger": trigger, "slot": 7, "node": "a", "deliveries": 2, "reason": "why"}
+    run, other = (make_run(make_idle_job(), state, **given | {"slot": slot}) for slot in (7, 8))
+    before = everything()
+    if state is not State.WAITING or trigger != "backfill":
+        assert not transitions.release(run.pk, LATER)
+        assert everything() == before
+        return
+    assert transitions.release(run.pk, LATER)
+    run.refresh_from_db(), other.refresh_from_db()
+    assert (run.state, run.due_at, run.slot) == ("pending", LATER, None)
+    assert (run.node, run.deliveries, run.reason) == ("", 0, "")
+    assert (other.state, other.slot) == ("waiting", 8)
+
+
+def test_a_backfilled_run_passes_its_slot_on_when_it_has_to_wait_for_its_next_attempt() -> None:
+    job = make_idle_job(overlap_policy="skip")
+    run = make_run(job, "running", slot=slot_of(job.pk), trigger="backfill")
+    waiting = make_run(job, "waiting")
+    assert CASES["retry"].call(run)
+    run.refresh_from_db(), waiting.refresh_from_db()
+    assert (run.state, run.slot) == ("pending", None)
+    assert (waiting.state, waiting.slot) == ("pending", slot_of(job.pk))
+
+
+@pytest.mark.parametrize("policy", ["skip", "allow"])
+def test_the_end_of_a_backfilled_run_wakes_who_waits_for_it_under_any_policy(policy: str) -> None:
+    job = make_idle_job(overlap_policy=policy)
+    run = make_run(job, "running", slot=slot_of(job.pk), trigger="backfill")
+    waiting = make_run(job, "waiting")
+    assert transitions.finish(run, 1, State.SUCCEEDED, "", CLOSING, Attempt.objects.get().token)
+    waiting.refresh_from_db()
+    assert (waiting.state, waiting.slot) == ("pending", slot_of(job.pk))
+
+
+def test_backfilled_runs_do_not_stand_in_line() -> None:
+    job = make_idle_job(overlap_policy="queue_all")
+    make_run(job, "waiting", trigger="backfill")
+    assert not transitions.wake_next(job.pk)
+    assert not transitions.wake_next(make_idle_job().pk)
+
+
+def test_who_loses_the_slot_to_a_newcomer_goes_on_waiting() -> None:
+    job = make_idle_job(overlap_policy="queue_all")
+    make_run(job, "pending", slot=slot_of(job.pk))
+    waiting = make_run(job, "waiting")
+    assert not transitions.wake_next(job.pk)
+    waiting.refresh_from_db()
+    assert (waiting.state, waiting.slot) == ("waiting", None)
+
+
+def test_whoever_was_asked_to_stop_is_not_tried_again() -> None:
+    run = make_run(make_idle_job(), "running")
+    assert transitions.request_cancel(run.pk, "by hand")
+    before = everything()
+    assert not CASES["retry"].call(run)
+    assert everything() == before
+
+
+def test_a_sign_of_life_is_the_databases_time() -> None:
+    run = make_run(make_idle_job(), "running", heartbeat_at=NOW)
+    before = database_now("default")
+    assert transitions.beat(run.pk, 1)
+    run.refresh_from_db()
+    assert run.heartbeat_at is not None
+    assert before <= run.heartbeat_at <= database_now("default")
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.target in FINAL])
@@ -299,11 +418,29 @@ def test_a_cancel_is_asked_for_once() -> None:
     assert run.reason == "first"
 
 
-def test_reasons_are_cut_to_their_column() -> None:
-    run = make_run(make_idle_job())
-    assert transitions.end_unstarted(run, State.MISSED, "x" * 2000)
+@pytest.mark.parametrize(
+    ("state", "call"),
+    {
+        "end_unstarted": ("queued", lambda run, why: transitions.end_unstarted(run, State.MISSED, why)),
+        "hold_back": ("queued", lambda run, why: transitions.hold_back(run.pk, 1, slot=None, reason=why)),
+        "send_back": ("queued", lambda run, why: transitions.send_back(run, 1, reason=why)),
+        "request_cancel": ("running", lambda run, why: transitions.request_cancel(run.pk, why)),
+        "retry": ("running", lambda run, why: transitions.retry(run, 1, LATER, why, CLOSING, None)),
+        "finish": (
+            "running",
+            lambda run, why: transitions.finish(run, 1, State.FAILED, why, CLOSING, None),
+        ),
+        "finish by itself": (
+            "running",
+            lambda run, why: transitions.finish(run, 1, State.FAILED, why, CLOSING, uuid4()),
+        ),
+    }.values(),
+)
+def test_reasons_are_cut_to_their_column(state: str, call: Callable[[Run, str], bool]) -> None:
+    run = make_run(make_idle_job(), state)
+    assert call(run, "x" * 2000)
     run.refresh_from_db()
-    assert len(run.reason) == 500
+    assert run.reason == "x" * 500
 
 
 def test_failures_in_a_row_begin_anew_with_a_success() -> None:

@@ -67,6 +67,47 @@ def test_any_schedule(text: str, zone: str) -> None:
         assert counted(timetable, hours) == listed(timetable, hours), begin
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "* * * * *",
+        "*/7 8-18 * * *",
+        "0,30 12 15W * *",
+        "H H(0-6) * * *",
+        "@every 1m",
+        "@every 7m",
+        "@every 25m",
+        "@every 20h",
+        "@at 2026-06-15T12:10",
+        "@at 2026-06-15T18:31",
+        "@at 2030-01-01T00:00",
+        "@never",
+    ],
+)
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kathmandu"])
+@pytest.mark.parametrize(
+    ("starts", "ends"),
+    [
+        (None, None),
+        (MIDSUMMER + 12 * HOUR + 10 * MINUTE, MIDSUMMER + 18 * HOUR + 30 * MINUTE),
+        (MIDSUMMER - DAY, MIDSUMMER + 9 * DAY),
+    ],
+)
+def test_minutes(text: str, zone: str, starts: datetime | None, ends: datetime | None) -> None:
+    """An interval's phase is that of an occurrence a day before."""
+    schedule, hours = parse_schedule(text, zone, hash_key="default/report"), Hours(MIDSUMMER, 30)
+    known = MIDSUMMER - DAY
+    found = schedule.occurrences(known, MIDSUMMER + 30 * HOUR - SECOND)
+    expected = Counter(
+        (at - MIDSUMMER) // MINUTE
+        for at in found
+        if (starts or known) <= at <= (ends or at) and at >= MIDSUMMER
+    )
+    minutes = list(hours.minutes(Timetable(schedule, starts, ends), known))
+    assert dict(minutes) == dict(expected)
+    assert len(minutes) == len(expected)
+
+
 def assert_counts(text: str, zone: str, quarters: int, count: int) -> None:
     begin = datetime(1972, 2, 1, tzinfo=UTC) + quarters * timedelta(minutes=15)
     stretch = stretch_at(zone, begin.replace(tzinfo=None))

@@ -71,6 +71,11 @@ def test_age_counts_from_the_end() -> None:
     assert days(over([row(61), long, row(10)], MONTH)) == [61]
 
 
+def test_a_run_of_exactly_the_age_stays() -> None:
+    assert days(over([row(31), row(30), row(1)], MONTH)) == [31]
+    assert days(over([row(91, State.FAILED), row(90, State.FAILED), row(1)], MONTH)) == [91]
+
+
 def test_nothing_is_over_that_came_after_a_run_that_stays() -> None:
     """Else the gap between the two would look like a loss."""
     after = [row(50), row(49, State.FAILED, ended_at=NOW - 100 * DAY), row(10)]

@@ -7,6 +7,7 @@ from unittest import mock
 from uuid import uuid4
 
 import pytest
+from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from django_dcron import conclusion as module
 from django_dcron import control, pausing, transitions
@@ -17,7 +18,7 @@ from django_dcron.exceptions import Conflict
 from django_dcron.models import Job, Run
 from django_dcron.models.database import database_now
 from tests.execution.conftest import attempt_of, reread, state_of
-from tests.factories import make_idle_job, make_run
+from tests.factories import make_idle_job, make_job, make_run
 
 pytestmark = pytest.mark.django_db
 
@@ -197,10 +198,39 @@ def test_a_retry_is_scheduled_once_however_often_the_failure_is_told() -> None:
     assert reread(run).attempt == 2
 
 
-def test_nobody_closes_an_attempt_of_another_execution() -> None:
-    run = running(max_attempts=2)
-    conclude(run, 1, failed(), uuid4())
+@pytest.mark.parametrize("ending", [SUCCEEDED, failed(), CANCELLED], ids=["succeeded", "failed", "cancelled"])
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_nobody_closes_an_attempt_of_another_execution(ending: Ending, max_attempts: int) -> None:
+    run = running(max_attempts=max_attempts)
+    conclude(run, 1, ending, uuid4())
     assert attempt_of(run).outcome == ""
+
+
+def test_only_the_execution_itself_hands_over_what_follows(
+    monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+) -> None:
+    """What others conclude, nodes take up: the process that concludes it may have no time for a broker."""
+    handed_over: list[Run] = []
+    monkeypatch.setattr(module, "hand_over", handed_over.append)
+    job = make_idle_job()
+    after = make_job(schedule="@never", after={str(job): "ended"})
+    for ending in (SUCCEEDED, failed(), CANCELLED):
+        by_itself, by_others = make_run(job, "running"), make_run(job, "running")
+        with django_capture_on_commit_callbacks(execute=True):
+            assert conclude(by_others, 1, ending)
+        assert handed_over == []
+        with django_capture_on_commit_callbacks(execute=True):
+            assert conclude(by_itself, 1, ending, attempt_of(by_itself).token)
+        [run] = handed_over
+        assert (run.job_id, run.trigger) == (after.pk, "chain")
+        handed_over.clear()
+
+
+def test_the_bare_outcome_keeps_no_text() -> None:
+    ending = failed().without_texts("refused")
+    texts = {"exception_class": "", "message": "refused", "traceback": "", "result": ""}
+    assert ending.columns() == {"outcome": Outcome.FAILED, **texts}
+    assert ending.failure == failed().failure
 
 
 def test_a_run_that_was_deleted_meanwhile_is_nothing_to_record() -> None:

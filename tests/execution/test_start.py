@@ -12,6 +12,7 @@ from django.db import IntegrityError, connections
 
 from django_dcron import control, transitions
 from django_dcron.domain.lifecycle import State
+from django_dcron.domain.overlap import turn_of
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution import start as module
 from django_dcron.execution.outage import wait_out
@@ -371,6 +372,39 @@ def test_cancel_running_ends_a_holder_that_waits_for_its_retry_and_starts_at_onc
     assert reread(newcomer).slot == holder.job_id
 
 
+def test_cancel_running_lets_a_backfilled_holder_finish_and_replaces_only_who_waits_for_it() -> None:
+    holder, [older, newer, oldest] = holder_and_newcomers("cancel_running", 3)
+    Run.objects.filter(pk=holder.pk).update(trigger="backfill")
+    Run.objects.filter(pk=oldest.pk).update(scheduled_at=older.scheduled_at - MINUTE)
+    for run, state in ((older, State.WAITING), (newer, State.WAITING), (oldest, State.SKIPPED)):
+        assert deliver(run) is None
+        assert state_of(run) == state
+    assert (state_of(older), reread(newer).slot) == (State.SKIPPED, -holder.job_id)
+    assert str(newer.pk) in reread(older).reason
+    assert reread(holder).cancel_requested_at is None
+    finish(holder)
+    assert deliver(newer)
+
+
+def test_skip_has_one_run_wait_for_a_backfilled_holder() -> None:
+    holder, [first, second] = holder_and_newcomers("skip", 2)
+    Run.objects.filter(pk=holder.pk).update(trigger="backfill")
+    assert deliver(first) is None
+    assert deliver(second) is None
+    assert (state_of(first), reread(first).slot) == (State.WAITING, -holder.job_id)
+    assert state_of(second) == State.SKIPPED
+    assert str(first.pk) in reread(second).reason
+
+
+def test_a_backfilled_run_that_finds_the_slot_taken_goes_back_to_its_turn() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    Run.objects.filter(pk=newcomer.pk).update(trigger="backfill")
+    assert deliver(newcomer) is None
+    after = reread(newcomer)
+    assert (after.state, after.slot) == (State.WAITING, turn_of(holder.job_id, after.scheduled_at))
+    assert str(holder.pk) in after.reason
+
+
 def test_cancel_running_starts_after_a_whole_line_was_left_by_another_policy(now: datetime) -> None:
     holder, [first, second, newcomer] = holder_and_newcomers("queue_all", 3, max_attempts=2)
     deliver(first)
@@ -426,6 +460,13 @@ def test_a_slot_taken_since_the_run_was_read_is_noticed(policy: str, state: Stat
     assert not module._take_turn(read.run, uuid4(), "w", read.at, slot_taken=False)
     assert state_of(newcomer) == state
     assert not Attempt.objects.filter(run=newcomer).exists()
+
+
+def test_whether_the_slot_is_taken_is_read_with_the_run() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    of_another_job = make_run(make_idle_job())
+    taken = [module._read(run.pk).slot_taken for run in (holder, newcomer, of_another_job)]  # type: ignore[union-attr]
+    assert taken == [False, True, False], "its own slot is free to the holder"
 
 
 def test_a_slot_left_since_the_run_was_read_is_free() -> None:

@@ -10,6 +10,7 @@ from pytest_django import Settings
 
 from django_dcron import control, definition
 from django_dcron.domain.jitter import offset
+from django_dcron.domain.schedule import parse_schedule
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.database import WaitLimits, is_contention
 from django_dcron.scheduler import claiming
@@ -136,6 +137,15 @@ def test_only_the_namespace_one_serves() -> None:
     assert (len(scheduled(ours)), len(scheduled(other))) == (11, 0)
     claim_at(T)
     assert len(scheduled(other)) == 11
+
+
+def test_a_hash_in_a_schedule_is_that_of_the_jobs_full_name() -> None:
+    first, second = (job_standing_at(T, schedule="H H * * *", namespace=name) for name in ("a", "b"))
+    assert first.hash_key == f"a/{first.name}"
+    for job in (first, second):
+        claim_at(T, namespace=job.namespace)
+        assert next_at(job) == parse_schedule("H H * * *", hash_key=job.hash_key).next_after(T)
+    assert next_at(first) != next_at(second)
 
 
 def test_jitter_moves_the_due_time_alone() -> None:

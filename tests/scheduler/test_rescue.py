@@ -258,6 +258,44 @@ def test_of_a_job_that_skips_what_is_late_no_worker_is_waited_for(
         assert start(run.pk, run.attempt, token=uuid4(), worker="w")
 
 
+@pytest.mark.parametrize("policy", ["run_latest", "run_all"])
+def test_a_newer_due_run_is_no_reason_to_give_up_an_older_one(now: datetime, policy: str) -> None:
+    """The newer one may be cancelled before a worker comes, so only the worker's start can tell."""
+    job = make_idle_job(misfire_policy=policy, misfire_grace=70 * SECOND, catchup_limit=1)
+    for age in (73, 72, 71):
+        at = now - age * SECOND
+        make_run(job, "queued", due_at=at, queued_at=at, scheduled_at=at)
+    assert rescue(ALL, now, LEASE) == 3
+    assert set(Run.objects.values_list("state", flat=True)) == {"pending"}
+
+
+def test_a_run_that_goes_on_to_its_next_attempt_meanwhile_is_not_missed(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def retried_meanwhile(run: Run, *_: Any, **__: Any) -> str:
+        Run.objects.filter(pk=run.pk).update(attempt=2)
+        return "too late"
+
+    monkeypatch.setattr(module, "too_late", retried_meanwhile)
+    long_ago = now - timedelta(hours=1)
+    run = make_run(make_idle_job(), "queued", due_at=long_ago, queued_at=long_ago)
+    assert rescue(ALL, now, LEASE) == 0
+    run.refresh_from_db()
+    assert (run.state, run.attempt) == ("queued", 2)
+
+
+def test_one_call_rescues_a_limited_number_of_each_kind(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESCUED_AT_ONCE", 2)
+    long_ago = now - timedelta(hours=1)
+    for _ in range(3):
+        make_run(make_idle_job(), "running", heartbeat_at=long_ago)
+        make_run(make_idle_job(), "queued", due_at=long_ago, queued_at=long_ago)
+        make_run(make_idle_job(overlap_policy="queue_all"), "waiting")
+    assert [rescue(ALL, now, LEASE) for _ in range(3)] == [6, 3, 0]
+
+
 def test_a_longer_lease_is_more_patient(now: datetime) -> None:
     make_run(make_idle_job(), "running", heartbeat_at=now - 44 * SECOND)
     assert rescue(ALL, now, 3 * LEASE) == 0
@@ -285,6 +323,18 @@ def test_waiting_for_a_holder_is_no_reason_to_wake(now: datetime, monkeypatch: p
     assert rescue(ALL, now, LEASE) == 1
     left.refresh_from_db()
     assert left.state == "pending"
+
+
+def test_backfilled_runs_that_wait_for_their_turn_do_not_hide_one_that_waits_for_nobody(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESCUED_AT_ONCE", 1)
+    backfilled = [make_run(make_idle_job(), "waiting", trigger="backfill") for _ in range(3)]
+    left = make_run(make_idle_job(overlap_policy="queue_all"), "waiting")
+    assert rescue(ALL, now, LEASE) == 1
+    left.refresh_from_db()
+    assert left.state == "pending"
+    assert Run.objects.waiting().count() == len(backfilled)
 
 
 def test_only_in_ones_shards(now: datetime) -> None:

@@ -1,0 +1,36 @@
+"""Which values every database can store as JSON."""
+
+from typing import Any
+
+import pytest
+
+from django_dcron.domain.json_values import DEEPEST, storable
+
+
+def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
+    value: Any = "innermost"
+    for _ in range(levels):
+        value = [value] if kind is list else {"key": value, "other": 1}
+    return value
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_values_may_be_nested_thirty_levels_deep(kind: Any) -> None:
+    assert DEEPEST == 30
+    value = nested(30, kind)
+    assert storable(value) is value
+    with pytest.raises(ValueError, match="30"):
+        storable(nested(31, kind))
+    with pytest.raises(ValueError, match="30"):
+        storable([1, [2], nested(30, kind)])
+
+
+@pytest.mark.parametrize("value", [1, "text", None, True, 1.5, [], {}, {"a": [1, {"b": "ü\\u0000"}]}])
+def test_usual_values_are_returned_as_they_are(value: Any) -> None:
+    assert storable(value) is value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\0", "\\\0", ["a\0"], {"\0": 1}, "\ud800"])
+def test_values_that_a_database_refuses(value: Any) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (of several kinds, from the standard library too)
+        storable(value)

@@ -1,0 +1,113 @@
+"""Mutants that no test has to kill, each with the reason. They are left out of the samples.
+
+An entry names the file, the function, and what the changed lines look like before and after, in full. An entry that matches
+no mutant any more is reported, to be removed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Equivalent(NamedTuple):
+    file: str
+    function: str
+    """Or the empty string, for code that runs at import."""
+    before: str
+    after: str
+    reason: str
+
+
+LOCKED = "The run's row is locked, and its attempt was compared just before."
+ONE_TOKEN = "A token belongs to one attempt of one run."
+SHORTCUT = "Only saves time: the unique column, or a look under its lock, decides the same."
+SAVES_QUERIES = "Only saves a query for each row."
+ANY = "Only asks whether there is any row."
+TUNING = "A limit chosen for speed; one more or less changes nothing that is promised."
+NEVER_INSERTED = (
+    "The upsert finds every row and updates two other columns; these values only have to be valid."
+)
+ABOVE = "Another condition of the same query includes this one; this one lets the database use an index."
+
+_CLAIMING = "django_dcron/scheduler/claiming.py"
+_CONCLUSION = "django_dcron/conclusion.py"
+_RESCUE = "django_dcron/scheduler/rescue.py"
+_START = "django_dcron/execution/start.py"
+_TRANSITIONS = "django_dcron/transitions.py"
+
+_DUE = '_DUE = Select(Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).values_list("pk")[:1])'
+
+EQUIVALENT: tuple[Equivalent, ...] = (
+    # --- start ---
+    Equivalent(
+        _START,
+        "_started_before",
+        "ours = Attempt.objects.using(alias_for(Attempt)).filter(run=run, number=run.attempt, token=token)",
+        "ours = Attempt.objects.using(alias_for(Attempt)).filter(number=run.attempt, token=token)",
+        ONE_TOKEN,
+    ),
+    Equivalent(
+        _START,
+        "_started_before",
+        "ours = Attempt.objects.using(alias_for(Attempt)).filter(run=run, number=run.attempt, token=token)",
+        "ours = Attempt.objects.using(alias_for(Attempt)).filter(run=run, token=token)",
+        ONE_TOKEN,
+    ),
+    Equivalent(
+        _START,
+        "_give_way",
+        "transitions.hold_back(run.pk, run.attempt, slot=next_slot, reason=blocked)",
+        "transitions.hold_back(run.pk, None, slot=next_slot, reason=blocked)",
+        LOCKED,
+    ),
+    Equivalent(
+        _START,
+        "_take_turn",
+        "if not slot_taken and not look:",
+        "if slot_taken and not look:",
+        SHORTCUT,
+    ),
+    # --- claiming ---
+    *(
+        Equivalent(_CLAIMING, "_moved", f"{column}=cursor.{column},", "", NEVER_INSERTED)
+        for column in ("namespace", "name", "schedule", "timezone", "calendar_policy", "starts_at", "ends_at")
+    ),
+    *(
+        Equivalent(_CLAIMING, "_moved", f"{column}=cursor.{column},", f"{column}=None,", NEVER_INSERTED)
+        for column in ("starts_at", "ends_at")
+    ),
+    Equivalent(_CLAIMING, "_moved", "enabled=True,", "enabled=False,", NEVER_INSERTED),
+    Equivalent(_CLAIMING, "", _DUE, _DUE.replace("[:1]", "[:2]"), ANY),
+    # --- conclusion ---
+    Equivalent(
+        _CONCLUSION,
+        "conclude",
+        "if not won and token is not None:",
+        "if not won or token is not None:",
+        "An outcome that won is the attempt's, and one without a token matches no attempt: nothing is noted.",
+    ),
+    # --- domain ---
+    Equivalent(
+        "django_dcron/domain/load.py",
+        "Hours._counted",
+        "ahead = (known - self.begin) // _MICROSECOND",
+        "ahead = (known - self.begin) / _MICROSECOND",
+        "A whole number of microseconds is exact as a float, too.",
+    ),
+    # --- rescue ---
+    Equivalent(
+        _RESCUE,
+        "_undelivered",
+        'overdue = queued.filter(_overdue_deliveries(now)).select_related("job")[:RESCUED_AT_ONCE]',
+        "overdue = queued.filter(_overdue_deliveries(now)).select_related(None)[:RESCUED_AT_ONCE]",
+        SAVES_QUERIES,
+    ),
+    Equivalent(_RESCUE, "", '.values_list("pk")[:1]', '.values_list("pk")[:2]', ANY),
+    Equivalent(
+        _RESCUE,
+        "_undelivered",
+        'queued = _in(shards).queued().filter(due_at__lt=now - settings.REDELIVER_AFTER).order_by("due_at")',
+        'queued = _in(shards).queued().filter(due_at__lt=now + settings.REDELIVER_AFTER).order_by("due_at")',
+        ABOVE,
+    ),
+)

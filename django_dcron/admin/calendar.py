@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.formats import date_format
@@ -123,6 +124,8 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
 
     def save_model(self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool) -> None:
         control.save_calendar(obj, expected_version=form.cleaned_data["seen_version"] if change else None)
+        if not scope_of(request, self.admin_site).sees(obj):  # rolled back
+            raise PermissionDenied
 
     def delete_model(self, request: HttpRequest, obj: Calendar) -> None:
         with suppress(Conflict):  # somebody else has deleted it meanwhile: that is what was asked for

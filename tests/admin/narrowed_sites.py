@@ -8,7 +8,7 @@ from django.urls import include, path
 from django_dcron import admin as ours
 from django_dcron.models import Alert, Attempt, Calendar, Dashboard, Job, Node, Run
 
-OURS = {
+OURS: dict[Any, Any] = {
     Alert: ours.AlertAdmin,
     Attempt: ours.AttemptAdmin,
     Calendar: ours.CalendarAdmin,

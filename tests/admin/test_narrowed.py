@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import UTC
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from django.contrib.admin import AdminSite
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.contrib.messages import get_messages
 from django.db import transaction
-from django.db.models import Model
 from django.test import Client
 from django.urls import clear_url_caches, reverse, set_urlconf
 
 from django_dcron import control
-from django_dcron.following import key_after
-from django_dcron.models import Alert, Attempt, Calendar, Cursor, Job, Node, Run, Statistics
+from django_dcron.models import Job, Run
 from django_dcron.models.database import database_now
 from django_dcron.observability.failures import latest_failures
 from django_dcron.observability.figures import job_figures, run_figures
@@ -35,106 +30,16 @@ from tests.admin.conftest import (
     fill_in,
     job_url,
     list_url,
-    make_run,
     noticed_writes,
     verb_url,
 )
-from tests.admin.test_permissions import ADDRESSES, Rows
-
-TABLES: tuple[type[Model], ...] = (Job, Cursor, Statistics, Run, Attempt, Node, Alert, Calendar)
-HOUR = timedelta(hours=1)
-AFTER = {"mine/mine-job": "ended"}
-KEY = 98_765_432
-"""Of the others' rows: such a number is on no page by chance."""
-
-
-@dataclass(frozen=True)
-class World:
-    mine: Rows
-    theirs: Rows
-    markers: dict[str, str]
-    """What gives the others' rows away, by what it is of."""
-
-
-def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
-    """All that a team has, with its name in every text."""
-    now = database_now("default").replace(microsecond=0)
-    calendar = control.save_calendar(
-        Calendar(name=f"{name}-calendar", dates="12-25", description=f"{name}-about")
-    )
-    given = {
-        "namespace": name,
-        "target": "tests.app.tasks.echo",
-        "calendar": calendar,
-        "description": f"{name}-description",
-        "tags": [f"{name}-tag"],
-        "kwargs": {},
-        "schedule": "0 3 * * *",
-    }
-    job = Job(name=f"{name}-job", **given)
-    if first_key:
-        job = Job.objects.create(pk=first_key, name=job.name, **given)
-    job = control.save(job)
-    paused = control.save(Job(name=f"{name}-paused", **given, enabled=False, pause_reason=f"{name}-pause"))
-    Job.objects.filter(pk=job.pk).update(args=[f"{name}-argument"])
-    times = {"claimed_at": now - HOUR, "due_at": now - HOUR}
-    run = make_run(job, now - HOUR / 2, state="running", started_at=now - HOUR / 2, heartbeat_at=now, **times)
-    ended = make_run(
-        job,
-        now - HOUR,
-        state="failed",
-        reason=f"{name}-reason",
-        started_at=now - HOUR,
-        finished_at=now,
-        **times,
-    )
-    missed = make_run(job, now - 2 * HOUR, state="missed", reason=f"{name}-missed", finished_at=now, **times)
-    keys = first_key or KEY - 10_001
-    texts = {each: f"{name}-{each}" for each in ("log", "traceback", "result", "message", "exception_class")}
-    attempts = [
-        Attempt.objects.create(
-            run=each, number=1, token=uuid4(), worker=f"{name}-worker", started_at=now - HOUR, **texts, **key
-        )
-        for each, key in ((ended, {"pk": keys}), (run, {"pk": keys + 1}))
-    ]
-    beats = {"started_at": now, "heartbeat_at": now, "ticked_at": now}
-    node = Node.objects.create(
-        id=f"{name}-node-id", name=f"{name}-node", host=f"{name}-host", namespace=name, pid=1, release="1", shard_count=64, **beats
-    )  # fmt: skip
-    alert = Alert.objects.create(
-        channel="ops",
-        kind="failed",
-        key=name,
-        job=job,
-        subject=f"{name}-subject",
-        text=f"{name}-text",
-        created_at=now,
-    )
-    Statistics.objects.filter(pk=job.pk).update(failed=1, last_state="failed", last_finished_at=now)
-    return Rows(job, paused, run, ended, attempts[1], node, alert, calendar), [run, ended, missed]
+from tests.admin.test_permissions import ADDRESSES
+from tests.teams import HOUR, Rows, World, make_world, rows_of_others
 
 
 @pytest.fixture
 def world(db: None) -> World:
-    mine, _runs = _team("mine")
-    theirs, their_runs = _team("hush", KEY)
-    job = Job(
-        name="hush-follower", namespace="hush", target="tests.app.tasks.ok", schedule="@never", after=AFTER
-    )
-    follower = control.save(job)
-    chained = {
-        "trigger": "chain",
-        "idempotency_key": key_after(mine.ended.pk),
-        "finished_at": mine.ended.due_at,
-    }
-    their_runs.append(make_run(follower, database_now("default"), state="succeeded", **chained))
-    # In the way of whoever thinks that what is in no namespace of theirs is theirs.
-    Alert.objects.create(
-        channel="ops", kind="failed", key="gone", subject="hush-gone", created_at=mine.alert.created_at
-    )
-    markers = {"name": "hush", "job or attempt": str(KEY), "paused job or attempt": str(KEY + 1)}
-    markers |= {f"run {number}": str(run.pk) for number, run in enumerate(their_runs)}
-    return World(mine, theirs, markers)
+    return make_world()
 
 
 @pytest.fixture
@@ -153,30 +58,13 @@ def on_site(settings: Any, admin_user: User) -> Iterator[Any]:
     clear_url_caches()
 
 
-def _of_others() -> Any:
-    """The others' rows as they are, and how many there are."""
-    hidden = Run.objects.filter(job__namespace="hush")
-    rows = {
-        # The one that comes after a job of mine loses its link if that is deleted.
-        "jobs": Job.objects.filter(namespace="hush").exclude(name="hush-follower"),
-        "cursors": Cursor.objects.filter(job__namespace="hush"),
-        "runs": hidden,
-        "attempts": Attempt.objects.filter(run__in=hidden.values("pk")),
-        "nodes": Node.objects.filter(namespace="hush"),
-        "alerts": Alert.objects.filter(subject__startswith="hush"),
-        "calendars": Calendar.objects.filter(name__startswith="hush"),
-        "log": LogEntry.objects.filter(object_repr__contains="hush"),
-    }
-    return {name: list(each.order_by("pk").values()) for name, each in rows.items()}
-
-
 class Walk:
     """Sends requests, undoes what they did, and collects breaches."""
 
     def __init__(self, client: Client, world: World) -> None:
         self.client = client
         self.world = world
-        self.before = _of_others()
+        self.before = rows_of_others()
         self.breaches: list[str] = []
         self.requests = 0
 
@@ -190,7 +78,7 @@ class Walk:
             text = b"".join(response.streaming_content) if response.streaming else response.content
             messages = " ".join(map(str, get_messages(response.wsgi_request)))
             self.client.cookies.pop("messages", None)  # or the next page shows them
-            if writes.number and (after := _of_others()) != self.before:
+            if writes.number and (after := rows_of_others()) != self.before:
                 changed = [name for name in after if after[name] != self.before[name]]
                 self.breaches.append(f"{method} {url} {sent or ''} changes {changed}")
             transaction.set_rollback(True)
@@ -243,9 +131,9 @@ def _walk_all(walk: Walk) -> None:
     mine, theirs = walk.world.mine, walk.world.theirs
     for address in ADDRESSES:
         method = address.method
-        walk.ask(method, mine.url(address), address.post)
+        walk.ask(method, address.url(mine), address.post)
         if address.rows:
-            walk.refused(walk.ask(method, theirs.url(address), address.post), address)
+            walk.refused(walk.ask(method, address.url(theirs), address.post), address)
     for model in ("job", "run", "attempt", "node", "alert", "calendar"):
         for query in _queries(theirs):
             walk.ask("GET", f"{list_url(model)}?{query}")
@@ -305,7 +193,7 @@ def test_no_page_shows_hidden_runs_where_runs_alone_are_narrowed(world: World, o
     for address in ADDRESSES:
         if address.method == "GET":
             response = walk.ask(
-                "GET", theirs.url(address) + f"?at={theirs.ended.scheduled_at:%Y-%m-%dT%H:%M:%SZ}"
+                "GET", address.url(theirs) + f"?at={theirs.ended.scheduled_at:%Y-%m-%dT%H:%M:%SZ}"
             )
             if address.rows.keys() & {"run_id", "attempt_id"} or {*address.rows.values()} & {
                 "run",
@@ -321,14 +209,14 @@ def test_what_object_permissions_refuse_is_refused_at_each_address(world: World,
     walk = Walk(on_site(narrowed_sites.guarded), World(world.mine, world.theirs, {}))
     for address in ADDRESSES:
         if {*address.rows.values()} & {"job", "paused", "run", "ended", "attempt", "alert"}:
-            walk.refused(walk.ask(address.method, world.theirs.url(address), address.post), address)
+            walk.refused(walk.ask(address.method, address.url(world.theirs), address.post), address)
     _walk_actions(walk)
     assert not walk.breaches, "\n".join(walk.breaches)
 
 
 def test_a_verb_asks_its_own_object_permission(world: World, on_site: Any) -> None:
     client, (mine, theirs) = on_site(narrowed_sites.watched), (world.mine, world.theirs)
-    before = _of_others()
+    before = rows_of_others()
     refused = ["run_now", "run_with"]
     pages = {rows.job.namespace: client.get(job_url(rows.job)) for rows in (mine, theirs)}
     buttons = {name: [button.url for button in page.context["buttons"]] for name, page in pages.items()}
@@ -344,7 +232,7 @@ def test_a_verb_asks_its_own_object_permission(world: World, on_site: Any) -> No
     asked = client.post(list_url("job"), chosen)
     assert asked.context["keys"] == [mine.job.pk]
     client.post(list_url("job"), {**chosen, "confirmed": "1"})
-    assert _of_others() == before
+    assert rows_of_others() == before
     assert Run.objects.filter(job=mine.job, trigger="manual").count() == 1
 
 

@@ -35,6 +35,7 @@ from tests.admin.conftest import (
     run_url,
     verb_url,
 )
+from tests.teams import Rows
 
 VIEWS = ("view_job", "view_run", "view_attempt", "view_node", "view_alert", "view_calendar")
 OWN = (
@@ -44,22 +45,6 @@ OWN = (
 
 
 # --- the addresses ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rows:
-    job: Job
-    paused: Job
-    run: Run
-    ended: Run
-    attempt: Attempt
-    node: Node
-    alert: Alert
-    calendar: Calendar
-
-    def url(self, of: Address) -> str:
-        arguments = {name: getattr(self, value).pk for name, value in of.rows.items()} | of.arguments
-        return reverse(f"admin:{of.name}", kwargs=arguments)
 
 
 @dataclass(frozen=True)
@@ -78,6 +63,10 @@ class Address:
     @property
     def method(self) -> str:
         return "GET" if self.post is None else "POST"
+
+    def url(self, rows: Rows) -> str:
+        arguments = {name: getattr(rows, value).pk for name, value in self.rows.items()}
+        return reverse(f"admin:{self.name}", kwargs={**arguments, **self.arguments})
 
     def is_open_to(self, permissions: Iterable[str]) -> bool:
         held = {*permissions}
@@ -226,7 +215,7 @@ def _everything() -> list[Any]:
 def _ask(client: Client, address: Address, rows: Rows, before: list[Any]) -> tuple[Any, bool]:
     """The response, and whether anything is not as it was ``before``, which is undone."""
     with transaction.atomic():
-        url = rows.url(address)
+        url = address.url(rows)
         response = client.get(url) if address.post is None else client.post(url, address.post)
         changed = _everything() != before
         transaction.set_rollback(True)
@@ -345,7 +334,7 @@ def test_no_page_shows_what_would_be_refused(who: str, rows: Rows, staff_with: S
         # The others look the same to all who have all views.
         and (not who.startswith("views and") or address.name.endswith(LOOK_DIFFERENT))
     ]
-    for page in [reverse("admin:index"), *map(rows.url, seen)]:
+    for page in [reverse("admin:index"), *(address.url(rows) for address in seen)]:
         response = client.get(page)
         if response.streaming:
             continue  # a file

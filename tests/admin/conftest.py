@@ -1,6 +1,6 @@
 """Jobs, runs and users for the admin's tests, and forms filled in as a browser would send them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -99,6 +99,14 @@ def noticed_writes() -> Iterator[Writes]:
     writes = Writes()
     with connection.execute_wrapper(writes):
         yield writes
+
+
+def log_in_as(codenames: Iterable[str], monkeypatch: pytest.MonkeyPatch, *, is_staff: bool = True) -> User:
+    """Every request is from now on one of a user with just these permissions, who is read once and not at each request."""
+    user = User.objects.create_user(f"user-{uuid4().hex[:8]}", is_staff=is_staff)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    monkeypatch.setattr("django.contrib.auth.get_user", lambda request: user)
+    return user
 
 
 StaffWith = Callable[..., Client]

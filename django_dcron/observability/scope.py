@@ -23,20 +23,20 @@ M = TypeVar("M", bound=Model)
 
 
 class Scope:
-    """``narrowed``: tells the rows of a model that the reader may see, or None if these are all. It is asked once for each model that
-    somebody needs."""
+    """``narrowed`` returns the rows of a model that the reader may see, or None for all rows. The scope calls it once for each model it
+    needs."""
 
     def __init__(self, narrowed: Callable[[type[Model]], QuerySet[Any] | None]) -> None:
-        self._tell = narrowed
-        self._told: dict[type[Model], QuerySet[Any] | None] = {}
+        self._narrow = narrowed
+        self._known: dict[type[Model], QuerySet[Any] | None] = {}
 
     def narrows(self, model: type[Model]) -> bool:
         return self._narrowed(model) is not None
 
     def _narrowed(self, model: type[Model]) -> QuerySet[Any] | None:
-        if model not in self._told:
-            self._told[model] = self._tell(model)
-        return self._told[model]
+        if model not in self._known:
+            self._known[model] = self._narrow(model)
+        return self._known[model]
 
     def rows(self, model: type[M]) -> QuerySet[M]:
         """The visible rows, in no order and with no related rows."""

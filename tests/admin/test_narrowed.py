@@ -305,6 +305,7 @@ def test_a_job_keeps_the_hidden_rows_that_it_names_already(world: World, on_site
     )
 
 
+@pytest.mark.every_database
 def test_figures_count_what_is_visible_alone(world: World) -> None:
     now = database_now("default")
     mine = Scope(

@@ -19,8 +19,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from django_dcron.admin.display import may_view
-from django_dcron.models import Job, Node, Run
-from django_dcron.observability.doctor.findings import Subject
+from django_dcron.models import Node, Run
 from django_dcron.observability.scope import M, Scope, is_narrowed
 
 
@@ -48,17 +47,6 @@ def visible_nodes(request: HttpRequest, site: admin.AdminSite) -> Callable[[Node
         return lambda node: True
     keys = set(scope.rows(Node).values_list("pk", flat=True))
     return lambda node: node.pk in keys
-
-
-def subjects_of(request: HttpRequest, site: admin.AdminSite) -> Callable[[Subject], bool]:
-    """Tells the findings about visible nodes and namespaces from the others. A query each if nodes, or jobs, are narrowed."""
-    scope = scope_of(request, site)
-    keys: dict[str, set[str]] = {}
-    if scope.narrows(Node):
-        keys["node"] = set(scope.rows(Node).values_list("pk", flat=True))
-    if scope.narrows(Job):
-        keys["namespace"] = {"", *scope.jobs.values_list("namespace", flat=True).distinct()}
-    return lambda subject: subject.kind not in keys or subject.id in keys[subject.kind]
 
 
 def may_view_row(request: HttpRequest, row: Model, site: admin.AdminSite) -> bool:

@@ -15,10 +15,10 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from django.core.exceptions import ValidationError
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils.translation import gettext as _
 
 from django_dcron.domain.chains import circle, key_of, label_of
@@ -28,10 +28,23 @@ Edges = dict[int, set[int]]
 """The jobs that each comes after."""
 
 
-def check(job: Job, using: str) -> None:
-    """Raises ``ValidationError`` on ``after``: it names no job, or leads round in a circle."""
-    if job.after:
-        _links_of(job, _edges(using), using)
+def check(
+    job: Job, using: str, visible: QuerySet[Job] | None = None, named_before: Collection[str] = ()
+) -> None:
+    """Raises ``ValidationError`` on ``after``: it names no job, or leads round in a circle.
+
+    ``visible``: the jobs that the user may see, if not all. Others count as missing unless they are in ``named_before``, which is what
+    ``after`` was; an error names none of them."""
+    if not job.after:
+        return
+    if visible is not None:
+        named = _named(job, using)
+        keys = [pk for pk in named.values() if pk is not None]
+        seen = set(visible.filter(pk__in=keys).values_list("pk", flat=True))
+        for label, pk in sorted(named.items()):
+            if pk not in seen and label not in named_before:
+                raise _unknown(label)
+    _links_of(job, _edges(using), using, visible)
 
 
 def changes(job: Job, using: str) -> bool:
@@ -89,20 +102,26 @@ def is_linked(job: Job, using: str) -> bool:
     return Link.objects.using(using).filter(Q(job=job.pk) | Q(after=job.pk)).exists()
 
 
-def _links_of(job: Job, edges: Edges, using: str) -> list[Link]:
+def _links_of(job: Job, edges: Edges, using: str, visible: QuerySet[Job] | None = None) -> list[Link]:
     named = _named(job, using)
     unknown = sorted(label for label, pk in named.items() if pk is None)
     if unknown:
-        text = _("There is no job %(job)s. Another namespace's is named namespace/name.")
-        raise ValidationError({"after": text % {"job": unknown[0]}})
+        raise _unknown(unknown[0])
     links = [Link(job=job, after_id=pk, on=job.after[label]) for label, pk in named.items() if pk is not None]
     if job.pk is not None:
         edges[job.pk] = {link.after_id for link in links}
         if way := circle(edges, job.pk):
-            jobs = Job.objects.using(using).in_bulk(way)
+            jobs = (Job.objects.using(using) if visible is None else visible).in_bulk(way)
+            if len(jobs) < len({*way}):
+                raise ValidationError({"after": _("Each would come after the other, in a circle.")})
             text = _("Each would come after the other, in a circle: %(jobs)s.")
             raise ValidationError({"after": text % {"jobs": " → ".join(str(jobs[pk]) for pk in way)}})
     return links
+
+
+def _unknown(label: str) -> ValidationError:
+    text = _("There is no job %(job)s. Another namespace's is named namespace/name.")
+    return ValidationError({"after": text % {"job": label}})
 
 
 def _named(job: Job, using: str) -> dict[str, int | None]:

@@ -181,6 +181,7 @@ def _check_paths() -> Iterator[CheckMessage]:
     named = [("DCRON_MIDDLEWARE", path) for path in settings.MIDDLEWARE]
     named += [("DCRON_LOCK", settings.LOCK)] if "." in settings.LOCK else []
     named += [("DCRON_DISPATCHER", settings.DISPATCHER)] if "." in settings.DISPATCHER else []
+    named += [("DCRON_REST_QUERYSET", settings.REST_QUERYSET)] if settings.REST_QUERYSET else []
     for name, path in named:
         try:
             import_string(path)

@@ -260,6 +260,15 @@ class Settings:
     METRICS_TOKEN = Setting("", str, allowed="a text, or nothing", valid=lambda value: True, is_secret=True)
     """Who sends this as a bearer token may scrape Django's metrics. Empty: nobody may by a token."""
 
+    # The REST API.
+    REST_QUERYSET = Setting(
+        "",
+        str,
+        allowed="the dotted path of a function, or nothing",
+        valid=lambda value: not value or "." in value,
+    )
+    """The function that narrows what a request to the REST API may see: ``(request, queryset) -> queryset``. Empty: nothing is narrowed."""
+
     # Targets.
     ARGUMENTS_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
     """How many characters a job's or a run's arguments may have, as JSON, by position and by name together."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext
@@ -13,11 +13,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.display import badge, moment, moment_column, preformatted, quiet
 from django_dcron.admin.lists.base import HistoryAdmin
-from django_dcron.models import Alert
+from django_dcron.admin.visibility import is_withheld, scope_of
+from django_dcron.domain.alerting import Kind
+from django_dcron.models import Alert, Job
 
 SENT, WAITING, GIVEN_UP = "sent", "waiting", "given_up"
 LATEST = 100_000
 """Alerts that the list looks at."""
+ABOUT_NODES = (Kind.NODE_LOST, Kind.DEGRADED)
 
 
 class DeliveryFilter(admin.SimpleListFilter):
@@ -49,6 +52,18 @@ class AlertAdmin(HistoryAdmin[Alert]):
         (None, {"fields": ("subject", "full_text", "kind")}),
         (_("Delivery"), {"fields": ("channel", "created", "delivery", "tries")}),
     )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Alert]:
+        """Where jobs are narrowed, those about visible jobs and about nodes. A deleted job can't be told from a hidden one."""
+        alerts = super().get_queryset(request)
+        scope = scope_of(request, self.admin_site)
+        if not scope.narrows(Job):
+            return alerts
+        return alerts.filter(Q(job__in=scope.keys(Job)) | Q(kind__in=ABOUT_NODES))
+
+    def has_view_permission(self, request: HttpRequest, obj: Alert | None = None) -> bool:
+        withheld = obj is not None and obj.job is not None and is_withheld(request, obj.job, self.admin_site)
+        return super().has_view_permission(request, obj) and not withheld
 
     created = moment_column("created_at", _("created"))
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import Count, QuerySet
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.formats import date_format
 from django.utils.html import format_html_join
 from django.utils.timezone import localdate
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
@@ -25,10 +26,11 @@ from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY
 from django_dcron.admin.jobs.form import json_input
 from django_dcron.admin.lists.base import ListAdmin
+from django_dcron.admin.visibility import scope_of
 from django_dcron.domain import clock
 from django_dcron.domain.days import DAY
 from django_dcron.exceptions import Conflict, InvalidCalendar
-from django_dcron.models import Calendar
+from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 
 if TYPE_CHECKING:
@@ -75,13 +77,16 @@ class CalendarForm(CalendarModelForm):
 class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[Calendar]):
     form = CalendarForm
     list_display = ("name", "description", "number_of_jobs")
+    ordering = ("name",)  # of the model alone would be lost by the count of jobs
     search_fields = ("name", "description")
     searched = _("A part of the name or of the description.")
     nothing_yet = _("No calendars yet. Add one here, and name it in the form of a job.")
     fields = ("name", "description", "dates", "next_dates", "seen_version")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Calendar]:
-        return super().get_queryset(request).annotate(number_of_jobs=Count("jobs"))
+        scope = scope_of(request, self.admin_site)
+        seen = Q(jobs__in=scope.keys(Job)) if scope.narrows(Job) else None
+        return super().get_queryset(request).annotate(number_of_jobs=Count("jobs", filter=seen))
 
     def get_fields(self, request: HttpRequest, obj: Calendar | None = None) -> tuple[str, ...]:
         return ("name", "description", "dates", "seen_version") if obj is None else self.fields
@@ -101,8 +106,26 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
             or EMPTY
         )
 
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Of the jobs that name a calendar, and so keep it, those that the user may not see are only counted."""
+        lines, counts, lacking, protected = super().get_deleted_objects(objs, request)
+        scope = scope_of(request, self.admin_site)
+        if not protected or not scope.narrows(Job):
+            return lines, counts, lacking, protected
+        naming = Job.objects.filter(calendar__in=list(objs))
+        seen = list(scope.of_jobs(naming, "pk"))
+        protected = [gettext("Job: %(job)s") % {"job": job} for job in seen]
+        if hidden := naming.count() - len(seen):
+            text = ngettext(
+                "%(count)d job that you may not see", "%(count)d jobs that you may not see", hidden
+            )
+            protected.append(text % {"count": hidden})
+        return lines, counts, lacking, protected
+
     def save_model(self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool) -> None:
         control.save_calendar(obj, expected_version=form.cleaned_data["seen_version"] if change else None)
+        if not scope_of(request, self.admin_site).sees(obj):  # rolled back
+            raise PermissionDenied
 
     def delete_model(self, request: HttpRequest, obj: Calendar) -> None:
         with suppress(Conflict):  # somebody else has deleted it meanwhile: that is what was asked for

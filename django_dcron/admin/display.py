@@ -99,7 +99,7 @@ def link(obj: Model, site: admin.AdminSite, text: object = None) -> SafeString:
 
 
 def may_view(request: HttpRequest, model: type[Model], site: admin.AdminSite) -> bool:
-    return site.get_model_admin(model).has_view_permission(request)
+    return site.is_registered(model) and site.get_model_admin(model).has_view_permission(request)
 
 
 Column = Callable[[Any, Any], str]

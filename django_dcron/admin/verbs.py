@@ -27,9 +27,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.base import BaseAdmin, M
-from django_dcron.admin.display import change_url, link, may_view
+from django_dcron.admin.display import change_url, link
 from django_dcron.admin.lists.confirmation import ask_or_do
 from django_dcron.admin.verb_forms import LONGEST_REASON, VerbForm
+from django_dcron.admin.visibility import may_view_row, scope_of
 from django_dcron.exceptions import DcronError, Told
 from django_dcron.models import Job, Run
 from django_dcron.observability import noting
@@ -104,8 +105,8 @@ def asked(form: type[VerbForm], request: HttpRequest, row: Model) -> dict[str, A
     return filled.cleaned_data
 
 
-def _own(action: str) -> Callable[[OperatedAdmin[Any], HttpRequest], bool]:
-    def has_permission(self: OperatedAdmin[Any], request: HttpRequest) -> bool:
+def _own(action: str) -> Callable[..., bool]:
+    def has_permission(self: OperatedAdmin[Any], request: HttpRequest, obj: Model | None = None) -> bool:
         codename = get_permission_codename(action, self.opts)
         return request.user.has_perm(f"{self.opts.app_label}.{codename}")
 
@@ -128,9 +129,19 @@ class OperatedAdmin(BaseAdmin[M]):
         """How it is, in a word."""
         return ""
 
-    def may(self, request: HttpRequest, verb: Verb[M]) -> bool:
-        has_permission = getattr(self, f"has_{verb.permission}_permission")
-        return self.has_view_permission(request) and bool(has_permission(request))
+    def may(self, request: HttpRequest, verb: Verb[M], obj: M | None = None) -> bool:
+        """``obj`` None: whether the user may apply the verb to any row at all."""
+        if not self.has_view_permission(request, obj):
+            return False
+        if verb.permission == "add":
+            return self.has_add_permission(request)
+        return bool(getattr(self, f"has_{verb.permission}_permission")(request, obj))
+
+    def against(self, request: HttpRequest, verb: Verb[M], obj: M) -> StrOrPromise:
+        """Why this user can't apply the verb to ``obj`` as it is, in words; empty if they can."""
+        return (
+            verb.against(obj) if self.may(request, verb, obj) else _("You don't have permission to do this.")
+        )
 
     def buttons(self, request: HttpRequest, obj: M) -> list[Button]:
         return [
@@ -144,7 +155,7 @@ class OperatedAdmin(BaseAdmin[M]):
                 verb.is_primary,
             )
             for verb in self.verbs
-            if not verb.against(obj) and self.may(request, verb)
+            if not self.against(request, verb, obj)
         ]
 
     def get_urls(self) -> list[URLPattern]:
@@ -164,6 +175,8 @@ class OperatedAdmin(BaseAdmin[M]):
         obj = self.get_object(request, unquote(object_id))
         if obj is None:
             raise Http404
+        if not self.may(request, verb, obj):
+            raise PermissionDenied
         if verb.form is not None:
             filled = verb.form(request.POST, row=obj) if request.method == "POST" else None
             if filled is None or not filled.is_valid():
@@ -195,9 +208,10 @@ class OperatedAdmin(BaseAdmin[M]):
         done, lines, problems = [], [], []
         for row in objects:
             # Read anew: it may have been read long ago, if it is the last of many.
-            obj = self.get_queryset(request).filter(pk=row.pk).first() or row
-            if against := verb.against(obj):
-                problems.append(format_html("“{}”: {}", obj, against))
+            obj = self.get_queryset(request).filter(pk=row.pk).first()
+            against = self.against(request, verb, obj) if obj else _("It is no longer there.")
+            if obj is None or against:
+                problems.append(format_html("“{}”: {}", obj or row, against))
                 continue
             before = values_of(obj)
             try:
@@ -216,16 +230,20 @@ class OperatedAdmin(BaseAdmin[M]):
         return done
 
     def _linked(self, request: HttpRequest, done: Done) -> str:
-        if done.made and may_view(request, type(done.made), self.admin_site):
+        if done.made and self._shows(request, done.made):
             return link(done.made, self.admin_site, done.text)
         return done.text
 
     def _where_next(self, request: HttpRequest, obj: M, done: list[Done]) -> str:
         made = done[0].made if done else None
         for target in (made, obj):
-            if target and may_view(request, type(target), self.admin_site):
+            if target and self._shows(request, target):
                 return change_url(target, self.admin_site)
         return reverse("admin:index", current_app=self.admin_site.name)
+
+    def _shows(self, request: HttpRequest, row: Model) -> bool:
+        site = self.admin_site
+        return may_view_row(request, row, site) and scope_of(request, site).sees(row)
 
     def _tell(self, request: HttpRequest, lines: list[SafeString], level: int) -> None:
         if not lines:

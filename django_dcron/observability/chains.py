@@ -8,6 +8,7 @@ from django_dcron.domain.lifecycle import Trigger
 from django_dcron.following import followed, key_after
 from django_dcron.models import Job, Link, Run
 from django_dcron.models.database import alias_for
+from django_dcron.observability.scope import EVERYTHING, Scope
 
 SHOWN = 20
 
@@ -17,22 +18,20 @@ def followed_id(run: Run) -> UUID | None:
     return followed(run.idempotency_key) if run.trigger == Trigger.CHAIN else None
 
 
-def followed_run(run: Run) -> Run | None:
+def followed_run(run: Run, scope: Scope = EVERYTHING) -> Run | None:
     """None also if it was pruned."""
     run_id = followed_id(run)
-    return (
-        Run.objects.using(alias_for(Run)).select_related("job").filter(pk=run_id).first() if run_id else None
-    )
+    return scope.runs.select_related("job").filter(pk=run_id).first() if run_id else None
 
 
-def followers_of(run: Run) -> list[Run]:
+def followers_of(run: Run, scope: Scope = EVERYTHING) -> list[Run]:
     """The runs that follow ``run``, of the jobs that come after its own as the links are now."""
     jobs = Link.objects.using(alias_for(Link)).filter(after=run.job_id).values_list("job_id", flat=True)
-    runs = Run.objects.using(alias_for(Run)).select_related("job")
+    runs = scope.runs.select_related("job")
     return list(runs.filter(job__in=list(jobs), idempotency_key=key_after(run.pk)).order_by("pk")[:SHOWN])
 
 
-def jobs_after(job: Job) -> list[Link]:
+def jobs_after(job: Job, scope: Scope = EVERYTHING) -> list[Link]:
     """At most one more than are shown."""
     links = Link.objects.using(alias_for(Link)).filter(after=job.pk).select_related("job")
-    return list(links.order_by("job__namespace", "job__name")[: SHOWN + 1])
+    return list(scope.of_jobs(links, "job").order_by("job__namespace", "job__name")[: SHOWN + 1])

@@ -11,6 +11,7 @@ from django.db.models.functions import Substr
 from django_dcron.domain.lifecycle import State
 from django_dcron.models import Attempt, Run
 from django_dcron.models.database import alias_for
+from django_dcron.observability.scope import EVERYTHING, Scope
 
 MESSAGE_READ = 500
 """Characters: a message may have thousands."""
@@ -28,9 +29,9 @@ class Failure:
         return next(iter(self.message.strip().splitlines()), "")
 
 
-def latest_failures(since: datetime, limit: int) -> list[Failure]:
+def latest_failures(since: datetime, limit: int, scope: Scope = EVERYTHING) -> list[Failure]:
     """Of the runs due ``since``, those due last first: an index gives that order. Three queries: runs, jobs, attempts."""
-    failed = Run.objects.using(alias_for(Run)).filter(state=State.FAILED, due_at__gte=since)
+    failed = scope.runs.filter(state=State.FAILED, due_at__gte=since)
     runs = list(failed.order_by("-due_at").prefetch_related("job")[:limit])
     attempts = (
         Attempt.objects.using(alias_for(Attempt))

@@ -4,6 +4,7 @@ Invariants:
 
 - No query reads more than ``LIMIT`` + 1 rows of runs, or of cursors; each by an index. What is more is called more.
 - The jobs' rows are counted: there are thousands of those, not millions.
+- A narrowed scope counts the visible rows alone. Its figures still read no runs but those in the state or the window they're about.
 - A figure of the last 24 hours goes by ``due_at``, of which (state, due_at) is an index; a retry moves it to the latest attempt's.
 - Percentiles are of the latest ``SAMPLE`` starts at the most. So is the success rate, if there are too many runs to count.
 """
@@ -20,11 +21,13 @@ from django.db.models import Count as Number
 from django.db.models import Exists, Min, OuterRef, Q, QuerySet, Sum
 
 from django_dcron.domain.lifecycle import State, Trigger
-from django_dcron.models import Attempt, Cursor, Job, Run
+from django_dcron.models import Attempt, Cursor, Run
 from django_dcron.models.database import alias_for
 from django_dcron.observability.bounded import LIMIT, count_up_to
+from django_dcron.observability.scope import EVERYTHING, Scope
 
 SAMPLE = 1_000
+ATTEMPTS_LOOKED_AT = 20_000
 DAY = timedelta(days=1)
 SOON = timedelta(hours=1)
 UNSTARTED = (State.PENDING, State.QUEUED, State.WAITING)
@@ -138,22 +141,23 @@ def window_start(now: datetime) -> datetime:
     return (now - DAY).replace(second=0, microsecond=0)
 
 
-def job_figures(now: datetime) -> JobFigures:
-    jobs = Job.objects.using(alias_for(Job)).aggregate(
+def job_figures(now: datetime, scope: Scope = EVERYTHING) -> JobFigures:
+    jobs = scope.jobs.aggregate(
         total=Number("pk"),
         paused=Number("pk", filter=Q(enabled=False)),
         out_of_scheduling=Number("pk", filter=Q(enabled=True, cursor__problem__gt="")),
     )
-    number, next_at = _due(now + SOON)
+    number, next_at = _due(now + SOON, scope)
     return JobFigures(**jobs, due_soon=Count.up_to_limit(number), next_at=next_at)
 
 
-def _due(horizon: datetime) -> tuple[int, datetime | None]:
+def _due(horizon: datetime, scope: Scope) -> tuple[int, datetime | None]:
     """How many jobs are due, and when first. A cursor is ahead of the occurrences that are claimed: those are pending runs, of which
     the first ``LIMIT`` are looked at. No join, so that a database begins with the times."""
-    cursors = Cursor.objects.using(alias_for(Cursor)).due(horizon)  # a paused job's has no next occurrence
+    due = Cursor.objects.using(alias_for(Cursor)).due(horizon)  # a paused job's has no next occurrence
+    cursors = scope.of_jobs(due, "pk")
     coming = cursors.order_by("next_at")[: LIMIT + 1].aggregate(number=Number("pk"), first=Min("next_at"))
-    pending = Run.objects.using(alias_for(Run)).pending().due(horizon).order_by("due_at")
+    pending = scope.runs.pending().due(horizon).order_by("due_at")
     counted = Exists(cursors.order_by().filter(pk=OuterRef("job_id")))
     occurrence = Q(attempt=1, trigger=Trigger.SCHEDULE)
     claimed = pending.annotate(counted=counted)[: LIMIT + 1].aggregate(
@@ -164,8 +168,8 @@ def _due(horizon: datetime) -> tuple[int, datetime | None]:
     return coming["number"] + claimed["number"], min(first, default=None)
 
 
-def run_figures(now: datetime) -> RunFigures:
-    runs = Run.objects.using(alias_for(Run))
+def run_figures(now: datetime, scope: Scope = EVERYTHING) -> RunFigures:
+    runs = scope.runs
     since = window_start(now)
     ended = runs.filter(due_at__gte=since)
     missed = ended.filter(state=State.MISSED)
@@ -182,7 +186,7 @@ def run_figures(now: datetime) -> RunFigures:
         missed_before=_missed_before(missed),
         unstarted=unstarted["number"],
         missed_before_unstarted=unstarted["before"],
-        starts=_starts(since),
+        starts=_starts(since, scope),
     )
 
 
@@ -206,13 +210,13 @@ def _unstarted(runs: QuerySet[Run]) -> dict[str, int]:
     return rows.aggregate(number=Number("pk"), before=Sum("missed_before", default=0))
 
 
-def _starts(since: datetime) -> Starts:
+def _starts(since: datetime, scope: Scope) -> Starts:
     """Attempts are made when they start, in the order of their keys. Two queries without a join: with one a database may
     begin with the runs, all of them.
 
     A run's ``due_at`` is that of its latest attempt, and of the next one if it waits for a retry: an earlier attempt, and
     one before that retry, say nothing of lateness."""
-    attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk").values_list("run", "number")[:SAMPLE]
+    attempts = latest_attempts(scope).order_by("-pk").values_list("run", "number")[:SAMPLE]
     latest: dict[Any, int] = {}
     for run, number in (found := list(attempts)):
         latest.setdefault(run, number)
@@ -228,6 +232,14 @@ def _starts(since: datetime) -> Starts:
         missed_before=sum(row[3] for row in rows if row[2] != State.MISSED),
         lateness=tuple(sorted(max(row[5] - row[4], timedelta()) for row in rows)),
     )
+
+
+def latest_attempts(scope: Scope) -> QuerySet[Attempt]:
+    """Of a narrowed reader's attempts those among the ``ATTEMPTS_LOOKED_AT`` latest of all: no index leads to them."""
+    if not (scope.narrows(Run) or scope.narrows(Attempt)):
+        return scope.attempts
+    last = Attempt.objects.using(alias_for(Attempt)).order_by("-pk").values_list("pk", flat=True).first() or 0
+    return scope.of_runs(scope.attempts.filter(pk__gt=last - ATTEMPTS_LOOKED_AT), "run")
 
 
 def percentile(ascending: Sequence[timedelta], percent: int) -> timedelta | None:

@@ -24,6 +24,7 @@ from django_dcron.models import Job
 from django_dcron.models.database import alias_for
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.scheduled import kept_off
+from django_dcron.observability.scope import EVERYTHING, Scope
 from django_dcron.observability.selection import Selection
 
 DAYS = 7
@@ -65,27 +66,36 @@ class _Row(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-def planned_load(first_day: date, zone: tzinfo, selection: Selection | None = None) -> Load:
-    """Of ``DAYS`` days by the clocks of ``zone``. One query, and another if a job has changed since the last time."""
+def planned_load(
+    first_day: date, zone: tzinfo, selection: Selection | None = None, scope: Scope = EVERYTHING
+) -> Load:
+    """Of ``DAYS`` days by the clocks of ``zone``. One query, and another if a job has changed since the last time. Of a narrowed
+    scope no answer is kept: the next reader's rows may be others."""
     selection = selection or Selection()
+    if scope.narrows(Job):
+        return _count(first_day, zone, scheduled_jobs(selection, scope))
     return _load(first_day, zone, selection, alias_for(Job), _state(scheduled_jobs(selection)))
 
 
 @lru_cache(maxsize=ANSWERS_KEPT)
 def _load(first_day: date, zone: tzinfo, selection: Selection, using: str, state: object) -> Load:
     """``state``: of the jobs; with another one the answer is another."""
+    return _count(first_day, zone, scheduled_jobs(selection))
+
+
+def _count(first_day: date, zone: tzinfo, jobs: JobQuerySet) -> Load:
     begin = _midnight(first_day, zone)
     hours = Hours(begin, (_midnight(first_day + timedelta(days=DAYS), zone) - begin) // HOUR)
-    groups = groups_of(scheduled_jobs(selection), hours)
+    groups = groups_of(jobs, hours)
     counts = [0] * hours.count
     for group in groups:
         for hour, number in hours.occurrences(group.timetable, group.known):
             counts[hour] += number * len(group.keys)
-    jobs = sum(len(group.keys) for group in groups)
-    return Load(begin, zone, jobs, tuple(counts), tuple(crowds(hours, groups)))
+    counted = sum(len(group.keys) for group in groups)
+    return Load(begin, zone, counted, tuple(counts), tuple(crowds(hours, groups)))
 
 
-def starting_in(instant: datetime, *, but: int | None = None) -> int:
+def starting_in(instant: datetime, *, but: int | None = None, scope: Scope = EVERYTHING) -> int:
     """How many jobs start in the minute of ``instant``, not counting the one with the key ``but``, those of every minute, and those
     that an `H` or a jitter spreads. One query, which sums up jobs of the same schedule."""
     minute, columns = (
@@ -101,7 +111,7 @@ def starting_in(instant: datetime, *, but: int | None = None) -> int:
         ),
     )
     known = Case(When(schedule__icontains="@every", then=F("cursor__next_at")))
-    jobs = scheduled_jobs(Selection()).filter(jitter__lt=SPREAD).annotate(known=known)
+    jobs = scheduled_jobs(Selection(), scope).filter(jitter__lt=SPREAD).annotate(known=known)
     if but is not None:
         jobs = jobs.exclude(pk=but)
     found = 0
@@ -127,9 +137,9 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
     return datetime.combine(day, time.min, zone).astimezone(UTC)
 
 
-def scheduled_jobs(selection: Selection) -> JobQuerySet:
+def scheduled_jobs(selection: Selection, scope: Scope = EVERYTHING) -> JobQuerySet:
     """Those that are scheduled. One written past ``control`` has no cursor until a node has seen it."""
-    jobs = Job.objects.using(alias_for(Job)).enabled().filter(cursor__problem="")
+    jobs = scope.jobs.enabled().filter(cursor__problem="")
     return jobs.filter(**selection.lookups()).order_by()
 
 

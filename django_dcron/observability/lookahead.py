@@ -20,6 +20,7 @@ from django_dcron.domain.timetable import INSTANT, Timetable
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.observability.load import SPREAD, in_every_minute, starting_in
+from django_dcron.observability.scope import EVERYTHING, Scope
 
 OCCURRENCES = 10
 CHANGES_TOLD = 2
@@ -74,9 +75,11 @@ class Lookahead:
         return min((occurrence.gap for occurrence in self.occurrences if occurrence.gap), default=None)
 
 
-def look_ahead(job: Job, count: int = OCCURRENCES, *, after: datetime | None = None) -> Lookahead:
-    """As if the job were enabled; ``after`` an aware time instead of now. Bounded work; three queries at most. Raises
-    ``InvalidSchedule``."""
+def look_ahead(
+    job: Job, count: int = OCCURRENCES, *, after: datetime | None = None, scope: Scope = EVERYTHING
+) -> Lookahead:
+    """As if the job were enabled; ``after`` an aware time instead of now. ``scope``: the other jobs that a caution may count.
+    Bounded work; three queries at most. Raises ``InvalidSchedule``."""
     timetable = definition.timetable_of(job)
     schedule = timetable.schedule
     found = control.preview(job, count, after=after)
@@ -89,7 +92,7 @@ def look_ahead(job: Job, count: int = OCCURRENCES, *, after: datetime | None = N
         words=in_words(schedule),
         zone=schedule.timezone,
         occurrences=occurrences,
-        cautions=tuple(_cautions(job, timetable, occurrences, count)),
+        cautions=tuple(_cautions(job, timetable, occurrences, count, scope)),
         counts_from_saving=schedule.interval is not None and job.starts_at is None and job.pk is None,
     )
 
@@ -114,7 +117,7 @@ def problem_in_words(job: Job, stored: str) -> str:
 
 
 def _cautions(
-    job: Job, timetable: Timetable, occurrences: tuple[Occurrence, ...], count: int
+    job: Job, timetable: Timetable, occurrences: tuple[Occurrence, ...], count: int, scope: Scope
 ) -> Iterator[Caution]:
     schedule = timetable.schedule
     if schedule.is_never:
@@ -135,7 +138,7 @@ def _cautions(
         yield Caution(Code.UNNAMED, text)
     yield from _frequent(schedule, occurrences)
     yield from _clock_changes(timetable, occurrences[0].at)
-    yield from _crowded_minute(job, schedule, occurrences[0])
+    yield from _crowded_minute(job, schedule, occurrences[0], scope)
 
 
 def _frequent(schedule: Schedule, occurrences: tuple[Occurrence, ...]) -> Iterator[Caution]:
@@ -189,11 +192,11 @@ def _told(change: ClockChange, zone: str) -> str:
     }
 
 
-def _crowded_minute(job: Job, schedule: Schedule, first: Occurrence) -> Iterator[Caution]:
+def _crowded_minute(job: Job, schedule: Schedule, first: Occurrence, scope: Scope) -> Iterator[Caution]:
     """How many other jobs start in the minute of its next occurrence, be it their next one or not."""
     if job.jitter >= SPREAD or in_every_minute(schedule):
         return
-    others = starting_in(first.at, but=job.pk)
+    others = starting_in(first.at, but=job.pk, scope=scope)
     if others < CROWD:
         return
     found = {

@@ -15,9 +15,9 @@ from django.db.models import F
 from django_dcron.definition import EXHAUSTED
 from django_dcron.domain.lifecycle import State
 from django_dcron.models import Job, Run, Statistics
-from django_dcron.models.database import alias_for
 from django_dcron.observability.changes import changes_of
 from django_dcron.observability.figures import SuccessRate
+from django_dcron.observability.scope import EVERYTHING, Scope
 
 LATEST = 100
 """How many finished runs the success rate and the history chart are about."""
@@ -66,16 +66,16 @@ def pause_of(job: Job, author: Author | None) -> Pause | None:
     return Pause(job.pause_reason, "", since, job.paused_until)
 
 
-def latest_finished(job: Job) -> list[Run]:
+def latest_finished(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
     """Newest first, with the columns that say how they went."""
-    runs = Run.objects.using(alias_for(Run)).finished().filter(job=job.pk).order_by("-scheduled_at")
+    runs = scope.runs.finished().filter(job=job.pk).order_by("-scheduled_at")
     return list(runs.defer("args", "kwargs", "idempotency_key")[:LATEST])
 
 
-def running(job: Job) -> list[Run]:
+def running(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
     """At most one more than are named, in no order."""
     # The job is compared as an expression: a database must not read all runs of the job for the few that are running.
-    runs = Run.objects.using(alias_for(Run)).running().alias(of_job=F("job_id") + 0).filter(of_job=job.pk)
+    runs = scope.runs.running().alias(of_job=F("job_id") + 0).filter(of_job=job.pk)
     return list(runs.order_by().defer("args", "kwargs", "idempotency_key")[: RUNNING_NAMED + 1])
 
 

@@ -38,7 +38,7 @@ def tagged(jobs: QuerySet[Job], word: str) -> QuerySet[Job]:
     return jobs.filter(_Shares(F("tags"), Value([word], JSONField())))
 
 
-def words_in_use() -> set[str]:
-    """The tags of jobs; not all, if there are very many different lists of them."""
-    lists = Job.objects.exclude(tags=[]).order_by().values_list("tags", flat=True).distinct()
+def words_in_use(jobs: QuerySet[Job]) -> set[str]:
+    """The tags of ``jobs``; not all, if there are very many different lists of them."""
+    lists = jobs.exclude(tags=[]).order_by().values_list("tags", flat=True).distinct()
     return {word for words in lists[:LISTS_LOOKED_AT] for word in words if isinstance(word, str)}

@@ -31,6 +31,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.database import alias_for
 from django_dcron.models.run import RunQuerySet
+from django_dcron.observability.scope import EVERYTHING, Scope
 from django_dcron.observability.selection import Selection
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -88,43 +89,47 @@ class Timeline:
     """How many there are to choose from; ``JOBS_COUNTED + 1``: more than that."""
 
 
-def timeline(now: datetime, selection: Selection | None = None, *, with_runs: bool = True) -> Timeline:
+def timeline(
+    now: datetime,
+    selection: Selection | None = None,
+    *,
+    with_runs: bool = True,
+    scope: Scope = EVERYTHING,
+) -> Timeline:
     """The hours before and after ``now``. At most nine queries."""
     selection, since = selection or Selection(), now - HOUR
-    job_ids, number = _choose(selection, since, with_runs)
-    earlier = _runs().filter(job=OuterRef("pk"), scheduled_at__lte=since).order_by("-scheduled_at")
+    job_ids, number = _choose(selection, since, with_runs, scope)
+    earlier = scope.runs.filter(job=OuterRef("pk"), scheduled_at__lte=since).order_by("-scheduled_at")
     jobs = list(
-        Job.objects.using(alias_for(Job))
-        .filter(pk__in=job_ids)
+        scope.jobs.filter(pk__in=job_ids)
         .select_related("cursor", "calendar")
         .annotate(earlier_run=Subquery(earlier.values("pk")[:1]))
         .order_by("namespace", "name")
     )
-    runs = _runs_of(jobs, since, now) if with_runs else {}
+    runs = _runs_of(jobs, since, now, scope.runs) if with_runs else {}
     coming: dict[Any, tuple[tuple[Coming, ...], datetime | None]] = {}
     lanes = [Lane(job, tuple(runs.get(job.pk, ())), *_what_comes(job, now, coming)) for job in jobs]
     lanes.sort(key=lambda lane: not lane.runs)
     return Timeline(since, now, now + HOUR, tuple(lanes), number)
 
 
-def _runs() -> RunQuerySet:
-    return Run.objects.using(alias_for(Run))
-
-
-def _choose(selection: Selection, since: datetime, with_runs: bool) -> tuple[list[int], int]:
+def _choose(selection: Selection, since: datetime, with_runs: bool, scope: Scope) -> tuple[list[int], int]:
     """The jobs that get a lane, and how many there are."""
-    jobs = Job.objects.using(alias_for(Job)).filter(**selection.lookups()).order_by()
+    jobs = scope.jobs.filter(**selection.lookups()).order_by()
     some = list(jobs.values_list("pk", flat=True)[: LANES + 1])
     if len(some) <= LANES:
         return some, len(some)
     running: Iterable[int] = ()
     failed: Iterable[int] = ()
     if with_runs:
-        of_them = _runs().filter(**selection.lookups("job__")).order_by("-due_at")
+        of_them = scope.runs.filter(**selection.lookups("job__")).order_by("-due_at")
         running = of_them.running().values_list("job", flat=True)[:RUNS_LOOKED_AT]
         lately = of_them.filter(state=State.FAILED, due_at__gt=since)
         failed = lately.values_list("job", flat=True)[:RUNS_LOOKED_AT]
-    cursors = Cursor.objects.using(alias_for(Cursor)).filter(enabled=True, problem="", **selection.lookups())
+    scheduled = Cursor.objects.using(alias_for(Cursor)).filter(
+        enabled=True, problem="", **selection.lookups()
+    )
+    cursors = scope.of_jobs(scheduled, "pk")
     due = cursors.exclude(next_at=None).order_by("next_at", "pk").values_list("pk", flat=True)[:LANES]
     in_turn = zip_longest(*(dict.fromkeys(kind) for kind in (running, failed, due)))
     chosen = dict.fromkeys(pk for pk in chain(*in_turn, some) if pk is not None)
@@ -142,13 +147,12 @@ class _Minute(Func):
         return self.as_sql(compiler, connection, template="DATE_TRUNC('minute', %(expressions)s)", **context)
 
 
-def _runs_of(jobs: list[Job], since: datetime, now: datetime) -> dict[int, list[Runs]]:
+def _runs_of(jobs: list[Job], since: datetime, now: datetime, rows: RunQuerySet) -> dict[int, list[Runs]]:
     found: defaultdict[int, list[Runs]] = defaultdict(list)
-    for run in _runs_from_before(jobs, since):
+    for run in _runs_from_before(jobs, since, rows):
         found[run.job_id].append(_alone(run))
     summed = (
-        _runs()
-        .filter(job__in=[job.pk for job in jobs], scheduled_at__gt=since, scheduled_at__lte=now)
+        rows.filter(job__in=[job.pk for job in jobs], scheduled_at__gt=since, scheduled_at__lte=now)
         .order_by()
         .values("job_id", "state", minute=_Minute("scheduled_at"))
         .annotate(
@@ -207,12 +211,12 @@ def _both(before: Runs, after: Runs) -> Runs:
     )
 
 
-def _runs_from_before(jobs: list[Job], since: datetime) -> Iterator[Run]:
+def _runs_from_before(jobs: list[Job], since: datetime, rows: RunQuerySet) -> Iterator[Run]:
     """Those that reach into the hour: all that still run, and those of each job's last that ended within it."""
-    running = _runs().running().filter(job__in=[job.pk for job in jobs], scheduled_at__lte=since)
+    running = rows.running().filter(job__in=[job.pk for job in jobs], scheduled_at__lte=since)
     yield from running.order_by("-due_at")[:RUNS_LOOKED_AT]
     last = [job.earlier_run for job in jobs if job.earlier_run]  # type: ignore[attr-defined]
-    yield from _runs().filter(pk__in=last, finished_at__gt=since).exclude(state=State.RUNNING).order_by()
+    yield from rows.filter(pk__in=last, finished_at__gt=since).exclude(state=State.RUNNING).order_by()
 
 
 def _alone(run: Run) -> Runs:

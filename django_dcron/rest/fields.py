@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.validators import ProhibitNullCharactersValidator, RegexValidator
+from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from drf_spectacular.utils import extend_schema_field
@@ -141,6 +142,15 @@ class Name(serializers.PrimaryKeyRelatedField[Any]):
         "does_not_exist": gettext_lazy("There is no “{pk_value}”."),
         "incorrect_type": gettext_lazy("Not a valid string."),
     }
+
+    def get_queryset(self) -> Any:
+        """The visible rows, and the one that is named already."""
+        rows: Any = super().get_queryset()
+        scope = self.context.get("scope")
+        if rows is None or scope is None or not scope.narrows(rows.model):
+            return rows
+        named = getattr(getattr(self.parent, "instance", None), f"{self.source}_id", None)
+        return rows.filter(Q(pk__in=scope.keys(rows.model)) | Q(pk=named))
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, str):

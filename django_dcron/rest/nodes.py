@@ -60,4 +60,7 @@ class Nodes(View):
 
     def get(self, request: Request) -> Response:
         found = cluster.nodes(self.query(request)["namespace"])
+        if self.scope.narrows(Node):
+            visible = set(self.scope.rows(Node).values_list("pk", flat=True))
+            found = [node for node in found if node.pk in visible]
         return Response({"results": NodeSerializer(found, many=True).data})

@@ -13,11 +13,12 @@ from django_dcron.models import Job, Statistics
 from django_dcron.models.database import alias_for, database_now
 from django_dcron.observability import standing
 from django_dcron.observability.figures import SuccessRate, job_figures, percentile, run_figures
+from django_dcron.observability.scope import Scope
 from django_dcron.rest import fields
 from django_dcron.rest.jobs.representation import StandingSerializer, standing_of
 from django_dcron.rest.schema import Operation
 from django_dcron.rest.serializing import AnySerializer
-from django_dcron.rest.view import View, number_or_404, row_or_404, written
+from django_dcron.rest.view import View, number_or_404, row_or_404
 
 STATES = ("running", "queued", "waiting", "succeeded", "failed", "skipped", "missed")
 
@@ -87,13 +88,13 @@ class Stats(View):
 
     def get(self, request: Request) -> Response:
         now = database_now(alias_for(Job))
-        runs = run_figures(now)
+        runs = run_figures(now, self.scope)
         shown = {name: getattr(runs, name) for name in (*STATES, "since", "success_rate")}
         shown["missed_occurrences"] = runs.missed_occurrences
         shown["lateness"] = {
             f"p{percent}": percentile(runs.starts.lateness, percent) for percent in (50, 95, 99)
         }
-        return Response(StatsSerializer({"jobs": job_figures(now), "runs": shown}).data)
+        return Response(StatsSerializer({"jobs": job_figures(now, self.scope), "runs": shown}).data)
 
 
 class JobStatsSerializer(StandingSerializer):
@@ -126,19 +127,19 @@ class JobStats(View):
     }
 
     def get(self, request: Request, job_id: str) -> Response:
-        jobs = written(Job).select_related("cursor", "statistics")
+        jobs = self.scope.jobs.select_related("cursor", "statistics")
         job = row_or_404(jobs, number_or_404(job_id))
-        return Response(JobStatsSerializer(_of(job)).data)
+        return Response(JobStatsSerializer(_of(job, self.scope)).data)
 
 
-def _of(job: Job) -> dict[str, Any]:
+def _of(job: Job, scope: Scope) -> dict[str, Any]:
     statistics = getattr(job, "statistics", None) or Statistics()
-    latest: SuccessRate = standing.rate_of(standing.latest_finished(job))
+    latest: SuccessRate = standing.rate_of(standing.latest_finished(job, scope))
     return standing_of(job) | {
         "enabled": job.enabled,
         "counted": {state.value: getattr(statistics, state.value) for state in sorted(FINAL)},
         "failures_in_a_row": statistics.failures_in_a_row,
         "success_rate": standing.rate_of_all(statistics),
         "latest_success_rate": latest,
-        "running": [run.pk for run in standing.running(job)],
+        "running": [run.pk for run in standing.running(job, scope)],
     }

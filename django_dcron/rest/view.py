@@ -10,18 +10,20 @@ from typing import Any, ClassVar, TypeVar
 
 from django.db import models
 from django.urls import reverse
+from django.utils.functional import cached_property
 from rest_framework.exceptions import NotFound
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from django_dcron.models.database import alias_for
+from django_dcron.observability.scope import Scope
 from django_dcron.rest import problems
 from django_dcron.rest.parsing import Parser
 from django_dcron.rest.permissions import HasPermissions
 from django_dcron.rest.rendering import OneFormat, Renderer
 from django_dcron.rest.schema import Operation, Schema
+from django_dcron.rest.scope import scope_of
 from django_dcron.targets import redacted
 
 LARGEST_KEY = 2**63 - 1
@@ -45,6 +47,11 @@ class View(APIView):
     operations: ClassVar[Mapping[str, Operation]] = {}
     """By method."""
 
+    @cached_property
+    def scope(self) -> Scope:
+        """The rows that the request may see."""
+        return scope_of(self.request)
+
     def get_exception_handler(self) -> Callable[..., Any]:
         return problems.answer
 
@@ -63,7 +70,7 @@ class View(APIView):
 
     def asked(self, serializer_class: type[Serializer[Any]], data: Any) -> dict[str, Any]:
         """What was sent, read. Raises ``ValidationError`` by field."""
-        serializer = serializer_class(data=data)
+        serializer = serializer_class(data=data, context={"scope": self.scope})
         serializer.is_valid(raise_exception=True)
         return dict(serializer.validated_data)
 
@@ -78,11 +85,6 @@ def row_or_404(rows: models.QuerySet[M], key: Any) -> M:
     if row is None:
         raise NotFound
     return row
-
-
-def written(model: type[M]) -> models.QuerySet[M]:
-    """Its rows where they are written: a replica may not have yet what somebody has just made."""
-    return model._default_manager.using(alias_for(model))
 
 
 def address_of(request: Request, name: str, key: object) -> str:

@@ -1,6 +1,7 @@
 """Jobs, runs and users for the admin's tests, and forms filled in as a browser would send them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -8,6 +9,7 @@ from uuid import uuid4
 import pytest
 from django import forms
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
@@ -79,6 +81,32 @@ def errors(response: Any) -> dict[str, list[str]]:
 
 def messages(response: Any) -> list[str]:
     return [str(message) for message in response.context["messages"]]
+
+
+class Writes:
+    """Counts the statements that write, but to sessions."""
+
+    number = 0
+
+    def __call__(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith(("INSERT", "UPDATE", "DELETE")) and "django_session" not in sql:
+            self.number += 1
+        return execute(sql, params, many, context)
+
+
+@contextmanager
+def noticed_writes() -> Iterator[Writes]:
+    writes = Writes()
+    with connection.execute_wrapper(writes):
+        yield writes
+
+
+def log_in_as(codenames: Iterable[str], monkeypatch: pytest.MonkeyPatch, *, is_staff: bool = True) -> User:
+    """Every request is from now on one of a user with just these permissions, who is read once and not at each request."""
+    user = User.objects.create_user(f"user-{uuid4().hex[:8]}", is_staff=is_staff)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    monkeypatch.setattr("django.contrib.auth.get_user", lambda request: user)
+    return user
 
 
 StaffWith = Callable[..., Client]

@@ -175,7 +175,7 @@ def test_rows_come_in_chunks_and_a_deleted_one_is_left_out(
     runs = [make_run(job, NOON + timedelta(minutes=number)) for number in range(5)]
     run_admin: Any = admin.site.get_model_admin(Run)
 
-    response = run_admin.export(Run.objects.order_by("scheduled_at"), "csv")
+    response = run_admin.export(rf.get("/"), Run.objects.order_by("scheduled_at"), "csv")
     lines = iter(response.streaming_content)
     next(lines)
     with CaptureQueriesContext(connection) as queries:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,12 +30,15 @@ from tests.admin.conftest import (
     StaffWith,
     job_url,
     list_url,
+    log_in_as,
     make_attempt,
     make_job,
     make_run,
+    noticed_writes,
     run_url,
     verb_url,
 )
+from tests.teams import Rows
 
 VIEWS = ("view_job", "view_run", "view_attempt", "view_node", "view_alert", "view_calendar")
 OWN = (
@@ -44,22 +48,6 @@ OWN = (
 
 
 # --- the addresses ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rows:
-    job: Job
-    paused: Job
-    run: Run
-    ended: Run
-    attempt: Attempt
-    node: Node
-    alert: Alert
-    calendar: Calendar
-
-    def url(self, of: Address) -> str:
-        arguments = {name: getattr(self, value).pk for name, value in of.rows.items()} | of.arguments
-        return reverse(f"admin:{of.name}", kwargs=arguments)
 
 
 @dataclass(frozen=True)
@@ -78,6 +66,10 @@ class Address:
     @property
     def method(self) -> str:
         return "GET" if self.post is None else "POST"
+
+    def url(self, rows: Rows) -> str:
+        arguments = {name: getattr(rows, value).pk for name, value in self.rows.items()}
+        return reverse(f"admin:{self.name}", kwargs={**arguments, **self.arguments})
 
     def is_open_to(self, permissions: Iterable[str]) -> bool:
         held = {*permissions}
@@ -185,6 +177,10 @@ def test_every_address_is_listed() -> None:
     assert named == {address.name for address in ADDRESSES}
 
 
+def test_every_set_of_permissions_is_in_one_group() -> None:
+    assert all(sum(who.startswith(group) for group in GROUPS) == 1 for who in STAFF)
+
+
 def test_every_verb_is_listed() -> None:
     listed = {(address.name, address.arguments.get("name"), address.method) for address in ADDRESSES}
     for model, verbs in (("job", JobAdmin.verbs), ("run", RunAdmin.verbs)):
@@ -208,6 +204,7 @@ STAFF = {
 def rows(db: None) -> Rows:
     job = make_job(schedule="0 3 * * *")
     run, ended = make_run(job), make_run(job, NOON + timedelta(days=1), state="failed", finished_at=NOON)
+    make_run(job, NOON + timedelta(days=2), state="failed", rerun_of=ended)
     times = {"started_at": NOON, "heartbeat_at": NOON}
     node = Node.objects.create(id="n-1", name="n", host="h", pid=1, release="1", shard_count=64, **times)
     alert = Alert.objects.create(channel="ops", kind="failed", key="1", subject="said", created_at=NOON)
@@ -223,67 +220,134 @@ def _everything() -> list[Any]:
     ]
 
 
-def _ask(client: Client, address: Address, rows: Rows, before: list[Any]) -> tuple[Any, bool]:
-    """The response, and whether anything is not as it was ``before``, which is undone."""
-    with transaction.atomic():
-        url = rows.url(address)
-        response = client.get(url) if address.post is None else client.post(url, address.post)
-        changed = _everything() != before
-        transaction.set_rollback(True)
-    return response, changed
+class Walk:
+    """Asks at every address as one user after the other, and collects what is not as it should be."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.before = _everything()
+        self.breaches: list[str] = []
+        self.asked = 0
+
+    def ask(self, client: Client, address: Address) -> tuple[Any, bool]:
+        """The response, and whether anything has changed, which is undone."""
+        return self.send(client, address.url(self.rows), address.post)
+
+    def send(self, client: Client, url: str, sent: Mapping[str, Any] | None) -> tuple[Any, bool]:
+        self.asked += 1
+        with transaction.atomic(), noticed_writes() as writes:
+            response = client.get(url) if sent is None else client.post(url, sent)
+            changed = bool(writes.number) and _everything() != self.before
+            transaction.set_rollback(True)
+        return response, changed
+
+    def expect(self, found: Any, expected: Any, *about: Any) -> None:
+        if found != expected:
+            self.breaches.append(f"{found} and not {expected}: {', '.join(map(str, about))}")
+
+    def finish(self, *, at_least: int) -> None:
+        assert not self.breaches, "\n".join(self.breaches)
+        assert self.asked >= at_least
 
 
-@pytest.mark.parametrize("who", STAFF)
-def test_staff_reaches_what_their_permissions_are_for(who: str, rows: Rows, staff_with: StaffWith) -> None:
-    client = staff_with(*STAFF[who])
-    before = _everything()
+def _is_done(address: Address) -> bool:
+    """Whether something is changed at it."""
+    return address.post is not None and address.answer == 302
+
+
+GROUPS = ("no", "all", "only", "views")
+"""By how the names of ``STAFF`` begin: a walk each, so that none takes long on a slow machine."""
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_staff_reaches_what_their_permissions_are_for_and_is_shown_no_more(
+    group: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each set of permissions: every address, where every page leads, and the actions of the lists."""
+    walk, of_url, client = Walk(rows), lru_cache(maxsize=None)(_address_of), Client()
+    walked = {who: permissions for who, permissions in STAFF.items() if who.startswith(group)}
+    for who, permissions in walked.items():
+        log_in_as(permissions, monkeypatch)
+        pages = {}
+        for address in ADDRESSES:
+            if who.startswith("views and") and address.is_for_viewers and not _looks_different(address):
+                continue  # as with all views, or all
+            response, changed = walk.ask(client, address)
+            if address.is_open_to(permissions):
+                expected = (address.answer, _is_done(address))
+            else:
+                expected = (403, False)
+            walk.expect((response.status_code, changed), expected, who, address)
+            # Django's own page of a deletion leads back to the list without asking.
+            leads_back = who.startswith("only delete_") and address.name.endswith("_delete")
+            if (
+                response.status_code == 200
+                and not response.streaming
+                and not leads_back
+                and address.post is None
+            ):
+                pages[address.name, address.url(rows)] = Targets(response)
+        pages["index", ""] = Targets(client.get(reverse("admin:index")))
+        for page, targets in pages.items():
+            for method, url in targets.found:
+                found = of_url(method, url)
+                walk.expect(found is None or found.is_open_to(permissions), True, who, page, method, url)
+        _check_actions(walk, client, who, pages)
+    walk.finish(at_least=40 * len(walked))
+
+
+def _check_actions(walk: Walk, client: Client, who: str, pages: Mapping[tuple[str, str], Targets]) -> None:
+    """The lists offer the actions that would be done, and do no others."""
+    for model, verbs in (("job", JobAdmin.verbs), ("run", RunAdmin.verbs)):
+        url = list_url(model)
+        if f"view_{model}" not in STAFF[who]:
+            continue
+        offered = pages[f"django_dcron_{model}_changelist", url].actions
+        for verb in verbs:
+            address = _verb(model, verb.name, _needs(model, verb.name))
+            expected = address.is_open_to(STAFF[who]) and not verb.has_page
+            walk.expect(verb.name in offered, expected, who, "offers", verb.name)
+            if verb.name not in offered:
+                chosen = [getattr(walk.rows, model).pk]
+                sent = {"action": verb.name, "_selected_action": chosen, "confirmed": "1"}
+                walk.expect(walk.send(client, url, sent)[1], False, who, "does", verb.name)
+
+
+def test_a_superuser_reaches_all_but_what_nobody_may_and_changes_nothing_by_looking(
+    rows: Rows, admin_client: Client
+) -> None:
+    walk = Walk(rows)
     for address in ADDRESSES:
-        if who.startswith("views and") and address.is_for_viewers:
-            continue  # as with all views, or all
-        response, changed = _ask(client, address, rows, before)
-        if address.is_open_to(STAFF[who]):
-            acts = address.post is not None and address.answer == 302
-            assert (response.status_code, changed) == (address.answer, acts), address
-        else:
-            assert (response.status_code, changed) == (403, False), address
+        response, changed = walk.ask(admin_client, address)
+        walk.expect(response.status_code, 403 if address.needs in NEVER else address.answer, address)
+        if address.post is None:
+            walk.expect(changed, False, address)
+    walk.finish(at_least=len(ADDRESSES))
 
 
-def test_a_superuser_reaches_all_but_what_nobody_may(rows: Rows, admin_client: Client) -> None:
-    before = _everything()
+def test_strangers_are_sent_to_the_login(rows: Rows) -> None:
+    customer = User.objects.create_user("customer")
+    customer.user_permissions.set(Permission.objects.all())
+    anonymous, no_staff = Client(), Client()
+    no_staff.force_login(customer)
+    walk = Walk(rows)
     for address in ADDRESSES:
-        response, _changed = _ask(admin_client, address, rows, before)
-        assert response.status_code == (403 if address.needs in NEVER else address.answer), address
-
-
-@pytest.mark.parametrize("who", ["anonymous", "no staff"])
-def test_strangers_are_sent_to_the_login(who: str, rows: Rows, client: Client) -> None:
-    if who == "no staff":
-        user = User.objects.create_user("customer")
-        user.user_permissions.set(Permission.objects.all())
-        client.force_login(user)
-    before = _everything()
-    for address in ADDRESSES:
-        response, changed = _ask(client, address, rows, before)
-        assert (response.status_code, changed) == (302, False), address
-        assert "/login/" in response["Location"], address
+        for client in (anonymous, no_staff):
+            response, changed = walk.ask(client, address)
+            walk.expect((response.status_code, changed), (302, False), address)
+            walk.expect("/login/" in response.headers.get("Location", ""), True, address)
+    walk.finish(at_least=2 * len(ADDRESSES))
 
 
 def test_a_post_without_its_token_is_refused(rows: Rows, admin_user: User) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(admin_user)
-    before = _everything()
+    walk = Walk(rows)
     for address in ADDRESSES:
         if address.post is not None:
-            response, changed = _ask(client, address, rows, before)
-            assert (response.status_code, changed) == (403, False), address
-
-
-def test_what_is_asked_for_by_get_changes_nothing(rows: Rows, admin_client: Client) -> None:
-    before = _everything()
-    for address in ADDRESSES:
-        if address.post is None:
-            _response, changed = _ask(admin_client, address, rows, before)
-            assert not changed, address
+            response, changed = walk.ask(client, address)
+            walk.expect((response.status_code, changed), (403, False), address)
+    walk.finish(at_least=19)
 
 
 # --- what they see ----------------------------------------------------------------------------------------------------
@@ -329,46 +393,11 @@ def _address_of(method: str, url: str) -> Address | None:
 
 
 LOOK_DIFFERENT = ("job_change", "run_change", "job_changelist", "run_changelist")
+"""To whoever has all views, and something else."""
 
 
-@pytest.mark.parametrize("who", STAFF)
-def test_no_page_shows_what_would_be_refused(who: str, rows: Rows, staff_with: StaffWith) -> None:
-    client = staff_with(*STAFF[who])
-    make_run(rows.job, NOON + timedelta(days=2), state="failed", rerun_of=rows.ended)
-    seen = [
-        address
-        for address in ADDRESSES
-        if address.post is None
-        and address.is_open_to(STAFF[who])
-        # Django's own page of a deletion leads back to the list without asking.
-        and (not who.startswith("only delete_") or not address.name.endswith("_delete"))
-        # The others look the same to all who have all views.
-        and (not who.startswith("views and") or address.name.endswith(LOOK_DIFFERENT))
-    ]
-    for page in [reverse("admin:index"), *map(rows.url, seen)]:
-        response = client.get(page)
-        if response.streaming:
-            continue  # a file
-        for method, url in Targets(response).found:
-            address = _address_of(method, url)
-            assert address is None or address.is_open_to(STAFF[who]), f"{page} leads to {url}"
-
-
-@pytest.mark.parametrize("who", STAFF)
-def test_the_lists_offer_the_actions_that_would_be_done(who: str, rows: Rows, staff_with: StaffWith) -> None:
-    client = staff_with(*STAFF[who])
-    for model, verbs in (("job", JobAdmin.verbs), ("run", RunAdmin.verbs)):
-        if f"view_{model}" not in STAFF[who]:
-            continue
-        offered = Targets(client.get(list_url(model))).actions
-        for verb in verbs:
-            address = _verb(model, verb.name, _needs(model, verb.name))
-            assert (verb.name in offered) == (address.is_open_to(STAFF[who]) and not verb.has_page), verb.name
-            if verb.name not in offered:
-                sent = {"action": verb.name, "_selected_action": [getattr(rows, model).pk], "confirmed": "1"}
-                before = _everything()
-                client.post(list_url(model), sent)
-                assert _everything() == before, verb.name
+def _looks_different(address: Address) -> bool:
+    return address.post is None and address.name.endswith(LOOK_DIFFERENT)
 
 
 def _needs(model: str, verb: str) -> str:

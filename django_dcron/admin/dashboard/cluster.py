@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import badge, change_url, list_url, moment
 from django_dcron.admin.node import namespace_of, skew_of, state_badge_of
+from django_dcron.admin.visibility import visible_nodes
 from django_dcron.models import Node
 from django_dcron.observability import cluster
 
@@ -41,11 +42,13 @@ class Row:
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    nodes = sorted(cluster.nodes(), key=lambda node: not cluster.is_live(node))
+    every = cluster.nodes()
+    visible = visible_nodes(request, site)
+    nodes = sorted(filter(visible, every), key=lambda node: not cluster.is_live(node))
     live = [node for node in nodes if cluster.is_live(node)]
     rings = {(node.namespace, node.shard_count) for node in live}
     release = live[0].release if live else ""
-    named = cluster.named_shards(live)
+    named = cluster.named_shards(every)  # the hidden nodes have their share, too
     return {
         "rows": [_row(node, named.get(node.pk, []), release, site) for node in nodes[:SHOWN]],
         "more": len(nodes[SHOWN:]),

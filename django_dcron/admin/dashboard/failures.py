@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from django_dcron.admin.display import change_url, link, list_url, may_view
+from django_dcron.admin.visibility import scope_of
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.models.database import alias_for, database_now
 from django_dcron.observability.failures import Failure, latest_failures
@@ -32,7 +33,8 @@ class Row:
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     now = database_now(alias_for(Run))
     since = window_start(now)
-    found = latest_failures(since, SHOWN)
+    scope = scope_of(request, site)
+    found = latest_failures(since, SHOWN, scope)
     if not may_view(request, Attempt, site):  # a run's own reason says it shorter
         found = [Failure(failure.run, message=failure.run.reason) for failure in found]
     sees_jobs = may_view(request, Job, site)

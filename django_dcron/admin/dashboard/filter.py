@@ -9,8 +9,8 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from django_dcron.admin.display import may_view
+from django_dcron.admin.visibility import scope_of
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for
 from django_dcron.observability.selection import Selection
 
 NAMESPACES_LISTED = 50
@@ -47,7 +47,7 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     """No filter where there is nothing to choose from, or nothing is shown."""
     if not may_view(request, Job, site):
         return {"filter": None}
-    jobs = Job.objects.using(alias_for(Job)).order_by("namespace")
+    jobs = scope_of(request, site).jobs.order_by("namespace")
     namespaces = set(jobs.values_list("namespace", flat=True).distinct()[:NAMESPACES_LISTED])
     if not namespaces:
         return {"filter": None}

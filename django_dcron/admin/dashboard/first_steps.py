@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from django_dcron.admin.display import list_url, may_view
+from django_dcron.admin.visibility import visible_nodes
 from django_dcron.models import Job, Node
 from django_dcron.observability import cluster
 
@@ -18,6 +19,8 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     sees_nodes = may_view(request, Node, site)
     return {
         "add_url": reverse("admin:django_dcron_job_add", current_app=site.name) if may_add else "",
-        "live_nodes": sum(map(cluster.is_live, cluster.nodes())) if sees_nodes else 0,
+        "live_nodes": sum(map(cluster.is_live, filter(visible_nodes(request, site), cluster.nodes())))
+        if sees_nodes
+        else 0,
         "nodes_url": list_url(Node, site) if sees_nodes else "",
     }

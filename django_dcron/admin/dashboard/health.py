@@ -13,6 +13,7 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import list_url, may_view
+from django_dcron.admin.visibility import scope_of
 from django_dcron.domain.system_health import Issue, Problem, Severity, SystemFacts, Verdict, assess
 from django_dcron.models import Job, Node, Run
 from django_dcron.observability.system_health import read_facts
@@ -66,7 +67,12 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
 
 
 def _visible(facts: SystemFacts, request: HttpRequest, site: admin.AdminSite) -> SystemFacts:
-    return facts.visible(jobs=may_view(request, Job, site), nodes=may_view(request, Node, site))
+    """Where jobs, or nodes, are narrowed, none of them is named."""
+    scope = scope_of(request, site)
+    return facts.visible(
+        jobs=may_view(request, Job, site) and not scope.narrows(Job),
+        nodes=may_view(request, Node, site) and not scope.narrows(Node),
+    )
 
 
 def _lines(verdict: Verdict, request: HttpRequest, site: admin.AdminSite) -> Iterator[Line]:

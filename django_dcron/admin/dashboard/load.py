@@ -25,6 +25,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.dashboard.filter import selection
 from django_dcron.admin.display import list_url, may_view
+from django_dcron.admin.visibility import scope_of
 from django_dcron.domain.crowding import Crowd
 from django_dcron.models import Job
 from django_dcron.models.database import alias_for, database_now
@@ -96,7 +97,7 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     zone = get_current_timezone()
     now = localtime(database_now(alias_for(Job)), zone)
     chosen = selection(request)
-    load = planned_load(now.date(), zone, chosen)
+    load = planned_load(now.date(), zone, chosen, scope_of(request, site))
     advice = tuple(_advice(crowd, load, site, chosen) for crowd in load.crowds)
     return {"load": _picture(load, now, advice)}
 

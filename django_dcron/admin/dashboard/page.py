@@ -26,8 +26,8 @@ from django_dcron.admin.dashboard import cluster, failures, first_steps, health,
 from django_dcron.admin.dashboard import filter as choice
 from django_dcron.admin.display import may_view
 from django_dcron.admin.refreshing import REFRESH, Part
+from django_dcron.admin.visibility import scope_of
 from django_dcron.models import Dashboard, Job, Node, Run
-from django_dcron.models.database import alias_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
             raise Http404
         if not (self.has_view_permission(request) and self._may_see(request, section)):
             raise PermissionDenied
-        if name == FIRST_STEPS and _has_jobs():
+        if name == FIRST_STEPS and _has_jobs(request, self.admin_site):
             return HttpResponse(headers=REFRESH)
         context = section.context(request, self.admin_site)
         return self._part(name, request).refreshed(context, request)
 
     def _sections(self, request: HttpRequest) -> dict[str, Section]:
         seen = {name: section for name, section in SECTIONS.items() if self._may_see(request, section)}
-        if FIRST_STEPS in seen and not _has_jobs():
+        if FIRST_STEPS in seen and not _has_jobs(request, self.admin_site):
             return {FIRST_STEPS: seen[FIRST_STEPS]}
         seen.pop(FIRST_STEPS, None)
         return seen
@@ -117,5 +117,5 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         return Part(f"dcron-{name}", template, url, SECTIONS[name].every)
 
 
-def _has_jobs() -> bool:
-    return Job.objects.using(alias_for(Job)).order_by().exists()
+def _has_jobs(request: HttpRequest, site: admin.AdminSite) -> bool:
+    return scope_of(request, site).jobs.order_by().exists()

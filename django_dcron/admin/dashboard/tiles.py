@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.display import EMPTY, list_url, may_view, moment, span
 from django_dcron.admin.lists.time_filter import PRESET
+from django_dcron.admin.visibility import scope_of
 from django_dcron.models import Job, Run
 from django_dcron.models.database import alias_for, database_now
 from django_dcron.observability.figures import (
@@ -41,13 +42,13 @@ class Tile:
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    now = database_now(alias_for(Run))
+    now, scope = database_now(alias_for(Run)), scope_of(request, site)
     tiles: list[Tile] = []
     if may_view(request, Job, site):
-        jobs = job_figures(now)
+        jobs = job_figures(now, scope)
         tiles += _of_jobs(jobs, now, site)
     if may_view(request, Run, site):
-        tiles += _of_runs(run_figures(now), site)
+        tiles += _of_runs(run_figures(now, scope), site)
     return {"tiles": tiles}
 
 

@@ -34,6 +34,7 @@ from django_dcron.admin.dashboard.timeline_words import (
     time_of,
 )
 from django_dcron.admin.display import change_url, list_url, may_view
+from django_dcron.admin.visibility import scope_of
 from django_dcron.models import Job, Run
 from django_dcron.models.database import alias_for, database_now
 from django_dcron.models.run import STATE_LABELS
@@ -131,7 +132,8 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     if not may_view(request, Job, site):
         return {"timeline": None}
     with_runs = may_view(request, Run, site)
-    drawn = timeline(database_now(alias_for(Run)), selection(request), with_runs=with_runs)
+    scope = scope_of(request, site)
+    drawn = timeline(database_now(alias_for(Run)), selection(request), with_runs=with_runs, scope=scope)
     return {"timeline": _Drawing(drawn, site, with_runs).picture()}
 
 

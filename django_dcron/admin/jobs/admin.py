@@ -46,6 +46,7 @@ from django_dcron.admin.lists.filters import (
 )
 from django_dcron.admin.verb_forms import ArgumentsForm, ChangedPauseForm, PauseForm
 from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, reason
+from django_dcron.admin.visibility import scope_of
 from django_dcron.domain import clock
 from django_dcron.exceptions import InvalidValue
 from django_dcron.models import Job
@@ -155,6 +156,7 @@ VERBS: tuple[Verb[Job], ...] = (
 )
 
 TAGS_SHOWN = 5
+OUT_OF_SIGHT = gettext_lazy("You may not see a job with these values, so you may not save it.")
 ARGUMENTS = ("args", "kwargs")
 
 
@@ -209,12 +211,12 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
         offered = any(name == "delete_selected" for name, _action in self.admin_site.actions)
         return offered and self.has_delete_permission(request)
 
-    def may_backfill(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request) and self.has_trigger_permission(request)
+    def may_backfill(self, request: HttpRequest, job: Job | None = None) -> bool:
+        return self.has_view_permission(request, job) and self.has_trigger_permission(request, job)
 
     def buttons(self, request: HttpRequest, obj: Job) -> list[Button]:
         buttons = super().buttons(request, obj)
-        if self.may_backfill(request):
+        if self.may_backfill(request, obj):
             url = reverse("admin:django_dcron_job_backfill", args=[obj.pk], current_app=self.admin_site.name)
             buttons.append(Button(backfill_page.TITLE, url, has_page=True))
         return buttons
@@ -268,20 +270,33 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
             if not self.has_change_permission(request, obj):
                 for name in ARGUMENTS:  # for this page alone: nothing is saved from here on
                     setattr(obj, name, targets.redacted(getattr(obj, name)))
-            page = JobPage(obj.pk, request, self.admin_site)
+            page = JobPage(obj.pk, request, self)
             context |= {"page": page, "buttons": self.buttons(request, page.job)}
         return super().render_change_form(request, context, add, change, form_url, obj)
 
+    def get_form(
+        self, request: HttpRequest, obj: Job | None = None, change: bool = False, **kwargs: Any
+    ) -> type[JobForm]:
+        """A class made for this request, so that it can carry what the user may see."""
+        form: Any = super().get_form(request, obj, change, **kwargs)
+        form.scope = scope_of(request, self.admin_site)
+        return form  # type: ignore[no-any-return]
+
     def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
         control.save(obj, expected_version=form.cleaned_data["seen_version"] if change else None)
+        if not form.scope.sees(obj):  # rolled back
+            raise ValidationError(OUT_OF_SIGHT)
 
     def get_deleted_objects(
         self, objs: QuerySet[Job] | Sequence[Job], request: HttpRequest
     ) -> tuple[list[str], dict[str, Any], set[str], list[str]]:
         """Their history goes with them: the right to delete a job is enough."""
-        lacking = set() if self.has_delete_permission(request) else {str(self.opts.verbose_name)}
-        lines, counts = deletion.what_goes_too(list(objs))
-        return lines, counts, lacking, []
+        jobs = list(objs)
+        may_delete = self.has_delete_permission(request) and all(
+            self.has_delete_permission(request, job) for job in jobs
+        )
+        lines, counts = deletion.what_goes_too(jobs, scope_of(request, self.admin_site))
+        return lines, counts, set() if may_delete else {str(self.opts.verbose_name)}, []
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:
         deletion.delete(obj)

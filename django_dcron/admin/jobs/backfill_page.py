@@ -121,6 +121,8 @@ def view(model_admin: JobAdmin, request: HttpRequest, object_id: str) -> HttpRes
     job = model_admin.get_object(request, unquote(object_id))
     if job is None:
         raise Http404
+    if not model_admin.may_backfill(request, job):
+        raise PermissionDenied
     if request.method != "POST":
         return _page(model_admin, request, job, BackfillForm(row=job, initial=_initial(request)))
     form, found = BackfillForm(request.POST, row=job), None

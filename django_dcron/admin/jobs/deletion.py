@@ -11,6 +11,7 @@ from django.contrib.admin import actions
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_dcron import control
 from django_dcron.admin import verbs
@@ -18,11 +19,12 @@ from django_dcron.admin.base import BaseAdmin
 from django_dcron.admin.lists.bounded import in_words
 from django_dcron.exceptions import Conflict
 from django_dcron.models import Job, Link, Run
+from django_dcron.observability.scope import Scope
 
 MOST_LISTED = 100
 
 
-def what_goes_too(jobs: Sequence[Job]) -> tuple[list[str], dict[str, str]]:
+def what_goes_too(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict[str, str]]:
     """The lines and the counts of the confirmation page."""
     runs = in_words(Run.objects.filter(job__in=jobs))
     lines = [_("Job: %(job)s") % {"job": job} for job in jobs[:MOST_LISTED]]
@@ -30,8 +32,15 @@ def what_goes_too(jobs: Sequence[Job]) -> tuple[list[str], dict[str, str]]:
     followers = Link.objects.filter(after__in=jobs).exclude(job__in=jobs).select_related("job", "after")
     lines += [
         _("%(job)s will no longer run after %(after)s") % {"job": link.job, "after": link.after}
-        for link in followers.order_by("pk")[:MOST_LISTED]
+        for link in scope.of_jobs(followers, "job").order_by("pk")[:MOST_LISTED]
     ]
+    if scope.narrows(Job) and (hidden := followers.exclude(job__in=scope.jobs.values("pk")).count()):
+        text = ngettext(
+            "%(count)d job that you may not see will no longer run after these",
+            "%(count)d jobs that you may not see will no longer run after these",
+            hidden,
+        )
+        lines.append(text % {"count": hidden})
     return lines, {
         str(Job._meta.verbose_name_plural): str(len(jobs)),
         str(Run._meta.verbose_name_plural): runs,

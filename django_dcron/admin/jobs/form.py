@@ -17,6 +17,7 @@ from zoneinfo import available_timezones
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.db.models import Q
 from django.forms.fields import InvalidJSONInput
 from django.utils.formats import date_format
 from django.utils.text import capfirst, format_lazy
@@ -28,8 +29,9 @@ from django_dcron import chaining, targets
 from django_dcron.admin.durations import DurationInput
 from django_dcron.admin.jobs.target_note import TargetNote
 from django_dcron.domain.json_values import storable
-from django_dcron.models import Job
+from django_dcron.models import Calendar, Job
 from django_dcron.models.database import alias_for, database_now
+from django_dcron.observability.scope import EVERYTHING, Scope
 
 if TYPE_CHECKING:
     JobModelForm = forms.ModelForm[Job]
@@ -111,6 +113,8 @@ def _label_both(field: forms.SplitDateTimeField) -> None:
 
 
 class JobForm(JobModelForm):
+    scope: Scope = EVERYTHING
+    """What the user may see: the job may name no other calendar, and come after no other job."""
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
     class Media:
@@ -133,6 +137,10 @@ class JobForm(JobModelForm):
         super().__init__(*args, **kwargs)
         if not self.instance._state.adding:
             self.initial["seen_version"] = self.instance.version
+        if "calendar" in self.fields and self.scope.narrows(Calendar):
+            own = Q(pk=self.instance.calendar_id)
+            offered = Calendar.objects.filter(Q(pk__in=self.scope.keys(Calendar)) | own)
+            self.fields["calendar"].queryset = offered  # type: ignore[attr-defined]
         for name in self.fields.keys() & _JSON.keys():
             # Django would have the page carry the default along, to tell a change from it; the row tells it better.
             self.fields[name].show_hidden_initial = False
@@ -160,7 +168,8 @@ class JobForm(JobModelForm):
         super()._post_clean()  # type: ignore[misc]  # the stubs leave it out
         if not self.errors:
             try:
-                chaining.check(self.instance, alias_for(Job))
+                visible = self.scope.jobs if self.scope.narrows(Job) else None
+                chaining.check(self.instance, alias_for(Job), visible, self.initial.get("after", ()))
             except ValidationError as error:
                 self.add_error(None, error)
 

@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.core.signing import BadSignature, Signer
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
@@ -23,6 +24,7 @@ from django_dcron.admin.display import badge, link, list_url, may_view, moment_i
 from django_dcron.admin.jobs import why
 from django_dcron.admin.jobs.duration_chart import draw
 from django_dcron.admin.refreshing import Part
+from django_dcron.admin.visibility import scope_of, visible_nodes
 from django_dcron.domain import clock
 from django_dcron.domain.durations import write_duration
 from django_dcron.exceptions import InvalidSchedule
@@ -78,14 +80,18 @@ def zone_name(job: Job) -> str | None:
 class JobPage:
     """Facts of the row as it is stored: the form beside it may hold values that were refused."""
 
-    def __init__(self, job_id: int, request: HttpRequest, site: admin.AdminSite):
-        self.job = job = _read(job_id)
+    def __init__(self, job_id: int, request: HttpRequest, model_admin: admin.ModelAdmin[Job]):
+        site = model_admin.admin_site
+        self.job = job = _read(model_admin.get_queryset(request), job_id)
+        runs = scope_of(request, site).runs
         self.standing = Standing(job, request, site)
         self.part = self.standing.part.render({"standing": self.standing}, request)
         self.zone = self.standing.zone
         self.statistics = self.standing.statistics
         self.may_view_runs = self.standing.may_view_runs
-        self.runs = list(job.runs.order_by("-scheduled_at")[:RUNS]) if self.may_view_runs else []
+        self.runs = (
+            list(runs.filter(job=job.pk).order_by("-scheduled_at")[:RUNS]) if self.may_view_runs else []
+        )
         self.all_runs = list_url(Run, site, job__id__exact=str(job.pk))
         self.why_url, self.why_zone = why.url_of(job, site), self.zone or "UTC"
 
@@ -109,6 +115,7 @@ class Standing:
 
     def __init__(self, job: Job, request: HttpRequest, site: admin.AdminSite):
         self.job = job
+        scope = scope_of(request, site)
         author = _author_told(job, request.GET.get(PAUSED_BY, "")) or standing.paused_by(job)
         self.part = _part_of(job, site, author)
         self.may_view_runs = may_view(request, Run, site)
@@ -121,20 +128,21 @@ class Standing:
         self.until_next = _ahead(self.next_run) if self.next_run else ""
         self.statistics = statistics_of(job)
         self.ever = standing.rate_of_all(self.statistics)
-        running = standing.running(job) if self.may_view_runs else []
+        running = standing.running(job, scope) if self.may_view_runs else []
         self.running = running[: standing.RUNNING_NAMED]
         self.more_running = len(running) > len(self.running)
-        latest = standing.latest_finished(job) if self.may_view_runs else []
+        latest = standing.latest_finished(job, scope) if self.may_view_runs else []
         self.last = max(latest, key=lambda run: run.finished_at or run.scheduled_at, default=None)
         self.lately = standing.rate_of(latest)
         self.chart = draw(latest)
         followed = self.statistics is not None and self.statistics.followed
-        after = chains.jobs_after(job) if followed else []
+        after = chains.jobs_after(job, scope) if followed else []
         self.followers = [(link(each.job, site), each.get_on_display()) for each in after[: chains.SHOWN]]
         self.more_followers = len(after) > chains.SHOWN
         self.may_view_nodes = may_view(request, Node, site)
         leaders = cluster.leaders_of(job, cluster.nodes(job.namespace)) if self.may_view_nodes else []
-        self.leaders = [(leader, link(leader.node, site)) for leader in leaders]
+        is_visible = visible_nodes(request, site)
+        self.leaders = [(each, link(each.node, site)) for each in leaders if is_visible(each.node)]
 
     @property
     def is_claimed(self) -> bool:
@@ -184,15 +192,17 @@ class ToldAdmin(LoggedAdmin[Job]):
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            job = _read(unquote(object_id))
+            job = _read(self.get_queryset(request), unquote(object_id))
         except (Job.DoesNotExist, ValueError):
             raise Http404 from None
+        if not self.has_view_permission(request, job):
+            raise PermissionDenied
         shown = Standing(job, request, self.admin_site)
         return shown.part.refreshed({"standing": shown}, request)
 
 
-def _read(job_id: int | str) -> Job:
-    return Job.objects.select_related("cursor", "statistics", "calendar").get(pk=job_id)
+def _read(jobs: QuerySet[Job], job_id: int | str) -> Job:
+    return jobs.select_related("cursor", "statistics", "calendar").get(pk=job_id)
 
 
 def _ahead(at: datetime) -> str:

@@ -108,7 +108,7 @@ class Preview:
         if self._in_error(SCHEDULE_FIELDS) or not self.job.schedule:
             return None
         try:
-            return look_ahead(self.job)
+            return look_ahead(self.job, scope=self.form.scope)
         except InvalidSchedule as error:  # of a stored job: nothing of it was typed
             self.problem = error.said(translation)
             return None

@@ -24,8 +24,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.admin.display import badge, link, may_view, state_badge
+from django_dcron.admin.visibility import scope_of
 from django_dcron.models import Job, Node, Run
-from django_dcron.models.database import alias_for
+from django_dcron.observability.scope import Scope
 from django_dcron.observability.why.explanation import Answer, explain
 from django_dcron.observability.why.inquiry import zone_of
 from django_dcron.observability.why.verdicts import Verdict
@@ -64,6 +65,8 @@ def view(model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: st
     job = model_admin.get_object(request, unquote(object_id))
     if job is None:
         raise Http404
+    if not model_admin.has_view_permission(request, job):
+        raise PermissionDenied
     zone = zone_of(job)
     asked, error = _asked(request.GET.get("at", ""), zone)
     context: dict[str, Any] = {
@@ -81,12 +84,20 @@ def view(model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: st
     }
     if asked and not error:
         try:
-            answer = explain(job, asked, tell_nodes=may_view(request, Node, site))
-            context |= _answered(answer, asked, job, site)
+            context |= _explained(request, job, asked, site)
         except ValueError:
             context["error"] = _("Use a year from 1970 to 2199.")
     request.current_app = site.name
     return TemplateResponse(request, "admin/django_dcron/job/why.html", context)
+
+
+def _explained(request: HttpRequest, job: Job, asked: datetime, site: admin.AdminSite) -> dict[str, Any]:
+    scope = scope_of(request, site)
+    tells_nodes = may_view(request, Node, site) and not scope.narrows(Node)
+    answer = explain(job, asked, tell_nodes=tells_nodes)
+    if answer.run is not None and not scope.sees(answer.run):
+        return {"error": _("You may not see the run of that time.")}
+    return _answered(answer, asked, job, site, scope)
 
 
 def url_of(job: Job, site: admin.AdminSite, at: datetime | None = None) -> str:
@@ -114,14 +125,16 @@ def _as_typed(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}" if at.second else f"{at:%Y-%m-%dT%H:%M}"
 
 
-def _answered(answer: Answer, asked: datetime, job: Job, site: admin.AdminSite) -> dict[str, Any]:
+def _answered(
+    answer: Answer, asked: datetime, job: Job, site: admin.AdminSite, scope: Scope
+) -> dict[str, Any]:
     return {
         "answer": answer,
         "badge": _badge(answer.verdict),
         "about": dateformat.format(
             answer.occurrence.astimezone(asked.tzinfo) if answer.occurrence else asked, "l, Y-m-d H:i:s T"
         ),
-        "sentences": list(_linked(answer.sentences, site)),
+        "sentences": list(_linked(answer.sentences, site, scope)),
         "run_link": link(answer.run, site, _("The run, its attempts and logs")) if answer.run else "",
         "before": _neighbour(answer.before, job, asked, site),
         "after": _neighbour(answer.after, job, asked, site),
@@ -138,14 +151,10 @@ def _neighbour(at: datetime | None, job: Job, asked: datetime, site: admin.Admin
     return Neighbour(f"{at.astimezone(asked.tzinfo):%Y-%m-%d %H:%M:%S %Z}", url_of(job, site, at))
 
 
-def _linked(sentences: Sequence[str], site: admin.AdminSite) -> Iterator[SafeString]:
+def _linked(sentences: Sequence[str], site: admin.AdminSite, scope: Scope) -> Iterator[SafeString]:
     """With the runs that they name by their ids linked, if those are there still."""
     named = {UUID(found) for sentence in sentences for found in RUN_ID.findall(sentence)}
-    runs = (
-        {str(run.pk): run for run in Run.objects.using(alias_for(Run)).filter(pk__in=named).only("pk")}
-        if named
-        else {}
-    )
+    runs = {str(run.pk): run for run in scope.runs.filter(pk__in=named).only("pk")} if named else {}
     for sentence in sentences:
         ends = [match.span() for match in RUN_ID.finditer(sentence) if match[0] in runs]
         pieces, position = [], 0

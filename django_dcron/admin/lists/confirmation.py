@@ -65,7 +65,7 @@ def _page(
     found = list(rows[: most + 1])
     chosen, left_out = [], []
     for row in found[:most]:
-        if against := verb.against(row):
+        if against := model_admin.against(request, verb, row):
             left_out.append((link(row, site), against))
         else:
             chosen.append(row)

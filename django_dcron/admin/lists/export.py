@@ -77,30 +77,30 @@ class ExportedAdmin(ListAdmin[M]):
             rows = self.get_changelist_instance(request).queryset
         except IncorrectLookupParameters:
             return HttpResponseRedirect(list_url(self.model, self.admin_site, e="1"))
-        return self.export(rows, kind)
+        return self.export(request, rows, kind)
 
-    def export(self, rows: QuerySet[M], kind: str) -> StreamingHttpResponse:
+    def export(self, request: HttpRequest, rows: QuerySet[M], kind: str) -> StreamingHttpResponse:
         keys = list(rows.values_list("pk", flat=True)[: MOST_ROWS + 1])
         complete = len(keys) <= MOST_ROWS
         name = str(self.model._meta.model_name)
         content_type, write = WRITERS[kind]
-        lines = write(f"{name}s", self.exported, self._in_chunks(keys[:MOST_ROWS]), complete)
+        lines = write(f"{name}s", self.exported, self._in_chunks(request, keys[:MOST_ROWS]), complete)
         cut = "" if complete else f"-first-{MOST_ROWS}"
         file = f"dcron-{name}s{cut}-{now().astimezone(UTC):%Y%m%dT%H%M%SZ}.{kind}"
         disposition = {"Content-Disposition": f'attachment; filename="{file}"'}
         return StreamingHttpResponse(lines, content_type=content_type, headers=disposition)
 
-    def _in_chunks(self, keys: list[Any]) -> Iterator[M]:
+    def _in_chunks(self, request: HttpRequest, keys: list[Any]) -> Iterator[M]:
         """In the order of the list."""
-        rows = self.exported_rows()
+        rows = self.exported_rows(request)
         for start in range(0, len(keys), AT_ONCE):
             chunk = keys[start : start + AT_ONCE]
             found = {row.pk: row for row in rows.filter(pk__in=chunk)}
             yield from (found[key] for key in chunk if key in found)
 
-    def exported_rows(self) -> QuerySet[M]:
+    def exported_rows(self, request: HttpRequest) -> QuerySet[M]:
         """With all that ``exported`` reads."""
-        return self.model._default_manager.order_by()
+        return self.get_queryset(request).order_by()
 
     def _export_url(self, kind: str) -> str:
         return reverse(f"admin:{self._export_url_name}", args=[kind], current_app=self.admin_site.name)
@@ -114,14 +114,14 @@ class ExportedAdmin(ListAdmin[M]):
 def export_csv(
     model_admin: ExportedAdmin[Any], request: HttpRequest, rows: QuerySet[Any]
 ) -> HttpResponseBase:
-    return model_admin.export(rows, "csv")
+    return model_admin.export(request, rows, "csv")
 
 
 @admin.action(description=gettext_lazy("Export as JSON"), permissions=["view"])
 def export_json(
     model_admin: ExportedAdmin[Any], request: HttpRequest, rows: QuerySet[Any]
 ) -> HttpResponseBase:
-    return model_admin.export(rows, "json")
+    return model_admin.export(request, rows, "json")
 
 
 EXPORTS = [export_csv, export_json]

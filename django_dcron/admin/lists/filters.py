@@ -20,10 +20,13 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.admin.visibility import scope_of
 from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import FINAL
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.run import STATE_LABELS
+from django_dcron.observability.figures import latest_attempts
+from django_dcron.observability.scope import Scope
 from django_dcron.observability.tags import tagged, words_in_use
 from django_dcron.targets import commands, shell
 
@@ -83,11 +86,11 @@ def titled(text: str | Promise) -> type[admin.ChoicesFieldListFilter]:
 class _WordFilter(admin.SimpleListFilter):
     """By one of words that the rows themselves hold: some of them, and always the chosen one."""
 
-    def words(self) -> Iterable[str]:
+    def words(self, scope: Scope) -> Iterable[str]:
         raise NotImplementedError
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        words = set(sorted(self.words())[:CHOICES_LISTED])
+        words = set(sorted(self.words(scope_of(request, model_admin.admin_site)))[:CHOICES_LISTED])
         if chosen := self.used_parameters.get(self.parameter_name or ""):
             words.add(str(chosen))
         return [(word, word) for word in sorted(words)]
@@ -105,6 +108,10 @@ class StandingFilter(admin.SimpleListFilter):
             ("running", _("running now")),
         ]
 
+    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
+        super().__init__(request, params, model, model_admin)
+        self._scope = scope_of(request, model_admin.admin_site)
+
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         match self.value():
             case "enabled":
@@ -115,7 +122,7 @@ class StandingFilter(admin.SimpleListFilter):
             case "problem":
                 return queryset.filter(cursor__problem__gt="")
             case "running":
-                return queryset.filter(pk__in=Run.objects.running().order_by().values("job"))
+                return queryset.filter(pk__in=self._scope.runs.using(None).running().order_by().values("job"))
             case _:
                 return queryset
 
@@ -159,8 +166,8 @@ class NamespaceFilter(_WordFilter):
     title = _("namespace")
     parameter_name = "namespace"
 
-    def words(self) -> Iterable[str]:
-        namespaces = Job.objects.order_by("namespace").values_list("namespace", flat=True).distinct()
+    def words(self, scope: Scope) -> Iterable[str]:
+        namespaces = scope.jobs.order_by("namespace").values_list("namespace", flat=True).distinct()
         return namespaces[:CHOICES_LISTED]
 
     def has_output(self) -> bool:
@@ -178,8 +185,8 @@ class TagFilter(_WordFilter):
     title = _("tag")
     parameter_name = "tag"
 
-    def words(self) -> Iterable[str]:
-        return words_in_use()
+    def words(self, scope: Scope) -> Iterable[str]:
+        return words_in_use(scope.jobs)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
@@ -196,12 +203,13 @@ class JobFilter(admin.RelatedFieldListFilter):
     """The first jobs and the chosen one; the search box finds the others by name."""
 
     def field_choices(self, field: Field[Any, Any], request: HttpRequest, model_admin: Any) -> Choices:
-        jobs = list(Job.objects.only("namespace", "name")[:CHOICES_LISTED])
+        visible = scope_of(request, model_admin.admin_site).jobs.order_by("namespace", "name")
+        jobs = list(visible.only("namespace", "name")[:CHOICES_LISTED])
         try:
             chosen = [Job._meta.pk.clean(value, None) for value in self.lookup_val or ()]
         except ValidationError as error:
             raise IncorrectLookupParameters(error) from error
-        jobs += Job.objects.filter(pk__in=chosen).exclude(pk__in=[job.pk for job in jobs])
+        jobs += visible.filter(pk__in=chosen).exclude(pk__in=[job.pk for job in jobs])
         return [(job.pk, str(job)) for job in jobs]
 
 
@@ -211,8 +219,9 @@ class WorkerFilter(_WordFilter):
     title = _("worker")
     parameter_name = "worker"
 
-    def words(self) -> Iterable[str]:
-        return set(Attempt.objects.order_by("-pk").values_list("worker", flat=True)[:ATTEMPTS_LOOKED_AT])
+    def words(self, scope: Scope) -> Iterable[str]:
+        attempts = latest_attempts(scope).order_by("-pk")
+        return set(attempts.values_list("worker", flat=True)[:ATTEMPTS_LOOKED_AT])
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Attempt]) -> QuerySet[Attempt]:
         return queryset.filter(worker=self.value()) if self.value() else queryset

@@ -30,6 +30,7 @@ from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, part_of
 from django_dcron.admin.verb_forms import ReasonForm
 from django_dcron.admin.verbs import Done, OperatedAdmin, Verb, as_action, reason
+from django_dcron.admin.visibility import scope_of
 from django_dcron.domain.lifecycle import Trigger
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.observability import chains, deeds
@@ -82,6 +83,13 @@ class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
 
     readonly_fields = ("id", "job_link")
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Run | None:
+        """With what its page needs to know of other runs: a read-only field gets no request."""
+        run: Any = super().get_object(request, object_id, from_field)
+        if run is not None:
+            run.scope = scope_of(request, self.admin_site)
+        return run  # type: ignore[no-any-return]
+
     def get_fieldsets(self, request: HttpRequest, obj: Run | None = None) -> Any:
         """What does not change while it runs; the rest is in the parts. The job's only for those who may see jobs."""
         sees_jobs = may_view(request, Job, self.admin_site)
@@ -93,8 +101,15 @@ class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
         arguments = ("arguments", "keyword_arguments")
         if not sees_jobs:
             arguments = ("own_arguments", "own_keyword_arguments")
-        keys = ("id", "idempotency_key") if obj and obj.idempotency_key else ("id",)
+        keys = ("id", "idempotency_key") if obj is not None and self._shows_key(obj) else ("id",)
         return [(_("What it runs"), {"fields": (tuple(fields), arguments, keys)})]
+
+    def _shows_key(self, run: Any) -> bool:
+        """That of a run in a chain has the id of the run before it."""
+        names_another = run.trigger == Trigger.CHAIN and run.scope.narrows(Run)
+        return bool(run.idempotency_key) and not (
+            names_another and chains.followed_run(run, run.scope) is None
+        )
 
     def standing(self, obj: Run) -> str:
         return state_badge(obj.state)
@@ -120,25 +135,28 @@ class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
         return _own(redacted(run.kwargs)) or quiet(OF_JOB)
 
     @admin.display(description=gettext_lazy("rerun of"))
-    def rerun_of_link(self, run: Run) -> str:
-        return link(run.rerun_of, self.admin_site) if run.rerun_of else EMPTY
+    def rerun_of_link(self, run: Any) -> str:
+        before = run.scope.visible(run.rerun_of)
+        return link(before, self.admin_site) if before else EMPTY
 
     @admin.display(description=gettext_lazy("after"))
-    def follows(self, run: Run) -> str:
-        before = chains.followed_run(run)
+    def follows(self, run: Any) -> str:
+        before = chains.followed_run(run, run.scope)
         if before is not None:
             return link(before, self.admin_site)
+        if run.scope.narrows(Run):
+            return quiet(_("a run that was deleted, or that you may not see"))
         run_id = chains.followed_id(run)
         return quiet(_("run %(id)s, which was deleted") % {"id": run_id}) if run_id else EMPTY
 
     @admin.display(description=gettext_lazy("followed by"))
-    def followers(self, run: Run) -> str:
-        lines = ((link(after, self.admin_site),) for after in chains.followers_of(run))
+    def followers(self, run: Any) -> str:
+        lines = ((link(after, self.admin_site),) for after in chains.followers_of(run, run.scope))
         return format_html_join(", ", "{}", lines) or EMPTY
 
     @admin.display(description=gettext_lazy("run again as"))
-    def reruns(self, run: Run) -> str:
-        later = run.reruns.order_by("scheduled_at")
+    def reruns(self, run: Any) -> str:
+        later = run.scope.runs.filter(rerun_of=run.pk).order_by("scheduled_at")
         lines = (
             (link(again, self.admin_site, moment(again.scheduled_at)),) for again in later[:RERUNS_SHOWN]
         )
@@ -173,6 +191,8 @@ class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
         if not may_see or (name == "attempts" and not may_view(request, Attempt, self.admin_site)):
             raise PermissionDenied
         run = self.get_object(request, str(run_id))
+        if run is not None and not self.has_view_permission(request, run):
+            raise PermissionDenied
         if run is None or run.is_final:
             return HttpResponse(headers=REFRESH)
         request.current_app = self.admin_site.name

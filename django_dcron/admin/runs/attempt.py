@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.html import format_html
@@ -32,6 +32,7 @@ from django_dcron.admin.lists.time_filter import AttemptTimeFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
 from django_dcron.admin.runs.progress import progress_of
+from django_dcron.admin.visibility import is_withheld, of_visible_runs
 from django_dcron.domain import clock
 from django_dcron.models import Attempt, Run
 from django_dcron.observability.lengths import duration
@@ -58,7 +59,16 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
         """Without the logs, which the list does not show; an attempt's page fetches its own. And without a join, with
         which a database may start from the jobs, and sort all their attempts."""
-        return super().get_queryset(request).prefetch_related("run__job").defer(*LONG_TEXTS)
+        rows = super().get_queryset(request).prefetch_related("run__job").defer(*LONG_TEXTS)
+        return of_visible_runs(rows, "run", request, self.admin_site)
+
+    def has_view_permission(self, request: HttpRequest, obj: Attempt | None = None) -> bool:
+        """Without the attempts of a run, or of a job, that is withheld."""
+        site = self.admin_site
+        withheld = obj is not None and (
+            is_withheld(request, obj.run, site) or is_withheld(request, obj.run.job, site)
+        )
+        return super().has_view_permission(request, obj) and not withheld
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
@@ -196,5 +206,10 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     def text_view(self, request: HttpRequest, attempt_id: int, name: str) -> HttpResponse:
         """One of its long texts, whole."""
         if not self.has_view_permission(request):
+            raise PermissionDenied
+        attempt = self.get_queryset(request).filter(pk=attempt_id).first()
+        if attempt is None:
+            raise Http404
+        if not self.has_view_permission(request, attempt):
             raise PermissionDenied
         return plain_text(attempt_id, name)

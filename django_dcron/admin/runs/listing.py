@@ -17,6 +17,7 @@ from django_dcron.admin.lists.base import HistoryAdmin, words_of
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
 from django_dcron.admin.lists.filters import JobFilter, NamespaceFilter, TagFilter, as_uuid, runs_of, titled
 from django_dcron.admin.lists.time_filter import TimeFilter
+from django_dcron.admin.visibility import is_withheld, of_visible_jobs
 from django_dcron.domain import clock
 from django_dcron.domain.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.models import Job, Run
@@ -103,16 +104,20 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """The jobs by a query of their own: with a join a database may start from the jobs, and sort all their runs."""
-        return super().get_queryset(request).prefetch_related("job")
+        rows = super().get_queryset(request).prefetch_related("job")
+        return of_visible_jobs(rows, "job", request, self.admin_site)
 
     def listed(self, rows: QuerySet[Run]) -> QuerySet[Run]:
         jobs = Prefetch("job", Job.objects.defer("args", "kwargs", "declared"))
         return rows.defer("args", "kwargs").prefetch_related(None).prefetch_related(jobs)
 
-    def exported_rows(self) -> QuerySet[Run]:
-        return (
-            super().exported_rows().prefetch_related(Prefetch("job", Job.objects.only("namespace", "name")))
-        )
+    def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
+        withheld = obj is not None and is_withheld(request, obj.job, self.admin_site)
+        return super().has_view_permission(request, obj) and not withheld
+
+    def exported_rows(self, request: HttpRequest) -> QuerySet[Run]:
+        rows = super().exported_rows(request).prefetch_related(None)
+        return rows.prefetch_related(Prefetch("job", Job.objects.only("namespace", "name")))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Run], search_term: str

@@ -37,10 +37,12 @@ from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import CUT, ShownText, texts_of
 from django_dcron.admin.runs.attempt_timeline import Timeline, draw
 from django_dcron.admin.runs.progress import Progress, progress_of
+from django_dcron.admin.visibility import scope_of
 from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import State
 from django_dcron.models import Attempt, Node, Run
 from django_dcron.models.database import alias_for, database_now
+from django_dcron.models.run import RunQuerySet
 from django_dcron.observability.lengths import duration, lateness
 from django_dcron.observability.phases import courses_of
 
@@ -78,6 +80,7 @@ class RunPage:
         self.run = run
         self.shows_attempts = may_view(request, Attempt, site)
         self.shows_nodes = may_view(request, Node, site)
+        self.scope = scope_of(request, site)
         self._site = site
 
     @cached_property
@@ -89,7 +92,8 @@ class RunPage:
         """The latest first; without their long texts."""
         if not self.shows_attempts:
             return []
-        latest = self.run.attempts.order_by("-number").defer(*CUT).annotate(excerpt=Left("message", EXCERPT))
+        attempts = self.scope.attempts.filter(run=self.run.pk)
+        latest = attempts.order_by("-number").defer(*CUT).annotate(excerpt=Left("message", EXCERPT))
         return list(latest[:ATTEMPTS_SHOWN])
 
     @property
@@ -204,20 +208,23 @@ class RunPage:
         """A node that is long gone has no row any more."""
         if not self.run.node:
             return EMPTY
-        node = Node.objects.filter(pk=self.run.node).first() if self.shows_nodes else None
+        node = self.scope.rows(Node).filter(pk=self.run.node).first() if self.shows_nodes else None
         return link(node, self._site) if node else self.run.node
 
     @cached_property
     def previous(self) -> Run | None:
         """The job's run before this one, by the time it was scheduled for."""
-        before = self.run.job.runs.filter(scheduled_at__lt=self.run.scheduled_at)
+        before = self._of_job.filter(scheduled_at__lt=self.run.scheduled_at)
         return before.order_by("-scheduled_at").first()
 
     @cached_property
     def next(self) -> Run | None:
-        return (
-            self.run.job.runs.filter(scheduled_at__gt=self.run.scheduled_at).order_by("scheduled_at").first()
-        )
+        after = self._of_job.filter(scheduled_at__gt=self.run.scheduled_at)
+        return after.order_by("scheduled_at").first()
+
+    @property
+    def _of_job(self) -> RunQuerySet:
+        return self.scope.runs.filter(job=self.run.job_id)
 
     def context(self) -> dict[str, Any]:
         return {"page": self, "run": self.run}

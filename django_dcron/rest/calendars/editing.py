@@ -10,9 +10,10 @@ from rest_framework.response import Response
 from django_dcron import control
 from django_dcron.domain.json_values import storable
 from django_dcron.exceptions import NotPossible
-from django_dcron.models import Calendar
+from django_dcron.models import Calendar, Job
 from django_dcron.observability.differences import values_of
 from django_dcron.observability.noting import note_deletion, note_edit
+from django_dcron.observability.scope import Scope
 from django_dcron.rest import concurrency
 from django_dcron.rest.calendars.representation import (
     WRITTEN,
@@ -24,15 +25,16 @@ from django_dcron.rest.history import entry_of
 from django_dcron.rest.permissions import may
 from django_dcron.rest.problems import Refused
 from django_dcron.rest.schema import Operation
-from django_dcron.rest.view import View, row_or_404, written
+from django_dcron.rest.scope import kept_in_sight
+from django_dcron.rest.view import View, row_or_404
 
 
-def the_calendar(name: str) -> Calendar:
+def the_calendar(name: str, scope: Scope) -> Calendar:
     try:
         storable(name)
     except ValueError:
         raise NotFound from None
-    return row_or_404(written(Calendar), name)
+    return row_or_404(scope.rows(Calendar), name)
 
 
 def answer(calendar: Calendar) -> Response:
@@ -77,7 +79,7 @@ class CalendarDetail(View):
     }
 
     def get(self, request: Request, calendar_name: str) -> Response:
-        return answer(the_calendar(calendar_name))
+        return answer(the_calendar(calendar_name, self.scope))
 
     def put(self, request: Request, calendar_name: str) -> Response:
         return self._save(request, calendar_name, partial=False)
@@ -86,13 +88,13 @@ class CalendarDetail(View):
         return self._save(request, calendar_name, partial=True)
 
     def delete(self, request: Request, calendar_name: str) -> Response:
-        calendar = the_calendar(calendar_name)
+        calendar = the_calendar(calendar_name, self.scope)
         check_match(request, calendar)
         try:
             with conflict_is_mismatch():
                 control.delete_calendar(calendar, expected_version=calendar.version)
         except NotPossible:
-            if may(request.user, "view_job"):
+            if may(request.user, "view_job") and not self.scope.narrows(Job):
                 raise
             told = _("%(calendar)s cannot be deleted: a job names it.")
             raise Refused(told % {"calendar": calendar_name}) from None
@@ -101,7 +103,7 @@ class CalendarDetail(View):
         return Response(status=204)
 
     def _save(self, request: Request, calendar_name: str, *, partial: bool) -> Response:
-        calendar = the_calendar(calendar_name)
+        calendar = the_calendar(calendar_name, self.scope)
         check_match(request, calendar)
         before, blank = values_of(calendar), Calendar()
         sent = CalendarContentSerializer(calendar, data=request.data, partial=partial)
@@ -109,7 +111,7 @@ class CalendarDetail(View):
         left_out = {} if partial else {name: getattr(blank, name) for name in WRITTEN}
         for name, value in (left_out | sent.validated_data).items():
             setattr(calendar, name, value)
-        with conflict_is_mismatch():
+        with conflict_is_mismatch(), kept_in_sight(calendar, self.scope):
             control.save_calendar(calendar, expected_version=calendar.version)
         with entry_of(calendar):
             note_edit(request.user, calendar, before)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Count
+from django.db.models import Count, Q
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron import control
-from django_dcron.models import Calendar
+from django_dcron.models import Calendar, Job
 from django_dcron.observability.noting import note_addition
 from django_dcron.rest.calendars.representation import (
     CalendarPageSerializer,
@@ -21,7 +21,8 @@ from django_dcron.rest.concurrency import ETAG, etag
 from django_dcron.rest.history import entry_of
 from django_dcron.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
 from django_dcron.rest.schema import LOCATION, Operation
-from django_dcron.rest.view import View, address_of, written
+from django_dcron.rest.scope import kept_in_sight
+from django_dcron.rest.view import View, address_of
 
 ORDERS = {
     order.name: order for order in (Order("name", ("name",)), Order("-name", ("name",), descending=True))
@@ -54,7 +55,9 @@ class Calendars(View):
 
     def get(self, request: Request) -> Response:
         asked = self.query(request)
-        order, calendars = ORDERS[asked["ordering"]], written(Calendar).annotate(number_of_jobs=Count("jobs"))
+        order = ORDERS[asked["ordering"]]
+        seen = Q(jobs__in=self.scope.keys(Job)) if self.scope.narrows(Job) else None
+        calendars = self.scope.rows(Calendar).annotate(number_of_jobs=Count("jobs", filter=seen))
         if "search" in asked:
             calendars = calendars.filter(name__icontains=asked["search"])
         after = read_cursor(asked["cursor"], order, Calendar) if "cursor" in asked else None
@@ -63,7 +66,9 @@ class Calendars(View):
         return Response({"next": next_url(request, page, order), "results": results})
 
     def post(self, request: Request) -> Response:
-        calendar = control.save_calendar(Calendar(**self.asked(CalendarSerializer, request.data)))
+        calendar = Calendar(**self.asked(CalendarSerializer, request.data))
+        with kept_in_sight(calendar, self.scope):
+            control.save_calendar(calendar)
         with entry_of(calendar):
             note_addition(request.user, calendar)
         headers = {"ETag": etag(calendar), "Location": address_of(request, "calendar", calendar.pk)}

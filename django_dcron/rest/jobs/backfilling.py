@@ -63,7 +63,7 @@ class Backfill(View):
     }
 
     def post(self, request: Request, job_id: str) -> Response:
-        job, asked = the_job(job_id), self.asked(RangeSerializer, request.data)
+        job, asked = the_job(job_id, self.scope), self.asked(RangeSerializer, request.data)
         found = control.backfill(job, asked.pop("start"), asked.pop("end"), **asked)
         told: dict[str, Any] = {
             "dry_run": asked["dry_run"],

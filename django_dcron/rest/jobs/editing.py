@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_dcron import control
+from django_dcron import chaining, control
 from django_dcron.models import Job
+from django_dcron.models.database import alias_for
 from django_dcron.observability.differences import values_of
 from django_dcron.observability.noting import note_deletion, note_edit
+from django_dcron.observability.scope import Scope
 from django_dcron.rest import concurrency
 from django_dcron.rest.concurrency import ETAG, IF_MATCH, check_match, conflict_is_mismatch, etag
 from django_dcron.rest.history import entry_of
 from django_dcron.rest.jobs.representation import WRITTEN, JobSerializer
 from django_dcron.rest.schema import Operation
-from django_dcron.rest.view import View, number_or_404, row_or_404, written
+from django_dcron.rest.scope import kept_in_sight
+from django_dcron.rest.view import View, number_or_404, row_or_404
 
 
-def the_job(job_id: str) -> Job:
-    return row_or_404(written(Job), number_or_404(job_id))
+def the_job(job_id: str, scope: Scope) -> Job:
+    return row_or_404(scope.jobs, number_or_404(job_id))
+
+
+def save(job: Job, scope: Scope, *, version: int | None = None, after_before: Collection[str] = ()) -> None:
+    """``after_before``: the jobs that it came after so far, which it may go on naming though they're hidden."""
+    if scope.narrows(Job):
+        job.full_clean()
+        chaining.check(job, alias_for(Job), scope.jobs, after_before)
+    with kept_in_sight(job, scope):
+        control.save(job, expected_version=version)
 
 
 def answer(job: Job) -> Response:
@@ -59,7 +72,7 @@ class JobDetail(View):
     }
 
     def get(self, request: Request, job_id: str) -> Response:
-        return answer(the_job(job_id))
+        return answer(the_job(job_id, self.scope))
 
     def put(self, request: Request, job_id: str) -> Response:
         return self._save(request, job_id, partial=False)
@@ -68,7 +81,7 @@ class JobDetail(View):
         return self._save(request, job_id, partial=True)
 
     def delete(self, request: Request, job_id: str) -> Response:
-        job = the_job(job_id)
+        job = the_job(job_id, self.scope)
         check_match(request, job)
         key = job.pk
         with conflict_is_mismatch():
@@ -78,16 +91,17 @@ class JobDetail(View):
         return Response(status=204)
 
     def _save(self, request: Request, job_id: str, *, partial: bool) -> Response:
-        job = the_job(job_id)
+        job = the_job(job_id, self.scope)
         check_match(request, job)
         before = values_of(job)
-        sent = JobSerializer(job, data=request.data, partial=partial)
+        after = {*job.after}
+        sent = JobSerializer(job, data=request.data, partial=partial, context={"scope": self.scope})
         sent.is_valid(raise_exception=True)
         values = sent.validated_data if partial else _defaults() | sent.validated_data
         for name, value in values.items():
             setattr(job, name, value)
         with conflict_is_mismatch():
-            control.save(job, expected_version=job.version)
+            save(job, self.scope, version=job.version, after_before=after)
         with entry_of(job):
             note_edit(request.user, job, before)
         return answer(job)

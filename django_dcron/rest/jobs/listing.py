@@ -9,12 +9,12 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_dcron import control
 from django_dcron.models import Job
 from django_dcron.observability.noting import note_addition
 from django_dcron.observability.tags import tagged
 from django_dcron.rest.concurrency import ETAG, etag
 from django_dcron.rest.history import entry_of
+from django_dcron.rest.jobs.editing import save
 from django_dcron.rest.jobs.representation import (
     LONG,
     JobPageSerializer,
@@ -24,7 +24,7 @@ from django_dcron.rest.jobs.representation import (
 )
 from django_dcron.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
 from django_dcron.rest.schema import LOCATION, Operation
-from django_dcron.rest.view import View, address_of, written
+from django_dcron.rest.view import View, address_of
 
 ORDERS = {
     order.name: order
@@ -80,23 +80,24 @@ class Jobs(View):
         asked = self.query(request)
         order = ORDERS[asked["ordering"]]
         after = read_cursor(asked["cursor"], order, Job) if "cursor" in asked else None
-        page = page_of(_filtered(asked), order, limit=asked["limit"], after=after)
+        page = page_of(_filtered(self.scope.jobs, asked), order, limit=asked["limit"], after=after)
         for job in page.rows:
             job.standing = standing_of(job)  # type: ignore[attr-defined]
         results = ListedJobSerializer(page.rows, many=True).data
         return Response({"next": next_url(request, page, order), "results": results})
 
     def post(self, request: Request) -> Response:
-        job = control.save(Job(**self.asked(JobSerializer, request.data)))
+        job = Job(**self.asked(JobSerializer, request.data))
+        save(job, self.scope)
         with entry_of(job):
             note_addition(request.user, job)
         headers = {"ETag": etag(job), "Location": address_of(request, "job", job.pk)}
         return Response(JobSerializer(job).data, status=201, headers=headers)
 
 
-def _filtered(asked: dict[str, Any]) -> QuerySet[Job]:
+def _filtered(visible: QuerySet[Job], asked: dict[str, Any]) -> QuerySet[Job]:
     """There are thousands of jobs, not millions: these need no index."""
-    jobs: QuerySet[Job] = written(Job).select_related("cursor", "statistics").defer(*LONG)
+    jobs = visible.select_related("cursor", "statistics").defer(*LONG)
     if "namespace" in asked:
         jobs = jobs.filter(namespace=asked["namespace"])
     if "calendar" in asked:

@@ -92,7 +92,7 @@ class Preview(View):
         job = Job(**asked, enabled=False)
         unread = {field.name for field in Job._meta.get_fields()} - {*READ}
         job.clean_fields(exclude=unread | ({"name"} if not job.name else set()))
-        return _answer(look_ahead(job, count))
+        return _answer(look_ahead(job, count, scope=self.scope))
 
 
 class JobPreview(View):
@@ -108,7 +108,9 @@ class JobPreview(View):
     }
 
     def get(self, request: Request, job_id: str) -> Response:
-        return _answer(look_ahead(the_job(job_id), self.query(request)["count"]))
+        return _answer(
+            look_ahead(the_job(job_id, self.scope), self.query(request)["count"], scope=self.scope)
+        )
 
 
 def _answer(ahead: Lookahead) -> Response:

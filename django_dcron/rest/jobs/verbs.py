@@ -19,6 +19,7 @@ from django_dcron.models.database import alias_for, despite_contention
 from django_dcron.observability import deeds
 from django_dcron.observability.differences import values_of
 from django_dcron.observability.noting import note_deed
+from django_dcron.observability.scope import EVERYTHING
 from django_dcron.rest import fields
 from django_dcron.rest.authorship import LONGEST_REASON, signed
 from django_dcron.rest.concurrency import ETAG
@@ -28,7 +29,7 @@ from django_dcron.rest.jobs.representation import JobSerializer
 from django_dcron.rest.problems import KeyReused
 from django_dcron.rest.schema import LOCATION, Operation
 from django_dcron.rest.serializing import AnySerializer, Strict
-from django_dcron.rest.view import View, address_of, row_or_404, written
+from django_dcron.rest.view import View, address_of, row_or_404
 
 KEY = OpenApiParameter(
     "Idempotency-Key",
@@ -68,7 +69,7 @@ class Pause(View):
     }
 
     def post(self, request: Request, job_id: str) -> Response:
-        job, asked = the_job(job_id), self.asked(PauseSerializer, request.data)
+        job, asked = the_job(job_id, self.scope), self.asked(PauseSerializer, request.data)
         before = values_of(job)
         control.pause(job, signed(asked["reason"], request.user), asked["until"])
         with entry_of(job):
@@ -95,7 +96,7 @@ class Resume(View):
 
     def post(self, request: Request, job_id: str) -> Response:
         self.asked(Nothing, request.data)
-        job = the_job(job_id)
+        job = the_job(job_id, self.scope)
         before = values_of(job)
         control.resume(job)
         with entry_of(job):
@@ -134,7 +135,7 @@ class Trigger(View):
     }
 
     def post(self, request: Request, job_id: str) -> Response:
-        job, key = the_job(job_id), _key(request)
+        job, key = the_job(job_id, self.scope), _key(request)
         asked = self.asked(TriggerSerializer, request.data)
         args, kwargs = asked.get("args"), asked.get("kwargs")
         if key is None:
@@ -167,8 +168,8 @@ def _once(
 ) -> tuple[Run, bool]:
     """The run of this key, and whether it was made now. Two that come at once are told apart by the lock."""
     with transaction.atomic(using=using):
-        row_or_404(written(Job).select_for_update(), job.pk)
-        made = written(Run).filter(job=job.pk, idempotency_key=key).first()
+        row_or_404(EVERYTHING.jobs.select_for_update(), job.pk)
+        made = EVERYTHING.runs.filter(job=job.pk, idempotency_key=key).first()
         run = made or control.trigger(job, args=args, kwargs=kwargs, idempotency_key=key)
     if not (_same(run.args, args) and _same(run.kwargs, kwargs)):
         told = _("The key %(key)s was used for run %(run)s, with other arguments; nothing was done.")

@@ -15,10 +15,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron import control
-from django_dcron.models import Attempt, Run
+from django_dcron.models import Run
 from django_dcron.observability import deeds
-from django_dcron.observability.chains import followed_id
+from django_dcron.observability.chains import followed_id, followed_run
 from django_dcron.observability.noting import note_deed
+from django_dcron.observability.scope import Scope
 from django_dcron.rest import fields
 from django_dcron.rest.authorship import LONGEST_REASON, signed
 from django_dcron.rest.history import entry_of
@@ -31,17 +32,17 @@ from django_dcron.rest.runs.representation import (
 )
 from django_dcron.rest.schema import LOCATION, Operation
 from django_dcron.rest.serializing import Strict
-from django_dcron.rest.view import View, address_of, row_or_404, written
+from django_dcron.rest.view import View, address_of, row_or_404
 
 TEXTS = ("log", "message", "traceback", "result")
 
 
-def the_run(run_id: str) -> Run:
+def the_run(run_id: str, scope: Scope) -> Run:
     try:
         key = UUID(run_id)
     except ValueError:
         raise NotFound from None
-    return row_or_404(written(Run).select_related("job"), key)
+    return row_or_404(scope.runs.select_related("job"), key)
 
 
 class RunDetail(View):
@@ -55,9 +56,11 @@ class RunDetail(View):
     }
 
     def get(self, request: Request, run_id: str) -> Response:
-        run: Any = the_run(run_id)
-        run.shown_attempts = attempts_of(run) if may(request.user, "view_attempt") else None
+        run: Any = the_run(run_id, self.scope)
+        run.shown_attempts = attempts_of(run, self.scope) if may(request.user, "view_attempt") else None
         run.follows_id = followed_id(run)
+        if run.follows_id and self.scope.narrows(Run) and followed_run(run, self.scope) is None:
+            run.follows_id = run.idempotency_key = None  # both name a run that is hidden, or deleted
         return Response(RunDetailSerializer(run).data)
 
 
@@ -80,8 +83,8 @@ class Log(View):
     }
 
     def get(self, request: Request, run_id: str) -> HttpResponse:
-        run, asked = the_run(run_id), self.query(request)
-        attempts = written(Attempt).filter(run=run.pk).order_by("-number")
+        run, asked = the_run(run_id, self.scope), self.query(request)
+        attempts = self.scope.attempts.filter(run=run.pk).order_by("-number")
         if "attempt" in asked:
             attempts = attempts.filter(number=asked["attempt"])
         text: str | None = attempts.values_list(asked["text"], flat=True).first()
@@ -115,7 +118,7 @@ class Cancel(View):
     }
 
     def post(self, request: Request, run_id: str) -> Response:
-        run, asked = the_run(run_id), self.asked(CancelSerializer, request.data)
+        run, asked = the_run(run_id, self.scope), self.asked(CancelSerializer, request.data)
         control.cancel(run, signed(asked["reason"], request.user))
         with entry_of(run):
             note_deed(request.user, run, {}, deeds.cancelled(run))
@@ -137,7 +140,7 @@ class Rerun(View):
 
     def post(self, request: Request, run_id: str) -> Response:
         self.asked(Nothing, request.data)
-        run = the_run(run_id)
+        run = the_run(run_id, self.scope)
         made = control.rerun(run)
         with entry_of(run):
             note_deed(request.user, run, {}, deeds.rerun(made))

@@ -19,13 +19,14 @@ from rest_framework.response import Response
 
 from django_dcron.domain.lifecycle import State, Trigger
 from django_dcron.models import Job, Run
+from django_dcron.observability.scope import Scope
 from django_dcron.observability.tags import tagged
 from django_dcron.rest import fields
 from django_dcron.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
 from django_dcron.rest.permissions import may
 from django_dcron.rest.runs.representation import RunPageSerializer, RunSerializer, short_runs
 from django_dcron.rest.schema import Operation
-from django_dcron.rest.view import LARGEST_KEY, View, written
+from django_dcron.rest.view import LARGEST_KEY, View
 
 ORDERINGS = ("-scheduled_at", "scheduled_at", "-due_at", "due_at")
 OF_JOBS = ("job", "namespace", "tag")
@@ -73,7 +74,13 @@ class Runs(View):
             raise PermissionDenied(_("Who may not see jobs cannot filter by job, namespace or tag."))
         order = _order(asked)
         after = read_cursor(asked["cursor"], order, Run) if "cursor" in asked else None
-        found = page_of(_indexed(asked), order, limit=asked["limit"], after=after, narrow=_narrowing(asked))
+        found = page_of(
+            _indexed(asked, self.scope),
+            order,
+            limit=asked["limit"],
+            after=after,
+            narrow=_narrowing(asked, self.scope),
+        )
         results = RunSerializer(found.rows, many=True).data
         return Response({"next": next_url(request, found, order), "results": results})
 
@@ -85,8 +92,8 @@ def _order(asked: dict[str, Any]) -> Order:
     return Order(name, columns, descending=name.startswith("-"))
 
 
-def _indexed(asked: dict[str, Any]) -> QuerySet[Run]:
-    runs, column, jobs = short_runs(), asked["ordering"].removeprefix("-"), _jobs(asked)
+def _indexed(asked: dict[str, Any], scope: Scope) -> QuerySet[Run]:
+    runs, column, jobs = short_runs(scope), asked["ordering"].removeprefix("-"), _jobs(asked, scope)
     if jobs is not None and not jobs.exists():
         return runs.none()
     if "job" in asked:
@@ -100,12 +107,12 @@ def _indexed(asked: dict[str, Any]) -> QuerySet[Run]:
     return runs
 
 
-def _narrowing(asked: dict[str, Any]) -> Callable[[QuerySet[Run]], QuerySet[Run]] | None:
+def _narrowing(asked: dict[str, Any], scope: Scope) -> Callable[[QuerySet[Run]], QuerySet[Run]] | None:
     """By what no index of the order finds; None if nothing such is asked for."""
     columns = [name for name in ("state", "trigger") if name in asked]
     if asked["ordering"].endswith("due_at"):
         columns.remove("state")
-    jobs = _jobs(asked)
+    jobs = _jobs(asked, scope)
     if not columns and jobs is None:
         return None
 
@@ -122,10 +129,10 @@ def _narrowing(asked: dict[str, Any]) -> Callable[[QuerySet[Run]], QuerySet[Run]
     return narrow
 
 
-def _jobs(asked: dict[str, Any]) -> QuerySet[Job] | None:
+def _jobs(asked: dict[str, Any], scope: Scope) -> QuerySet[Job] | None:
     """Whose runs are asked for; None: whatever job's."""
     if "namespace" not in asked and "tag" not in asked:
         return None
-    jobs: QuerySet[Job] = written(Job).order_by()
+    jobs: QuerySet[Job] = scope.jobs.order_by()
     jobs = jobs.filter(namespace=asked["namespace"]) if "namespace" in asked else jobs
     return tagged(jobs, asked["tag"]) if "tag" in asked else jobs

@@ -7,10 +7,10 @@ from django.db.models.functions import Left
 from rest_framework import serializers
 
 from django_dcron.domain.lifecycle import Outcome, State, Trigger
-from django_dcron.models import Attempt, Job, Run
+from django_dcron.models import Attempt, Run
+from django_dcron.observability.scope import EVERYTHING, Scope
 from django_dcron.rest import fields
 from django_dcron.rest.serializing import AnySerializer, OfModel
-from django_dcron.rest.view import written
 
 SHORT = (
     "id", "job", "scheduled_at", "trigger", "state", "reason", "attempt", "due_at", "claimed_at", "queued_at", "started_at",
@@ -97,14 +97,14 @@ class RunDetailSerializer(RunSerializer):
         read_only_fields = fields
 
 
-def short_runs() -> QuerySet[Run]:
+def short_runs(scope: Scope) -> QuerySet[Run]:
     """With what a list shows of them and no more. The jobs by a query of their own: with a join a database may start from the
     jobs, and sort all their runs."""
-    jobs = Prefetch("job", written(Job).only("namespace", "name"))
-    return written(Run).only(*SHORT).prefetch_related(jobs)
+    jobs = Prefetch("job", EVERYTHING.jobs.only("namespace", "name"))
+    return scope.runs.only(*SHORT).prefetch_related(jobs)
 
 
-def attempts_of(run: Run) -> QuerySet[Attempt]:
-    attempts = written(Attempt).filter(run=run.pk).order_by("number")
+def attempts_of(run: Run, scope: Scope) -> QuerySet[Attempt]:
+    attempts = scope.attempts.filter(run=run.pk).order_by("number")
     shown = attempts.annotate(first_words=Left("message", MESSAGE_SHOWN))
     return shown.defer("message", "traceback", "log", "result")

@@ -1,0 +1,81 @@
+"""Two admin sites of a project with teams: one narrows what is seen by ``get_queryset``, the other by object permissions alone."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.urls import include, path
+
+from django_dcron import admin as ours
+from django_dcron.models import Alert, Attempt, Calendar, Dashboard, Job, Node, Run
+
+OURS: dict[Any, Any] = {
+    Alert: ours.AlertAdmin,
+    Attempt: ours.AttemptAdmin,
+    Calendar: ours.CalendarAdmin,
+    Dashboard: ours.DashboardAdmin,
+    Job: ours.JobAdmin,
+    Node: ours.NodeAdmin,
+    Run: ours.RunAdmin,
+}
+
+
+class TeamJobAdmin(ours.JobAdmin):
+    """Nothing else is narrowed about jobs, runs, attempts and alerts."""
+
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).filter(namespace="mine")
+
+
+class TeamCalendarAdmin(ours.CalendarAdmin):
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).filter(name__startswith="mine")
+
+
+class TeamNodeAdmin(ours.NodeAdmin):
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).filter(namespace="mine")
+
+
+class OwnRunAdmin(ours.RunAdmin):
+    """By a join, and distinct. Jobs themselves aren't narrowed."""
+
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).filter(job__namespace="mine").distinct()
+
+
+class GuardedJobAdmin(ours.JobAdmin):
+    def has_view_permission(self, request: Any, obj: Any = None) -> bool:
+        return super().has_view_permission(request, obj) and (obj is None or obj.namespace == "mine")
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        return super().has_change_permission(request, obj) and (obj is None or obj.namespace == "mine")
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return super().has_delete_permission(request, obj) and (obj is None or obj.namespace == "mine")
+
+
+class WatchedJobAdmin(ours.JobAdmin):
+    """All jobs are seen; only one's own are run."""
+
+    def has_trigger_permission(self, request: Any, obj: Any = None) -> bool:
+        return super().has_trigger_permission(request, obj) and (obj is None or obj.namespace == "mine")
+
+
+def _site(name: str, *narrowed: Any) -> admin.AdminSite:
+    site = admin.AdminSite(name)
+    for model, usual in OURS.items():
+        site.register(model, next((each for each in narrowed if issubclass(each, usual)), usual))
+    return site
+
+
+teams = _site("teams", TeamJobAdmin, TeamCalendarAdmin, TeamNodeAdmin)
+runs = _site("runs", OwnRunAdmin)
+guarded = _site("guarded", GuardedJobAdmin)
+watched = _site("watched", WatchedJobAdmin)
+
+
+class Urls:
+    """A URL configuration, as a module would be."""
+
+    def __init__(self, site: admin.AdminSite) -> None:
+        self.urlpatterns = [path("admin/", site.urls), path("dcron/", include("django_dcron.rest.urls"))]

@@ -183,6 +183,7 @@ class SystemFacts:
     """When any worker last started a run."""
     queued: int = 0
     running: int = 0
+    """Runs that a worker executes, by their heartbeats."""
     queues: tuple[QueueFacts, ...] = ()
     """Queues with runs that no worker has started within ``redeliver_after``; at least those of the oldest runs."""
     recent_queues: tuple[str, ...] = ()
@@ -525,7 +526,9 @@ def _is_unserved(queue: QueueFacts, facts: SystemFacts) -> bool:
 
 
 def _no_worker_at_all(facts: SystemFacts) -> bool:
-    return facts.dispatcher != "thread" and not facts.workers and _is_long_ago(facts.last_start, facts)
+    """A worker that executes a long run may answer nobody."""
+    silent = not facts.workers and not facts.running
+    return facts.dispatcher != "thread" and silent and _is_long_ago(facts.last_start, facts)
 
 
 def _nobody_answers_in_silence(facts: SystemFacts) -> bool:

@@ -217,7 +217,7 @@ def _workers(runs: RunQuerySet, known: dict[str, Any], now: datetime) -> dict[st
     facts: dict[str, Any] = {
         "last_start": last_start,
         "queued": count_up_to(runs.queued()),
-        "running": count_up_to(runs.running()),
+        "running": count_up_to(runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)),
         "stuck": _waiting(stuck_runs(runs, now), "due_at"),
     }
     waiting = _undelivered_by_queue(runs, now)

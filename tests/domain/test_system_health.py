@@ -220,6 +220,13 @@ def test_a_silent_system_that_is_busy_or_idle() -> None:
     assert found(workers=None, last_start=None) == []
 
 
+def test_a_worker_that_is_busy_with_a_long_run_answers_nobody() -> None:
+    waits: dict[str, Any] = {"workers": (), "last_start": LONG_AGO, "queues": (queue(),)}
+
+    assert found(**waits, running=1) == [(P.QUEUE_UNSERVED, ERROR)]
+    assert found(**waits, running=0) == [(P.NO_WORKER, ERROR)]
+
+
 def test_threads_are_never_no_worker() -> None:
     given: dict[str, Any] = {"dispatcher": "thread", "workers": None, "last_start": LONG_AGO}
 

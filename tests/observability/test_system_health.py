@@ -289,6 +289,12 @@ def test_no_worker(job: Job, now: datetime) -> None:
     assert str(issue.remedy) == "Start a Celery worker for queue celery."
 
 
+def test_a_run_counts_as_running_while_its_worker_gives_signs_of_life(job: Job, now: datetime) -> None:
+    make_run(job, "running", heartbeat_at=now + MINUTE)  # stays fresh while the test lasts
+    make_run(job, "running", heartbeat_at=now - HOUR)
+    assert read_facts().running == 1
+
+
 def test_a_delivery_that_was_repeated_has_waited_as_long(job: Job, now: datetime) -> None:
     make_node()
     make_run(job, "queued", due_at=now - 31 * MINUTE, queued_at=now, deliveries=2)

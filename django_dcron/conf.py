@@ -84,6 +84,16 @@ def duration_within(days: float, *, longest: float) -> Setting[timedelta]:
     )
 
 
+def duration_or_none(*, at_least: float) -> Setting[timedelta | None]:
+    floor = timedelta(seconds=at_least)
+    return Setting(
+        None,
+        (timedelta, NoneType),
+        allowed=f"a timedelta of at least {at_least:g} s, or None",
+        valid=lambda value: value is None or value >= floor,
+    )
+
+
 def number_or_none(*, low: int) -> Setting[int | None]:
     return Setting(
         None,
@@ -212,6 +222,8 @@ class Settings:
     # Execution.
     RUN_LEASE = duration(15, at_least=1)
     """After how long without a heartbeat a running attempt is declared lost."""
+    STOP_UNHEARD_AFTER = duration_or_none(at_least=1)
+    """After how long without a heartbeat that could be written a worker stops its own run. None: it goes on."""
     MIDDLEWARE = texts(
         [
             "django_dcron.execution.log_capture.capture_log",

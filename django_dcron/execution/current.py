@@ -70,6 +70,8 @@ class CurrentRun:
         """Beats at once; set by the heart that watches it."""
         self._beaten_at = -BEAT_AT_MOST_EVERY
         self._began = time.monotonic()
+        self.unheard = False
+        """Whether it was stopped because its heartbeats could not be written."""
         self._cancelled = threading.Event()
         self._progress: tuple[int, int | None, str] | None = None
 
@@ -143,6 +145,11 @@ class CurrentRun:
         """Have it stop; called from another thread."""
         self._cancelled.set()
         self.interruption.interrupt(RunCancelled)
+
+    def stop_unheard(self) -> None:
+        """Have it stop, as others may have declared it lost; called from another thread."""
+        self.unheard = True
+        self.cancel()
 
     def output(self) -> dict[str, str | int | None]:
         """Its log and progress so far, as columns of its attempt."""

@@ -21,7 +21,7 @@ from django.db import OperationalError, ProgrammingError, connections
 from django.utils.module_loading import import_string
 
 from django_dcron import targets, tracing, transitions
-from django_dcron.conclusion import Ending, conclude
+from django_dcron.conclusion import UNEXPLAINED, Ending, conclude
 from django_dcron.conf import settings
 from django_dcron.domain.lifecycle import Outcome
 from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
@@ -86,6 +86,9 @@ def execute(
     with keeper.watching(run, looks=looks), _traced(run) as ended:
         with own_transactions_only():
             ending, fatal = _call(run)
+        if run.unheard and ending.outcome is Outcome.CANCELLED:
+            message = "stopped by its worker, which could not write its heartbeat"
+            ending = Ending(Outcome.LOST, UNEXPLAINED, message=message, kept=run.output())
         ended(ending)
         reach("work.done")
         _record(run, ending, using)

@@ -4,7 +4,8 @@ Every third of ``DCRON_RUN_LEASE`` it writes, for each of them, the heartbeat, a
 and learns whether its cancel was requested, or whether it was declared lost and must stop. It may be told to look in
 between, and a run may ask for a beat of its own. A row that somebody has locked is not waited for, as its holder may be
 frozen: it is tried again soon, after those that were free. A database that is away is tried again at the next beat: the scheduler
-waits a whole lease after an outage before it declares anything lost. Nothing that goes wrong with one run ends the thread.
+waits a whole lease after an outage before it declares anything lost. With ``DCRON_STOP_UNHEARD_AFTER`` a run whose heartbeats
+can't be written for so long is stopped. Nothing that goes wrong with one run ends the thread.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ class _Pulse:
     """The output last written for it."""
     blocked: bool = False
     """Somebody had locked its row when it was last tried."""
+    heard_at: float = field(default_factory=time.monotonic)
+    """When the last heartbeat that was written was sent, on the monotonic clock."""
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(eq=False)
@@ -81,9 +85,16 @@ class Heart:
                 self._thread.start()
         if looks not in (None, self.looks):
             self._wishes.put(None)
+        if patience := settings.STOP_UNHEARD_AFTER:
+            # Not by the heart's thread, which may wait for a connection that has fallen silent.
+            seconds = patience.total_seconds()
+            threading.Thread(
+                target=_stop_unheard, args=(pulse, seconds), name="dcron-unheard", daemon=True
+            ).start()
         try:
             yield
         finally:
+            pulse.ended.set()
             with self._lock:
                 self._pulses.remove(pulse)
 
@@ -129,10 +140,11 @@ class Heart:
             return None
 
     def _beat(self, pulse: _Pulse) -> None:
-        run, pulse.blocked = pulse.run, False
+        run, pulse.blocked, sent_at = pulse.run, False, time.monotonic()
         try:
             self._limits.impose(lock=LOCK_PATIENCE, silence=settings.RUN_LEASE)
             alive = transitions.beat(run.id, run.attempt)
+            pulse.heard_at = sent_at
             if not alive or _cancel_requested(run):
                 _stop(run)
             if alive:
@@ -144,6 +156,24 @@ class Heart:
         except Exception:  # whatever it is, the other runs must not be lost for it
             extra = {"event": "heartbeat_failed", **_about(run)}
             logger.exception("heartbeat of %s failed", run.job, extra=extra)
+
+
+def _stop_unheard(pulse: _Pulse, patience: float) -> None:
+    """Stop the run once no heartbeat was written for so many seconds; the thread ends with the run."""
+    run = pulse.run
+    while not pulse.ended.wait(max(pulse.heard_at + patience - time.monotonic(), 0)):
+        silent = time.monotonic() - pulse.heard_at
+        if silent < patience:
+            continue
+        extra = {"event": "stopped_unheard", **_about(run)}
+        logger.error(
+            "run stopped: its heartbeat could not be written for %.0f s: job=%s", silent, run.job, extra=extra
+        )
+        run.stop_unheard()
+        ended = pulse.ended.wait(settings.HARD_TIMEOUT_AFTER.total_seconds())
+        if run.end_process is not None and not ended and run.interruption.armed:  # still in the job's code
+            run.end_process()
+        return
 
 
 def _about(run: CurrentRun) -> dict[str, str | int]:

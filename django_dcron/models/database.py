@@ -24,6 +24,7 @@ from django.db.models.functions import Now
 from django.db.models.sql import Query
 
 from django_dcron.domain import clock
+from django_dcron.models.connection_sockets import notice_silence
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -128,7 +129,8 @@ def keeping_the_others_going(what: str, using: str) -> Iterator[None]:
 class WaitLimits:
     """Of a thread that has its connection to itself, until ``lift``: how long a statement waits for a lock, then it gives
     up (as contention), as whoever has the lock may be frozen; and how long the thread may itself say nothing half way
-    through a transaction, then the database ends that and the connection, for the sake of others.
+    through a transaction, then the database ends that and the connection, for the sake of others. Over TCP the kernel ends the
+    connection, once the database has been silent for longer.
 
     SQLite has its ``timeout``, and no such limit of silence; nor has MySQL.
     """
@@ -145,6 +147,7 @@ class WaitLimits:
         connection.ensure_connection()
         if connection.connection is self._connection:
             return
+        notice_silence(connection, silence)
         limits = (lock, silence)
         if connection.vendor == "postgresql":
             self._before = self._read("current_setting('{}')")

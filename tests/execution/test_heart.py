@@ -15,6 +15,7 @@ from django.db import DataError, OperationalError
 from django_dcron import control, transitions
 from django_dcron.execution import heart as module
 from django_dcron.execution.current import CurrentRun
+from django_dcron.execution.executor import execute
 from django_dcron.execution.heart import Heart, heart
 from django_dcron.models import Attempt, Run
 from tests.execution.conftest import attempt_of, reread
@@ -149,3 +150,36 @@ def test_each_process_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert heart() is not mine
     del module._hearts[-1]
+
+
+# --- a worker that is cut off from the database -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("patience", [timedelta(seconds=1), None], ids=str)
+def test_a_run_whose_heartbeats_cannot_be_written_is_stopped_if_the_project_wants_that(
+    make_target: Any, settings: Any, monkeypatch: pytest.MonkeyPatch, patience: timedelta | None
+) -> None:
+    settings.DCRON_RUN_LEASE = timedelta(seconds=0.3)
+    settings.DCRON_STOP_UNHEARD_AFTER = patience
+    tries: list[int] = []
+
+    def gone(*given: Any) -> bool:
+        tries.append(1)
+        raise OperationalError("gone")
+
+    def work() -> str:
+        wait_until(lambda: len(tries) > 30 if patience is None else None, 60, what="the end")
+        return "done"
+
+    monkeypatch.setattr(transitions, "beat", gone)
+    run = make_run(make_idle_job(target=make_target(work), max_attempts=2), "queued")
+    assert execute(run.pk, 1, worker="w", keeper=Heart())
+    attempt = attempt_of(run)
+    if patience is None:
+        assert (reread(run).state, attempt.outcome) == ("succeeded", "succeeded")
+    else:
+        assert (reread(run).state, reread(run).attempt) == ("pending", 2), "the retry policy decides"
+        assert (attempt.outcome, attempt.message) == (
+            "lost",
+            "stopped by its worker, which could not write its heartbeat",
+        )

@@ -14,6 +14,7 @@ from pytest_django import Settings
 from django_dcron.locks import get_lock
 from django_dcron.models import Node, connection_sockets
 from django_dcron.models.connection_sockets import limit_connecting, new_connection, notice_silence
+from django_dcron.models.database import WaitLimits
 from django_dcron.scheduler import silent_connections, watch, watchdog
 from django_dcron.scheduler.runner import EXIT_OK, Runner
 from django_dcron.scheduler.silent_connections import SilentConnections
@@ -258,6 +259,15 @@ def test_the_kernel_looks_after_a_nodes_connection(proxy: SilentProxy) -> None:
         assert option_of(connection, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 12_000
     finally:
         connection.close()
+
+
+def test_the_kernel_looks_after_the_connection_of_a_workers_heartbeats(proxy: SilentProxy) -> None:
+    """And of every thread that has its connection to itself."""
+    connections["default"].close()
+    limits = WaitLimits("default")
+    limits.impose(lock=SECOND, silence=15 * SECOND)
+    assert option_of(connections["default"], socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+    limits.lift()
 
 
 @pytest.mark.parametrize(

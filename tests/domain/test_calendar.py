@@ -48,6 +48,12 @@ def test_what_it_excludes(text: str, excluded: object) -> None:
     assert found
 
 
+def test_the_names_of_the_weekdays() -> None:
+    for number, name in enumerate(("mon", "TUE", "Wed", "THU", "fri", "SAT", "SUN")):
+        calendar = read(name)
+        assert {day.weekday() for day in THREE_YEARS if calendar.excludes(day)} == {number}
+
+
 def test_the_next_and_the_last_date_that_is_open() -> None:
     calendar = read("SAT-SUN\n2026-12-24..2027-01-01\n05-01")
     for day in THREE_YEARS[:700]:

@@ -1,8 +1,23 @@
 """The table of states: that it cannot trap a run, nor bring one back."""
 
+from enum import StrEnum
+
 import pytest
 
-from django_dcron.domain.lifecycle import FINAL, STARTABLE, TRANSITIONS, UNFINISHED, Outcome, State, sources
+from django_dcron.domain.calendar import ExclusionPolicy
+from django_dcron.domain.chains import On
+from django_dcron.domain.lifecycle import (
+    FINAL,
+    STARTABLE,
+    TRANSITIONS,
+    UNFINISHED,
+    Outcome,
+    State,
+    Trigger,
+    sources,
+)
+from django_dcron.domain.misfire import MisfirePolicy
+from django_dcron.domain.overlap import OverlapPolicy
 
 
 def test_every_state_is_in_the_table() -> None:
@@ -50,3 +65,21 @@ def test_sources_are_the_table_read_backwards(target: State) -> None:
 
 def test_the_words_fit_their_columns() -> None:
     assert max(len(word) for word in (*State, *Outcome)) <= 10
+
+
+@pytest.mark.parametrize(
+    ("stored", "values"),
+    [
+        (State, "pending queued running waiting succeeded failed skipped missed cancelled"),
+        (Outcome, "succeeded failed timed_out lost cancelled"),
+        (Trigger, "schedule manual rerun backfill chain"),
+        (MisfirePolicy, "skip run_latest run_all"),
+        (OverlapPolicy, "allow skip queue_one queue_all cancel_running"),
+        (ExclusionPolicy, "skip next_day"),
+        (On, "succeeded failed ended"),
+    ],
+)
+def test_the_values_in_rows_stay_the_same(stored: type[StrEnum], values: str) -> None:
+    """Other nodes and releases read them, and programs compare them with strings."""
+    assert [each.value for each in stored] == values.split()
+    assert [each.name.lower() for each in stored] == values.split()

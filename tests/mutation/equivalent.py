@@ -27,14 +27,19 @@ TUNING = "A limit chosen for speed; one more or less changes nothing that is pro
 NEVER_INSERTED = (
     "The upsert finds every row and updates two other columns; these values only have to be valid."
 )
+NOT_STORED = "A name within the program: no row, page or message holds it."
+LEFT_OUT_BY_PYTHON = "``available_timezones`` leaves it out by itself."
 ABOVE = "Another condition of the same query includes this one; this one lets the database use an index."
 
 _CLAIMING = "django_dcron/scheduler/claiming.py"
 _CONCLUSION = "django_dcron/conclusion.py"
+_OVERLAP = "django_dcron/domain/overlap.py"
 _RESCUE = "django_dcron/scheduler/rescue.py"
+_RETRY = "django_dcron/domain/retry.py"
 _START = "django_dcron/execution/start.py"
 _TRANSITIONS = "django_dcron/transitions.py"
 
+_NOT_ZONES = '_NOT_ZONES = {"localtime", "posixrules", "Factory"}'
 _DUE = '_DUE = Select(Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).values_list("pk")[:1])'
 
 EQUIVALENT: tuple[Equivalent, ...] = (
@@ -87,6 +92,29 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "An outcome that won is the attempt's, and one without a token matches no attempt: nothing is noted.",
     ),
     # --- domain ---
+    *(
+        Equivalent(_RETRY, "", f'{name} = "{name.lower()}"', f'{name} = "{value}"', NOT_STORED)
+        for name in ("TRANSIENT", "CONTENTION", "PERMANENT")
+        for value in (name, f"XX{name.lower()}XX")
+    ),
+    *(
+        Equivalent(_OVERLAP, "", f'{name} = "{name.lower()}"', f'{name} = "{value}"', NOT_STORED)
+        for name in ("WAIT", "WAIT_NEXT", "REPLACE", "REPLACE_NEXT")
+        for value in (name, f"XX{name.lower()}XX")
+    ),
+    Equivalent(
+        "django_dcron/domain/hashing.py",
+        "hashed_value",
+        'digest = sha256(f"{field}\\n{key}".encode("utf-8", "surrogatepass")).digest()',
+        'digest = sha256(f"{field}\\n{key}".encode("UTF-8", "surrogatepass")).digest()',
+        "The name of a codec has no case.",
+    ),
+    *(
+        Equivalent(
+            "django_dcron/domain/zones.py", "", _NOT_ZONES, _NOT_ZONES.replace(old, new), LEFT_OUT_BY_PYTHON
+        )
+        for old, new in (("posixrules", "XXposixrulesXX"), ("posixrules", "POSIXRULES"))
+    ),
     Equivalent(
         "django_dcron/domain/load.py",
         "Hours._counted",

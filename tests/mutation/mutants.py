@@ -37,6 +37,7 @@ NOT_CODE = cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom
 PROSE = "_", "gettext", "ngettext", "pgettext", "npgettext", "gettext_lazy", "ngettext_lazy"
 CALLS_LEFT_OUT = m.Call(
     m.Attribute(m.Name("logger") | m.Name("logging"))
+    | m.Attribute(attr=m.OneOf(*(m.Name(name) for name in PROSE)))
     | m.OneOf(*(m.Name(name) for name in (*PROSE, "reach", "alias_for")))
 )
 LOGS = m.FunctionDef(m.Name("_log") | m.Name("_report"))

@@ -16,7 +16,7 @@ W002      SQLite does not take its write lock at the start of a transaction
 W003      a job's target is unknown (with ``check --database``)
 W004      a job's schedule or time zone cannot be read (with ``check --database``)
 W005      a setting's name starts with DCRON, but there is no such setting
-W006      DCRON_COMMANDS allows a management command that does not exist
+W006      DCRON_COMMANDS allows a management command, or an argument of one, that does not exist
 W007      the admin's pages will not refresh themselves, as django_htmx is not installed
 W008      failed runs should be kept for a shorter time than others
 W009      a job's alerts cannot be read (with ``check --database``)
@@ -28,7 +28,7 @@ W012      a job names a queue that is not allowed (with ``check --database``)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -41,6 +41,7 @@ from django.utils.version import get_version
 
 from django_dcron.conf import Settings, settings
 from django_dcron.domain.alerting import InvalidRule, read_rules
+from django_dcron.targets import commands
 from django_dcron.targets.base import did_you_mean
 
 REDIS_CACHE = "django_redis.cache.RedisCache"
@@ -200,6 +201,20 @@ def _check_commands() -> Iterator[CheckMessage]:
                 f"DCRON_COMMANDS allows {name!r}, but there is no such management command"
                 f"{did_you_mean(name, list(known)) or '.'}",
                 hint="Correct its name; a job that runs it would fail.",
+                id="django_dcron.W006",
+            )
+        elif listed := commands.allowed_arguments(name):
+            yield from _check_arguments_of(name, listed)
+
+
+def _check_arguments_of(command: str, listed: Collection[str]) -> Iterator[CheckMessage]:
+    names = commands.argument_names(commands.load(command))
+    for name in listed:
+        if name not in names:
+            yield Warning(
+                f"DCRON_COMMANDS allows {command!r} the argument {name!r}, which it does not have"
+                f"{did_you_mean(name, names) or '.'}",
+                hint="List options as they are typed (--indent), positional arguments and subcommands by name.",
                 id="django_dcron.W006",
             )
 

@@ -38,6 +38,8 @@ from django_dcron.observability.differences import values_of
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
+OTHER_ARGUMENTS = "django_dcron.run_job_with_arguments"
+"""The permission to run a job with other arguments than its own, which running it again with those takes as well."""
 MOST_AT_ONCE = 500
 """How many rows one action touches: "select all" over a long history must not run for an hour."""
 MOST_LINES = 10
@@ -55,13 +57,19 @@ def _nothing(obj: Any) -> StrOrPromise:
     return ""
 
 
+def _no_permissions(obj: Any) -> Sequence[str]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Verb(Generic[M]):
     name: str
     label: StrOrPromise
     apply: Callable[[HttpRequest, M], Done]
     permission: str
-    """What it is called in the codename: ``trigger`` for ``trigger_job``."""
+    """The admin's method that decides is ``has_<permission>_permission``: ``trigger`` for ``trigger_job``."""
+    also_needs: Callable[[M], Sequence[str]] = _no_permissions
+    """Further permissions that this row takes, such as ``django_dcron.run_job_with_arguments``."""
     against: Callable[[M], StrOrPromise] = _nothing
     """Why it makes no sense for the row as it is, in words: it has no button then, and is refused. Whether it is possible is for
     ``control`` to say."""
@@ -128,9 +136,12 @@ class OperatedAdmin(BaseAdmin[M]):
         """How it is, in a word."""
         return ""
 
-    def may(self, request: HttpRequest, verb: Verb[M]) -> bool:
+    def may(self, request: HttpRequest, verb: Verb[M], obj: M | None = None) -> bool:
+        """``obj``: the row it is about; None: whether it may be done to some row."""
         has_permission = getattr(self, f"has_{verb.permission}_permission")
-        return self.has_view_permission(request) and bool(has_permission(request))
+        if not (self.has_view_permission(request) and has_permission(request)):
+            return False
+        return obj is None or request.user.has_perms(verb.also_needs(obj))
 
     def buttons(self, request: HttpRequest, obj: M) -> list[Button]:
         return [
@@ -144,7 +155,7 @@ class OperatedAdmin(BaseAdmin[M]):
                 verb.is_primary,
             )
             for verb in self.verbs
-            if not verb.against(obj) and self.may(request, verb)
+            if not verb.against(obj) and self.may(request, verb, obj)
         ]
 
     def get_urls(self) -> list[URLPattern]:
@@ -164,6 +175,8 @@ class OperatedAdmin(BaseAdmin[M]):
         obj = self.get_object(request, unquote(object_id))
         if obj is None:
             raise Http404
+        if not self.may(request, verb, obj):
+            raise PermissionDenied
         if verb.form is not None:
             filled = verb.form(request.POST, row=obj) if request.method == "POST" else None
             if filled is None or not filled.is_valid():
@@ -196,6 +209,9 @@ class OperatedAdmin(BaseAdmin[M]):
         for row in objects:
             # Read anew: it may have been read long ago, if it is the last of many.
             obj = self.get_queryset(request).filter(pk=row.pk).first() or row
+            if not self.may(request, verb, obj):
+                problems.append(format_html("“{}”: {}", obj, _("You do not have the permission to do this.")))
+                continue
             if against := verb.against(obj):
                 problems.append(format_html("“{}”: {}", obj, against))
                 continue

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.translation import gettext as _
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
@@ -18,6 +20,14 @@ def may(user: Any, codename: str) -> bool:
     action, _underscore, model = codename.partition("_")
     actions = ("view", "change") if action == "view" else (action,)
     return any(user.has_perm(f"django_dcron.{each}_{model}") for each in actions)
+
+
+def require_other_arguments(request: Request) -> None:
+    """Raise ``PermissionDenied`` if the user may not run jobs with other arguments than their own."""
+    if not may(request.user, "run_job_with_arguments"):
+        raise PermissionDenied(
+            _("You may not run a job with other arguments than its own (needed: run_job_with_arguments).")
+        )
 
 
 class HasPermissions(BasePermission):

@@ -55,6 +55,12 @@ REQUESTS = {
     "pause_job": Request("view_job pause_job", "POST", "jobs/{job}/pause/", 200, {"reason": "deploy"}),
     "resume_job": Request("view_job pause_job", "POST", "jobs/{paused}/resume/"),
     "trigger_job": Request("view_job trigger_job", "POST", "jobs/{job}/trigger/", 201),
+    "trigger_job with arguments": Request(
+        "view_job trigger_job run_job_with_arguments", "POST", "jobs/{echo}/trigger/", 201, {"args": [1]}
+    ),
+    "trigger_job with equal arguments": Request(
+        "view_job trigger_job", "POST", "jobs/{echo}/trigger/", 201, {"args": [7.0], "kwargs": {}}
+    ),
     "preview_job": Request("view_job", "GET", "jobs/{job}/preview/"),
     "backfill_job": Request("view_job trigger_job", "POST", "jobs/{job}/backfill/", 200, RANGE),
     "read_job_stats": Request("view_job view_run", "GET", "jobs/{job}/stats/"),
@@ -69,6 +75,9 @@ REQUESTS = {
     "read_log": Request("view_run view_attempt", "GET", "runs/{run}/log/"),
     "cancel_run": Request("view_run cancel_run", "POST", "runs/{run}/cancel/"),
     "rerun_run": Request("view_run rerun_run", "POST", "runs/{ended}/rerun/", 201),
+    "rerun_run with arguments": Request(
+        "view_run rerun_run run_job_with_arguments", "POST", "runs/{ended_with_arguments}/rerun/", 201
+    ),
     "list_nodes": Request("view_node", "GET", "nodes/"),
     "read_stats": Request("view_job view_run", "GET", "stats/"),
 }
@@ -78,9 +87,9 @@ OWN = sorted({codename for request in REQUESTS.values() for codename in request.
 def test_every_operation_is_listed() -> None:
     operations = [each for pattern in documented for each in pattern.callback.cls.operations.values()]
     assert {each.name: {*each.needs} for each in operations} == {
-        name: request.permissions for name, request in REQUESTS.items()
+        name: request.permissions for name, request in REQUESTS.items() if " " not in name
     }
-    assert len(OWN) == 10
+    assert len(OWN) == 11
 
 
 @pytest.fixture
@@ -93,6 +102,8 @@ def keys(db: None) -> dict[str, Any]:
         "paused": make_idle_job(enabled=False).pk,
         "run": run.pk,
         "ended": make_run(job, "failed").pk,
+        "echo": make_idle_job(target="tests.app.tasks.echo", args=[7]).pk,
+        "ended_with_arguments": make_run(job, "failed", args=[1]).pk,
     }
 
 
@@ -127,9 +138,12 @@ def test_a_stranger_reaches_nothing(keys: dict[str, Any]) -> None:
         assert not changed, request
 
 
-WHO = {"no permission": (), "all views": VIEWS, **{f"only {each}": (each,) for each in (*VIEWS, *OWN)}} | {
-    f"views and {own}": (*VIEWS, own) for own in OWN
-}
+WHO = {
+    "all views and everything about runs": (*VIEWS, "trigger_job", "rerun_run", "run_job_with_arguments"),
+    "no permission": (),
+    "all views": VIEWS,
+    **{f"only {each}": (each,) for each in (*VIEWS, *OWN)},
+} | {f"views and {own}": (*VIEWS, own) for own in OWN}
 
 
 @pytest.mark.parametrize("who", WHO)

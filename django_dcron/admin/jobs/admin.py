@@ -45,7 +45,16 @@ from django_dcron.admin.lists.filters import (
     titled,
 )
 from django_dcron.admin.verb_forms import ArgumentsForm, ChangedPauseForm, PauseForm
-from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, reason
+from django_dcron.admin.verbs import (
+    OTHER_ARGUMENTS,
+    Button,
+    Done,
+    OperatedAdmin,
+    Verb,
+    as_action,
+    asked,
+    reason,
+)
 from django_dcron.domain import clock
 from django_dcron.exceptions import InvalidValue
 from django_dcron.models import Job
@@ -113,7 +122,7 @@ VERBS: tuple[Verb[Job], ...] = (
         "run_with",
         gettext_lazy("Run with arguments"),
         _run_with,
-        "trigger",
+        "trigger_with_arguments",
         form=ArgumentsForm,
         has_page=True,
     ),
@@ -122,7 +131,7 @@ VERBS: tuple[Verb[Job], ...] = (
         gettext_lazy("Pause"),
         _pause,
         "pause",
-        _if_paused,
+        against=_if_paused,
         form=PauseForm,
         explained=gettext_lazy("They have no new runs until they are resumed. What is running goes on."),
     ),
@@ -131,7 +140,7 @@ VERBS: tuple[Verb[Job], ...] = (
         gettext_lazy("Resume"),
         _resume,
         "pause",
-        _if_not_paused,
+        against=_if_not_paused,
         explained=gettext_lazy(
             "They run by their schedules from now on. What fell into the pause is not made up for."
         ),
@@ -141,7 +150,7 @@ VERBS: tuple[Verb[Job], ...] = (
         gettext_lazy("Change the pause"),
         _change_pause,
         "pause",
-        _if_not_paused,
+        against=_if_not_paused,
         form=ChangedPauseForm,
         has_page=True,
     ),
@@ -208,6 +217,9 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
         """Unless the site has disabled the action."""
         offered = any(name == "delete_selected" for name, _action in self.admin_site.actions)
         return offered and self.has_delete_permission(request)
+
+    def has_trigger_with_arguments_permission(self, request: HttpRequest) -> bool:
+        return self.has_trigger_permission(request) and request.user.has_perm(OTHER_ARGUMENTS)
 
     def may_backfill(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request) and self.has_trigger_permission(request)

@@ -6,12 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
+from rest_framework.permissions import (
+    BasePermission,
+    DjangoModelPermissions,
+    DjangoModelPermissionsOrAnonReadOnly,
+)
+from rest_framework.settings import api_settings
 
 from django_dcron import control
 from django_dcron.models import Attempt, Calendar, Job, Node, Run
@@ -201,3 +207,39 @@ def test_running_a_job_tells_nothing_of_runs(api_with: ApiWith) -> None:
 
     assert told.status_code == 200
     assert {*told.json()} == {"id", "job", "scheduled_at", "url"}
+
+
+class WithSecondFactor(BasePermission):
+    """A rule of the project, for all of its API."""
+
+    message = "Log in with your second factor."
+
+    def has_permission(self, request: Any, view: Any) -> bool:
+        return request.headers.get("X-Second-Factor") == "yes"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [WithSecondFactor, DjangoModelPermissions & WithSecondFactor, ~~WithSecondFactor],
+    ids=["alone", "and", "not not"],
+)
+def test_the_rule_of_a_project_holds_at_every_address(
+    keys: dict[str, Any], api: Api, monkeypatch: pytest.MonkeyPatch, rule: Any
+) -> None:
+    monkeypatch.setattr(api_settings, "DEFAULT_PERMISSION_CLASSES", [rule])
+    with_it = {"x_second_factor": "yes"}
+    for name, request in {**REQUESTS, "schema": Request("", "GET", "schema/")}.items():
+        response, changed = _ask(api, request, keys)
+        assert (response.status_code, changed) == (403, False), name
+        response, _changed = _ask(api, replace(request, headers={**request.headers, **with_it}), keys)
+        assert response.status_code == request.answer, (name, response.content)
+
+
+def test_the_rules_for_models_do_not_widen_or_narrow_ours(
+    keys: dict[str, Any], api_with: ApiWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_settings, "DEFAULT_PERMISSION_CLASSES", [DjangoModelPermissionsOrAnonReadOnly])
+    address = f"jobs/{keys['job']}/pause/"
+    assert api_with("view_job", "pause_job").post(address, {}).status_code == 200
+    problem(api_with("view_job", "add_job").post(address, {}), 403)
+    assert Api(None).get("jobs/").status_code in (401, 403)

@@ -53,14 +53,17 @@ def _mail(addresses: Sequence[str], subject: str, text: str) -> None:
 
 def _apprise(url: str, subject: str, text: str, tone: str) -> None:
     try:
-        from apprise import Apprise, NotifyType, OverflowMode
+        from apprise import Apprise, NotifyFormat, NotifyType, OverflowMode
     except ImportError as error:
         raise NotSent("apprise is not installed: pip install django-dcron[alerts]") from error
     kind, service = url.partition(":")[0], Apprise()
     if not service.add(url):
         raise NotSent(f"apprise does not know the {kind!r} of its URL, or cannot read it")
     for plugin in service:
+        # An alert quotes what a job raised. A service that reads markup would show links and images from that text.
+        plugin.notify_format = NotifyFormat.TEXT
         if "overflow_mode" not in vars(plugin):  # the URL does not say; too long a text would be refused
             plugin.overflow_mode = OverflowMode.TRUNCATE
-    if not service.notify(title=subject, body=text, notify_type=NotifyType(tone)):
+    kind_of_text = {"notify_type": NotifyType(tone), "body_format": NotifyFormat.TEXT}
+    if not service.notify(title=subject, body=text, **kind_of_text):
         raise NotSent(f"its service ({kind}) did not take it")

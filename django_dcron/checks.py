@@ -41,6 +41,7 @@ from django.utils.version import get_version
 
 from django_dcron.conf import Settings, settings
 from django_dcron.domain.alerting import InvalidRule, read_rules
+from django_dcron.redaction import without_urls
 from django_dcron.targets import commands
 from django_dcron.targets.base import did_you_mean
 
@@ -54,8 +55,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
     found = [*_check_values(), *_check_names()]
     if any(message.is_serious() for message in found):
         return found  # the other checks read the settings
-    return [
-        *found,
+    others = [
         *_check_time_zones(),
         *_check_lock(),
         *_check_dispatcher(),
@@ -68,6 +68,13 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *_check_admin(),
         *_check_retention(),
     ]
+    return [*found, *map(_without_secrets, others)]
+
+
+def _without_secrets(message: CheckMessage) -> CheckMessage:
+    """A setting that should have a name, and has a URL, may have a password in it."""
+    message.msg = without_urls(message.msg)
+    return message
 
 
 def _check_values() -> Iterator[CheckMessage]:
@@ -294,7 +301,7 @@ def check_jobs(
         problems += _job_problems(job)
         if len(problems) >= NAMED_JOBS:
             break
-    return problems
+    return [*map(_without_secrets, problems)]
 
 
 def _calendar_problems(calendar: Any) -> Iterator[CheckMessage]:

@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from django.conf import settings as django_settings
 
+from django_dcron.redaction import without_urls
+
 T = TypeVar("T")
 
 
@@ -53,7 +55,11 @@ class Setting(Generic[T]):
         """What is wrong with the value the project set, or None."""
         value: Any = getattr(django_settings, self.name, self.default)
         if isinstance(value, bool) or not isinstance(value, self.kind) or not self.valid(value):
-            said = f"a {type(value).__name__} that cannot be taken" if self.is_secret else repr(value)
+            said = (
+                f"a {type(value).__name__} that cannot be taken"
+                if self.is_secret
+                else without_urls(repr(value))
+            )
             return f"{self.name} is {said}; allowed: {self.allowed}"
         return None
 

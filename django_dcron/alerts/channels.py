@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ PATIENCE = 10
 """Seconds for a mail server that says nothing, unless the project has a limit of its own. Apprise has one (``cto`` and ``rto``
 of a URL)."""
 PREFIX = "[dcron] "
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 
 Places = dict[str, tuple[str, Mapping[str, Any]]]
 
@@ -56,8 +58,11 @@ def _apprise(url: str, subject: str, text: str, tone: str) -> None:
         from apprise import Apprise, NotifyFormat, NotifyType, OverflowMode
     except ImportError as error:
         raise NotSent("apprise is not installed: pip install django-dcron[alerts]") from error
-    kind, service = url.partition(":")[0], Apprise()
+    scheme = SCHEME.match(url)
+    kind, service = scheme[1] if scheme else "nothing", Apprise()
     if not service.add(url):
+        if scheme is None:
+            raise NotSent("its URL does not begin with a scheme such as slack://")
         raise NotSent(f"apprise does not know the {kind!r} of its URL, or cannot read it")
     for plugin in service:
         # An alert quotes what a job raised. A service that reads markup would show links and images from that text.

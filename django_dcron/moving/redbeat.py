@@ -74,7 +74,7 @@ def _stored(field: str) -> list[tuple[str, str, Stored]]:
     except schedulers.redis.exceptions.RedisError as error:
         raise SourceProblem(f"RedBeat's Redis does not answer: {error}.") from error
     except ValueError as error:
-        raise SourceProblem(f"RedBeat cannot use its redbeat_redis_url: {error}.") from error
+        raise SourceProblem(f"RedBeat cannot use its redbeat_redis_url: {in_one_line(error)}.") from None
     return found
 
 

@@ -69,6 +69,7 @@ def _apprise(url: str, subject: str, text: str, tone: str) -> None:
         plugin.notify_format = NotifyFormat.TEXT
         if "overflow_mode" not in vars(plugin):  # the URL does not say; too long a text would be refused
             plugin.overflow_mode = OverflowMode.TRUNCATE
-    kind_of_text = {"notify_type": NotifyType(tone), "body_format": NotifyFormat.TEXT}
-    if not service.notify(title=subject, body=text, **kind_of_text):
+    if not service.notify(
+        title=subject, body=text, notify_type=NotifyType(tone), body_format=NotifyFormat.TEXT
+    ):
         raise NotSent(f"its service ({kind}) did not take it")

@@ -110,8 +110,8 @@ class _Guard:
         def create_watched_parser(*args: Any, **kwargs: Any) -> ArgumentParser:
             parser = create_parser(*args, **kwargs)
             for each in _with_subparsers(parser):
-                get_values = each._get_values  # type: ignore[attr-defined]  # called once for each argument that is used
-                each._get_values = partial(self._checked_values, get_values)  # type: ignore[attr-defined]
+                get_values = each._get_values  # called once for each argument that is used
+                each._get_values = partial(self._checked_values, get_values)  # type: ignore[method-assign]
             return parser
 
         command.create_parser = create_watched_parser  # type: ignore[assignment, method-assign]

@@ -13,7 +13,7 @@ E009      runs go to Django's own tasks, which this Django does not have
 E010      the backend of Django's tasks that runs go to is missing, or cannot be made
 W001      the configured worker pool cannot end a run by force
 W002      SQLite does not take its write lock at the start of a transaction
-W003      a job's target is unknown (with ``check --database``)
+W003      a job's target is unknown, or does not take its arguments (with ``check --database``)
 W004      a job's schedule or time zone cannot be read (with ``check --database``)
 W005      a setting's name starts with DCRON, but there is no such setting
 W006      DCRON_COMMANDS allows a management command, or an argument of one, that does not exist
@@ -320,14 +320,20 @@ def _calendar_problems(calendar: Any) -> Iterator[CheckMessage]:
 
 def _job_problems(job: Any) -> Iterator[CheckMessage]:
     from django_dcron import targets
-    from django_dcron.exceptions import InvalidSchedule, InvalidValue, UnknownTarget
+    from django_dcron.exceptions import InvalidArguments, InvalidSchedule, InvalidValue, UnknownTarget
 
     try:
-        targets.get(job.target)
+        targets.check_arguments(job.target, job.args, job.kwargs)
     except UnknownTarget as error:
         yield Warning(
             f"Job {job} would fail: {error}",
             hint="Correct the job, or register its target.",
+            id="django_dcron.W003",
+        )
+    except InvalidArguments as error:
+        yield Warning(
+            f"Job {job} would fail: {error}",
+            hint="Correct its arguments, or allow them in DCRON_COMMANDS or DCRON_SHELL.",
             id="django_dcron.W003",
         )
     try:

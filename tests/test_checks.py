@@ -284,6 +284,17 @@ def test_w006_an_argument_that_a_command_does_not_have(settings: Settings) -> No
 
 
 @pytest.mark.django_db
+def test_w003_arguments_that_the_settings_allow_no_longer(settings: Settings) -> None:
+    settings.DCRON_COMMANDS = {"dumpdata": ["--indent"]}
+    make_job(target="command:dumpdata", args=["--indent", "2"])
+    assert on_this_database() == []
+    settings.DCRON_COMMANDS = ["dumpdata"]
+    (message,) = on_this_database()
+    assert message.id == "django_dcron.W003"
+    assert "DCRON_COMMANDS allows no arguments for dumpdata" in message.msg
+
+
+@pytest.mark.django_db
 def test_w003_a_target_that_is_gone() -> None:
     job = make_job()
     assert on_this_database() == []

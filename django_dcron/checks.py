@@ -41,9 +41,9 @@ from django.utils.version import get_version
 
 from django_dcron.conf import Settings, settings
 from django_dcron.domain.alerting import InvalidRule, read_rules
-from django_dcron.redaction import without_urls
 from django_dcron.targets import commands
 from django_dcron.targets.base import did_you_mean
+from django_dcron.url_credentials import without_urls
 
 REDIS_CACHE = "django_redis.cache.RedisCache"
 NAMED_JOBS = 20

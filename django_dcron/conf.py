@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from django.conf import settings as django_settings
 
-from django_dcron.redaction import without_urls
+from django_dcron.url_credentials import without_urls
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import current_app
 
-from django_dcron.redaction import without_urls
+from django_dcron.url_credentials import without_urls
 
 
 def has_app() -> bool:

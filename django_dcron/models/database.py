@@ -24,7 +24,7 @@ from django.db.models.functions import Now
 from django.db.models.sql import Query
 
 from django_dcron.domain import clock
-from django_dcron.redaction import without_credentials
+from django_dcron.url_credentials import without_credentials
 
 logger = logging.getLogger("django_dcron.scheduler")
 

@@ -11,7 +11,7 @@ from pytest_django import Settings
 from django_dcron.alerts.channels import NotSent, send
 from django_dcron.dispatch.celery_setup import transport_problem
 from django_dcron.models.database import in_one_line
-from django_dcron.redaction import without_credentials, without_urls
+from django_dcron.url_credentials import without_credentials, without_urls
 
 SECRETS = ("hunter2", "hunt", "er2")
 URLS = [

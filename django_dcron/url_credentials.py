@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 
 HIDDEN = "…"
-_QUOTED_URL = re.compile(r"""(['"])([A-Za-z][\w+.-]{0,30}):/+(?:\\.|(?!\1).)*\1""", re.DOTALL)
+_SINGLE_QUOTED = re.compile(r"'([A-Za-z][\w+.-]{0,30}):/(?:\\.|[^'\\])*'", re.DOTALL)
+_DOUBLE_QUOTED = re.compile(r'"([A-Za-z][\w+.-]{0,30}):/(?:\\.|[^"\\])*"', re.DOTALL)
 _URL = re.compile(r"\b([A-Za-z][\w+.-]{0,30})://[^\s'\"]+")
-_CREDENTIALS = re.compile(r"://\S*@")
+_CREDENTIALS = re.compile(r"://\S{0,500}@")
 _PORT = re.compile(r"(could not be cast to integer value as ).*", re.DOTALL)
 """``urllib``'s error, which quotes the part of a password that it took for a port."""
 
 
 def without_urls(text: str) -> str:
     """``text`` with the scheme alone of each URL: a malformed one may have its password anywhere."""
-    text = _QUOTED_URL.sub(rf"\1\2://{HIDDEN}\1", text)
+    text = _SINGLE_QUOTED.sub(rf"'\1://{HIDDEN}'", text)
+    text = _DOUBLE_QUOTED.sub(rf'"\1://{HIDDEN}"', text)
     text = _URL.sub(rf"\1://{HIDDEN}", text)
     return _PORT.sub(rf"\1{HIDDEN}", text)
 

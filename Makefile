@@ -31,6 +31,7 @@ python = $(VENV)/bin/python
 pytest = DCRON_TEST_DATABASE=$(DATABASE) $(python) -m pytest --dist worksteal -n
 lock   = uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
          --custom-compile-command "make lock"
+hashed = $(lock) --generate-hashes
 
 # Tests start hundreds of processes. Without compiled modules each of them would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -102,9 +103,10 @@ $(VENV)/.demo: requirements/demo.txt
 	@touch $@
 
 lock:
-	@$(lock) pyproject.toml requirements/demo.in -o requirements/demo.txt
-	@$(lock) --all-extras pyproject.toml requirements/dev.in -c requirements/demo.txt -o requirements/dev.txt
-	@$(lock) requirements/mariadb.in -o requirements/mariadb.txt
+	@$(hashed) pyproject.toml requirements/demo.in -o requirements/demo.txt
+	@$(hashed) --all-extras pyproject.toml requirements/dev.in -c requirements/demo.txt -o requirements/dev.txt
+	@$(hashed) requirements/mariadb.in -o requirements/mariadb.txt
+	@# Constraints for packages that the benchmarks name without a version, which pip refuses to combine with hashes.
 	@$(lock) requirements/bench.in -o requirements/bench.txt
 
 clean:

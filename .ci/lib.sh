@@ -100,12 +100,23 @@ interpreter() {
 
 # Create the environment of `make test` for Python $1, with the MariaDB driver and the lock's Django of line $2.
 environment() {
-    local venv=.venv-$1 django python
+    local venv=.venv-$1 python
     python=$(interpreter "$1") &&
-        django=$(grep -oE "^django==${2//./\\.}[0-9.]*" requirements/dev.txt) &&
         make --no-print-directory environment VENV="$venv" PYTHON="$python" &&
-        "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-deps \
-            -r requirements/mariadb.txt "$django"
+        locked_django "$2" >"$venv/django.txt" &&
+        "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-deps --require-hashes \
+            -r requirements/mariadb.txt -r "$venv/django.txt"
+}
+
+# The lock's Django of line $1 with its hashes, for any Python.
+locked_django() {
+    awk -v line="django==$1." 'index($0, line) == 1 { found = 1 } found { print } found && !/\\$/ { exit }' \
+        requirements/dev.txt | sed 's/ ;[^\\]*/ /' | grep .
+}
+
+# The pins of lock $1 without their hashes, as constraints.
+pins() {
+    sed -nE 's/^([A-Za-z0-9._-]+==[^ ]+( ;[^\\]*)?) *\\?$/\1/p' "$1"
 }
 
 # Run the tests marked $4 on Python $1, Django $2 and database $3.

@@ -13,10 +13,10 @@ E009      runs go to Django's own tasks, which this Django does not have
 E010      the backend of Django's tasks that runs go to is missing, or cannot be made
 W001      the configured worker pool cannot end a run by force
 W002      SQLite does not take its write lock at the start of a transaction
-W003      a job's target is unknown (with ``check --database``)
+W003      a job's target is unknown, or does not take its arguments (with ``check --database``)
 W004      a job's schedule or time zone cannot be read (with ``check --database``)
 W005      a setting's name starts with DCRON, but there is no such setting
-W006      DCRON_COMMANDS allows a management command that does not exist
+W006      DCRON_COMMANDS allows a management command, or an argument of one, that does not exist
 W007      the admin's pages will not refresh themselves, as django_htmx is not installed
 W008      failed runs should be kept for a shorter time than others
 W009      a job's alerts cannot be read (with ``check --database``)
@@ -28,7 +28,7 @@ W012      a job names a queue that is not allowed (with ``check --database``)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -41,7 +41,9 @@ from django.utils.version import get_version
 
 from django_dcron.conf import Settings, settings
 from django_dcron.domain.alerting import InvalidRule, read_rules
+from django_dcron.targets import commands
 from django_dcron.targets.base import did_you_mean
+from django_dcron.url_credentials import without_urls
 
 REDIS_CACHE = "django_redis.cache.RedisCache"
 NAMED_JOBS = 20
@@ -53,8 +55,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
     found = [*_check_values(), *_check_names()]
     if any(message.is_serious() for message in found):
         return found  # the other checks read the settings
-    return [
-        *found,
+    others = [
         *_check_time_zones(),
         *_check_lock(),
         *_check_dispatcher(),
@@ -67,6 +68,13 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *_check_admin(),
         *_check_retention(),
     ]
+    return [*found, *map(_without_secrets, others)]
+
+
+def _without_secrets(message: CheckMessage) -> CheckMessage:
+    """A setting that should have a name, and has a URL, may have a password in it."""
+    message.msg = without_urls(message.msg)
+    return message
 
 
 def _check_values() -> Iterator[CheckMessage]:
@@ -203,6 +211,20 @@ def _check_commands() -> Iterator[CheckMessage]:
                 hint="Correct its name; a job that runs it would fail.",
                 id="django_dcron.W006",
             )
+        elif listed := commands.allowed_arguments(name):
+            yield from _check_arguments_of(name, listed)
+
+
+def _check_arguments_of(command: str, listed: Collection[str]) -> Iterator[CheckMessage]:
+    names = commands.argument_names(commands.load(command))
+    for name in listed:
+        if name not in names:
+            yield Warning(
+                f"DCRON_COMMANDS allows {command!r} the argument {name!r}, which it does not have"
+                f"{did_you_mean(name, names) or '.'}",
+                hint="List options as they are typed (--indent), positional arguments and subcommands by name.",
+                id="django_dcron.W006",
+            )
 
 
 def _check_alerts() -> Iterator[CheckMessage]:
@@ -280,7 +302,7 @@ def check_jobs(
         problems += _job_problems(job)
         if len(problems) >= NAMED_JOBS:
             break
-    return problems
+    return [*map(_without_secrets, problems)]
 
 
 def _calendar_problems(calendar: Any) -> Iterator[CheckMessage]:
@@ -299,14 +321,20 @@ def _calendar_problems(calendar: Any) -> Iterator[CheckMessage]:
 
 def _job_problems(job: Any) -> Iterator[CheckMessage]:
     from django_dcron import targets
-    from django_dcron.exceptions import InvalidSchedule, InvalidValue, UnknownTarget
+    from django_dcron.exceptions import InvalidArguments, InvalidSchedule, InvalidValue, UnknownTarget
 
     try:
-        targets.get(job.target)
+        targets.check_arguments(job.target, job.args, job.kwargs)
     except UnknownTarget as error:
         yield Warning(
             f"Job {job} would fail: {error}",
             hint="Correct the job, or register its target.",
+            id="django_dcron.W003",
+        )
+    except InvalidArguments as error:
+        yield Warning(
+            f"Job {job} would fail: {error}",
+            hint="Correct its arguments, or allow them in DCRON_COMMANDS or DCRON_SHELL.",
             id="django_dcron.W003",
         )
     try:

@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from django.conf import settings as django_settings
 
+from django_dcron.url_credentials import without_urls
+
 T = TypeVar("T")
 
 
@@ -53,7 +55,11 @@ class Setting(Generic[T]):
         """What is wrong with the value the project set, or None."""
         value: Any = getattr(django_settings, self.name, self.default)
         if isinstance(value, bool) or not isinstance(value, self.kind) or not self.valid(value):
-            said = f"a {type(value).__name__} that cannot be taken" if self.is_secret else repr(value)
+            said = (
+                f"a {type(value).__name__} that cannot be taken"
+                if self.is_secret
+                else without_urls(repr(value))
+            )
             return f"{self.name} is {said}; allowed: {self.allowed}"
         return None
 
@@ -136,12 +142,28 @@ def texts(default: Sequence[str], *, allowed: str) -> Setting[Sequence[str]]:
     )
 
 
+ALL_ARGUMENTS = "__all__"
+"""In ``DCRON_COMMANDS``: the command takes whatever its parser takes."""
+ARGUMENTS_PLACE = "{}"
+"""In ``DCRON_SHELL``: the word that a job's own arguments replace."""
+
+
+def _is_command_table(value: Sequence[Any] | Mapping[Any, Any]) -> bool:
+    allowed = value.values() if isinstance(value, Mapping) else ()
+    return all(isinstance(name, str) for name in value) and all(
+        each == ALL_ARGUMENTS
+        or (isinstance(each, (list, tuple)) and all(isinstance(name, str) for name in each))
+        for each in allowed
+    )
+
+
 def _is_shell_table(value: Mapping[Any, Any]) -> bool:
     return all(
         isinstance(name, str)
         and isinstance(argv, (list, tuple))
         and argv
         and all(isinstance(a, str) for a in argv)
+        and argv[0] != ARGUMENTS_PLACE  # or a job's arguments would name the program
         for name, argv in value.items()
     )
 
@@ -300,13 +322,20 @@ class Settings:
         allowed="a list of words",
     )
     """An argument is a secret if its name contains one of these, in any case. Whoever may only look sees no secrets."""
-    COMMANDS = texts((), allowed="a list of management command names")
-    """The management commands a job may run."""
+    COMMANDS: Setting[Sequence[str] | Mapping[str, Sequence[str] | str]] = Setting(
+        (),
+        (list, tuple, dict),
+        allowed="a list of management command names, which then take no arguments, or a dict from name to "
+        'a list of the arguments that the command may get, such as {"dumpdata": ["args", "--indent"]}, or to "__all__"',
+        valid=_is_command_table,
+    )
+    """The management commands a job may run, and with which arguments."""
     SHELL: Setting[Mapping[str, Sequence[str]]] = Setting(
         {},
         dict,
-        allowed='a dict from name to argument list, such as {"backup": ["pg_dump", "shop"]}',
+        allowed='a dict from name to argument list, such as {"backup": ["pg_dump", "shop"]}; its first word is not "{}"',
         valid=_is_shell_table,
+        is_secret=True,
     )
     """The shell commands a job may run, by name."""
 

@@ -21,7 +21,7 @@ from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from tests.factories import make_job
 
-SECRET = ("DCRON_ALERT_CHANNELS", "DCRON_HEALTHCHECKS_URL", "DCRON_METRICS_TOKEN")
+SECRET = ("DCRON_ALERT_CHANNELS", "DCRON_HEALTHCHECKS_URL", "DCRON_METRICS_TOKEN", "DCRON_SHELL")
 
 
 def messages() -> list[CheckMessage]:
@@ -86,6 +86,11 @@ def test_a_project_as_it_should_be_is_told_nothing() -> None:
         ("DCRON_SHELL", {"backup": "pg_dump shop"}, "a dict from name to argument list"),
         ("DCRON_SHELL", {"backup": []}, "a dict from name to argument list"),
         ("DCRON_SHELL", {1: ["ls"]}, "a dict from name to argument list"),
+        ("DCRON_SHELL", {"any": ["{}"]}, "a dict from name to argument list"),
+        ("DCRON_COMMANDS", "clearsessions", "a list of management command names"),
+        ("DCRON_COMMANDS", [["clearsessions"]], "a list of management command names"),
+        ("DCRON_COMMANDS", {"dumpdata": "--indent"}, "a list of management command names"),
+        ("DCRON_COMMANDS", {"dumpdata": [1]}, "a list of management command names"),
     ],
 )
 def test_e001_a_setting_of_the_wrong_type(settings: Settings, name: str, value: Any, allowed: str) -> None:
@@ -99,7 +104,11 @@ def test_e001_a_setting_of_the_wrong_type(settings: Settings, name: str, value: 
 
 def test_good_settings_are_taken(settings: Settings, tmp_path: Path) -> None:
     settings.DCRON_SHELL = {"backup": ["pg_dump", "shop"]}
-    settings.DCRON_COMMANDS = ("clearsessions",)
+    settings.DCRON_COMMANDS = {
+        "clearsessions": (),
+        "dumpdata": ["args", "-o", "--indent"],
+        "check": "__all__",
+    }
     settings.DCRON_LOCK_DIR = tmp_path
     assert messages() == []
 
@@ -264,6 +273,25 @@ def test_w006_a_command_that_is_none(settings: Settings) -> None:
         "DCRON_COMMANDS allows 'clearsesions', but there is no such management command; "
         "did you mean clearsessions?"
     )
+
+
+def test_w006_an_argument_that_a_command_does_not_have(settings: Settings) -> None:
+    settings.DCRON_COMMANDS = {"dumpdata": ["args", "--indnt"]}
+    (message,) = messages()
+    assert message.id == "django_dcron.W006"
+    assert "'--indnt'" in message.msg
+    assert "--indent" in message.msg
+
+
+@pytest.mark.django_db
+def test_w003_arguments_that_the_settings_allow_no_longer(settings: Settings) -> None:
+    settings.DCRON_COMMANDS = {"dumpdata": ["--indent"]}
+    make_job(target="command:dumpdata", args=["--indent", "2"])
+    assert on_this_database() == []
+    settings.DCRON_COMMANDS = ["dumpdata"]
+    (message,) = on_this_database()
+    assert message.id == "django_dcron.W003"
+    assert "DCRON_COMMANDS allows no arguments for dumpdata" in message.msg
 
 
 @pytest.mark.django_db

@@ -39,6 +39,8 @@ from django_dcron.observability.differences import values_of
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
+OTHER_ARGUMENTS = "django_dcron.run_job_with_arguments"
+"""The permission to run a job with other arguments than its own, which running it again with those takes as well."""
 MOST_AT_ONCE = 500
 """How many rows one action touches: "select all" over a long history must not run for an hour."""
 MOST_LINES = 10
@@ -56,13 +58,19 @@ def _nothing(obj: Any) -> StrOrPromise:
     return ""
 
 
+def _no_permissions(obj: Any) -> Sequence[str]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Verb(Generic[M]):
     name: str
     label: StrOrPromise
     apply: Callable[[HttpRequest, M], Done]
     permission: str
-    """What it is called in the codename: ``trigger`` for ``trigger_job``."""
+    """The admin's method that decides is ``has_<permission>_permission``: ``trigger`` for ``trigger_job``."""
+    also_needs: Callable[[M], Sequence[str]] = _no_permissions
+    """Further permissions that this row takes, such as ``django_dcron.run_job_with_arguments``."""
     against: Callable[[M], StrOrPromise] = _nothing
     """Why it makes no sense for the row as it is, in words: it has no button then, and is refused. Whether it is possible is for
     ``control`` to say."""
@@ -135,7 +143,9 @@ class OperatedAdmin(BaseAdmin[M]):
             return False
         if verb.permission == "add":
             return self.has_add_permission(request)
-        return bool(getattr(self, f"has_{verb.permission}_permission")(request, obj))
+        if not getattr(self, f"has_{verb.permission}_permission")(request, obj):
+            return False
+        return obj is None or request.user.has_perms(verb.also_needs(obj))
 
     def against(self, request: HttpRequest, verb: Verb[M], obj: M) -> StrOrPromise:
         """Why this user can't apply the verb to ``obj`` as it is, in words; empty if they can."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ PATIENCE = 10
 """Seconds for a mail server that says nothing, unless the project has a limit of its own. Apprise has one (``cto`` and ``rto``
 of a URL)."""
 PREFIX = "[dcron] "
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 
 Places = dict[str, tuple[str, Mapping[str, Any]]]
 
@@ -53,14 +55,21 @@ def _mail(addresses: Sequence[str], subject: str, text: str) -> None:
 
 def _apprise(url: str, subject: str, text: str, tone: str) -> None:
     try:
-        from apprise import Apprise, NotifyType, OverflowMode
+        from apprise import Apprise, NotifyFormat, NotifyType, OverflowMode
     except ImportError as error:
         raise NotSent("apprise is not installed: pip install django-dcron[alerts]") from error
-    kind, service = url.partition(":")[0], Apprise()
+    scheme = SCHEME.match(url)
+    kind, service = scheme[1] if scheme else "nothing", Apprise()
     if not service.add(url):
+        if scheme is None:
+            raise NotSent("its URL does not begin with a scheme such as slack://")
         raise NotSent(f"apprise does not know the {kind!r} of its URL, or cannot read it")
     for plugin in service:
+        # An alert quotes what a job raised. A service that reads markup would show links and images from that text.
+        plugin.notify_format = NotifyFormat.TEXT
         if "overflow_mode" not in vars(plugin):  # the URL does not say; too long a text would be refused
             plugin.overflow_mode = OverflowMode.TRUNCATE
-    if not service.notify(title=subject, body=text, notify_type=NotifyType(tone)):
+    if not service.notify(
+        title=subject, body=text, notify_type=NotifyType(tone), body_format=NotifyFormat.TEXT
+    ):
         raise NotSent(f"its service ({kind}) did not take it")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from celery import current_app
 
+from django_dcron.url_credentials import without_urls
+
 
 def has_app() -> bool:
     """Whether the project has a Celery app of its own; without one Celery makes up a default that reaches nobody."""
@@ -21,7 +23,7 @@ def transport_problem() -> str | None:
     try:
         current_app.connection_for_write().get_transport_cls()
     except (KeyError, ImportError, AttributeError) as error:
-        return str(error.args[0]) if error.args else type(error).__name__
+        return without_urls(str(error.args[0])) if error.args else type(error).__name__
     except ValueError:
         return "it cannot be read"  # the error might quote a part of a password
     return None

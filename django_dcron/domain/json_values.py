@@ -1,4 +1,4 @@
-"""What Python reads as JSON and a database does not take."""
+"""JSON values: which ones a database can store, and which ones are equal."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ def storable(value: Any) -> Any:
     if r"\u0000" in text.replace(r"\\", ""):
         raise ValueError("it has a NUL, of which no column has any")
     return value
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether both are equal as JSON: true is not 1, but 1.0 is, because PostgreSQL stores it as 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
+    return bool(one == other)
 
 
 def _check_depth(value: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from django_dcron.execution.bounded_text import BoundedText
 from django_dcron.execution.current import CurrentRun
+from django_dcron.log_lines import LineFormatter
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 CELERY_STDOUT = "celery.redirected"
@@ -67,7 +68,7 @@ class _Stdout:
 
 
 _handler = _Handler()
-_handler.setFormatter(logging.Formatter(FORMAT))
+_handler.setFormatter(LineFormatter(FORMAT))
 
 
 def _install() -> None:

@@ -519,6 +519,7 @@ class Migration(migrations.Migration):
                 "ordering": ("namespace", "name"),
                 "permissions": (
                     ("trigger_job", "Can run jobs now, and backfill them"),
+                    ("run_job_with_arguments", "Can run jobs with other arguments than their own"),
                     ("pause_job", "Can pause and resume jobs"),
                 ),
             },

@@ -25,6 +25,7 @@ from django.db.models.sql import Query
 
 from django_dcron.domain import clock
 from django_dcron.models.connection_sockets import notice_silence
+from django_dcron.url_credentials import without_credentials
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -93,8 +94,8 @@ def despite_contention(work: Callable[[], T], using: str) -> T:
 
 
 def in_one_line(error: BaseException) -> str:
-    """For a log or a column: databases say what happened in several lines, or in none."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """For a log or a column: databases say what happened in several lines, or in none. Without the credentials of URLs."""
+    return without_credentials(" ".join(str(error).split())) or type(error).__name__
 
 
 @contextmanager

@@ -335,6 +335,7 @@ class Job(Scheduled, models.Model):
         ordering = ("namespace", "name")
         permissions = (
             ("trigger_job", _("Can run jobs now, and backfill them")),
+            ("run_job_with_arguments", _("Can run jobs with other arguments than their own")),
             ("pause_job", _("Can pause and resume jobs")),
         )
         constraints = (

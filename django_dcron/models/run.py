@@ -17,6 +17,7 @@ from django.db import models
 from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.domain.json_values import same_json
 from django_dcron.domain.lifecycle import FINAL, STARTABLE, State, Trigger
 from django_dcron.domain.overlap import first_turn_of
 from django_dcron.models.job import Job
@@ -167,6 +168,12 @@ class Run(models.Model):
     @property
     def is_final(self) -> bool:
         return State(self.state) in FINAL
+
+    @property
+    def has_other_arguments(self) -> bool:
+        """Whether its arguments differ from the job's."""
+        own = ((self.args, self.job.args), (self.kwargs, self.job.kwargs))
+        return any(mine is not None and not same_json(mine, jobs) for mine, jobs in own)
 
     @property
     def handed_over_at(self) -> datetime | None:

@@ -1,23 +1,16 @@
 """APScheduler's Django store (django-apscheduler): its rows hold pickles.
 
-A pickle can run any code when it is read. Invariants of how these are read:
-
-- Nothing it names is imported or called, but for the times of ``datetime`` and zones by their names. What it says of APScheduler's
-  classes is put into plain records of the same names; anything else is refused, by name.
-- The function is a text in it, which is compared with the targets there are.
+A pickle can run any code when it is read. So ``untrusted`` reads each in a process of its own, as data. The function is a text
+in it, which is compared with the targets that exist.
 """
 
 from __future__ import annotations
 
-import datetime as times
-import io
-import pickle
 from collections import defaultdict
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django_dcron.domain.fields import DAY_OF_MONTH, DAY_OF_WEEK, HOUR, MINUTE, MONTH, SECOND, YEAR, FieldKind
 from django_dcron.moving.cron_text import FRIDAY_13TH, Part, Parts, cron_text
@@ -25,23 +18,19 @@ from django_dcron.moving.found import (
     Ran,
     Reading,
     Refused,
+    Row,
     Warn,
     check_json,
+    each_row,
     entry,
     interval_text,
     once_text,
     rows_of,
     zone_name,
 )
+from django_dcron.untrusted import Reader, Record, Unreadable
 
 WAS_PAUSED = "was paused in APScheduler"
-PACKAGE = "apscheduler.triggers."
-TIMES: dict[str, Any] = {
-    "date": times.date,
-    "datetime": times.datetime,
-    "timedelta": times.timedelta,
-    "timezone": times.timezone,
-}
 HINTS = {"AndTrigger": "one schedule may say the same", "OrTrigger": "make a job of each of its triggers"}
 FIELDS: dict[str, FieldKind] = {
     "second": SECOND,
@@ -57,48 +46,12 @@ FIELDS: dict[str, FieldKind] = {
 NAMES = {"day": "day_of_month"}
 
 
-class _Record:
-    """What a pickle says of an object of APScheduler's."""
-
-    def __setstate__(self, state: Any) -> None:
-        for part in state if isinstance(state, tuple) else (state,):  # plain attributes, and those of slots
-            vars(self).update(part or {})
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "datetime" and name in TIMES:
-            return TIMES[name]
-        if (module, name) in (("zoneinfo", "ZoneInfo"), ("zoneinfo", "ZoneInfo._unpickle")):
-            return _zone
-        if (module, name) == ("builtins", "getattr"):
-            return _attribute
-        if (module, name) in (("pytz", "_UTC"), ("pytz", "_p")):
-            return _pytz_zone
-        if module.startswith(PACKAGE) and name.isidentifier():
-            return type(name, (_Record,), {})  # a new one, so that no pickle can spoil it for the next
-        raise Refused(f"its state holds a {module}.{name}, and such are not read from a pickle")
-
-
-def _zone(key: str, *_from_cache: Any) -> ZoneInfo:
-    return ZoneInfo(key)
-
-
-def _pytz_zone(key: str = "UTC", *_offsets: Any) -> ZoneInfo:
-    """APScheduler wrote such until 3.10."""
-    return ZoneInfo(key)
-
-
-def _attribute(of: Any, name: str) -> Any:
-    """``ZoneInfo._unpickle``, which is how zones are pickled, and nothing else."""
-    if of is not _zone or name != "_unpickle":
-        raise Refused("its state looks for an attribute, as those do that mean to run code")
-    return _zone
-
-
 def read(now: datetime) -> Reading:
     rows = rows_of("django_apscheduler", "DjangoJob", "django-apscheduler").order_by("pk")
-    return Reading([entry(_origin(row.pk), row.pk, partial(_job, bytes(row.job_state), now)) for row in rows])
+    with Reader() as reader:
+        return Reading(
+            [entry(_origin(key), key, partial(_job, row, now, reader)) for key, row in each_row(rows)]
+        )
 
 
 def ran(since: datetime) -> Ran:
@@ -114,21 +67,19 @@ def _origin(key: str) -> str:
     return f"job {key!r}"
 
 
-def state_of(pickled: bytes) -> dict[str, Any]:
+def state_of(pickled: bytes, reader: Reader) -> dict[str, Any]:
     """Raises ``Refused``."""
     try:
-        state = _Unpickler(io.BytesIO(pickled)).load()
-    except Refused:
-        raise
-    except Exception as error:  # anything: of a class that has changed since, or of bytes that are no pickle
-        raise Refused(f"its state cannot be read: {type(error).__name__}: {error}") from None
+        state = reader.read("pickle", pickled)
+    except Unreadable as error:
+        raise Refused(f"its state cannot be read: {error}") from None
     if not isinstance(state, dict) or not {"func", "trigger"} <= state.keys():
         raise Refused("its state is not that of an APScheduler job")
     return state
 
 
-def _job(pickled: bytes, now: datetime, warn: Warn) -> dict[str, Any]:
-    state = state_of(pickled)
+def _job(row: Row, now: datetime, reader: Reader, warn: Warn) -> dict[str, Any]:
+    state = state_of(bytes(row().job_state), reader)
     paused = state.get("next_run_time") is None
     executor = state.get("executor", "default")
     if executor != "default":
@@ -155,7 +106,7 @@ def _job(pickled: bytes, now: datetime, warn: Warn) -> dict[str, Any]:
 
 
 def _when(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
-    kind = type(trigger).__name__
+    kind = _kind(trigger)
     if kind == "DateTrigger":
         if trigger.run_date <= now:
             raise Refused(
@@ -178,7 +129,7 @@ def _cron(trigger: Any) -> str:
         kind = FIELDS.get(field.name)
         if kind:
             found[NAMES.get(field.name, field.name)] = _part(kind, field)
-        elif any(vars(expression).get("first") or expression.step for expression in field.expressions):
+        elif any(getattr(expression, "first", None) or expression.step for expression in field.expressions):
             raise Refused("it names weeks of the year, which no schedule here can")
     parts = Parts(**found)
     days = parts.day_of_month
@@ -200,7 +151,7 @@ def _part(kind: FieldKind, field: Any) -> Part:
     values: set[int] = set()
     specials: list[str] = []
     for expression in field.expressions:
-        name = type(expression).__name__
+        name = _kind(expression)
         if name == "LastDayOfMonthExpression":
             specials.append("L")
         elif name == "WeekdayPositionExpression":
@@ -215,5 +166,12 @@ def _values(kind: FieldKind, expression: Any) -> set[int]:
     """Of ``*``, ``a``, ``a-b``, with a step or without; weekdays count from Monday there."""
     first = getattr(expression, "first", kind.low)
     last = getattr(expression, "last", None)
-    values = range(first, (kind.top if last is None else min(last, kind.top)) + 1, expression.step or 1)
+    step = expression.step or 1
+    if not all(isinstance(number, int) for number in (first, last or 0, step)) or first < 0 or step < 1:
+        raise Refused(f"its field {kind.name} has the range {first!r:.20} to {last!r:.20} by {step!r:.20}")
+    values = range(first, (kind.top if last is None else min(last, kind.top)) + 1, step)
     return {(value + 1) % 7 for value in values} if kind is DAY_OF_WEEK else set(values)
+
+
+def _kind(thing: Any) -> str:
+    return thing.kind if isinstance(thing, Record) else type(thing).__name__

@@ -15,7 +15,9 @@ from django_dcron.moving.found import (
     Ran,
     Reading,
     Refused,
+    Row,
     Warn,
+    each_row,
     entry,
     once_text,
     rows_of,
@@ -27,7 +29,9 @@ KINDS = ("interval", "crontab", "solar", "clocked")
 
 def read(now: datetime) -> Reading:
     rows = _rows().select_related(*KINDS).order_by("name")
-    return Reading([entry(_origin(row.name), row.name, partial(_job, row, now)) for row in rows])
+    return Reading(
+        [entry(_origin(name), name, partial(_job, row, now)) for _key, name, row in each_row(rows, "name")]
+    )
 
 
 def ran(since: datetime) -> Ran:
@@ -44,7 +48,8 @@ def _origin(name: str) -> str:
     return f"periodic task {name!r}"
 
 
-def _job(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+def _job(get_row: Row, now: datetime, warn: Warn) -> dict[str, Any]:
+    row = get_row()
     celery_entry.check_task(row.task)
     if row.expires and row.expires <= now:
         raise Left(f"it expired at {row.expires.isoformat()}")

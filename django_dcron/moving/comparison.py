@@ -11,10 +11,11 @@ from types import MappingProxyType
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.db import DatabaseError
 
 from django_dcron.models import Calendar, Job
 from django_dcron.models.database import alias_for
-from django_dcron.moving.found import Found
+from django_dcron.moving.found import Found, unforeseen
 from django_dcron.moving.names import distinct
 from django_dcron.sync.changes import messages_of
 from django_dcron.sync.portable import attname_of, check_rules, definition_of
@@ -77,7 +78,7 @@ def compare(
         before = existing.get((space, each.name))
         if shadow and each.values and (before is None or before.target.startswith(PREFIX)):
             each = replace(each, values={**each.values, "target": f"{PREFIX}{each.values['target']}"})
-        moves.append(_move(each, space, before, disabled, calendars))
+        moves.append(_move_by_itself(each, space, before, disabled, calendars))
     return moves
 
 
@@ -93,6 +94,18 @@ def existing_jobs(entries: list[Found], namespace: str) -> dict[tuple[str, str],
         for start in range(0, len(wanted), NAMES_AT_ONCE)
         for job in rows.filter(namespace=space, name__in=wanted[start : start + NAMES_AT_ONCE])
     }
+
+
+def _move_by_itself(
+    found: Found, namespace: str, before: Job | None, disabled: bool, calendars: Mapping[str, Calendar]
+) -> Move:
+    """Refused, whatever the values of this one entry make Django or the domain raise."""
+    try:
+        return _move(found, namespace, before, disabled, calendars)
+    except DatabaseError:
+        raise
+    except Exception as error:
+        return Move(MoveKind.REFUSED, found, namespace, (unforeseen(error),))
 
 
 def _move(

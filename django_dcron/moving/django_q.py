@@ -16,15 +16,17 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 
 from django_dcron.domain.schedule import parse_schedule
-from django_dcron.domain.timetable import INSTANT, Timetable
+from django_dcron.domain.timetable import END, INSTANT, Timetable
 from django_dcron.moving.croniter_text import from_croniter
 from django_dcron.moving.found import (
     Left,
     Ran,
     Reading,
     Refused,
+    Row,
     Warn,
     check_json,
+    each_row,
     entry,
     interval_text,
     once_text,
@@ -36,6 +38,9 @@ SAME_IN_ALL_MONTHS = 28
 NEVER = "has no next run in django-q2"
 HIDDEN = "q_options"
 """The keyword that django-q2 takes for itself."""
+LONGEST_LITERAL = 100_000
+MOST_REPEATS = 20_000
+"""How many occurrences are counted ahead, one by one, for the end of a schedule."""
 UNREADABLE = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
 """What ``ast.literal_eval`` raises."""
 
@@ -44,8 +49,8 @@ def read(now: datetime) -> Reading:
     rows = _rows().order_by("pk")
     return Reading(
         [
-            entry(_origin(row.pk), row.name or row.func, partial(_job, row, now), suffix=str(row.pk))
-            for row in rows
+            entry(_origin(key), name or function, partial(_job, row, now), suffix=str(key))
+            for key, name, function, row in each_row(rows, "name", "func")
         ]
     )
 
@@ -68,7 +73,8 @@ def _origin(number: int) -> str:
     return f"schedule {number}"
 
 
-def _job(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+def _job(get_row: Row, now: datetime, warn: Warn) -> dict[str, Any]:
+    row = get_row()
     if row.repeats == 0:
         raise Left("it has run as often as it should")
     if row.intended_date_kwarg:
@@ -111,6 +117,7 @@ def _kwargs(row: Any) -> dict[str, Any]:
     """As django-q2 reads them: a dict, or as in a call."""
     if not row.kwargs:
         return {}
+    _check_length("kwargs", row.kwargs)
     try:
         value = ast.literal_eval(row.kwargs)
     except UNREADABLE:
@@ -131,10 +138,17 @@ def _keywords(text: str) -> dict[str, Any]:
 
 
 def _literal(name: str, text: str) -> Any:
+    _check_length(name, text)
     try:
         return ast.literal_eval(text)
     except UNREADABLE as error:
         raise Refused(f"{name}: {text!r:.80} cannot be read ({error})") from None
+
+
+def _check_length(name: str, text: str) -> None:
+    """Python's parser takes hundreds of bytes of memory for each character."""
+    if len(text) > LONGEST_LITERAL:
+        raise Refused(f"{name}: {len(text)} characters are too many (allowed: {LONGEST_LITERAL})")
 
 
 def _when(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
@@ -207,6 +221,24 @@ def _bounded(row: Any, found: dict[str, Any]) -> dict[str, Any]:
     starts_at = row.next_run if schedule.interval else None
     timetable = Timetable(schedule, starts_at)
     last = timetable.first_after(row.next_run - INSTANT)
+    if schedule.interval:
+        return {"starts_at": starts_at, "ends_at": last and _after(last, schedule.interval, row.repeats - 1)}
+    if row.repeats > MOST_REPEATS:
+        raise Refused(
+            f"it is to run {row.repeats} times more, and at most {MOST_REPEATS} are counted ahead; give the schedule fewer, or -1 for "
+            "no end"
+        )
     for _more in range(row.repeats - 1):
-        last = last and timetable.next_after(last)
+        if last is None:
+            break
+        last = timetable.next_after(last)
     return {"starts_at": starts_at, "ends_at": last}
+
+
+def _after(first: datetime, interval: timedelta, times: int) -> datetime | None:
+    """None: that is after all times that are scheduled."""
+    try:
+        last = first + interval * times
+    except OverflowError:
+        return None
+    return last if last < END else None

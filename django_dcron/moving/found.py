@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.apps import apps
+from django.db import DatabaseError
 
 from django_dcron.exceptions import DcronError, InvalidSchedule
+from django_dcron.models.database import in_one_line
 
+LONGEST_REASON = 300
 SECOND = timedelta(seconds=1)
 
 
@@ -77,13 +81,18 @@ class Ran:
     """By ``origin``."""
     complete: bool
     """Whether it keeps each of them, or the latest alone."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """The entries of which this cannot be told, by ``origin``, and why."""
 
 
 Warn = Callable[[str], None]
 
 
 def entry(origin: str, name: str, translate: Callable[[Warn], dict[str, Any]], *, suffix: str = "") -> Found:
-    """What ``translate`` makes of it, which raises ``Refused`` or ``Left``, and is given a function to warn with."""
+    """What ``translate`` makes of it, which raises ``Refused`` or ``Left``, and is given a function to warn with.
+
+    Whatever else it raises, except for the database's errors, is about this entry alone: it is refused, and the others go on.
+    """
     warnings: list[str] = []
     try:
         values = translate(warnings.append)
@@ -91,7 +100,38 @@ def entry(origin: str, name: str, translate: Callable[[Warn], dict[str, Any]], *
         return Found(origin, name, refused=str(error), suffix=suffix)
     except Left as error:
         return Found(origin, name, left=str(error), suffix=suffix)
+    except DatabaseError:
+        raise
+    except Exception as error:
+        return Found(origin, name, refused=unforeseen(error), suffix=suffix)
     return Found(origin, name, values, tuple(warnings), suffix=suffix)
+
+
+def unforeseen(error: Exception) -> str:
+    """Why an entry is refused whose reading raised what nobody expected."""
+    return f"it cannot be read: {in_one_line(error)}"[:LONGEST_REASON]
+
+
+Row = Callable[[], Any]
+"""Returns a row, or raises what its reading raises."""
+
+
+def each_row(rows: Any, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """The primary key and the named columns of each row, and last the row, so that a row that cannot be read ends only its own
+    entry."""
+    try:
+        at_hand = {row.pk: row for row in rows}
+    except DatabaseError:
+        raise
+    except Exception:  # of one of them, such as a time zone that does not exist
+        at_hand = {}
+    for key, *named in rows.values_list("pk", *columns):
+        yield key, *named, partial(_row, rows, key, at_hand)
+
+
+def _row(rows: Any, key: Any, at_hand: Mapping[Any, Any]) -> Any:
+    row = at_hand.get(key)
+    return rows.get(pk=key) if row is None else row
 
 
 def rows_of(app: str, model: str, package: str) -> Any:

@@ -7,8 +7,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from django_dcron.models.database import in_one_line
 from django_dcron.moving import celery_entry
-from django_dcron.moving.found import Left, Ran, Reading, Refused, SourceProblem, Warn, entry
+from django_dcron.moving.found import Left, Ran, Reading, Refused, SourceProblem, Warn, entry, unforeseen
 
 WAS_DISABLED = "was disabled in RedBeat"
 KEYS_AT_ONCE = 500
@@ -26,19 +27,28 @@ def read(now: datetime) -> Reading:
 
 def ran(since: datetime) -> Ran:
     """The latest run of each entry. Raises ``SourceProblem``."""
-    latest = {
-        _origin(key): _decoded(json.loads(meta)).get("last_run_at")
-        for _prefix, key, meta in _stored("meta")
-        if meta
-    }
-    return Ran({origin: [at] for origin, at in latest.items() if at and at >= since}, complete=False)
+    times, unread = {}, {}
+    for _prefix, key, meta in _stored("meta"):
+        try:
+            at = _decoded(_json(meta)).get("last_run_at") if meta else None
+            if at and at >= since:
+                times[_origin(key)] = [at]
+        except Refused as error:
+            unread[_origin(key)] = str(error)
+        except Exception as error:  # of what somebody else has written there
+            unread[_origin(key)] = unforeseen(error)
+    return Ran(times, complete=False, unread=unread)
 
 
 def _origin(key: str) -> str:
     return f"key {key!r}"
 
 
-def _stored(field: str) -> list[tuple[str, str, str | None]]:
+Stored = bytes | None | Exception
+"""A field in Redis, or why this one cannot be had."""
+
+
+def _stored(field: str) -> list[tuple[str, str, Stored]]:
     """The prefix of all keys, each key, and one field of what is there."""
     try:
         from redbeat import schedulers
@@ -46,30 +56,41 @@ def _stored(field: str) -> list[tuple[str, str, str | None]]:
         raise SourceProblem("celery-redbeat is not installed.") from None
     app = schedulers.app_or_default()
     config = schedulers.ensure_conf(app)
-    found: list[tuple[str, str, str | None]] = []
+    found: list[tuple[str, str, Stored]] = []
     try:
         client = schedulers.get_redis(app)
-        keys = sorted(client.zrange(config.schedule_key, 0, -1))
+        # Undecoded, and without a transaction: so that one key of another kind, or with other bytes, does not end the reading of all.
+        keys = sorted(client.execute_command("ZRANGE", config.schedule_key, 0, -1, NEVER_DECODE=True))
         for start in range(0, len(keys), KEYS_AT_ONCE):
             chosen = keys[start : start + KEYS_AT_ONCE]
-            pipe = client.pipeline()
+            pipe = client.pipeline(transaction=False)
             for key in chosen:
-                pipe.hget(key, field)
-            found += [(config.key_prefix, *pair) for pair in zip(chosen, pipe.execute(), strict=True)]
+                pipe.execute_command("HGET", key, field, NEVER_DECODE=True)
+            values = pipe.execute(raise_on_error=False)
+            found += [
+                (config.key_prefix, key.decode(errors="backslashreplace"), value)
+                for key, value in zip(chosen, values, strict=True)
+            ]
     except schedulers.redis.exceptions.RedisError as error:
         raise SourceProblem(f"RedBeat's Redis does not answer: {error}.") from error
     except ValueError as error:
-        raise SourceProblem(f"RedBeat cannot use its redbeat_redis_url: {error}.") from error
+        raise SourceProblem(f"RedBeat cannot use its redbeat_redis_url: {in_one_line(error)}.") from None
     return found
 
 
-def _job(definition: str | None, now: datetime, warn: Warn) -> dict[str, Any]:
+def _json(stored: bytes | Exception) -> Any:
+    if isinstance(stored, Exception):
+        raise Refused(f"its key cannot be read: {in_one_line(stored)}")
+    try:
+        return json.loads(stored)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"its definition is not JSON: {error}") from None
+
+
+def _job(definition: Stored, now: datetime, warn: Warn) -> dict[str, Any]:
     if not definition:
         raise Left("its key is in the index alone: RedBeat would drop it")
-    try:
-        plain = json.loads(definition)
-    except ValueError as error:
-        raise Refused(f"its definition is not JSON: {error}") from None
+    plain = _json(definition)
     if not isinstance(plain, dict) or not isinstance(plain.get("task"), str):
         raise Refused("its definition names no task")
     celery_entry.check_task(plain["task"])
@@ -104,5 +125,5 @@ def _decoded(plain: Any) -> Any:
 
     try:
         return json.loads(json.dumps(plain), cls=RedBeatJSONDecoder)
-    except (ValueError, TypeError, KeyError) as error:
-        raise Refused(f"RedBeat itself cannot read {json.dumps(plain):.80}: {error}") from None
+    except Exception as error:  # whatever the classes of Celery raise that it makes
+        raise Refused(f"RedBeat itself cannot read {json.dumps(plain):.80}: {in_one_line(error)}") from None

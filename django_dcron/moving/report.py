@@ -74,6 +74,7 @@ def beside(found: Iterable[Found], namespace: str, ran: Ran, since: datetime, no
         each.origin: job
         for each in entries
         if not each.left
+        and each.origin not in ran.unread
         and (job := existing.get((each.namespace or namespace, each.name)))
         and job.target.startswith(PREFIX)
     }

@@ -7,13 +7,17 @@ from dataclasses import replace
 from functools import partial
 
 from django.core.exceptions import ValidationError
+from django.db import DataError
 
 from django_dcron import control
 from django_dcron.domain.chains import earlier_first, key_of
 from django_dcron.exceptions import Conflict
 from django_dcron.moving.comparison import Move, MoveKind
+from django_dcron.moving.found import unforeseen
 from django_dcron.sync.changes import messages_of
 
+NOT_STORABLE = (DataError, ValueError, TypeError, OverflowError, RecursionError)
+"""What a value raises that passed all validation, and that this database, or its driver, does not take."""
 WITHOUT_CALENDAR = "calendar: it is not written"
 
 
@@ -57,4 +61,6 @@ def why_refused(save: Callable[[], object]) -> tuple[str, ...]:
         return messages_of(error)
     except Conflict as error:
         return (f"{error} Import once more.",)
+    except NOT_STORABLE as error:
+        return (unforeseen(error),)
     return ()

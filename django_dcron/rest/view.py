@@ -1,6 +1,7 @@
 """What every view of the API is: closed unless it says what it takes, JSON in and out, errors as problem details.
 
-Authentication and throttling are the project's own (``REST_FRAMEWORK``); all that decides what our document says is ours.
+Authentication, throttling and further permissions are the project's own (``REST_FRAMEWORK``); all that decides what our
+document says is ours.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rest_framework.views import APIView
 from django_dcron.observability.scope import Scope
 from django_dcron.rest import problems
 from django_dcron.rest.parsing import Parser
-from django_dcron.rest.permissions import HasPermissions
+from django_dcron.rest.permissions import HasPermissions, project_permissions
 from django_dcron.rest.rendering import OneFormat, Renderer
 from django_dcron.rest.schema import Operation, Schema
 from django_dcron.rest.scope import scope_of
@@ -37,7 +38,6 @@ M = TypeVar("M", bound=models.Model)
 class View(APIView):
     renderer_classes: Sequence[type[BaseRenderer]] = (Renderer,)
     parser_classes = (Parser,)
-    permission_classes = (HasPermissions,)
     content_negotiation_class = OneFormat
     metadata_class = None
     versioning_class = None
@@ -51,6 +51,9 @@ class View(APIView):
     def scope(self) -> Scope:
         """The rows that the request may see."""
         return scope_of(self.request)
+
+    def get_permissions(self) -> list[Any]:
+        return [HasPermissions(), *project_permissions()]
 
     def get_exception_handler(self) -> Callable[..., Any]:
         return problems.answer

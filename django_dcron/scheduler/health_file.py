@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from django_dcron.own_files import write_own
 from django_dcron.scheduler.health import Status
 
 INTERVALS = 5
@@ -43,13 +44,13 @@ class HealthFile:
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a directory")
         try:
-            self._draft.write_text("")
+            write_own(self._draft, "")
         finally:
             self._draft.unlink(missing_ok=True)
 
     def write(self, content: Mapping[str, Any], interval: float) -> None:
         """Replace it; the next time is to be in ``interval`` seconds. Raises ``OSError``."""
-        self._draft.write_text(json.dumps({**content, "interval": interval}) + "\n")
+        write_own(self._draft, json.dumps({**content, "interval": interval}) + "\n")
         self.shared = self._id is not None and self._writer() not in (None, self._id)
         self._draft.replace(self.path)
         self._id = content["id"]

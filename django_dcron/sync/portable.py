@@ -31,6 +31,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import models
 
+from django_dcron import untrusted
 from django_dcron.exceptions import DcronError
 from django_dcron.models import Calendar, Job
 from django_dcron.models.job_validation import definition_errors
@@ -132,11 +133,12 @@ def _parsed(text: str, syntax: Syntax) -> Any:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise Unreadable(f"It is not JSON: {error}") from error
-    yaml = _yaml()
+    _yaml()
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Unreadable(f"It is not YAML: {' '.join(str(error).split())}") from error
+        with untrusted.Reader() as reader:
+            return reader.read("yaml", text.encode())
+    except (untrusted.Unreadable, UnicodeEncodeError) as error:
+        raise Unreadable(f"It is not YAML: {error}") from error
 
 
 def _yaml() -> Any:

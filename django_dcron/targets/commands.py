@@ -2,17 +2,27 @@
 
 Arguments are checked by the command's own parser, through the very path that runs it: ``call_command`` with a command
 whose execution is left out.
+
+Invariants:
+
+- A command gets no argument that ``DCRON_COMMANDS`` does not list for it, however the argument is written: in full, abbreviated,
+  by name, inside a value, or below a subcommand. The parser decides, at the moment it assigns words to an argument.
+- The list is checked when the arguments are saved, and again when the command runs.
 """
 
 from __future__ import annotations
 
 import sys
+from argparse import Action, ArgumentParser, _SubParsersAction
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
 from typing import Any
 
 from django.core.management import call_command, get_commands, load_command_class
 from django.core.management.base import BaseCommand, CommandError
 
-from django_dcron.conf import settings
+from django_dcron.conf import ALL_ARGUMENTS, settings
 from django_dcron.exceptions import InvalidArguments
 from django_dcron.phrases import Phrase
 from django_dcron.phrases import gettext_noop as _
@@ -20,6 +30,10 @@ from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
 
 PREFIX = "command:"
 OUTPUT_OPTIONS = ("stdout", "stderr")
+COMMON_OPTIONS = frozenset(
+    {"--help", "--version", "--verbosity", "--traceback", "--no-color", "--force-color", "--skip-checks"}
+)
+"""Every command takes them. They change only what it prints, or show a text, which is refused by itself."""
 
 
 class CommandTarget(Target):
@@ -31,7 +45,7 @@ class CommandTarget(Target):
 
     @property
     def description(self) -> str:
-        return first_line(str(self._load().help))
+        return first_line(str(load(self.name).help))
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         """``args`` are what one would type after the command's name, ``kwargs`` its options by destination name."""
@@ -47,10 +61,12 @@ class CommandTarget(Target):
                     "kwargs",
                     name=repr(name),
                 )
-        command = self._load()
+        command = load(self.name)
         command.execute = lambda *args, **options: None  # type: ignore[method-assign]
         try:
-            call_command(command, *map(str, args), **kwargs)
+            self._call(command, args, kwargs)
+        except InvalidArguments:
+            raise
         except CommandError as error:
             raise InvalidArguments(str(error), "args") from None
         except (TypeError, ValueError) as error:
@@ -64,15 +80,148 @@ class CommandTarget(Target):
         """Run it with its output on ``sys.stdout``. Leaving by ``sys.exit`` with a code is a ``CommandError``."""
         output = dict.fromkeys(OUTPUT_OPTIONS, sys.stdout)
         try:
-            return call_command(self.name, *map(str, invocation.args), **invocation.kwargs, **output)
+            return self._call(load(self.name), invocation.args, invocation.kwargs, **output)
         except SystemExit as leaving:
             if leaving.code in (None, 0):
                 return None
             raise CommandError(f"{self.name} exited with {leaving.code}") from leaving
 
-    def _load(self) -> BaseCommand:
-        app = get_commands()[self.name]
-        return app if isinstance(app, BaseCommand) else load_command_class(app, self.name)
+    def _call(self, command: BaseCommand, args: list[Any], kwargs: dict[str, Any], **output: Any) -> Any:
+        """Call it with what ``DCRON_COMMANDS`` allows; raises ``InvalidArguments`` for anything else."""
+        allowed = allowed_arguments(self.name)
+        if allowed is not None:
+            guard = _Guard(self.name, allowed)
+            guard.check_by_name(command, kwargs)
+            guard.watch_parsers_of(command)
+        return call_command(command, *map(str, args), **kwargs, **output)
+
+
+class _Guard:
+    """Refuses the arguments of one command that are not ``allowed``."""
+
+    def __init__(self, command: str, allowed: Collection[str]):
+        self.command = command
+        self.allowed = allowed
+
+    def watch_parsers_of(self, command: BaseCommand) -> None:
+        """Let each parser of ``command`` refuse an argument as soon as words are assigned to it."""
+        create_parser = command.create_parser
+
+        def create_watched_parser(*args: Any, **kwargs: Any) -> ArgumentParser:
+            parser = create_parser(*args, **kwargs)
+            for each in _with_subparsers(parser):
+                get_values = each._get_values  # called once for each argument that is used
+                each._get_values = partial(self._checked_values, get_values)  # type: ignore[method-assign]
+            return parser
+
+        command.create_parser = create_watched_parser  # type: ignore[assignment, method-assign]
+
+    def _checked_values(
+        self, get_values: Callable[[Action, list[str]], Any], action: Action, words: list[str]
+    ) -> Any:
+        if action.option_strings or words:  # a positional without words only gets its default
+            self._check(_names_of(action, words), "args")
+        return get_values(action, words)
+
+    def check_by_name(self, command: BaseCommand, kwargs: Mapping[str, Any]) -> None:
+        """``call_command`` hands most of these to the command without its parser."""
+        actions = list(_actions(command))
+        for name in kwargs:
+            meant = [action for action in actions if name == action.dest or name == _name_of_option(action)]
+            for action in meant:
+                if action.required and not action.option_strings:
+                    raise InvalidArguments(
+                        _("%(name)s is a positional argument: it goes into the list of arguments"),
+                        "kwargs",
+                        name=repr(name),
+                    )
+                self._check(_names_of(action, []), "kwargs")
+            if not meant and name in command.stealth_options:
+                self._check([name], "kwargs")
+
+    def _check(self, names: Sequence[str], field: str) -> None:
+        """``names``: all that one argument goes by; empty if it needs no permission."""
+        if not names or not {*names}.isdisjoint({*self.allowed, *COMMON_OPTIONS}):
+            return
+        argument = max(names, key=len)
+        values = {"argument": argument, "command": self.command}
+        if self.allowed:
+            raise InvalidArguments(
+                _(
+                    "DCRON_COMMANDS does not allow %(argument)s for %(command)s (allowed: %(allowed)s); "
+                    "to allow it, add it to the list of that command"
+                ),
+                field,
+                allowed=", ".join(self.allowed),
+                **values,
+            )
+        raise InvalidArguments(
+            _(
+                "DCRON_COMMANDS allows no arguments for %(command)s, and so not %(argument)s; "
+                "to allow it, make the setting a dict with %(entry)s"
+            ),
+            field,
+            entry=f'"{self.command}": ["{argument}"]',
+            **values,
+        )
+
+
+def load(name: str) -> BaseCommand:
+    """The command as an object that nobody else uses, so that callers may change it."""
+    app = get_commands()[name]
+    return copy(app) if isinstance(app, BaseCommand) else load_command_class(app, name)
+
+
+def allowed_arguments(name: str) -> Collection[str] | None:
+    """What ``DCRON_COMMANDS`` lists for the command; None: all it takes."""
+    commands = settings.COMMANDS
+    allowed = commands.get(name, ()) if isinstance(commands, Mapping) else ()
+    return None if allowed == ALL_ARGUMENTS else allowed
+
+
+def argument_names(command: BaseCommand) -> list[str]:
+    """What ``DCRON_COMMANDS`` may list for the command: options as they are typed, positionals by name, subcommands."""
+    names = [name for action in _actions(command) for name in _names_of(action, [])]
+    subcommands = [
+        choice
+        for parser in _with_subparsers(_parser_of(command))
+        for action in parser._actions
+        if isinstance(action, _SubParsersAction)
+        for choice in action.choices or ()
+    ]
+    return [*names, *subcommands, *command.stealth_options]
+
+
+def _parser_of(command: BaseCommand) -> ArgumentParser:
+    return command.create_parser("", "")
+
+
+def _actions(command: BaseCommand) -> Iterator[Action]:
+    """The arguments it takes, also below its subcommands."""
+    for parser in _with_subparsers(_parser_of(command)):
+        yield from (action for action in parser._actions if not isinstance(action, _SubParsersAction))
+
+
+def _with_subparsers(parser: ArgumentParser) -> Iterator[ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for below in {id(each): each for each in action.choices.values()}.values():
+                yield from _with_subparsers(below)
+
+
+def _names_of(action: Action, words: Sequence[str]) -> Sequence[str]:
+    """What an argument goes by in ``DCRON_COMMANDS``. ``words``: those assigned to it."""
+    if isinstance(action, _SubParsersAction):
+        return words[:1] if words and words[0] in action.choices else ()
+    return action.option_strings or (action.dest,)
+
+
+def _name_of_option(action: Action) -> str | None:
+    """The name by which ``call_command`` knows an option besides its destination."""
+    if not action.option_strings:
+        return None
+    return min(action.option_strings).lstrip("-").replace("-", "_")
 
 
 def find(key: str) -> CommandTarget | None:

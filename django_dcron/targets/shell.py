@@ -1,8 +1,14 @@
 """Shell commands as targets: those ``DCRON_SHELL`` names, under ``shell:NAME``.
 
-The setting fixes the argument list and no shell ever reads it. A job's own arguments go where the list has ``"{}"``;
-without it the command takes none, so that nobody can add options to a command the project meant as it stands. The
-child leads a process group of its own, and however the call ends, none of the group outlives an interruption.
+The setting fixes the argument list and no shell ever reads it. The child leads a process group of its own, and however the
+call ends, none of the group outlives an interruption.
+
+Invariants:
+
+- A job's own arguments go where the list has ``"{}"``. Without it the command takes none.
+- An argument that begins with ``-`` could be an option of the program. It is taken only where the list has ``"--"`` before
+  ``"{}"``, which ends the options for programs that follow POSIX.
+- Both are checked when the arguments are saved, and again when the command runs.
 """
 
 from __future__ import annotations
@@ -17,14 +23,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any, cast
 
-from django_dcron.conf import settings
+from django_dcron.conf import ARGUMENTS_PLACE, settings
 from django_dcron.exceptions import DcronError, InvalidArguments
 from django_dcron.phrases import Phrase
 from django_dcron.phrases import gettext_noop as _
 from django_dcron.targets.base import Invocation, Target, TargetKind
 
 PREFIX = "shell:"
-PLACEHOLDER = "{}"
+END_OF_OPTIONS = "--"
 POLL_SECONDS = 0.2
 """How often a silent command's thread wakes, as an exception sent to it only arrives while it runs Python."""
 TERMINATION_SECONDS = 5.0
@@ -62,12 +68,12 @@ class ShellTarget(Target):
                 "kwargs",
                 name=repr(next(iter(kwargs))),
             )
-        if args and PLACEHOLDER not in self.argv:
+        if args and ARGUMENTS_PLACE not in self.argv:
             raise InvalidArguments(
                 _('%(target)s takes no arguments; DCRON_SHELL allows them where its list has "%(place)s"'),
                 "args",
                 target=self.key,
-                place=PLACEHOLDER,
+                place=ARGUMENTS_PLACE,
             )
         for argument in args:
             if (
@@ -78,9 +84,26 @@ class ShellTarget(Target):
                 raise InvalidArguments(
                     _("%(value)s is neither text nor a number"), "args", value=repr(argument)
                 )
+            if str(argument).startswith("-") and not self._ends_options():
+                raise InvalidArguments(
+                    _(
+                        "%(value)s begins with a hyphen, so the program could take it for an option; "
+                        'DCRON_SHELL allows that where its list has "%(end)s" before "%(place)s"'
+                    ),
+                    "args",
+                    value=repr(argument),
+                    end=END_OF_OPTIONS,
+                    place=ARGUMENTS_PLACE,
+                )
+
+    def _ends_options(self) -> bool:
+        """Whether the program reads no options where a job's own arguments stand."""
+        before = self.argv[: self.argv.index(ARGUMENTS_PLACE)]
+        return END_OF_OPTIONS in before
 
     def call(self, invocation: Invocation) -> None:
-        """Run it with its output, line by line, on ``sys.stdout``; raises ``ShellFailed``."""
+        """Run it with its output, line by line, on ``sys.stdout``; raises ``ShellFailed`` or ``InvalidArguments``."""
+        self.check_arguments(invocation.args, invocation.kwargs)
         process = subprocess.Popen(  # noqa: S603 (the argument list is the project's own)
             self._filled_in(invocation.args),
             stdin=subprocess.DEVNULL,
@@ -100,7 +123,7 @@ class ShellTarget(Target):
 
     def _filled_in(self, args: list[Any]) -> list[str]:
         given = [str(argument) for argument in args]
-        return [part for word in self.argv for part in (given if word == PLACEHOLDER else [word])]
+        return [part for word in self.argv for part in (given if word == ARGUMENTS_PLACE else [word])]
 
 
 def _pass_on_output(process: subprocess.Popen[bytes]) -> str:

@@ -100,6 +100,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 if django.VERSION >= (6, 0):  # which brings it; the admin and its jobs need no exception
     MIDDLEWARE.append("django.middleware.csp.ContentSecurityPolicyMiddleware")

@@ -42,7 +42,7 @@ from tests.teams import Rows
 
 VIEWS = ("view_job", "view_run", "view_attempt", "view_node", "view_alert", "view_calendar")
 OWN = (
-    "add_job", "change_job", "delete_job", "trigger_job", "pause_job", "cancel_run", "rerun_run", "view_dashboard",
+    "add_job", "change_job", "delete_job", "trigger_job", "run_job_with_arguments", "pause_job", "cancel_run", "rerun_run", "view_dashboard",
     "add_calendar", "change_calendar", "delete_calendar",
 )  # fmt: skip
 
@@ -128,8 +128,8 @@ ADDRESSES = [
     Address("django_dcron_job_backfill", "view_job trigger_job", JOB, post=RANGE),
     Address("django_dcron_job_backfill", "view_job trigger_job", JOB, post={**RANGE, "version": "1", "make": "1"}, answer=302),
     _verb("job", "run_now", "view_job trigger_job"),
-    _verb("job", "run_with", "view_job trigger_job", post=None),
-    _verb("job", "run_with", "view_job trigger_job", post={"args": "[]", "kwargs": "{}"}),
+    _verb("job", "run_with", "view_job trigger_job run_job_with_arguments", post=None),
+    _verb("job", "run_with", "view_job trigger_job run_job_with_arguments", post={"args": "[]", "kwargs": "{}"}),
     _verb("job", "pause", "view_job pause_job", post=None),
     _verb("job", "pause", "view_job pause_job", post={"reason": "deploy", "until": "2h"}),
     _verb("job", "change_pause", "view_job pause_job", rows={"object_id": "paused"}, post=None),
@@ -139,6 +139,7 @@ ADDRESSES = [
     _verb("run", "cancel", "view_run cancel_run", post=None),
     _verb("run", "cancel", "view_run cancel_run"),
     _verb("run", "rerun", "view_run rerun_run", rows={"object_id": "ended"}),
+    _verb("run", "rerun", "view_run rerun_run run_job_with_arguments", rows={"object_id": "ended_with_arguments"}),
     Address("django_dcron_job_standing", "view_job", JOB),
     Address("django_dcron_job_why", "view_job view_run", JOB),
     Address("django_dcron_job_preview", "add_job or change_job", post={"schedule": "@daily"}),
@@ -209,7 +210,10 @@ def rows(db: None) -> Rows:
     node = Node.objects.create(id="n-1", name="n", host="h", pid=1, release="1", shard_count=64, **times)
     alert = Alert.objects.create(channel="ops", kind="failed", key="1", subject="said", created_at=NOON)
     calendar = Calendar.objects.create(name="closed", dates="12-25")
-    return Rows(job, make_job("paused", enabled=False), run, ended, make_attempt(run), node, alert, calendar)
+    other = make_run(job, NOON + timedelta(days=9), state="failed", finished_at=NOON, kwargs={"a": 1})
+    return Rows(
+        job, make_job("paused", enabled=False), run, ended, other, make_attempt(run), node, alert, calendar
+    )
 
 
 def _everything() -> list[Any]:

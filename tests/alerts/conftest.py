@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
+from tests.alerts.mail_server import MailServer
+
 
 class Service:
     """What it was told, and whether it takes it; or says nothing, until it is closed."""
@@ -50,6 +52,13 @@ class Service:
         self.server.shutdown()
         self.thread.join()
         self.server.server_close()
+
+
+@pytest.fixture
+def mail_server() -> Iterator[MailServer]:
+    server = MailServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture

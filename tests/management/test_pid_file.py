@@ -12,7 +12,9 @@ import pytest
 from django.core.management.base import CommandError
 
 from django_dcron.management.dcron import pid_file
+from django_dcron.management.dcron.kept_options import Kept, keep
 from django_dcron.management.dcron.pid_file import PidFile
+from django_dcron.scheduler.health_file import HealthFile
 from tests.waiting import wait_until
 
 HOLD = """
@@ -217,3 +219,41 @@ def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(CommandError, match=r"The pid file .* cannot be used: ") as refused, PidFile(path):
             pass
         assert refused.value.returncode == 2
+
+
+def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    """Whoever may write into the directory could have a node empty any file of its user."""
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    path.symlink_to(precious)
+
+    for use in (lambda: PidFile(path).__enter__(), lambda: PidFile(path).holder()):
+        with pytest.raises(CommandError, match="is a symbolic link, which is not followed"):
+            use()
+
+    assert precious.read_text() == "keep me"
+    assert path.is_symlink()
+
+
+def test_a_symbolic_link_to_nothing_creates_nothing(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "new")
+    with pytest.raises(CommandError, match="is a symbolic link"):
+        PidFile(path).__enter__()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_draft_is_not_written_through_a_symbolic_link(path: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    health = HealthFile(tmp_path / "health.json")
+    health._draft.symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic"):
+        health.write({"id": "a"}, 2.0)
+    draft = path.with_name(f".{path.name}.options.{os.getpid()}")
+    draft.symlink_to(precious)
+    kept = Kept(
+        daemon=False, directory="", log_file="", health_file="", started_at="", settings="", arguments=[]
+    )
+    with pytest.raises(OSError, match="symbolic"):
+        keep(PidFile(path), kept)
+    assert precious.read_text() == "keep me"

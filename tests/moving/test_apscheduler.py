@@ -27,6 +27,7 @@ from django_dcron.models import Job
 from django_dcron.moving import apscheduler
 from django_dcron.moving.found import Found, Refused
 from django_dcron.targets import functions
+from django_dcron.untrusted import Reader
 from tests import depth
 from tests.management.calling import call
 from tests.moving import plain
@@ -239,7 +240,75 @@ def test_states_that_make_no_sense_are_refused(state: bytes) -> None:
 
 
 def test_a_pickle_cannot_change_what_a_class_is() -> None:
-    """BUILD on a class would set its attributes, for this pickle and all that come after."""
+    """BUILD on a class would set its attributes."""
     state = b"N}X\x08\x00\x00\x00run_dateX\x03\x00\x00\x00bads\x86"
-    with pytest.raises(Refused, match="cannot be read"):
-        apscheduler.state_of(b"\x80\x02capscheduler.triggers.date\nDateTrigger\n" + state + b"b.")
+    with Reader() as reader, pytest.raises(Refused, match="cannot be read"):
+        apscheduler.state_of(b"\x80\x02capscheduler.triggers.date\nDateTrigger\n" + state + b"b.", reader)
+
+
+# --- Entries that make no sense ---------------------------------------------------------------------------
+
+
+def changed(trigger: Any, **attributes: Any) -> Any:
+    for name, value in attributes.items():
+        setattr(trigger, name, value)
+    return trigger
+
+
+def cron_with(field: str, **attributes: Any) -> CronTrigger:
+    trigger = CronTrigger(**{field: "1-5/2"}, timezone=UTC)
+    (expression,) = next(each for each in trigger.fields if each.name == field).expressions
+    changed(expression, **attributes)
+    return trigger
+
+
+def every(**more: Any) -> IntervalTrigger:
+    return changed(IntervalTrigger(hours=1, timezone=UTC), **more)
+
+
+MALFORMED: list[Any] = [
+    None,
+    {"func": "x:y", "trigger": None},
+    {"func": "x:y", "trigger": [1]},
+    {"func": "x:y", "trigger": changed(DateTrigger(FAR), run_date="tomorrow")},
+    {"func": "x:y", "trigger": changed(DateTrigger(FAR), run_date=datetime(2090, 1, 1))},  # noqa: DTZ001 (naive)
+    {"func": "x:y", "trigger": every(interval=5)},
+    {"func": "x:y", "trigger": every(interval=None)},
+    {"func": "x:y", "trigger": every(start_date="soon")},
+    {"func": "x:y", "trigger": every(end_date=7)},
+    {"func": "x:y", "trigger": every(jitter="x")},
+    {"func": "x:y", "trigger": every(jitter=1e308)},
+    {"func": "x:y", "trigger": every(jitter=-5)},
+    {"func": "x:y", "trigger": changed(CronTrigger(timezone=UTC), fields=7)},
+    {"func": "x:y", "trigger": changed(CronTrigger(timezone=UTC), fields=[None])},
+    {"func": "x:y", "trigger": changed(CronTrigger(timezone=UTC), timezone="nowhere")},
+    {"func": "x:y", "trigger": cron_with("hour", first=-(10**12))},
+    {"func": "x:y", "trigger": cron_with("hour", step=-1)},
+    {"func": "x:y", "trigger": cron_with("hour", step="1")},
+    {"func": "x:y", "trigger": cron_with("hour", last="z")},
+    {"func": "x:y", "trigger": cron_with("day", first=None)},
+    {"func": ["x"], "trigger": every()},
+    {"func": "x:y", "trigger": every(), "args": 7},
+    {"func": "x:y", "trigger": every(), "kwargs": [1]},
+    {"func": "x:y", "trigger": every(), "kwargs": {1: float("nan")}},
+    {"func": "x:y", "trigger": every(), "args": ("\0", "\ud800")},
+    {"func": "x:y", "trigger": every(), "max_instances": "many"},
+    {"func": "x:y", "trigger": every(), "executor": {}},
+    {1: 2},
+]
+
+
+def test_malformed_entries_do_not_end_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django_apscheduler.models import DjangoJob
+
+    monkeypatch.setitem(functions.registered, "tests.moving.plain.report", plain.report)
+    for number, state in enumerate(MALFORMED):
+        DjangoJob.objects.create(id=f"bad {number}", job_state=pickle.dumps(state), next_run_time=FAR)
+    store(every(), id="good")
+
+    shown = call("import", "django-apscheduler", "--apply")
+
+    assert shown.code == 1
+    assert [job.name for job in Job.objects.all()] == ["good"]
+    for number, state in enumerate(MALFORMED):
+        assert f"refused bad {number} " in shown.out, state

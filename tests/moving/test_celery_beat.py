@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery import schedules
+from django.db import connection
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -368,3 +369,25 @@ def test_many_rows_are_read_and_compared_in_a_few_queries(django_assert_max_num_
         moves = compare(celery_beat.read(NOW).found)
     assert {move.kind for move in moves} == {MoveKind.CREATE}
     assert len(moves) == 700
+
+
+def test_malformed_entries_do_not_end_the_import() -> None:
+    """A zone that does not exist ends the query of all rows, in which Django makes a zone of it."""
+    from django_celery_beat.models import CrontabSchedule
+
+    row("good", **interval())
+    row("huge", **interval(2**31 - 1, "days"))
+    row("zone", **crontab("UTC", minute="7"))
+    CrontabSchedule.objects.filter(minute="7").update(minute="x")
+    row("nowhere", **crontab("Europe/Berlin", minute="8"))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE django_celery_beat_crontabschedule SET timezone = 'Europe/Nowhere' WHERE minute = '8'"
+        )
+
+    shown = call("import", "django-celery-beat", "--apply")
+
+    assert shown.code == 1
+    assert [job.name for job in Job.objects.all()] == ["good"]
+    for name in ("huge", "zone", "nowhere"):
+        assert f"refused {name} " in shown.out

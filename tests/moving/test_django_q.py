@@ -283,3 +283,49 @@ def test_cron_is_read_in_the_clusters_zone(settings: Settings) -> None:
     assert (values["schedule"], values["timezone"]) == ("30 3 * * 1-5", "Europe/Berlin")
     first = parse_schedule(values["schedule"], values["timezone"]).next_after(NOW)
     assert first == datetime(2027, 1, 4, 3, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {"kwargs": "'a'"},
+    {"kwargs": "{'q_options': {'timeout': 1e308}}"},
+    {"kwargs": "{'q_options': {'timeout': -1}}"},
+    {"kwargs": "{'q_options': {1: 2, 'a': 3}}"},
+    {"kwargs": "{1: {2}}"},
+    {"kwargs": "a=b"},
+    {"kwargs": "a='\0'"},
+    {"args": "(" * 5000},
+    {"args": "'x'," * 50_000},
+    {"args": "9" * 5000},
+    {"args": "{1}"},
+    {"kind": "I", "minutes": 32_000, "repeats": 2**31 - 1, "args": "{1}"},
+    {"kind": "C", "cron": "x y"},
+    {"kind": "C", "cron": ""},
+    {"kind": "C", "cron": "0 3 * * *", "repeats": 2**31 - 1},
+    {"kind": "?"},
+    {"kind": "Y", "repeats": 2**31 - 1},
+    {"func": "\ud800".encode(errors="replace").decode()},
+]
+
+
+def test_malformed_entries_do_not_end_the_import() -> None:
+    for number, fields in enumerate(MALFORMED):
+        row = make(name=f"bad {number}")
+        changes = {"schedule_type" if name == "kind" else name: value for name, value in fields.items()}
+        type(row).objects.filter(pk=row.pk).update(**changes)  # past its own checks
+    make(name="good")
+
+    shown = call("import", "django-q2", "--apply")
+
+    assert shown.code == 1
+    assert [job.name for job in Job.objects.all()] == ["good"]
+    for number, fields in enumerate(MALFORMED):
+        assert f"refused bad {number} " in shown.out, fields
+
+
+@pytest.mark.parametrize(
+    ("repeats", "ends_at"),
+    [(3, FAR + timedelta(hours=2)), (50_000, FAR + timedelta(hours=49_999)), (2**31 - 1, None)],
+)
+def test_the_end_of_an_interval_is_computed(repeats: int, ends_at: datetime | None) -> None:
+    make("I", minutes=60, repeats=repeats)
+    assert found().values["ends_at"] == ends_at

@@ -150,3 +150,68 @@ def redbeat_client() -> Any:
     from redbeat.schedulers import get_redis
 
     return get_redis(app)
+
+
+MALFORMED = [
+    "nonsense",
+    "[1]",
+    "[" * 100_000,
+    '{"task": 7}',
+    '{"task": "tests.app.tasks.echo"}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval"}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": "x"}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 1e308}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": NaN}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "crontab", "minute": "x"}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "crontab", "nothing": 1}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "crontab", "minute": {}}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, "options": [1]}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, "options": {"expires": {"__type__": "datetime"}}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, "options": {"expires": 1e308}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, "args": "x"}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, "args": ["\\u0000"]}',
+    b"\xff\xfe",
+]
+
+
+def test_malformed_entries_do_not_end_the_import() -> None:
+    from redbeat.schedulers import ensure_conf, get_redis
+
+    save("good")
+    client, config = get_redis(app), ensure_conf(app)
+    for number, definition in enumerate(MALFORMED):
+        key = f"{config.key_prefix}bad {number}"
+        client.hset(key, "definition", definition)
+        client.zadd(config.schedule_key, {key: 1})
+    client.set(f"{config.key_prefix}bad text", "of another kind")
+    for key in (
+        f"{config.key_prefix}bad text",
+        f"{config.key_prefix}bad \udcff".encode(errors="surrogateescape"),
+    ):
+        client.zadd(config.schedule_key, {key: 1})
+
+    shown = call("import", "redbeat", "--apply")
+
+    assert shown.code == 1
+    assert [job.name for job in Job.objects.all()] == ["good"]
+    for number, definition in enumerate(MALFORMED):
+        assert f"refused bad {number} " in shown.out, definition
+    assert "refused bad text " in shown.out
+    assert "WRONGTYPE" in shown.out
+
+
+def test_a_meta_that_makes_no_sense_leaves_the_report_of_the_others() -> None:
+    from redbeat.schedulers import ensure_conf, get_redis
+
+    for name in ("good", "bad", "worse"):
+        save(name)
+    client, config = get_redis(app), ensure_conf(app)
+    assert call("import", "redbeat", "--apply", "--shadow").code == 0
+    client.hset(f"{config.key_prefix}bad", "meta", "nonsense")
+    client.hset(f"{config.key_prefix}worse", "meta", '{"last_run_at": {"__type__": "datetime", "year": "x"}}')
+
+    shown = call("import", "redbeat", "--report")
+
+    assert shown.code == 1
+    assert "1 shadow, since" in shown.out
+    assert shown.out.count("unread key") == 2

@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -179,10 +180,11 @@ def test_nonsense_is_refused_and_the_next_is_answered(server: HttpServer, text: 
     assert ask(server, "/livez")[0] == 200
 
 
-def test_who_dawdles_is_cut_off(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sends a byte now and then would never meet a socket's timeout."""
-    monkeypatch.setattr(module, "PATIENCE", 0.1)
-    with closing(say(server, b"GET /livez HT")) as connection:
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HT", b"GET /livez HTTP/1.0\r\nA: "])
+def test_a_slow_request_is_cut_off(server: HttpServer, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """A client that sends a byte now and then never reaches the timeout of a socket."""
+    monkeypatch.setattr(module, "REQUEST_WITHIN", 0.1)
+    with closing(say(server, sent)) as connection:
 
         def is_cut_off() -> bool:
             try:
@@ -192,19 +194,56 @@ def test_who_dawdles_is_cut_off(server: HttpServer, monkeypatch: pytest.MonkeyPa
             return False
 
         wait_until(is_cut_off, PATIENCE, what="the end of a connection")
-    wait_until(lambda: not server._server._since, PATIENCE, what="its place to be free")
+    wait_until(lambda: not server._server._asking, PATIENCE, what="its place to be free")
 
 
-def test_what_is_too_many_is_told_so_at_once(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve({"/": lambda accept: Answer(200, "text/plain", b"x" * 50_000_000)})
+    with closing(say(server, b"GET / HTTP/1.0\r\n\r\n")) as connection:
+        assert connection.recv(15) == b"HTTP/1.0 200 OK"
+        monkeypatch.setattr(module, "PATIENCE", 0.0)
+        wait_until(lambda: not server._server._answering, PATIENCE, what="the end of the answer")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /li", b"GET /livez HTTP/1.0\r\nA: b\r\n"])
+def test_a_probe_takes_the_place_of_the_oldest_unfinished_request(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS", 3)
+    monkeypatch.setattr(module, "REQUEST_WITHIN", PATIENCE)
+    idle = [say(server, sent) for _ in range(3)]
+    wait_until(lambda: len(server._server._asking) == 3, PATIENCE, what="three connections")
+    try:
+        assert [ask(server, path)[0] for path in ("/livez", "/readyz", "/health")] == [200, 200, 200]
+        assert idle[0].recv(100) == b"", "the oldest was not closed"
+        assert len(server._server._asking) == 2, "more than one was closed"
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_a_probe_is_answered_while_other_answers_wait(
+    serve: Serve, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "CONNECTIONS", 2)
-    idle = [say(server, b"") for _ in range(2)]
-    wait_until(lambda: len(server._server._since) == 2, PATIENCE, what="two connections")
-    with closing(say(server, b"")) as connection:
-        assert connection.recv(100).startswith(b"HTTP/1.0 503 ")
-    for connection in idle:
-        connection.close()
-    wait_until(lambda: not server._server._since, PATIENCE, what="their places to be free")
+    monkeypatch.setattr(module, "PATIENCE", PATIENCE)
+    database = threading.Event()
+
+    def metrics(accept: str) -> Answer:
+        database.wait(PATIENCE)
+        return Answer(200, "text/plain", b"")
+
+    server = serve({**routes(lambda: judge(node.facts, 300.0)), "/metrics": metrics})
+    slow = [say(server, b"GET /metrics HTTP/1.0\r\n\r\n") for _ in range(2)]
+    wait_until(lambda: len(server._server._limited) == 2, PATIENCE, what="two answers that wait")
+    assert ask(server, "/metrics")[0] == 503
     assert ask(server, "/livez")[0] == 200
+    database.set()
+    for connection in slow:
+        assert connection.recv(15) == b"HTTP/1.0 200 OK"
+        connection.close()
+    wait_until(lambda: not server._server._limited, PATIENCE, what="their places to be free")
+    assert ask(server, "/metrics")[0] == 200
 
 
 def test_it_ends_without_waiting_for_anybody(node: Node, serve: Serve) -> None:

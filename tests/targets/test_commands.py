@@ -32,12 +32,12 @@ class Command(base.BaseCommand):
 
 @pytest.fixture(autouse=True)
 def commands(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
-    """The project has the commands ``stock`` and Django's; the settings allow two, and one there is not."""
+    """The project has the commands ``stock`` and Django's; the settings allow two, and one that does not exist."""
     module = ModuleType("shop.management.commands.stock")
     module.Command = Command  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(get_commands(), "stock", "shop")
-    settings.DCRON_COMMANDS = ["stock", "check", "vanished"]
+    settings.DCRON_COMMANDS = {"stock": ["shelves", "--unit", "--exit"], "check": [], "vanished": []}
 
 
 @pytest.fixture
@@ -114,4 +114,104 @@ def test_checking_runs_nothing(stock: Target, capsys: pytest.CaptureFixture[str]
 
 def test_a_command_that_is_loaded_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(get_commands(), "stock", Command())
-    assert targets.get("command:stock").description == "Count the stock."
+    target = targets.get("command:stock")
+
+    assert target.description == "Count the stock."
+    target.check_arguments([], {"unit": "kg"})
+    assert target.call(Invocation(kwargs={"unit": "kg"})) == "counted [] in kg"
+
+
+# --- Which arguments ------------------------------------------------------------------------------------------------------
+
+
+class Tree(base.BaseCommand):
+    """With subcommands, an option that must be given, one that writes a file, and one that its parser does not have."""
+
+    stealth_options = ("stream",)
+
+    def add_arguments(self, parser: base.CommandParser) -> None:
+        parser.add_argument("--into", required=True, nargs="+")
+        parser.add_argument("--output", "-o", dest="path")
+        parser.add_argument("--quiet", action="store_const", const="/dev/null", dest="path")
+        below = parser.add_subparsers(dest="subcommand")
+        prune = below.add_parser("prune", aliases=["trim"])
+        prune.add_argument("rows", nargs="*")
+        prune.add_argument("--log")
+        below.add_parser("drop")
+
+    def handle(self, *args: Any, **options: Any) -> str:
+        return f"{options['into']} {options['path']} {options.get('rows')}"
+
+
+@pytest.fixture
+def tree(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Target:
+    monkeypatch.setitem(get_commands(), "tree", Tree())
+    settings.DCRON_COMMANDS = {"tree": ["--into", "--quiet", "prune", "rows"]}
+    return targets.get("command:tree")
+
+
+REFUSED = [
+    (["--into", "a", "--output", "/x"], {}, "--output", "args"),
+    (["--into", "a", "--output=/x"], {}, "--output", "args"),
+    (["--into", "a", "--out", "/x"], {}, "--output", "args"),
+    (["--into", "a", "-o/x"], {}, "--output", "args"),
+    (["--into", "a"], {"path": "/x"}, "--output", "kwargs"),
+    (["--into", "a"], {"output": "/x"}, "--output", "kwargs"),
+    ([], {"into": ["a", "--output", "/x"]}, "--output", "args"),
+    (["--into", "a"], {"stream": "/x"}, "stream", "kwargs"),
+    (["--into", "a", "--quiet", "drop"], {}, "drop", "args"),
+    (["drop", "--into", "a"], {}, "drop", "args"),
+    (["--into", "a", "--quiet", "trim"], {}, "trim", "args"),
+    (["--into", "a", "--quiet", "prune", "1", "--log", "/x"], {}, "--log", "args"),
+    (["--into", "a", "--quiet", "prune", "1"], {"log": "/x"}, "--log", "kwargs"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "argument", "field"), REFUSED)
+def test_no_argument_is_taken_that_the_settings_do_not_list(
+    tree: Target, args: list[Any], kwargs: dict[str, Any], argument: str, field: str
+) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        tree.check_arguments(args, kwargs)
+    assert (caught.value.field, caught.value.phrase.values["argument"]) == (field, argument)
+    assert caught.value.phrase.values["allowed"] == "--into, --quiet, prune, rows"
+
+    with pytest.raises(InvalidArguments):  # such as were stored before the settings were narrowed
+        tree.call(Invocation(args, kwargs))
+
+
+def test_the_arguments_that_are_listed_are_taken(tree: Target) -> None:
+    args = ["--quiet", "--into", "a", "b", "--verbosity", "2", "prune", "1"]
+    tree.check_arguments(args, {})
+    assert tree.call(Invocation(args)) == "['a', 'b'] /dev/null ['1']"
+    tree.check_arguments([], {"into": ["a"], "verbosity": 0, "no_color": True})
+
+
+def test_a_list_of_names_allows_no_arguments(settings: Settings) -> None:
+    settings.DCRON_COMMANDS = ["dumpdata", "check"]
+    target = targets.get("command:dumpdata")
+
+    target.check_arguments([], {})
+    target.check_arguments(["-v", "2"], {})
+    for args, kwargs, argument in [
+        (["app"], {}, "args"),
+        (["--output", "/x"], {}, "--output"),
+        ([], {"output": "/x"}, "--output"),
+    ]:
+        with pytest.raises(InvalidArguments, match="DCRON_COMMANDS allows no arguments") as caught:
+            target.check_arguments(args, kwargs)
+        assert caught.value.phrase.values["entry"] == f'"dumpdata": ["{argument}"]'
+
+
+def test_all_arguments_are_taken_where_the_settings_say_so(settings: Settings) -> None:
+    settings.DCRON_COMMANDS = {"dumpdata": "__all__"}
+    targets.get("command:dumpdata").check_arguments(["app", "--output", "/x"], {"indent": 2})
+
+
+def test_a_required_positional_by_name_is_refused_at_its_field(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    settings.DCRON_COMMANDS = {"sqlmigrate": ["app_label", "migration_name"]}
+    with pytest.raises(InvalidArguments, match="'app_label' is a positional argument") as caught:
+        targets.get("command:sqlmigrate").check_arguments([], {"app_label": "x", "migration_name": "y"})
+    assert caught.value.field == "kwargs"

@@ -91,6 +91,38 @@ def test_arguments_are_taken_only_where_the_settings_say_so(settings: Settings) 
         assert caught.value.field == field
 
 
+OPTIONS = ["-x", "--checkpoint-action=exec=sh", "-", "--", -1, -0.5]
+
+
+@pytest.mark.parametrize("argument", OPTIONS)
+@pytest.mark.parametrize("argv", [["echo", "{}"], ["echo", "{}", "--"], ["echo", "--", "{}"]])
+def test_an_argument_that_could_be_an_option_is_taken_only_behind_the_end_of_options(
+    settings: Settings, capsys: pytest.CaptureFixture[str], argv: list[str], argument: Any
+) -> None:
+    settings.DCRON_SHELL = {"job": argv}
+    target = targets.get("shell:job")
+    if argv[1] == "--":
+        target.check_arguments([argument], {})
+        target.call(Invocation([argument]))
+        assert capsys.readouterr().out == f"-- {argument}\n"
+        return
+    for given in ([argument], ["a", argument]):
+        with pytest.raises(
+            InvalidArguments, match='DCRON_SHELL allows that where its list has "--" before'
+        ) as caught:
+            target.check_arguments(given, {})
+        assert caught.value.field == "args"
+        with pytest.raises(InvalidArguments):  # one that was stored before, or past the validation
+            target.call(Invocation(given))
+    assert capsys.readouterr().out == ""
+
+
+def test_arguments_that_a_command_does_not_take_never_reach_it(settings: Settings) -> None:
+    settings.DCRON_SHELL = {"fixed": ["echo"]}
+    with pytest.raises(InvalidArguments):
+        targets.get("shell:fixed").call(Invocation(["a"]))
+
+
 def test_another_exit_code_than_0_is_a_failure(settings: Settings) -> None:
     with pytest.raises(ShellFailed, match=r"^job exited with 3: disk full$") as caught:
         run(settings, python("print('disk full'); print(); raise SystemExit(3)"))

@@ -45,7 +45,16 @@ from django_dcron.admin.lists.filters import (
     titled,
 )
 from django_dcron.admin.verb_forms import ArgumentsForm, ChangedPauseForm, PauseForm
-from django_dcron.admin.verbs import Button, Done, OperatedAdmin, Verb, as_action, asked, reason
+from django_dcron.admin.verbs import (
+    OTHER_ARGUMENTS,
+    Button,
+    Done,
+    OperatedAdmin,
+    Verb,
+    as_action,
+    asked,
+    reason,
+)
 from django_dcron.admin.visibility import scope_of
 from django_dcron.domain import clock
 from django_dcron.exceptions import InvalidValue
@@ -114,7 +123,7 @@ VERBS: tuple[Verb[Job], ...] = (
         "run_with",
         gettext_lazy("Run with arguments"),
         _run_with,
-        "trigger",
+        "trigger_with_arguments",
         form=ArgumentsForm,
         has_page=True,
     ),
@@ -123,7 +132,7 @@ VERBS: tuple[Verb[Job], ...] = (
         gettext_lazy("Pause"),
         _pause,
         "pause",
-        _if_paused,
+        against=_if_paused,
         form=PauseForm,
         explained=gettext_lazy("They have no new runs until they are resumed. What is running goes on."),
     ),
@@ -132,7 +141,7 @@ VERBS: tuple[Verb[Job], ...] = (
         gettext_lazy("Resume"),
         _resume,
         "pause",
-        _if_not_paused,
+        against=_if_not_paused,
         explained=gettext_lazy(
             "They run by their schedules from now on. What fell into the pause is not made up for."
         ),
@@ -142,7 +151,7 @@ VERBS: tuple[Verb[Job], ...] = (
         gettext_lazy("Change the pause"),
         _change_pause,
         "pause",
-        _if_not_paused,
+        against=_if_not_paused,
         form=ChangedPauseForm,
         has_page=True,
     ),
@@ -210,6 +219,9 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
         """Unless the site has disabled the action."""
         offered = any(name == "delete_selected" for name, _action in self.admin_site.actions)
         return offered and self.has_delete_permission(request)
+
+    def has_trigger_with_arguments_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        return self.has_trigger_permission(request, obj) and request.user.has_perm(OTHER_ARGUMENTS)
 
     def may_backfill(self, request: HttpRequest, job: Job | None = None) -> bool:
         return self.has_view_permission(request, job) and self.has_trigger_permission(request, job)

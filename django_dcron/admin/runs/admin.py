@@ -29,7 +29,7 @@ from django_dcron.admin.refreshing import REFRESH
 from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, part_of
 from django_dcron.admin.verb_forms import ReasonForm
-from django_dcron.admin.verbs import Done, OperatedAdmin, Verb, as_action, reason
+from django_dcron.admin.verbs import OTHER_ARGUMENTS, Done, OperatedAdmin, Verb, as_action, reason
 from django_dcron.admin.visibility import scope_of
 from django_dcron.domain.lifecycle import Trigger
 from django_dcron.models import Attempt, Job, Run
@@ -59,8 +59,8 @@ VERBS: tuple[Verb[Run], ...] = (
         gettext_lazy("Cancel"),
         _cancel,
         "cancel",
-        lambda run: _("It has ended already.") if run.is_final else "",
-        ReasonForm,
+        against=lambda run: _("It has ended already.") if run.is_final else "",
+        form=ReasonForm,
         explained=gettext_lazy("What has not started ends at once. What is running is told to stop."),
     ),
     Verb(
@@ -68,7 +68,8 @@ VERBS: tuple[Verb[Run], ...] = (
         gettext_lazy("Run again"),
         _rerun,
         "rerun",
-        lambda run: "" if run.is_final else _("It has not ended yet."),
+        also_needs=lambda run: [OTHER_ARGUMENTS] if run.has_other_arguments else [],
+        against=lambda run: "" if run.is_final else _("It has not ended yet."),
         explained=gettext_lazy(
             "Each that has ended runs once more, at once, for the same time and with the same arguments."
         ),

@@ -22,6 +22,7 @@ from django_dcron.exceptions import LockUnavailable
 from django_dcron.execution.bounded_text import storable
 from django_dcron.execution.executor import execute
 from django_dcron.locks import get_lock
+from django_dcron.log_lines import LineFormatter
 from django_dcron.observability.http.routes import routes
 from django_dcron.observability.http.server import LOCALHOST, Address, HttpServer
 from django_dcron.observability.log_context import as_node
@@ -212,6 +213,6 @@ def _log_to_console(verbosity: int) -> None:
     if verbosity == 0 or logger.hasHandlers():
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(LineFormatter(LOG_FORMAT))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)

@@ -27,16 +27,21 @@ def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
     since = instant("--since", options["since"], now, timezone.get_current_timezone())
     ran = SCHEDULERS[options["source"]].ran(since - LATE)
     shadows = beside(reading.found, options["namespace"] or "default", ran, since, now)
-    if not shadows:
+    if not shadows and not ran.unread:
         raise cannot(
             f"There are no shadows: manage.py dcron import {options['source']} --shadow --apply makes them."
         )
     if out.is_json:
-        out.json(_report_document(options, since, now, shadows))
+        out.json(_report_document(options, since, now, shadows) | {"unread": dict(ran.unread)})
     else:
+        for origin, why in ran.unread.items():
+            out.line(f"unread {origin}: {why}", BAD)
         _show_report(out, since, shadows)
+    above = "" if out.is_json else ", see above"
     if differing := sum(each.differs for each in shadows):
-        raise no(f"{differing} of {len(shadows)} differ{'' if out.is_json else ', see above'}.")
+        raise no(f"{differing} of {len(shadows)} differ{above}.")
+    if ran.unread:
+        raise no(f"Of {number_of(len(ran.unread), 'entry', 'entries')} nobody knows when it ran{above}.")
 
 
 def _show_report(out: Output, since: datetime, shadows: list[Beside]) -> None:
@@ -45,13 +50,11 @@ def _show_report(out: Output, since: datetime, shadows: list[Beside]) -> None:
             out.line(f"there alone {each.job} {moment(one.at)}: {reason(one)}", BAD)
         for one in each.here:
             out.line(f"here alone {each.job} {moment(one.at)}: {reason(one)}", BAD)
-    same, there, here = (
-        sum(counts)
-        for counts in zip(*((each.same, len(each.there), len(each.here)) for each in shadows), strict=True)
-    )
+    same = sum(each.same for each in shadows)
+    there, here = (sum(len(getattr(each, side)) for each in shadows) for side in ("there", "here"))
     said = f"{number_of(same, 'run is', 'runs are')} the same, {there} there alone, {here} here alone"
     out.line(f"{number_of(len(shadows), 'shadow')}, since {moment(since)}: {said}.")
-    if late := max(each.late for each in shadows):
+    if late := max((each.late for each in shadows), default=timedelta()):
         out.line(f"Of the same, those there came {_seconds(late)} after those here at most.")
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from django_dcron.management.dcron.pid_file import PidFile
+from django_dcron.own_files import write_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Kept:
 def keep(pid_file: PidFile, kept: Kept) -> None:
     path = path_of(pid_file)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(asdict(kept), indent=2) + "\n")
+    write_own(draft, json.dumps(asdict(kept), indent=2) + "\n")
     draft.replace(path)
 
 

@@ -7,6 +7,7 @@ Invariants:
 - The kernel names the holder. The number in the file is for people to read: a stale one, or one that has since been given to
   another program, is never signalled. Between the question and the signal the process is held by a handle (pidfd), where
   there are such.
+- The path is not a symbolic link: what it leads to, which may be any file of this user, is never opened or truncated.
 - There is one file at the path. A lock on one that was deleted or replaced meanwhile counts for nothing: it is taken anew.
 """
 
@@ -81,9 +82,9 @@ class PidFile:
         """The process that holds it."""
         with self._usable():
             try:
-                if _held.get(_identity(self.path.stat())) == os.getpid():
+                if _held.get(_identity(self.path.lstat())) == os.getpid():
                     return os.getpid()  # closing another descriptor of the file would let go of the lock
-                fd = os.open(self.path, os.O_RDONLY)
+                fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
             except FileNotFoundError:
                 return None
             try:
@@ -161,10 +162,15 @@ class PidFile:
         try:
             yield
         except OSError as error:
-            raise cannot(f"The pid file {self.path} cannot be used: {error.strerror}.") from error
+            why = (
+                "it is a symbolic link, which is not followed; name the file itself"
+                if error.errno == errno.ELOOP
+                else error.strerror
+            )
+            raise cannot(f"The pid file {self.path} cannot be used: {why}.") from error
 
     def _take(self) -> bool:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -181,7 +187,7 @@ class PidFile:
 
     def _is_at_path(self) -> bool:
         try:
-            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+            return os.path.samestat(os.fstat(self._fd), self.path.lstat())
         except FileNotFoundError:
             return False
 

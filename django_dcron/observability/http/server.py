@@ -1,8 +1,12 @@
-"""The server: one thread that accepts, and a short-lived one for each question.
+"""The node's HTTP server: one thread accepts connections, and each request has a short-lived thread.
 
-Nothing of the node waits for it, and nobody can make it cost much: it answers GET and HEAD from memory, at most
-``CONNECTIONS`` at once; who dawdles is cut off after ``PATIENCE``; what is too many is told so at once. All its threads
-are daemons, so the node's end waits for none of them.
+Invariants:
+
+- The node never waits for it. All its threads are daemons.
+- A probe is never refused because of other connections: a new connection takes the place of the oldest one that has not sent
+  its whole request, and probes are answered however many other requests are being answered.
+- It costs little: at most ``CONNECTIONS`` connections that are still sending their request, each for ``REQUEST_WITHIN``, and at
+  most ``CONNECTIONS`` answers other than those to probes, each for ``PATIENCE``.
 """
 
 from __future__ import annotations
@@ -24,13 +28,16 @@ from django_dcron.observability.http.answer import Answer, Route
 logger = logging.getLogger("django_dcron.scheduler")
 
 CONNECTIONS = 16
-"""Served at once."""
+"""How many connections may be sending a request, and how many requests other than probes are answered at once."""
+PROBES = ("/livez", "/readyz", "/health")
+"""Answered from memory, in a few hundred bytes, so that no answer waits for its reader."""
+REQUEST_WITHIN = 1.0
+"""Seconds from a connection to the end of its request's headers, however slowly they arrive."""
 PATIENCE = 5.0
-"""Seconds from a connection to the end of its answer, however slowly its bytes come."""
+"""Seconds from the request to the end of its answer, however slowly it is read."""
 LOOK_EVERY = 0.5
 """Seconds between looks for who dawdles, and whether to stop."""
 LOCALHOST = "127.0.0.1"
-TOO_MANY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Address(NamedTuple):
@@ -101,36 +108,52 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128  # the library's 5 would have the system refuse probes during a burst
 
     def __init__(self, address: Address, routes: Mapping[str, Route]):
         self.routes = routes
-        self._since: dict[Any, float] = {}
-        """The open connections, and since when on the monotonic clock."""
+        self._asking: dict[Any, float] = {}
+        """The connections that have not sent their whole request, and since when on the monotonic clock."""
+        self._answering: dict[Any, float] = {}
+        """The connections that are being answered, and since when."""
+        self._limited: set[Any] = set()
+        """Those that are being answered and count against ``CONNECTIONS``."""
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         self.address_family = found[0][0]
         super().__init__(found[0][4], _Handler)  # type: ignore[arg-type]  # the stubs know of IPv4 only
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._since) >= CONNECTIONS:
-            request.setblocking(False)
-            with suppress(OSError):
-                request.sendall(TOO_MANY)
-            self.shutdown_request(request)
-            return
-        self._since[request] = time.monotonic()
+        while len(self._asking) >= CONNECTIONS:
+            oldest = next(iter(self._asking.copy()), None)  # a dict keeps the order of insertion
+            if oldest is not None:
+                _cut_off(oldest)
+                self._asking.pop(oldest, None)
+        self._asking[request] = time.monotonic()
         super().process_request(request, client_address)
 
+    def asked(self, request: Any) -> None:
+        """Note that the connection has sent its whole request."""
+        self._answering[request] = time.monotonic()
+        self._asking.pop(request, None)
+
+    def has_room_for(self, request: Any) -> bool:
+        """Whether one more request other than a probe is answered."""
+        self._limited.add(request)
+        return len(self._limited) <= CONNECTIONS
+
     def shutdown_request(self, request: Any) -> None:
-        self._since.pop(request, None)
+        self._asking.pop(request, None)
+        self._answering.pop(request, None)
+        self._limited.discard(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Every ``LOOK_EVERY``: cut off who dawdles. (A timeout of the socket's begins anew with each byte.)"""
+        """Every ``LOOK_EVERY``: cut off slow connections. A socket's own timeout begins again with each byte."""
         now = time.monotonic()
-        for request, since in self._since.copy().items():  # other threads take theirs out meanwhile
-            if now - since > PATIENCE:
-                with suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
+        for connections, limit in ((self._asking, REQUEST_WITHIN), (self._answering, PATIENCE)):
+            for request, since in connections.copy().items():  # other threads remove theirs meanwhile
+                if now - since > limit:
+                    _cut_off(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Called by the library while it handles an error: whoever asked has gone."""
@@ -144,11 +167,23 @@ class _Handler(BaseHTTPRequestHandler):
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(code)d %(message)s\n"
 
+    def parse_request(self) -> bool:
+        """Called with the request line; reads the headers."""
+        has_request = super().parse_request()
+        self.server.asked(self.connection)
+        return has_request
+
     def do_GET(self) -> None:
-        route = self.server.routes.get(_path(self.path))
+        path = _path(self.path)
+        route = self.server.routes.get(path)
         if route is None:
             paths = ", ".join(self.server.routes)
             self._send(_refusal(HTTPStatus.NOT_FOUND, f"There is nothing here; ask for {paths}."))
+            return
+        if path not in PROBES and not self.server.has_room_for(self.connection):
+            self._send(
+                _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests at once; try again later.")
+            )
             return
         try:
             answer = route(self.headers.get("Accept", ""))
@@ -183,6 +218,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         logger.debug("http: " + format, *args, extra={"event": "http_request"})  # noqa: G003 (the library's format)
+
+
+def _cut_off(request: Any) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 def _path(target: str) -> str:

@@ -14,6 +14,7 @@ from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.control import LONGEST_KEY
+from django_dcron.domain.json_values import same_json
 from django_dcron.models import Job, Run
 from django_dcron.models.database import alias_for, despite_contention
 from django_dcron.observability import deeds
@@ -26,6 +27,7 @@ from django_dcron.rest.concurrency import ETAG
 from django_dcron.rest.history import entry_of
 from django_dcron.rest.jobs.editing import answer, the_job
 from django_dcron.rest.jobs.representation import JobSerializer
+from django_dcron.rest.permissions import require_other_arguments
 from django_dcron.rest.problems import KeyReused
 from django_dcron.rest.schema import LOCATION, Operation
 from django_dcron.rest.serializing import AnySerializer, Strict
@@ -104,9 +106,12 @@ class Resume(View):
         return answer(job)
 
 
+OTHER_ARGUMENTS = "If they differ, the permission run_job_with_arguments is needed, too."
+
+
 class TriggerSerializer(Strict):
-    args = fields.JsonList(required=False, help_text="Instead of the job's own.")
-    kwargs = fields.JsonObject(required=False, help_text="Instead of the job's own.")
+    args = fields.JsonList(required=False, help_text=f"Instead of the job's own. {OTHER_ARGUMENTS}")
+    kwargs = fields.JsonObject(required=False, help_text=f"Instead of the job's own. {OTHER_ARGUMENTS}")
 
 
 class ReceiptSerializer(AnySerializer):
@@ -138,6 +143,8 @@ class Trigger(View):
         job, key = the_job(job_id, self.scope), _key(request)
         asked = self.asked(TriggerSerializer, request.data)
         args, kwargs = asked.get("args"), asked.get("kwargs")
+        if Run(job=job, args=args, kwargs=kwargs).has_other_arguments:
+            require_other_arguments(request)
         if key is None:
             run, is_new = control.trigger(job, args=args, kwargs=kwargs), True
         else:
@@ -171,18 +178,7 @@ def _once(
         row_or_404(EVERYTHING.jobs.select_for_update(), job.pk)
         made = EVERYTHING.runs.filter(job=job.pk, idempotency_key=key).first()
         run = made or control.trigger(job, args=args, kwargs=kwargs, idempotency_key=key)
-    if not (_same(run.args, args) and _same(run.kwargs, kwargs)):
+    if not (same_json(run.args, args) and same_json(run.kwargs, kwargs)):
         told = _("The key %(key)s was used for run %(run)s, with other arguments; nothing was done.")
         raise KeyReused(told % {"key": key, "run": run.pk})
     return run, made is None
-
-
-def _same(one: Any, other: Any) -> bool:
-    """As JSON has it: true is not 1; 1.0 is, as PostgreSQL stores it so."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    return bool(one == other)

@@ -24,7 +24,7 @@ from django_dcron.rest import fields
 from django_dcron.rest.authorship import LONGEST_REASON, signed
 from django_dcron.rest.history import entry_of
 from django_dcron.rest.jobs.verbs import Nothing
-from django_dcron.rest.permissions import may
+from django_dcron.rest.permissions import may, require_other_arguments
 from django_dcron.rest.runs.representation import (
     RunDetailSerializer,
     RunSerializer,
@@ -134,13 +134,19 @@ class Rerun(View):
             needs=("view_run", "rerun_run"),
             body=Nothing(),
             headers=(LOCATION,),
-            refusals={409: "The run has not ended yet, or its job was deleted meanwhile."},
+            refusals={
+                403: "Who asks may not do this; or the run had other arguments than its job, which takes the "
+                "permission run_job_with_arguments, too.",
+                409: "The run has not ended yet, or its job was deleted meanwhile.",
+            },
         )
     }
 
     def post(self, request: Request, run_id: str) -> Response:
         self.asked(Nothing, request.data)
         run = the_run(run_id, self.scope)
+        if run.has_other_arguments:
+            require_other_arguments(request)
         made = control.rerun(run)
         with entry_of(run):
             note_deed(request.user, run, {}, deeds.rerun(made))

@@ -78,7 +78,6 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
         **times,
     )
     missed = make_run(job, now - 2 * HOUR, state="missed", reason=f"{name}-missed", finished_at=now, **times)
-    other = make_run(job, now - 3 * HOUR, state="failed", finished_at=now, kwargs={"a": 1}, **times)
     keys = first_key or KEY - 10_001
     texts = {each: f"{name}-{each}" for each in ("log", "traceback", "result", "message", "exception_class")}
     attempts = [
@@ -101,8 +100,7 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
         created_at=now,
     )
     Statistics.objects.filter(pk=job.pk).update(failed=1, last_state="failed", last_finished_at=now)
-    rows = Rows(job, paused, run, ended, other, attempts[1], node, alert, calendar)
-    return rows, [run, ended, other, missed]
+    return Rows(job, paused, run, ended, ended, attempts[1], node, alert, calendar), [run, ended, missed]
 
 
 def make_world() -> World:

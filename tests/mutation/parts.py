@@ -61,6 +61,6 @@ PARTS = (
             "tests/scheduler/test_rescue.py",
         ),
     ),
-    Part("rescue", ("scheduler/rescue.py",), ("tests/scheduler/test_rescue.py",)),
+    Part("rescue", ("scheduler/rescue.py",), ("tests/scheduler/test_rescue.py",), database="postgresql"),
     Part("domain", ("domain/*.py",), ("tests/domain", *(f"--deselect={test}" for test in SLOW))),
 )

@@ -36,7 +36,7 @@ from tests.mutation.processes import Died, TimedOut, forked
 MARGIN = 10.0
 TIMES = 5
 """A mutant gets this many times the processor time of the clean run, and ``MARGIN`` seconds."""
-ENOUGH = 6.0
+ENOUGH = 15.0
 """Seconds of processor time, in the clean run, of the tests that a mutant has to survive."""
 EXAMPLES = 25
 UNFIT = {"start_process", "redis_server", "rabbitmq_server", "live_server"}

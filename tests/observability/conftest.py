@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from django_dcron.conf import settings
+from django_dcron.domain import clock
 from django_dcron.domain.clock import ClusterClock
 from django_dcron.locks import Lock, get_lock
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
@@ -62,8 +63,9 @@ def make_job_with_history(latest: datetime, **fields: object) -> Job:
 
 
 @pytest.fixture
-def system(db: None, redis_server: services.Server) -> System:
-    now = database_now("default")
+def system(db: None, redis_server: services.Server, monkeypatch: pytest.MonkeyPatch) -> System:
+    # Time stands still: however slow the machine is, nothing grows old while a test works.
+    monkeypatch.setattr(clock, "stands_at", now := database_now("default"))
     latest = now.replace(second=0, microsecond=0)
     lock = get_lock()
     node = Membership("a", "", lock, ClusterClock())

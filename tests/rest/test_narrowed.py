@@ -56,7 +56,14 @@ class Walk:
 
 
 def _keys(rows: Rows) -> dict[str, Any]:
-    return {"job": rows.job.pk, "paused": rows.paused.pk, "run": rows.run.pk, "ended": rows.ended.pk}
+    return {
+        "job": rows.job.pk,
+        "echo": rows.job.pk,
+        "paused": rows.paused.pk,
+        "run": rows.run.pk,
+        "ended": rows.ended.pk,
+        "ended_with_arguments": rows.ended_with_arguments.pk,
+    }
 
 
 def test_nothing_of_others_is_shown_or_touched(world: World, api: Api) -> None:

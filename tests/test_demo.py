@@ -31,7 +31,8 @@ class Demo:
         with log.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, DEMO, *arguments],
-                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), MARK: self.mark},
+                # SPT_NOENV: a worker's new title must not overwrite its environment, where the mark is.
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "SPT_NOENV": "1", MARK: self.mark},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

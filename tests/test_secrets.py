@@ -92,7 +92,7 @@ def test_whoever_may_change_the_job_sees_it_as_it_is(job: Job, run: Run) -> None
 
 
 def test_a_run_with_arguments_keeps_what_is_left_masked(job: Job) -> None:
-    operator = client_with(*ALL_VIEWS, "trigger_job")
+    operator = client_with(*ALL_VIEWS, "trigger_job", "run_job_with_arguments")
     url = f"{ADMIN}/job/{job.pk}/do/run_with/"
     form = operator.get(url).context["form"]
     sent = {name: form[name].value() for name in ("args", "kwargs")}

@@ -12,6 +12,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import (
+    AllowAny,
     BasePermission,
     DjangoModelPermissions,
     DjangoModelPermissionsOrAnonReadOnly,
@@ -60,8 +61,13 @@ MODEL_PERMISSIONS = (
 
 
 def project_permissions() -> Iterator[Any]:
-    """An instance of each of the project's ``DEFAULT_PERMISSION_CLASSES``."""
-    return (_with_our_verbs(rule)() for rule in api_settings.DEFAULT_PERMISSION_CLASSES)
+    """Yield an instance of each of the project's ``DEFAULT_PERMISSION_CLASSES`` that can refuse a request.
+
+    ``AllowAny``, REST framework's default, would make the OpenAPI document say that no login is needed.
+    """
+    for rule in api_settings.DEFAULT_PERMISSION_CLASSES:
+        if rule is not AllowAny:
+            yield _with_our_verbs(rule)()
 
 
 def _with_our_verbs(rule: Any) -> Any:

@@ -1,6 +1,7 @@
 """Alerts from a real node: of its own jobs, and of a node that was killed."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_while_a_channel_hangs_that_is_logged_the_others_are_told_and_the_node_s
         what="a node that says so, and is fit",
     )
     assert "alerts-hanging" in json.loads(health.read_text())["hanging"]
-    first = node.log.partition("a: its alerts-hanging thread hangs, ")[2].split("\nThread ")[1]
+    first = re.split(r"\n\s+Thread ", node.log.partition("a: its alerts-hanging thread hangs, ")[2])[1]
     assert first.startswith("dcron-alerts-hanging:\n"), "its own stack is told before all others"
     assert "in send_to" in first
     node.terminate()

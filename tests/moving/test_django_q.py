@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from croniter import croniter
+from django.db import connection
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -308,7 +309,11 @@ MALFORMED: list[dict[str, Any]] = [
 
 
 def test_malformed_entries_do_not_end_the_import() -> None:
-    for number, fields in enumerate(MALFORMED):
+    # Of the databases, only SQLite stores a NUL in a text.
+    malformed = [
+        fields for fields in MALFORMED if connection.vendor == "sqlite" or "\\x00" not in repr(fields)
+    ]
+    for number, fields in enumerate(malformed):
         row = make(name=f"bad {number}")
         changes = {"schedule_type" if name == "kind" else name: value for name, value in fields.items()}
         type(row).objects.filter(pk=row.pk).update(**changes)  # past its own checks
@@ -318,7 +323,7 @@ def test_malformed_entries_do_not_end_the_import() -> None:
 
     assert shown.code == 1
     assert [job.name for job in Job.objects.all()] == ["good"]
-    for number, fields in enumerate(MALFORMED):
+    for number, fields in enumerate(malformed):
         assert f"refused bad {number} " in shown.out, fields
 
 

@@ -47,7 +47,7 @@ CHECKS = [
     checks.unsupported_method,
 ]
 PRECONDITION_FAILED = 412
-EXAMPLES = int(os.environ.get("DCRON_TEST_EXAMPLES", depth.examples(24)))
+EXAMPLES = int(os.environ.get("DCRON_TEST_EXAMPLES", 50 if depth.FULL else 12))
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from tests.cluster.cluster import IN_ALL_SHARDS, PATIENCE, SECOND, Cluster, lowe
 from tests.silent_proxy import SOCKETS, SilentProxy
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
+pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb, pytest.mark.nightly]
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ CODE = '''
 
 import logging
 
+pytestmark = pytest.mark.nightly  # tests of the mutation runner, which only `make nightly` uses
+
 LIMIT = 5
 logger = logging.getLogger("some.name")
 

@@ -84,6 +84,7 @@ class Jobs:
             assert all(each >= timedelta(seconds=WORK[policy]) for each in apart), f"{policy}: two at once"
 
 
+@pytest.mark.nightly
 def test_a_scheduler_that_was_out_for_an_hour(
     start_runcron: StartProcess, start_worker: StartProcess
 ) -> None:

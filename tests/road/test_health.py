@@ -87,7 +87,7 @@ def test_a_node_that_lives_freezes_and_dies(
 @pytest.mark.slow
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-@pytest.mark.parametrize("how", ["stopped", "frozen"])
+@pytest.mark.parametrize("how", [pytest.param("stopped", marks=pytest.mark.nightly), "frozen"])
 def test_a_database_that_stays_away_makes_unfit_until_it_is_back(
     start_runcron: StartProcess, path: Path, command: Command, database_server: services.Server, how: str
 ) -> None:

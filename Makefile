@@ -28,7 +28,7 @@ DATABASE ?= postgresql
 WITHIN ?= 600
 
 python = $(VENV)/bin/python
-pytest = DCRON_TEST_DATABASE=$(DATABASE) $(python) -m pytest --dist worksteal -n
+pytest = DCRON_TEST_DATABASE=$(DATABASE) $(python) -m pytest -n
 lock   = uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
          --custom-compile-command "make lock"
 hashed = $(lock) --generate-hashes

@@ -123,5 +123,5 @@ pins() {
 test_on() {
     environment "$1" "$2" &&
         DCRON_TEST_DATABASE=$3 DCRON_TEST_REDIS_SERVER=$(command -v redis-server) \
-            ".venv-$1/bin/python" -m pytest -n 4 --dist worksteal --durations=10 -m "$4"
+            ".venv-$1/bin/python" -m pytest -n 4 --durations=10 -m "$4"
 }

@@ -31,6 +31,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed and report.when == "call":
         for page in item.stash.get(PAGES, []):
+            if page.is_closed():  # that of a first try
+                continue
             report.sections.append((f"on the page {page.url}", page.inner_text("body")[:3000]))
     return report
 

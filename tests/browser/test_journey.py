@@ -116,7 +116,7 @@ def cancel_a_long_one_while_it_runs(page: Page) -> None:
 
 def read_the_dashboard(page: Page) -> None:
     page.goto("/admin/")
-    page.get_by_role("main").get_by_role("link", name="Dashboard", exact=True).click()
+    page.get_by_role("main").get_by_role("row").get_by_role("link", name="Dashboard", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Dashboard")
     for told in ("node-a", JOB):
         expect(page.get_by_role("main")).to_contain_text(told)

@@ -342,7 +342,10 @@ def test_a_database_that_stalls_makes_unfit_past_its_grace_alone_and_others_lead
         assert a.shards == 0
         settings.DCRON_DATABASE_GRACE = timedelta(seconds=1)
         wait_until(lambda: "a is unfit: " in caplog.text, PATIENCE, what="the node to say that it is unfit")
-        assert a.runner.health().facts.hanging.keys() == {"tick", "heartbeat"}
+        both = {"tick", "heartbeat"}
+        wait_until(
+            lambda: a.runner.health().facts.hanging.keys() == both, PATIENCE, what="both threads to hang"
+        )
     finally:
         answers.set()
     wait_until(lambda: 0 < a.shards < 64, PATIENCE, what="its share to be its own again")

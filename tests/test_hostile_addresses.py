@@ -190,14 +190,14 @@ def errors(client: Client, urls: "list[str]") -> dict[str, str]:
     """The addresses that were answered by an error of the server, and the error."""
     found = {}
     for url in urls:
-        before = transaction.savepoint()
-        response: Any = client.get(url)
-        if response.status_code >= 500 and not url.startswith("/probes/"):
-            error = getattr(response, "exc_info", None) or (None, response.status_code, None)
-            found[url[:150]] = repr(error[1])[:200]
-        if response.streaming:
-            response.getvalue()
-        transaction.savepoint_rollback(before)
+        with transaction.atomic():
+            response: Any = client.get(url)
+            if response.status_code >= 500 and not url.startswith("/probes/"):
+                error = getattr(response, "exc_info", None) or (None, response.status_code, None)
+                found[url[:150]] = repr(error[1])[:200]
+            if response.streaming:
+                response.getvalue()
+            transaction.set_rollback(True)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_dcron.domain.alerting import EVERY, Counts, InvalidRule, Kind, Rule, happened, read_rules
+from django_dcron.domain.alerting import EVERY, Counts, Event, InvalidRule, Kind, Rule, happened, read_rules
 
 CHANNELS = ("ops", "mail")
 FIRST = Rule(Kind.FAILED, ("ops",))
@@ -138,3 +138,79 @@ def test_a_rule_that_says_nothing_is_refused_with_what_is_allowed(value: Any, na
 def test_without_channels_the_error_says_where_they_are_named() -> None:
     with pytest.raises(InvalidRule, match="none is named in DCRON_ALERT_CHANNELS"):
         read_rules([{"on": "failed", "to": ["ops"]}], (), of_job=True)
+
+
+def test_kinds_are_their_names_in_lower_case() -> None:
+    assert [kind.value for kind in Kind] == [kind.name.lower() for kind in Kind]
+
+
+def rule(**given: Any) -> Rule:
+    (read,) = read_rules([given | {"to": ["ops"]}], CHANNELS, of_job=True)
+    return read
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [("1s", timedelta(seconds=1)), ("3650d", timedelta(days=3650)), ("1.5h", timedelta(minutes=90))],
+)
+def test_the_shortest_and_the_longest_span(text: str, span: timedelta) -> None:
+    assert rule(on="late", within=text).span == span
+    assert rule(on="silent", **{"for": text}).span == span
+
+
+@pytest.mark.parametrize("text", ["0.9s", "3650d1s", "9999999999d", timedelta(), timedelta(days=3651)])
+def test_a_span_beyond_the_limits(text: Any) -> None:
+    for kind, option in (("late", "within"), ("silent", "for")):
+        with pytest.raises(InvalidRule, match="3650d") as caught:
+            rule(on=kind, **{option: text})
+        assert f"{option} is {text!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["failed", "recovered"])
+def test_failures_in_a_row(kind: str) -> None:
+    assert rule(on=kind).after == 1
+    assert [rule(on=kind, after=number).after for number in (1, 2, 1_000_000)] == [1, 2, 1_000_000]
+    for refused in (0, 1_000_001, "2", 1.0, False, None):
+        with pytest.raises(InvalidRule) as caught:
+            rule(on=kind, after=refused)
+        assert f"after is {refused!r}" in str(caught.value)
+        assert ('"every"' in str(caught.value)) == (kind == "failed")
+
+
+@pytest.mark.parametrize("kind", ["node_lost", "degraded", "unhealthy"])
+def test_rules_of_the_cluster_are_not_for_jobs(kind: str) -> None:
+    rules = [{"on": kind, "to": ["ops"]}]
+    assert read_rules(rules, CHANNELS, of_job=False) == (Rule(Kind(kind), ("ops",)),)
+    with pytest.raises(InvalidRule, match=kind):
+        read_rules(rules, CHANNELS, of_job=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "asked", "number"),
+    [
+        # A streak that begins and ends between two looks has one failure or more.
+        (Counts(), Counts(succeeded=1, failed=5), FIRST, 1),
+        (Counts(), Counts(succeeded=1, failed=5), RECOVERED, 1),
+        (Counts(), Counts(succeeded=1, failed=5), THIRD, None),
+        (Counts(failed=3, streak=3), Counts(failed=3), RECOVERED, None),  # resumed, without a success
+        (Counts(failed=3, streak=3), Counts(failed=3, succeeded=1), RECOVERED, 3),
+        (Counts(), Counts(succeeded=1), RECOVERED, None),
+        (Counts(), Counts(missed=1), MISSED, 1),
+        (Counts(missed=1), Counts(missed=1), MISSED, None),
+    ],
+)
+def test_what_two_looks_differ_in(before: Counts, now: Counts, asked: Rule, number: int | None) -> None:
+    events = happened(before, now, [asked])
+    assert [(event.rule, event.number) for event in events] == ([] if number is None else [(asked, number)])
+
+
+def test_a_circuit_that_opens_again_is_told_again() -> None:
+    paused = Rule(Kind.PAUSED, ("ops",))
+    opened = Counts(failed=3, streak=3, circuit_open=True)
+    again = Counts(failed=5, streak=2, circuit_open=True)
+    assert happened(opened, again, [paused]) == [Event(paused, 2)]
+
+
+def test_defaults() -> None:
+    assert Counts() == Counts(succeeded=0, failed=0, missed=0, streak=0, circuit_open=False)
+    assert (Event(FIRST).number, FIRST.after, FIRST.span) == (1, 1, None)

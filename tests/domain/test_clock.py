@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from django_dcron.domain import clock as clocks
 from django_dcron.domain.clock import SAMPLES_KEPT, ClusterClock, Sample, SystemClock
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -46,6 +47,7 @@ def test_time_is_not_told_before_the_first_sample() -> None:
     with pytest.raises(RuntimeError, match="first sample"):
         ClusterClock().now()
     assert ClusterClock().skew == timedelta()
+    assert ClusterClock().doubt == timedelta()
 
 
 def test_it_follows_the_database_by_the_monotonic_clock() -> None:
@@ -72,6 +74,41 @@ def test_the_error_is_at_most_half_the_round_trip() -> None:
     assert world.error <= 0.5 + 1e-6
 
 
+def test_the_database_is_read_half_way_through_the_round_trip() -> None:
+    world = World(skew=600)
+    world.clock.sample(world.reading(1.0, 3.0))
+
+    assert world.clock.now() == NOON + timedelta(seconds=3)
+    assert world.clock.skew == timedelta(seconds=601)
+
+
+def seen(cluster: float, monotonic: float, round_trip: float = 0.0) -> Sample:
+    return Sample(NOON + timedelta(seconds=cluster), monotonic, round_trip, timedelta())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "contradict"),
+    [
+        (seen(0, 0), seen(0, 0), False),
+        (seen(100, 1100), seen(40, 1040), False),
+        (seen(0.05, 0), seen(0, 0), False),  # what clocks may drift apart
+        (seen(0.051, 0), seen(0, 0), True),
+        (seen(10.5, 10), seen(0, 0), True),
+        (seen(10, 10.5), seen(0, 0), True),
+        # Half of each round trip may be an error.
+        (seen(10.34, 10, 0.2), seen(0, 0, 0.4), False),
+        (seen(10.36, 10, 0.2), seen(0, 0, 0.4), True),
+        (seen(10.34, 10, 0.6), seen(0, 0), False),
+        (seen(10.36, 10, 0.6), seen(0, 0), True),
+    ],
+)
+def test_samples_contradict_each_other_beyond_their_errors(
+    one: Sample, other: Sample, contradict: bool
+) -> None:
+    assert one.contradicts(other) is contradict
+    assert other.contradicts(one) is contradict
+
+
 def test_the_shortest_round_trip_wins() -> None:
     world = World()
     world.clock.sample(world.reading(0.001, 0.001))
@@ -93,7 +130,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [vars(record)["event"] for record in caplog.records]
 
 
-@pytest.mark.parametrize("jump", [3600.0, -3600.0, 2.0], ids=str)
+@pytest.mark.parametrize("jump", [3600.0, -3600.0, 2.0, 1.0, -1.0], ids=str)
 def test_a_database_clock_that_is_wrong_for_a_moment_changes_nothing(
     jump: float, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,3 +228,11 @@ def test_the_system_clock_is_aware_and_goes_on() -> None:
     first, second = clock.monotonic(), clock.monotonic()
     assert first <= second
     assert clock.now().utcoffset() == timedelta()
+
+
+def test_a_time_that_is_set_holds_for_every_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert clocks.stands_at is None
+    assert clocks.now().utcoffset() == timedelta()
+    monkeypatch.setattr(clocks, "stands_at", NOON)
+    assert clocks.now() == NOON
+    assert ClusterClock().now() == NOON

@@ -1,10 +1,10 @@
-"""Which values every database can store as JSON."""
+"""Which values every database can store as JSON, and which are equal."""
 
 from typing import Any
 
 import pytest
 
-from django_dcron.domain.json_values import DEEPEST, storable
+from django_dcron.domain.json_values import DEEPEST, same_json, storable
 
 
 def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
@@ -34,3 +34,52 @@ def test_usual_values_are_returned_as_they_are(value: Any) -> None:
 def test_values_that_a_database_refuses(value: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (of several kinds, from the standard library too)
         storable(value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (None, None),
+        (True, True),
+        (False, False),
+        (1, 1.0),
+        ("a", "a"),
+        ([], []),
+        ({}, {}),
+        ([1, [True, None]], [1.0, [True, None]]),
+        ({"a": 1, "b": [{"c": True}]}, {"b": [{"c": True}], "a": 1.0}),
+    ],
+)
+def test_values_that_are_the_same_json(one: Any, other: Any) -> None:
+    assert same_json(one, other) is True
+    assert same_json(other, one) is True
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (True, 1),
+        (False, 0),
+        (False, None),
+        (True, False),
+        (1, 2),
+        ("1", 1),
+        ([], {}),
+        ([], None),
+        ({}, None),
+        ([1], 1),
+        ({"a": 1}, 1),
+        (["a"], "a"),
+        ([1], [1, 2]),
+        ([1, 2], [2, 1]),
+        ([True], [1]),
+        ({"a": True}, {"a": 1}),
+        ({"a": 1}, {"a": None}),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ({"a": [{"b": 1}]}, {"a": [{"b": True}]}),
+    ],
+)
+def test_values_that_are_different_json(one: Any, other: Any) -> None:
+    assert same_json(one, other) is False
+    assert same_json(other, one) is False

@@ -255,3 +255,49 @@ def test_a_minute_has_a_start_if_an_occurrence_is_in_it(text: str, zone: str) ->
     ]
     assert not Minute(starts - MINUTE).has_start(timetable, known)
     assert not Minute(ends + MINUTE).has_start(timetable, known)
+
+
+@pytest.mark.parametrize(
+    ("text", "second", "expected"),
+    [
+        ("* * * * *", 30, True),
+        ("@never", 30, False),
+        ("@every 1h", 0, True),  # without a known occurrence, one is at the minute's begin
+        ("@at 2026-06-14T22:00:59", 0, True),
+        ("@at 2026-06-14T21:59:59", 0, False),
+        ("@at 2026-06-14T22:01:00", 59, False),
+    ],
+)
+def test_one_minute(text: str, second: int, expected: bool) -> None:
+    minute = Minute(MIDSUMMER + second * SECOND + timedelta(microseconds=5))
+    assert minute.has_start(Timetable(parse_schedule(text, "UTC"))) is expected
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [(-1, False), (0, True), (59, True), (60, False), (3599, False), (3600, True), (-3541, True)],
+)
+def test_one_minute_of_an_interval(known: int, expected: bool) -> None:
+    timetable = Timetable(parse_schedule("@every 1h"))
+    assert Minute(MIDSUMMER).has_start(timetable, MIDSUMMER + known * SECOND) is expected
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "expected"),
+    [
+        (None, None, True),
+        (59, None, True),
+        (60, None, False),
+        (None, 0, True),
+        (None, -1, False),
+        (-60, 60, True),
+        (60, 120, False),
+        (-120, -60, False),
+    ],
+)
+def test_one_minute_at_the_start_and_end(starts: int | None, ends: int | None, expected: bool) -> None:
+    def at(second: int | None) -> datetime | None:
+        return None if second is None else MIDSUMMER + second * SECOND
+
+    timetable = Timetable(parse_schedule("* * * * *"), at(starts), at(ends))
+    assert Minute(MIDSUMMER).has_start(timetable) is expected

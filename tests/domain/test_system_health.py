@@ -1,6 +1,6 @@
 """The health verdict is a pure function: each fact, alone and with others, and what it makes of them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
@@ -16,11 +16,13 @@ from django_dcron.domain.system_health import (
     Severity,
     SystemFacts,
     SystemStatus,
+    Verdict,
     Waiting,
     WorkerFacts,
     age_in_words,
     assess,
 )
+from django_dcron.phrases import Phrase
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 R = timedelta(seconds=60)
@@ -366,12 +368,38 @@ def test_names_are_shown_to_those_who_may_see_them(given: dict[str, Any], jobs: 
         assert all(secret in text for secret in SECRETS)
 
 
+def test_visible_facts_differ_only_in_names() -> None:
+    everything = full_of_names()
+    jobs_hidden: dict[str, Any] = {
+        "quarantined": Named(1),
+        "failing": Named(1),
+        "paused_themselves": Named(1),
+        "long_runs": (LongRun("", 60 * MINUTE, MINUTE),),
+        "shows_queues": False,
+    }
+    nodes_hidden: dict[str, Any] = {
+        "stalled": Named(1),
+        "degraded": Named(1),
+        "skewed": Named(1),
+        "unserved": Named(1),
+        "shows_workers": False,
+    }
+
+    assert everything.visible(jobs=True, nodes=True) == everything
+    assert everything.visible(jobs=False, nodes=True) == replace(everything, **jobs_hidden)
+    assert everything.visible(jobs=True, nodes=False) == replace(everything, **nodes_hidden)
+    assert everything.visible(jobs=False, nodes=False) == replace(everything, **(jobs_hidden | nodes_hidden))
+
+
 def test_more_than_can_be_named_or_counted() -> None:
     assert Named(3, ("a", "b")).listed == "a, b, ..."
     assert Named(2, ("a", "b")).listed == "a, b"
     assert Named(2).listed == "2"
     issue = only(workers=(), last_start=None, queued=10_001, queues=(queue(),))
     assert "more than 10000 queued" in str(issue)
+    issue = only(workers=(), last_start=None, queued=10_000, queues=(queue(),))
+    assert values(issue.summary)["queued"] == "10000"
+    assert Named(2, ("a",)).unnamed == Named(2)
 
 
 @pytest.mark.parametrize(
@@ -386,10 +414,19 @@ def test_more_than_can_be_named_or_counted() -> None:
         (timedelta(hours=2), "2 h"),
         (timedelta(hours=47), "47 h"),
         (timedelta(days=2), "2 days"),
+        (timedelta(days=3, hours=23), "3 days"),
     ],
 )
 def test_ages_are_rough(age: timedelta, words: str) -> None:
     assert str(age_in_words(age)) == words
+
+
+@pytest.mark.parametrize(
+    ("age", "number"),
+    [(9.9 * SECOND, 5), (2.9 * MINUTE, 2), (timedelta(hours=2.9), 2), (timedelta(days=2.9), 2)],
+)
+def test_ages_are_whole_numbers(age: timedelta, number: int) -> None:
+    assert age_in_words(age).values == {"number": number}
 
 
 def test_no_facts_are_too_strange() -> None:
@@ -416,3 +453,369 @@ def test_no_facts_are_too_strange() -> None:
         assert bool(problems) == (verdict.status is not SystemStatus.OK)
         nobody_starts = verdict.facts.queues and verdict.facts.last_start is None
         assert problems or not nobody_starts, "runs wait, and nothing is said"
+
+
+# --- each problem in full ---------------------------------------------------------------------------------------------
+
+
+def values(phrase: Phrase) -> dict[str, str]:
+    """What a sentence says, without its words."""
+    return {name: str(value) for name, value in phrase.values.items()}
+
+
+WAITED = "4 min"
+WAITING_SINCE = ago(4 * MINUTE)
+NAMES = Named(3, ("a", "b"))
+LISTED = "a, b, ..."
+STRANGERS = (worker("w1", unknown=2), worker("w2", unknown=5), worker("w3"))
+IGNORANT = (worker("w1", executes=False), worker("w2", executes=False), worker("w3"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "summary", "remedy"),
+    [
+        ({"database_read_only": True}, (P.DATABASE_READ_ONLY, ERROR, ago(SECOND), {}, Named()), {}, {}),
+        (
+            {"live_nodes": 0, "last_heartbeat": None},
+            (P.NO_LIVE_NODE, ERROR, None, {"jobs": 0, "runs": 0}, Named()),
+            {},
+            {},
+        ),
+        (
+            {"live_nodes": 0, "last_heartbeat": WAITING_SINCE},
+            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 0, "runs": 0}, Named()),
+            {"age": WAITED},
+            {},
+        ),
+        (
+            {"live_nodes": 0, "last_heartbeat": WAITING_SINCE, "overdue_cursors": Waiting(3, LONG_AGO)},
+            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 3, "runs": 0}, Named()),
+            {"age": WAITED, "jobs": "3", "runs": "0"},
+            {},
+        ),
+        (
+            {"live_nodes": 0, "last_heartbeat": WAITING_SINCE, "overdue_runs": Waiting(2, LONG_AGO)},
+            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 0, "runs": 2}, Named()),
+            {"age": WAITED, "jobs": "0", "runs": "2"},
+            {},
+        ),
+        (
+            {"stalled": NAMES, "stalled_since": WAITING_SINCE},
+            (P.NODE_STALLED, WARNING, WAITING_SINCE, {"nodes": 3}, NAMES),
+            {"nodes": LISTED},
+            {},
+        ),
+        (
+            {"unserved": NAMES},
+            (P.NAMESPACE_UNSERVED, ERROR, None, {"namespaces": 3}, NAMES),
+            {"namespaces": LISTED},
+            {},
+        ),
+        (
+            {"overdue_runs": Waiting(4, WAITING_SINCE), "on_agendas": 4},
+            (P.BROKER_AWAY, ERROR, WAITING_SINCE, {"runs": 4}, Named()),
+            {"age": WAITED, "runs": "4"},
+            {},
+        ),
+        (
+            {"overdue_runs": Waiting(1, WAITING_SINCE)},
+            (P.RUN_OVERDUE, ERROR, WAITING_SINCE, {"runs": 1}, Named()),
+            {"age": WAITED, "runs": "1"},
+            {},
+        ),
+        (
+            {"overdue_cursors": Waiting(4, WAITING_SINCE)},
+            (P.CURSOR_OVERDUE, ERROR, WAITING_SINCE, {"jobs": 4}, Named()),
+            {"age": WAITED, "jobs": "4"},
+            {},
+        ),
+        (
+            {"workers": STRANGERS},
+            (
+                P.RUN_UNKNOWN_TO_WORKER,
+                ERROR,
+                None,
+                {"workers": 2, "runs": 7},
+                Named(2, ("w1", "w2")),
+            ),
+            {"runs": "7", "workers": "w1, w2"},
+            {},
+        ),
+        (
+            {"workers": STRANGERS, "shows_workers": False},
+            (P.RUN_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2, "runs": 7}, Named(2)),
+            {"runs": "7", "workers": "2"},
+            {},
+        ),
+        (
+            {"workers": IGNORANT, "recent_queues": ("celery",)},
+            (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, Named(2, ("w1", "w2"))),
+            {"workers": "w1, w2"},
+            {},
+        ),
+        (
+            {"workers": IGNORANT, "recent_queues": ("celery",), "shows_workers": False},
+            (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, Named(2)),
+            {"workers": "2"},
+            {},
+        ),
+        (
+            {"workers": (), "last_start": LONG_AGO},
+            (P.NO_WORKER, WARNING, LONG_AGO, {}, Named()),
+            {},
+            {},
+        ),
+        (
+            {
+                "workers": None,
+                "last_start": None,
+                "queued": 8,
+                "missed": 9,
+                "queues": (queue("b"), queue("a", waits=4 * MINUTE)),
+            },
+            (P.NO_WORKER, ERROR, LONG_AGO, {"queued": 8, "missed": 9}, Named()),
+            {"age": "5 min", "queued": "8", "missed": "9"},
+            {"queues": "a, b"},
+        ),
+        (
+            {
+                "queued": 8,
+                "missed": 9,
+                "queues": (queue("b", 3), queue("a", 4, waits=4 * MINUTE)),
+            },
+            (P.QUEUE_UNSERVED, ERROR, LONG_AGO, {"queues": 2, "queued": 7}, Named(2, ("a", "b"))),
+            {"age": "5 min", "queues": "a, b", "queued": "7"},
+            {"queues": "a, b"},
+        ),
+        (
+            {"queues": (queue("b", 3), queue("a", 4)), "shows_queues": False},
+            (P.QUEUE_UNSERVED, ERROR, LONG_AGO, {"queues": 2, "queued": 7}, Named(2)),
+            {"age": "5 min", "queues": "2", "queued": "7"},
+            {},
+        ),
+        (
+            {"queued": 8, "missed": 9, "queues": (queue(last=LATELY),)},
+            (P.WORKERS_BEHIND, WARNING, LONG_AGO, {"queued": 8, "missed": 9}, Named()),
+            {"age": "5 min", "queued": "8", "missed": "9"},
+            {},
+        ),
+        (
+            {"last_start": LONG_AGO, "missed": 9, "never_started": Waiting(7, WAITING_SINCE)},
+            (P.WORKERS_BEHIND, ERROR, WAITING_SINCE, {"queued": 0, "missed": 9}, Named()),
+            {"age": WAITED, "queued": "0", "missed": "9"},
+            {},
+        ),
+        (
+            {"stuck": Waiting(3, WAITING_SINCE)},
+            (P.RUN_STUCK, ERROR, WAITING_SINCE, {"runs": 3}, Named()),
+            {"runs": "3"},
+            {},
+        ),
+        (
+            {"ran_lately": 2, "failed_lately": 2, "failures_lately": 9},
+            (P.EVERY_RUN_FAILS, ERROR, None, {"jobs": 2, "failures": 9}, Named()),
+            {"jobs": "2"},
+            {},
+        ),
+        (
+            {"failing": NAMES},
+            (P.JOBS_FAILING, WARNING, None, {"jobs": 3}, NAMES),
+            {"times": "3", "jobs": LISTED},
+            {},
+        ),
+        ({"quarantined": NAMES}, (P.QUARANTINED, ERROR, None, {"jobs": 3}, NAMES), {"jobs": LISTED}, {}),
+        (
+            {"paused_themselves": NAMES},
+            (P.JOB_PAUSED_ITSELF, WARNING, None, {"jobs": 3}, NAMES),
+            {"jobs": LISTED},
+            {},
+        ),
+        (
+            {
+                "long_runs": (
+                    LongRun("a", 7 * MINUTE, 3 * MINUTE),
+                    LongRun("b", 9 * MINUTE, 2 * MINUTE),
+                    LongRun("a", 8 * MINUTE, 3 * MINUTE),
+                )
+            },
+            (P.RUN_OVERLONG, WARNING, ago(9 * MINUTE), {"runs": 3}, NAMES),
+            {"runs": LISTED, "lasts": "9 min", "usual": "2 min"},
+            {},
+        ),
+        (
+            {"long_runs": (LongRun("", 9 * MINUTE, 2 * MINUTE),)},
+            (P.RUN_OVERLONG, WARNING, ago(9 * MINUTE), {"runs": 1}, Named(1)),
+            {"runs": "1", "lasts": "9 min", "usual": "2 min"},
+            {},
+        ),
+        ({"degraded": NAMES}, (P.NODE_DEGRADED, WARNING, None, {"nodes": 3}, NAMES), {"nodes": LISTED}, {}),
+        ({"skewed": NAMES}, (P.NODE_SKEWED, WARNING, None, {"nodes": 3}, NAMES), {"nodes": LISTED}, {}),
+        (
+            {"shard_counts": (16, 64)},
+            (P.SHARDS_DIFFER, WARNING, None, {}, Named()),
+            {"counts": "16, 64"},
+            {},
+        ),
+        ({"namespaces_overlap": True}, (P.NAMESPACES_OVERLAP, WARNING, None, {}, Named()), {}, {}),
+        (
+            {"releases": ("1", "2")},
+            (P.RELEASES_DIFFER, WARNING, None, {}, Named()),
+            {"releases": "1, 2"},
+            {},
+        ),
+    ],
+)
+def test_each_problem_in_full(
+    given: dict[str, Any], expected: tuple[Any, ...], summary: dict[str, str], remedy: dict[str, str]
+) -> None:
+    issue = only(**given)
+
+    assert (issue.problem, issue.severity, issue.since, issue.figures, issue.named) == expected
+    assert (values(issue.summary), values(issue.remedy)) == (summary, remedy)
+    assert "%(" not in str(issue)
+
+
+def test_the_rest_of_the_overdue_runs_is_on_no_agenda() -> None:
+    broker, rest = assess(facts(overdue_runs=Waiting(40_000, WAITING_SINCE), on_agendas=15_000)).issues
+
+    assert (broker.problem, broker.figures) == (P.BROKER_AWAY, {"runs": 15_000})
+    assert (rest.problem, rest.figures) == (P.RUN_OVERDUE, {"runs": 25_000})
+    assert values(rest.summary) == {"age": WAITED, "runs": "more than 10000"}
+
+
+def test_overdue_work_needs_a_time() -> None:
+    assert found(overdue_runs=Waiting(4), on_agendas=3) == []
+    assert found(overdue_cursors=Waiting(4)) == []
+    assert found(overdue_cursors=Waiting(0, WAITING_SINCE)) == []
+
+
+def test_queues_whose_age_is_unknown_wait_since_now() -> None:
+    issue = only(workers=None, last_start=None, queues=(QueueFacts("celery", Waiting(3)),))
+
+    assert (issue.problem, issue.since) == (P.NO_WORKER, NOW)
+    assert values(issue.summary)["age"] == "0 s"
+
+
+def test_stalled_nodes_are_an_error_once_work_waits() -> None:
+    stalled: dict[str, Any] = {"stalled": Named(1)}
+
+    assert found(**stalled, overdue_runs=Waiting(1, WAITING_SINCE)) == [(P.NODE_STALLED, ERROR)]
+    assert found(**stalled, enabled_jobs=0) == []
+
+
+def test_a_start_is_recent_for_as_long_as_a_run_may_wait() -> None:
+    waits: dict[str, Any] = {"workers": None, "queues": (queue(),)}
+
+    assert found(**waits, last_start=ago(R)) == [(P.QUEUE_UNSERVED, ERROR)]
+    assert found(**waits, last_start=ago(R + SECOND)) == [(P.NO_WORKER, ERROR)]
+
+
+def test_workers_start_runs_from_some_of_their_queues() -> None:
+    workers = (worker("w1", "a", "b"),)
+
+    assert found(workers=workers, queues=(queue("a"), queue("b", last=LATELY))) == [
+        (P.WORKERS_BEHIND, WARNING)
+    ]
+    assert found(workers=workers, queues=(queue("a"), queue("b"))) == [(P.WORKERS_BEHIND, ERROR)]
+
+
+def test_queued_runs_explain_those_that_were_missed() -> None:
+    missed = Waiting(7, ago(9 * MINUTE))
+    issue = only(last_start=LONG_AGO, queues=(queue(),), never_started=missed)
+
+    assert (issue.problem, issue.since) == (P.WORKERS_BEHIND, missed.since)
+
+
+def test_without_nodes_nobody_asks_the_workers() -> None:
+    assert found(workers=(), last_start=LONG_AGO, live_nodes=0) == [(P.NO_LIVE_NODE, ERROR)]
+
+
+def test_jobs_that_have_not_run_lately_do_not_fail() -> None:
+    assert found(ran_lately=0, failed_lately=0, failures_lately=9) == []
+
+
+def test_threads_and_workers_have_different_remedies() -> None:
+    def remedy(dispatcher: str) -> str:
+        issue = only(dispatcher=dispatcher, workers=None, queues=(queue(last=LATELY),))
+        assert issue.problem is P.WORKERS_BEHIND
+        return str(issue.remedy)
+
+    assert "DCRON_THREADS" in remedy("thread")
+    assert "DCRON_THREADS" not in remedy("celery")
+
+
+def test_codes_are_the_names_in_lower_case() -> None:
+    assert [each.value for each in (*Problem, *Severity, *SystemStatus)] == [
+        each.name.lower() for each in (*Problem, *Severity, *SystemStatus)
+    ]
+
+
+class Marked:
+    """A language that can be recognized."""
+
+    def gettext(self, message: str, /) -> str:
+        return f"<{message}>"
+
+    def pgettext(self, context: str, message: str, /) -> str:
+        raise NotImplementedError
+
+    def ngettext(self, singular: str, plural: str, number: int, /) -> str:
+        raise NotImplementedError
+
+
+def test_an_issue_speaks_one_language() -> None:
+    issue = Issue(P.NO_WORKER, ERROR, Phrase("Summary."), Phrase("Remedy."))
+
+    assert issue.said(Marked()) == "<Summary.> <Remedy.>"
+    assert str(issue) == "Summary. Remedy."
+    assert (issue.since, issue.figures, issue.named) == (None, {}, Named())
+
+
+def test_the_verdict_of_a_healthy_system() -> None:
+    idle, busy = assess(facts(enabled_jobs=0)), assess(facts())
+
+    assert idle.summary.values == {}
+    assert busy.summary.values == {"nodes": 2}
+    assert str(idle.summary) != str(busy.summary)
+    assert busy == Verdict(facts(), ())
+    assert busy.problems == frozenset()
+    assert assess(facts(degraded=Named(1), skewed=Named(1))).problems == {P.NODE_DEGRADED, P.NODE_SKEWED}
+
+
+@pytest.mark.parametrize("work", [{"enabled_jobs": 1}, {"overdue_runs": Waiting(1)}, {"queued": 1}], ids=str)
+def test_there_is_work(work: dict[str, Any]) -> None:
+    assert SystemFacts(NOW, R, **work).has_work
+    assert not SystemFacts(NOW, R).has_work
+
+
+def test_facts_that_are_not_given() -> None:
+    bare = SystemFacts(NOW, R)
+    no_number = (
+        "live_nodes dead_nodes enabled_jobs stalled_namespaces on_agendas queued running missed "
+        "ran_lately failed_lately failures_lately"
+    )
+    no_names = "stalled degraded skewed unserved quarantined failing paused_themselves"
+
+    assert {each.name: getattr(bare, each.name) for each in fields(bare)} == {
+        "now": NOW,
+        "redeliver_after": R,
+        "dispatcher": "celery",
+        "database_read_only": False,
+        "last_heartbeat": None,
+        "stalled_since": None,
+        "namespaces_overlap": False,
+        "workers": None,
+        "last_start": None,
+        "long_runs": (),
+        "queues": (),
+        "recent_queues": (),
+        "releases": (),
+        "shard_counts": (),
+        "shows_queues": True,
+        "shows_workers": True,
+        **dict.fromkeys(no_number.split(), 0),
+        **dict.fromkeys(no_names.split(), Named(0, ())),
+        **dict.fromkeys(["overdue_cursors", "overdue_runs", "never_started", "stuck"], Waiting(0, None)),
+    }
+    assert QueueFacts("q", Waiting()).last_start is None
+    assert WorkerFacts("w", (), executes=True).unknown_runs == 0

@@ -119,11 +119,12 @@ def test_the_shortest_round_trip_wins() -> None:
 def test_an_old_sample_gives_way_in_the_end() -> None:
     """Two clocks drift apart: the best sample ever is not the best for ever."""
     world = World()
-    world.clock.sample(world.reading(0, 0))
-    world.clock.sample(lambda: world.truth + timedelta(seconds=5))
-    for _ in range(SAMPLES_KEPT):
+    world.clock.sample(lambda: world.truth + timedelta(seconds=0.04))
+    for _ in range(SAMPLES_KEPT - 1):
         world.clock.sample(world.reading(0.02, 0.02))
-    assert world.clock.now() - world.truth == timedelta()
+        assert world.error == pytest.approx(0.04, abs=1e-4)
+    world.clock.sample(world.reading(0.02, 0.02))
+    assert world.error == pytest.approx(0, abs=1e-4)
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -181,6 +182,17 @@ def test_a_small_step_is_followed_at_once(caplog: pytest.LogCaptureFixture) -> N
     world.clock.sample(lambda: world.truth + timedelta(seconds=0.9))
     assert world.error == 0.9
     assert not caplog.records
+
+
+def test_a_small_step_ends_the_doubt(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    world.clock.sample(lambda: world.truth + timedelta(seconds=100))
+    assert world.clock.doubt == timedelta(seconds=100)
+    world.clock.sample(lambda: world.truth + timedelta(seconds=0.5))
+    assert (world.error, world.clock.doubt) == (0.5, timedelta())
+    assert events(caplog) == ["clock_doubted", "clock_right"]
 
 
 def test_a_machine_that_has_slept_follows_at_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,6 +36,11 @@ def test_values_that_a_database_refuses(value: Any) -> None:
         storable(value)
 
 
+def test_a_nul_is_named() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        storable(["\0"])
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

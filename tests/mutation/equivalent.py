@@ -29,10 +29,16 @@ NEVER_INSERTED = (
 )
 NOT_STORED = "A name within the program: no row, page or message holds it."
 LEFT_OUT_BY_PYTHON = "``available_timezones`` leaves it out by itself."
+FALSY = "``None`` is as false as ``False``."
+TYPES_ONLY = "Only type checkers read it."
 ABOVE = "Another condition of the same query includes this one; this one lets the database use an index."
 
+_CALENDAR = "django_dcron/domain/calendar.py"
+_CHAINS = "django_dcron/domain/chains.py"
 _CLAIMING = "django_dcron/scheduler/claiming.py"
 _CONCLUSION = "django_dcron/conclusion.py"
+_DURATIONS = "django_dcron/domain/durations.py"
+_JSON_VALUES = "django_dcron/domain/json_values.py"
 _OVERLAP = "django_dcron/domain/overlap.py"
 _RESCUE = "django_dcron/scheduler/rescue.py"
 _RETRY = "django_dcron/domain/retry.py"
@@ -40,6 +46,13 @@ _START = "django_dcron/execution/start.py"
 _TRANSITIONS = "django_dcron/transitions.py"
 
 _NOT_ZONES = '_NOT_ZONES = {"localtime", "posixrules", "Factory"}'
+_FIELD = " = field(compare=False, repr=False)"
+_DUMPS = "text = json.dumps(value, ensure_ascii=False, allow_nan=False)"
+_ESCAPED_NUL = r"""if r"\u0000" in text.replace(r"\\", ""):"""
+_UNITS = '_UNITS = {"days": "d", "hours": "h", "minutes": "m", "seconds": "s"}'
+_KEY = 'Key = TypeVar("Key", bound=Hashable)'
+_SECONDS = 'return Phrase(_("%(number)d s"), number=seconds if seconds < 5 else seconds // 5 * 5)'
+_FULLMATCH = "match = _FRIENDLY.fullmatch(plain) if 0 < len(plain) <= MAX_LENGTH else None"
 _DUE = '_DUE = Select(Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).values_list("pk")[:1])'
 
 EQUIVALENT: tuple[Equivalent, ...] = (
@@ -121,6 +134,83 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "ahead = (known - self.begin) // _MICROSECOND",
         "ahead = (known - self.begin) / _MICROSECOND",
         "A whole number of microseconds is exact as a float, too.",
+    ),
+    *(
+        Equivalent(file, "", line + _FIELD, line + _FIELD.replace(f"{option}=False", f"{option}=None"), FALSY)
+        for file, line in (
+            (_CALENDAR, "weekdays: frozenset[int]"),
+            (_CALENDAR, "yearly: frozenset[tuple[int, int]]"),
+            (_CALENDAR, "ranges: tuple[tuple[date, date], ...]"),
+            (_CALENDAR, "holidays: tuple[HolidaysOf, ...]"),
+            ("django_dcron/domain/schedule.py", "rule: WallClock | Every | Once | Never"),
+        )
+        for option in ("compare", "repr")
+    ),
+    *(
+        Equivalent(
+            _JSON_VALUES, "storable", _DUMPS, _DUMPS.replace(f"{option}=False", f"{option}=None"), FALSY
+        )
+        for option in ("ensure_ascii", "allow_nan")
+    ),
+    Equivalent(
+        _JSON_VALUES,
+        "storable",
+        _ESCAPED_NUL,
+        _ESCAPED_NUL.replace('""', '"XXXX"'),
+        "Whatever replaces an escaped backslash is not looked at.",
+    ),
+    *(
+        Equivalent(_CHAINS, "", _KEY, _KEY.replace(old, new), TYPES_ONLY)
+        for old, new in (
+            ('"Key"', '"KEY"'),
+            ('"Key"', '"key"'),
+            ('"Key"', '"XXKeyXX"'),
+            ("bound=Hashable", "bound=None"),
+            ("bound=Hashable", ""),
+            ('TypeVar("Key", bound=Hashable)', "None"),
+        )
+    ),
+    *(
+        Equivalent(
+            _DURATIONS,
+            "",
+            _UNITS,
+            _UNITS.replace(f'"{letter}"', f'"{letter.upper()}"'),
+            "Only the expression uses it, which ignores case.",
+        )
+        for letter in "dhms"
+    ),
+    Equivalent(
+        _DURATIONS,
+        "read_duration",
+        _FULLMATCH,
+        _FULLMATCH.replace("0 <", "1 <"),
+        "A duration has a digit and a letter: one character is never one.",
+    ),
+    Equivalent(
+        "django_dcron/domain/alerting.py",
+        "_read_span",
+        "span = None",
+        'span = ""',
+        "Neither is a timedelta, and the message shows what was given.",
+    ),
+    *(
+        Equivalent(
+            "django_dcron/domain/system_health.py",
+            "age_in_words",
+            _SECONDS,
+            _SECONDS.replace("seconds < 5", changed),
+            "Five is itself a multiple of five.",
+        )
+        for changed in ("seconds <= 5", "seconds < 6")
+    ),
+    Equivalent("django_dcron/domain/clock.py", "", "SAMPLES_KEPT = 8", "SAMPLES_KEPT = 9", TUNING),
+    Equivalent(
+        "django_dcron/domain/clock.py",
+        "ClusterClock.__init__",
+        "self._latest: Sample | None = None",
+        'self._latest: Sample | None = ""',
+        "Only a second sample is compared with it, and ``skew`` asks whether it is true.",
     ),
     # --- rescue ---
     Equivalent(

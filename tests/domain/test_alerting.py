@@ -140,10 +140,6 @@ def test_without_channels_the_error_says_where_they_are_named() -> None:
         read_rules([{"on": "failed", "to": ["ops"]}], (), of_job=True)
 
 
-def test_kinds_are_their_names_in_lower_case() -> None:
-    assert [kind.value for kind in Kind] == [kind.name.lower() for kind in Kind]
-
-
 def rule(**given: Any) -> Rule:
     (read,) = read_rules([given | {"to": ["ops"]}], CHANNELS, of_job=True)
     return read

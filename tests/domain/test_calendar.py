@@ -1,6 +1,8 @@
 """The text of a calendar: which dates it excludes, and what is said of one that cannot be read."""
 
+from dataclasses import replace
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 
@@ -109,3 +111,17 @@ def test_it_is_a_value() -> None:
     assert read("SAT") == read("SAT")
     assert hash(read("SAT")) == hash(read("SAT"))
     assert read("SAT") != read("SUN")
+
+
+def test_a_calendar_is_its_text() -> None:
+    calendar = read("SAT-SUN\n2026-12-24..2027-01-01\n05-01")
+    others: dict[str, Any] = {
+        "weekdays": frozenset(),
+        "yearly": frozenset(),
+        "ranges": (),
+        "holidays": (len,),
+    }
+
+    assert repr(calendar) == f"Calendar(text={calendar.text!r})"
+    assert all(replace(calendar, **{name: other}) == calendar for name, other in others.items())
+    assert replace(calendar, text="") != calendar

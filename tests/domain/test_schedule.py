@@ -2,6 +2,7 @@
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -315,3 +316,11 @@ def test_threads_share_a_schedule() -> None:
 def test_describe(text: str, expected: str) -> None:
     schedule: Schedule = parse_schedule(text, "Europe/Berlin", hash_key="x")
     assert schedule.describe() == expected
+
+
+def test_a_schedule_is_its_text() -> None:
+    schedule = parse_schedule("H * * * *", "Europe/Berlin", hash_key="x")
+    assert replace(schedule, rule=parse_schedule("@never").rule) == schedule
+    assert "rule" not in repr(schedule)
+    assert "H * * * *" in repr(schedule)
+    assert replace(schedule, hash_key="y") != schedule

@@ -744,12 +744,6 @@ def test_threads_and_workers_have_different_remedies() -> None:
     assert "DCRON_THREADS" not in remedy("celery")
 
 
-def test_codes_are_the_names_in_lower_case() -> None:
-    assert [each.value for each in (*Problem, *Severity, *SystemStatus)] == [
-        each.name.lower() for each in (*Problem, *Severity, *SystemStatus)
-    ]
-
-
 class Marked:
     """A language that can be recognized."""
 

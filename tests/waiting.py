@@ -9,7 +9,7 @@ Answer = TypeVar("Answer")
 
 
 def wait_until(
-    predicate: Callable[[], Answer], timeout: float = 15.0, *, what: str = "", interval: float = 0.02
+    predicate: Callable[[], Answer], timeout: float = 60.0, *, what: str = "", interval: float = 0.02
 ) -> Answer:
     """Ask `predicate` until its answer is true and return that answer; fail with `what` at the deadline."""
     deadline = time.monotonic() + timeout

@@ -87,7 +87,7 @@ def aliases(value: str, form: str) -> bytes:
 BOMBS: dict[str, tuple[Kind, bytes, str]] = {
     "values": ("pickle", pickle.dumps(nested(40, 2)), "more values"),
     "depth": ("pickle", pickle.dumps(nested(300, 1)), "deeper ones"),
-    "computing": ("pickle", key_that_takes_for_ever_to_hash(), "more than 1 s of computing"),
+    "computing": ("pickle", key_that_takes_for_ever_to_hash(), "more than 1 s of computing|more values"),
     "memo": ("pickle", b"\x80\x02Nr\xff\xff\xff\x7f.", "512 MB of memory"),
     "a long number": ("pickle", pickle.dumps(10**5000), "4300 digits"),
     "a cycle": ("yaml", b"&a [*a]", "deeper ones"),

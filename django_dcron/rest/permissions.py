@@ -6,7 +6,7 @@ to change it. The project's ``DEFAULT_PERMISSION_CLASSES`` must allow the reques
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -65,7 +65,8 @@ def project_permissions() -> Iterator[Any]:
 
     ``AllowAny``, REST framework's default, would make the OpenAPI document say that no login is needed.
     """
-    for rule in api_settings.DEFAULT_PERMISSION_CLASSES:
+    rules: Sequence[Any] = api_settings.DEFAULT_PERMISSION_CLASSES
+    for rule in rules:
         if rule is not AllowAny:
             yield _with_our_verbs(rule)()
 

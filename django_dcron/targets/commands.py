@@ -129,7 +129,7 @@ class _Guard:
         for name in kwargs:
             meant = [action for action in actions if name == action.dest or name == _name_of_option(action)]
             for action in meant:
-                if action.required and not action.option_strings:
+                if _is_required_positional(action):
                     raise InvalidArguments(
                         _("%(name)s is a positional argument: it goes into the list of arguments"),
                         "kwargs",
@@ -208,6 +208,13 @@ def _with_subparsers(parser: ArgumentParser) -> Iterator[ArgumentParser]:
         if isinstance(action, _SubParsersAction):
             for below in {id(each): each for each in action.choices.values()}.values():
                 yield from _with_subparsers(below)
+
+
+def _is_required_positional(action: Action) -> bool:
+    """``nargs="*"`` without a default counts as required, as it did before Python 3.14: ``call_command`` wouldn't check its type."""
+    if action.option_strings:
+        return False
+    return action.required or (action.nargs == "*" and action.default is None)
 
 
 def _names_of(action: Action, words: Sequence[str]) -> Sequence[str]:

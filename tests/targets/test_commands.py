@@ -4,7 +4,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import django
 import pytest
 from django.core.management import base, get_commands
 from pytest_django import Settings
@@ -102,9 +101,6 @@ def test_sys_exit_ends_the_run_and_not_the_worker(stock: Target) -> None:
 def test_arguments_are_checked_by_the_commands_parser(
     stock: Target, args: list[Any], kwargs: dict[str, Any], message: str, field: str
 ) -> None:
-    if "shelves" in kwargs and django.VERSION >= (6, 1):  # which takes positional arguments by their names
-        stock.check_arguments(args, kwargs)
-        return
     with pytest.raises(InvalidArguments, match=message) as caught:
         stock.check_arguments(args, kwargs)
     assert caught.value.field == field

@@ -14,8 +14,6 @@ CODE = '''
 
 import logging
 
-pytestmark = pytest.mark.nightly  # tests of the mutation runner, which only `make nightly` uses
-
 LIMIT = 5
 logger = logging.getLogger("some.name")
 

@@ -1,4 +1,4 @@
-"""Takes passwords out of texts that people read: values of settings, and what libraries say of URLs that they cannot read."""
+"""Remove passwords from texts that people read: setting values, and library errors that quote a malformed URL."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ A *foreign* worker uses another database than this node. It returns messages to 
 Invariants:
 
 - The thread asks often while a queued run of this node's shards has waited for longer than a quarter of ``DCRON_REDELIVER_AFTER``,
-  and seldom otherwise. So what ``Node.workers`` says about a fault is gone soon after the fault.
+  and seldom otherwise. ``Node.workers`` stops naming a fault soon after it is over.
 - ``Node.workers`` lists only unknown runs that exist in this node's database. All others were deleted.
 - A run is dispatched again only if a worker dropped its latest message, and another worker may take it. It starts once in any case.
 - Nothing waits for this thread, and no error ends it. While the broker is away it asks nobody.
@@ -146,7 +146,7 @@ class WorkerProbe:
                 self._failed = True
 
     def look(self) -> bool:
-        """Ask the workers if it is time for it; whether it was."""
+        """Ask the workers if it is time. Return whether they were asked."""
         shards = self._leader.shards
         if not shards:
             return False

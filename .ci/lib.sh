@@ -11,9 +11,11 @@ unsteady=()
 summary=()
 failures=0
 closing_line=
+beside=
 
 finish() {
     local left_behind # only by a test run that was killed
+    [ -z "$beside" ] || [ -e "$work/beside.status" ] || pkill -TERM -P "$beside" 2>/dev/null || true
     for left_behind in "$work"/dcron-*/{,gw*/}*.pid; do
         kill -KILL "$(cat "$left_behind" 2>/dev/null)" 2>/dev/null || true
     done
@@ -37,6 +39,22 @@ section() {
     said=$(grep -E '^=+ .*[0-9]+ (passed|failed|error|errors)\b.*=$' "$log" | tail -n 1 || true)
     closing_line=${said:-$closing_line}
     summary+=("$(printf '%-6s %5d s  %-36s %s' "$verdict" $((SECONDS - started)) "$title" "${said//=/}")")
+}
+
+# Start a command whose processes mostly wait, beside the next sections. `section TITLE ended_beside` reports its result.
+beside() {
+    {
+        status=0
+        "$@" >"$work/beside.log" 2>&1 || status=$?
+        echo "$status" >"$work/beside.new" && mv "$work/beside.new" "$work/beside.status"
+    } &
+    beside=$!
+}
+
+ended_beside() {
+    until [ -e "$work/beside.status" ]; do sleep 1; done
+    cat "$work/beside.log"
+    return "$(cat "$work/beside.status")"
 }
 
 # Print a line for each section, the total time, and pytest's closing line last. Fail if a section failed.
@@ -123,5 +141,5 @@ pins() {
 test_on() {
     environment "$1" "$2" &&
         DCRON_TEST_DATABASE=$3 DCRON_TEST_REDIS_SERVER=$(command -v redis-server) \
-            ".venv-$1/bin/python" -m pytest -n 4 --durations=10 -m "$4"
+            ".venv-$1/bin/python" -m pytest --dist worksteal -n 4 --durations=10 -m "$4"
 }

@@ -1,4 +1,7 @@
-"""The smallest project with django-dcron, run on the installed wheel: it loads, passes its checks, migrates and tests its times."""
+"""Run the smallest project with django-dcron on the installed wheel.
+
+The project loads, passes its checks, migrates and tests its times.
+"""
 
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -13,14 +16,19 @@ from django_dcron import testing
 settings.configure(
     INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_dcron"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
-    CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost/0"}},
+    CACHES={
+        "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost/0"}
+    },
 )
 Celery("smallest", set_as_current=True)
 django.setup()
 call_command("check")
 call_command("migrate", verbosity=0)
 testing.assert_runs_at(
-    "@daily", [datetime(2026, 3, 2, tzinfo=UTC)], after=datetime(2026, 3, 1, tzinfo=UTC), timezone="UTC"
+    "@daily",
+    [datetime(2026, 3, 2, tzinfo=UTC)],
+    after=datetime(2026, 3, 1, tzinfo=UTC),
+    timezone="UTC",
 )
 assert files("django_dcron").joinpath("py.typed").is_file(), "the wheel must say that it is typed"
 print("django-dcron", "loads from", files("django_dcron"))

@@ -1,8 +1,10 @@
-"""All measures, one after the other, each in a process and a place of its own; then one table, and all figures as JSON.
+"""Run all benchmarks one after another, each in a separate process and directory.
 
-python -m benchmarks [--quick] [--only raw,quiet] [--json FILE]
+Prints one table and writes all figures as JSON.
 
-BENCH_HISTORY=10000000   how many finished runs the history is measured with
+    python -m benchmarks [--quick] [--only raw,quiet] [--json FILE]
+
+    BENCH_HISTORY=10000000   number of finished runs in the benchmark of the history
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Measure(NamedTuple):
 
 BURSTS = (
     "dcron:1000 django-celery-beat:1000 celery-redbeat:1000 apscheduler:1000"
-    " dcron:10000 dcron:10000:2 django-celery-beat:10000 celery-redbeat:10000 apscheduler:10000 dcron:50000"
+    " dcron:10000 dcron:10000:2 django-celery-beat:10000 celery-redbeat:10000 apscheduler:10000"
+    " dcron:50000"
 )
 QUICK_BURSTS = "dcron:1000 django-celery-beat:1000 celery-redbeat:1000 apscheduler:1000 dcron:10000"
 HISTORY = os.environ.get("BENCH_HISTORY", "")
@@ -67,7 +70,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="fewer and smaller; for a look, not for figures to quote"
+        "--quick",
+        action="store_true",
+        help="fewer and smaller; for a look, not for figures to quote",
     )
     parser.add_argument("--only", default="", help="these measures alone, separated by commas")
     parser.add_argument("--json", type=Path, default=RESULTS)
@@ -84,7 +89,9 @@ def main() -> int:
     _say(began, "done")
     print(f"\n{results['date'][:10]}, {results['machine']}\n")
     print(table(measures))
-    return int(any(isinstance(figures, dict) and "error" in figures for figures in measures.values()))
+    return int(
+        any(isinstance(figures, dict) and "error" in figures for figures in measures.values())
+    )
 
 
 def _say(began: float, what: str) -> None:
@@ -92,13 +99,13 @@ def _say(began: float, what: str) -> None:
 
 
 def _run(measure: Measure, options: str) -> Any:
-    """The figures, or what went wrong: the other measures go on."""
+    """Return the figures or the error. An error doesn't stop the other measures."""
     env = {
         **os.environ,
         "DCRON_TEST_DATABASE": measure.database,
         "DJANGO_SETTINGS_MODULE": "benchmarks.settings",
     }
-    env.setdefault("PYTHONWARNINGS", "ignore:XDG_RUNTIME_DIR")  # of the embedded PostgreSQL
+    env.setdefault("PYTHONWARNINGS", "ignore:XDG_RUNTIME_DIR")  # from the embedded PostgreSQL
     try:
         if measure.database == "mariadb" and (driver := mariadb_driver()):
             env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(driver), env.get("PYTHONPATH"))))
@@ -134,7 +141,10 @@ def _circumstances() -> Iterator[tuple[str, Any]]:
 
 
 def _machine() -> Iterator[str]:
-    yield f"{os.cpu_count()} cores (shared), {platform.machine()}, {psutil.virtual_memory().total / 2**30:.0f} GiB"
+    yield (
+        f"{os.cpu_count()} cores (shared), {platform.machine()}, "
+        f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+    )
     yield f"{platform.system()}, Python {platform.python_version()}"
     yield f"load {os.getloadavg()[2]:.1f} in the last 15 minutes"
 

@@ -1,8 +1,9 @@
-"""When messages arrived at the broker, read there: the same for everybody who publishes.
+"""Measure when messages arrive at the broker, in the same way for every contestant.
 
-The length of the queue's list in Redis, sampled about every millisecond, says by when the k-th message had arrived; the
-messages themselves, read afterwards, say whose they are. A message's time is that of the first sample that counts it, so
-a figure is too late by up to a sample's distance, never too early. All clocks are this machine's.
+The length of the queue's list in Redis, sampled about every millisecond, shows when the k-th
+message had arrived. The messages, read afterwards, show their jobs. A message's time is that of the
+first sample that counts it. A time can be too late by up to one sampling interval, but never too
+early. All clocks are those of this machine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Arrival(NamedTuple):
 
 
 class Queue:
-    """The list in Redis that every contestant publishes to. Nobody consumes meanwhile."""
+    """The list in Redis that every contestant publishes to. Nobody consumes from it."""
 
     def __init__(self) -> None:
         import redis
@@ -37,12 +38,15 @@ class Queue:
         self._samples: list[tuple[float, int]] = []
 
     def empty(self) -> None:
-        """All of Redis: locks and schedules, too."""
+        """Delete everything in Redis, including locks and schedules."""
         self._redis.flushall()
         self._samples = []
 
     def watch(self, expected: int, until: float, publisher: Process) -> int:
-        """Sample until so many have arrived, the clock says ``until`` or nobody publishes. Returns how many there are."""
+        """Sample until ``expected`` messages have arrived, and return the number of messages.
+
+        Stop early at the time ``until`` (a Unix timestamp), or when the publisher exits.
+        """
         length = 0
         while length < expected and time.time() < until and publisher.running:
             now_long = self._redis.llen(QUEUE)
@@ -53,8 +57,8 @@ class Queue:
         return length
 
     def arrivals(self) -> Iterator[Arrival]:
-        """The messages, oldest first, each with the time of the first sample that counts it."""
-        newest_first = self._redis.lrange(QUEUE, 0, -1)  # kombu pushes at the left
+        """Yield the messages, oldest first, each with the time of its first sample."""
+        newest_first = self._redis.lrange(QUEUE, 0, -1)  # kombu pushes on the left
         oldest_first = reversed(newest_first)
         counted = 0
         for at, length in self._samples:
@@ -64,7 +68,10 @@ class Queue:
 
 
 def job_of(message: dict[str, Any]) -> str:
-    """Whose message it is: django-dcron says so in a header, the other contestants' tasks have it as their argument."""
+    """Return the message's job.
+
+    django-dcron sends it in a header, the other contestants as the task's argument.
+    """
     job = message["headers"].get("dcron_job")
     if job is None:
         (job,), *_ = json.loads(base64.b64decode(message["body"]))

@@ -1,11 +1,12 @@
-"""How late jobs reach the broker when many are due in the same second: django-dcron and the others, alike.
+"""Measure how late jobs reach the broker when many are due in the same second.
 
-python -m benchmarks.burst RUN ... [--json FILE]      RUN: contestant:jobs or dcron:jobs:nodes
+    python -m benchmarks.burst RUN ... [--json FILE]      RUN: contestant:jobs or dcron:jobs:nodes
 
-All bursts share one PostgreSQL and one Redis and come one after the other. In each, every job is due at the same instant,
-the scheduler has been up for at least ``QUIET`` seconds, no worker consumes, and lateness is read at the broker
-(``arrivals``): of each job's first message, against that instant. It is the first burst of a fresh scheduler. Whoever has
-not published all of it after 60 seconds, when the next one would be due, has not caught up.
+All bursts use the same PostgreSQL and Redis, one after another. In each burst, every job is due at
+the same instant, the scheduler has been running for at least ``QUIET`` seconds, and no worker
+consumes. Lateness is the time from that instant until the job's first message reaches the broker
+(``arrivals``). Each burst is the first one of a fresh scheduler. A scheduler that hasn't published
+all messages after 60 seconds, when the next burst would be due, hasn't caught up.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tests.services import Process
 
 QUIET = 15.0
-"""Seconds between the start of a scheduler and the burst: it starts, and claims ahead if it is one that does."""
+"""Seconds between the scheduler's start and the burst, in which it starts and may claim ahead."""
 GIVE_UP_AFTER = 60.0
 DCRON = "dcron"
 
@@ -44,7 +45,7 @@ def main() -> None:
     with measuring_place():
         for run in options.runs:
             figures.append(_measure(*run.split(":")))
-            print(in_words(figures[-1]), file=sys.stderr)
+            print(describe(figures[-1]), file=sys.stderr)
             if options.json:
                 write(figures, options.json)
     if not options.json:
@@ -60,14 +61,14 @@ def _measure(contestant: str, jobs: str, of: str = "1") -> dict[str, Any]:
             latenesses = _dcron(queue, int(jobs), int(of))
         else:
             latenesses = _rival(queue, RIVALS[contestant], int(jobs))
-    except Exception as error:  # the others' figures must not be lost for it
+    except Exception as error:  # keep the figures of the other contestants
         return figures | {"error": f"{type(error).__name__}: {error}"}
     return figures | _figures(latenesses, int(jobs))
 
 
 def _dcron(queue: Queue, jobs: int, of: int) -> list[float]:
     empty_tables()
-    burst_at = in_seconds(QUIET + jobs / 2000)  # half of that to make them
+    burst_at = in_seconds(QUIET + jobs / 2000)  # half of the extra time is for creating the jobs
     make_jobs(jobs, burst_at)
     with nodes(of) as processes:
         return _watch(queue, jobs, burst_at, processes[0])
@@ -89,13 +90,13 @@ def _rival(queue: Queue, rival: Rival, jobs: int) -> list[float]:
 
 
 def _full_minute(seconds: float) -> datetime:
-    """The first full minute that is at least so far away: beat's and RedBeat's crontab know no seconds."""
+    """Return a full minute after ``seconds``: beat's and RedBeat's crontabs lack seconds."""
     earliest = datetime.now(UTC) + timedelta(seconds=seconds)
     return earliest.replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
 def _watch(queue: Queue, jobs: int, burst_at: datetime, publisher: Process) -> list[float]:
-    """Seconds from the instant to each job's first message, in ascending order."""
+    """Return the seconds from the burst to each job's first message, ascending."""
     queue.watch(jobs, burst_at.timestamp() + GIVE_UP_AFTER, publisher)
     if not publisher.running:
         raise RuntimeError(f"{publisher.name} ended: {publisher.log[-500:]}")
@@ -118,7 +119,7 @@ def _figures(latenesses: Sequence[float], jobs: int) -> dict[str, Any]:
     return figures
 
 
-def in_words(figures: dict[str, Any]) -> str:
+def describe(figures: dict[str, Any]) -> str:
     who = "{contestant}, {jobs:,} jobs, {nodes} process(es): ".format(**figures)
     if "error" in figures:
         return who + str(figures["error"])
@@ -128,7 +129,9 @@ def in_words(figures: dict[str, Any]) -> str:
 
 
 def not_caught_up(figures: dict[str, Any]) -> str:
-    return "not caught up after {:.0f} s: {:,} had arrived".format(GIVE_UP_AFTER, figures["arrived"])
+    return "not caught up after {:.0f} s: {:,} had arrived".format(
+        GIVE_UP_AFTER, figures["arrived"]
+    )
 
 
 if __name__ == "__main__":

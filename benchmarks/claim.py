@@ -1,9 +1,12 @@
-"""How many occurrences a second one node claims: the tick's transaction alone, in this process.
+"""Measure how many occurrences one node claims per second: only the tick's transaction, in process.
 
-DCRON_TEST_DATABASE=postgresql|sqlite|mariadb python -m benchmarks.claim [--jobs 10000] [--rounds 3]
+    python -m benchmarks.claim [--jobs 10000] [--rounds 3]
 
-Every job has one occurrence to claim; all share one schedule, as in a burst. From the first transaction's begin to the last
-one's commit. The median of the rounds; each starts with empty tables.
+    DCRON_TEST_DATABASE=postgresql|sqlite|mariadb   the database
+
+Every job has one occurrence to claim. All jobs have the same schedule, as in a burst. The time
+counts from the begin of the first transaction to the commit of the last. The result is the median
+of the rounds. Each round starts with empty tables.
 """
 
 from __future__ import annotations
@@ -20,11 +23,16 @@ def measure(place: Place, jobs: int, rounds: int) -> dict[str, Any]:
     from django.db import connection
 
     rates = [jobs / _claim_all(jobs) for _ in range(rounds)]
-    return {"database": connection.vendor, "jobs": jobs, "rate": statistics.median(rates), "rounds": rates}
+    return {
+        "database": connection.vendor,
+        "jobs": jobs,
+        "rate": statistics.median(rates),
+        "rounds": rates,
+    }
 
 
 def _claim_all(jobs: int) -> float:
-    from django_dcron.scheduler.claiming import CLAIMED_AT_ONCE, claim
+    from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 
     empty_tables()
     first_at = in_seconds(5)

@@ -1,4 +1,4 @@
-"""Each measure is a program of its own: ``python -m benchmarks.<measure> [options] [--json FILE]``."""
+"""Run a measure as a program: ``python -m benchmarks.<measure> [options] [--json FILE]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from benchmarks.place import measuring_place
 
 
 def run(document: str, measure: Callable[..., dict[str, Any]], **numbers: int) -> None:
-    """Measure in a fresh place; print the figures, and write them if asked. ``numbers``: the options, by default."""
+    """Measure in a fresh place, print the figures, and write them to a file if requested.
+
+    ``numbers`` contains the measure's options with their defaults.
+    """
     parser = argparse.ArgumentParser(
         description=document, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,10 @@
-"""How soon a saved edit is the schedule: from the commit of ``control.save`` to the new schedule's first claim.
+"""Measure how soon an edit takes effect: from the commit of ``control.save`` to the first claim.
 
-python -m benchmarks.edit [--edits 20] [--jobs 1000]
+    python -m benchmarks.edit [--edits 20] [--jobs 1000]
 
-A job that is due in years is saved with an every-second schedule, as the admin does it; the clock stops when its first run
-is in the table. The saves fall on any moment of the tick. ``jobs``: how many others there are.
+A job that is due in years is saved with an every-second schedule, as the admin does it. The time
+ends when the job's first run is in the table. The saves fall on random moments of the tick.
+``jobs`` is the number of other jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from benchmarks.place import Place, make_jobs, nodes, percentile
 def measure(place: Place, edits: int, jobs: int) -> dict[str, Any]:
     from django_dcron.models import Node
 
-    made = make_jobs(jobs, datetime(datetime.now(UTC).year + 2, 1, 1, tzinfo=UTC), schedule="0 0 1 1 *")
+    made = make_jobs(
+        jobs, datetime(datetime.now(UTC).year + 2, 1, 1, tzinfo=UTC), schedule="0 0 1 1 *"
+    )
     with nodes():
         while not Node.objects.exclude(ticked_at=None).exists():
             time.sleep(0.05)

@@ -1,4 +1,7 @@
-"""Each contestant's own virtual environment, made once below ``.bench/`` from the versions of requirements/bench.txt."""
+"""Create each contestant's virtual environment once below ``.bench/``.
+
+The versions come from requirements/bench.txt.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ MARIADB_LOCK = ROOT / "requirements" / "mariadb.txt"
 
 
 def environment(name: str, packages: Sequence[str]) -> Path:
-    """The interpreter of an environment that holds ``packages`` in the lock's versions, and what they need."""
+    """Return the interpreter of an environment with ``packages`` in the locked versions."""
     directory = CACHE / name
     python = directory / "bin" / "python"
     if _is_fresh(directory, LOCK.read_text() + " ".join(packages)):
         return python
     print(f"making {directory.relative_to(ROOT)} (once)", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", directory], check=True)
-    # The lock as constraints: the same versions for all, and of its packages only those that are needed here.
+    # Use the lock as constraints: all environments get the same versions, but only needed packages.
     _pip(python, "install", "-c", LOCK, *packages)
     _freshen(directory, LOCK.read_text() + " ".join(packages))
     return python
@@ -35,7 +38,7 @@ def is_made(name: str) -> bool:
 
 
 def mariadb_driver() -> Path | None:
-    """Where MariaDB's driver is, if this environment does not have it; it is compiled here."""
+    """Return the directory of the compiled MariaDB driver, or None if this environment has one."""
     if find_spec("MySQLdb"):
         return None
     directory = CACHE / "mysqlclient"
@@ -46,7 +49,7 @@ def mariadb_driver() -> Path | None:
 
 
 def _pip(python: Path | str, *arguments: Path | str) -> None:
-    """Quiet, unless it fails: then all that it said."""
+    """Run pip quietly. If it fails, raise with its output."""
     command = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
@@ -54,10 +57,14 @@ def _pip(python: Path | str, *arguments: Path | str) -> None:
 
 
 def versions(python: Path | str, packages: Sequence[str]) -> dict[str, str]:
-    """What an environment really holds."""
-    program = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    """Return the installed versions."""
+    program = (
+        "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    )
     names = [package.partition("[")[0] for package in packages]
-    found = subprocess.run([python, "-c", program, *names], check=True, capture_output=True, text=True)
+    found = subprocess.run(
+        [python, "-c", program, *names], check=True, capture_output=True, text=True
+    )
     return dict(zip(names, found.stdout.split(), strict=True))
 
 

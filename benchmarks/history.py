@@ -1,12 +1,14 @@
-"""What finished runs in the table cost the tick and the admin's lists.
+"""Measure what finished runs in the table cost the tick and the admin's lists.
 
-python -m benchmarks.history [--runs 1000000] [--jobs 500]
+    python -m benchmarks.history [--runs 1000000] [--jobs 500]
 
-The tick's parts are timed with an empty run table and with ``runs`` finished runs in it (and as many attempts), the admin's
-lists with 60 runs per job, so that the pages are full, and with ``runs``. The rows are made in SQL from copies of one, one
-per job and minute into the past; then ``VACUUM ANALYZE``, as autovacuum does in time. Ticks are called in this process,
-pages through Django's test client, so nothing but the database differs. Medians, in milliseconds. The tick's parts find
-nothing to do, but for ``claim 500``, which inserts into the large indexes.
+The steps of the tick are timed with an empty run table, and with ``runs`` finished runs and as many
+attempts. The admin's lists are timed with 60 runs per job, so that the pages are full, and with
+``runs``. SQL creates the rows as copies of one row, one per job and minute into the past.
+``VACUUM ANALYZE`` follows, as autovacuum would run it. Ticks run in this process, and pages are
+requested with Django's test client, so only the database differs. The figures are medians in
+milliseconds. The steps of the tick find nothing to do, except ``claim 500``, which inserts into the
+large indexes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ REPEATED = 30
 CLAIMED = 500
 
 PAGEFUL = 60
-"""Runs per job that fill a page of the admin with that job's runs alone."""
+"""Runs per job that fill an admin page with the runs of that job alone."""
 
 Timed = dict[str, float]
 
@@ -53,7 +55,9 @@ def _pairs(before: Timed, after: Timed) -> dict[str, list[float]]:
 
 
 def _time_tick(first_job: int) -> Timed:
-    return {name: _median(part) for name, part in _tick()} | {f"claim {CLAIMED}": _median_claim(first_job)}
+    return {name: _median(part) for name, part in _tick()} | {
+        f"claim {CLAIMED}": _median_claim(first_job)
+    }
 
 
 def _time_pages(job: int) -> Timed:
@@ -72,20 +76,21 @@ def _milliseconds(call: Callable[[], Any]) -> float:
 
 
 def _tick() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """A node's heartbeat and its whole tick, with all that is otherwise done only every few seconds."""
+    """Yield the parts of a node's heartbeat and tick, including those done every few seconds."""
     from django.conf import settings
 
     from django_dcron.dispatch.celery import CeleryDispatcher
     from django_dcron.locks import get_lock
     from django_dcron.models import Node
-    from django_dcron.scheduler import ticking
+    from django_dcron.scheduler import tick as scheduler_tick
     from django_dcron.scheduler.runner import Runner
 
-    ticking.FOLLOW_EVERY = ticking.RESCUE_EVERY = 0.0
+    scheduler_tick.FOLLOW_EVERY = scheduler_tick.RESCUE_EVERY = 0.0
     settings.DCRON_RUN_LEASE = timedelta(0)
     runner = Runner(name="bench", namespace="", lock=get_lock(), dispatcher=CeleryDispatcher())
     runner.membership.register()
-    # Another node that never dies: half of the shards are its own, and the condition on the shard is in the queries.
+    # Add another node that never dies, which leads half of the shards. The queries then contain the
+    # condition on the shard.
     other = Node.objects.get(pk=runner.membership.id)
     other.pk, other.heartbeat_at = "other", other.heartbeat_at + timedelta(days=1)
     other.save(force_insert=True)
@@ -101,9 +106,9 @@ def _tick() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _median_claim(first_job: int) -> float:
-    """Claim an occurrence of each of some jobs; what that leaves is taken away again, off the clock."""
+    """Measure the claim of one occurrence of some jobs. The cleanup isn't measured."""
     from django_dcron.models import Cursor, Run
-    from django_dcron.scheduler.claiming import claim
+    from django_dcron.scheduler.claim import claim
 
     due_at = in_seconds(5)
     cursors = Cursor.objects.filter(pk__gte=first_job, pk__lt=first_job + CLAIMED)
@@ -121,7 +126,9 @@ def _pages(job: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     from django.test import Client
     from django.urls import reverse
 
-    user, _ = get_user_model().objects.get_or_create(username="bench", is_superuser=True, is_staff=True)
+    user, _ = get_user_model().objects.get_or_create(
+        username="bench", is_superuser=True, is_staff=True
+    )
     client = Client(raise_request_exception=True)
     client.force_login(user)
 
@@ -143,11 +150,11 @@ def _pages(job: int) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _make_history(runs: int, jobs: int, first_job: int) -> None:
-    """``runs`` finished runs and their attempts, in the order of time, instead of what is there."""
+    """Replace the rows by ``runs`` finished runs and their attempts, in chronological order."""
     from django.db import connection, transaction
 
-    from django_dcron.domain.lifecycle import Outcome, State
     from django_dcron.models import Attempt, Job, Run
+    from django_dcron.policies.lifecycle import Outcome, State
 
     Attempt.objects.all()._raw_delete("default")
     Run.objects.all()._raw_delete("default")
@@ -192,10 +199,12 @@ def _make_history(runs: int, jobs: int, first_job: int) -> None:
         " (%(runs)s / %(jobs)s + 10) * interval '1 minute' AS start) AS m"
     )
     numbers = {"runs": runs, "jobs": jobs, "first": first_job, "run": one.pk, "attempt": its.pk}
-    # now() is when the transaction began: one transaction, one answer for both tables.
+    # now() is the start of the transaction, so both tables get the same time.
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_copies(Run, run_columns, source, "template.id = %(run)s"), numbers)
-        cursor.execute(_copies(Attempt, attempt_columns, source, "template.id = %(attempt)s"), numbers)
+        cursor.execute(
+            _copies(Attempt, attempt_columns, source, "template.id = %(attempt)s"), numbers
+        )
         its.delete()
         Run.objects.filter(pk=one.pk)._raw_delete("default")
     with connection.cursor() as cursor:
@@ -203,7 +212,7 @@ def _make_history(runs: int, jobs: int, first_job: int) -> None:
 
 
 def _size() -> int:
-    """Bytes of both tables with their indexes, without texts."""
+    """Return the bytes of both tables with their indexes. The rows contain no long texts."""
     from django.db import connection
 
     from django_dcron.models import Attempt, Run
@@ -215,12 +224,15 @@ def _size() -> int:
 
 
 def _copies(model: Any, columns: dict[str, str], source: str, which: str) -> str:
-    """INSERT of rows like the template's, but for ``columns``."""
+    """Return an INSERT of copies of the template's row, with other values for ``columns``."""
     table = model._meta.db_table
     names = [f.column for f in model._meta.concrete_fields if columns.get(f.column) != "default"]
     values = [columns.get(name, f'template."{name}"') for name in names]
     into = ", ".join(f'"{name}"' for name in names)
-    return f'INSERT INTO "{table}" ({into}) SELECT {", ".join(values)} FROM {source}, "{table}" AS template WHERE {which}'  # noqa: S608
+    return (
+        f'INSERT INTO "{table}" ({into}) SELECT {", ".join(values)} '  # noqa: S608
+        f'FROM {source}, "{table}" AS template WHERE {which}'
+    )
 
 
 if __name__ == "__main__":

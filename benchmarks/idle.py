@@ -1,10 +1,11 @@
-"""What a node costs that has many jobs and nothing to do.
+"""Measure what an idle node with many jobs costs.
 
-python -m benchmarks.idle [--jobs 100000] [--seconds 30]
+    python -m benchmarks.idle [--jobs 100000] [--seconds 30]
 
-Start to first tick: from the process's start to the commit of the first tick, by ``Node.ticked_at`` and the clock of this
-machine, which is the database's. CPU: the CPU time of the node's process, and of all of PostgreSQL, over the seconds after
-a warm-up, in shares of one core. Memory: the node's resident set at the end.
+Start to first tick: from the start of the process to the commit of the first tick, by
+``Node.ticked_at`` and this machine's clock, which the database uses, too. CPU: the CPU time of the
+node's process and of all of PostgreSQL after a warm-up, as a share of one core. Memory: the node's
+resident set at the end.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def measure(place: Place, jobs: int, seconds: int) -> dict[str, Any]:
 
 
 def _let_statistics_be_known() -> None:
-    """What autovacuum does within a minute of such an insert."""
+    """Do what autovacuum does within a minute of such an insert."""
     from django.db import connection
 
     with connection.cursor() as cursor:

@@ -1,7 +1,7 @@
-"""A place to measure in: fresh servers, a migrated database and rows, all of it gone afterwards.
+"""Provide a place to measure in: fresh servers and a migrated database, removed afterwards.
 
-The environment chooses the database as for the tests: DCRON_TEST_DATABASE=postgresql (the default here), sqlite, mariadb.
-Redis is always one of our own: it is flushed.
+DCRON_TEST_DATABASE chooses the database, as in the tests: postgresql (the default here), sqlite,
+mariadb. Redis is always a separate one, because it is flushed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ os.environ.pop("DCRON_TEST_REDIS", None)
 class Place:
     redis: Server
     database: Server | None
-    """None: SQLite."""
+    """None on SQLite."""
 
 
 @contextmanager
 def measuring_place() -> Iterator[Place]:
-    """Redis and the database are up, the tables are there and empty."""
+    """Start Redis and the database, and create empty tables."""
     import django
     from django.conf import settings
     from django.core.management import call_command
@@ -58,15 +58,19 @@ def measuring_place() -> Iterator[Place]:
 def make_jobs(
     number: int, first_at: datetime, *, schedule: str = "", target: str = "tests.app.tasks.ok"
 ) -> list[Any]:
-    """``number`` jobs, due the first time at ``first_at``, a whole second; by default every minute from then on."""
+    """Create ``number`` jobs that are first due at ``first_at``, a whole second.
+
+    By default, they are due every minute from then on.
+    """
     from django_dcron.models import Cursor, Job, Statistics
     from django_dcron.models.cursor import COPIED_FIELDS
 
     schedule = schedule or f"{first_at.second} * * * * *"
     jobs = Job.objects.bulk_create(
-        [Job(name=f"job-{n}", target=target, schedule=schedule) for n in range(number)], batch_size=1000
+        [Job(name=f"job-{n}", target=target, schedule=schedule) for n in range(number)],
+        batch_size=1000,
     )
-    if jobs and jobs[0].pk is None:  # MariaDB before 10.5 does not return keys
+    if jobs and jobs[0].pk is None:  # MariaDB before 10.5 returns no keys
         jobs = list(Job.objects.all())
     Cursor.objects.bulk_create(
         [
@@ -91,7 +95,7 @@ def empty_tables() -> None:
 
 
 def python(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
-    """A process of django-dcron in this place."""
+    """Return a Python process with django-dcron in this place."""
     from tests import services
 
     ours = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
@@ -100,8 +104,10 @@ def python(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> 
 
 @contextmanager
 def nodes(number: int = 1) -> Iterator[list[Process]]:
-    """So many nodes at work."""
-    processes = [python(f"node-{n}", "-m", "django", "runcron", "--name", f"node-{n}") for n in range(number)]
+    """Run ``number`` nodes."""
+    processes = [
+        python(f"node-{n}", "-m", "django", "runcron", "--name", f"node-{n}") for n in range(number)
+    ]
     try:
         for process in processes:
             process.start()
@@ -112,12 +118,12 @@ def nodes(number: int = 1) -> Iterator[list[Process]]:
 
 
 def in_seconds(seconds: float) -> datetime:
-    """The whole second about so far away."""
+    """Return the current whole second plus ``seconds``, rounded."""
     return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=round(seconds))
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of the process and its children, those that have ended included."""
+    """Return the CPU time of the process and its children, including children that have ended."""
     import psutil
 
     process = psutil.Process(pid)

@@ -1,8 +1,9 @@
-"""How late runs are when there is little to do: every-second jobs on one node.
+"""Measure the lateness of runs on a quiet system: every-second jobs on one node.
 
-python -m benchmarks.quiet [--jobs 100] [--seconds 30]
+    python -m benchmarks.quiet [--jobs 100] [--seconds 30]
 
-Lateness is read at the broker (``arrivals``), each run against its own ``due_at``. Nothing else happens: no worker.
+Lateness is the time from a run's ``due_at`` until its message reaches the broker (``arrivals``). No
+worker runs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def measure(place: Place, jobs: int, seconds: int) -> dict[str, Any]:
 def _latenesses(queue: Queue) -> list[float]:
     from django_dcron.models import Run
 
-    due = {str(run_id): due_at.timestamp() for run_id, due_at in Run.objects.values_list("pk", "due_at")}
+    due = {
+        str(run_id): due_at.timestamp()
+        for run_id, due_at in Run.objects.values_list("pk", "due_at")
+    }
     first: dict[str, float] = {}
     for message, at in queue.arrivals():
         run_id = message["headers"]["id"].partition(".")[0]

@@ -1,10 +1,10 @@
-"""The raw limits of this machine: how fast messages can get into Redis at all.
+"""Measure how fast this machine can send messages to Redis at all.
 
-python -m benchmarks.raw [--messages 10000]
+    python -m benchmarks.raw [--messages 10000]
 
-The messages are those of django-dcron's dispatcher, built ahead. ``kombu``: published in batches of 500 over one
-connection, nothing else done. ``redis``: the very same bytes by plain LPUSH in pipelines of 500. The best of five rounds:
-a limit is what can be had when nothing is in the way.
+The messages are prepared by django-dcron's dispatcher. ``kombu`` publishes them in batches of 500
+over one connection. ``redis`` sends the same bytes with LPUSH in pipelines of 500. The result is
+the best of five rounds, because a limit is what an undisturbed machine reaches.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _push(client: Any, messages: list[bytes]) -> None:
 
 
 def _best(publish: Callable[[], None], client: Any) -> float:
-    """Seconds of the fastest round. The last round's messages stay."""
+    """Return the seconds of the fastest round. The messages of the last round stay in the queue."""
     seconds = []
     for _ in range(ROUNDS):
         client.delete(QUEUE)

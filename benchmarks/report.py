@@ -1,4 +1,4 @@
-"""The table: each measure's figure beside its mark. The marks are those the project set itself."""
+"""Print a table of each measure's figure and its target. The project chose the targets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ BURST_MARKS = {1_000: 0.1, 10_000: 0.5, 50_000: 2.5}
 CLAIM_MARKS = {"postgresql": 6_000, "sqlite": 3_000, "mysql": 3_000}
 NAMES = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MariaDB"}
 SOONER = 1.6
-"""Two nodes against one, where the cores allow."""
+"""Target speedup of two nodes over one, if the machine has enough cores."""
 MEASURABLE = 1.2
-"""A ratio of two medians below this is noise on a machine that does other things, too."""
+"""A ratio of two medians below this is noise on a machine that isn't idle."""
 MEASURABLE_MS = 2.0
 
 Figures = dict[str, Any]
 
 
-class Row(NamedTuple):
+class Measurement(NamedTuple):
     measure: str
     figure: str
     mark: str = ""
@@ -41,22 +41,24 @@ def table(measures: dict[str, Any]) -> str:
     widths = [max(map(len, column)) for column in zip(TITLES, *rows, strict=True)]
 
     def line(cells: tuple[str, ...]) -> str:
-        return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        return "  ".join(
+            cell.ljust(width) for cell, width in zip(cells, widths, strict=True)
+        ).rstrip()
 
     return "\n".join([line(TITLES), line(tuple("-" * width for width in widths)), *map(line, rows)])
 
 
-def _rows_of(name: str, figures: Any) -> Iterator[Row]:
+def _rows_of(name: str, figures: Any) -> Iterator[Measurement]:
     if isinstance(figures, dict) and "error" in figures:
-        yield Row(name, f"not measured: {figures['error']}".splitlines()[0][:100])
+        yield Measurement(name, f"not measured: {figures['error']}".splitlines()[0][:100])
     else:
         yield from ROWS[name](figures)
 
 
-# --- bursts -----------------------------------------------------------------------------------------------------------
+# --- bursts -------------------------------------------------------------------------------------
 
 
-def _bursts(bursts: list[Figures]) -> Iterator[Row]:
+def _bursts(bursts: list[Figures]) -> Iterator[Measurement]:
     for jobs in sorted({burst["jobs"] for burst in bursts}):
         for burst in bursts:
             if burst["jobs"] == jobs:
@@ -64,20 +66,22 @@ def _bursts(bursts: list[Figures]) -> Iterator[Row]:
         yield from _sooner([burst for burst in bursts if burst["jobs"] == jobs])
 
 
-def _burst(burst: Figures) -> Row:
+def _burst(burst: Figures) -> Measurement:
     ours = burst["contestant"] == DCRON
     who = f"django-dcron, {burst['nodes']} node(s)" if ours else burst["contestant"]
     mark = BURST_MARKS.get(burst["jobs"]) if ours and burst["nodes"] == 1 else None
-    said = f"{mark:g} s" if mark else ""
+    text = f"{mark:g} s" if mark else ""
     measure = f"burst of {burst['jobs']:,}, p99 lateness: {who}"
     if "error" in burst:
-        return Row(measure, f"not measured: {burst['error']}".splitlines()[0][:100], said)
+        return Measurement(measure, f"not measured: {burst['error']}".splitlines()[0][:100], text)
     if not burst["caught_up"]:
-        return Row(measure, not_caught_up(burst), said, False if mark else None)
-    return Row(measure, f"{burst['p99']:.3f} s", said, burst["p99"] <= mark if mark else None)
+        return Measurement(measure, not_caught_up(burst), text, False if mark else None)
+    return Measurement(
+        measure, f"{burst['p99']:.3f} s", text, burst["p99"] <= mark if mark else None
+    )
 
 
-def _sooner(bursts: list[Figures]) -> Iterator[Row]:
+def _sooner(bursts: list[Figures]) -> Iterator[Measurement]:
     times = {
         burst["nodes"]: burst["p99"]
         for burst in bursts
@@ -85,7 +89,7 @@ def _sooner(bursts: list[Figures]) -> Iterator[Row]:
     }
     if 1 in times and 2 in times:
         ratio = times[1] / times[2]
-        yield Row(
+        yield Measurement(
             f"burst of {bursts[0]['jobs']:,}: two nodes against one",
             f"{ratio:.2f} times sooner",
             f"{SOONER} where cores allow",
@@ -93,22 +97,23 @@ def _sooner(bursts: list[Figures]) -> Iterator[Row]:
         )
 
 
-def _raw(raw: Figures) -> Iterator[Row]:
+def _raw(raw: Figures) -> Iterator[Measurement]:
     for name, what in (
         ("kombu", "kombu alone, messages built ahead"),
         ("redis", "Redis alone, pipelines of LPUSH"),
     ):
-        yield Row(
-            f"raw limit: {what}", f"{raw[name]:,.0f} messages/s ({10_000 / raw[name]:.3f} s for 10,000)"
+        yield Measurement(
+            f"raw limit: {what}",
+            f"{raw[name]:,.0f} messages/s ({10_000 / raw[name]:.3f} s for 10,000)",
         )
 
 
-# --- ours alone -------------------------------------------------------------------------------------------------------
+# --- ours alone ---------------------------------------------------------------------------------
 
 
-def _claim(claim: Figures) -> Iterator[Row]:
+def _claim(claim: Figures) -> Iterator[Measurement]:
     mark = CLAIM_MARKS[claim["database"]]
-    yield Row(
+    yield Measurement(
         f"claim, {NAMES[claim['database']]}",
         f"{claim['rate']:,.0f} occurrences/s",
         f"{mark:,}/s",
@@ -116,51 +121,71 @@ def _claim(claim: Figures) -> Iterator[Row]:
     )
 
 
-def _quiet(quiet: Figures) -> Iterator[Row]:
+def _quiet(quiet: Figures) -> Iterator[Measurement]:
     measure = f"quiet system, {quiet['jobs']} every-second jobs, lateness p50 / p99"
     figure = f"{quiet['p50'] * 1000:.1f} / {quiet['p99'] * 1000:.1f} ms"
-    yield Row(measure, figure, "p99 20 ms", quiet["p99"] <= 0.020)
+    yield Measurement(measure, figure, "p99 20 ms", quiet["p99"] <= 0.020)
 
 
-def _idle(idle: Figures) -> Iterator[Row]:
+def _idle(idle: Figures) -> Iterator[Measurement]:
     measure = f"{idle['jobs']:,} jobs, none due"
-    yield Row(f"{measure}: CPU of a node", f"{idle['cpu']:.2%} of a core", "1 %", idle["cpu"] < 0.01)
-    yield Row(f"{measure}: CPU of PostgreSQL", f"{idle['database_cpu']:.2%} of a core")
-    yield Row(f"{measure}: memory of a node", f"{idle['rss_mib']:.0f} MiB", "120 MiB", idle["rss_mib"] < 120)
-    yield Row(f"{measure}: start to first tick", f"{idle['first_tick']:.2f} s", "2 s", idle["first_tick"] < 2)
+    yield Measurement(
+        f"{measure}: CPU of a node", f"{idle['cpu']:.2%} of a core", "1 %", idle["cpu"] < 0.01
+    )
+    yield Measurement(f"{measure}: CPU of PostgreSQL", f"{idle['database_cpu']:.2%} of a core")
+    yield Measurement(
+        f"{measure}: memory of a node",
+        f"{idle['rss_mib']:.0f} MiB",
+        "120 MiB",
+        idle["rss_mib"] < 120,
+    )
+    yield Measurement(
+        f"{measure}: start to first tick",
+        f"{idle['first_tick']:.2f} s",
+        "2 s",
+        idle["first_tick"] < 2,
+    )
 
 
-def _edit(edit: Figures) -> Iterator[Row]:
+def _edit(edit: Figures) -> Iterator[Measurement]:
     figure = f"{edit['p50']:.2f} / {edit['max']:.2f} s"
-    yield Row("an edit seen by the scheduler, p50 / max", figure, "max 1 s", edit["max"] < 1)
+    yield Measurement(
+        "an edit seen by the scheduler, p50 / max", figure, "max 1 s", edit["max"] < 1
+    )
 
 
-def _worker(worker: Figures) -> Iterator[Row]:
-    for name, what in (("kept_connection", "kept connection"), ("new_connections", "new connection each")):
+def _worker(worker: Figures) -> Iterator[Measurement]:
+    for name, what in (
+        ("kept_connection", "kept connection"),
+        ("new_connections", "new connection each"),
+    ):
         ours, plain = worker[name]["dcron"], worker[name]["plain"]
         measure = f"one worker process, empty job, {what}"
         figure = f"{ours['rate']:.0f} runs/s, {ours['cpu_ms']:.2f} ms CPU each"
-        yield Row(f"{measure}: django-dcron", figure, "not slower", ours["rate"] >= plain["rate"])
+        yield Measurement(
+            f"{measure}: django-dcron", figure, "not slower", ours["rate"] >= plain["rate"]
+        )
         figure = f"{plain['rate']:.0f} tasks/s, {plain['cpu_ms']:.2f} ms CPU each"
-        yield Row(f"{measure}: plain task, django-celery-results", figure)
+        yield Measurement(f"{measure}: plain task, django-celery-results", figure)
 
 
-def _history(history: Figures) -> Iterator[Row]:
+def _history(history: Figures) -> Iterator[Measurement]:
     of = f"{history['runs']:,} finished runs"
     for part, pairs, without in (
         ("the tick", history["tick_ms"], "none"),
         ("the admin's lists", history["admin_ms"], f"{history['small']:,}"),
     ):
         before, after = (sum(pair[n] for pair in pairs.values()) for n in (0, 1))
-        yield Row(
+        yield Measurement(
             f"{of} against {without}: {part}, all queries",
             f"{after:.0f} ms against {before:.0f} ms",
             "none measurable",
             not any(_is_measurable(*pair) for pair in pairs.values()),
         )
         worst, pair = max(pairs.items(), key=lambda item: item[1][1] - item[1][0])
-        yield Row(
-            f"{of} against {without}: {part}, worst: {worst}", f"{pair[1]:.1f} ms against {pair[0]:.1f} ms"
+        yield Measurement(
+            f"{of} against {without}: {part}, worst: {worst}",
+            f"{pair[1]:.1f} ms against {pair[0]:.1f} ms",
         )
 
 
@@ -168,16 +193,19 @@ def _is_measurable(before: float, after: float) -> bool:
     return after > before * MEASURABLE and after - before > MEASURABLE_MS
 
 
-def _stages(stages: Figures) -> Iterator[Row]:
+def _stages(stages: Figures) -> Iterator[Measurement]:
     for name in ("claim", "prepare", "publish", "mark", "start, call and finish"):
         stage = stages[name]
         figure = f"{stage['us']:,.0f} us; CPU {stage['python_cpu_us']:,.0f}"
         if stage["statements"]:
-            figure += f", PostgreSQL {stage['database_cpu_us']:,.0f}; {stage['statements']:.2g} round trips"
-        yield Row(f"where the time of a run goes: {name}", figure)
+            figure += (
+                f", PostgreSQL {stage['database_cpu_us']:,.0f}; {stage['statements']:.2g} round "
+                "trips"
+            )
+        yield Measurement(f"where the time of a run goes: {name}", figure)
 
 
-ROWS: dict[str, Callable[[Any], Iterator[Row]]] = {
+ROWS: dict[str, Callable[[Any], Iterator[Measurement]]] = {
     "bursts": _bursts,
     "raw": _raw,
     "claim, postgresql": _claim,

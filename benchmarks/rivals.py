@@ -1,8 +1,9 @@
-"""The contestants beside django-dcron: how each stores its jobs, and how its scheduler is started.
+"""The contestants beside django-dcron: how each stores its jobs, and how its scheduler starts.
 
-Each has its own environment and its own database on the same PostgreSQL, and publishes to the same queue of the same
-Redis. All run with their defaults, but for two things in their favour: no log line per job (the level is WARNING), and
-for APScheduler no limit to how late a job may start, or it would drop most of a burst.
+Each has its own environment and its own database on the same PostgreSQL, and publishes to the same
+queue of the same Redis. All run with their defaults, with two exceptions in their favor. They log
+no line per job (the level is WARNING). APScheduler has no limit to how late a job may start, or it
+would drop most of a burst.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ class Rival:
     name: str
     packages: tuple[str, ...]
     store: str
-    """The module that stores the jobs."""
+    """Name of the module that stores the jobs."""
     scheduler: tuple[str, ...]
-    """Arguments to its Python."""
+    """Arguments for its Python interpreter."""
     django: bool = False
     job_takes: float = 0.0
-    """Seconds to store one, at most."""
+    """Maximum seconds to store one job."""
 
     @property
     def python(self) -> Path:
@@ -49,7 +50,9 @@ class Rival:
         return self.name.replace("-", "_")
 
     def variables(self, burst_at: datetime) -> dict[str, str]:
-        return place_of(self.database, django=self.django) | {"BENCH_BURST_AT": str(burst_at.timestamp())}
+        return place_of(self.database, django=self.django) | {
+            "BENCH_BURST_AT": str(burst_at.timestamp())
+        }
 
     def store_jobs(self, number: int, burst_at: datetime) -> None:
         new_database(self.database)
@@ -90,7 +93,7 @@ RIVALS = {
 
 
 def place_of(database: str, *, django: bool) -> dict[str, str]:
-    """What ``contestants.place`` reads, and the Django settings for those that need them, or none."""
+    """Return the environment for ``contestants.place``, with Django settings if needed."""
     from django.conf import settings
 
     return {

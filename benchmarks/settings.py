@@ -1,4 +1,4 @@
-"""The tests' settings, and what a benchmark wants otherwise."""
+"""The tests' settings, with changes for benchmarks."""
 
 import os
 

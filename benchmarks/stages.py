@@ -1,11 +1,13 @@
-"""Where the time goes, stage by stage, and how much of it is spent waiting for the database.
+"""Measure how long each stage of a run takes, and how much of it is waiting for the database.
 
-python -m benchmarks.stages [--jobs 5000] [--runs 500]
+    python -m benchmarks.stages [--jobs 5000] [--runs 500]
 
-Claim, preparing messages, publishing and marking are timed for ``jobs`` jobs that are due at once; start and finish for
-``runs`` of their runs, executed in this process one after the other over a kept connection. ``statements`` counts the round
-trips to PostgreSQL, commits included; ``database`` is the time from sending each to its answer, so it has the driver's
-time in it. CPU time is this process's and all of PostgreSQL's: the better figure on a busy machine.
+Claiming, preparing messages, publishing and marking are timed for ``jobs`` jobs that are due at the
+same time. Start and finish are timed for ``runs`` of their runs, executed in this process one after
+another over a persistent connection. ``statements`` is the number of round trips to PostgreSQL,
+including commits. ``database`` is the time from sending a statement to its answer, including the
+driver's time. CPU time is the time of this process and of all of PostgreSQL. On a busy machine, CPU
+time is the better figure.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from benchmarks.place import Place, cpu_seconds, in_seconds, make_jobs
 
 @dataclass
 class Watch:
-    """What happens between a begin and an end."""
+    """Measure time, statements and CPU time between a start and an end."""
 
     seconds: float = 0.0
     statements: int = 0
@@ -50,11 +52,11 @@ class Watch:
 
 
 def measure(place: Place, jobs: int, runs: int) -> dict[str, Any]:
-    from django_dcron import transitions
     from django_dcron.dispatch.celery import CeleryDispatcher
     from django_dcron.execution.executor import execute
+    from django_dcron.runs import transitions
     from django_dcron.scheduler.agenda import Agenda
-    from django_dcron.scheduler.claiming import CLAIMED_AT_ONCE, claim
+    from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 
     Queue().empty()
     due_at = in_seconds(1)
@@ -69,10 +71,10 @@ def measure(place: Place, jobs: int, runs: int) -> dict[str, Any]:
     with watching(place) as preparing:
         agenda.add(due)
     with watching(place) as publishing:
-        agenda.hand_over_due()
+        agenda.publish_due()
     with watching(place) as marking:
         transitions.mark_queued((run.key for run in due), due_at)
-    execute(due[-1].run_id, 1, worker="bench")  # what is loaded once does not count
+    execute(due[-1].run_id, 1, worker="bench")  # exclude what is loaded only once
     with watching(place) as executing:
         for each in due[:runs]:
             assert execute(each.run_id, 1, worker="bench")
@@ -88,7 +90,7 @@ def measure(place: Place, jobs: int, runs: int) -> dict[str, Any]:
 
 
 class _Past:
-    """A clock by which all is due."""
+    """A clock that makes every run due."""
 
     def now(self) -> Any:
         return in_seconds(3600)
@@ -119,7 +121,11 @@ def watching(place: Place) -> Iterator[Watch]:
     commit = connection._commit
     connection._commit = lambda: timed("COMMIT", commit)
     server = place.database.pid if place.database else os.getpid()
-    server_began, python_began, began = cpu_seconds(server), time.process_time(), time.perf_counter()
+    server_began, python_began, began = (
+        cpu_seconds(server),
+        time.process_time(),
+        time.perf_counter(),
+    )
     try:
         with connection.execute_wrapper(statement):
             yield watch
@@ -131,7 +137,7 @@ def watching(place: Place) -> Iterator[Watch]:
 
 
 def _shape(sql: str) -> str:
-    """A statement without its columns: what is done to which table."""
+    """Return the statement's verb and table, without its columns."""
     verb = sql.split(None, 1)[0]
     table = re.search(r'(?:FROM|INTO|UPDATE) "(\w+)"', sql)
     words = [verb, table[1] if table else "", "FOR UPDATE" if "FOR UPDATE" in sql else ""]

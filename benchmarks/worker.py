@@ -1,13 +1,15 @@
-"""Runs per second and worker process with an empty job, against a plain Celery task that records its result.
+"""Compare runs per second and worker process with plain Celery tasks that record their result.
 
-python -m benchmarks.worker [--messages 1000] [--rounds 3]
+    python -m benchmarks.worker [--messages 1000] [--rounds 3]
 
-One prefork process each, the same number of messages in the queue before the worker starts, the same PostgreSQL. The plain
-task's result is recorded by django-celery-results, in its own environment. Read from the rows: from the first completion
-to the last (``Run.finished_at``, ``TaskResult.date_done``), so the worker's start does not count. CPU is that of the worker's
-two processes, and apart from it PostgreSQL's, from the first tenth on: by then all that is loaded once is loaded. The two
-take turns, and the median of the rounds counts. Both as Celery does it by default, which closes Django's connections
-before and after each task whatever ``CONN_MAX_AGE`` says, and with a connection that is kept (``CELERY_DB_REUSE_MAX``).
+Each side has one prefork process, the same PostgreSQL, and the same number of messages in the queue
+before its worker starts. django-celery-results records the results of the plain task, in a separate
+environment. The time counts from the first completion to the last (``Run.finished_at``,
+``TaskResult.date_done``), so the start of the worker doesn't count. CPU time is counted separately
+for the worker's two processes and for PostgreSQL, after the first tenth of the messages, when
+everything is loaded. The two sides take turns, and the result is the median of the rounds. Both run
+with Celery's default, which closes Django's connections before and after each task regardless of
+``CONN_MAX_AGE``, and with persistent connections (``CELERY_DB_REUSE_MAX``).
 """
 
 from __future__ import annotations
@@ -41,18 +43,18 @@ QUIETLY = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 WORKER = ("worker", *OPTIONS, *QUIETLY)
 PATIENCE = 120.0
 KEPT = 10**9
-"""Tasks."""
+"""Number of tasks."""
 LOOK_EVERY = 0.25
-"""Seconds. Each look is work for PostgreSQL, too."""
+"""Seconds between two checks. Each check is work for PostgreSQL, too."""
 
 Completed = tuple[int, datetime | None, datetime | None]
-"""How many, the first and the last."""
+"""Number of completed tasks, first and last completion."""
 
 
 class Round(NamedTuple):
     rate: float
     cpu_ms: float
-    """Per run; the worker's."""
+    """Processor time of the worker per run, in milliseconds."""
     database_cpu_ms: float
 
 
@@ -78,11 +80,11 @@ def _median(rounds: tuple[Round, ...]) -> dict[str, Any]:
     }
 
 
-# --- django-dcron -----------------------------------------------------------------------------------------------------
+# --- django-dcron -------------------------------------------------------------------------------
 
 
 def _dcron(messages: int, server: int) -> Round:
-    """As many jobs, each with one run due; claimed, published and marked as a node does it."""
+    """Create one due run per job, and claim, publish and mark the runs as a node does."""
     empty_tables()
     Queue().empty()
     due_at = in_seconds(1)
@@ -93,9 +95,9 @@ def _dcron(messages: int, server: int) -> Round:
 
 
 def _hand_over(due_at: datetime) -> None:
-    from django_dcron import transitions
     from django_dcron.dispatch.celery import CeleryDispatcher
-    from django_dcron.scheduler.claiming import CLAIMED_AT_ONCE, claim
+    from django_dcron.runs import transitions
+    from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 
     dispatcher, runs, considered = CeleryDispatcher(), [], CLAIMED_AT_ONCE
     while considered == CLAIMED_AT_ONCE:
@@ -110,8 +112,8 @@ def _hand_over(due_at: datetime) -> None:
 def _ours() -> Completed:
     from django.db.models import Count, Max, Min
 
-    from django_dcron.domain.lifecycle import State
     from django_dcron.models import Run
+    from django_dcron.policies.lifecycle import State
 
     found = Run.objects.filter(state=State.SUCCEEDED).aggregate(
         n=Count("pk"), a=Min("finished_at"), b=Max("finished_at")
@@ -119,12 +121,19 @@ def _ours() -> Completed:
     return found["n"], found["a"], found["b"]
 
 
-# --- a plain task -----------------------------------------------------------------------------------------------------
+# --- a plain task -------------------------------------------------------------------------------
 
 
 class _Plain:
     def __init__(self) -> None:
-        packages = ("django", "django-celery-results", "celery", "redis", "packaging", "psycopg[binary]")
+        packages = (
+            "django",
+            "django-celery-results",
+            "celery",
+            "redis",
+            "packaging",
+            "psycopg[binary]",
+        )
         self._python: Path = environment(PLAIN, packages)
         new_database(DATABASE)
 
@@ -133,7 +142,9 @@ class _Plain:
         ours = place_of(DATABASE, django=True) | {"BENCH_RESULT_BACKEND": "django-db"}
         program = [self._python, "-m", "benchmarks.contestants.results_messages", str(messages)]
         subprocess.run(program, cwd=ROOT, env={**os.environ, **ours}, check=True)
-        return _work(self._python, "benchmarks.contestants.celery_app", ours, messages, _recorded, server)
+        return _work(
+            self._python, "benchmarks.contestants.celery_app", ours, messages, _recorded, server
+        )
 
 
 def _recorded() -> Completed:
@@ -151,7 +162,7 @@ def _recorded() -> Completed:
     return found
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- both ---------------------------------------------------------------------------------------
 
 
 def _work(
@@ -162,7 +173,7 @@ def _work(
     completed: Callable[[], Completed],
     server: int,
 ) -> Round:
-    """Start a worker and let it work the queue off. ``server``: PostgreSQL's process."""
+    """Start a worker and wait until the queue is empty. ``server`` is PostgreSQL's process id."""
     from tests.services import Process
 
     process = Process("worker", [python, "-m", "celery", "-A", app, *WORKER], env=env)
@@ -181,7 +192,10 @@ def _work(
 
 
 def _cpu(pid: int) -> float:
-    """Its own, its children's, and of those that have ended: PostgreSQL has one for each connection."""
+    """Return the CPU time of the process and its children, including children that have ended.
+
+    PostgreSQL has a child for each connection.
+    """
     main = psutil.Process(pid)
     seconds = sum(main.cpu_times()[:4])
     for child in main.children():

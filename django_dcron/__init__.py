@@ -1,6 +1,7 @@
-"""django-dcron: jobs as rows, every occurrence run once, on any number of machines.
+"""django-dcron: jobs as rows; each occurrence runs once, on any number of machines.
 
-The few names a project imports. They are loaded at first use, so that importing this package needs no configured Django.
+The public names of the package. They are imported at first use, so importing the package doesn't
+need configured Django settings.
 """
 
 from __future__ import annotations
@@ -31,3 +32,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

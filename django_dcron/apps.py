@@ -10,5 +10,14 @@ class DcronConfig(AppConfig):
 
     def ready(self) -> None:
         from django_dcron import checks  # noqa: F401  (registers the system checks)
+        from django_dcron.conf import settings
+        from django_dcron.utils.log_lines import protect_own_loggers
 
-        autodiscover_modules("cron")  # every app's cron.py declares its jobs with @cron
+        protect_own_loggers()
+
+        if settings.AUTOSTART is True:  # ``check`` reports other values.
+            from django_dcron import autostart
+
+            autostart.install()
+
+        autodiscover_modules("cron")  # The cron.py of each app declares its jobs with @cron.

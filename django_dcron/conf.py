@@ -1,7 +1,8 @@
-"""The settings of django-dcron: typed, with defaults, read from Django's settings at each use.
+"""Typed settings with defaults, read from Django's settings at each access.
 
-``from django_dcron.conf import settings`` and then ``settings.LEASE`` reads ``DCRON_LEASE``. Nothing is read at
-import, so ``override_settings`` works. Durations are ``timedelta``. ``checks.py`` reports values of the wrong type.
+``from django_dcron.conf import settings`` and then ``settings.LEASE`` reads ``DCRON_LEASE``.
+Importing this module reads no setting, so ``override_settings`` works. Durations are ``timedelta``.
+``checks.py`` reports invalid values.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any, Generic, TypeVar
 
 from django.conf import settings as django_settings
 
-from django_dcron.url_credentials import without_urls
+from django_dcron.utils.url_credentials import without_urls
 
 T = TypeVar("T")
 
 
 class Setting(Generic[T]):
-    """One setting: its default, the types it may have and what else must hold of it."""
+    """One setting: its default, its allowed types and a validator."""
 
     name: str
 
@@ -40,9 +41,9 @@ class Setting(Generic[T]):
         self.allowed = allowed
         self.valid = valid
         self.names = names
-        """The values it may have, as far as they can be listed."""
+        """The allowed values, if they can be enumerated."""
         self.is_secret = is_secret
-        """Nobody is shown its value: it has, or may have, a password or key in it."""
+        """Whether the value may contain a password or key. Such values are never displayed."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = f"DCRON_{name}"
@@ -52,15 +53,19 @@ class Setting(Generic[T]):
         return value
 
     def problem(self) -> str | None:
-        """What is wrong with the value the project set, or None."""
+        """Return what is wrong with the project's value, or None."""
         value: Any = getattr(django_settings, self.name, self.default)
-        if isinstance(value, bool) or not isinstance(value, self.kind) or not self.valid(value):
-            said = (
-                f"a {type(value).__name__} that cannot be taken"
+        if (
+            not isinstance(value, self.kind)
+            or (isinstance(value, bool) and self.kind is not bool)
+            or not self.valid(value)
+        ):
+            message = (
+                f"an invalid {type(value).__name__}"
                 if self.is_secret
                 else without_urls(repr(value))
             )
-            return f"{self.name} is {said}; allowed: {self.allowed}"
+            return f"{self.name} is {message}. Allowed: {self.allowed}."
         return None
 
 
@@ -76,7 +81,10 @@ def duration(seconds: float, *, at_least: float) -> Setting[timedelta]:
 
 def whole_number(default: int, *, low: int, high: int) -> Setting[int]:
     return Setting(
-        default, int, allowed=f"a whole number from {low} to {high}", valid=lambda value: low <= value <= high
+        default,
+        int,
+        allowed=f"a whole number from {low} to {high}",
+        valid=lambda value: low <= value <= high,
     )
 
 
@@ -85,31 +93,41 @@ def duration_within(days: float, *, longest: float) -> Setting[timedelta]:
     return Setting(
         timedelta(days=days),
         timedelta,
-        allowed=f"a timedelta of at least 1 s, at most {longest:g} days",
+        allowed=f"a timedelta from 1 s to {longest:g} days",
         valid=lambda value: timedelta(seconds=1) <= value <= limit,
     )
 
 
-def duration_or_none(*, at_least: float) -> Setting[timedelta | None]:
-    floor = timedelta(seconds=at_least)
-    return Setting(
-        None,
-        (timedelta, NoneType),
-        allowed=f"a timedelta of at least {at_least:g} s, or None",
-        valid=lambda value: value is None or value >= floor,
-    )
+class DurationLike(Setting[timedelta | None]):
+    """A duration that defaults to another setting's value. None disables the limit."""
+
+    def __init__(self, other: Setting[timedelta], *, at_least: float):
+        floor = timedelta(seconds=at_least)
+        super().__init__(
+            other.default,
+            (timedelta, NoneType),
+            allowed=f"a timedelta of at least {at_least:g} s, or None",
+            valid=lambda value: value is None or value >= floor,
+        )
+        self._other = other
+
+    def __get__(self, instance: object, owner: type | None = None) -> timedelta | None:
+        value: timedelta | None = getattr(
+            django_settings, self.name, self._other.__get__(instance, owner)
+        )
+        return value
 
 
 def number_or_none(*, low: int) -> Setting[int | None]:
     return Setting(
         None,
         (int, NoneType),
-        allowed=f"a whole number from {low} on, or None",
+        allowed=f"a whole number of at least {low}, or None",
         valid=lambda value: value is None or value >= low,
     )
 
 
-def text(default: str, *, allowed: str = "a non-empty text") -> Setting[str]:
+def text(default: str, *, allowed: str = "a non-empty string") -> Setting[str]:
     return Setting(default, str, allowed=allowed, valid=bool)
 
 
@@ -118,34 +136,52 @@ def url(example: str, *, is_secret: bool = False) -> Setting[str]:
         "",
         str,
         is_secret=is_secret,
-        allowed=f"a URL such as {example}, or nothing",
+        allowed=f"a URL such as {example}, or an empty string",
         valid=lambda value: not value or value.startswith(("http://", "https://")),
     )
 
 
-def choice(default: str, *others: str, kind: str) -> Setting[str]:
-    """One of the names, or the dotted path of a class of this ``kind``."""
-    names = (default, *others)
-    quoted = ", ".join(f'"{name}"' for name in names)
-    return Setting(
-        default,
-        str,
-        allowed=f"{quoted} or the dotted path of a {kind} class",
-        valid=lambda value: value in names or "." in value,
-        names=names,
-    )
+class Choice(Setting[str]):
+    """One of the names, or the dotted path of a ``kind`` class.
+
+    With ``DCRON_AUTOSTART``, ``autostart`` is the default.
+    """
+
+    def __init__(self, default: str, *others: str, kind: str, autostart: str):
+        names = (default, *others)
+        quoted = ", ".join(f'"{name}"' for name in names)
+        super().__init__(
+            default,
+            str,
+            allowed=f"{quoted} or the dotted path of a {kind} class",
+            valid=lambda value: value in names or "." in value,
+            names=names,
+        )
+        self._autostart = autostart
+
+    def __get__(self, instance: object, owner: type | None = None) -> str:
+        default = self._autostart if settings.AUTOSTART is True else self.default
+        value: str = getattr(django_settings, self.name, default)
+        return value
+
+
+def flag() -> Setting[bool]:
+    return Setting(False, bool, allowed="True or False", valid=lambda value: True)
 
 
 def texts(default: Sequence[str], *, allowed: str) -> Setting[Sequence[str]]:
     return Setting(
-        default, (list, tuple), allowed=allowed, valid=lambda value: all(isinstance(v, str) for v in value)
+        default,
+        (list, tuple),
+        allowed=allowed,
+        valid=lambda value: all(isinstance(v, str) for v in value),
     )
 
 
 ALL_ARGUMENTS = "__all__"
-"""In ``DCRON_COMMANDS``: the command takes whatever its parser takes."""
+"""In ``DCRON_COMMANDS``: the command accepts every argument that its parser accepts."""
 ARGUMENTS_PLACE = "{}"
-"""In ``DCRON_SHELL``: the word that a job's own arguments replace."""
+"""In ``DCRON_SHELL``: the placeholder that a job's arguments replace."""
 
 
 def _is_command_table(value: Sequence[Any] | Mapping[Any, Any]) -> bool:
@@ -163,7 +199,7 @@ def _is_shell_table(value: Mapping[Any, Any]) -> bool:
         and isinstance(argv, (list, tuple))
         and argv
         and all(isinstance(a, str) for a in argv)
-        and argv[0] != ARGUMENTS_PLACE  # or a job's arguments would name the program
+        and argv[0] != ARGUMENTS_PLACE  # Otherwise a job's arguments would choose the program.
         for name, argv in value.items()
     )
 
@@ -172,7 +208,7 @@ CHANNEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 
 def _are_channels(value: Mapping[Any, Any]) -> bool:
-    """No two differ in case alone: for some databases that is the same name."""
+    """Reject names that differ only in case: some databases treat them as equal."""
     return len({str(name).lower() for name in value}) == len(value) and all(
         isinstance(name, str) and CHANNEL_NAME.fullmatch(name) and _is_channel(channel)
         for name, channel in value.items()
@@ -195,57 +231,69 @@ def _is_channel(value: Any) -> bool:
 
 
 class Settings:
-    """All settings, in the order a run meets them."""
+    """All settings, ordered by the life of a run."""
 
-    # The scheduler.
+    # Scheduler
+    AUTOSTART = flag()
+    """Whether each process of a web server runs a node. ``LOCK`` and ``DISPATCHER`` then default to
+    "database" and "thread".
+    """
     TICK = duration(0.5, at_least=0.05)
-    """How often, at least, a node looks for work to claim."""
+    """The longest pause between two ticks of a node."""
     LOOK_AHEAD = duration(10, at_least=0.1)
-    """How far ahead of its due time an occurrence is claimed."""
+    """How long before its due time an occurrence is claimed."""
     BACKFILL_CONCURRENCY = whole_number(2, low=1, high=1000)
-    """How many backfilled runs of one job may be under way at once."""
+    """The maximum number of backfilled runs of one job in progress at once."""
     LEASE = duration(6, at_least=0.5)
-    """After how long without a heartbeat a node is taken for dead."""
+    """A node without a heartbeat for this long is considered dead."""
     SHARDS = whole_number(64, low=1, high=4096)
-    """Into how many slices the jobs are cut; each slice is led by one node. The same on every node."""
+    """The number of shards. It must be the same on every node."""
     DATABASE_GRACE = duration(300, at_least=1)
-    """How long the database may let no tick through before a node is unfit."""
+    """How long a node may go without a successful tick before it is unfit."""
     HANG_AFTER = duration(60, at_least=1)
-    """After how long without a sign of life a thread of a node is taken to hang: the node is unfit, others lead its shards."""
+    """A node's thread that shows no activity for this long is considered hung. The node is then
+    unfit, and other nodes lead its shards.
+    """
 
-    # The lock.
-    LOCK = choice("redis", "database", "file", kind="Lock")
+    # Lock
+    LOCK = Choice("redis", "database", "file", kind="Lock", autostart="database")
     CACHE = text("default", allowed="the alias of a django-redis cache in CACHES")
-    """The cache whose Redis holds the shard locks."""
+    """The cache whose Redis stores the shard locks."""
     LOCK_DIR: Setting[str | Path] = Setting(
         "",
         (str, Path),
-        allowed="a directory, or nothing for one of its own per database",
+        allowed="a directory, or an empty string for a default directory per database",
         valid=lambda value: True,
     )
-    """Where the file lock keeps its leases."""
+    """The directory of the file lock's leases."""
 
-    # Dispatch.
-    DISPATCHER = choice("celery", "thread", "tasks", kind="Dispatcher")
+    # Dispatch
+    DISPATCHER = Choice("celery", "thread", "tasks", kind="Dispatcher", autostart="thread")
     TASKS_BACKEND = text("default", allowed="the alias of a backend in TASKS")
-    """The backend of Django's own tasks that runs are handed to."""
+    """The backend of Django's tasks that runs are published to."""
     THREADS = whole_number(8, low=1, high=1024)
-    """How many runs the thread dispatcher executes at once."""
+    """The number of threads in which the thread dispatcher executes runs."""
     REDELIVER_AFTER = duration(60, at_least=1)
-    """How long a queued run may wait for a worker before it is handed over again; doubled at each delivery."""
+    """How long a queued run waits for a worker before it is dispatched again. The time doubles with
+    each delivery.
+    """
     QUEUES: Setting[Sequence[str] | None] = Setting(
         None,
         (list, tuple, NoneType),
         allowed='a list of queue names or patterns such as "reports-*", or None',
         valid=lambda value: value is None or all(isinstance(name, str) and name for name in value),
     )
-    """The queues that jobs may name. None: those that the project declares, and the default queue."""
+    """The queues that jobs may name. None allows the queues that the project declares, and the
+    default queue.
+    """
 
-    # Execution.
+    # Execution
     RUN_LEASE = duration(15, at_least=1)
-    """After how long without a heartbeat a running attempt is declared lost."""
-    STOP_UNHEARD_AFTER = duration_or_none(at_least=1)
-    """After how long without a heartbeat that could be written a worker stops its own run. None: it goes on."""
+    """A running attempt without a heartbeat for this long is declared lost."""
+    STOP_UNHEARD_AFTER = DurationLike(RUN_LEASE, at_least=1)
+    """A worker that hasn't written a heartbeat for this long stops its run. Defaults to
+    ``RUN_LEASE``. None: it never stops the run.
+    """
     MIDDLEWARE = texts(
         [
             "django_dcron.execution.log_capture.capture_log",
@@ -254,58 +302,67 @@ class Settings:
         allowed="a list of dotted paths of middleware factories",
     )
     HARD_TIMEOUT_AFTER = duration(10, at_least=0.1)
-    """How long after its timeout, or a cancel, a run that does not stop is ended by force."""
+    """How long a run may continue after its timeout or cancellation before it is ended by force."""
     LOG_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
-    """How many characters of an attempt's log, traceback and message are kept."""
+    """The maximum number of characters stored of an attempt's log, traceback and message each."""
     RESULT_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
-    """How many characters of an attempt's result, as JSON, are kept."""
+    """The maximum number of characters stored of an attempt's result, as JSON."""
 
-    # Alerts.
+    # Alerts
     ALERT_CHANNELS: Setting[Mapping[str, Mapping[str, Any]]] = Setting(
         {},
         dict,
-        allowed="a dict from name (ASCII letters, digits and any of _ . -; at most 50; no two that differ in case alone) to "
-        'channel: {"mail": [addresses]} or {"apprise": [URLs]}, and perhaps "every": a timedelta, how long at least lies '
-        "between two messages",
+        allowed="a dict from name to channel. A name has at most 50 ASCII letters, digits "
+        'and characters of "_.-", and no two names differ only in case. A channel '
+        'is {"mail": [addresses]} or {"apprise": [URLs]}, optionally with "every": '
+        "a timedelta, the minimum interval between two messages",
         valid=_are_channels,
         is_secret=True,
     )
-    """Where alerts go, by name."""
+    """The alert channels, by name."""
     ALERTS: Setting[Sequence[Mapping[str, Any]]] = Setting(
         (), (list, tuple), allowed="a list of rules", valid=lambda value: True
     )
-    """The rules for jobs that have none of their own, and for the cluster."""
+    """The alert rules for the cluster, and for jobs without their own rules."""
     SITE_URL = url("https://example.com")
-    """Where the admin is, for links in alerts. Empty: no links."""
+    """The base URL of the admin, for links in alerts. Empty: no links."""
     HEALTHCHECKS_URL = url("https://hc-ping.com/PING-KEY", is_secret=True)
-    """Below which ``check_in_healthchecks`` finds a check for each job, by its name."""
+    """The base URL of the checks of ``check_in_healthchecks``, one check per job name."""
 
-    # Retention.
+    # Retention
     KEEP_FOR = duration_within(30, longest=36_500)
-    """How long finished runs are kept, for jobs that do not say it themselves."""
+    """How long finished runs are kept, unless the job sets its own time."""
     KEEP_FAILED_FOR = duration_within(90, longest=36_500)
-    """How long failed runs are kept; if it is shorter than for others, as long as those."""
+    """How long failed runs are kept. The time is at least ``KEEP_FOR``."""
     KEEP_RUNS = number_or_none(low=1)
-    """How many finished runs of a job are kept at most, and as many failed ones. None: any number."""
+    """The maximum number of finished runs kept per job, and separately of failed runs. None:
+    unlimited.
+    """
 
-    # Metrics.
+    # Metrics
     METRICS_JOBS = whole_number(1000, low=0, high=100_000)
-    """How many jobs, the first ones by their keys, have counters of their own."""
-    METRICS_TOKEN = Setting("", str, allowed="a text, or nothing", valid=lambda value: True, is_secret=True)
-    """Who sends this as a bearer token may scrape Django's metrics. Empty: nobody may by a token."""
+    """The number of jobs, in order of primary key, that have their own counters."""
+    METRICS_TOKEN = Setting(
+        "", str, allowed="a string, which may be empty", valid=lambda value: True, is_secret=True
+    )
+    """The bearer token that allows scraping Django's metrics. Empty: no token is accepted."""
 
-    # The REST API.
+    # REST API
     REST_QUERYSET = Setting(
         "",
         str,
-        allowed="the dotted path of a function, or nothing",
+        allowed="the dotted path of a function, or an empty string",
         valid=lambda value: not value or "." in value,
     )
-    """The function that narrows what a request to the REST API may see: ``(request, queryset) -> queryset``. Empty: nothing is narrowed."""
+    """The function ``(request, queryset) -> queryset`` that limits what a request to the REST API
+    can see. Empty: no limit.
+    """
 
-    # Targets.
+    # Targets
     ARGUMENTS_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
-    """How many characters a job's or a run's arguments may have, as JSON, by position and by name together."""
+    """The maximum number of characters of a job's or run's arguments: positional and keyword
+    arguments together, as JSON.
+    """
     REDACT = texts(
         (
             "password",
@@ -321,23 +378,27 @@ class Settings:
         ),
         allowed="a list of words",
     )
-    """An argument is a secret if its name contains one of these, in any case. Whoever may only look sees no secrets."""
+    """An argument whose name contains one of these words, in any case, is a secret. Users who have
+    only view permission don't see secrets.
+    """
     COMMANDS: Setting[Sequence[str] | Mapping[str, Sequence[str] | str]] = Setting(
         (),
         (list, tuple, dict),
-        allowed="a list of management command names, which then take no arguments, or a dict from name to "
-        'a list of the arguments that the command may get, such as {"dumpdata": ["args", "--indent"]}, or to "__all__"',
+        allowed="a list of management command names, which then accept no arguments, or a "
+        'dict from name to a list of allowed arguments or "__all__", such as '
+        '{"dumpdata": ["args", "--indent"], "check": "__all__"}',
         valid=_is_command_table,
     )
-    """The management commands a job may run, and with which arguments."""
+    """The management commands that jobs may run, and their allowed arguments."""
     SHELL: Setting[Mapping[str, Sequence[str]]] = Setting(
         {},
         dict,
-        allowed='a dict from name to argument list, such as {"backup": ["pg_dump", "shop"]}; its first word is not "{}"',
+        allowed="a dict from name to argument list, such as "
+        '{"backup": ["pg_dump", "shop"]}, whose first word is not "{}"',
         valid=_is_shell_table,
         is_secret=True,
     )
-    """The shell commands a job may run, by name."""
+    """The shell commands that jobs may run, by name."""
 
     @classmethod
     def all(cls) -> Iterator[Setting[Any]]:

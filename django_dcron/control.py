@@ -1,30 +1,34 @@
-"""The verbs for people and programs: what the admin, the command line and a project's own code call.
+"""The public functions for changing jobs and runs, for the admin, the command line and projects.
 
-Each either does what it says, in one transaction, or raises an error that says why not and changes nothing.
+Each function either completes in one transaction, or raises an error that gives the reason and
+changes nothing.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, transaction
 
-from django_dcron import definition, revocation, targets
-from django_dcron.backfill import backfill
-from django_dcron.definition import delete, delete_calendar, save, save_calendar
-from django_dcron.domain.json_values import storable
-from django_dcron.domain.lifecycle import FINAL, State, Trigger
-from django_dcron.domain.timetable import INSTANT
+from django_dcron import targets
+from django_dcron.db.contention import despite_contention
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible
-from django_dcron.following import FOLLOWS, off_the_second
-from django_dcron.handing_over import hand_over
-from django_dcron.models import Cursor, Job, Run
-from django_dcron.models.database import alias_for, database_now, despite_contention
-from django_dcron.pausing import pause, resume
-from django_dcron.phrases import Phrase
-from django_dcron.phrases import gettext_noop as _
+from django_dcron.jobs.backfill import backfill
+from django_dcron.jobs.pausing import pause, resume
+from django_dcron.jobs.preview import preview
+from django_dcron.jobs.saving import delete, delete_calendar, save, save_calendar
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import FINAL, State, Trigger
+from django_dcron.runs import cancellation
+from django_dcron.runs.chains import FOLLOWER_KEY_PREFIX, avoid_whole_second
+from django_dcron.runs.immediate_dispatch import dispatch_now
+from django_dcron.schedules.timetable import MICROSECOND
+from django_dcron.utils.json_values import check_storable
+from django_dcron.utils.messages import TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
 
 __all__ = [
     "backfill",
@@ -42,7 +46,20 @@ __all__ = [
 
 LONGEST_KEY = 120
 TRIES = 20
-"""How often a verb that lost a race looks again."""
+"""The maximum number of tries of a function that loses a race."""
+
+STATES_IN_TEXTS = {
+    State.PENDING: _("pending"),
+    State.QUEUED: _("queued"),
+    State.RUNNING: _("running"),
+    State.WAITING: _("waiting"),
+    State.SUCCEEDED: _("succeeded"),
+    State.FAILED: _("failed"),
+    State.SKIPPED: _("skipped"),
+    State.MISSED: _("missed"),
+    State.CANCELLED: _("cancelled"),
+}
+"""The names of states within sentences. Labels begin with a capital."""
 
 
 def trigger(
@@ -52,11 +69,17 @@ def trigger(
     kwargs: dict[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> Run:
-    """Run ``job`` now, paused or not, with its own arguments or these.
+    """Create a run of ``job`` that is due now, even if the job is paused, and return it.
 
-    It is handed over right after the commit of the surrounding transaction. With an ``idempotency_key`` that the job has
-    had before, the run made then is returned and none is made. Raises ``UnknownTarget`` or ``InvalidArguments``, also for
-    arguments that JSON or a database cannot hold, or ``InvalidValue`` for a key that cannot be stored, or is a chain's.
+    ``args`` and ``kwargs`` replace the job's arguments. The run is dispatched after the commit of
+    the surrounding transaction. If the job already has a run with this ``idempotency_key``, that
+    run is returned and none is created.
+
+    Raises:
+
+    - ``UnknownTarget``
+    - ``InvalidArguments`` if the target doesn't accept the arguments, or they can't be stored.
+    - ``InvalidValue`` if the key can't be stored or has the form of a chain's key.
     """
     if idempotency_key is not None:
         _check_key(idempotency_key)
@@ -72,41 +95,66 @@ def _check_key(key: str) -> None:
     if not 0 < len(key) <= LONGEST_KEY:
         raise InvalidValue(
             "idempotency_key",
-            _("%(key)s cannot be stored (allowed: 1 to %(most)d characters)"),
+            _("%(key)s has an invalid length (allowed: 1 to %(most)d characters)"),
             key=repr(key),
             most=LONGEST_KEY,
+            code="invalid_length",
         )
-    if key.casefold().startswith(FOLLOWS):  # a database may not tell capitals apart
+    if key.casefold().startswith(
+        FOLLOWER_KEY_PREFIX
+    ):  # Some databases compare keys without regard to case.
         raise InvalidValue(
             "idempotency_key",
-            _("%(key)s is kept for a run that follows another one (allowed: one that does not begin so)"),
+            _(
+                "%(key)s is reserved for runs of chains. Use a key that doesn't begin with "
+                "%(prefix)s."
+            ),
             key=repr(key),
+            prefix=repr(FOLLOWER_KEY_PREFIX),
+            code="reserved",
         )
 
 
 def _check_storable(field: str, value: Any) -> None:
     try:
-        storable(value)
+        check_storable(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArguments(_("It cannot be stored: %(problem)s."), field, problem=str(error)) from None
+        raise InvalidArguments(
+            _("The value can't be stored: %(problem)s."),
+            field,
+            problem=str(error),
+            code="not_storable",
+        ) from None
 
 
 def rerun(run: Run) -> Run:
-    """Run a finished run once more, for the same occurrence, as a run of its own: with the arguments that run had of its own,
-    else with the job's as they are now. Raises ``NotPossible``."""
+    """Create a run that repeats a finished run for the same occurrence, and return it.
+
+    The new run has the arguments of the finished run if that had its own, otherwise the job's
+    present arguments. Raises ``NotPossible`` if the run isn't finished.
+    """
     if not run.is_final:
         raise NotPossible(
-            _("%(run)s is %(state)s; only a finished run can be run again."),
+            _("%(run)s is %(state)s. Only finished runs can be run again."),
             run=str(run),
-            state=Phrase(run.state),
+            state=TranslatableText(STATES_IN_TEXTS[State(run.state)]),
+            code="not_finished",
         )
     return _make_run(
-        run.job, Trigger.RERUN, args=run.args, kwargs=run.kwargs, rerun_of_id=run.rerun_of_id or run.pk
+        run.job,
+        Trigger.RERUN,
+        args=run.args,
+        kwargs=run.kwargs,
+        rerun_of_id=run.rerun_of_id or run.pk,
     )
 
 
 def cancel(run: Run, reason: str = "cancelled by hand") -> Run:
-    """End a run that has not started; ask a running one to stop, which its worker is told at once."""
+    """Cancel a run and return it, reloaded.
+
+    A run that hasn't started ends at once. A running run is asked to stop, and its worker is
+    notified. Raises ``NotPossible`` if the run is finished.
+    """
     using = alias_for(Run)
     try:
         for _try in range(TRIES):
@@ -114,53 +162,41 @@ def cancel(run: Run, reason: str = "cancelled by hand") -> Run:
                 break
         else:
             raise NotPossible(
-                _("%(run)s could not be cancelled: it changes all the time; try again."), run=str(run)
+                _("%(run)s couldn't be cancelled, because its state keeps changing. Try again."),
+                run=str(run),
+                code="busy",
             )
         run.refresh_from_db(using=using)
     except Run.DoesNotExist:
-        raise NotPossible(_("The run cannot be cancelled: it was deleted meanwhile.")) from None
+        raise NotPossible(
+            _("The run can't be cancelled, because it has been deleted."), code="deleted"
+        ) from None
     return run
 
 
 def _cancel_as_it_stands(run: Run, reason: str) -> bool:
-    """False: it has moved on meanwhile."""
+    """Cancel the run in its current state. Return False if the state has since changed."""
     run.refresh_from_db(using=alias_for(Run))
     state = State(run.state)
     if state in FINAL:
         raise NotPossible(
-            _("%(run)s is %(state)s; only an unfinished run can be cancelled."),
+            _("%(run)s is %(state)s. Only unfinished runs can be cancelled."),
             run=str(run),
-            state=Phrase(run.state),
+            state=TranslatableText(STATES_IN_TEXTS[State(run.state)]),
+            code="finished",
         )
     if state is State.RUNNING:
-        return run.cancel_requested_at is not None or revocation.request_cancel(run.pk, reason)
-    return revocation.cancel_unstarted(run, reason)
+        return run.cancel_requested_at is not None or cancellation.request_cancel(run.pk, reason)
+    return cancellation.cancel_unstarted(run, reason)
 
 
-def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list[datetime]:
-    """The job's next occurrences, aware UTC, as if it were enabled; it need not be saved. ``after``: an aware time to begin
-    at instead of now. Raises ``InvalidSchedule``."""
-    using = alias_for(Job)
-    timetable = definition.timetable_of(job)
-    # Not from the cursor on: it is ahead of what is claimed, and that has not come yet.
-    occurrence = timetable.first_after(after or database_now(using), _phase(job, using))
-    occurrences: list[datetime] = []
-    while occurrence is not None and len(occurrences) < count:
-        occurrences.append(occurrence)
-        occurrence = timetable.next_after(occurrence)
-    return occurrences
+def _make_run(
+    job: Job, kind: Trigger, *, idempotency_key: str | None = None, **columns: Any
+) -> Run:
+    """Insert a run that is due now, and dispatch it after the commit.
 
-
-def _phase(job: Job, using: str) -> datetime | None:
-    """An occurrence from which an interval counts on."""
-    cursor = Cursor.objects.using(using).filter(pk=job.pk).first() if job.pk else None
-    if cursor is None:
-        return None
-    return cursor.previous_at or (cursor.next_at if definition.stands_for(cursor, job) else None)
-
-
-def _make_run(job: Job, kind: Trigger, *, idempotency_key: str | None = None, **columns: Any) -> Run:
-    """Insert a run that is due now, at an instant of its own, and hand it over after the commit."""
+    Its ``scheduled_at`` is an instant that no other run of the job has.
+    """
     using = alias_for(Run)
     now = database_now(using)
     for _try in range(TRIES):
@@ -172,7 +208,7 @@ def _make_run(job: Job, kind: Trigger, *, idempotency_key: str | None = None, **
             with transaction.atomic(using=using):
                 run = Run.objects.using(using).create(
                     job=job,
-                    scheduled_at=off_the_second(now),
+                    scheduled_at=avoid_whole_second(now),
                     due_at=now,
                     claimed_at=now,
                     trigger=kind,
@@ -182,15 +218,24 @@ def _make_run(job: Job, kind: Trigger, *, idempotency_key: str | None = None, **
         except IntegrityError:
             if not Job.objects.using(using).filter(pk=job.pk).exists():
                 raise NotPossible(
-                    _("%(job)s could not be triggered: it was deleted meanwhile."), job=str(job)
+                    _("%(job)s can't be run, because it has been deleted."),
+                    job=str(job),
+                    code="deleted",
                 ) from None
             original = columns.get("rerun_of_id")
             if original and not Run.objects.using(using).filter(pk=original).exists():
-                raise NotPossible(_("The run cannot be run again: it was pruned meanwhile.")) from None
-            now += INSTANT  # another run was made at this very instant, or with this key
+                raise NotPossible(
+                    _("The run can't be run again, because it has been pruned."), code="pruned"
+                ) from None
+            now += MICROSECOND  # Another run exists for this instant or with this key.
             continue
-        transaction.on_commit(partial(hand_over, run), using=using)
+        transaction.on_commit(partial(dispatch_now, run), using=using)
         return run
     raise NotPossible(
-        _("%(job)s could not be triggered: too many runs at this instant; try again."), job=str(job)
+        _(
+            "%(job)s couldn't be run, because too many runs were created at the same time. "
+            "Try again."
+        ),
+        job=str(job),
+        code="busy",
     )

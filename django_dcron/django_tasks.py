@@ -1,8 +1,10 @@
-"""The one Django task (``django.tasks``, from Django 6.0 on): the way in for workers of the project's task backend.
+"""The entry point of a worker of Django's tasks (Django 6.0 and later): the one task.
 
-All that decides anything is in ``execution``. Imported only by who hands runs to such a backend, and by its workers.
+All decisions are made in ``execution``. Only dispatchers and workers of such a backend import this
+module.
 
-Whatever such a worker is, it is not ended by force: nobody knows what else its process does, nor whether anybody starts it again.
+A run that ignores its timeout isn't ended by force: the process may do other work, and may not be
+restarted.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from django_dcron.execution.unknown_runs import published_here, warnings
 
 _BACKEND = settings.TASKS_BACKEND
 _QUEUES = task_backends[_BACKEND].queues
-"""A task must have one of them, though each run is enqueued in its own; empty: any will do."""
+"""The queues of the backend. A task must declare one of them, but each run is enqueued in its own
+queue. Empty: any queue.
+"""
 
 
 @task(backend=_BACKEND, queue_name=min(_QUEUES, default=DEFAULT_TASK_QUEUE_NAME))

@@ -1,80 +1,110 @@
-"""Every error django-dcron raises on purpose."""
+"""The exceptions that django-dcron raises."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from django_dcron.phrases import Language, Phrase
-from django_dcron.phrases import gettext_noop as _
+from django_dcron.utils.messages import Language, TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
 
-NAIVE = _("%(value)s has no time zone (allowed: an aware datetime)")
-"""Of an ``InvalidValue``."""
+NAIVE = _("%(value)s has no time zone. Use an aware datetime.")
+"""The message of an ``InvalidValue``."""
 
 
 class DcronError(Exception):
-    """Base of all django-dcron errors."""
+    """The base class of django-dcron's errors."""
 
 
-class Told(Exception):
-    """An error that people are told, maybe in another language: a template, and the values in it if it has any.
+class TranslatableError(Exception):
+    """An exception with a translatable message: a template and its values.
 
-    ``str`` of it, and so what is logged and stored, is English always.
+    ``str`` of the exception, and so logs and stored texts, is always English. ``code`` tells what
+    is wrong, and ``params`` has the values in the message.
     """
 
-    def __init__(self, template: str, /, **values: object):
-        self.phrase = Phrase(template, **values)
-        super().__init__(str(self.phrase))
+    code = "invalid"
 
-    def said(self, language: Language) -> str:
-        """Its text in a language: with ``django.utils.translation``, in the active one."""
-        return self.phrase.said(language)
+    def __init__(self, template: str, /, *, code: str = "", **values: object):
+        self.code = code or self.code
+        self.text = TranslatableText(template, **values)
+        super().__init__(str(self.text))
+
+    @property
+    def params(self) -> dict[str, object]:
+        """The values in the message, by name."""
+        return self.text.values
+
+    def translate(self, language: Language) -> str:
+        """Return the message in a language.
+
+        With ``django.utils.translation``, that is the active language.
+        """
+        return self.text.translate(language)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """An exception is usually made anew from its text alone; pools of processes wait for ever for one that cannot be."""
-        return _made_anew, (type(self), self.args), self.__dict__
+        """Support pickling.
+
+        The default recreates an exception from its text alone, which fails here. A process pool
+        waits forever for an exception that can't be unpickled.
+        """
+        return _recreate, (type(self), self.args), self.__dict__
 
 
-def _made_anew(kind: type[Told], args: tuple[Any, ...]) -> Told:
+def _recreate(kind: type[TranslatableError], args: tuple[Any, ...]) -> TranslatableError:
     return kind.__new__(kind, *args)
 
 
-class InvalidSchedule(Told, DcronError, ValueError):
-    """A schedule text or time zone that cannot be accepted; the message names field, value and what is allowed."""
+class InvalidSchedule(TranslatableError, DcronError, ValueError):
+    """A schedule is invalid. The message gives the field, the value and the allowed values."""
+
+
+class InvalidTimeZone(InvalidSchedule):
+    """A time zone is unknown. The message names it and a similar time zone."""
 
 
 class InvalidCalendar(InvalidSchedule):
-    """A calendar whose dates cannot be read; the message names line, value and what is allowed."""
+    """The dates of a calendar are invalid.
+
+    The message gives the line, the value and the allowed values.
+    """
 
 
-class UnknownTarget(Told, DcronError, LookupError):
-    """A job names a target that nothing has registered; the message names it and what comes near."""
+class UnknownTarget(TranslatableError, DcronError, LookupError):
+    """The target of a job isn't registered. The message names it and similar targets."""
 
 
-class InvalidArguments(Told, DcronError, ValueError):
-    """Arguments that the target's signature does not take. ``field`` is ``"args"`` or ``"kwargs"``."""
+class InvalidArguments(TranslatableError, DcronError, ValueError):
+    """The target doesn't accept the arguments. ``field`` is ``"args"`` or ``"kwargs"``."""
 
-    def __init__(self, template: str, /, field: str, **values: object):
-        super().__init__(template, **values)
+    def __init__(self, template: str, /, field: str, *, code: str = "", **values: object):
+        super().__init__(template, code=code, **values)
         self.field = field
 
 
-class InvalidValue(Told, ValueError):
-    """What a verb was given and cannot take. ``field`` is the parameter's name, which also begins the text; ``problem`` is the
-    text without it."""
+class InvalidValue(TranslatableError, ValueError):
+    """A function doesn't accept the value of a parameter.
 
-    def __init__(self, field: str, template: str, /, **values: object):
+    ``field`` is the name of the parameter. The message begins with it. ``problem`` is the message
+    without the name.
+    """
+
+    def __init__(self, field: str, template: str, /, *, code: str = "", **values: object):
         self.field = field
-        self.problem = Phrase(template, **values)
-        super().__init__(_("%(field)s: %(problem)s"), field=field, problem=self.problem)
+        self.problem = TranslatableText(template, **values)
+        super().__init__(_("%(field)s: %(problem)s"), code=code, field=field, problem=self.problem)
+
+    @property
+    def params(self) -> dict[str, object]:
+        return self.problem.values
 
 
-class Conflict(Told, DcronError):
-    """Somebody else changed the row since it was read; nothing was saved."""
+class Conflict(TranslatableError, DcronError):
+    """Another process or user has changed the row since it was read. Nothing was saved."""
 
 
-class NotPossible(Told, DcronError):
-    """A verb that the run's or job's state does not allow; the message names the state."""
+class NotPossible(TranslatableError, DcronError):
+    """The state of the run or job doesn't allow the action. The message names the state."""
 
 
 class UnknownRun(DcronError):
@@ -82,29 +112,35 @@ class UnknownRun(DcronError):
 
 
 class LockUnavailable(DcronError):
-    """The locks cannot be reached or used now: who holds what is unknown. The driver's own error is its cause."""
+    """The lock server is unreachable, so lock holders are unknown.
+
+    The cause is the driver's error.
+    """
 
 
 class PermanentFailure(DcronError):
-    """Raised by a job's code: failed, and trying again is no use."""
+    """Raised by a job's code to fail the run without a retry."""
 
 
 class RetryLater(DcronError):
-    """Raised by a job's code: not now; try again after ``after`` (a timedelta), or after the job's own backoff."""
+    """Raised by a job's code to request another attempt.
+
+    The attempt is due after ``after`` (a timedelta), by default after the job's backoff.
+    """
 
     def __init__(self, message: str = "", *, after: timedelta | None = None):
         if after is not None and not isinstance(after, timedelta):
-            raise TypeError(f"RetryLater: after has to be a timedelta, not {after!r}")
+            raise TypeError(f"RetryLater: after must be a timedelta, not {after!r}")
         super().__init__(message)
         self.after = after
 
 
 class RunCancelled(BaseException):
-    """Raised inside a job's code when its run was cancelled.
+    """Raised in a job's code when its run is cancelled.
 
-    Like ``KeyboardInterrupt`` it is no ``Exception``, so that a job's ``except Exception`` does not swallow it.
+    It isn't an ``Exception``, so ``except Exception`` in the job's code doesn't catch it.
     """
 
 
 class RunTimedOut(Exception):
-    """Raised inside a job's code at its timeout, where Celery's own soft limit does not (thread pools)."""
+    """Raised in a job's code at its timeout, if a worker other than Celery's executes it."""

@@ -1,6 +1,6 @@
-"""The one Celery task and the remote control commands: a worker's ways in.
+"""The entry points of a Celery worker: the one Celery task and the remote control commands.
 
-All that decides anything is in ``execution``.
+All decisions are made in ``execution``.
 """
 
 from __future__ import annotations
@@ -19,72 +19,85 @@ from celery.worker import state as worker_state
 from celery.worker.control import control_command
 from celery.worker.request import Request
 
+from django_dcron.db.routing import alias_for
+from django_dcron.dispatch import worker_reconnect  # noqa: F401 (connects a signal)
 from django_dcron.dispatch.base import DispatchFailed
 from django_dcron.dispatch.celery import NODE_HEADER, CeleryDispatcher
 from django_dcron.dispatch.remote_control import REVOKE, UNKNOWN_RUNS
-from django_dcron.domain.lifecycle import Outcome
 from django_dcron.exceptions import UnknownRun
-from django_dcron.execution import checkins, interruption
-from django_dcron.execution.executor import START_PATIENCE, execute
-from django_dcron.execution.forced_end import end_by_force
-from django_dcron.execution.heart import look_for_cancels
-from django_dcron.execution.outage import wait_out
+from django_dcron.execution import interruption
+from django_dcron.execution.database_outage import wait_out
+from django_dcron.execution.executor import START_TIMEOUT, execute
+from django_dcron.execution.forced_end import record_forced_end
+from django_dcron.execution.heartbeat import look_for_cancels
 from django_dcron.execution.unknown_runs import UnknownRuns, published_here, warnings
+from django_dcron.execution.worker_exit import run_before_exit
 from django_dcron.models import Node
-from django_dcron.models.database import alias_for
+from django_dcron.policies.lifecycle import Outcome
 
 RETURNS = 10
-"""How often workers that don't know a run publish its message again. Then a node does: ``scheduler.worker_probe``, or the
-rescue after ``DCRON_REDELIVER_AFTER``."""
+"""How often workers without the run publish its message again. After that, a node dispatches the
+run: ``scheduler.worker_probe``, or the rescue after ``DCRON_REDELIVER_AFTER``.
+"""
 RETURNS_HEADER = "dcron_returns"
-"""How often a message was published again by workers."""
+"""The header that counts how often workers have published the message again."""
 
 unknown_runs = UnknownRuns()
-"""Of this worker: lives in its main process, where remote control commands are answered."""
+"""The unknown runs of this worker, kept in its main process, which answers remote control
+commands.
+"""
 
 
 class NotOurs(Ignore):
-    """The run belongs to another database. Tells the worker's main process, which acknowledges the message."""
+    """Report to the worker's main process that the run belongs to another database.
+
+    The main process acknowledges the message.
+    """
 
     def __init__(self, dropped: bool):
         super().__init__(dropped)
         self.dropped = dropped
-        """Nobody published the message again."""
+        """Whether the message was dropped instead of published again."""
 
 
 class RunRequest(Request):
-    """Lives in the worker's main process, which is the first to learn that a child was killed or died."""
+    """A request in the worker's main process, which learns first when a child dies."""
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         super().on_timeout(soft, timeout)
         if not soft:
             self._end_by_force(Outcome.TIMED_OUT, f"killed: still running after {timeout:g} s")
 
-    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        # Whatever the target raises is recorded in the child and ends there.
+    def on_failure(
+        self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
+    ) -> Any:
+        # The child records exceptions of the target itself; they don't reach this process.
         try:
             return super().on_failure(exc_info, send_failed_event, return_ok)
         finally:
-            died_of = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard may have wrapped it
+            died_of = getattr(
+                exc_info.exception, "exc", exc_info.exception
+            )  # billiard may have wrapped it
             if isinstance(died_of, (NotOurs, Reject)):
                 unknown_runs.add(self.args[0], dropped=getattr(died_of, "dropped", False))
             elif isinstance(died_of, (WorkerLostError, Terminated, SystemExit)):
-                self._end_by_force(Outcome.LOST, f"its worker process died: {died_of}")
+                self._end_by_force(Outcome.LOST, f"worker process died: {died_of}")
 
     def _end_by_force(self, outcome: Outcome, message: str) -> None:
         run_id, attempt = self.args
         worker = _worker_name(self.hostname, self.worker_pid)
-        end_by_force(UUID(run_id), attempt, outcome, message, worker=worker)
+        record_forced_end(UUID(run_id), attempt, outcome, message, worker=worker)
 
 
 @control_command(name=REVOKE, visible=False)
 def revoke(state: Any, task_id: str, pid: int | None) -> dict[str, str]:
-    """Drop what this worker holds of a task, or will get; have process ``pid``, which executes it, look for a cancel.
+    """Revoke a task on this worker, and notify process ``pid``, which executes it.
 
-    That process is not killed: it would take the record of what became of the run with it.
+    The process checks for a cancellation. It isn't killed, because it has to record the outcome of
+    the run.
     """
     worker_state.revoked.add(task_id)
-    if pid == os.getpid():  # a pool of threads
+    if pid == os.getpid():  # Celery uses a pool of threads.
         look_for_cancels()
     elif pid is not None and pid in {child.pid for child in active_children()}:
         os.kill(pid, interruption.SIGNAL)
@@ -93,24 +106,26 @@ def revoke(state: Any, task_id: str, pid: int | None) -> dict[str, str]:
 
 @control_command(name=UNKNOWN_RUNS, visible=False)
 def report_unknown_runs(state: Any) -> list[dict[str, Any]]:
-    """Report the latest runs that this worker received and didn't find in its database."""
+    """Return the latest runs that this worker received and didn't find in its database."""
     return unknown_runs.report()
 
 
 @worker_process_init.connect(weak=False)
 def _listen_for_cancels(**kwargs: Any) -> None:
-    """In each process of a pool, before it has any run: without a handler the signal would end it."""
+    """Install the signal handler in each pool process before its first run.
+
+    Without the handler, the signal would end the process.
+    """
     interruption.on_signal(look_for_cancels)
 
 
 @worker_process_shutdown.connect(weak=False)
-def _send_last_check_ins(**kwargs: Any) -> None:
-    """Such a process ends without what others do at their exit."""
-    checkins.sender.flush(checkins.LAST_PATIENCE)
+def _run_before_exit(**kwargs: Any) -> None:
+    run_before_exit()
 
 
 def _worker_name(hostname: str | None, pid: object) -> str:
-    """The process, too: two children of one worker may each have a delivery of the same run."""
+    """Return the name with the process id: two children of one worker may receive the same run."""
     return f"{hostname or 'celery'}/{pid}"
 
 
@@ -119,7 +134,7 @@ def _kill_this_process() -> None:
 
 
 def _is_prefork_child() -> bool:
-    """Whether this process is one of a pool's, which the worker replaces when it ends."""
+    """Return whether this is a pool process that the worker replaces when it ends."""
     return hasattr(current_process(), "index")
 
 
@@ -128,7 +143,8 @@ def _is_prefork_child() -> bool:
     name="django_dcron.execute",
     Request=RunRequest,  # type: ignore[call-overload, untyped-decorator]  # not in the stubs
     ignore_result=True,
-    # Acknowledged when done, so that a killed worker's messages come again; those that started are dropped then.
+    # The message is acknowledged after execution, so a killed worker's messages are redelivered.
+    # The start drops messages of runs that have started.
     acks_late=True,
     acks_on_failure_or_timeout=True,
     reject_on_worker_lost=False,
@@ -148,27 +164,36 @@ def execute_run(self: Task[Any, Any], run_id: str, attempt: int) -> None:
 
 
 def _return_to_queue(task: Task[Any, Any], run_id: UUID, attempt: int, worker: str) -> None:
-    """Publish the message again, for workers with the right database, unless it was published for this one.
+    """Publish the message again for workers with the right database.
 
-    Raises ``NotOurs``, or ``Reject`` if the broker itself has to put the message back.
+    A message that was published for this database is dropped: its run doesn't exist. Raises
+    ``NotOurs``, or ``Reject`` if the broker has to requeue the message.
     """
-    request: Any = task.request  # of which the stubs know too little
+    request: Any = task.request  # The stubs lack these attributes.
     headers = dict(request.headers or {})
     node = headers.get(NODE_HEADER)
     if node and wait_out(
-        lambda: published_here(node), f"a look at node {node}", alias_for(Node), give_up_after=START_PATIENCE
+        lambda: published_here(node),
+        f"look up node {node}",
+        alias_for(Node),
+        give_up_after=START_TIMEOUT,
     ):
-        warnings.log(run_id, attempt, worker, "Node and worker use the same database.", expected=True)
+        warnings.log(
+            run_id, attempt, worker, "Node and worker use the same database.", expected=True
+        )
         return
     returns = int(headers.get(RETURNS_HEADER, 0))
     if returns >= RETURNS:
-        consequence = f"Workers returned the message {returns} times: a node hands the run over again."
+        consequence = (
+            f"Workers returned the message {returns} times. A node will dispatch the run again."
+        )
         warnings.log(run_id, attempt, worker, consequence, expected=True)
         raise NotOurs(True)
     try:
         _returner(task.app).publish_again(request, {**headers, RETURNS_HEADER: returns + 1})
     except DispatchFailed as error:
-        # A broker that puts a message back may deliver it to the same worker at once: so it is asked only once.
+        # The broker may redeliver a requeued message to this worker at once, so it is asked only
+        # once.
         dropped = bool((request.delivery_info or {}).get("redelivered"))
         consequence = f"The message can't be published again: {error}"
         warnings.log(run_id, attempt, worker, consequence)

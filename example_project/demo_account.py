@@ -1,7 +1,7 @@
-"""The account of a demo: what became of every run, how late it was, and whether each job ran when it should have.
+"""Account for every run of a demo: its outcome, its start delay, and whether each job ran when due.
 
-It takes nobody's word. What should have run is computed from the schedules. What did run is read in two places that
-know nothing of each other: django-dcron's tables, and the site's own witness (`shop/witness.py`).
+The expected runs are computed from the schedules. The actual runs come from two independent
+sources: django-dcron's tables and the site's own witness (`shop/witness.py`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from django.db.models import Count
 from django.utils import timezone
 
 from django_dcron.conf import settings as dcron
-from django_dcron.domain.lifecycle import State
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.lifecycle import State
 from shop.models import Execution, Order, Product, Pulse
 
 FAILING = frozenset({"import-prices"})
-"""What it waits for does not come: no problem of the demo."""
+"""Jobs whose failure is expected: their input never arrives."""
 CLOSING = timedelta(seconds=1)
-"""What falls due in the last moment may, by right, be left for the next scheduler."""
+"""Occurrences in this last moment may be left to the next scheduler."""
 SETTLING = timedelta(seconds=1)
-"""What falls due in the moment of a change may still belong to the schedule before it."""
+"""Occurrences this soon after a change may still belong to the previous schedule."""
 
 
 class Account:
-    """Opened when everything is up; closed when the schedulers are about to be told to stop."""
+    """The account of a demo.
+
+    It is opened when all services are up, and closed just before the schedulers stop.
+    """
 
     def __init__(self, nodes: set[str]) -> None:
         self.nodes = nodes
@@ -45,7 +48,7 @@ class Account:
         self.phases = {job.name: job.cursor.next_at for job in jobs}
 
     def watch(self) -> None:
-        """Note which nodes are alive at this moment."""
+        """Record which nodes are alive now."""
         self.looks += 1
         self.seen.update(Node.objects.live(dcron.LEASE).values_list("name", flat=True))
 
@@ -54,21 +57,25 @@ class Account:
 
     @cached_property
     def jobs(self) -> list[JobAccount]:
-        """Drawn up at the first look, which is after the last run."""
+        """The accounts of the jobs. They are computed at the first access, after the last run."""
         return [JobAccount(job, self) for job in Job.objects.all()]
 
     def runs(self) -> RunQuerySet:
-        """All runs but those claimed ahead for a time after the end."""
+        """Return all runs except those claimed ahead for a time after the end."""
         return Run.objects.filter(scheduled_at__lte=self.closed_at)
 
     def is_settled(self) -> bool:
         return not self.runs().filter(state__in=(State.QUEUED, State.RUNNING)).exists()
 
-    # --- The verdict ------------------------------------------------------------------------------------------
+    # --- The verdict -----------------------------------------------------------------------------
 
     def problems(self) -> list[str]:
-        """What should not have happened; empty when all is well."""
-        return [*self._absent_nodes(), *self._duplicates(), *(p for job in self.jobs for p in job.problems())]
+        """Return the problems of the demo, or an empty list."""
+        return [
+            *self._absent_nodes(),
+            *self._duplicates(),
+            *(p for job in self.jobs for p in job.problems()),
+        ]
 
     def _absent_nodes(self) -> Iterator[str]:
         for node in sorted(self.nodes):
@@ -79,7 +86,10 @@ class Account:
         for run in duplicated(Run.objects, "job__name", "scheduled_at"):
             yield f"{run['job__name']} has {run['rows']} runs at {run['scheduled_at']:%H:%M:%S}."
         for start in duplicated(Execution.objects, "run_id", "attempt"):
-            yield f"Attempt {start['attempt']} of run {start['run_id']} was executed {start['rows']} times."
+            yield (
+                f"Attempt {start['attempt']} of run {start['run_id']} was executed "
+                f"{start['rows']} times."
+            )
         recorded = set(Attempt.objects.values_list("run_id", "number"))
         witnessed = set(Execution.objects.values_list("run_id", "attempt"))
         for run_id, number in recorded ^ witnessed:
@@ -91,13 +101,13 @@ class Account:
             yield f"Attempt {number} of run {run_id} was {what}."
 
     def verdict(self) -> str:
-        """Said when there are no problems."""
-        told = "Every job ran whenever it should have, and once."
+        """Return the summary of a demo without problems."""
+        summary = "Every job ran whenever it should have, and once."
         if waiting := sum(job.waiting for job in self.jobs):
-            told += f" Still waiting for another attempt: {waiting}."
-        return told
+            summary += f" Still waiting for another attempt: {waiting}."
+        return summary
 
-    # --- The account as text ----------------------------------------------------------------------------------
+    # --- The account as text ---------------------------------------------------------------------
 
     def text(self) -> str:
         seconds = (self.closed_at - self.opened_at).total_seconds()
@@ -110,26 +120,44 @@ class Account:
         return "\n".join([*lines, *self._evidence()])
 
     def _table(self) -> Iterator[str]:
-        states = [state for state in State if state in (State.SUCCEEDED, State.FAILED) or self._any(state)]
-        columns = ["due", *(state.value for state in states), "attempts", "retried", "late p50", "late p99"]
+        states = [
+            state for state in State if state in (State.SUCCEEDED, State.FAILED) or self._any(state)
+        ]
+        columns = [
+            "due",
+            *(state.value for state in states),
+            "attempts",
+            "retried",
+            "late p50",
+            "late p99",
+        ]
         rows = [[job.name, job.schedule, *job.cells(states)] for job in self.jobs]
         rows.append(["all", "", *self._totals(states)])
         yield from aligned([["job", "schedule", *columns], *rows])
         yield ""
-        yield "due       occurrences that the schedule yields in this time, computed from its text alone"
+        yield (
+            "due       occurrences that the schedule yields in this time, computed from its text "
+            "alone"
+        )
         if any(job.changed for job in self.jobs):
             yield "          (* only since a person has changed the job meanwhile)"
         yield "late      from due to started by a worker, of each run's latest attempt"
-        yield f"          (from due to handed over to the broker: {self._handed_over()})"
+        yield f"          (from due to sent to the broker: {self._dispatch_delay()})"
         if self._any(State.PENDING):
-            yield "pending   has failed and waits for its next attempt, which would come if the demo went on"
+            yield (
+                "pending   has failed and waits for its next attempt, which would come if the "
+                "demo went on"
+            )
 
-    def _handed_over(self) -> str:
-        late = lateness(self.runs(), "queued_at")
-        return f"p50 {ms(late, 50)}, p99 {ms(late, 99)}, of {len(late)} runs; the others had started before it was noted"
+    def _dispatch_delay(self) -> str:
+        late = start_delays(self.runs(), "queued_at")
+        return (
+            f"p50 {ms(late, 50)}, p99 {ms(late, 99)}, of {len(late)} runs; the others had started "
+            "before it was noted"
+        )
 
     def _totals(self, states: Sequence[State]) -> list[str]:
-        late = lateness(self.runs(), "started_at")
+        late = start_delays(self.runs(), "started_at")
         numbers = [
             sum(len(job.due) for job in self.jobs),
             *(sum(job.states[state] for job in self.jobs) for state in states),
@@ -145,55 +173,62 @@ class Account:
         counted = Product.objects.filter(counted_at__isnull=False).count()
         reports = len(list(settings.REPORTS_DIR.glob("*.csv")))
         yield "nodes     " + ", ".join(
-            f"{name} alive at {self.seen[name]} of {self.looks} looks" for name in sorted(self.nodes)
+            f"{name} alive at {self.seen[name]} of {self.looks} looks"
+            for name in sorted(self.nodes)
         )
         twice = len(list(self._duplicates())) or "nothing"
         yield f"twice     {twice}, by the database and by the site's own witness"
         sessions = Session.objects.filter(expire_date__lt=timezone.now()).count()
         yield (
-            f"the shop  {Order.objects.filter(number__gt=1000).count()} orders imported, {Pulse.objects.count()} pulses felt, "
-            f"{reports} reports written, {counted} products counted, {sessions} expired sessions left"
+            f"the shop  {Order.objects.filter(number__gt=1000).count()} orders imported, "
+            f"{Pulse.objects.count()} pulses felt, {reports} reports written, "
+            f"{counted} products counted, {sessions} expired sessions left"
         )
 
 
 def definition(job: Job) -> tuple[Any, ...]:
-    """What decides when a job runs."""
+    """Return the fields that decide when a job runs."""
     return job.target, job.schedule, job.timezone, job.starts_at, job.ends_at, is_on(job)
 
 
 def is_on(job: Job) -> bool:
-    """One that runs once rests disabled afterwards, which is no change."""
+    """Return whether the job is enabled or is a one-time job, which a run disables."""
     return job.enabled or job.parsed_schedule.at is not None
 
 
-def occurrences(job: Job, since: datetime, until: datetime, phase: datetime | None) -> Iterable[datetime]:
-    """The instants from `since` to `until` at which `job` should have run, by its schedule alone."""
+def occurrences(
+    job: Job, since: datetime, until: datetime, phase: datetime | None
+) -> Iterable[datetime]:
+    """Return the instants from `since` to `until` at which the schedule of `job` is due."""
     schedule = job.parsed_schedule
     if (interval := schedule.interval) is None or phase is None:
         return schedule.occurrences(since, until)
-    # @every counts on from wherever its first occurrence fell: the cursor told the phase.
+    # @every counts from its first occurrence. The cursor provides the phase.
     first = phase - (phase - since) // interval * interval
     return (at for at in (first, *schedule.occurrences(first, until)) if at <= until)
 
 
 def duplicated(rows: Any, *fields: str) -> Any:
-    """What more than one row says of itself in `fields`."""
+    """Return the combinations of `fields` that more than one row has."""
     return rows.order_by().values(*fields).annotate(rows=Count("pk")).filter(rows__gt=1)
 
 
-def lateness(runs: RunQuerySet, moment: str) -> list[float]:
-    """From due until `moment`, in milliseconds, ascending."""
+def start_delays(runs: RunQuerySet, moment: str) -> list[float]:
+    """Return the milliseconds from due until `moment`, ascending."""
     pairs = runs.filter(**{f"{moment}__isnull": False}).values_list("due_at", moment)
     return sorted((at - due).total_seconds() * 1000 for due, at in pairs)
 
 
 def ms(values: Sequence[float], percent: int) -> str:
-    """A percentile by nearest rank."""
+    """Return a percentile by nearest rank."""
     return f"{values[ceil(len(values) * percent / 100) - 1]:.0f} ms" if values else "-"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table: two columns of words, then columns of numbers; a rule below the head and above the sum."""
+    """Yield the lines of a table: two columns of words, then columns of numbers.
+
+    Rules separate the header and the total.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = "  ".join("-" * width for width in widths)
     for position, row in enumerate(rows):
@@ -205,7 +240,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 class JobAccount:
-    """One job's line of the table."""
+    """The row of one job in the table."""
 
     def __init__(self, job: Job, account: Account) -> None:
         self.name = job.name
@@ -216,11 +251,14 @@ class JobAccount:
         self.attempts = Attempt.objects.filter(run__in=runs).count()
         self.waiting = sum(run.state == State.PENDING and run.attempt > 1 for run in self.runs)
         self.retried = sum(run.attempt > 1 for run in self.runs)
-        self.late = lateness(runs, "started_at")
+        self.late = start_delays(runs, "started_at")
         since, until, phase = account.opened_at, account.closed_at, account.phases.get(job.name)
         self.changed = account.definitions.get(job.name) != definition(job)
         if self.changed:  # by a person, while the demo ran
-            since, phase = max(job.updated_at + SETTLING, job.starts_at or since), job.cursor.next_at
+            since, phase = (
+                max(job.updated_at + SETTLING, job.starts_at or since),
+                job.cursor.next_at,
+            )
             until = min(until, job.ends_at or until)
         self.due = list(occurrences(job, since, until, phase)) if is_on(job) else []
         self.closing_at = account.closed_at - CLOSING

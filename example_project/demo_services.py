@@ -1,4 +1,7 @@
-"""The processes of the demo: each in a group of its own, its output kept in a log file and its best lines shown."""
+"""The processes of the demo. Each has its own process group and a log file.
+
+The demo shows the most interesting lines of each log.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,13 @@ from pathlib import Path
 
 COLOURS = {"demo": 1, "redis": 90, "web": 35, "worker": 32, "node-a": 36, "node-b": 34}
 LINE = re.compile(
-    r"\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d),\d+ (?P<level>[A-Z]+) (?P<logger>[\w.]+): (?P<message>.*)"
+    r"\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d),\d+ (?P<level>[A-Z]+) (?P<logger>[\w.]+): "
+    r"(?P<message>.*)"
 )
 
 
 class Feed:
-    """What a person sees: one line for each thing worth knowing, with the time and who says it."""
+    """Print one line per interesting event, with the time and the name of the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,24 +35,28 @@ class Feed:
         prefix = f"{at or time.strftime('%H:%M:%S', time.gmtime())} {name:>6} |"
         if self._coloured:
             prefix = f"\033[{COLOURS.get(name, 0)}m{prefix}\033[0m"
-        # Whoever read our output may have left (`make demo | head`); that is no reason to fall over.
+        # The reader of the output may have exited (`make demo | head`). That must not stop the
+        # demo.
         with self._lock, suppress(OSError):
             print(prefix, message, flush=True)
 
     def pass_on(self, name: str, line: str) -> None:
-        """Show a line of a process's log, if it is of interest."""
+        """Show a line of a process's log if it is interesting."""
         found = LINE.fullmatch(line)
         if found and self._matters(found["level"], found["logger"]):
             self.say(found["message"], name, found["time"])
 
     def _matters(self, level: str, logger: str) -> bool:
-        if logger == "django.request":  # django.server says the same again
+        if logger == "django.request":  # django.server logs the same
             return False
-        return level not in ("DEBUG", "INFO") or logger.partition(".")[0] in ("shop", "django_dcron")
+        return level not in ("DEBUG", "INFO") or logger.partition(".")[0] in (
+            "shop",
+            "django_dcron",
+        )
 
 
 class Service:
-    """A process, and all that it starts in turn."""
+    """A process with its children."""
 
     def __init__(
         self,
@@ -73,9 +81,11 @@ class Service:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # Ctrl-C reaches the demo alone, which then ends the others in order
+            start_new_session=True,  # Ctrl-C reaches only the demo, which stops the others in order
         )
-        self._reader = threading.Thread(target=self._read, args=(log,), name=f"read {name}", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, args=(log,), name=f"read {name}", daemon=True
+        )
         self._reader.start()
 
     def _read(self, log: Path) -> None:
@@ -91,19 +101,19 @@ class Service:
     def exit_code(self) -> int | None:
         return self._process.poll()
 
-    def said(self, text: str) -> bool:
+    def has_logged(self, text: str) -> bool:
         return any(text in line for line in list(self.last_lines))
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask for the end; does not wait."""
+        """Ask the process to exit. Doesn't wait."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End whatever is left of the process and its children, at once."""
+        """Kill the process and its children."""
         if self._killed:
             return
-        with suppress(ProcessLookupError, PermissionError):  # nobody is left
+        with suppress(ProcessLookupError, PermissionError):  # all have exited
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join(1)

@@ -1,7 +1,7 @@
-"""Takes the pictures of the documents: python example_project/screenshots.py docs/images
+"""Take the screenshots of the docs: python example_project/screenshots.py docs/images
 
-The shop with a week of history (`manage.py seed_week`), served at a moment at which time stands still (libfaketime), as
-Chromium shows it. So a picture changes when the page does, and not otherwise.
+Chromium shows the shop with a week of history (`manage.py seed_week`). libfaketime stops the time
+of the server, so that a screenshot changes only if the page does.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ def main() -> int:
     target = Path(sys.argv[1])
     with tempfile.TemporaryDirectory(prefix="shop-") as directory:
         os.environ |= {"DJANGO_SETTINGS_MODULE": "shop_site.settings", "SHOP_DIR": directory}
-        frozen = {**os.environ, **standing_still()}
+        frozen = {**os.environ, **frozen_time()}
         for command in (["migrate", "--verbosity", "0"], ["seed_week"]):
-            subprocess.run([sys.executable, PROJECT / "manage.py", *command], env=frozen, check=True)
+            subprocess.run(
+                [sys.executable, PROJECT / "manage.py", *command], env=frozen, check=True
+            )
         with serving(frozen) as address, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
             for picture in pictures():
@@ -47,8 +49,8 @@ def main() -> int:
     return 0
 
 
-def standing_still() -> dict[str, str]:
-    """The environment of a process for which it is always MOMENT."""
+def frozen_time() -> dict[str, str]:
+    """Return the environment of a process whose time is always MOMENT."""
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
     if not found:
         raise SystemExit("Missing: libfaketime (on Debian and Ubuntu: apt install libfaketime)")
@@ -57,7 +59,7 @@ def standing_still() -> dict[str, str]:
         "FAKETIME": MOMENT,
         "TZ": "UTC",
         "DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # the same, in later releases
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # the same in later releases
         "NO_FAKE_STAT": "1",
     }
 
@@ -99,7 +101,7 @@ class Picture:
     scheme: str = "light"
     width: int = WIDE
     height: int | None = None
-    """None: all of the page."""
+    """None for the whole page."""
     prepare: Callable[[Page], None] | None = None
 
     def take(self, browser: Browser, address: str, file: Path) -> None:
@@ -112,19 +114,21 @@ class Picture:
         )
         context.add_cookies([{"name": "sessionid", "value": session(), "url": address}])
         page = context.new_page()
-        # The pages have room for their content; the list of all pages beside it is not what the picture is about.
+        # Hide the sidebar with the list of all pages, which isn't what the picture is about.
         page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
         answer = page.goto(self.path, wait_until="networkidle")
         if answer is None or answer.status != 200:
             raise SystemExit(f"{self.path} was answered {answer and answer.status}")
         if self.prepare:
             self.prepare(page)
-        page.screenshot(path=file, full_page=self.height is None, animations="disabled", caret="hide")
+        page.screenshot(
+            path=file, full_page=self.height is None, animations="disabled", caret="hide"
+        )
         context.close()
 
 
 def shrink(file: Path) -> None:
-    """A page has few colours: 256 are enough, and make a third of the file."""
+    """Reduce the picture to 256 colors, which are enough and save two thirds of the file."""
     with Image.open(file) as picture:
         small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     small.save(file, optimize=True)
@@ -173,11 +177,11 @@ def fill_in_a_job(page: Page) -> None:
         page.locator(f"[name={name}]").fill(text)
     expect(page.locator("#dcron-preview-occurrences")).to_contain_text(
         "02:30"
-    )  # in UTC: the examples there before have 03:30, too
+    )  # in UTC; the initial examples contain 03:30, too
     page.mouse.move(0, 0)
 
 
 if __name__ == "__main__":
-    # Playwright's event loop runs in this thread: Django would take all of it for asynchronous code.
+    # Playwright's event loop runs in this thread, so Django would refuse synchronous queries.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     sys.exit(main())

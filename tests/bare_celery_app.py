@@ -1,4 +1,4 @@
-"""A Celery app of another project: on the tests' broker, without Django and django-dcron."""
+"""The Celery app of another project on the tests' broker, without Django and django-dcron."""
 
 from celery import Celery
 

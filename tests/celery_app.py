@@ -1,4 +1,4 @@
-"""The Celery app of the tests, set up as a project would."""
+"""The Celery app of the tests, configured like a project's app."""
 
 import os
 

@@ -1,27 +1,31 @@
-"""The fixtures every test may use. Real servers and processes come from tests/services.py."""
+"""Fixtures for all tests. ``tests/services.py`` starts the real servers and processes."""
 
+import gc
 import os
 import shutil
 import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import django
 import pytest
 from django.conf import settings
+from django.test import TransactionTestCase
 from django_redis import get_redis_connection
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from tests import databases, depth, services
+from tests import databases, depth, flush, services
 
 StartProcess = Callable[..., services.Process]
 
 PROCESSES = pytest.StashKey[list[services.Process]]()
 
 
-# How long an example takes says only what else the machine does. In `.ci/run` the same tree gets the same examples.
+# There is no deadline per example, because the duration depends on the machine's load. `.ci/run`
+# derandomizes, so that the same tree gets the same examples.
 hypothesis_settings.register_profile(
     "dcron",
     max_examples=depth.examples(100),
@@ -34,7 +38,7 @@ hypothesis_settings.load_profile("dcron")
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.DIRECTORY.mkdir(mode=0o700)
-    # Asked to end, pytest tears its fixtures down, or servers would outlive it.
+    # On SIGTERM, let pytest tear down its fixtures. Otherwise the servers would outlive it.
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("terminated"))
 
 
@@ -42,13 +46,24 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(settings.DIRECTORY, ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """Keep the garbage collector from the modules and tests, which live to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs another database than this session's, or what this Python, Django or machine has not."""
+    """Deselect tests that this session's database, Python, Django or machine doesn't support."""
 
     def fits(item: pytest.Item) -> bool:
         if item.get_closest_marker("celery_beat") and sys.version_info >= (3, 12):
-            return False  # django-celery-beat is not for Django 6.1 yet, and so not installed there
+            return False  # django-celery-beat doesn't support Django 6.1 yet
         if item.get_closest_marker("django_tasks") and django.VERSION < (6, 0):
             return False
         if item.get_closest_marker("promtool") and not shutil.which("promtool"):
@@ -56,8 +71,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         wanted = {name for name in settings.ENGINES if item.get_closest_marker(name)}
         return not wanted or settings.DATABASE in wanted
 
-    for item in items:
-        databases.mark(item)
+    if "every_database" in config.option.markexpr:
+        for item in items:
+            databases.mark(item)
     left_out = [item for item in items if not fits(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -66,29 +82,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show, beside a failure, what the processes of the test had to say."""
+    """Add the logs of the test's processes to the report of a failure."""
     report = yield
     if report.failed:
         for process in item.stash.get(PROCESSES, []):
             report.sections.append((f"log of {process.name}", process.log[-10_000:]))
-    # A report may have to travel from another session's process, with what a test about odd characters has logged.
-    report.sections = [(title, text.encode(errors="replace").decode()) for title, text in report.sections]
+    # pytest-xdist sends reports between processes, so they must be encodable as UTF-8. Tests of odd
+    # characters log text that isn't.
+    report.sections = [
+        (title, text.encode(errors="replace").decode()) for title, text in report.sections
+    ]
     return report
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_time_budgets() -> Iterator[None]:
-    """Let a tick finish its work, however slow the machine. A test of a budget sets one of its own."""
-    from django_dcron.scheduler import releasing
+    """Let a tick finish on a slow machine. A test of a time budget sets its own."""
+    from django_dcron.scheduler import backfill_release
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(releasing, "BUDGET", 600.0)
+        patch.setattr(backfill_release, "BUDGET", 600.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_flush() -> Iterator[None]:
+    """Delete rows instead of truncating tables after each test that commits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", flush.delete_rows)
         yield
 
 
 @pytest.fixture(scope="session")
 def database_server() -> Iterator[services.Server | None]:
-    """The PostgreSQL or MariaDB of this session; None on SQLite."""
+    """The session's PostgreSQL or MariaDB server, or None on SQLite."""
     server = services.database_server()
     if server is None:
         yield None
@@ -102,7 +129,7 @@ def database_server() -> Iterator[services.Server | None]:
 def django_db_modify_db_settings(
     django_db_modify_db_settings: None, database_server: services.Server | None
 ) -> None:
-    """Have pytest-django make its test database only once there is a server to make it on."""
+    """Let pytest-django create its test database only after the server has started."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -118,7 +145,10 @@ def redis_of_the_session() -> Iterator[services.Server | None]:
 
 @pytest.fixture
 def redis_server(redis_of_the_session: services.Server | None) -> Iterator[services.Server]:
-    """Our own Redis, empty; a test may stop, kill, freeze and restart it, and it is back for the next one."""
+    """The session's Redis, emptied.
+
+    A test may stop, kill, freeze or restart it. It runs again before the next test.
+    """
     assert redis_of_the_session, "this test needs a Redis of its own: unset DCRON_TEST_REDIS"
     get_redis_connection("default").flushall()
     yield redis_of_the_session
@@ -139,7 +169,11 @@ def rabbitmq_of_the_session() -> Iterator[services.RabbitmqServer]:
 def rabbitmq_server(
     rabbitmq_of_the_session: services.RabbitmqServer,
 ) -> Iterator[services.RabbitmqServer]:
-    """A RabbitMQ; a test may stop, kill, freeze and restart it, and it is back for the next one, its queues as they were."""
+    """The session's RabbitMQ.
+
+    A test may stop, kill, freeze or restart it. It runs again before the next test, but keeps its
+    queues.
+    """
     yield rabbitmq_of_the_session
     rabbitmq_of_the_session.thaw()
     if not rabbitmq_of_the_session.running:
@@ -150,7 +184,10 @@ def rabbitmq_server(
 def start_process(
     request: pytest.FixtureRequest, transactional_db: None, redis_server: services.Server
 ) -> Iterator[StartProcess]:
-    """Start `python <arguments>` on the test database and an empty Redis; ended with the test, log kept."""
+    """Start `python <arguments>` on the test database and an empty Redis.
+
+    The process ends with the test, and its log is kept.
+    """
     processes = request.node.stash.setdefault(PROCESSES, [])
 
     def start(name: str, *arguments: str, env: dict[str, str] | None = None) -> services.Process:
@@ -166,7 +203,10 @@ def start_process(
 
 @pytest.fixture
 def start_runcron(start_process: StartProcess) -> StartProcess:
-    """Start a node: `start_runcron("--name", "a")`. It is a node once its log or the database says so."""
+    """Start a node: `start_runcron("--name", "a")`.
+
+    The call doesn't wait. The node's log or the database shows when the node is ready.
+    """
 
     def start(*options: str, env: dict[str, str] | None = None) -> services.Process:
         return start_process("runcron", "-m", "django", "runcron", *options, env=env)
@@ -176,7 +216,10 @@ def start_runcron(start_process: StartProcess) -> StartProcess:
 
 @pytest.fixture
 def start_worker(start_process: StartProcess) -> StartProcess:
-    """Start a Celery worker and wait, unless told otherwise, until it takes messages: `start_worker(pool="threads")`."""
+    """Start a Celery worker: `start_worker(pool="threads")`.
+
+    Wait until it accepts messages, unless ``wait`` is false.
+    """
 
     def start(
         *options: str,

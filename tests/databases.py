@@ -1,27 +1,40 @@
-"""Which tests run on every database.
+"""Select the tests that run on every database.
 
-`make test` runs the whole suite on PostgreSQL. On SQLite and MariaDB, `.ci/run` runs only the tests marked ``every_database``.
+`make test` runs the whole suite on PostgreSQL. On SQLite and MariaDB, `.ci/run` runs only the tests
+marked ``every_database``.
 
-Invariant: a test whose result can depend on the database carries the marker. The marker comes from rules, so nobody has to remember it:
+Invariant: a test whose result can depend on the database has the marker. Rules set the marker, so
+that nobody has to remember it:
 
-- The test covers the engine (a folder of ``ENGINE``) and uses the database: prepared SQL, locks and transactions decide its result.
-- The test commits (``transaction=True``), in its own process. Tests that start nodes and workers choose: they carry the marker, or not.
-- The test's own code touches raw SQL, locks, savepoints, query plans or database errors (``TOUCHES_SQL``).
+- The test covers the engine (a folder of ``ENGINE``) and uses the database. Its result depends on
+  prepared SQL, locks and transactions.
+- The test commits (``transaction=True``) in its own process. Tests that start nodes and workers set
+  the marker themselves if they need it.
+- Tests of RabbitMQ run on PostgreSQL only, because the broker decides their results.
+- The test's own code uses raw SQL, locks, savepoints, query plans or database errors
+  (``TOUCHES_SQL``).
 - The test is marked for single databases (``sqlite``, ``postgresql``, ``mariadb``).
 """
 
 import inspect
 import re
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
 from tests import settings
 
 ENGINE = (
+    "tests/contrib/checkins/",
+    "tests/db/",
     "tests/dispatch/",
     "tests/execution/",
+    "tests/jobs/",
     "tests/locks/",
-    "tests/policies/",
+    "tests/management/test_prune",
+    "tests/policy_matrix/",
+    "tests/runs/",
     "tests/scheduler/",
     "tests/stateful/",
     "tests/test_",
@@ -33,7 +46,7 @@ TOUCHES_SQL = re.compile(
 
 
 def mark(item: pytest.Item) -> None:
-    """Give ``item`` the marker ``every_database`` if a rule asks for it."""
+    """Add the marker ``every_database`` to ``item`` if a rule requires it."""
     if _can_depend_on_the_database(item):
         item.add_marker(pytest.mark.every_database)
 
@@ -42,11 +55,16 @@ def _can_depend_on_the_database(item: pytest.Item) -> bool:
     if any(item.get_closest_marker(name) for name in settings.ENGINES):
         return True
     fixtures = getattr(item, "fixturenames", ())
-    if "start_process" in fixtures:
+    if "start_process" in fixtures or "rabbitmq_server" in fixtures:
         return False
     marker = item.get_closest_marker("django_db")
     commits = "transactional_db" in fixtures or bool(marker and marker.kwargs.get("transaction"))
     if commits or (marker and item.nodeid.startswith(ENGINE)):
         return True
     function = getattr(item, "function", None)
-    return function is not None and bool(TOUCHES_SQL.search(inspect.getsource(function)))
+    return function is not None and _touches_sql(function)
+
+
+@cache  # most functions have many cases, and finding their source takes milliseconds
+def _touches_sql(function: Callable[..., object]) -> bool:
+    return bool(TOUCHES_SQL.search(inspect.getsource(function)))

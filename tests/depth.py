@@ -1,6 +1,7 @@
-"""How thorough random and exhaustive tests are: a sample in `make test`, everything in `make nightly`.
+"""Set how thorough random and exhaustive tests are.
 
-`make nightly` sets ``DCRON_TEST_DEPTH=full`` and also runs the tests marked ``nightly``.
+`make test` runs a sample. `make nightly` sets ``DCRON_TEST_DEPTH=full``, which runs everything, and
+also runs the tests marked ``nightly``.
 """
 
 import os
@@ -9,7 +10,7 @@ from typing import TypeVar
 
 FULL = os.environ.get("DCRON_TEST_DEPTH") == "full"
 ONE_IN = 6
-"""The share of examples that a sample keeps."""
+"""A sample keeps one example in this many."""
 
 Item = TypeVar("Item")
 

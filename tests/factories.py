@@ -1,4 +1,4 @@
-"""Jobs and runs for tests. Jobs are saved the way everybody saves them."""
+"""Create jobs and runs for tests. Jobs are saved through ``control.save``."""
 
 from datetime import timedelta
 from itertools import count
@@ -6,14 +6,14 @@ from typing import Any
 from uuid import uuid4
 
 from django_dcron import control
+from django_dcron.db.now import database_now
 from django_dcron.models import Attempt, Job, Run
-from django_dcron.models.database import database_now
 
 _numbers = count(1)
 
 
 def make_job(**fields: Any) -> Job:
-    """A saved job; every second unless told otherwise."""
+    """Save and return a job. It runs every second unless ``fields`` says otherwise."""
     given = {
         "name": f"job-{next(_numbers)}",
         "target": "tests.app.tasks.ok",
@@ -23,14 +23,18 @@ def make_job(**fields: Any) -> Job:
 
 
 def make_idle_job(**fields: Any) -> Job:
-    """A saved job that is never due while a test lasts."""
+    """Save and return a job that doesn't become due during a test."""
     return make_job(schedule="0 0 1 1 *", **fields)
 
 
 def make_run(job: Job, state: str = "pending", **fields: Any) -> Run:
-    """A run in ``state``, due now; a running one has its attempt's row and a fresh heartbeat."""
+    """Create a run in ``state`` that is due now.
+
+    A running run has the row of its attempt and a fresh heartbeat.
+    """
     now = database_now("default")
-    # An instant of its own: two runs of a job never share one, and a database's clock may tick in milliseconds.
+    # Give each run its own instant: two runs of a job never share one, and a database's clock may
+    # have a resolution of milliseconds.
     scheduled_at = now + timedelta(microseconds=next(_numbers))
     given = {"scheduled_at": scheduled_at, "due_at": now, "claimed_at": now, "state": state}
     if state == "queued":
@@ -39,5 +43,7 @@ def make_run(job: Job, state: str = "pending", **fields: Any) -> Run:
         given |= {"started_at": now, "heartbeat_at": now}
     run = Run.objects.create(job=job, **given | fields)
     if state == "running":
-        Attempt.objects.create(run=run, number=run.attempt, token=uuid4(), worker="w", started_at=now)
+        Attempt.objects.create(
+            run=run, number=run.attempt, token=uuid4(), worker="w", started_at=now
+        )
     return run

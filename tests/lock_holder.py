@@ -1,20 +1,26 @@
-"""Somebody who has locked rows and does not let go, as a frozen process does."""
+"""Lock rows and keep them locked, as a frozen process does."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
-from django.db import connections, models, transaction
+from django.db import connection, connections, models, transaction
+
+
+def keeping_locked(rows: models.QuerySet) -> AbstractContextManager[None]:  # type: ignore[type-arg]
+    return keeping_open(lambda: list(rows.select_for_update()))
 
 
 @contextmanager
-def keeping_locked(rows: models.QuerySet) -> Iterator[None]:  # type: ignore[type-arg]
+def keeping_open(work: Callable[[], object]) -> Iterator[None]:
+    """Run ``work`` in a transaction that stays open."""
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
         try:
             with transaction.atomic():
-                list(rows.select_for_update())
+                work()
+                connection.check_constraints()  # deferred constraints have locked nothing yet
                 held.set()
                 let_go.wait(60)
         finally:

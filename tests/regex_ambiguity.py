@@ -1,13 +1,16 @@
-"""Find regular expressions that a backtracking matcher may need superlinear time for.
+"""Find regular expressions that may take superlinear time in a backtracking matcher.
 
-The pattern becomes an automaton with one state per character position (Glushkov's construction). A matcher backtracks
-superlinearly only if the automaton can read one text in several ways within its loops:
+The pattern becomes an automaton with one state per character position (Glushkov's construction). A
+matcher backtracks superlinearly only if the automaton can read one text in several ways within its
+loops:
 
 - exponentially, if a state returns to itself by two paths that read the same text;
-- polynomially, if two loops follow one another and both, and what leads from one to the other, read the same text.
+- polynomially, if a loop is followed by another loop, and both loops and the path between them read
+  the same text.
 
-Lookarounds and anchors count as empty, so some harmless patterns are reported as well. The start of a search, which is tried at
-every position, is not looked at: only ``match`` and ``fullmatch`` are covered.
+Lookarounds and anchors count as empty, so some harmless patterns are reported as well. Only
+``match`` and ``fullmatch`` are covered: ``search`` also tries every start position, which the
+automaton doesn't model.
 """
 
 import re
@@ -24,12 +27,12 @@ PROBES = (
     "".join(map(chr, range(256)))
     + "\u017fK\u0130\u0131\u0660\u1680\u2028\u3000\uff10\uff1a中\ud800\U0001f600"
 )
-"""The characters that stand for all others, beside those that the pattern names."""
+"""Characters that stand for all others, in addition to those in the pattern."""
 
 
 @dataclass
 class Part:
-    """A piece of the automaton: whether it matches nothing, and with which positions it begins and ends."""
+    """A part of the automaton: first and last positions, and whether it matches the empty text."""
 
     nullable: bool = True
     first: list[int] = field(default_factory=list)
@@ -40,9 +43,9 @@ class Automaton:
     def __init__(self, pattern: "re.Pattern[str]"):
         self._alphabet = sorted({*PROBES, *_letters(pattern.pattern)})
         self.accepts: list[frozenset[str]] = []
-        """By position, the characters that it reads."""
+        """The characters that each position reads."""
         self.edges: Counter[tuple[int, int]] = Counter()
-        """How many ways lead from one position to the next."""
+        """Number of ways from one position to the next."""
         tree = _parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE & ~re.DEBUG)
         self._sequence(tree, pattern.flags)
         self._next: dict[int, list[int]] = {here: [] for here in range(len(self.accepts))}
@@ -51,18 +54,23 @@ class Automaton:
         self._reach = {here: self._reachable(here) for here in self._next}
 
     def ambiguity(self) -> str:
-        """``"exponential"``, ``"polynomial"`` or nothing."""
+        """Return ``"exponential"``, ``"polynomial"`` or an empty string."""
         loops = [here for here in self._next if here in self._reach[here]]
         if any(self._exponential(here) for here in loops):
             return "exponential"
         pairs = [
-            (one, other) for one in loops for other in loops if one != other and other in self._reach[one]
+            (one, other)
+            for one in loops
+            for other in loops
+            if one != other and other in self._reach[one]
         ]
         return "polynomial" if any(self._polynomial(*pair) for pair in pairs) else ""
 
     def _exponential(self, here: int) -> bool:
         loop = self._loop(here)
-        if any(count > 1 for (one, other), count in self.edges.items() if one in loop and other in loop):
+        if any(
+            count > 1 for (one, other), count in self.edges.items() if one in loop and other in loop
+        ):
             return True
         seen, waiting = {(here, here, False)}, [(here, here, False)]
         while waiting:
@@ -78,7 +86,11 @@ class Automaton:
         return False
 
     def _polynomial(self, here: int, there: int) -> bool:
-        """Whether a text leads from ``here`` back to it, from ``here`` to ``there``, and from ``there`` back to it."""
+        """Return whether one text can be read along three paths.
+
+        They lead from ``here`` to ``here``, from ``here`` to ``there``, and from ``there`` to
+        ``there``.
+        """
         begins, ends = self._loop(here), self._loop(there)
         seen, waiting = {(here, here, there)}, [(here, here, there)]
         while waiting:
@@ -164,7 +176,7 @@ class Automaton:
         )
 
     def _characters(self, code: Any, value: Any, flags: int) -> frozenset[str]:
-        """Asks ``re`` itself, about each character of the alphabet."""
+        """Return the characters of the alphabet that ``re`` itself matches."""
         one = _parser.SubPattern(_parser.State(), [(code, value)])
         one.state.flags = flags
         compiled = re._compiler.compile(one, flags)  # type: ignore[attr-defined]
@@ -176,7 +188,10 @@ def _letters(text: str) -> set[str]:
 
 
 def ambiguity(pattern: "str | re.Pattern[str]") -> str:
-    """How a backtracking matcher may go astray: ``"exponential"``, ``"polynomial"``, or an empty text if it cannot."""
+    """Return how a backtracking matcher may slow down on ``pattern``.
+
+    The result is ``"exponential"``, ``"polynomial"``, or an empty string if neither is possible.
+    """
     return Automaton(re.compile(pattern)).ambiguity()
 
 

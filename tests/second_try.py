@@ -1,7 +1,7 @@
-"""A plugin for `.ci/run` (`-p tests.second_try`): what fails is tried once more, and named if it passes then.
+"""Retry failed tests once and report those that then pass (a pytest plugin for `.ci/run`).
 
-(pytest-rerunfailures does so, too. But beside pytest-xdist it asks its server several times for each test, over a socket, and
-the suite took half as long again.)
+`.ci/run` loads it with `-p tests.second_try`. pytest-rerunfailures does the same, but beside
+pytest-xdist it sends several requests per test over a socket, and the suite took 50 % longer.
 """
 
 import pytest
@@ -12,7 +12,9 @@ TRIED = pytest.StashKey[bool]()
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    if TRIED in item.stash or nextitem is None:  # the last one has taken down what it shared with others
+    if (
+        TRIED in item.stash or nextitem is None
+    ):  # the last test has torn down the fixtures it shared with others
         return None
     item.stash[TRIED] = True
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -22,7 +24,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         report.outcome = UNSTEADY  # type: ignore[assignment]
     for report in failed or reports:
         item.ihook.pytest_runtest_logreport(report=report)
-    if failed:  # by the hook, for a time limit of its own
+    if failed:  # by the hook, which lets the test have its own time limit
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
@@ -38,7 +40,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"failed at its first try: {report.nodeid}")
         terminalreporter.line(report.longreprtext)
     broken = {
-        report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, [])
+        report.nodeid
+        for kind in ("failed", "error")
+        for report in terminalreporter.stats.get(kind, [])
     }
     for nodeid in dict.fromkeys(report.nodeid for report in first_tries):
         if nodeid not in broken:

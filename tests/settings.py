@@ -1,16 +1,17 @@
-"""The settings of the tests, of every process the tests start, of mypy and of `makemigrations --check`.
+"""Settings of the tests, of their processes, of mypy and of `makemigrations --check`.
 
-The environment chooses what they run on:
+Environment variables choose the servers:
 
 DCRON_TEST_DATABASE   sqlite (the default), postgresql or mariadb
-DCRON_TEST_REDIS      host:port of a Redis to use (and to flush!) instead of one of our own
-DCRON_TEST_DATABASE_PORT  where on 127.0.0.1 a process of a test finds the database, instead of at its socket
-DCRON_TEST_BROKER     the URL of another broker than that Redis
-DCRON_TEST_SETTINGS   durations of ours in seconds, as JSON, for a process of a test: {"RUN_LEASE": 1}
+DCRON_TEST_REDIS      host:port of a Redis to use (and to flush!) instead of the tests' own
+DCRON_TEST_DATABASE_PORT  the database's port on 127.0.0.1 for a test's process (not its socket)
+DCRON_TEST_BROKER     URL of another broker than that Redis
+DCRON_TEST_SETTINGS   DCRON_* durations in seconds as JSON, for a test's process: {"RUN_LEASE": 1}
 
-Nothing is started here: tests/services.py puts the servers' sockets where these settings expect them, under
-DCRON_TEST_DIR; each of several sessions side by side (pytest-xdist) has servers and a directory of its own. A process that a
-test starts inherits that and the test database's name by environment.
+This module starts nothing. tests/services.py creates the servers' sockets below DCRON_TEST_DIR,
+where these settings expect them. Each parallel session (pytest-xdist) has its own servers and
+directory. A process that a test starts inherits the directory and the name of the test database
+through its environment.
 """
 
 import json
@@ -22,7 +23,9 @@ from typing import Any
 
 import django
 
-_DIRECTORY_OF_ALL = os.environ.setdefault("DCRON_TEST_DIR", f"{tempfile.gettempdir()}/dcron-{os.getpid()}")
+_DIRECTORY_OF_ALL = os.environ.setdefault(
+    "DCRON_TEST_DIR", f"{tempfile.gettempdir()}/dcron-{os.getpid()}"
+)
 DIRECTORY = Path(_DIRECTORY_OF_ALL, os.environ.get("PYTEST_XDIST_WORKER", ""))
 DATABASE = os.environ.get("DCRON_TEST_DATABASE", "sqlite")
 DATABASE_NAME = os.environ.get("DCRON_TEST_DATABASE_NAME", "")
@@ -36,8 +39,8 @@ ENGINES: dict[str, dict[str, Any]] = {
     "sqlite": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": DATABASE_NAME or DIRECTORY / "dcron.sqlite3",
-        # A file, as workers and nodes are other processes. Writers queue for the lock from the start of their
-        # transaction: an upgrade half way could not wait, it would fail at once.
+        # A file, because workers and nodes are other processes. Transactions take the write lock at
+        # their start, where they can wait for it: an upgrade from a read lock fails at once.
         "OPTIONS": {
             "timeout": 20,
             "transaction_mode": "IMMEDIATE",
@@ -68,14 +71,18 @@ DATABASES = {"default": ENGINES[DATABASE]}
 CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": f"redis://{REDIS_ADDRESS}/0" if REDIS_ADDRESS else f"unix://{REDIS_SOCKET}?db=0",
+        "LOCATION": f"redis://{REDIS_ADDRESS}/0"
+        if REDIS_ADDRESS
+        else f"unix://{REDIS_SOCKET}?db=0",
     },
 }
 
 CELERY_BROKER_URL = os.environ.get("DCRON_TEST_BROKER") or (
-    f"redis://{REDIS_ADDRESS}/1" if REDIS_ADDRESS else f"redis+socket://{REDIS_SOCKET}?virtual_host=1"
+    f"redis://{REDIS_ADDRESS}/1"
+    if REDIS_ADDRESS
+    else f"redis+socket://{REDIS_SOCKET}?virtual_host=1"
 )
-# The queues of the tests' jobs; those of a test alone are named there.
+# Queues that the jobs of the tests use. A queue of a single test is added in that test.
 DCRON_QUEUES = [
     "celery",
     "1e3",
@@ -91,9 +98,11 @@ DCRON_QUEUES = [
     "wire",
 ]
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_WORKER_LOST_WAIT = 0.5  # how long Celery waits for a late answer of a worker process that died
+CELERY_WORKER_LOST_WAIT = (
+    0.5  # seconds that Celery waits for a late result of a worker process that died
+)
 
-# Nodes and workers that a test starts serve no pages: they start a third faster without the admin's modules.
+# Nodes and workers of a test serve no pages. Without the admin's modules they start a third faster.
 _ADMIN = (
     "django.contrib.admin.apps.SimpleAdminConfig"
     if os.environ.get("DCRON_TEST_CHILD")
@@ -101,7 +110,7 @@ _ADMIN = (
 )
 
 INSTALLED_APPS = [
-    "django_dcron",  # before the admin, whose index then shows how django-dcron is
+    "django_dcron",  # before the admin, so that it can add the cluster's health to the admin index
     _ADMIN,
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -115,7 +124,10 @@ INSTALLED_APPS = [
 if django.VERSION >= (6, 0):
     INSTALLED_APPS += ["django_tasks_db", "tests.tasked"]
     TASKS = {
-        "default": {"BACKEND": "django_tasks_db.DatabaseBackend", "QUEUES": ["default", "reports", "poison"]}
+        "default": {
+            "BACKEND": "django_tasks_db.DatabaseBackend",
+            "QUEUES": ["default", "reports", "poison"],
+        }
     }
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -142,7 +154,9 @@ ROOT_URLCONF = "tests.urls"
 STATIC_URL = "/static/"
 ALLOWED_HOSTS = ["*"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # fast: these passwords guard nothing
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.MD5PasswordHasher"
+]  # fast and insecure: these passwords protect nothing
 SECRET_KEY = "only for tests"
 MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
 USE_TZ = True

@@ -1,5 +1,7 @@
-"""A way to a server over TCP that may be cut, and whose connections may fall silent: open, as far as either end can see, and
-nothing comes through."""
+"""Proxy TCP connections to a server, to cut them or to let them fall silent.
+
+A silent connection stays open for both ends, but the proxy passes no data.
+"""
 
 import socket
 import threading
@@ -23,19 +25,23 @@ class SilentProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
+        """Guards ``_open``: each connection that is accepted is also closed."""
+        self._pumps: list[threading.Thread] = []
         self._silent = threading.Event()
-        """Of the connections that are open now; later ones get another."""
+        """Silences the connections that are open now. Later connections get another event."""
         self._cut = False
         self.made = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def fall_silent(self) -> None:
-        """From now on nothing comes through the connections that are open; new ones are as good as ever."""
+        """Pass no more data through open connections. New connections work."""
         self._silent.set()
         self._silent = threading.Event()
 
     def cut(self) -> None:
-        """Nothing is connected any more, nor will be."""
+        """Close all connections and refuse new ones."""
         self._cut = True
         self._end_all()
 
@@ -43,11 +49,16 @@ class SilentProxy:
         self._cut = False
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._accepting.join()
         self._listener.close()
         self._end_all()
+        for pump in self._pumps:
+            pump.join()
 
     def _end_all(self) -> None:
-        ended, self._open = self._open, []
+        with self._lock:
+            ended, self._open = self._open, []
         for each in ended:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -57,15 +68,21 @@ class SilentProxy:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                if self._cut:
-                    near.close()
-                    continue
-                far = socket.socket(socket.AF_UNIX)
-                far.connect(self._target)
-                self._open += [near, far]
-                self.made += 1
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(*ends, self._silent), daemon=True).start()
+                with self._lock:
+                    if self._cut:
+                        near.close()
+                    else:
+                        self._connect(near)
+
+    def _connect(self, near: socket.socket) -> None:
+        far = socket.socket(socket.AF_UNIX)
+        self._open += [near, far]
+        far.connect(self._target)
+        self.made += 1
+        for ends in ((near, far), (far, near)):
+            pump = threading.Thread(target=self._pump, args=(*ends, self._silent), daemon=True)
+            pump.start()
+            self._pumps.append(pump)
 
     @staticmethod
     def _pump(source: socket.socket, sink: socket.socket, silent: threading.Event) -> None:
@@ -79,14 +96,17 @@ class SilentProxy:
 
 @contextmanager
 def proxied() -> Iterator[SilentProxy]:
-    """Every new connection of this process to its database goes by the proxy."""
+    """Route this process's new database connections through the proxy."""
     proxy = SilentProxy(SOCKETS[settings.DATABASE])
     given = connections.settings["default"]
     before = {name: given[name] for name in ("HOST", "PORT")}
     given.update(HOST="127.0.0.1", PORT=proxy.port)
+    own = connections["default"]
+    kept, own.settings_dict = own.settings_dict, given  # it may have had a copy
     try:
         yield proxy
     finally:
         given.update(before)
-        connections["default"].close()
+        own.close()
+        own.settings_dict = kept
         proxy.close()

@@ -1,4 +1,7 @@
-"""The rows of two teams, "mine" and "hush", for tests of who sees what: all that "hush" has gives itself away."""
+"""Create rows of two teams, "mine" and "hush", to test who can see which rows.
+
+Every text and number of "hush" is recognizable wherever it appears.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from uuid import uuid4
 from django.contrib.admin.models import LogEntry
 
 from django_dcron import control
-from django_dcron.following import key_after
+from django_dcron.db.now import database_now
 from django_dcron.models import Alert, Attempt, Calendar, Cursor, Job, Node, Run, Statistics
-from django_dcron.models.database import database_now
+from django_dcron.runs.chains import follower_key
 from tests.admin.conftest import make_run
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One of each."""
+    """One row of each model."""
 
     job: Job
     paused: Job
@@ -34,7 +37,7 @@ class Rows:
 HOUR = timedelta(hours=1)
 AFTER = {"mine/mine-job": "ended"}
 KEY = 98_765_432
-"""Of the others' rows: such a number is on no page by chance."""
+"""First primary key of the other team's rows. No page contains such a number by chance."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,11 @@ class World:
     mine: Rows
     theirs: Rows
     markers: dict[str, str]
-    """What gives the others' rows away, by what it is of."""
+    """By kind of row, the text that reveals the other team's rows."""
 
 
 def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
-    """All that a team has, with its name in every text."""
+    """Create every kind of row for a team, with its name in every text."""
     now = database_now("default").replace(microsecond=0)
     calendar = control.save_calendar(
         Calendar(name=f"{name}-calendar", dates="12-25", description=f"{name}-about")
@@ -64,10 +67,14 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
     if first_key:
         job = Job.objects.create(pk=first_key, name=job.name, **given)
     job = control.save(job)
-    paused = control.save(Job(name=f"{name}-paused", **given, enabled=False, pause_reason=f"{name}-pause"))
+    paused = control.save(
+        Job(name=f"{name}-paused", **given, enabled=False, pause_reason=f"{name}-pause")
+    )
     Job.objects.filter(pk=job.pk).update(args=[f"{name}-argument"])
     times = {"claimed_at": now - HOUR, "due_at": now - HOUR}
-    run = make_run(job, now - HOUR / 2, state="running", started_at=now - HOUR / 2, heartbeat_at=now, **times)
+    run = make_run(
+        job, now - HOUR / 2, state="running", started_at=now - HOUR / 2, heartbeat_at=now, **times
+    )
     ended = make_run(
         job,
         now - HOUR,
@@ -77,19 +84,37 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
         finished_at=now,
         **times,
     )
-    missed = make_run(job, now - 2 * HOUR, state="missed", reason=f"{name}-missed", finished_at=now, **times)
+    missed = make_run(
+        job, now - 2 * HOUR, state="missed", reason=f"{name}-missed", finished_at=now, **times
+    )
     keys = first_key or KEY - 10_001
-    texts = {each: f"{name}-{each}" for each in ("log", "traceback", "result", "message", "exception_class")}
+    texts = {
+        each: f"{name}-{each}"
+        for each in ("log", "traceback", "result", "message", "exception_class")
+    }
     attempts = [
         Attempt.objects.create(
-            run=each, number=1, token=uuid4(), worker=f"{name}-worker", started_at=now - HOUR, **texts, **key
+            run=each,
+            number=1,
+            token=uuid4(),
+            worker=f"{name}-worker",
+            started_at=now - HOUR,
+            **texts,
+            **key,
         )
         for each, key in ((ended, {"pk": keys}), (run, {"pk": keys + 1}))
     ]
     beats = {"started_at": now, "heartbeat_at": now, "ticked_at": now}
     node = Node.objects.create(
-        id=f"{name}-node-id", name=f"{name}-node", host=f"{name}-host", namespace=name, pid=1, release="1", shard_count=64, **beats
-    )  # fmt: skip
+        id=f"{name}-node-id",
+        name=f"{name}-node",
+        host=f"{name}-host",
+        namespace=name,
+        pid=1,
+        release="1",
+        shard_count=64,
+        **beats,
+    )
     alert = Alert.objects.create(
         channel="ops",
         kind="failed",
@@ -100,25 +125,37 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
         created_at=now,
     )
     Statistics.objects.filter(pk=job.pk).update(failed=1, last_state="failed", last_finished_at=now)
-    return Rows(job, paused, run, ended, ended, attempts[1], node, alert, calendar), [run, ended, missed]
+    return Rows(job, paused, run, ended, ended, attempts[1], node, alert, calendar), [
+        run,
+        ended,
+        missed,
+    ]
 
 
 def make_world() -> World:
     mine, _runs = _team("mine")
     theirs, their_runs = _team("hush", KEY)
     job = Job(
-        name="hush-follower", namespace="hush", target="tests.app.tasks.ok", schedule="@never", after=AFTER
+        name="hush-follower",
+        namespace="hush",
+        target="tests.app.tasks.ok",
+        schedule="@never",
+        after=AFTER,
     )
     follower = control.save(job)
     chained = {
         "trigger": "chain",
-        "idempotency_key": key_after(mine.ended.pk),
+        "idempotency_key": follower_key(mine.ended.pk),
         "finished_at": mine.ended.due_at,
     }
     their_runs.append(make_run(follower, database_now("default"), state="succeeded", **chained))
-    # In the way of whoever thinks that what is in no namespace of theirs is theirs.
+    # An alert without a namespace, to catch code that shows such rows to everybody.
     Alert.objects.create(
-        channel="ops", kind="failed", key="gone", subject="hush-gone", created_at=mine.alert.created_at
+        channel="ops",
+        kind="failed",
+        key="gone",
+        subject="hush-gone",
+        created_at=mine.alert.created_at,
     )
     markers = {"name": "hush", "job or attempt": str(KEY), "paused job or attempt": str(KEY + 1)}
     markers |= {f"run {number}": str(run.pk) for number, run in enumerate(their_runs)}
@@ -126,10 +163,11 @@ def make_world() -> World:
 
 
 def rows_of_others() -> Any:
-    """The others' rows as they are, and how many there are."""
+    """Return all rows of the other team, by kind."""
     hidden = Run.objects.filter(job__namespace="hush")
     rows = {
-        # The one that comes after a job of mine loses its link if that is deleted.
+        # Without hush-follower: it loses its link when the job of "mine" that it follows is
+        # deleted.
         "jobs": Job.objects.filter(namespace="hush").exclude(name="hush-follower"),
         "cursors": Cursor.objects.filter(job__namespace="hush"),
         "runs": hidden,

@@ -1,7 +1,8 @@
-"""The checker sees what it is there to see."""
+"""The checker finds the faults that it exists for."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ UNTIL = T + timedelta(seconds=3)
 
 @pytest.fixture
 def job() -> Job:
-    """Three seconds of a life without reproach."""
+    """Three correct seconds in the life of a job."""
     job = make_job(target="tests.app.tasks.witness")
     for second in (1, 2, 3):
         at = T + timedelta(seconds=second)
@@ -39,6 +40,33 @@ def test_nothing_to_complain_of(job: Job) -> None:
     verdict = check(T, UNTIL)
     assert verdict.problems == []
     assert (verdict.expected, verdict.runs, verdict.starts) == (3, 3, 3)
+
+
+PAST = "@at 2026-03-01T11:00:00"
+
+
+@pytest.fixture
+def follower(job: Job) -> Job:
+    """A job without further occurrences that runs after the other job."""
+    return make_job(schedule=PAST, after={job.name: "ended"})
+
+
+def test_a_job_that_follows_another_may_have_no_further_occurrence(follower: Job) -> None:
+    assert check(T, UNTIL).problems == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [({"after": {}}, "behind"), ({"schedule": "* * * * * *"}, "cursor_stopped")],
+)
+def test_another_job_without_a_next_occurrence_is_seen(
+    follower: Job, fields: dict[str, Any], problem: str
+) -> None:
+    Job.objects.filter(pk=follower.pk).update(**fields)
+    schedule = Job.objects.get(pk=follower.pk).schedule
+    Cursor.objects.filter(pk=follower.pk).update(schedule=schedule)
+    verdict = check(T, UNTIL)
+    assert any(problem in each for each in verdict.problems), str(verdict)
 
 
 @pytest.mark.parametrize(

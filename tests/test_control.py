@@ -1,4 +1,4 @@
-"""The verbs: each does what it says, or says why not and changes nothing."""
+"""The functions of ``control``: each succeeds, or raises with the reason and changes nothing."""
 
 import logging
 import threading
@@ -11,10 +11,10 @@ import pytest
 from django.db import OperationalError, connections, transaction
 from pytest_django import DjangoCaptureOnCommitCallbacks, Settings
 
-from django_dcron import control, transitions
-from django_dcron.dispatch import DispatchFailed, favour
-from django_dcron.domain.lifecycle import FINAL, State
-from django_dcron.domain.overlap import slot_of
+from django_dcron import control
+from django_dcron.db.contention import CONTENTIONS
+from django_dcron.db.now import database_now
+from django_dcron.dispatch import DispatchFailed, best_effort
 from django_dcron.exceptions import (
     InvalidArguments,
     InvalidSchedule,
@@ -22,10 +22,12 @@ from django_dcron.exceptions import (
     NotPossible,
     UnknownTarget,
 )
-from django_dcron.following import key_after
 from django_dcron.models import Cursor, Job, Run
-from django_dcron.models.database import CONTENTIONS, database_now
-from django_dcron.scheduler.claiming import claim
+from django_dcron.policies.lifecycle import FINAL, State
+from django_dcron.policies.slots import running_slot
+from django_dcron.runs import transitions
+from django_dcron.runs.chains import follower_key
+from django_dcron.scheduler.claim import claim
 from tests.factories import make_idle_job, make_job, make_run
 from tests.scheduler.stand_ins import MemoryDispatcher
 
@@ -37,17 +39,17 @@ ECHO = "tests.app.tasks.echo"
 
 @pytest.fixture(autouse=True)
 def dispatcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryDispatcher]:
-    """What hands over in this process, instead of Celery."""
+    """The dispatcher of this process, which replaces Celery."""
     dispatcher = MemoryDispatcher()
-    monkeypatch.setattr(favour, "shared_dispatcher", lambda: dispatcher)
-    monkeypatch.setattr(favour, "_broker_away_until", float("-inf"))
+    monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: dispatcher)
+    monkeypatch.setattr(best_effort, "_broker_unreachable_until", float("-inf"))
     return dispatcher
 
 
-# --- trigger ----------------------------------------------------------------------------------------------------------
+# --- trigger ------------------------------------------------------------------------------------
 
 
-def test_a_triggered_run_is_handed_over_after_the_commit(
+def test_a_triggered_run_is_dispatched_after_the_commit(
     dispatcher: MemoryDispatcher, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
 ) -> None:
     job = make_idle_job(queue="q", priority=1, timeout=timedelta(seconds=5))
@@ -55,8 +57,8 @@ def test_a_triggered_run_is_handed_over_after_the_commit(
     with django_capture_on_commit_callbacks(execute=True):
         run = control.trigger(job)
         assert (run.state, run.trigger, run.args, run.kwargs) == ("pending", "manual", None, None)
-        assert dispatcher.handed_over == []
-    (due,) = dispatcher.handed_over
+        assert dispatcher.dispatched == []
+    (due,) = dispatcher.dispatched
     assert (due.run_id, due.attempt, due.job_id, due.job_name) == (run.pk, 1, job.pk, job.name)
     assert (due.target, due.queue, due.priority, due.timeout) == (job.target, "q", 1, job.timeout)
     run.refresh_from_db()
@@ -75,7 +77,9 @@ def test_with_arguments_of_its_own() -> None:
     ("given", "error"),
     [({"args": [1]}, InvalidArguments), ({"kwargs": {"a": 1}}, InvalidArguments)],
 )
-def test_with_arguments_the_target_does_not_take(given: dict[str, Any], error: type[Exception]) -> None:
+def test_with_arguments_the_target_does_not_take(
+    given: dict[str, Any], error: type[Exception]
+) -> None:
     job = make_idle_job()
     with pytest.raises(error):
         control.trigger(job, **given)
@@ -105,7 +109,7 @@ def test_a_triggered_run_never_takes_an_occurrences_place() -> None:
 def test_a_whole_second_is_stepped_off(monkeypatch: pytest.MonkeyPatch) -> None:
     at = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
     monkeypatch.setattr(control, "database_now", lambda using: at)
-    assert control.trigger(make_idle_job()).scheduled_at == at + control.INSTANT
+    assert control.trigger(make_idle_job()).scheduled_at == at + control.MICROSECOND
 
 
 def test_when_no_instant_is_free_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +117,10 @@ def test_when_no_instant_is_free_it_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(control, "database_now", lambda using: at)
     job = make_idle_job()
     for n in range(control.TRIES):
-        assert control.trigger(job).scheduled_at == at + n * control.INSTANT
-    with pytest.raises(NotPossible, match="too many runs at this instant"):
+        assert control.trigger(job).scheduled_at == at + n * control.MICROSECOND
+    with pytest.raises(NotPossible, match="Try again") as refused:
         control.trigger(job)
+    assert refused.value.code == "busy"
 
 
 def test_one_run_for_one_key(dispatcher: MemoryDispatcher) -> None:
@@ -137,13 +142,13 @@ def test_a_key_that_cannot_be_stored_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize("change", [str, str.upper, str.title])
 def test_a_key_of_a_chain_is_refused(change: Callable[[str], str]) -> None:
-    """Else the run that is to follow would not be made: it would seem to be there."""
+    """Otherwise the chained run would count as created already and would never be created."""
     job, run = make_idle_job(), make_run(make_idle_job())
-    with pytest.raises(InvalidValue, match="is kept for a run that follows another one") as refused:
-        control.trigger(job, idempotency_key=change(key_after(run.pk)))
+    with pytest.raises(InvalidValue, match="chain") as refused:
+        control.trigger(job, idempotency_key=change(follower_key(run.pk)))
     assert refused.value.field == "idempotency_key"
     assert not Run.objects.filter(job=job).exists()
-    assert control.trigger(job, idempotency_key=f"before and {key_after(run.pk)}")
+    assert control.trigger(job, idempotency_key=f"before and {follower_key(run.pk)}")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -167,7 +172,7 @@ def test_one_run_for_one_key_asked_for_at_once(dispatcher: MemoryDispatcher) -> 
     for thread in threads:
         thread.join(30)
     assert made == [Run.objects.get().pk] * 5
-    assert len(dispatcher.handed_over) == 1
+    assert len(dispatcher.dispatched) == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -177,29 +182,29 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(dispatcher: MemoryDisp
         control.trigger(job)
         transaction.set_rollback(True)
     assert not Run.objects.exists()
-    assert dispatcher.handed_over == []
+    assert dispatcher.dispatched == []
     with transaction.atomic():
         run = control.trigger(job)
-        assert dispatcher.handed_over == []
-    assert [due.run_id for due in dispatcher.handed_over] == [run.pk]
+        assert dispatcher.dispatched == []
+    assert [due.run_id for due in dispatcher.dispatched] == [run.pk]
 
 
-@pytest.mark.parametrize("trouble", ["broker_away", "undeliverable", "broken"])
-def test_what_cannot_be_handed_over_is_left_to_a_node(
+@pytest.mark.parametrize("trouble", ["broker_unreachable", "undeliverable", "broken"])
+def test_what_cannot_be_dispatched_is_left_to_a_node(
     dispatcher: MemoryDispatcher,
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
     caplog: pytest.LogCaptureFixture,
     trouble: str,
 ) -> None:
-    """And whoever asked is not told that it failed: the run is there, and will run."""
+    """The caller gets no error, because the run exists and a node will dispatch it."""
     job = make_idle_job()
-    setattr(dispatcher, trouble, True if trouble == "broker_away" else {job.name})
+    setattr(dispatcher, trouble, True if trouble == "broker_unreachable" else {job.name})
     with django_capture_on_commit_callbacks(execute=True):
         run = control.trigger(job)
     run.refresh_from_db()
     assert (run.state, run.node) == ("pending", "")
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert record.getMessage().startswith(f"{run} is left to a node: ")
+    assert (vars(record)["event"], vars(record)["run"]) == ("left_to_node", str(run.pk))
 
 
 def test_a_broker_that_is_away_is_waited_for_once(
@@ -207,7 +212,7 @@ def test_a_broker_that_is_away_is_waited_for_once(
     monkeypatch: pytest.MonkeyPatch,
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
 ) -> None:
-    """A run each for 500 rows is one request: it must not try to connect 500 times."""
+    """Run now for 500 jobs is one request. It must not attempt 500 connections."""
     jobs = [make_idle_job() for _ in range(3)]
 
     def trigger_all() -> None:
@@ -215,26 +220,31 @@ def test_a_broker_that_is_away_is_waited_for_once(
             for job in jobs:
                 control.trigger(job)
 
-    dispatcher.undeliverable = {jobs[0].name}  # that is a run's own trouble
+    dispatcher.undeliverable = {jobs[0].name}  # a failure of this run alone
     trigger_all()
-    assert len(dispatcher.handed_over) == 2
-    dispatcher.broker_away = True
+    assert len(dispatcher.dispatched) == 2
+    dispatcher.broker_unreachable = True
     dispatcher.batches.clear()
     trigger_all()
     assert dispatcher.batches == [1]
-    dispatcher.broker_away = False
+    dispatcher.broker_unreachable = False
     trigger_all()
     assert dispatcher.batches == [1]
     assert Run.objects.pending().count() == 7
-    monkeypatch.setattr(favour, "_broker_away_until", favour._broker_away_until - favour.BROKER_PAUSE)
+    monkeypatch.setattr(
+        best_effort,
+        "_broker_unreachable_until",
+        best_effort._broker_unreachable_until - best_effort.BROKER_PAUSE,
+    )
     trigger_all()
     assert dispatcher.batches == [1, 1, 1]
 
 
 def test_where_only_a_node_can_it_is_left_to_one(
-    monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
 ) -> None:
-    monkeypatch.setattr(favour, "shared_dispatcher", lambda: None)
+    monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: None)
     with django_capture_on_commit_callbacks(execute=True):
         run = control.trigger(make_idle_job())
     run.refresh_from_db()
@@ -242,32 +252,36 @@ def test_where_only_a_node_can_it_is_left_to_one(
 
 
 def test_a_run_held_back_and_woken_before_the_mark_is_not_marked(
-    monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
 ) -> None:
-    """A worker was faster. The message is used up: marked as queued, the run would wait for a redelivery."""
+    """A worker has used up the message. If marked as queued, the run would wait for redelivery."""
     job = make_idle_job(overlap_policy="queue_all")
 
     class Quick(MemoryDispatcher):
         def publish(self, prepared: Any) -> None:
-            assert transitions.hold_back(prepared[0].run_id, 1, slot=None, reason="")
+            assert transitions.hold_back(
+                Run.objects.get(pk=prepared[0].run_id), slot=None, reason=""
+            )
             assert transitions.wake_next(job.pk)
 
-    monkeypatch.setattr(favour, "shared_dispatcher", Quick)
+    monkeypatch.setattr(best_effort, "shared_dispatcher", Quick)
     with django_capture_on_commit_callbacks(execute=True):
         run = control.trigger(job)
     run.refresh_from_db()
-    assert (run.state, run.slot) == ("pending", slot_of(job.pk))
+    assert (run.state, run.slot) == ("pending", running_slot(job.pk))
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_deleted_meanwhile_is_told() -> None:
+def test_a_job_deleted_meanwhile_is_reported() -> None:
     job = make_idle_job()
     Job.objects.filter(pk=job.pk).delete()
-    with pytest.raises(NotPossible, match="could not be triggered: it was deleted meanwhile"):
+    with pytest.raises(NotPossible) as refused:
         control.trigger(job)
+    assert refused.value.code == "deleted"
 
 
-# --- rerun ------------------------------------------------------------------------------------------------------------
+# --- rerun --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
@@ -284,12 +298,13 @@ def test_a_finished_run_runs_once_more_as_another(state: State) -> None:
 
 @pytest.mark.parametrize("state", sorted(set(State) - FINAL))
 def test_an_unfinished_run_is_not_run_again(state: State) -> None:
-    with pytest.raises(NotPossible, match=f"is {state}; only a finished run"):
+    with pytest.raises(NotPossible) as refused:
         control.rerun(make_run(make_idle_job(), state))
+    assert (refused.value.code, str(refused.value.params["state"])) == ("not_finished", state)
     assert Run.objects.count() == 1
 
 
-# --- cancel -----------------------------------------------------------------------------------------------------------
+# --- cancel -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["pending", "queued", "waiting"])
@@ -310,8 +325,9 @@ def test_a_running_one_is_asked_to_stop_once() -> None:
 @pytest.mark.parametrize("state", sorted(FINAL))
 def test_a_finished_one_cannot_be_cancelled(state: State) -> None:
     run = make_run(make_idle_job(), state)
-    with pytest.raises(NotPossible, match=f"is {state}; only an unfinished run"):
+    with pytest.raises(NotPossible) as refused:
         control.cancel(run)
+    assert (refused.value.code, str(refused.value.params["state"])) == ("finished", state)
     assert Run.objects.get().state == state
 
 
@@ -332,8 +348,9 @@ def test_a_cancel_looks_again_when_the_run_moves_on(monkeypatch: pytest.MonkeyPa
 def test_a_cancel_gives_up_looking_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(make_idle_job())
     monkeypatch.setattr(transitions, "end_unstarted", lambda *args: False)
-    with pytest.raises(NotPossible, match="try again"):
+    with pytest.raises(NotPossible, match="Try again") as refused:
         control.cancel(run)
+    assert refused.value.code == "busy"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -361,7 +378,7 @@ def test_a_cancel_tries_again_when_somebody_was_in_the_way(monkeypatch: pytest.M
         control.cancel(another)
 
 
-# --- preview ----------------------------------------------------------------------------------------------------------
+# --- preview ------------------------------------------------------------------------------------
 
 
 def test_a_preview_begins_where_the_cursor_stands() -> None:

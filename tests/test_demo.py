@@ -1,4 +1,4 @@
-"""`make demo` as a newcomer meets it: real processes, judged by its output, its exit code and what it leaves behind."""
+"""`make demo` with real processes: its output, its exit code and what it leaves behind."""
 
 import csv
 import os
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 class Demo:
-    """A demo, and the mark by which every process it starts is known."""
+    """A demo, with a mark in the environment that identifies every process it starts."""
 
     def __init__(self, *arguments: str, log: Path) -> None:
         self.mark = uuid.uuid4().hex
@@ -31,8 +31,14 @@ class Demo:
         with log.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, DEMO, *arguments],
-                # SPT_NOENV: a worker's new title must not overwrite its environment, where the mark is.
-                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "SPT_NOENV": "1", MARK: self.mark},
+                # SPT_NOENV: a worker's new title must not overwrite its environment, which contains
+                # the mark.
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PYTHONPATH": str(ROOT),
+                    "SPT_NOENV": "1",
+                    MARK: self.mark,
+                },
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -43,11 +49,13 @@ class Demo:
         return self.log.read_text()
 
     def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.output or self.process.poll() is not None, 90, what=repr(text))
+        wait_until(
+            lambda: text in self.output or self.process.poll() is not None, 90, what=repr(text)
+        )
         assert text in self.output, self.output
 
     def reported_orders(self) -> list[int]:
-        """Their numbers in all sales reports, ascending."""
+        """Return the order numbers in all sales reports, ascending."""
         where = re.search(r"Starting afresh in (\S+):", self.output)
         assert where, self.output
         reports = (ROOT / where[1] / "reports").glob("sales-*.csv")
@@ -58,7 +66,7 @@ class Demo:
         )
 
     def environment(self) -> dict[str, str]:
-        """That of its web server: another process in it works on the demo's database."""
+        """Return the environment of the web server, for other processes on the demo's database."""
         servers = (process for process in self.left_behind() if "runserver" in process.cmdline())
         return next(servers).environ()
 
@@ -83,7 +91,7 @@ def demos() -> Iterator[list[Demo]]:
 
 
 def row(output: str, job: str) -> dict[str, str]:
-    """The line of `job` in the table at the end, by column."""
+    """Return the row of `job` in the final table, by column."""
     lines = [re.split(r"  +", line.strip()) for line in output.splitlines()]
     head = next(cells for cells in lines if cells[:2] == ["job", "schedule"])
     cells = next(cells for cells in lines if cells[0] == job and len(cells) == len(head))
@@ -91,14 +99,21 @@ def row(output: str, job: str) -> dict[str, str]:
 
 
 @pytest.mark.nightly
-def test_every_job_runs_once_and_two_demos_run_side_by_side(demos: list[Demo], tmp_path: Path) -> None:
+def test_every_job_runs_once_and_two_demos_run_side_by_side(
+    demos: list[Demo], tmp_path: Path
+) -> None:
     demos += [Demo("--for", "20", log=tmp_path / f"{number}.log") for number in (1, 2)]
 
     for demo in demos:
         assert demo.process.wait(150) == 0, demo.output
         assert demo.left_behind() == []
         assert "PROBLEM" not in demo.output
-        for job, least in [("shop-pulse", 8), ("import-orders", 4), ("sales-report", 1), ("stocktake", 1)]:
+        for job, least in [
+            ("shop-pulse", 8),
+            ("import-orders", 4),
+            ("sales-report", 1),
+            ("stocktake", 1),
+        ]:
             assert int(row(demo.output, job)["succeeded"]) >= least, demo.output
         assert row(demo.output, "tea-sale")["succeeded"] == "1"
         assert row(demo.output, "nightly-clearsessions")["succeeded"] == "1"
@@ -118,7 +133,8 @@ for name in "shop-pulse", "stocktake":
     job.schedule = {"shop-pulse": "*/3 * * * * *", "stocktake": "@every 3s"}[name]
     control.save(job)
 since = now() + timedelta(seconds=1)
-while not (gone := Run.objects.filter(job__name="shop-pulse", scheduled_at__gt=since, state="succeeded").first()):
+runs = Run.objects.filter(job__name="shop-pulse", scheduled_at__gt=since, state="succeeded")
+while not (gone := runs.first()):
     sleep(0.1)
 gone.delete()
 print(f"gone: {gone.scheduled_at:%H:%M:%S}")
@@ -126,10 +142,12 @@ print(f"gone: {gone.scheduled_at:%H:%M:%S}")
 
 
 @pytest.mark.nightly
-def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(demos: list[Demo], tmp_path: Path) -> None:
+def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(
+    demos: list[Demo], tmp_path: Path
+) -> None:
     demos.append(demo := Demo("--for", "14", log=tmp_path / "log"))
     demo.wait_for("It ends by itself")
-    said = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "manage.py", "shell", "-c", CHANGE],
         cwd=DEMO.parent,
         env=demo.environment(),
@@ -138,13 +156,14 @@ def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(demos: list[Demo]
         text=True,
         timeout=60,
     ).stdout
-    gone = re.search(r"gone: (\S+)", said)
-    assert gone, said
+    gone = re.search(r"gone: (\S+)", message)
+    assert gone, message
 
     assert demo.process.wait(60) == 1, demo.output
     assert f"PROBLEM: shop-pulse should have run at {gone[1]} UTC and did not." in demo.output
     assert len(re.findall("PROBLEM: .* should have", demo.output)) == 1
-    # Judged (at least one was due) from the change on (the mark); how many depends on how fast the change came.
+    # The mark means that the job is judged from the change on. The number, at least one, depends on
+    # when the change came.
     assert re.fullmatch(r"[1-9]\*", row(demo.output, "shop-pulse")["due"])
     assert re.fullmatch(r"[1-9]\*", row(demo.output, "stocktake")["due"])
     assert row(demo.output, "import-orders")["due"].isdigit()
@@ -155,7 +174,7 @@ def test_a_time_that_is_none_is_refused(demos: list[Demo], tmp_path: Path, secon
     demos.append(demo := Demo("--for", seconds, log=tmp_path / "log"))
 
     assert demo.process.wait(30) == 2
-    assert f"argument --for: '{seconds}' is not a number of seconds above 0" in demo.output
+    assert f"argument --for: '{seconds}' isn't a positive number of seconds" in demo.output
 
 
 def test_ctrl_c_ends_it_with_an_account(demos: list[Demo], tmp_path: Path) -> None:
@@ -178,7 +197,7 @@ def test_a_signal_while_it_starts_leaves_nothing_behind(demos: list[Demo], tmp_p
 
 
 @pytest.mark.nightly
-def test_a_process_that_dies_is_told_of(demos: list[Demo], tmp_path: Path) -> None:
+def test_a_process_that_dies_is_reported(demos: list[Demo], tmp_path: Path) -> None:
     demos.append(demo := Demo("--for", "8", log=tmp_path / "log"))
     demo.wait_for("It ends by itself")
     node = next(process for process in demo.left_behind() if "node-b" in process.cmdline())

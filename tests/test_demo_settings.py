@@ -1,4 +1,4 @@
-"""The demo's settings, which people copy: nothing that protects a new project of Django is left out."""
+"""The demo's settings, which people copy, keep every protection of a new Django project."""
 
 import ast
 import re
@@ -8,7 +8,9 @@ from pathlib import Path
 import django
 
 DEMO = Path(__file__).resolve().parent.parent / "example_project" / "shop_site" / "settings.py"
-TEMPLATE = Path(django.__file__).parent / "conf" / "project_template" / "project_name" / "settings.py-tpl"
+TEMPLATE = (
+    Path(django.__file__).parent / "conf" / "project_template" / "project_name" / "settings.py-tpl"
+)
 
 
 def test_the_demo_has_the_middleware_of_a_new_project() -> None:

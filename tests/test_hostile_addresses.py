@@ -1,7 +1,8 @@
-"""Whatever stands in an address of the admin, the REST API or the probes, the answer is not an error of the server.
+"""No address of the admin, the REST API or the probes can cause a server error.
 
-Each route is asked with hostile texts in the place of each of its parameters, and each page with hostile query strings: by its
-model's columns, and by the parameters that the pages have themselves. All of it is one walk with a fixed budget of requests.
+Each route is requested with hostile texts as each of its parameters. Each page is requested with
+hostile query strings, built from the model's columns and from the page's own parameters. All tests
+share a fixed budget of requests.
 """
 
 import random
@@ -24,7 +25,7 @@ from django_dcron.models import Calendar, Node
 from tests.factories import make_idle_job, make_run
 
 BUDGET = 240
-"""Requests. The same ones each time, for the same routes."""
+"""Number of requests. The same routes always get the same requests."""
 LOOKUPS = ("", "__exact", "__lt", "__gte", "__in", "__range", "__year", "__isnull", "__contains")
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")
 TEXTS = (
@@ -90,7 +91,10 @@ OWN += (
 
 
 def routes(patterns: Any, prefix: str = "") -> Iterator[str]:
-    """Of the package, as Django writes them: ``admin/django_dcron/job/<path:object_id>/change/``."""
+    """Yield the package's routes as Django writes them.
+
+    An example is ``admin/django_dcron/job/<path:object_id>/change/``.
+    """
     for each in patterns:
         route = prefix + str(each.pattern).removeprefix("^").removesuffix(r"\Z").removesuffix("$")
         if isinstance(each, URLResolver):
@@ -105,11 +109,11 @@ def quoted(value: "str | bytes") -> str:
 
 NAMES = {"kind": "csv"}
 NAME_BELOW = {"dashboard": "tiles", "run": "attempts", "attempt": "log", "job": "pause"}
-"""A name that exists, by the page it is below."""
+"""For each page, an existing name below it."""
 
 
 class World:
-    """A row of each model, and which value a parameter of a route needs to find it."""
+    """A row of each model, and the values that route parameters need to find it."""
 
     def __init__(self) -> None:
         self.calendar = control.save_calendar(Calendar(name="closed", dates="12-25"))
@@ -127,17 +131,20 @@ class World:
             return NAMES[name]
         if name == "name":
             return next(value for part, value in NAME_BELOW.items() if f"/{part}/" in route)
-        return str(next((row.pk for word, row in self.rows.items() if f"/{word}" in route), self.job.pk))
+        return str(
+            next((row.pk for word, row in self.rows.items() if f"/{word}" in route), self.job.pk)
+        )
 
     def url(self, route: str, hostile: str = "", value: "str | bytes" = "") -> str:
-        """``value``: what stands in the place of the parameter ``hostile``."""
+        """Return the URL of ``route`` with ``value`` as its parameter ``hostile``."""
         return "/" + PARAMETER.sub(
-            lambda found: quoted(value if found[1] == hostile else self.value(route, found[1])), route
+            lambda found: quoted(value if found[1] == hostile else self.value(route, found[1])),
+            route,
         )
 
 
 Asked = tuple[str, str, "str | bytes"]
-"""A route or an address, a parameter of it, and what stands in its place."""
+"""A route or an address, one of its parameters, and the value of that parameter."""
 
 
 def by_parameter(all_routes: list[str]) -> Iterator[Asked]:
@@ -148,7 +155,7 @@ def by_parameter(all_routes: list[str]) -> Iterator[Asked]:
 
 def by_query(all_routes: list[str]) -> Iterator[Asked]:
     for route in all_routes:
-        if route != "dcron/schema/":  # takes no parameter, and takes long
+        if route != "dcron/schema/":  # takes no parameter, and is slow
             for name in OWN:
                 yield from ((route, name, value) for value in HOSTILE)
 
@@ -176,7 +183,7 @@ ALWAYS = (
     "/dcron/%00/",
     "/dcron/calendars/%00/",
 )
-"""What has once been an error of the server."""
+"""Requests that once caused a server error."""
 
 
 @pytest.fixture
@@ -187,7 +194,7 @@ def client(admin_user: User) -> Client:
 
 
 def errors(client: Client, urls: "list[str]") -> dict[str, str]:
-    """The addresses that were answered by an error of the server, and the error."""
+    """Return the addresses that caused a server error, each with its error."""
     found = {}
     for url in urls:
         with transaction.atomic():
@@ -201,7 +208,8 @@ def errors(client: Client, urls: "list[str]") -> dict[str, str]:
     return found
 
 
-@pytest.mark.timeout(600)  # many requests, on a machine that may be slow
+@pytest.mark.fuzz
+@pytest.mark.timeout(600)  # many requests, possibly on a slow machine
 @pytest.mark.django_db
 def test_no_address_is_an_error_of_the_server(client: Client) -> None:
     world, chance = World(), random.Random(0)
@@ -221,7 +229,7 @@ def test_no_address_is_an_error_of_the_server(client: Client) -> None:
     "until", ["18:00+23:59", "00:00-23:59", "2026-11-22T18:00+23:59", "2199-12-31T23:59-23:59"]
 )
 def test_a_pause_ends_at_any_offset(client: Client, until: str) -> None:
-    """PostgreSQL takes no offset from UTC of 16 hours or more."""
+    """PostgreSQL accepts no UTC offset of 16 hours or more."""
     job = World().job
     sent = client.post(f"/admin/django_dcron/job/{job.pk}/do/pause/", {"until": until})
     assert sent.status_code in (200, 302)
@@ -238,4 +246,6 @@ def test_code_pauses_at_any_offset() -> None:
     job.refresh_from_db()
     assert job.paused_until == until
     with pytest.raises(InvalidValue, match="too late"):
-        control.pause(job, until=datetime(9999, 12, 31, 23, 59, tzinfo=timezone(-timedelta(hours=23))))
+        control.pause(
+            job, until=datetime(9999, 12, 31, 23, 59, tzinfo=timezone(-timedelta(hours=23)))
+        )

@@ -1,4 +1,4 @@
-"""What the domain, the targets and the verbs say, in German and Chinese; and that their errors are English all the same."""
+"""German and Chinese texts of schedules, targets and ``control``. Errors stay in English."""
 
 # ruff: noqa: RUF001 -- Chinese has its own colon, comma and parentheses
 
@@ -14,24 +14,25 @@ from django.core.management import call_command
 from django.utils import translation
 from pytest_django import Settings
 
-from django_dcron import backfill, control, targets
-from django_dcron.definition import follow_changes
-from django_dcron.domain.alerting import InvalidRule, read_rules
-from django_dcron.domain.schedule import parse_schedule
+from django_dcron import control, targets
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.lookahead import describe_schedule, translate_problem
 from django_dcron.exceptions import (
     InvalidArguments,
     InvalidSchedule,
     InvalidValue,
     NotPossible,
     RetryLater,
-    Told,
+    TranslatableError,
 )
+from django_dcron.jobs import backfill
+from django_dcron.jobs.saving import follow_changes
 from django_dcron.models import Cursor, Job
-from django_dcron.models.database import database_now
-from django_dcron.observability.lookahead import in_words, problem_in_words
-from django_dcron.phrases import Phrase
-from tests.domain.test_cron_syntax import REFUSALS
+from django_dcron.policies.alerting import InvalidRule, read_rules
+from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.utils.messages import TranslatableText
 from tests.factories import make_job
+from tests.schedules.test_cron_syntax import REFUSALS
 
 LANGUAGES = ("de", "zh-hans")
 
@@ -66,11 +67,15 @@ WORDED = [
     ),
     ("0 9 * * 1-5", "Um 09:00, montags bis freitags", "每逢周一至周五，在 09:00"),
     ("@weekly", "Um 00:00, sonntags", "每逢周日，在 00:00"),
-    ("0 0 13 * 5", "Um 00:00, am 13. des Monats sowie freitags", "每月 13 日，以及每逢周五，在 00:00"),
+    (
+        "0 0 13 * 5",
+        "Um 00:00, am 13. des Monats sowie freitags",
+        "每月 13 日，以及每逢周五，在 00:00",
+    ),
     (
         "0 0 */10 * 1#2,5L",
-        "Um 00:00, am 1., 11., 21. und 31. des Monats, nur wenn der Tag auf den 2. Montag des Monats oder den letzten "
-        "Freitag des Monats fällt",
+        "Um 00:00, am 1., 11., 21. und 31. des Monats, nur wenn der Tag auf den 2. Montag des "
+        "Monats oder den letzten Freitag des Monats fällt",
         "每月 1、11、21、31 日，且须为当月第 2 个周一或当月最后一个周五，在 00:00",
     ),
     (
@@ -80,13 +85,17 @@ WORDED = [
     ),
     (
         "0 0 1,15W,L,L-3,LW * *",
-        "Um 00:00, am 1., am Werktag (Montag bis Freitag) nächst dem 15., am letzten Tag, am 3. Tag vor dem letzten und "
-        "am letzten Werktag (Montag bis Freitag) des Monats",
-        "每月 1 日、最接近 15 日的工作日（周一至周五）、最后一天、最后一天之前的第 3 天、最后一个工作日（周一至周五），在 00:00",
+        "Um 00:00, am 1., am Werktag (Montag bis Freitag) nächst dem 15., am letzten Tag, am 3. "
+        "Tag vor dem letzten und am letzten Werktag (Montag bis Freitag) des Monats",
+        "每月 1 日、最接近 15 日的工作日（周一至周五）、最后一天、最后一天之前的第 3 天、"
+        "最后一个工作日（周一至周五），在 00:00",
     ),
     (
         "0 0 12 ? 1-3,6 2#1,5L 2030",
-        "Um 12:00, am 1. Dienstag des Monats und am letzten Freitag des Monats, im Januar bis März und Juni, im Jahr 2030",
+        (
+            "Um 12:00, am 1. Dienstag des Monats und am letzten Freitag des Monats, im Januar bis "
+            "März und Juni, im Jahr 2030"
+        ),
         "每逢当月第 1 个周二、当月最后一个周五，在 12:00，仅限一月至三月、六月，仅限 2030 年",
     ),
     (
@@ -104,7 +113,7 @@ WORDED = [
 def test_schedules_in_words(text: str, german: str, chinese: str) -> None:
     schedule = parse_schedule(text)
     with translation.override("de"):
-        assert in_words(schedule) == schedule.describe(translation) == german
+        assert describe_schedule(schedule) == schedule.describe(translation) == german
         english = schedule.describe()
     with translation.override("zh-hans"):
         assert schedule.describe(translation) == chinese
@@ -120,13 +129,13 @@ def test_the_zone_comes_with_the_words() -> None:
 
 
 def test_names_of_days_and_months_stay_those_of_django_elsewhere() -> None:
-    """A translation of an app counts in the whole project."""
+    """A translation in one app applies to the whole project."""
     with translation.override("zh-hans"):
         assert translation.gettext("Monday") == "星期一"
         assert translation.gettext("January") == "一月"
 
 
-# --- errors -----------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
 def refusal(text: object, zone: str = "UTC") -> InvalidSchedule:
@@ -136,44 +145,51 @@ def refusal(text: object, zone: str = "UTC") -> InvalidSchedule:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_refused_schedule_is_refused_in_the_language_and_logged_in_english(language: str) -> None:
-    refused = [refusal(text) for text, _ in REFUSALS]
+def test_every_refused_schedule_is_refused_in_the_language_and_logged_in_english(
+    language: str,
+) -> None:
+    refused = [refusal(text) for text, *_ in REFUSALS]
     refused += [refusal(None), refusal("@daily", "Mars"), refusal("@daily", "Europe/Berlim")]
     refused.append(refusal("@at 2011-12-30T12:00", "Pacific/Apia"))
     english = [str(error) for error in refused]
     with translation.override(language):
         assert [str(error) for error in refused] == english
-        said = [error.said(translation) for error in refused]
-    assert len(said) > 100
-    # One says so little in words that a part is the same: none is the same as a whole.
-    assert [text for text, before in zip(said, english, strict=True) if text == before] == []
-    assert [text for text in said if "allowed" in text or "field" in text or "%(" in text] == []
+        message = [error.translate(translation) for error in refused]
+    assert len(message) > 100
+    # A translation may share a part with the English text, but never the whole text.
+    assert [text for text, before in zip(message, english, strict=True) if text == before] == []
+    assert [text for text in message if "allowed" in text or "field" in text or "%(" in text] == []
 
 
 def test_a_refused_schedule_in_german_and_chinese() -> None:
     error = refusal("61 * * * *")
     with translation.override("de"):
-        assert error.said(translation) == "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)"
+        assert (
+            error.translate(translation)
+            == "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)"
+        )
     with translation.override("zh-hans"):
-        assert error.said(translation) == "分钟：61 超出范围（允许：0-59）"
+        assert error.translate(translation) == "分钟：61 超出范围（允许：0-59）"
     with translation.override("de"):
-        month = refusal("0 0 * FOO *").said(translation)
-        assert month == "Monat: 'FOO' ist kein Wert dieses Felds (erlaubt: 1-12 oder JAN-DEC)"
-        step = refusal("*/ * * * *").said(translation)
-        assert step == "Minute: '*/' hat die Schrittweite nichts (erlaubte Schrittweiten: 1-59)"
+        month = refusal("0 0 * FOO *").translate(translation)
+        assert month.startswith("Monat: 'FOO' ")
+        assert "1-12 oder JAN-DEC" in month
+        step = refusal("*/ * * * *").translate(translation)
+        assert step.startswith("Minute: ")
+        assert "1-59" in step
 
 
 def test_an_error_comes_whole_out_of_a_pickle() -> None:
     again = pickle.loads(pickle.dumps(refusal("61 * * * *")))  # noqa: S301 (our own)
-    assert str(again) == "minute: 61 is out of range (allowed 0-59)"
+    assert str(again) == "minute: 61 is out of range (allowed: 0-59)"
     with translation.override("de"):
-        assert again.said(translation).startswith("Minute: 61")
+        assert again.translate(translation).startswith("Minute: 61")
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        InvalidValue("until", "%(value)s has passed", value=Phrase("100%% of it", day=1)),
+        InvalidValue("until", "%(value)s has passed", value=TranslatableText("100%% of it", day=1)),
         InvalidArguments("%(value)s is no list", field="args", value="100%"),
         InvalidRule("rule %(number)d", number=1),
         NotPossible("100% of it"),
@@ -186,14 +202,17 @@ def test_every_error_does_with_all_that_it_carries(error: Exception, protocol: i
     for again in (pickle.loads(pickle.dumps(error, protocol)), copy(error)):  # noqa: S301 (our own)
         assert (type(again), str(again), again.args) == (type(error), str(error), error.args)
         assert vars(again).keys() == vars(error).keys()
-        if isinstance(again, Told):
-            assert again.said(translation) == str(error)
+        if isinstance(again, TranslatableError):
+            assert again.translate(translation) == str(error)
 
 
-def test_a_text_without_values_is_told_as_it_stands() -> None:
+def test_a_text_without_values_is_reported_as_it_stands() -> None:
     assert str(NotPossible("100% of it")) == "100% of it"
-    assert NotPossible("100% of it").said(translation) == "100% of it"
-    assert str(Phrase("%(part)d %% of %(whole)s", part=5, whole=Phrase("it"))) == "5 % of it"
+    assert NotPossible("100% of it").translate(translation) == "100% of it"
+    assert (
+        str(TranslatableText("%(part)d %% of %(whole)s", part=5, whole=TranslatableText("it")))
+        == "5 % of it"
+    )
 
 
 def takes(city: str, *, days: int = 7) -> None: ...
@@ -202,7 +221,7 @@ def takes(city: str, *, days: int = 7) -> None: ...
 def nothing() -> None: ...
 
 
-def _refused_call(function: Callable[..., None], *args: Any, **kwargs: Any) -> Told:
+def _refused_call(function: Callable[..., None], *args: Any, **kwargs: Any) -> TranslatableError:
     with targets.isolated():
         targets.cron("@daily", name="one")(function)
         with pytest.raises(InvalidArguments) as caught:
@@ -210,21 +229,21 @@ def _refused_call(function: Callable[..., None], *args: Any, **kwargs: Any) -> T
     return caught.value
 
 
-def _unknown(key: str) -> Told:
+def _unknown(key: str) -> TranslatableError:
     with pytest.raises(LookupError) as caught:
         targets.get(key)
-    assert isinstance(caught.value, Told)
+    assert isinstance(caught.value, TranslatableError)
     return caught.value
 
 
-def _refused_by(key: str, *args: Any, **kwargs: Any) -> Told:
+def _refused_by(key: str, *args: Any, **kwargs: Any) -> TranslatableError:
     with pytest.raises(InvalidArguments) as caught:
         targets.get(key).check_arguments(list(args), kwargs)
     return caught.value
 
 
 @pytest.fixture
-def of_targets(settings: Settings) -> list[Told]:
+def of_targets(settings: Settings) -> list[TranslatableError]:
     settings.DCRON_COMMANDS = ["check", "gone"]
     settings.DCRON_SHELL = {"greet": ["echo", "hello"], "say": ["echo", "{}"]}
     return [
@@ -249,32 +268,30 @@ def of_targets(settings: Settings) -> list[Told]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_refused_targets_and_arguments_are_told_in_the_language(
-    of_targets: list[Told], language: str
+def test_refused_targets_and_arguments_are_reported_in_the_language(
+    of_targets: list[TranslatableError], language: str
 ) -> None:
     english = [str(error) for error in of_targets]
     with translation.override(language):
         assert [str(error) for error in of_targets] == english
-        said = [error.said(translation) for error in of_targets]
-    assert [text for text in said if text in english or "allowed" in text or "did you" in text] == []
+        message = [error.translate(translation) for error in of_targets]
+    assert [
+        text for text in message if text in english or "allowed" in text or "did you" in text
+    ] == []
 
 
-def test_refused_targets_in_german(of_targets: list[Told]) -> None:
+def test_refused_targets_in_german(of_targets: list[TranslatableError]) -> None:
     with translation.override("de"):
-        said = {error.said(translation) for error in of_targets}
-    assert "'city' fehlt" in said
-    assert "'dys' ist kein Parameter; gemeint: days? (erlaubt: city, days)" in said
-    misspelled = next(text for text in said if "shell:gret'" in text)
-    assert misspelled.startswith(
-        "'shell:gret' ist kein Ziel: DCRON_SHELL nennt kein 'gret'; gemeint: shell:greet"
-    )
+        message = {error.translate(translation) for error in of_targets}
+    assert [text for text in message if "'dys'" in text and "Meinten Sie 'days'?" in text]
+    assert [text for text in message if "'shell:gret'" in text and "'shell:greet'" in text]
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("language", "expected"),
     [
-        ("en", "minute: 61 is out of range (allowed 0-59)"),
+        ("en", "minute: 61 is out of range (allowed: 0-59)"),
         ("de", "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)"),
         ("zh-hans", "分钟：61 超出范围（允许：0-59）"),
     ],
@@ -298,24 +315,24 @@ RULES: list[Any] = [
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_refused_rules_of_alerts_are_told_in_the_language(language: str) -> None:
+def test_refused_rules_of_alerts_are_reported_in_the_language(language: str) -> None:
     for rules in RULES:
         with pytest.raises(InvalidRule) as caught, translation.override(language):
             read_rules(rules, ["ops"], of_job=True)
         english = str(caught.value)
         with translation.override(language):
-            said = caught.value.said(translation)
-        assert said != english
+            message = caught.value.translate(translation)
+        assert message != english
         assert english.isascii()
-        assert "rule" not in said
-        assert "allowed" not in said
+        assert "rule" not in message
+        assert "allowed" not in message
 
 
-# --- verbs ------------------------------------------------------------------------------------------------
+# --- verbs --------------------------------------------------------------------------------------
 
 
-def _no_verb(job: Job) -> Iterator[Told]:
-    """What the verbs refuse of a job that is paused, and over."""
+def _no_verb(job: Job) -> Iterator[TranslatableError]:
+    """Errors of ``control`` for a paused job and a finished run."""
     run = control.trigger(job)
     with pytest.raises(NotPossible) as not_finished:
         control.rerun(run)
@@ -337,34 +354,32 @@ def _no_verb(job: Job) -> Iterator[Told]:
 
 
 @pytest.fixture
-def refused_verbs(db: None) -> list[Told]:
+def refused_verbs(db: None) -> list[TranslatableError]:
     job = make_job(name="old", schedule="@every 1h", starts_at=None)
     control.pause(job)
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
     return list(_no_verb(Job.objects.get(pk=job.pk)))
 
 
-def test_refused_verbs_in_german(refused_verbs: list[Told]) -> None:
+def test_refused_verbs_in_german(refused_verbs: list[TranslatableError]) -> None:
     with translation.override("de"):
-        said = [error.said(translation) for error in refused_verbs]
+        message = [error.translate(translation) for error in refused_verbs]
         pending = translation.gettext("pending")
     assert pending != "pending"
-    assert said[0].endswith(
-        f"hat den Zustand „{pending}“; nur ein beendeter Lauf kann erneut ausgeführt werden."
-    )
-    assert said[1].endswith(
-        "hat den Zustand „abgebrochen“; nur ein noch nicht beendeter Lauf kann abgebrochen werden."
-    )
-    assert said[2] == "old lässt sich nicht fortsetzen: sein Zeitplan hat keinen weiteren Termin."
-    assert "liegt in der Vergangenheit" in said[3]
-    assert "liegt noch in der Zukunft" in said[4]
+    assert f"„{pending}“" in message[0]
+    assert "„abgebrochen“" in message[1]
+    assert message[2].startswith("old ")
+    assert "Vergangenheit" in message[3]
+    assert "Zukunft" in message[4]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_refused_verbs_are_english_in_a_log(refused_verbs: list[Told], language: str) -> None:
+def test_refused_verbs_are_english_in_a_log(
+    refused_verbs: list[TranslatableError], language: str
+) -> None:
     with translation.override(language):
-        texts = [(str(error), error.said(translation)) for error in refused_verbs]
-    assert [english for english, said in texts if english == said] == []
+        texts = [(str(error), error.translate(translation)) for error in refused_verbs]
+    assert [english for english, message in texts if english == message] == []
     assert [english for english, _ in texts if not english.isascii()] == []
     assert texts[3][0].startswith("until: ")
     assert texts[4][0].startswith("start: ")
@@ -378,10 +393,13 @@ def test_what_is_stored_is_english_and_what_is_shown_is_not() -> None:
     with translation.override("de"):
         follow_changes(datetime.now(UTC), Job.objects.all())
         stored = Cursor.objects.get().problem
-        assert stored == "minute: 61 is out of range (allowed 0-59)"
-        assert problem_in_words(job, stored) == "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)"
-        assert problem_in_words(job, "something else") == "something else"
-        assert problem_in_words(job, "") == ""
+        assert stored == "minute: 61 is out of range (allowed: 0-59)"
+        assert (
+            translate_problem(job, stored)
+            == "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)"
+        )
+        assert translate_problem(job, "something else") == "something else"
+        assert translate_problem(job, "") == ""
 
 
 @pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""The next release that the cluster's scenarios deploy can be made of this one."""
+"""The next release, which the cluster scenarios deploy, can be made from this one."""
 
 import subprocess
 import sys
@@ -14,7 +14,9 @@ def test_it_differs_where_it_should(tmp_path: Path) -> None:
         "-c",
         "import django_dcron; print(django_dcron.__version__, django_dcron.__file__)",
     ]
-    said = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout.split()
-    assert said == [RELEASE, str(tmp_path / "django_dcron" / "__init__.py")]
+    message = subprocess.run(
+        asked, env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert message == [RELEASE, str(tmp_path / "django_dcron" / "__init__.py")]
     for name in CHANGES:
         compile((tmp_path / "django_dcron" / name).read_text(), name, "exec")

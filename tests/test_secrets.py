@@ -1,4 +1,4 @@
-"""Secrets in arguments: who sees them, and where. Export keeps them, lists don't read them."""
+"""Who can see secrets in arguments, and where. Exports contain them; lists don't read them."""
 
 import json
 from io import StringIO
@@ -12,8 +12,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
+from django_dcron.jobs import portable
 from django_dcron.models import Job, Run
-from django_dcron.sync import portable
 from django_dcron.targets import MASK
 from tests.factories import make_idle_job
 
@@ -47,7 +47,11 @@ def client_with(*codenames: str) -> Client:
 def text_of(client: Client, url: str) -> str:
     response: Any = client.get(url)
     assert response.status_code == 200
-    return b"".join(response.streaming_content).decode() if response.streaming else response.content.decode()
+    return (
+        b"".join(response.streaming_content).decode()
+        if response.streaming
+        else response.content.decode()
+    )
 
 
 def pages(job: Job, run: Run) -> list[str]:
@@ -70,7 +74,10 @@ def test_whoever_only_looks_sees_no_secret(job: Job, run: Run, admin_client: Cli
     api_change = {"kwargs": {"password": NEW_SECRET}}
     version = {"If-Match": admin_client.get(f"/dcron/jobs/{job.pk}/")["ETag"]}
     changed = admin_client.patch(
-        f"/dcron/jobs/{job.pk}/", json.dumps(api_change), content_type="application/json", headers=version
+        f"/dcron/jobs/{job.pk}/",
+        json.dumps(api_change),
+        content_type="application/json",
+        headers=version,
     )
     assert changed.status_code == 200
     viewer = client_with(*ALL_VIEWS, "trigger_job", "pause_job", "delete_job", "add_job")
@@ -103,13 +110,15 @@ def test_a_run_with_arguments_keeps_what_is_left_masked(job: Job) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_the_command_line_shows_no_secret_and_exports_it(job: Job, run: Run, options: list[str]) -> None:
+def test_the_command_line_shows_no_secret_and_exports_it(
+    job: Job, run: Run, options: list[str]
+) -> None:
     for words in (["show", str(job.pk)], ["history", str(run.pk)]):
         out = StringIO()
         call_command("dcron", *words, *options, stdout=out)
         assert SECRET not in out.getvalue()
         assert MASK in out.getvalue()
-    assert SECRET in portable.write([job])
+    assert SECRET in portable.write_document([job])
 
 
 @pytest.mark.parametrize("url", [f"{ADMIN}/job/", f"{ADMIN}/run/", "/dcron/jobs/", "/dcron/runs/"])

@@ -1,4 +1,4 @@
-"""`seed_week` of the example project, at moments with and without a stocktake underway."""
+"""`seed_week` of the example project, at moments with and without a running stocktake."""
 
 import json
 import os
@@ -9,8 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "example_project"
 
-# The shop's app isn't installed in the tests' settings. One process seeds several moments, each in a transaction that it
-# rolls back, and only half a day of the two jobs that the command looks up by name: the whole week takes much longer.
+# The tests' settings don't install the shop's app, so another process seeds the data. It seeds
+# several moments, each in a transaction that it rolls back. It seeds half a day of the two jobs
+# that the command looks up by name: a whole week takes much longer.
 SEED = """
 import json, sys
 from datetime import datetime, timedelta
@@ -30,12 +31,15 @@ from django_dcron.testing import set_clock
 from shop.management.commands import seed_week
 
 seed_week.WEEK = timedelta(hours=12)
-seed_week.STORIES = [story for story in seed_week.STORIES if story.name in ("stocktake", "import-orders")]
+names = ("stocktake", "import-orders")
+seed_week.STORIES = [story for story in seed_week.STORIES if story.name in names]
 call_command("migrate", run_syncdb=True, verbosity=0)
 for moment in map(datetime.fromisoformat, sys.argv[1:]):
-    with transaction.atomic(), set_clock(moment), mock.patch("django.utils.timezone.now", return_value=moment):
+    now = mock.patch("django.utils.timezone.now", return_value=moment)
+    with transaction.atomic(), set_clock(moment), now:
         call_command("seed_week", stdout=StringIO())
-        attempt = Attempt.objects.select_related("run").get(run__job__name="stocktake", run__state="running")
+        attempts = Attempt.objects.select_related("run")
+        attempt = attempts.get(run__job__name="stocktake", run__state="running")
         print(json.dumps({
             "trigger": attempt.run.trigger,
             "seconds": (moment - attempt.started_at).total_seconds(),
@@ -50,8 +54,8 @@ for moment in map(datetime.fromisoformat, sys.argv[1:]):
 
 def test_a_stocktake_is_running_at_every_moment(tmp_path: Path) -> None:
     moments = {
-        "2026-11-18T14:36:40+00:00": "schedule",  # that of the documents' pictures
-        "2026-11-18T14:36:00+00:00": "manual",  # an occurrence is due, and hasn't started yet
+        "2026-11-18T14:36:40+00:00": "schedule",  # the moment of the screenshots in the docs
+        "2026-11-18T14:36:00+00:00": "manual",  # an occurrence is due and hasn't started yet
         "2026-11-18T14:36:01.5+00:00": "schedule",
         "2026-11-18T14:47:00+00:00": "manual",  # between two occurrences
         "2026-11-18T03:00:00+00:00": "manual",  # at night, hours after the last occurrence

@@ -1,4 +1,4 @@
-"""Several things at once, each in a thread with a database connection of its own."""
+"""Run functions concurrently, each in a thread with its own database connection."""
 
 import threading
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import TypeVar
 from django.db import connections
 
 T = TypeVar("T")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def in_threads(*works: Callable[[], T]) -> list[T]:
-    """What each returned, in order. Raises what one raised."""
+    """Return the results in order. Raise the first error."""
     results: dict[int, T] = {}
     errors: list[BaseException] = []
 
@@ -27,7 +27,7 @@ def in_threads(*works: Callable[[], T]) -> list[T]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     if errors:
         raise errors[0]
     assert len(results) == len(works), "it hangs"

@@ -3,6 +3,6 @@ from django.urls import include, path
 
 urlpatterns = [
     path("admin/", admin.site.urls),
-    path("dcron/", include("django_dcron.rest.urls")),
-    path("probes/", include("django_dcron.observability.urls")),
+    path("dcron/", include("django_dcron.contrib.rest.urls")),
+    path("probes/", include("django_dcron.monitoring.urls")),
 ]

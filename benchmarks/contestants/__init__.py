@@ -1,1 +1,1 @@
-"""What runs in the contestants' own environments: nothing here imports django-dcron or its tests."""
+"""Code for the contestants' own environments. It imports neither django-dcron nor its tests."""

@@ -1,7 +1,10 @@
-"""python -m benchmarks.contestants.apscheduler_jobs [N]: store N jobs for APScheduler; without N, run its scheduler.
+"""Store N jobs for APScheduler, or run its scheduler if N is missing.
 
-The jobs are stored in PostgreSQL; each publishes the trivial Celery task. ``misfire_grace_time`` is None: with the default
-of one second APScheduler drops what comes later than that, and the burst would look short because most of it is missing.
+python -m benchmarks.contestants.apscheduler_jobs [N]
+
+The jobs are stored in PostgreSQL, and each publishes the trivial Celery task.
+``misfire_grace_time`` is None. With the default of one second, APScheduler drops later runs, and a
+mostly missing burst would look short.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""python -m benchmarks.contestants.beat_jobs N: store N jobs for django-celery-beat, due each full minute."""
+"""Store N jobs for django-celery-beat, due each full minute.
+
+python -m benchmarks.contestants.beat_jobs N
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ def main(number: int) -> None:
     each_minute = CrontabSchedule.objects.create(minute="*", timezone="UTC")
     jobs = (
         PeriodicTask(
-            name=f"job-{n}", task="bench.trivial", crontab=each_minute, args=json.dumps([f"job-{n}"])
+            name=f"job-{n}",
+            task="bench.trivial",
+            crontab=each_minute,
+            args=json.dumps([f"job-{n}"]),
         )
         for n in range(number)
     )

@@ -1,4 +1,4 @@
-"""The contestants' Celery app and its one trivial task, which says whose job it was by its argument."""
+"""The contestants' Celery app with one trivial task, whose argument is the job."""
 
 from __future__ import annotations
 

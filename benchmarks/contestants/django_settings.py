@@ -1,4 +1,4 @@
-"""Django's settings for the contestants that need Django: those of its apps that are installed."""
+"""Django settings for the contestants that need Django, with their installed apps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a contestant finds the servers: what ``benchmarks.contest`` put into its environment."""
+"""Addresses of the servers, which ``benchmarks.contest`` passes in the environment."""
 
 from __future__ import annotations
 
@@ -17,5 +17,8 @@ def burst_at() -> datetime:
 
 
 def wait_for_last_minute() -> None:
-    """Jobs that count from their making must be made in the minute before the burst."""
+    """Wait until the minute before the burst.
+
+    Jobs that count from their creation must be created within it.
+    """
     time.sleep(max(0.0, burst_at().timestamp() - 59 - time.time()))

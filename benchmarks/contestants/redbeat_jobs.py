@@ -1,4 +1,7 @@
-"""python -m benchmarks.contestants.redbeat_jobs N: store N jobs for celery-redbeat, due each full minute."""
+"""Store N jobs for celery-redbeat, due each full minute.
+
+python -m benchmarks.contestants.redbeat_jobs N
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from benchmarks.contestants.place import wait_for_last_minute
 def main(number: int) -> None:
     wait_for_last_minute()
     for n in range(number):
-        RedBeatSchedulerEntry(f"job-{n}", "bench.trivial", crontab(), args=[f"job-{n}"], app=app).save()
+        RedBeatSchedulerEntry(
+            f"job-{n}", "bench.trivial", crontab(), args=[f"job-{n}"], app=app
+        ).save()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""python -m benchmarks.contestants.results_messages N: empty the results and the queue, and publish N plain Celery tasks."""
+"""Empty the results and the queue, and publish N plain Celery tasks.
+
+python -m benchmarks.contestants.results_messages N
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""The admin: jobs and calendars are edited here; runs, attempts, nodes and alerts are read. Importing it registers them, and the dashboard.
+"""Register the Django admin of jobs, calendars, runs, attempts, nodes, alerts and the dashboard.
 
-Everything is written through ``control``, never by a model's own ``save``.
+Invariants:
+
+- Users edit jobs and calendars only. All other pages are read-only, apart from the verbs.
+- Every write goes through ``control``, never through a model's ``save``.
 """
 
 from django_dcron.admin.alert import AlertAdmin

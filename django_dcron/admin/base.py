@@ -1,4 +1,4 @@
-"""What the admin pages have in common."""
+"""Base classes of the admin pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
 
-from django_dcron.domain.json_values import storable
+from django_dcron.utils.json_values import check_storable
 
 M = TypeVar("M", bound=Model)
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
 
     class GenericAdmin(admin.ModelAdmin):
-        """Django's ModelAdmin is generic for type checkers only; this one is so at run time too."""
+        """Make ``ModelAdmin`` generic at run time. Django does so for type checkers only."""
 
         def __class_getitem__(cls, model: Any) -> type:
             return cls
@@ -30,21 +30,23 @@ else:
 
 
 class BaseAdmin(GenericAdmin[M]):
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> M | None:
-        """None also for a text that a database refuses as a key, such as one with a NUL."""
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> M | None:
+        """Return None also for an id that no key can have, such as text with a NUL."""
         return super().get_object(request, object_id, from_field) if _is_key(object_id) else None
 
 
 def _is_key(text: str) -> bool:
     try:
-        storable(text)
+        check_storable(text)
     except ValueError:
         return False
     return True
 
 
 class ReadOnlyAdmin(BaseAdmin[M]):
-    """Rows that the scheduler and the workers write: people only look at them."""
+    """Admin of rows that only nodes and workers write."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -1,6 +1,10 @@
-"""Calendars: edited here, through ``control``. What a calendar excludes is told as it is read; jobs name it in their own form.
+"""The admin of calendars, which are edited through ``control``.
 
-The form carries the version it was rendered of, as a job's does: what somebody else saved in between is not overwritten unseen.
+Invariants:
+
+- The page lists the next excluded dates as the scheduler reads them from the stored text.
+- The form carries the version that it was rendered from. A save never silently overwrites another
+  user's change.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.formats import date_format
@@ -27,11 +31,11 @@ from django_dcron.admin.display import EMPTY
 from django_dcron.admin.jobs.form import json_input
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import scope_of
-from django_dcron.domain import clock
-from django_dcron.domain.days import DAY
+from django_dcron.db import clock
 from django_dcron.exceptions import Conflict, InvalidCalendar
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
+from django_dcron.schedules.days import DAY
 
 if TYPE_CHECKING:
     CalendarModelForm = forms.ModelForm[Calendar]
@@ -39,8 +43,8 @@ else:
     CalendarModelForm = forms.ModelForm
 
 SHOWN = 20
-LOOKED_AT = 400
-"""Days: a year and a little."""
+READ_LIMIT = 400
+"""Days to search for excluded dates: slightly more than a year."""
 
 
 class CalendarForm(CalendarModelForm):
@@ -63,10 +67,11 @@ class CalendarForm(CalendarModelForm):
         cleaned = super().clean() or self.cleaned_data
         if not self.instance._state.adding and cleaned.get("seen_version") != self.instance.version:
             text = gettext(
-                "This calendar was changed meanwhile by someone else, so nothing was saved. Its dates are now: %(dates)s. If you save "
-                "again, yours replace them."
+                "Someone else changed this calendar, so your changes were not saved. Its dates are "
+                "now: %(dates)s. Save again to replace them with yours."
             )
-            self.add_error(None, text % {"dates": ", ".join(self.instance.dates.splitlines())})
+            params = {"dates": ", ".join(self.instance.dates.splitlines())}
+            self.add_error(None, ValidationError(text, code="conflict", params=params))
             sent = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
             sent[self.add_prefix("seen_version")] = str(self.instance.version)
             self.data = sent
@@ -77,10 +82,10 @@ class CalendarForm(CalendarModelForm):
 class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[Calendar]):
     form = CalendarForm
     list_display = ("name", "description", "number_of_jobs")
-    ordering = ("name",)  # of the model alone would be lost by the count of jobs
+    ordering = ("name",)  # the annotation with the number of jobs drops the model's ordering
     search_fields = ("name", "description")
-    searched = _("A part of the name or of the description.")
-    nothing_yet = _("No calendars yet. Add one here, and name it in the form of a job.")
+    searched = _("Searches names and descriptions.")
+    nothing_yet = _("No calendars yet. Add one here, then select it in a job.")
     fields = ("name", "description", "dates", "next_dates", "seen_version")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Calendar]:
@@ -91,7 +96,9 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
     def get_fields(self, request: HttpRequest, obj: Calendar | None = None) -> tuple[str, ...]:
         return ("name", "description", "dates", "seen_version") if obj is None else self.fields
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Calendar | None = None) -> tuple[str, ...]:
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: Calendar | None = None
+    ) -> tuple[str, ...]:
         return ("next_dates",) if obj is None else ("name", "next_dates")
 
     @admin.display(description=_("jobs"), ordering="number_of_jobs")
@@ -102,12 +109,14 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
     def next_dates(self, calendar: Calendar) -> str:
         dates = _next_dates(calendar)
         return (
-            format_html_join(", ", "<span>{}</span>", ((date_format(day, "D Y-m-d"),) for day in dates))
+            format_html_join(
+                ", ", "<span>{}</span>", ((date_format(day, "D Y-m-d"),) for day in dates)
+            )
             or EMPTY
         )
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Of the jobs that name a calendar, and so keep it, those that the user may not see are only counted."""
+        """List the jobs that prevent a deletion. Hidden jobs are counted, but not named."""
         lines, counts, lacking, protected = super().get_deleted_objects(objs, request)
         scope = scope_of(request, self.admin_site)
         if not protected or not scope.narrows(Job):
@@ -117,18 +126,24 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
         protected = [gettext("Job: %(job)s") % {"job": job} for job in seen]
         if hidden := naming.count() - len(seen):
             text = ngettext(
-                "%(count)d job that you may not see", "%(count)d jobs that you may not see", hidden
+                "%(count)d job that you don't have permission to view",
+                "%(count)d jobs that you don't have permission to view",
+                hidden,
             )
             protected.append(text % {"count": hidden})
         return lines, counts, lacking, protected
 
-    def save_model(self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool) -> None:
-        control.save_calendar(obj, expected_version=form.cleaned_data["seen_version"] if change else None)
-        if not scope_of(request, self.admin_site).sees(obj):  # rolled back
+    def save_model(
+        self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool
+    ) -> None:
+        control.save_calendar(
+            obj, expected_version=form.cleaned_data["seen_version"] if change else None
+        )
+        if not scope_of(request, self.admin_site).sees(obj):  # the save is rolled back
             raise PermissionDenied
 
     def delete_model(self, request: HttpRequest, obj: Calendar) -> None:
-        with suppress(Conflict):  # somebody else has deleted it meanwhile: that is what was asked for
+        with suppress(Conflict):  # another user has deleted the calendar already
             control.delete_calendar(obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Calendar]) -> None:
@@ -137,11 +152,11 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
 
 
 def _next_dates(calendar: Calendar) -> list[date]:
-    """As it is stored; none of one that cannot be read."""
+    """Return the next excluded dates of the stored calendar, or none if it's invalid."""
     try:
         dates = read_dates(calendar.dates)
     except InvalidCalendar:
         return []
     today = localdate(clock.now())
-    coming = (today + number * DAY for number in range(LOOKED_AT))
+    coming = (today + number * DAY for number in range(READ_LIMIT))
     return [day for day in coming if dates.excludes(day)][:SHOWN]

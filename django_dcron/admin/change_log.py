@@ -1,8 +1,11 @@
-"""The history of a job's definition, or a calendar's: who changed what, when, and from what to what.
+"""The change history of a job or a calendar: who changed which field, when, and from what to what.
 
-It is Django's own log, so that Django's pages and other tools go on reading it; ``observability.changes`` says what it holds
-beside. What a field was is what its row held when it was read for the change, and ``control.save`` sees to it that nobody has
-saved in between.
+Invariants:
+
+- Entries are rows of Django's admin log, so that Django's pages and other tools can read them.
+  ``jobs.change_history`` documents the extra data in an entry.
+- The old value of a field is the value that was read for the edit. ``control.save`` guarantees
+  that no one saved in between.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.admin.models import LogEntry
-from django.db.models import DateTimeField, JSONField, Model
+from django.db.models import Model
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
@@ -22,23 +25,26 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import EMPTY
+from django_dcron.jobs.change_history import Change, FieldChange, change_message, read_change
+from django_dcron.jobs.differences import changed, differences, values_of
+from django_dcron.jobs.representation import FIELDS, Format
 from django_dcron.models import Calendar, Job
-from django_dcron.observability.changes import Change, FieldChange, read, write
-from django_dcron.observability.differences import FIELDS, changed, differences, values_of
-from django_dcron.observability.wording import plain_moment
+from django_dcron.utils.time_format import plain_moment
 
 
 def after_edit(
     parts: list[dict[str, Any]], form: Form, row: Job | Calendar, *, add: bool
 ) -> list[dict[str, Any]]:
-    """``parts``: the message as Django makes it of the form."""
-    changes = [] if add else differences(dict(form.initial), values_of(row))
+    """Return the log message of an edit. ``parts`` is the message that Django built."""
+    changes = [] if add else differences(type(row), dict(form.initial), values_of(row))
     others = [part for part in parts if add or "changed" not in part]
-    return write(([changed(type(row), changes)] if changes else []) + others, changes, row.version)
+    return change_message(
+        ([changed(type(row), changes)] if changes else []) + others, changes, row.version
+    )
 
 
 class LoggedAdmin(BaseAdmin[M]):
-    """Of rows whose edits are logged field by field, and shown so."""
+    """Admin of rows whose edits are logged field by field."""
 
     object_history_template = "admin/django_dcron/change_log.html"
 
@@ -61,7 +67,7 @@ class LoggedAdmin(BaseAdmin[M]):
         return response
 
 
-# --- the page ---------------------------------------------------------------------------------------------------------
+# --- the page -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ class ShownField:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An entry of the log; and how often the row was changed before it without one."""
+    """An entry of the log, and the number of unlogged changes before it."""
 
     change: Change
     user: str
@@ -83,21 +89,27 @@ class Line:
 
 
 def lines(entries: Iterable[LogEntry], model: type[Model], *, first_page: bool) -> Iterator[Line]:
-    """``entries``: of a row of ``model``, oldest first, without a gap; ``first_page``: the first of them is the oldest there is."""
+    """Yield a line for each entry.
+
+    ``entries`` belong to one row of ``model``, oldest first, without a gap. ``first_page`` is true
+    if the first entry is the oldest one in the log.
+    """
     version = 1 if first_page else None
     for entry in entries:
-        change = read(entry)
+        change = read_change(entry)
         unseen = ""
         if change.version is not None:
             if version is not None:
                 unseen = _unseen(change.version - version - 1)
             version = change.version
-        yield Line(change, _user(entry), tuple(_shown(model, each) for each in change.fields), unseen)
+        yield Line(
+            change, _user(entry), tuple(_shown(model, each) for each in change.fields), unseen
+        )
 
 
 def unseen_since(entries: Iterable[LogEntry], row: Job | Calendar) -> str:
-    """How often ``row`` was changed since the last of ``entries`` without leaving one."""
-    versions = [version for entry in entries if (version := read(entry).version) is not None]
+    """Describe how many changes of ``row`` since the last of ``entries`` weren't logged."""
+    versions = [version for entry in entries if (version := read_change(entry).version) is not None]
     return _unseen(row.version - (versions[-1] if versions else 1))
 
 
@@ -105,8 +117,8 @@ def _unseen(number: int) -> str:
     if number <= 0:
         return ""
     return ngettext(
-        "%(count)d change past the admin: by code, by sync, or by the scheduler itself.",
-        "%(count)d changes past the admin: by code, by sync, or by the scheduler itself.",
+        "%(count)d change made outside the admin: by code, by sync or by the scheduler",
+        "%(count)d changes made outside the admin: by code, by sync or by the scheduler",
         number,
     ) % {"count": number}
 
@@ -118,21 +130,26 @@ def _user(entry: LogEntry) -> str:
 
 def _shown(model: type[Model], change: FieldChange) -> ShownField:
     field = FIELDS[model].get(change.field)
-    label = capfirst(str(field.verbose_name)) if field else change.field
-    choices = dict(getattr(field, "flatchoices", ()))
-    is_code = isinstance(field, JSONField) or change.field in ("schedule", "target", "timezone", "queue")
-    worded = _worded_moment if isinstance(field, DateTimeField) else _worded
+    label = capfirst(str(field.model_field.verbose_name)) if field else change.field
+    choices = dict(getattr(field.model_field, "flatchoices", ())) if field else {}
+    form = field.format if field else Format.TEXT
+    is_code = form is Format.JSON or change.field in ("schedule", "target", "timezone", "queue")
+    worded = _worded_moment if form is Format.TIME else _display_value
     return ShownField(label, worded(change.old, choices), worded(change.new, choices), is_code)
 
 
 def _worded_moment(value: Any, choices: dict[Any, Any]) -> str:
     try:
         return plain_moment(datetime.fromisoformat(value))
-    except (TypeError, ValueError, OverflowError):  # empty, no time, or one at the end of the calendar
-        return _worded(value, choices)
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # empty, not a time, or beyond the range of datetime
+        return _display_value(value, choices)
 
 
-def _worded(value: Any, choices: dict[Any, Any]) -> str:
+def _display_value(value: Any, choices: dict[Any, Any]) -> str:
     if value is None or value == "":
         return EMPTY
     if isinstance(value, bool):

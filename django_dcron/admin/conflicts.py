@@ -1,4 +1,4 @@
-"""What a form's page answers if somebody else saves or deletes its row at the same moment."""
+"""Answer a form or a deletion that loses a race against another user."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from django.db import IntegrityError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
+from django_dcron.admin.actions import error_text
 from django_dcron.admin.base import BaseAdmin, M
-from django_dcron.admin.verbs import in_words
 from django_dcron.exceptions import Conflict, NotPossible
 
 LOST_RACES = (Conflict, ValidationError, IntegrityError)
-"""What a save raises after its form was valid: somebody else saved in between, and this save was rolled back."""
+"""Errors of a save whose form was valid: another save came first, and this one is rolled back."""
 
 
 class VersionedAdmin(BaseAdmin[M]):
-    """For rows with a version, saved and deleted by ``control``."""
+    """Admin of rows with a version, which ``control`` saves and deletes."""
 
     def changeform_view(
         self,
@@ -28,7 +28,10 @@ class VersionedAdmin(BaseAdmin[M]):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Validate the form once more after a lost race, on the new row. A second one ends with a message."""
+        """Validate the form again on the new row after a lost race.
+
+        A second lost race ends in a message.
+        """
         try:
             return super().changeform_view(request, object_id, form_url, extra_context)
         except LOST_RACES:
@@ -36,8 +39,11 @@ class VersionedAdmin(BaseAdmin[M]):
         try:
             return super().changeform_view(request, object_id, form_url, extra_context)
         except LOST_RACES as error:
-            # Out of the admin's reach, such as a transaction around the request that still sees the old row.
-            text = _("Nothing was saved. %(error)s") % {"error": in_words(error)}
+            # The admin can't fix this: for example, a transaction around the request still sees
+            # the old row.
+            text = error_text(error)
+            if not isinstance(error, Conflict):
+                text = _("Nothing was saved. %(error)s") % {"error": text}
             self.message_user(request, text, messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
 
@@ -54,10 +60,10 @@ class VersionedAdmin(BaseAdmin[M]):
     ) -> HttpResponse:
         try:
             return super().changelist_view(request, extra_context)
-        except NotPossible as error:  # of the action that deletes several
+        except NotPossible as error:  # from the action that deletes several rows
             return self._refusal(request, error)
 
     def _refusal(self, request: HttpRequest, error: NotPossible) -> HttpResponse:
-        """For a deletion that the row's state, as somebody has just changed it, does not allow."""
-        self.message_user(request, in_words(error), messages.ERROR)
+        """Report a deletion that the row's state no longer allows."""
+        self.message_user(request, error_text(error), messages.ERROR)
         return HttpResponseRedirect(request.get_full_path())

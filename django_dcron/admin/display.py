@@ -1,4 +1,4 @@
-"""How times, durations and states look in the admin. What comes from people or logs is escaped."""
+"""Render times, durations, states and links as HTML. Text from users and logs is escaped."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils import translation
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
-from django_dcron.domain.lifecycle import State
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
-from django_dcron.observability import wording
+from django_dcron.policies.lifecycle import State
+from django_dcron.utils import time_format
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -31,8 +32,11 @@ _OUTCOMES: dict[str, StrOrPromise] = dict(OUTCOME_LABELS)
 
 
 def moment(value: datetime | None, near: datetime | None = None, fraction: int = 0) -> str:
-    """To the second or ``fraction`` digits further, in the site's time zone, and without the date if that is the one
-    of ``near``. The exact value is its title."""
+    """Render a time in the site's time zone, with the exact value as its title.
+
+    The precision is seconds, plus ``fraction`` digits. The date is omitted if it's the date of
+    ``near``.
+    """
     if value is None:
         return EMPTY
     local = localtime(value)
@@ -47,7 +51,7 @@ def moment(value: datetime | None, near: datetime | None = None, fraction: int =
 
 
 def exact_moment(value: datetime | None, near: datetime | None = None) -> str:
-    """To the millisecond."""
+    """Render a time with milliseconds."""
     return moment(value, near, fraction=3)
 
 
@@ -55,12 +59,17 @@ def moment_in(value: datetime, zone: str) -> str:
     return f"{value.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S} {zone}"
 
 
-def span(value: timedelta | None) -> str:
-    return EMPTY if value is None else wording.span(value)
+def format_duration(value: timedelta | None) -> str:
+    return EMPTY if value is None else time_format.format_duration(value)
+
+
+def ago(value: timedelta) -> str:
+    """Format how long ago something happened, in the active language."""
+    return time_format.ago(value).translate(translation)
 
 
 def badge(kind: str, label: StrOrPromise) -> SafeString:
-    """A coloured word; the colour only repeats what the word says."""
+    """Render a colored label. The color adds no information to the label."""
     return format_html('<span class="dcron-badge dcron-{}">{}</span>', kind, label)
 
 
@@ -69,8 +78,10 @@ def state_badge(state: str) -> str:
 
 
 def outcome_badge(outcome: str) -> str:
-    """Of an attempt; one without an outcome is still running."""
-    return badge(outcome, _OUTCOMES.get(outcome, outcome)) if outcome else state_badge(State.RUNNING)
+    """Render the outcome of an attempt. An attempt without an outcome is still running."""
+    return (
+        badge(outcome, _OUTCOMES.get(outcome, outcome)) if outcome else state_badge(State.RUNNING)
+    )
 
 
 def quiet(text: StrOrPromise) -> str:
@@ -88,7 +99,7 @@ def change_url(obj: Model, site: admin.AdminSite) -> str:
 
 
 def list_url(model: type[Model], site: admin.AdminSite, **lookups: str) -> str:
-    """The list of the rows that match, as its filters spell it."""
+    """Return the URL of the list, filtered by ``lookups``."""
     options = model._meta
     name = f"admin:{options.app_label}_{options.model_name}_changelist"
     return reverse(name, current_app=site.name) + (f"?{urlencode(lookups)}" if lookups else "")
@@ -108,7 +119,10 @@ Column = Callable[[Any, Any], str]
 def moment_column(
     field: str, title: StrOrPromise, near: str | None = None, show: Callable[..., str] = moment
 ) -> Column:
-    """A column, or a read-only field, that shows a time; ``near`` is the field that has the date."""
+    """Return a column or read-only field that shows a time.
+
+    ``near`` names the field whose date is shown already.
+    """
 
     @admin.display(description=title)
     def column(model_admin: object, obj: Model) -> str:

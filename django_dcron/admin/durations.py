@@ -1,4 +1,4 @@
-"""A form field for durations as people write them: 90s, 5m, 1h30m, 2d, or HH:MM:SS."""
+"""A form field for durations such as 90s, 5m, 1h30m, 2d, or HH:MM:SS."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.domain import durations
 from django_dcron.models.job import CALENDAR
-from django_dcron.time_texts import parse_duration
+from django_dcron.utils import durations
+from django_dcron.utils.time_parsing import parse_duration
 
 
 def read_duration(text: str) -> timedelta | None:
-    """None if ``text`` is no duration, or one too long to be stored."""
+    """Return None if ``text`` isn't a duration or is too long to be stored."""
     try:
         found = durations.read_duration(text)
         return parse_duration(text) if found is None else found
@@ -26,11 +26,13 @@ def read_duration(text: str) -> timedelta | None:
 class DurationInput(forms.DurationField):
     default_validators = [CALENDAR]
     default_error_messages = {
-        "invalid": _("“%(value)s” is not a duration. Allowed: 90s, 5m, 1h30m, 2d or HH:MM:SS."),
+        "invalid": _(
+            "“%(value)s” isn't a duration. Enter a value such as 90s, 5m, 1h 30m, 2d or HH:MM:SS."
+        ),
     }
 
     def prepare_value(self, value: Any) -> Any:
-        return durations.write_duration(value) if isinstance(value, timedelta) else value
+        return durations.write_duration(value, " ") if isinstance(value, timedelta) else value
 
     def to_python(self, value: Any) -> timedelta | None:
         if value in self.empty_values:

@@ -1,8 +1,8 @@
-"""Nodes: who schedules, and how they are. Read-only."""
+"""The read-only admin of nodes and their health."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -12,12 +12,20 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.base import ReadOnlyAdmin
-from django_dcron.admin.display import EMPTY, badge, moment, moment_column, quiet, span
+from django_dcron.admin.display import (
+    EMPTY,
+    ago,
+    badge,
+    format_duration,
+    moment,
+    moment_column,
+    quiet,
+)
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.lists.filters import LiveFilter
+from django_dcron.diagnosis import cluster
+from django_dcron.diagnosis.cluster import age, is_live, is_skewed, with_time
 from django_dcron.models import Node
-from django_dcron.observability import cluster
-from django_dcron.observability.cluster import age, is_live, is_skewed, with_time
 
 RANGES_AT_ONCE = 40
 
@@ -35,17 +43,19 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
     )
     list_filter = (LiveFilter,)
     search_fields = ("name", "host")
-    nothing_yet = _("No node has been up of late. Start one: manage.py runcron.")
+    nothing_yet = _("No nodes in the last 24 hours. Start one with manage.py runcron.")
     fieldsets = (
         (None, {"fields": ("name", "state", "host", "pid", "release", "namespace_column")}),
         (
-            _("Now"),
+            _("Status"),
             {
                 "fields": (
                     "shards_column",
                     "own_shards",
                     "agenda_column",
                     "skew_column",
+                    "clock_doubt_column",
+                    "broker_column",
                     "heartbeat",
                     "tick",
                     "started",
@@ -58,29 +68,37 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
     started = moment_column("started_at", _("started"))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
-        """With the database's time: by this machine's clock a living node may look dead."""
+        """Add the database's time: by this machine's clock, a live node may look expired."""
         return with_time(super().get_queryset(request))
 
     @admin.display(description=_("name"), ordering="name")
     def name_and_place(self, node: Node) -> str:
-        place = gettext("%(host)s, process %(pid)d") % {"host": node.host, "pid": node.pid}
-        only = gettext("namespace %(name)s only") % {"name": node.namespace} if node.namespace else ""
+        place = gettext("%(host)s, PID %(pid)d") % {"host": node.host, "pid": node.pid}
+        only = gettext("Namespace: %(name)s") % {"name": node.namespace} if node.namespace else ""
         return format_html("{}{}{}", node.name, quiet(place), quiet(only))
 
     @admin.display(description=_("last heartbeat"), ordering="-heartbeat_at")
     def last_seen(self, node: Node) -> str:
-        tick = gettext("last tick %(time)s") % {"time": _ago(node, node.ticked_at)} if node.ticked_at else ""
+        tick = (
+            gettext("Last tick %(time)s") % {"time": _ago(node, node.ticked_at)}
+            if node.ticked_at
+            else ""
+        )
         return format_html("{}{}", _ago(node, node.heartbeat_at), quiet(tick))
 
     @admin.display(description=_("started"), ordering="started_at")
     def started_and_release(self, node: Node) -> str:
-        release = gettext("release %(release)s") % {"release": node.release}
+        release = gettext("Version %(release)s") % {"release": node.release}
         return format_html("{}{}", moment(node.started_at), quiet(release))
 
     @admin.display(description=_("state"))
     def state(self, node: Node) -> str:
         shown = state_badge_of(node)
-        return shown if is_live(node) else format_html("{}{}", shown, quiet(_("struck off after a day")))
+        return (
+            shown
+            if is_live(node)
+            else format_html("{}{}", shown, quiet(_("removed after 24 hours")))
+        )
 
     @admin.display(description=_("namespace"))
     def namespace_column(self, node: Node) -> str:
@@ -90,9 +108,9 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
     def shards_column(self, node: Node) -> str:
         return str(node.shards) if is_live(node) else EMPTY
 
-    @admin.display(description=_("its own shards"))
+    @admin.display(description=_("assigned shards"))
     def own_shards(self, node: Node) -> str:
-        """Those it is named for: only all nodes of its ring together tell which."""
+        """List the shards that hashing over all nodes of the ring assigns to this node."""
         if not is_live(node):
             return EMPTY
         named = cluster.named_shards(cluster.nodes()).get(node.pk, [])
@@ -101,14 +119,14 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
         if len(ranges) > RANGES_AT_ONCE:
             short = ", ".join([*ranges[:RANGES_AT_ONCE], "\N{HORIZONTAL ELLIPSIS}"])
             shown = format_html("<details><summary>{}</summary>{}</details>", short, shown)
-        how = gettext("%(count)d of %(of)d, by the hashing of the live nodes.") % {
+        how = gettext("%(count)d of %(of)d shards are assigned to this node.") % {
             "count": len(named),
             "of": node.shard_count,
         }
         lock = (
-            gettext("It is degraded, and leads them without locks.")
+            gettext("The node is degraded, so it leads these shards without locks.")
             if node.degraded
-            else gettext("It leads each of them while it holds its lock.")
+            else gettext("The node leads a shard while it has the shard's lock.")
         )
         return format_html("<div>{}{}</div>", shown, quiet(f"{how} {lock}"))
 
@@ -119,6 +137,14 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
     @admin.display(description=_("clock skew"))
     def skew_column(self, node: Node) -> str:
         return skew_of(node)
+
+    @admin.display(description=_("unconfirmed database clock jump"))
+    def clock_doubt_column(self, node: Node) -> str:
+        return badge("degraded", format_duration(node.clock_doubt)) if node.clock_doubt else EMPTY
+
+    @admin.display(description=_("broker unreachable since"))
+    def broker_column(self, node: Node) -> str:
+        return _when_and_how_long_ago(node, node.broker_unreachable_since)
 
     @admin.display(description=_("last heartbeat"))
     def heartbeat(self, node: Node) -> str:
@@ -131,12 +157,16 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
 
 def state_badge_of(node: Node) -> str:
     if not is_live(node):
-        return badge("lost", _("expired"))
-    return badge("degraded", _("live, degraded")) if node.degraded else badge("live", _("live"))
+        return badge("lost", _("Expired"))
+    return badge("degraded", _("Live, degraded")) if node.degraded else badge("live", _("Live"))
 
 
 def skew_of(node: Node) -> str:
-    return badge("degraded", span(node.skew)) if is_skewed(node) else span(node.skew)
+    return (
+        badge("degraded", format_duration(node.skew))
+        if is_skewed(node)
+        else format_duration(node.skew)
+    )
 
 
 def namespace_of(node: Node) -> str:
@@ -148,4 +178,4 @@ def _when_and_how_long_ago(node: Node, at: datetime | None) -> str:
 
 
 def _ago(node: Node, at: datetime | None) -> str:
-    return _("%(time)s ago") % {"time": span(max(age(node, at), timedelta()))} if at else EMPTY
+    return ago(age(node, at)) if at else EMPTY

@@ -1,4 +1,4 @@
-"""Handing due runs to whoever executes them."""
+"""Dispatch: publishing due runs to the workers that execute them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from django.utils.module_loading import import_string
 from django_dcron.conf import settings
 from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun, Undeliverable
 
-__all__ = ["DispatchFailed", "Dispatcher", "DueRun", "Undeliverable", "make_dispatcher", "shared_dispatcher"]
+__all__ = [
+    "DispatchFailed",
+    "Dispatcher",
+    "DueRun",
+    "Undeliverable",
+    "make_dispatcher",
+    "shared_dispatcher",
+]
 
 
 def make_dispatcher(kind: str, execute: Callable[..., Any]) -> Dispatcher:
-    """A node's dispatcher: "celery", "thread", "tasks", or the dotted path of a class. ``execute`` is what threads call.
+    """Return a node's dispatcher: "celery", "thread", "tasks", or the dotted path of a class.
 
-    Raises ``ImproperlyConfigured`` if it could never reach a broker, or a worker.
+    ``execute`` is the function that the thread dispatcher calls. Raises ``ImproperlyConfigured`` if
+    the dispatcher could never reach a broker or a worker.
     """
     if kind == "thread":
         from django_dcron.dispatch.thread import ThreadDispatcher
@@ -28,13 +36,24 @@ def make_dispatcher(kind: str, execute: Callable[..., Any]) -> Dispatcher:
         from django_dcron.dispatch.celery_setup import transport_problem
 
         if problem := transport_problem():
-            raise ImproperlyConfigured(f"the broker URL cannot be used: {problem}")
+            raise ImproperlyConfigured(f"invalid broker URL: {problem}")
     return _remote_dispatcher(kind)
 
 
 def shared_dispatcher() -> Dispatcher | None:
-    """For processes that are no node, to hand over a run at once. None: only a node can, and it will."""
-    return None if settings.DISPATCHER == "thread" else _shared(settings.DISPATCHER)
+    """Return the dispatcher with which processes other than nodes publish a run at once.
+
+    None: only a node can dispatch, and it will. That is also so without a Celery app, where only a
+    node with ``--embedded`` can run.
+    """
+    if settings.DISPATCHER == "thread":
+        return None
+    if settings.DISPATCHER == "celery":
+        from django_dcron.dispatch.celery_setup import has_app
+
+        if not has_app():
+            return None
+    return _shared(settings.DISPATCHER)
 
 
 @lru_cache(maxsize=4)
@@ -50,8 +69,8 @@ def _remote_dispatcher(kind: str) -> Dispatcher:
     if kind == "tasks":
         from django_dcron.dispatch.django_tasks_setup import problem
 
-        if said := problem():
-            raise ImproperlyConfigured(said)
+        if text := problem():
+            raise ImproperlyConfigured(text)
         from django_dcron.dispatch.django_tasks import DjangoTaskDispatcher
 
         return DjangoTaskDispatcher()

@@ -1,16 +1,19 @@
-"""Handing due runs to whoever executes them: one protocol.
+"""The dispatcher: the protocol for publishing due runs to workers.
 
 Invariants of every dispatcher:
 
-- ``publish`` needs no database and may be repeated: what is delivered twice starts once (promise 2).
-- It either hands over all it was given or raises; after that an unknown part is delivered. ``DispatchFailed`` says nothing
-  of the runs, they are tried again; with ``TakenInPart`` only those that it names, the others are handed over. Any other
-  error is about one of them: it is looked for among fewer and fewer, and one that fails alone is refused, which is the end
-  of it.
-- It never delays a run: retries and due times are the scheduler's.
-- ``revoke`` is a favour, which may be lost: a start asks the database, and so does whoever executes. It is only asked of an
-  attempt that can never start again: it has started, or its run has ended. (A worker that remembers what was revoked would
-  drop a delivery of it for hours.)
+- ``publish`` needs no database and may be repeated: a run that is delivered twice starts once.
+- ``publish`` either dispatches all runs or raises. After an error, it is unknown which runs were
+  delivered.
+- ``DispatchFailed`` isn't about any run: all are tried again. After ``TakenInPart``, only the runs
+  that it names are tried again; the others were dispatched.
+- Any other error is about one run. Smaller and smaller batches are tried. A run that fails alone is
+  refused, which ends it.
+- A dispatcher never delays a run: the scheduler decides about retries and due times.
+- ``revoke`` only saves time and may be lost, because the start and the running worker check the
+  database.
+- Only an attempt that can never start again is revoked: it has started, or its run has ended.
+  Otherwise, workers would remember the revoked attempt and drop its deliveries for hours.
 """
 
 from __future__ import annotations
@@ -25,27 +28,40 @@ from django_dcron.exceptions import DcronError
 
 
 class DispatchFailed(DcronError):
-    """The broker is away, or takes nothing now. ``__cause__`` is its error."""
+    """The broker is unreachable or accepts nothing now. ``__cause__`` is its error."""
 
 
 class TakenInPart(DispatchFailed):
-    """The broker is there and does not take some of them now: a queue is full, or gone, or has an error of its own."""
+    """The broker is reachable but rejects some of the runs now.
 
-    def __init__(self, said: str, left: Container[int], *, by_error: bool = False):
-        super().__init__(said)
+    For example, a queue is full, missing or faulty.
+    """
+
+    def __init__(self, text: str, left: Container[int], *, by_error: bool = False):
+        super().__init__(text)
         self.left = left
-        """Their positions in what ``publish`` was given. All others are handed over."""
+        """The positions of the rejected runs in the argument of ``publish``. All others were
+        dispatched.
+        """
         self.by_error = by_error
-        """It is no room that they wait for, and may not be the same for others of their kind."""
+        """Whether an error caused this instead of a lack of room. Runs of the same kind may not
+        have it.
+        """
 
 
 class Undeliverable(DcronError):
-    """This run can never be handed over as its job stands; the message says why."""
+    """The run can never be dispatched with the current definition of its job.
+
+    The message gives the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DueRun:
-    """One attempt of a run, and all that a dispatcher needs to know of its job; in the order of adoption's columns."""
+    """One attempt of a run, with the job's data that a dispatcher needs.
+
+    The fields have the order of adoption's columns.
+    """
 
     run_id: UUID
     attempt: int
@@ -68,33 +84,37 @@ class UnknownAtWorker:
 
     run_id: UUID
     age: float
-    """Seconds since its message was dropped, or else came last."""
+    """Seconds since the worker dropped the message, or otherwise since it last received it."""
     dropped: bool
-    """The message didn't go back to the queue."""
+    """Whether the message didn't go back to the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """What one worker says about itself."""
+    """The state that one worker reports."""
 
     name: str
     queues: tuple[str, ...]
     executes: bool
-    """It has django-dcron's task."""
+    """Whether the worker has django-dcron's task."""
     unknown_runs: tuple[UnknownAtWorker, ...] = ()
 
 
 @runtime_checkable
 class AsksWorkers(Protocol):
-    """A dispatcher that may ask the workers of its broker how they are, and has the messages of a node name the node."""
+    """A dispatcher that can ask the workers of its broker for their state.
+
+    Its messages name the node that publishes them.
+    """
 
     node: str
     """The id of the node that publishes through this dispatcher."""
 
     def ask_workers(self) -> list[WorkerAnswer] | None:
-        """The workers that answer within a few seconds. None: this broker or this project has no remote control.
+        """Return the workers that answer within a few seconds.
 
-        Uses its own connection: publishing doesn't wait for it. Raises ``DispatchFailed``.
+        None: the broker or the project doesn't support remote control. Uses a separate connection,
+        so publishing doesn't wait. Raises ``DispatchFailed``.
         """
         ...
 
@@ -102,36 +122,51 @@ class AsksWorkers(Protocol):
 class Dispatcher(Protocol):
     @property
     def address(self) -> str:
-        """Where runs go, for people to read: no password."""
+        """The destination of the runs, for display. It contains no password."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """The most runs that ``publish`` is to be given at once: all of them take a few seconds at the most. (Whoever is
-        within a batch for longer than ``DCRON_HANG_AFTER`` counts as hung.)"""
+        """The maximum number of runs per call of ``publish``.
+
+        A batch should take a few seconds at most. A thread that needs longer than
+        ``DCRON_HANG_AFTER`` for a batch is considered hung.
+        """
         ...
 
     def prepare(self, run: DueRun) -> Any:
-        """What can be done for ``run`` before it is due; given back to ``publish``. Raises ``Undeliverable``."""
+        """Do the work for ``run`` that is possible ahead of time.
+
+        Return the argument for ``publish``. Raises ``Undeliverable``.
+        """
         ...
 
     def publish(self, prepared: Sequence[Any]) -> None:
-        """Hand over what ``prepare`` returned, in this order. Raises ``DispatchFailed``, or what is wrong with one."""
+        """Dispatch the results of ``prepare``, in this order.
+
+        Raises ``DispatchFailed``, or the error of one of the runs.
+        """
         ...
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
-        """Have workers drop what they still hold of this attempt; and have ``worker``, which executes it, look at once
-        whether it is to stop. Takes seconds at the most. Raises ``DispatchFailed``."""
+        """Make workers drop the messages of this attempt.
+
+        If ``worker`` executes the attempt, it checks at once whether to stop. Takes a few seconds
+        at most. Raises ``DispatchFailed``.
+        """
         ...
 
     def take_back(self) -> list[tuple[UUID, int]]:
-        """The (run, attempt) of those handed over that this process would execute and has not started: now it will not."""
+        """Take back the dispatched runs that this process hasn't started.
+
+        Returns (run, attempt) of each. They won't start here.
+        """
         ...
 
     def executing(self) -> list[str]:
-        """The job's name for each run that executes in this process."""
+        """Return the job's name for each run that executes in this process."""
         ...
 
     def close(self, wait: bool = True) -> None:
-        """Let go of connections and threads; ``wait``: until runs executing in this process have ended."""
+        """Close connections and threads. ``wait``: wait until runs in this process have ended."""
         ...

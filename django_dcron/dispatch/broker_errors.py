@@ -1,4 +1,4 @@
-"""What a broker's errors say: that it is away, or that it refuses something."""
+"""Classification of broker errors: the broker is unreachable, or it refuses a queue or message."""
 
 from __future__ import annotations
 
@@ -8,33 +8,39 @@ from typing import Any
 from kombu.exceptions import KombuError
 
 TAKES_NOTHING_NOW = re.compile(
-    "^(OutOfMemory|ReadOnly|MasterDown|ClusterDown|TryAgain)Error|MISCONF|NOREPLICAS|BUSY Redis|permissions to run"
+    "^(OutOfMemory|ReadOnly|MasterDown|ClusterDown|TryAgain)Error|MISCONF|NOREPLICAS|BUSY "
+    "Redis|permissions to run"
 )
-"""Redis's answers that tell of the server, not of the queue or the message."""
+"""Redis's answers that concern the server, not the queue or the message."""
 
 
-def is_away(error: Exception, broker: Any) -> bool:
-    """Whether the error of a connection just made means that the broker is away, not that it refuses something.
+def means_unreachable(error: Exception, broker: Any) -> bool:
+    """Return whether an error on a new connection means that the broker is unreachable.
 
-    ``broker``: a connection to it, which knows its driver's errors.
+    Otherwise, the broker refuses something. ``broker`` is a connection, which knows its driver's
+    errors.
     """
     error = cause_of(error)
-    # To kombu a LookupError is an error of Redis's connections; here it is a name that nobody knows.
+    # kombu lists LookupError among the connection errors of Redis. Here, it is an unknown name.
     if isinstance(error, LookupError):
         return False
-    # AMQP's connections that are lost for good are lost by what was sent.
+    # What was sent causes a nonrecoverable AMQP connection error, not an outage.
     lost = isinstance(error, broker.connection_errors)
     lost = lost and isinstance(error, broker.recoverable_connection_errors)
-    return lost or isinstance(error, OSError) or bool(TAKES_NOTHING_NOW.search(in_words(error)))
+    return (
+        lost
+        or isinstance(error, OSError)
+        or bool(TAKES_NOTHING_NOW.search(broker_error_text(error)))
+    )
 
 
 def cause_of(error: Exception) -> Exception:
-    """The driver's own error, where kombu wraps it."""
+    """Return the driver's own error if kombu has wrapped it."""
     while isinstance(error, KombuError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return error
 
 
-def in_words(error: Exception) -> str:
+def broker_error_text(error: Exception) -> str:
     error = cause_of(error)
     return f"{type(error).__name__}: {error}".removesuffix(": ")

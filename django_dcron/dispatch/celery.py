@@ -1,13 +1,17 @@
-"""Handing runs to Celery workers, many in one batch.
+"""Dispatch to Celery workers, many runs per batch.
 
-Messages are built and serialized ahead of time and published past ``apply_async``: that is ten times as fast. When
-something listens to Celery's publish signals (tracing libraries do), they go through ``send_task_message`` instead, which
-sends them. Queues are declared once on each connection; AMQP returns what finds none, and then they are declared anew, so
-that a message is never published into the void.
+Invariants:
 
-The broker is away if it cannot be connected to, if a connection just made is lost, or if it says that it can take nothing
-now. Any other error of a connection just made is a refusal, of a queue or a message. What AMQP nacks, or returns although
-the queues were declared, is tried again.
+- Messages are built and serialized ahead of time and published without ``apply_async``, which is
+  ten times as fast.
+- If a receiver is connected to Celery's publish signals, for example of a tracing library,
+  ``send_task_message`` publishes them, because it sends the signals.
+- Queues are declared once per connection. AMQP returns a message without a queue; then the queue is
+  declared again. No message is published to a missing queue.
+- The broker counts as unreachable if it can't be connected to, if a new connection is lost, or if
+  it accepts nothing now.
+- Any other error on a new connection is the refusal of a queue or message.
+- A message that AMQP nacks, or returns although its queue was declared, is tried again.
 """
 
 from __future__ import annotations
@@ -31,8 +35,14 @@ from kombu.serialization import dumps
 
 from django_dcron import tracing
 from django_dcron.conf import settings
-from django_dcron.dispatch.base import DispatchFailed, DueRun, TakenInPart, Undeliverable, WorkerAnswer
-from django_dcron.dispatch.broker_errors import cause_of, in_words, is_away
+from django_dcron.dispatch.base import (
+    DispatchFailed,
+    DueRun,
+    TakenInPart,
+    Undeliverable,
+    WorkerAnswer,
+)
+from django_dcron.dispatch.broker_errors import broker_error_text, cause_of, means_unreachable
 from django_dcron.dispatch.confirms import Confirms
 from django_dcron.dispatch.remote_control import ask_workers, publish_revoke
 from django_dcron.dispatch.routes import Route, Routes
@@ -41,18 +51,25 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 TASK = "django_dcron.execute"
 NODE_HEADER = "dcron_node"
-"""The id of the node that published a message; workers look it up in their database."""
+"""The header with the id of the node that published the message. Workers look it up in their
+database.
+"""
 BATCH = 500
 TIMEOUT = 4
-"""Seconds for each answer of the broker, and to connect: then it is away, and the agenda tries again."""
+"""Seconds to wait for a connection and for each answer. After that, the broker counts as
+unreachable, and the agenda tries again.
+"""
 TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
     "redis": {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT},
     "py-amqp": {"read_timeout": TIMEOUT, "write_timeout": TIMEOUT},
 }
-"""By the name of the transport's driver. Their own default is to wait without end."""
+"""By the name of the transport's driver. By default, the drivers wait forever."""
 BACKSTOP = timedelta(hours=1)
-"""How long after we should have ended a run by force Celery kills it. Late, for Celery's clock starts when the message is
-accepted and runs while a worker waits for the database; only for code that never lets go of the interpreter."""
+"""How long after the forced end of a run Celery kills it.
+
+Celery's clock starts when the message is accepted and runs while a worker waits for the database,
+so the time is long. It is only needed for code that never releases the interpreter.
+"""
 
 
 Answer = TypeVar("Answer")
@@ -62,7 +79,7 @@ class Prepared(NamedTuple):
     route: Route
     message: task_message
     body: tuple[str, str, bytes | str]
-    """Content type, content encoding and the serialized body."""
+    """Content type, content encoding and serialized body."""
     options: dict[str, Any]
 
     @property
@@ -75,7 +92,7 @@ class Prepared(NamedTuple):
 
 
 class CeleryDispatcher:
-    """Thread-safe; survives a fork."""
+    """Publishes runs to Celery. Thread-safe, and safe after a fork."""
 
     batch_size = 2000
     node = ""
@@ -85,7 +102,7 @@ class CeleryDispatcher:
         self._app = app
         self._routes = Routes(default_task=TASK)
         self._lock = threading.Lock()
-        self._producer: Any = None  # a kombu Producer; the stubs do not know batches
+        self._producer: Any = None  # a kombu Producer; the stubs lack its batches
         self._confirms: Confirms | None = None
         self._declared: set[str] = set()
         self._parents: Any = None
@@ -118,7 +135,9 @@ class CeleryDispatcher:
         message.headers.update({"dcron_job": run.job_name}, **tracing.headers_for(run.run_id))
         if self.node:
             message.headers[NODE_HEADER] = self.node
-        options = route.options if run.priority is None else {**route.options, "priority": run.priority}
+        options = (
+            route.options if run.priority is None else {**route.options, "priority": run.priority}
+        )
         return Prepared(route, message, dumps(message.body, self.app.conf.task_serializer), options)
 
     def publish(self, prepared: Sequence[Prepared]) -> None:
@@ -128,20 +147,22 @@ class CeleryDispatcher:
             except DispatchFailed:
                 raise
             except Exception as error:
-                if is_away(error, self.app.connection_for_write()):
-                    raise DispatchFailed(in_words(error)) from cause_of(error)
+                if means_unreachable(error, self.app.connection_for_write()):
+                    raise DispatchFailed(broker_error_text(error)) from cause_of(error)
                 raise Undeliverable(
-                    f"the broker refuses it, in queue {_queues(prepared)}: {in_words(error)}"
+                    f"the broker rejects the message, queue {_queues(prepared)}: "
+                    f"{broker_error_text(error)}"
                 ) from error
         if left:
             positions = {position for position, item in enumerate(prepared) if item.task_id in left}
             queues = _queues(prepared[position] for position in positions)
-            raise TakenInPart(f"the broker has no room now, or no queue, for queue {queues}", positions)
+            raise TakenInPart(f"the broker's queue is full or doesn't exist: {queues}", positions)
 
     def publish_again(self, request: Any, headers: dict[str, Any]) -> None:
-        """Publish a message that a worker received to where it came from. Raises ``DispatchFailed``.
+        """Publish a message that a worker received to its origin again. Raises ``DispatchFailed``.
 
-        ``request``: Celery's context of the task. ``headers``: the message's headers that aren't Celery's own.
+        ``request``: Celery's context of the task. ``headers``: the message's headers that aren't
+        Celery's own.
         """
         delivery = request.delivery_info or {}
         exchange, routing_key = delivery.get("exchange") or "", delivery.get("routing_key") or ""
@@ -166,22 +187,24 @@ class CeleryDispatcher:
             except DispatchFailed:
                 raise
             except Exception as error:
-                raise DispatchFailed(in_words(error)) from cause_of(error)
+                raise DispatchFailed(broker_error_text(error)) from cause_of(error)
         if left:
-            raise DispatchFailed(f"the broker has no room now, or no queue, for {_queues([item])}")
+            raise DispatchFailed(f"the broker's queue is full or doesn't exist: {_queues([item])}")
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         if not self.app.conf.worker_enable_remote_control:
             return
         task_id = _task_id(run_id, attempt)
         if not self._lock.acquire(timeout=TIMEOUT):
-            raise DispatchFailed("others wait for the broker already")
+            raise DispatchFailed("other threads are already waiting for the broker")
         try:
-            self._with_producer(lambda producer: publish_revoke(producer, self.app, task_id, worker))
+            self._with_producer(
+                lambda producer: publish_revoke(producer, self.app, task_id, worker)
+            )
         except DispatchFailed:
             raise
         except Exception as error:
-            raise DispatchFailed(in_words(error)) from cause_of(error)
+            raise DispatchFailed(broker_error_text(error)) from cause_of(error)
         finally:
             self._lock.release()
 
@@ -196,18 +219,18 @@ class CeleryDispatcher:
             answers = ask_workers(self.app, connection, TASK)
         except Exception as error:
             with suppress(Exception):
-                connection.collect()  # without a goodbye, see below
-            raise DispatchFailed(in_words(error)) from cause_of(error)
+                connection.collect()  # without a close handshake, see below
+            raise DispatchFailed(broker_error_text(error)) from cause_of(error)
         with suppress(Exception):
             connection.release()
         return answers
 
     def queue_of(self, target: str) -> str:
-        """The queue of a target whose job names none. Raises ``Undeliverable``."""
+        """Return the queue of a target whose job names none. Raises ``Undeliverable``."""
         return str(self._routes.find(self.app, target, "").queue.name)
 
     def take_back(self) -> list[tuple[UUID, int]]:
-        return []  # the workers have them
+        return []  # the messages are with the broker or the workers
 
     def executing(self) -> list[str]:
         return []
@@ -220,19 +243,24 @@ class CeleryDispatcher:
                     producer.connection.release()
 
     def _with_producer(self, send: Callable[[Any], Answer]) -> Answer:
-        """Raises ``DispatchFailed`` if it cannot connect; else what a new connection raises."""
+        """Call ``send`` with a connected producer, on a new connection if the first try fails.
+
+        Raises ``DispatchFailed`` if it can't connect; otherwise the error on the new connection.
+        """
         if self._producer is not None:
             try:
                 return send(self._producer)
             except Exception as error:
-                # It says nothing of what was sent: the connection may have been cut while it was idle, and AMQP tells
-                # of what it refused at the next call only. So once more, on a new connection.
-                logger.debug("the broker is connected to anew, after %s", in_words(error))
+                # This error may not concern these messages: the idle connection may have been cut,
+                # or AMQP reports a previous refusal. Try once more on a new connection.
+                logger.debug(
+                    "broker connection lost, reconnecting: error=%s", broker_error_text(error)
+                )
                 self._drop_connection()
         try:
             self._connect()
         except Exception as error:
-            raise DispatchFailed(in_words(error)) from cause_of(error)
+            raise DispatchFailed(broker_error_text(error)) from cause_of(error)
         try:
             return send(self._producer)
         except Exception:
@@ -240,28 +268,32 @@ class CeleryDispatcher:
             raise
 
     def _send_all(self, producer: Any, prepared: Sequence[Prepared]) -> set[str]:
-        """Returns the ids of those that the broker has not taken."""
+        """Publish the messages. Return the ids of the messages that the broker hasn't accepted."""
         nacked, lost = self._send_each(producer, prepared)
         if lost:
-            self._declared.clear()  # a queue is gone that was there
+            self._declared.clear()  # A declared queue is missing.
             again = [item for item in prepared if item.task_id in lost]
             nacked_then, lost = self._send_each(producer, again)
             nacked |= nacked_then
         return nacked | lost
 
     def _send_each(self, producer: Any, prepared: Sequence[Prepared]) -> tuple[set[str], set[str]]:
-        """Returns the ids of those that were nacked, and of those that found no queue."""
+        """Publish each message. Return the ids of messages that were nacked or have no queue."""
         for route in {id(item.route): item.route for item in prepared}.values():
             self._declare(producer, route)
         send = self._send_signalling if self._someone_listens() else self._send
         with producer.batch(max_size=BATCH) if _batches(producer) else nullcontext():
             for item in prepared:
-                with suppress(MessageNacked):  # with ``confirm_publish``; it is counted
+                # raised with ``confirm_publish``; ``Confirms`` counts it
+                with suppress(MessageNacked):
                     send(producer, item)
         return self._confirms.wait() if self._confirms else (set(), set())
 
     def _send_one(self, producer: Any, item: Prepared) -> set[str]:
-        """Without declaring its queue, which may be another project's. Returns its id if the broker hasn't taken it."""
+        """Publish one message without declaring its queue, which may belong to another project.
+
+        Return its id if the broker hasn't accepted it.
+        """
         with suppress(MessageNacked):
             self._send(producer, item)
         return set.union(*self._confirms.wait()) if self._confirms else set()
@@ -311,7 +343,7 @@ class CeleryDispatcher:
         return connection
 
     def _ensure(self, connection: Any) -> None:
-        tries = max(len(connection.alt), 1)  # each of the URLs, if there are several, once
+        tries = max(len(connection.alt), 1)  # one try for each broker URL
         connection.ensure_connection(max_retries=tries - 1, interval_start=0, timeout=TIMEOUT)
 
     def _connect(self) -> None:
@@ -321,14 +353,21 @@ class CeleryDispatcher:
         self._confirms = Confirms.of(self._producer, TIMEOUT)
         self._declared.clear()
 
-    def _forked(self) -> None:
-        """In the child: the lock may be held by a thread that is not here, and the connection is the parent's."""
+    def _reset_after_fork(self) -> None:
+        """Reset the dispatcher in a forked child.
+
+        A thread that doesn't exist in the child may hold the lock, and the connection belongs to
+        the parent.
+        """
         self._lock = threading.Lock()
-        # Kept, or its end would say goodbye on the parent's socket.
+        # Keep a reference: its destructor would send a close frame on the parent's socket.
         self._parents, self._producer = self._producer, None
 
     def _drop_connection(self) -> None:
-        """Without a goodbye: the broker may be frozen, and would be waited for."""
+        """Drop the connection without a close handshake.
+
+        A frozen broker would block the close.
+        """
         producer, self._producer = self._producer, None
         with suppress(Exception):
             producer.connection.collect()
@@ -344,7 +383,7 @@ _dispatchers: weakref.WeakSet[CeleryDispatcher] = weakref.WeakSet()
 
 def _forget_parents() -> None:
     for dispatcher in _dispatchers:
-        dispatcher._forked()
+        dispatcher._reset_after_fork()
 
 
 os.register_at_fork(after_in_child=_forget_parents)
@@ -359,12 +398,15 @@ def _task_id(run_id: UUID, attempt: int) -> str:
 
 
 def _hard_limit(run: DueRun) -> int | None:
-    """When Celery kills the run, in whole seconds. Its timeout is ours to enforce, in any pool."""
+    """Return the seconds after which Celery kills the run.
+
+    django-dcron enforces the timeout itself, in any pool.
+    """
     if run.timeout is None:
         return None
     return ceil((run.timeout + settings.HARD_TIMEOUT_AFTER + BACKSTOP).total_seconds())
 
 
 def _batches(producer: Any) -> bool:
-    """Whether kombu (from 5.7 on) and the transport can send many messages in one go."""
+    """Return whether kombu (5.7 or later) and the transport support batch publishing."""
     return bool(getattr(producer, "supports_batch_publish", False))

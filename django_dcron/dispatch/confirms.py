@@ -1,14 +1,18 @@
-"""AMQP's publisher confirms, awaited once for a whole batch.
+"""AMQP's publisher confirms, awaited once per batch.
 
-Without them a message counts as handed over once it is in a socket's buffer: what a broker never reads because it is
-killed, frozen or short of memory would wait for ``DCRON_REDELIVER_AFTER``, and a refusal would be told of at some later
-call. Awaited message by message, as kombu's ``confirm_publish`` does, they cost a factor of five or more; awaited at the end,
-next to nothing. What is nacked the broker does not take now, be it that a queue is full or has no leader.
+Without confirms, a message in a socket's buffer counts as published. If the broker is killed,
+frozen or out of memory, its run would wait for ``DCRON_REDELIVER_AFTER``. A refusal would show only
+at a later call.
 
-What no queue takes is confirmed as well, and dropped. So messages are sent as mandatory, and the broker returns those.
+Invariants:
 
-The first message on a connection is awaited alone: a broker that takes nothing now, but reads later what has piled up in
-its sockets, shall find one copy there from each try, not a batch.
+- Confirms are awaited at the end of a batch, which costs almost nothing. Awaiting each message,
+  like kombu's ``confirm_publish``, is at least five times as slow.
+- A nacked message isn't accepted now: for example, its queue is full or has no leader.
+- The broker also confirms messages without a queue and drops them. Messages are therefore
+  mandatory, so that the broker returns them.
+- The first message on a connection is awaited alone. A broker that accepts nothing now may read its
+  sockets later. It then finds one message from each try, not a batch.
 """
 
 from __future__ import annotations
@@ -17,19 +21,19 @@ from typing import Any
 
 
 class Confirms:
-    """Of one channel, whose messages the broker numbers from 1."""
+    """The confirms of one channel. The broker numbers its messages from 1."""
 
     def __init__(self, channel: Any, timeout: float):
         self._connection = channel.connection
         self._timeout = timeout
         self._sent = 0
         self._awaited: dict[int, str | None] = {}
-        """Number -> the message's correlation id, which to Celery is the task's."""
+        """Maps the number of a message to its correlation id, which is Celery's task id."""
         self._nacked: set[str] = set()
         self._returned: set[str] = set()
         self._publish = channel.basic_publish
-        # Also what others send on this channel is numbered, such as Celery's events.
-        channel.basic_publish = self._counted
+        # Messages of other senders on this channel count, too, for example Celery's events.
+        channel.basic_publish = self._publish_and_count
         channel.events["basic_ack"].add(self._on_ack)
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_return)
@@ -37,7 +41,7 @@ class Confirms:
 
     @classmethod
     def of(cls, producer: Any, timeout: float) -> Confirms | None:
-        """None if the transport or the broker has none."""
+        """Return the confirms of the producer's channel, or None if they aren't supported."""
         if producer.connection.transport.driver_type != "amqp":
             return None
         channel = producer.channel
@@ -47,8 +51,11 @@ class Confirms:
         return cls(channel, timeout) if supported else None
 
     def wait(self) -> tuple[set[str], set[str]]:
-        """Until the broker has answered for all that was sent. Returns the correlation ids of what it nacked, and of what
-        found no queue. ``timeout`` is for each answer. Raises what the connection raises."""
+        """Wait until the broker has answered for all messages.
+
+        Return the correlation ids of messages that were nacked or have no queue. ``timeout``
+        applies to each answer. Errors of the connection propagate.
+        """
         self._drain()
         answers = self._nacked, self._returned
         self._nacked, self._returned = set(), set()
@@ -58,9 +65,9 @@ class Confirms:
         while self._awaited:
             self._connection.drain_events(timeout=self._timeout)
 
-    def _counted(self, message: Any, *args: Any, **kwargs: Any) -> Any:
+    def _publish_and_count(self, message: Any, *args: Any, **kwargs: Any) -> Any:
         self._sent += 1
-        # Before it is sent: with ``confirm_publish`` the answer is awaited there.
+        # Set before publishing, because ``confirm_publish`` awaits the answer there.
         self._awaited[self._sent] = message.properties.get("correlation_id")
         answer = self._publish(message, *args, **kwargs)
         if self._sent == 1:
@@ -68,15 +75,17 @@ class Confirms:
         return answer
 
     def _on_ack(self, number: int, multiple: bool) -> None:
-        self._answered(number, multiple)
+        self._take_answered(number, multiple)
 
     def _on_nack(self, number: int, multiple: bool) -> None:
-        self._nacked.update(name for name in self._answered(number, multiple) if name)
+        self._nacked.update(name for name in self._take_answered(number, multiple) if name)
 
     def _on_return(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
         if name := message.properties.get("correlation_id"):
             self._returned.add(name)
 
-    def _answered(self, number: int, multiple: bool) -> list[str | None]:
-        numbers = [awaited for awaited in self._awaited if awaited <= number] if multiple else [number]
+    def _take_answered(self, number: int, multiple: bool) -> list[str | None]:
+        numbers = (
+            [awaited for awaited in self._awaited if awaited <= number] if multiple else [number]
+        )
         return [self._awaited.pop(each, None) for each in numbers]

@@ -1,14 +1,20 @@
-"""Handing runs to the workers of Django's own tasks (``django.tasks``, from Django 6.0 on).
+"""Dispatch to the workers of Django's tasks (``django.tasks``, Django 6.0 and later).
 
-They know no batch, so runs are enqueued one by one. What the backend has taken is never enqueued again with what it has not.
+Django's tasks have no batches, so runs are enqueued one by one. A run that the backend has accepted
+is never enqueued again because of the others.
 
-An error that tells of a value, such as the queue's name, is about its run: this waits for a try of its own, and is refused if
-that fails, too. No other error ends a run. Most of them tell of the backend (its tables are missing, its server is down): after
-a few in a row it is left alone, and if it took none at all it is away. But each may be about its run after all. So the others are
-tried first the next time, and a run that fails while others go through keeps back only those of its kind.
+Invariants:
 
-Enqueueing may need a database, if the backend keeps its tasks in one. A connection to it that was cut off while it was idle is
-made anew, once for each run.
+- An error about a value, such as the queue's name, is about its run. The run is tried again alone,
+  and refused if that fails.
+- No other error ends a run. Most concern the backend: its tables are missing, or its server is
+  unreachable.
+- After a few consecutive errors, the rest of the batch isn't tried. If the backend accepted no run
+  at all, it counts as unreachable.
+- Such an error may still be about its run. The next time, all other runs are tried first. A run
+  that fails while others succeed delays only runs of its kind.
+- If the backend uses a database and its idle connection was cut, the connection is made again, once
+  per run.
 """
 
 from __future__ import annotations
@@ -32,16 +38,20 @@ from django_dcron.dispatch.base import DispatchFailed, DueRun, TakenInPart, Unde
 from django_dcron.exceptions import UnknownTarget
 
 TASK = "django_dcron.django_tasks.execute_run"
-"""By its path, as workers find it: what it calls stands above this package."""
+"""The dotted path of the task, because the task's module is in a higher layer than this package."""
 HIGHEST = 9
-"""Of a job's priorities."""
+"""The highest priority of a job."""
 OF_A_VALUE = (InvalidTask, DataError, TypeError, ValueError)
 OF_THE_WIRE = (OSError, JSONDecodeError)
-"""Some of which are ValueErrors: a certificate that has expired, the page of a proxy where an answer should be."""
+"""Some of these are ValueErrors, for example an expired certificate or a proxy's page instead of an
+answer.
+"""
 BATCH_SIZE = 100
-"""A round trip or more for each: a few seconds, if the backend is slow."""
+"""The batch size. Each run needs at least one round trip, so a batch takes a few seconds with a
+slow backend.
+"""
 ERRORS_IN_A_ROW = 3
-"""Before the backend is asked no further."""
+"""The number of consecutive errors after which the rest of the batch isn't tried."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,13 +60,16 @@ class Prepared:
     run_id: str
     attempt: int
     errors: int = 0
-    """How often it was not taken, for an error that tells nothing of it."""
+    """The number of failed tries with an error that may not be about this run."""
     taken_before: int = 0
-    """How many others the dispatcher had handed over when that first happened."""
+    """The number of runs that the dispatcher had enqueued at the first of these errors."""
 
 
 class DjangoTaskDispatcher:
-    """Thread-safe, as the backends are: each thread has its own. (What is counted side by side may be counted short.)"""
+    """Enqueues runs as Django tasks. Thread-safe, because each thread has its own backend.
+
+    The counts may be too low if threads publish at the same time.
+    """
 
     batch_size = BATCH_SIZE
 
@@ -64,8 +77,8 @@ class DjangoTaskDispatcher:
         self._alias = settings.TASKS_BACKEND
         self._task: Task[Any, Any] = import_string(TASK)
         self._taken = 0
-        self._away = False
-        """It took none of what it was asked last, for all that is known of these."""
+        self._unreachable = False
+        """Whether the backend counts as unreachable: it accepted no run of the last batch."""
 
     @property
     def address(self) -> str:
@@ -77,20 +90,23 @@ class DjangoTaskDispatcher:
         queue = run.queue or self.queue_of(run.target)
         if backend.queues and queue not in backend.queues:
             known = ", ".join(map(repr, sorted(backend.queues)))
-            raise Undeliverable(f"queue {queue!r} is not one of those of the {self.address}: {known}")
+            raise Undeliverable(
+                f"queue {queue!r} isn't a queue of the {self.address} (allowed: {known})"
+            )
         priority = own.priority if own else DEFAULT_TASK_PRIORITY
         if run.priority is not None:
             priority = priority_of(run.priority)
-        if not backend.supports_priority:  # it would refuse any; brokers without priorities just ignore them
+        # Such a backend refuses other priorities. A broker without priorities ignores them.
+        if not backend.supports_priority:
             priority = DEFAULT_TASK_PRIORITY
         try:
             task = self._task.using(backend=self._alias, queue_name=queue, priority=priority)
         except InvalidTask as error:
-            raise Undeliverable(f"the {self.address} does not take it: {error}") from error
+            raise Undeliverable(f"the {self.address} rejects the task: {error}") from error
         return Prepared(task, str(run.run_id), run.attempt)
 
     def publish(self, prepared: Sequence[Prepared]) -> None:
-        taken_before, left, said = self._taken, set(range(len(prepared))), set()
+        taken_before, left, reasons = self._taken, set(range(len(prepared))), set()
         failed: list[Prepared] = []
         in_a_row = 0
         cause: Exception | None = None
@@ -100,12 +116,15 @@ class DjangoTaskDispatcher:
                 _enqueue(item)
             except Exception as error:
                 if _is_of_a_value(error):
-                    refusal = f"the {self.address} refuses it, in queue {item.task.queue_name!r}: {_in_words(error)}"
+                    refusal = (
+                        f"the {self.address} rejects the task, queue {item.task.queue_name!r}: "
+                        f"{_backend_error_text(error)}"
+                    )
                     if len(prepared) == 1:
                         raise Undeliverable(refusal) from error
-                    said.add(refusal)
+                    reasons.add(refusal)
                     continue
-                said.add(_in_words(error))
+                reasons.add(_backend_error_text(error))
                 cause = error
                 failed.append(item)
                 in_a_row += 1
@@ -114,63 +133,79 @@ class DjangoTaskDispatcher:
             else:
                 left.discard(position)
                 self._taken += 1
-                self._away = False
+                self._unreachable = False
                 in_a_row = 0
         if cause is not None and self._taken == taken_before and not self._is_of(failed):
-            self._away = True
+            self._unreachable = True
         for item in failed:
             if not item.errors:
                 item.taken_before = self._taken
             item.errors += 1
-        if cause is not None and self._away:
-            raise DispatchFailed(_in_words(cause)) from cause
+        if cause is not None and self._unreachable:
+            raise DispatchFailed(_backend_error_text(cause)) from cause
         if left:
-            raise TakenInPart("; ".join(sorted(said)), left, by_error=cause is not None) from cause
+            raise TakenInPart(
+                "; ".join(sorted(reasons)), left, by_error=cause is not None
+            ) from cause
 
     def _is_of(self, failed: Sequence[Prepared]) -> bool:
-        """Whether an error is rather about those it came with: others went through since each of them failed first, and
-        nothing is known to be wrong with the backend."""
-        return not self._away and all(item.errors and item.taken_before < self._taken for item in failed)
+        """Return whether the errors are probably about the runs that failed.
+
+        That is so if other runs succeeded since the first failure of each, and the backend doesn't
+        count as unreachable.
+        """
+        return not self._unreachable and all(
+            item.errors and item.taken_before < self._taken for item in failed
+        )
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
-        """Nobody to tell: what is enqueued stays, and is dropped at its start; who executes it looks at its next heartbeat."""
+        """Do nothing, because enqueued tasks can't be revoked.
+
+        The start drops the task. A worker that executes it checks at its next heartbeat.
+        """
 
     def queue_of(self, target: str) -> str:
-        """The queue of a target whose job names none."""
+        """Return the queue of a target whose job names none."""
         own = self._own_task(target)
         return own.queue_name if own else default_queue(self._backend)
 
     def take_back(self) -> list[tuple[UUID, int]]:
-        return []  # the workers have them
+        return []  # the messages are with the backend
 
     def executing(self) -> list[str]:
         return []
 
     def close(self, wait: bool = True) -> None:
-        """Nothing is kept open but what Django keeps for each thread."""
+        """Do nothing: only Django's connections are open, one per thread."""
 
     @property
     def _backend(self) -> BaseTaskBackend:
         return task_backends[self._alias]
 
     def _own_task(self, key: str) -> Task[Any, Any] | None:
-        """The target, if it is a Django task of this very backend: where a job says nothing of queue or priority, its own count."""
+        """Return the target if it is a Django task of this backend.
+
+        Its queue and priority apply if the job sets none.
+        """
         try:
             task = targets.get(key).django_task
         except UnknownTarget:
-            return None  # the worker will say so, on the run
+            return None  # The worker reports the missing target on the run.
         return task if task is not None and task.backend == self._alias else None
 
 
 def default_queue(backend: BaseTaskBackend) -> str:
-    """Django's default; or the only one, if the backend has but one of another name."""
+    """Return Django's default queue, or the only queue of the backend."""
     if len(backend.queues) == 1:
         return str(next(iter(backend.queues)))
     return DEFAULT_TASK_QUEUE_NAME
 
 
 def priority_of(priority: int) -> int:
-    """A job's 0 to 9 as Django's -100 to 100, where the highest comes first."""
+    """Convert a job's priority (0 to 9) to Django's (-100 to 100).
+
+    Higher numbers come first in both.
+    """
     return round(200 * priority / HIGHEST) - 100
 
 
@@ -183,7 +218,10 @@ def _enqueue(item: Prepared) -> None:
 
 
 def _drop_broken_connections() -> None:
-    """This thread's. Whoever asks at once, past the scheduler, may be within a transaction of another database."""
+    """Close this thread's broken connections, except those within a transaction.
+
+    Processes other than nodes may publish within a transaction of another database.
+    """
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
@@ -193,5 +231,5 @@ def _is_of_a_value(error: Exception) -> bool:
     return isinstance(error, OF_A_VALUE) and not isinstance(error, OF_THE_WIRE)
 
 
-def _in_words(error: Exception) -> str:
+def _backend_error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -1,6 +1,7 @@
-"""How the project has set up Django's own tasks: asked by the system checks, and before runs are handed to them. Connects to nothing.
+"""The project's setup of Django's tasks, for the system checks and the start of a node.
 
-Django has them from 6.0 on, so nothing of them is imported before that is known.
+Makes no connection. Imports ``django.tasks`` only after checking that this Django has it (6.0 and
+later).
 """
 
 from __future__ import annotations
@@ -12,40 +13,41 @@ from django_dcron.targets.django_tasks import has_tasks
 
 
 def problem() -> str | None:
-    """Why nothing can be handed over as the project stands, or None."""
+    """Return why no run can be dispatched, or None."""
     if not has_tasks():
         return f"Django's own tasks need Django 6.0 or later; this is {django.get_version()}"
     alias = settings.TASKS_BACKEND
-    if said := backend_problem():
-        return f"there is no task backend {alias!r}: {said}"
-    if said := workerless():
-        return f"the task backend {alias!r} {said}"
+    if text := backend_problem():
+        return f"there is no task backend {alias!r}: {text}"
+    if text := workerless():
+        return f"the task backend {alias!r} {text}"
     return None
 
 
 def backend_problem() -> str | None:
-    """Why there is no such backend, or None."""
+    """Return why the backend doesn't exist, or None."""
     from django.tasks import task_backends
 
     try:
         task_backends[settings.TASKS_BACKEND]
-    except Exception as error:  # whatever a backend of somebody else's raises
+    except Exception as error:  # a third-party backend may raise anything
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def workerless() -> str | None:
-    """What the backend does instead, if it is one of Django's own two that have no workers. Asked only if there is one."""
+    """Return what the backend does instead, if it is one of Django's two backends without workers.
+
+    The backend must exist.
+    """
     from django.tasks import task_backends
     from django.tasks.backends.dummy import DummyBackend
     from django.tasks.backends.immediate import ImmediateBackend
 
     backend = task_backends[settings.TASKS_BACKEND]
     if isinstance(backend, ImmediateBackend):
-        # In a node that would be the agenda's thread: whatever is due meanwhile would wait for the job's code.
-        return (
-            "executes what it is given there and then, in the process that hands it over: it has no workers"
-        )
+        # In a node, the agenda's thread would execute the job's code, and due runs would wait.
+        return "executes tasks immediately in the process that enqueues them, so it has no workers"
     if isinstance(backend, DummyBackend):
         return "executes nothing"
     return None

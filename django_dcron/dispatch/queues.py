@@ -1,4 +1,4 @@
-"""The name of the queue that a job's runs go to."""
+"""The name of the queue that a job's runs are published to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from django_dcron.dispatch import shared_dispatcher
 
 
 def queue_name(target: str, queue: str) -> str:
-    """The job's own queue; else the queue of its target. Empty if this process cannot tell."""
+    """Return the job's queue, or else the queue of its target.
+
+    Empty if this process can't determine it.
+    """
     if queue or settings.DISPATCHER not in ("celery", "tasks"):
         return queue
-    with suppress(
-        Exception
-    ):  # the project's own router, or a setting that is wrong: the sentence does without the name
+    # The project's router may fail or a setting may be wrong.
+    with suppress(Exception):
         find = getattr(shared_dispatcher(), "queue_of", None)
         return str(find(target)) if find else ""
     return ""

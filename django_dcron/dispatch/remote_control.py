@@ -1,10 +1,12 @@
-"""Celery's remote control channel, as far as we use it: telling workers that an attempt is revoked, and asking how they are.
+"""Celery's remote control: revoke attempts, and ask workers for their state.
 
-The command to revoke is our own, which workers know by ``tasks``. Celery's would have each worker write a result for a task it
-never had, or warn that it cannot. Nothing is sent by Celery's ``broadcast``, which tries without end while the broker is away.
+Revoking uses its own command, which workers know through ``tasks``. Celery's command would make
+each worker write a result for an unknown task, or warn that it can't. Celery's ``broadcast`` isn't
+used, because it tries forever while the broker is unreachable.
 
-Workers are asked in three steps. The first two are Celery's own commands, which every worker knows: an unknown command would
-make the workers of other projects log an error with a traceback. The third one goes only to workers with our task.
+Workers are asked in three steps. The first two are Celery's own commands, which every worker knows.
+An unknown command would make workers of other projects log an error with a traceback. The third
+step goes only to workers with django-dcron's task.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ from django_dcron.dispatch.base import UnknownAtWorker, WorkerAnswer
 REVOKE = "dcron_revoke"
 UNKNOWN_RUNS = "dcron_unknown_runs"
 
-PATIENCE = 2.0
-"""Seconds to wait for answers to each question."""
+REPLY_TIMEOUT = 2.0
+"""Seconds to wait for the answers to each question."""
 
 
 def publish_revoke(producer: Any, app: Any, task_id: str, worker: str) -> None:
-    """To all workers; or to ``worker`` (``host/pid``), and the process there that executes it.
+    """Send the revocation to all workers, or only to ``worker``.
 
-    ``producer``: kombu's. ``app``: the Celery app, of which the stubs know too little.
+    ``worker``: ``host/pid`` of the process that executes the task. ``producer``: a kombu producer.
+    ``app``: the Celery app, untyped because the stubs lack its attributes.
     """
     host, _, pid = worker.rpartition("/")
     mailbox = app.control.mailbox
@@ -44,15 +47,17 @@ def publish_revoke(producer: Any, app: Any, task_id: str, worker: str) -> None:
     )
 
 
-def ask_workers(app: Any, connection: Any, task: str, patience: float = PATIENCE) -> list[WorkerAnswer]:
-    """Ask all workers for their queues, whether they have ``task``, and which runs they didn't know.
+def ask_workers(
+    app: Any, connection: Any, task: str, timeout: float = REPLY_TIMEOUT
+) -> list[WorkerAnswer]:
+    """Ask all workers for their queues, whether they have ``task``, and their unknown runs.
 
-    ``connection``: kombu's, connected. Raises what it raises.
+    ``connection``: a connected kombu connection. Its errors propagate.
     """
-    registered = _ask(app, connection, "registered", None, patience)
-    queues = _ask(app, connection, "active_queues", list(registered), patience)
+    registered = _ask(app, connection, "registered", None, timeout)
+    queues = _ask(app, connection, "active_queues", list(registered), timeout)
     executing = [name for name, tasks in registered.items() if _has_task(tasks, task)]
-    unknown = _ask(app, connection, UNKNOWN_RUNS, executing, patience)
+    unknown = _ask(app, connection, UNKNOWN_RUNS, executing, timeout)
     return [
         WorkerAnswer(
             name,
@@ -65,9 +70,12 @@ def ask_workers(app: Any, connection: Any, task: str, patience: float = PATIENCE
 
 
 def _ask(
-    app: Any, connection: Any, command: str, destination: list[str] | None, patience: float
+    app: Any, connection: Any, command: str, destination: list[str] | None, timeout: float
 ) -> dict[str, Any]:
-    """The answer of each worker that answers; ``destination``: the workers to ask, None: all."""
+    """Send a command and return the answers by worker.
+
+    ``destination``: the workers to ask; None for all.
+    """
     if destination == []:
         return {}
     mailbox = app.control.mailbox(connection)
@@ -84,7 +92,12 @@ def _ask(
         try:
             producer = app.amqp.Producer(channel, auto_declare=False)
             consumer = app.amqp.Consumer(
-                channel, [queue], callbacks=[receive], accept=mailbox.accept, no_ack=True, auto_declare=False
+                channel,
+                [queue],
+                callbacks=[receive],
+                accept=mailbox.accept,
+                no_ack=True,
+                auto_declare=False,
             )
             with consumer:
                 producer.publish(
@@ -93,21 +106,26 @@ def _ask(
                         "arguments": {},
                         "destination": destination,
                         "ticket": ticket,
-                        "reply_to": {"exchange": mailbox.reply_exchange.name, "routing_key": mailbox.oid},
+                        "reply_to": {
+                            "exchange": mailbox.reply_exchange.name,
+                            "routing_key": mailbox.oid,
+                        },
                     },
                     exchange=mailbox.exchange,
                     declare=[mailbox.exchange],
                     serializer=mailbox.serializer,
                     headers={"clock": app.clock.forward(), "expires": 0},
                 )
-                _drain(connection, patience, lambda: destination and len(answers) >= len(destination))
+                _drain(
+                    connection, timeout, lambda: destination and len(answers) >= len(destination)
+                )
         finally:
-            queue.delete()  # Redis would keep it, and what comes late, for ever
+            queue.delete()  # Redis would keep the queue and late answers forever.
     return answers
 
 
-def _drain(connection: Any, patience: float, complete: Callable[[], object]) -> None:
-    end = monotonic() + patience
+def _drain(connection: Any, timeout: float, complete: Callable[[], object]) -> None:
+    end = monotonic() + timeout
     while not complete() and (remaining := end - monotonic()) > 0:
         try:
             connection.drain_events(timeout=remaining)
@@ -116,16 +134,21 @@ def _drain(connection: Any, patience: float, complete: Callable[[], object]) -> 
 
 
 def _has_task(tasks: Any, task: str) -> bool:
-    """``tasks``: names, some with attributes in brackets behind."""
+    """Return whether the worker has the task.
+
+    Celery may append attributes in brackets to a task's name.
+    """
     return isinstance(tasks, list) and any(str(entry).partition(" ")[0] == task for entry in tasks)
 
 
 def _entries(answer: Any) -> list[dict[str, Any]]:
-    """Those of an answer; none of a worker that answered with an error, or not at all."""
-    return [entry for entry in answer if isinstance(entry, dict)] if isinstance(answer, list) else []
+    """Return the entries of an answer; none if the worker sent an error or no answer."""
+    return (
+        [entry for entry in answer if isinstance(entry, dict)] if isinstance(answer, list) else []
+    )
 
 
 def _unknown_runs(answer: Any) -> Iterator[UnknownAtWorker]:
     for entry in _entries(answer):
-        with suppress(KeyError, TypeError, ValueError):  # of another release
+        with suppress(KeyError, TypeError, ValueError):  # an answer of another release
             yield UnknownAtWorker(UUID(entry["run"]), float(entry["age"]), bool(entry["dropped"]))

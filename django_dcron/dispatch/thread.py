@@ -1,4 +1,4 @@
-"""Executing runs in threads of the node itself: for small sites, development and tests."""
+"""Execution of runs in threads of the node: for small sites, development and tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("django_dcron.runs")
 
 
 class ThreadDispatcher:
-    """A bounded pool. A run that is in it already is not taken again."""
+    """Executes runs in a bounded thread pool. Ignores a run that is already in the pool."""
 
     address = "threads of this process"
     batch_size = 2000
@@ -45,7 +45,7 @@ class ThreadDispatcher:
                     raise DispatchFailed("the threads are shut down") from error
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
-        """Nothing to tell: who asks for a cancel in this process has told its heart."""
+        """Do nothing: a cancellation in this process has already notified the run's heartbeat."""
 
     def take_back(self) -> list[tuple[UUID, int]]:
         with self._lock:
@@ -66,16 +66,17 @@ class ThreadDispatcher:
             close_old_connections()
             self._execute(run.run_id, run.attempt, worker=self._worker)
         except UnknownRun as error:
-            # Deleted after it was claimed: the node and its threads have the same database.
+            # The run was deleted after its claim: the node and its threads use the same database.
             extra = {
                 "event": "dropped",
                 "run": str(run.run_id),
                 "attempt": run.attempt,
                 "worker": self._worker,
             }
-            logger.debug("run dropped: job=%s: %s", run.job_name, error, extra=extra)
+            logger.debug("run dropped: job=%s reason=%s", run.job_name, error, extra=extra)
         except BaseException:
-            # Nobody reads the future. What is not concluded is delivered again, or rescued.
+            # The future's result is never read. A run without an outcome is delivered again or
+            # rescued.
             extra = {
                 "event": "not_concluded",
                 "job": run.job_name,
@@ -83,7 +84,9 @@ class ThreadDispatcher:
                 "attempt": run.attempt,
                 "worker": self._worker,
             }
-            logger.exception("run %s of %s was not concluded here", run.run_id, run.job_name, extra=extra)
+            logger.exception(
+                "outcome not recorded: job=%s run=%s", run.job_name, run.run_id, extra=extra
+            )
         finally:
             with self._lock:
                 self._taken.pop(run.key, None)

@@ -1,0 +1,1 @@
+"""Inside a worker: execute attempts, write their heartbeats, stop them, record their outcome."""

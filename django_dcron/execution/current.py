@@ -1,4 +1,4 @@
-"""The run under execution, as its own code sees it: ``current_run()``."""
+"""``current_run()``: the run under execution, as the job's code sees it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,51 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import cached_property
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django_dcron.conf import settings
-from django_dcron.domain import clock
+from django_dcron.db import clock
 from django_dcron.exceptions import RunCancelled, RunTimedOut
-from django_dcron.execution.bounded_text import BoundedText, storable
 from django_dcron.execution.interruption import Interruption
 from django_dcron.models import Job, Run
+from django_dcron.utils.bounded_text import BoundedText, replace_unstorable
 
 NOTE_LIMIT = 255
 LARGEST = 2**63 - 1
-"""The largest number a column of progress takes."""
+"""The largest number that a progress column stores."""
 BEAT_AT_MOST_EVERY = 1.0
-"""Seconds; ``heartbeat()`` in a tight loop must not become a load."""
+"""Seconds. ``heartbeat()`` in a tight loop must not load the database."""
+NO_JOB = "no-job"
+"""The name of the job outside of a run."""
 PROGRESS_COLUMNS = ("progress_done", "progress_total", "progress_note")
 
 _current: ContextVar[CurrentRun | None] = ContextVar("dcron_current_run", default=None)
 
 
-def current_run() -> CurrentRun | None:
-    """The run this code is executed for; None outside of one (and in threads the job's code starts)."""
+def current_run() -> CurrentRun:
+    """Return the run that the calling code executes for.
+
+    Outside of a run, and in threads that the job starts, ``is_active`` is false. The returned run
+    then does nothing, so that the job's code can also be called directly, in a test or with
+    ``.delay()``: ``progress`` and ``heartbeat`` record nothing, ``scheduled_at`` and ``started_at``
+    are now, ``attempt`` is 1, ``id`` is random, ``job`` is an unsaved job named ``no-job``, and
+    there is no timeout.
+    """
+    return active_run() or _inactive_run()
+
+
+def active_run() -> CurrentRun | None:
+    """Return the run that the calling code executes for, or None outside of a run."""
     return _current.get()
+
+
+def _inactive_run() -> CurrentRun:
+    now = clock.now()
+    # An unsaved job with a schedule without occurrences, so ``previous_scheduled_at`` is None.
+    job = Job(name=NO_JOB, schedule="@never", timezone="UTC", timeout=None)
+    run = CurrentRun(Run(job=job, scheduled_at=now, attempt=1), now, token=uuid4(), worker="")
+    run.is_active = False
+    return run
 
 
 @contextmanager
@@ -43,7 +66,7 @@ def as_current(run: CurrentRun) -> Iterator[None]:
 
 
 class CurrentRun:
-    """One attempt of a run, while it executes. Made by the thread that executes it."""
+    """One attempt of a run during its execution. The thread that executes it creates it."""
 
     def __init__(
         self,
@@ -55,11 +78,13 @@ class CurrentRun:
         timeout_exception: type[Exception] = RunTimedOut,
         end_process: Callable[[], None] | None = None,
     ):
+        self.is_active = True
+        """Whether the code runs as a job. False outside of a run."""
         self.run = run
         self.started_at = started_at
         """By the database's clock."""
         self.attempt = run.attempt
-        """From 1."""
+        """Counted from 1."""
         self.token = token
         self.worker = worker
         self.timeout_exception = timeout_exception
@@ -67,66 +92,85 @@ class CurrentRun:
         self.interruption = Interruption()
         self.log = BoundedText(settings.LOG_LIMIT)
         self.ask_for_beat: Callable[[], None] | None = None
-        """Beats at once; set by the heart that watches it."""
+        """Writes a heartbeat at once. ``Heart.watching`` sets it."""
         self._beaten_at = -BEAT_AT_MOST_EVERY
         self._began = time.monotonic()
         self.unheard = False
-        """Whether it was stopped because its heartbeats could not be written."""
+        """Whether the run was stopped because its heartbeats couldn't be written."""
+        self.code_ended = False
+        """Whether the job's code has ended, so that only the outcome remains to be recorded."""
         self._cancelled = threading.Event()
         self._progress: tuple[int, int | None, str] | None = None
 
     def __repr__(self) -> str:
-        return f"<CurrentRun {self.job} of {self.scheduled_at:%Y-%m-%d %H:%M:%S} UTC, attempt {self.attempt}>"
+        return (
+            f"<CurrentRun {self.job} of {self.scheduled_at:%Y-%m-%d %H:%M:%S} UTC, attempt "
+            f"{self.attempt}>"
+        )
 
     @property
     def id(self) -> UUID:
+        """The id of the run."""
         return self.run.pk
 
     @property
     def job(self) -> Job:
+        """The job, as it was when the attempt started."""
         return self.run.job
 
     @cached_property
     def scheduled_at(self) -> datetime:
-        """The occurrence it is for, aware UTC: not when it happens to run. A rerun is for that of the first run."""
+        """The run's occurrence, as an aware UTC datetime. A rerun has the occurrence of the
+        original run.
+        """
         return (self.run.rerun_of or self.run).scheduled_at
 
     @cached_property
     def previous_scheduled_at(self) -> datetime | None:
-        """The occurrence, by the job's schedule, before the one this run is for, and before the missed ones it stands for.
+        """The occurrence of the schedule before this run and before the missed occurrences that it
+        stands for.
 
-        ``[previous_scheduled_at, scheduled_at)`` is this run's share of time. Runs before it may have failed or been
-        skipped: code that must leave nothing out has to keep its own mark of how far it got.
+        ``[previous_scheduled_at, scheduled_at)`` is the period that this run covers. Earlier runs
+        may have failed or been skipped. Code that must process everything has to store how far it
+        got.
         """
         run = self.run.rerun_of or self.run
         return self.job.parsed_schedule.previous_before(run.missed_from or run.scheduled_at)
 
     @property
     def timeout(self) -> timedelta | None:
+        """The timeout of the job, or None."""
         return self.job.timeout
 
     @property
     def deadline(self) -> datetime | None:
-        """When the timeout ends it; None: no limit."""
+        """The time at which the timeout ends the attempt, or None."""
         return self.started_at + self.timeout if self.timeout else None
 
     @property
     def time_left(self) -> timedelta | None:
-        """Until the deadline, by this machine's monotonic clock; None: no limit."""
-        if clock.stands_at is not None:
+        """The time until the deadline, by this machine's monotonic clock, or None without a
+        timeout.
+        """
+        if clock.fixed_at is not None:
             return self.deadline - clock.now() if self.deadline else None
-        return self.timeout - timedelta(seconds=time.monotonic() - self._began) if self.timeout else None
+        return (
+            self.timeout - timedelta(seconds=time.monotonic() - self._began)
+            if self.timeout
+            else None
+        )
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked for it to stop. ``RunCancelled`` is raised in the code as well."""
+        """Whether the run was cancelled. ``RunCancelled`` is raised in the code as well."""
         return self._cancelled.is_set()
 
     def heartbeat(self) -> None:
-        """Say at once that it is alive, and learn at once of a cancel: raises ``RunCancelled``.
+        """Write a heartbeat now and check for a cancellation. Raises ``RunCancelled``.
 
-        A thread does so every third of ``DCRON_RUN_LEASE``; code need not, unless it holds the interpreter for long. It
-        is that thread which writes: a transaction of the job's own would keep the row locked. Once a second at most.
+        A thread writes a heartbeat every third of ``DCRON_RUN_LEASE``. Only code that keeps other
+        threads from running needs to call this. That thread writes the row, because a transaction
+        of the job would keep it locked. A heartbeat is written at most once a second.
         """
         elapsed = time.monotonic() - self._began
         if self.ask_for_beat is not None and elapsed - self._beaten_at >= BEAT_AT_MOST_EVERY:
@@ -136,23 +180,30 @@ class CurrentRun:
             raise RunCancelled
 
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Shown in the admin within a heartbeat. Raises ``RunCancelled`` if somebody asked for it to stop."""
+        """Record progress, which the admin shows after the next heartbeat. Raises ``RunCancelled``
+        if the run was cancelled.
+
+        ``done`` and ``total`` are numbers of steps; ``note`` is a text of up to 255 characters.
+        """
         self._progress = (_whole(done), None if total is None else _whole(total), _note(note))
         if self.cancelled:
             raise RunCancelled
 
     def cancel(self) -> None:
-        """Have it stop; called from another thread."""
+        """Stop the job's code. Called from another thread."""
         self._cancelled.set()
         self.interruption.interrupt(RunCancelled)
 
     def stop_unheard(self) -> None:
-        """Have it stop, as others may have declared it lost; called from another thread."""
+        """Stop the job's code, because a node may have declared the run lost.
+
+        Called from another thread.
+        """
         self.unheard = True
         self.cancel()
 
     def output(self) -> dict[str, str | int | None]:
-        """Its log and progress so far, as columns of its attempt."""
+        """Return the log and progress so far, as columns of the attempt."""
         columns: dict[str, str | int | None] = {"log": self.log.getvalue()}
         if self._progress is not None:
             columns |= zip(PROGRESS_COLUMNS, self._progress, strict=True)
@@ -164,4 +215,4 @@ def _whole(number: float) -> int:
 
 
 def _note(text: str) -> str:
-    return storable(str(text)[:NOTE_LIMIT])
+    return replace_unstorable(str(text)[:NOTE_LIMIT])

@@ -1,7 +1,11 @@
-"""The execution of one attempt: start -> middleware -> target -> conclusion.
+"""Execute one attempt: start it, call the middleware and the target, record the outcome.
 
-Called by the Celery task and by the thread dispatcher alike. A delivery that is not to be executed is dropped quietly;
-an outcome is never dropped, however long the database is away.
+The Celery task and the thread dispatcher both call ``execute``.
+
+Invariants:
+
+- A delivery that must not be executed is dropped silently.
+- An outcome is never dropped, however long the database is unreachable.
 """
 
 from __future__ import annotations
@@ -13,39 +17,45 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import OperationalError, ProgrammingError, connections
 from django.utils.module_loading import import_string
 
-from django_dcron import targets, tracing, transitions
-from django_dcron.conclusion import UNEXPLAINED, Ending, conclude
+from django_dcron import targets, tracing
 from django_dcron.conf import settings
-from django_dcron.domain.lifecycle import Outcome
+from django_dcron.db.contention import is_contention, knows_locked_rows
+from django_dcron.db.errors import AWAY, in_one_line
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
-from django_dcron.execution.bounded_text import truncated
 from django_dcron.execution.current import CurrentRun, as_current
+from django_dcron.execution.database_outage import own_transactions_only, wait_out
 from django_dcron.execution.failure import ending_of
-from django_dcron.execution.heart import Heart, heart
-from django_dcron.execution.outage import own_transactions_only, wait_out
-from django_dcron.execution.refusals import Refusal, refusal_of
-from django_dcron.execution.start import NotDueYet, start
+from django_dcron.execution.heartbeat import Heart, heart
+from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.models import Run
-from django_dcron.models.database import AWAY, alias_for, database_now, in_one_line, is_contention
-from django_dcron.sync_points import reach
+from django_dcron.policies.lifecycle import Outcome
+from django_dcron.runs import transitions
+from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude
+from django_dcron.runs.start import NotDueYet, start
+from django_dcron.utils.bounded_text import truncated
+from django_dcron.utils.sync_points import reach
 
 logger = logging.getLogger("django_dcron.runs")
 
-START_PATIENCE = 60.0
-"""Seconds a delivery waits for a database that is away; then the scheduler will deliver it again."""
+START_TIMEOUT = 60.0
+"""Seconds a delivery waits for an unreachable database. After that, a node delivers the run again.
+"""
 
 LONGEST_WAIT_UNTIL_DUE = 2.0
-"""Seconds that a worker waits for a run to become due; one that is further ahead goes back to the nodes."""
+"""Seconds a worker waits for a run to become due. A run due later is returned to the nodes."""
 
 REFUSALS = 10
-"""After how many refusals, for no known reason, of a database that is there an outcome is recorded without its texts."""
+"""After this many refusals for an unknown reason, while the database is reachable, an outcome is
+recorded without its texts."""
 
 Handler = Callable[[CurrentRun], Any]
 
@@ -59,35 +69,43 @@ def execute(
     end_process: Callable[[], None] | None = None,
     keeper: Heart | None = None,
 ) -> bool:
-    """Execute ``attempt`` of the run; False if it was not to be executed. Raises only what ends the whole process, and
-    ``UnknownRun`` if this database doesn't have the run.
+    """Execute ``attempt`` of the run. Returns False if it must not be executed.
 
-    ``timeout_exception``: what is raised in the job's code at its timeout. ``end_process``: ends this process, with code
-    that does not stop then; None: it cannot be ended for that. ``keeper``: who keeps it alive in the database; None: this process's heart.
+    ``timeout_exception``: Raised in the job's code at its timeout.
+    ``end_process``: Ends this process if the job's code doesn't stop. None if that is impossible.
+    ``keeper``: Writes the run's heartbeats. By default, the heart of this process.
+
+    Raises ``UnknownRun`` if this database doesn't have the run, and exceptions that end the worker
+    process.
     """
     using = alias_for(Run)
     token = uuid4()
     keeper = keeper or heart()
     looks = keeper.looks
     started = wait_out(
-        lambda: _start_when_due(run_id, attempt, token, worker),
-        f"the start of run {run_id}",
+        lambda: _start_unless_locked(run_id, attempt, token, worker, keeper),
+        f"start run {run_id}",
         using,
-        give_up_after=START_PATIENCE,
+        give_up_after=START_TIMEOUT,
     )
     if started is None:
         extra = {"event": "dropped", "run": str(run_id), "attempt": attempt, "worker": worker}
-        logger.debug("run %s attempt %d: not to be executed", run_id, attempt, extra=extra)
+        logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=extra)
         return False
     reach("start.done")
     run = CurrentRun(
-        *started, token=token, worker=worker, timeout_exception=timeout_exception, end_process=end_process
+        started.run,
+        started.at,
+        token=token,
+        worker=worker,
+        timeout_exception=timeout_exception,
+        end_process=end_process,
     )
-    with keeper.watching(run, looks=looks), _traced(run) as ended:
+    with keeper.watching(run, looks=looks, heard_at=started.asked_at), _trace_attempt(run) as ended:
         with own_transactions_only():
             ending, fatal = _call(run)
         if run.unheard and ending.outcome is Outcome.CANCELLED:
-            message = "stopped by its worker, which could not write its heartbeat"
+            message = "stopped because the worker couldn't write the heartbeat"
             ending = Ending(Outcome.LOST, UNEXPLAINED, message=message, kept=run.output())
         ended(ending)
         reach("work.done")
@@ -98,34 +116,79 @@ def execute(
     return True
 
 
-def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> tuple[Run, datetime] | None:
-    """A node's clock may be a little ahead of the database's, by which runs start."""
+class _Started(NamedTuple):
+    run: Run
+    at: datetime
+    """By the database's clock."""
+    asked_at: float
+    """When the start was requested, on the monotonic clock. The row's heartbeat isn't older."""
+
+
+def _start_unless_locked(
+    run_id: UUID, attempt: int, token: UUID, worker: str, keeper: Heart
+) -> _Started | None:
+    """Start the attempt, unless another session has locked its rows.
+
+    In that case, ``keeper`` returns the run to the nodes once its rows are unlocked. Meanwhile,
+    this worker starts other runs.
+    """
+    began = time.monotonic()
+    try:
+        return _start_when_due(run_id, attempt, token, worker)
+    except OperationalError as error:
+        waited = time.monotonic() - began >= 0.9 * transitions.START_LOCK_TIMEOUT.total_seconds()
+        if not (waited and is_contention(error) and knows_locked_rows(alias_for(Run))):
+            raise
+    text = "start blocked: run=%s reason=another session locks the run"
+    extra = {"event": "start_blocked", "run": str(run_id), "attempt": attempt, "worker": worker}
+    logger.warning(text, run_id, extra=extra)
+    keeper.hand_back_later(run_id, attempt)
+    return None
+
+
+def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _Started | None:
+    """Start the attempt, and wait if it is early: a node's clock may be ahead of the database's."""
     ahead = 0.0
     while True:
+        asked_at = time.monotonic()
         try:
-            return start(run_id, attempt, token=token, worker=worker, punctual=True)
+            started = start(run_id, attempt, token=token, worker=worker, punctual=True)
+            return started and _Started(*started, asked_at)
         except NotDueYet as early:
             ahead = early.ahead.total_seconds()
         except UnknownRun:
             if not ahead:
                 raise
-            return None  # it was withdrawn while it waited
+            return None  # it was withdrawn during the wait
         if ahead > LONGEST_WAIT_UNTIL_DUE:
-            extra = {"event": "not_due_yet", "run": str(run_id), "attempt": attempt, "worker": worker}
-            logger.warning("run %s was delivered %.1f s too early; handed back", run_id, ahead, extra=extra)
+            extra = {
+                "event": "not_due_yet",
+                "run": str(run_id),
+                "attempt": attempt,
+                "worker": worker,
+            }
+            logger.warning(
+                "run delivered too early, returned to the nodes: run=%s early_by=%.1fs",
+                run_id,
+                ahead,
+                extra=extra,
+            )
             transitions.hand_back(run_id, attempt)
             return None
         time.sleep(ahead)
 
 
-def _traced(run: CurrentRun) -> AbstractContextManager[Callable[[Ending], None]]:
+def _trace_attempt(run: CurrentRun) -> AbstractContextManager[Callable[[Ending], None]]:
     job = run.job
     about = {"job": str(job), "target": job.target, "queue": job.queue, "worker": run.worker}
     return tracing.executing(run.id, run.attempt, run.run.rerun_of_id, **about)
 
 
 def _record(run: CurrentRun, ending: Ending, using: str) -> None:
-    """Conclude the attempt, however long that takes; without its texts only if the database can never store them."""
+    """Record the outcome, however long the database is unreachable.
+
+    The texts are dropped only if the database can never store them.
+    """
     refusals = 0
 
     def record() -> bool:
@@ -144,19 +207,26 @@ def _record(run: CurrentRun, ending: Ending, using: str) -> None:
             return record_bare(error)
 
     def record_bare(error: Exception) -> bool:
-        extra = {"event": "texts_refused", "job": str(run.job), "run": str(run.id), "attempt": run.attempt}
-        logger.error("the outcome of %s is recorded without its texts", run.job, exc_info=error, extra=extra)
-        why = ascii(f"its texts could not be recorded: {type(error).__name__}: {error}")[1:-1][:1000]
+        extra = {
+            "event": "texts_refused",
+            "job": str(run.job),
+            "run": str(run.id),
+            "attempt": run.attempt,
+        }
+        logger.error(
+            "texts of the outcome not recorded: job=%s", run.job, exc_info=error, extra=extra
+        )
+        why = ascii(f"texts could not be recorded: {type(error).__name__}: {error}")[1:-1][:1000]
         try:
             return conclude(run.run, run.attempt, ending.without_texts(why), run.token)
         except ProgrammingError as refused:
             raise _waited_out(refused) from refused
 
-    wait_out(record, f"the outcome of {run.job}", using)
+    wait_out(record, f"record outcome of {run.job}", using)
 
 
 def _waited_out(error: Exception) -> Exception:
-    """As an error that ``wait_out`` waits for."""
+    """Return ``error`` as an exception that ``wait_out`` waits for."""
     return error if isinstance(error, AWAY) else OperationalError(in_one_line(error))
 
 
@@ -170,7 +240,10 @@ def _answers(using: str) -> bool:
 
 
 def _call(run: CurrentRun) -> tuple[Ending, BaseException | None]:
-    """Run the target; how it ended, and what has to be raised on because it ends the process."""
+    """Call the target.
+
+    Returns how it ended, and the exception to reraise if it ends the process.
+    """
     with as_current(run):
         try:
             try:
@@ -179,29 +252,36 @@ def _call(run: CurrentRun) -> tuple[Ending, BaseException | None]:
             finally:
                 run.interruption.disarm()
         except BaseException as exception:
-            # Recorded, whatever it is; what ends the process goes on afterwards.
-            run.interruption.disarm()  # it may have been interrupted on the very way out
+            # Every exception is recorded. One that ends the process is raised afterwards.
+            run.interruption.disarm()  # an interruption may have hit the ``finally`` block
+            run.code_ended = True
             return ending_of(exception, run), exception if _ends_process(exception) else None
-    # Code that was told to stop and returns has stopped. Whether its work was done nobody knows.
+    run.code_ended = True
+    # Code that returns after a request to stop counts as cancelled: its work may be incomplete.
     outcome = Outcome.CANCELLED if run.cancelled else Outcome.SUCCEEDED
     return Ending(outcome, result=_as_json(result), kept=run.output()), None
 
 
 def _arm(run: CurrentRun) -> None:
-    """From here on it can be interrupted."""
+    """Allow interruptions of the job's code from now on."""
     run.interruption.arm()
-    if run.cancelled:  # while it could not be
+    if run.cancelled:  # before interruptions were possible
         raise RunCancelled
 
 
 def _ends_process(exception: BaseException) -> bool:
-    """Whether it is the worker that is to end: Celery derives its own from ``SystemExit``. A job's ``sys.exit`` is not."""
-    return isinstance(exception, (SystemExit, KeyboardInterrupt)) and type(exception) is not SystemExit
+    """Return whether the exception ends the worker process.
+
+    Celery derives its exceptions from ``SystemExit``. A job's ``sys.exit`` doesn't end the process.
+    """
+    return (
+        isinstance(exception, (SystemExit, KeyboardInterrupt)) and type(exception) is not SystemExit
+    )
 
 
 @lru_cache(maxsize=8)
 def _chain(paths: tuple[str, ...]) -> Handler:
-    """The middleware, outermost first, around the call of the target."""
+    """Return the call of the target, wrapped in the middleware, outermost first."""
     handler: Handler = _call_target
     for path in reversed(paths):
         handler = import_string(path)(handler)
@@ -222,7 +302,10 @@ def _call_target(run: CurrentRun) -> Any:
 
 
 def _as_json(result: Any) -> str:
-    """The result as JSON, or as ``{"repr": ...}`` if it is none; empty for None. Never raises."""
+    """Return the result as JSON, or ``{"repr": ...}`` if it isn't serializable; empty for None.
+
+    Never raises.
+    """
     if result is None:
         return ""
     try:
@@ -235,5 +318,5 @@ def _as_json(result: Any) -> str:
 def _repr(value: object) -> str:
     try:
         return repr(value)
-    except Exception as error:  # a __repr__ of somebody else's may do anything
-        return f"<{type(value).__name__}: its repr raises {type(error).__name__}>"
+    except Exception as error:  # a third-party ``__repr__`` may raise anything
+        return f"<{type(value).__name__}: repr() raises {type(error).__name__}>"

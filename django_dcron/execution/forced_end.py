@@ -1,4 +1,4 @@
-"""Recording the end of an attempt whose process is gone, from the process that watched it."""
+"""Record the end of an attempt whose process has died, from the process that watched it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from django_dcron import transitions
-from django_dcron.conclusion import UNEXPLAINED, Ending, conclude
-from django_dcron.domain.lifecycle import Outcome
+from django_dcron.policies.lifecycle import Outcome
+from django_dcron.runs import transitions
+from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude
 
 logger = logging.getLogger("django_dcron.runs")
 
 
-def end_by_force(run_id: UUID, attempt: int, outcome: Outcome, message: str, *, worker: str) -> None:
-    """Conclude ``attempt`` if it is still running on ``worker``: what died may have been a second delivery of it.
+def record_forced_end(
+    run_id: UUID, attempt: int, outcome: Outcome, message: str, *, worker: str
+) -> None:
+    """Conclude ``attempt`` if it is still running on ``worker``.
 
-    Does not wait for a database that is away: the scheduler rescues.
+    The check matters, because the dead process may have had a second delivery of the same attempt.
+    Doesn't wait for an unreachable database: the scheduler rescues the run.
     """
     try:
         running = transitions.runs().running().filter(pk=run_id, attempt=attempt)
@@ -27,10 +30,16 @@ def end_by_force(run_id: UUID, attempt: int, outcome: Outcome, message: str, *, 
             conclude(run, attempt, Ending(outcome, UNEXPLAINED, message=message))
     except (DatabaseError, InterfaceError) as error:
         logger.warning(
-            "the end of run %s could not be recorded, the scheduler will: %s",
+            "end of killed run not recorded, a node will record it: run=%s error=%s",
             run_id,
             error,
-            extra={"event": "forced_end_failed", "run": str(run_id), "attempt": attempt, "worker": worker},
+            extra={
+                "event": "forced_end_failed",
+                "run": str(run_id),
+                "attempt": attempt,
+                "worker": worker,
+            },
         )
     finally:
-        connections.close_all()  # a worker's main process keeps none, so that its children inherit none
+        # The main process of a worker keeps no connections, so that its children inherit none.
+        connections.close_all()

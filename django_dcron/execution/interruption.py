@@ -1,11 +1,13 @@
-"""Stopping a job's code from another thread of the same process, by raising an exception in it.
+"""Stop a job's code from another thread of the same process by raising an exception in it.
 
 Invariants:
 
-- At most one exception is ever raised, and only between ``arm`` and ``disarm``: code that has returned is left alone.
-- In the main thread it is raised by a signal, which also ends a blocking call; in any other thread by the
-  interpreter, as soon as that thread runs Python code again.
-- The same signal from outside, when nothing is to be raised, says that there may be something to learn (``on_signal``).
+- At most one exception is raised, and only between ``arm`` and ``disarm``. Code that has returned
+  isn't interrupted.
+- In the main thread, a signal handler raises the exception, which also ends a blocking call.
+- In other threads, the interpreter raises it as soon as the thread runs Python code again.
+- If no exception is pending, the same signal from another process means that there may be a
+  cancellation to read (``on_signal``).
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ from typing import Any
 SIGNAL = signal.SIGUSR2
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
-"""Seconds between two signals, while the first was not noticed."""
+"""Seconds between two signals, until the main thread reacts."""
 
 
 class Interruption:
-    """For one execution, used by the thread that makes it (``arm``, ``disarm``) and by others (``interrupt``)."""
+    """The interruption of one execution.
+
+    The executing thread creates, arms and disarms it. Other threads call ``interrupt``.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +42,7 @@ class Interruption:
 
     @property
     def armed(self) -> bool:
-        """Whether the job's code is being executed."""
+        """Whether the job's code is being executed and may be interrupted."""
         return self._armed
 
     def arm(self) -> None:
@@ -46,9 +51,9 @@ class Interruption:
         self._armed = True
 
     def disarm(self) -> None:
-        """May be called again."""
+        """Prevent further interruptions. It may be called more than once."""
         if self._in_main:
-            # The handler runs in this very thread, so no lock: what it interrupts may hold it.
+            # No lock: the signal handler runs in this thread and may interrupt the lock's holder.
             self._armed = False
             return
         with self._lock:
@@ -57,20 +62,28 @@ class Interruption:
             _use_up(self._thread)
 
     def interrupt(self, exception: type[BaseException]) -> bool:
-        """Raise ``exception`` in the job's code; False if it has returned or was interrupted already."""
+        """Raise ``exception`` in the job's code.
+
+        Returns False if the code has returned or was interrupted before.
+        """
         with self._lock:
             if not self._armed or self._used:
                 return False
             self._used = True
             if self._in_main:
                 self._wanted = exception
-                threading.Thread(target=self._signal_until_taken, name="dcron-interrupt", daemon=True).start()
+                threading.Thread(
+                    target=self._signal_until_taken, name="dcron-interrupt", daemon=True
+                ).start()
             else:
                 self._used = _raise_in(self._thread, exception)
             return self._used
 
     def _signal_until_taken(self) -> None:
-        """More than once: a signal that comes right before a call blocks does not end that call."""
+        """Send the signal until the main thread reacts.
+
+        One signal isn't enough: if it arrives right before a call blocks, it doesn't end that call.
+        """
         pause = FIRST_PAUSE
         while self._armed and self._wanted is not None:
             signal.pthread_kill(self._thread, SIGNAL)
@@ -78,38 +91,43 @@ class Interruption:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def take(self) -> type[BaseException] | None:
-        """What is to be raised in the main thread, once; None if nothing is, or no longer."""
+        """Return the exception to raise in the main thread, once, or None."""
         wanted, self._wanted = self._wanted, None
         return wanted if self._armed else None
 
 
 class _UsedUp(BaseException):
-    """Takes the place of an exception that is no longer to be raised."""
+    """Replaces a pending exception that must no longer be raised."""
 
 
 def _raise_in(thread: int, exception: type[BaseException]) -> bool:
-    """False if there is no such thread: greenlets, for one, are none."""
+    """Raise ``exception`` in the thread. Returns False if it doesn't exist, as with greenlets."""
     return bool(
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread), ctypes.py_object(exception)
+        )
     )
 
 
 def _use_up(this_thread: int) -> None:
-    """Have nothing left to be raised in this thread, whether or not it was raised already.
+    """Clear a pending exception of this thread, whether or not it was raised already.
 
-    Not by setting it to NULL: until CPython 3.12 that leaves the interpreter looking for an exception at every step of
-    every thread, and under a tracer, such as coverage, on 3.11, for ever.
+    Setting it to NULL doesn't work: until CPython 3.12, the interpreter then looks for an exception
+    at every step of every thread. On 3.11, with a tracer such as coverage, it does so forever.
     """
     try:
         _raise_in(this_thread, _UsedUp)
-        while True:  # it is raised at the next step
+        while True:  # the interpreter raises it at the next step
             pass
     except _UsedUp:
         pass
 
 
 class _MainThread:
-    """Listens for the signal from the first run on and for good: one that comes late must not end the process."""
+    """Handles the signal in the main thread, from the first run until the process ends.
+
+    A late signal must not end the process.
+    """
 
     def __init__(self) -> None:
         self._interruption: Interruption | None = None
@@ -133,7 +151,7 @@ class _MainThread:
             raise exception
         if self._on_signal is not None:
             self._on_signal()
-        if callable(self._handler_before):  # the project's own
+        if callable(self._handler_before):  # the project's handler
             self._handler_before(signum, frame)
 
 
@@ -141,8 +159,8 @@ _main_thread = _MainThread()
 
 
 def on_signal(call: Callable[[], None]) -> None:
-    """Have ``call`` called in the main thread, whatever it is doing, when another process sends ``SIGNAL``.
+    """Call ``call`` in the main thread, at any point, when another process sends ``SIGNAL``.
 
-    Asked for in the main thread. Only what may be done in the middle of anything.
+    Must be called in the main thread. ``call`` may interrupt any code, so it must be reentrant.
     """
     _main_thread.call_on_signal(call)

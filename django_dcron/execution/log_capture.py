@@ -1,7 +1,7 @@
-"""Middleware: keeps what the job's code logs and prints, bounded, for the attempt's row.
+"""Middleware that captures the job's log and output, up to a limit, for the attempt's row.
 
-One handler on the root logger and one wrapper around ``sys.stdout`` serve all runs of the process; a context variable
-says whose output it is. Output goes on to where it went before.
+One handler on the root logger and one wrapper around ``sys.stdout`` serve all runs of the process.
+A context variable assigns the output to its run. Output still reaches its original destination.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-from django_dcron.execution.bounded_text import BoundedText
 from django_dcron.execution.current import CurrentRun
-from django_dcron.log_lines import LineFormatter
+from django_dcron.utils.bounded_text import BoundedText
+from django_dcron.utils.log_lines import LineFormatter
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 CELERY_STDOUT = "celery.redirected"
-"""Celery's worker turns prints into log records of this name; they are captured as prints already."""
+"""Celery's worker logs prints under this name. They are skipped, as ``_Stdout`` captures them."""
 
 _buffer: ContextVar[BoundedText | None] = ContextVar("dcron_log_buffer", default=None)
 
@@ -43,18 +43,18 @@ class _Handler(logging.Handler):
         try:
             buffer.write(self.format(record) + "\n")
         except Exception:
-            # As every logging.Handler: a record that cannot be formatted is logging's to report.
+            # Like every logging.Handler: logging reports a record that can't be formatted.
             self.handleError(record)
 
 
 class _Stdout:
-    """Stands before the real ``sys.stdout`` and behaves like it."""
+    """Wraps the real ``sys.stdout`` and behaves like it."""
 
     def __init__(self, original: TextIO):
         self._original = original
 
     def write(self, text: str) -> int:
-        written = self._original.write(text)  # first: it refuses what is no text
+        written = self._original.write(text)  # first, because it rejects anything but a str
         if (buffer := _buffer.get()) is not None:
             buffer.write(text)
         return written
@@ -72,7 +72,10 @@ _handler.setFormatter(LineFormatter(FORMAT))
 
 
 def _install() -> None:
-    """Again and again, because logging may be configured anew and ``sys.stdout`` replaced."""
+    """Install handler and wrapper before each run.
+
+    The project may have configured logging again or replaced ``sys.stdout``.
+    """
     root = logging.getLogger()
     if _handler not in root.handlers:
         root.addHandler(_handler)

@@ -1,22 +1,26 @@
-"""Middleware: the job's timeout.
+"""Middleware that enforces the job's timeout.
 
-At the timeout an exception is raised in the job's code (Celery's ``SoftTimeLimitExceeded`` in a Celery worker); code
-that does not stop within ``DCRON_HARD_TIMEOUT_AFTER`` is ended by force: the attempt is recorded as timed out, whatever
-the pool, and then a process that a pool will replace is killed. Only the job's own code is on the clock: neither the
-start nor the recording of the outcome, which may have to wait for the database.
+At the timeout, it raises an exception in the job's code: ``SoftTimeLimitExceeded`` in a Celery
+worker. If the code doesn't stop within ``DCRON_HARD_TIMEOUT_AFTER``, it is ended by force: the
+attempt is recorded as timed out, and a process that its pool replaces is killed.
+
+The timeout covers only the job's code. The start and the recording of the outcome don't count, as
+they may wait for the database.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
-from django_dcron.conclusion import UNEXPLAINED, Ending
 from django_dcron.conf import settings
-from django_dcron.domain.lifecycle import Outcome
 from django_dcron.execution.current import CurrentRun
-from django_dcron.execution.stubborn import end_by_force
+from django_dcron.execution.termination import terminate
+from django_dcron.policies.lifecycle import Outcome
+from django_dcron.runs.completion import UNEXPLAINED, Ending
+from django_dcron.utils.durations import write_duration
 
 
 def limit_time(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun], Any]:
@@ -26,7 +30,11 @@ def limit_time(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun],
         seconds = run.timeout.total_seconds()
         timers = [
             threading.Timer(seconds, run.interruption.interrupt, [run.timeout_exception]),
-            threading.Timer(seconds + settings.HARD_TIMEOUT_AFTER.total_seconds(), _end_by_force, [run]),
+            threading.Timer(
+                seconds + settings.HARD_TIMEOUT_AFTER.total_seconds(),
+                _end_by_force,
+                [run, run.timeout],
+            ),
         ]
         for timer in timers:
             timer.daemon = True
@@ -40,7 +48,10 @@ def limit_time(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun],
     return limited
 
 
-def _end_by_force(run: CurrentRun) -> None:
-    message = f"did not stop within {settings.HARD_TIMEOUT_AFTER} after its timeout of {run.timeout}"
+def _end_by_force(run: CurrentRun, timeout: timedelta) -> None:
+    message = (
+        f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} "
+        f"after the timeout of {write_duration(timeout)}"
+    )
     ending = Ending(Outcome.TIMED_OUT, UNEXPLAINED, message=message, kept=run.output())
-    end_by_force(run, ending)
+    terminate(run, ending)

@@ -1,12 +1,15 @@
-"""Runs that a worker receives and doesn't find in its database: whether that is expected, and what the worker logs and remembers.
+"""Judge, log and remember runs that a worker receives but doesn't find in its database.
 
 There are two causes:
 
-- The run was deleted after a node had put it on its agenda: its job was changed or deleted. This is routine.
-- The worker uses another database than the node that published the message. The message then belongs to other workers.
+- The run was deleted after a node had put it on its agenda, because its job was changed or deleted.
+  This is routine.
+- The worker uses another database than the node that published the message. The message then
+  belongs to other workers.
 
-A message names the node that published it. If that node is alive in this database, the database is the right one. A copy of the
-right database, such as a staging system's, has the node's row too, but no heartbeat of it.
+A message names the node that published it. If that node is alive in this database, the database is
+the right one. A copy of the right database, such as a staging system's, has the node's row too, but
+none of its heartbeats.
 """
 
 from __future__ import annotations
@@ -22,19 +25,22 @@ from uuid import UUID
 from django.db import OperationalError, ProgrammingError
 
 from django_dcron.conf import settings
+from django_dcron.db.routing import alias_for, database_name, lacks_table
 from django_dcron.models import Node, Run
-from django_dcron.models.database import alias_for, database_name, lacks_table
 
 logger = logging.getLogger("django_dcron.runs")
 
 REMEMBERED = 50
 """How many unknown runs a worker remembers."""
 WARN_EVERY = 10.0
-"""Seconds between two warnings of one process. A job may be deleted with thousands of queued runs."""
+"""Seconds between two warnings of a process. A job may be deleted with thousands of queued runs."""
 
 
 def published_here(node: str | None) -> bool:
-    """Whether the node with this id is alive in this database; None: whether any node is. Raises the database's errors."""
+    """Return whether the node with this id is alive in this database; None stands for any node.
+
+    Raises the database's errors.
+    """
     using = alias_for(Node)
     live = Node.objects.using(using).live(settings.LEASE)
     try:
@@ -57,7 +63,8 @@ class UnknownRuns:
     def add(self, run_id: str, *, dropped: bool) -> None:
         """Remember ``run_id``. ``dropped``: its message didn't go back to the queue.
 
-        A run that was dropped once counts as dropped then: two processes of a pool may report one message in the wrong order.
+        A run that was dropped once stays dropped, because two processes of a pool may report one
+        message in the wrong order.
         """
         with self._lock:
             if dropped or not self._latest.get(run_id, (0.0, False))[1]:
@@ -67,7 +74,11 @@ class UnknownRuns:
                 self._latest.popitem(last=False)
 
     def report(self) -> list[dict[str, Any]]:
-        """JSON for a node: each run, whether its message was dropped, and how many seconds ago that was or the message came."""
+        """Return JSON for a node.
+
+        Each entry has the run, whether its message was dropped, and the age of the drop or the
+        message in seconds.
+        """
         now = self._monotonic()
         with self._lock:
             return [
@@ -77,7 +88,7 @@ class UnknownRuns:
 
 
 class Warnings:
-    """Log unknown runs, with at most one WARNING every ``WARN_EVERY`` seconds. All others are logged as DEBUG."""
+    """Log unknown runs: at most one WARNING every ``WARN_EVERY`` seconds, all others as DEBUG."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic):
         self._monotonic = monotonic
@@ -87,7 +98,11 @@ class Warnings:
     def log(
         self, run_id: UUID, attempt: int, worker: str, consequence: str, *, expected: bool = False
     ) -> None:
-        """``consequence``: what happens to the message or the run now. ``expected``: this is no reason for a warning."""
+        """Log an unknown run.
+
+        ``consequence``: What happens to the message or the run now.
+        ``expected``: This run is no reason for a warning.
+        """
         now = self._monotonic()
         level = logging.DEBUG
         more = ""
@@ -100,17 +115,22 @@ class Warnings:
             self._next, self._left_out = now + WARN_EVERY, 0
         logger.log(
             level,
-            "unknown run: run=%s attempt=%d worker=%s: %s doesn't have it. Either the run was deleted with its job, or this "
-            "worker uses another database than the node that published the run. %s%s",
+            "unknown run: run=%s attempt=%d worker=%s database=%s; the run was deleted with its "
+            "job, or the worker uses another database than the node. %s%s",
             run_id,
             attempt,
             worker,
             database_name(alias_for(Run)),
             consequence,
             more,
-            extra={"event": "unknown_run", "run": str(run_id), "attempt": attempt, "worker": worker},
+            extra={
+                "event": "unknown_run",
+                "run": str(run_id),
+                "attempt": attempt,
+                "worker": worker,
+            },
         )
 
 
 warnings = Warnings()
-"""This process's."""
+"""The warnings of this process."""

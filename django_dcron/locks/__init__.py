@@ -1,4 +1,4 @@
-"""Locks with leases: ``get_lock()`` gives the one the settings choose. What a lock promises is in ``base``."""
+"""Locks with leases: ``get_lock()`` returns the configured lock. ``base`` lists the guarantees."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ _BACKENDS = {
 
 
 def get_lock(kind: str | None = None) -> Lock:
-    """A new lock of ``kind``: "redis", "database", "file" or the dotted path of a Lock class, called without arguments.
+    """Return a new lock: "redis", "database", "file" or the dotted path of a Lock class.
 
-    None means the setting DCRON_LOCK. Contacts no server. Raises ``ImproperlyConfigured`` if there is no such lock.
+    None means ``DCRON_LOCK``. A class is called without arguments. Contacts no server. Raises
+    ``ImproperlyConfigured`` if there is no such lock.
     """
     from django_dcron.conf import settings as dcron
 
     kind = kind or dcron.LOCK
     path = _BACKENDS.get(kind, kind)
     try:
-        backend: Any = import_string(path)  # each backend's libraries are needed only by those who choose it
+        # Only the chosen backend is imported, with the libraries that it needs.
+        backend: Any = import_string(path)
     except ImportError as error:
         allowed = ", ".join(f'"{name}"' for name in _BACKENDS)
         raise ImproperlyConfigured(
-            f"The lock {kind!r} cannot be imported ({error}); allowed: {allowed} or the dotted path of a Lock class."
+            f"Can't import the lock {kind!r} ({error}). Allowed: {allowed}, or the dotted path of "
+            "a Lock class."
         ) from error
     lock = backend()
     if not isinstance(lock, Lock):
         raise ImproperlyConfigured(
-            f"The lock {kind!r} is no Lock: it lacks one of hold, release and holders."
+            f"The lock {kind!r} isn't a Lock: it must have hold, release and holders."
         )
     return lock

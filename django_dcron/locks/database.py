@@ -1,17 +1,19 @@
-"""DatabaseLock: one row per lock, in the database that holds the jobs.
+"""DatabaseLock: one row per lock, in the database of the jobs.
 
-A row is free when it has no holder or its time is over. Rows are never deleted, so that renewing, which is all a node
-does most of the time, is a single guarded UPDATE; if it changes as many rows as were asked for, all is held and nothing
-else need be read. Only when some are missing from that count are the rows read, and absent ones inserted.
+Invariants:
 
-Each statement is a transaction of its own: a node that is frozen or dies between two of them leaves no row locked, and
-the rows it had already taken expire. (Inserting absent rows, once in a lock's life, is a transaction of Django's, as
-brief as can be.) All times are the database's. Rows are asked for in order of their names, and the table has no second
-index that could lead to them in another one, so two nodes do not deadlock; should a database nevertheless find they
-did, that is ``LockUnavailable`` for one of them, once.
+- A row is free if it has no holder or its lease has expired. All times are the database's.
+- Rows are never deleted, so renewing is a single guarded UPDATE. If it changes as many rows as
+  requested, all are held. Otherwise, the rows are read, and missing ones are inserted.
+- Each statement is a separate transaction. A node that freezes or dies between two statements
+  leaves no row locked, and its leases expire.
+- Inserting missing rows, once in a lock's life, is a short Django transaction.
+- Rows are requested in the order of their names, and no second index could change that order. Two
+  nodes therefore don't deadlock. If the database still reports a deadlock, one node gets
+  ``LockUnavailable`` once.
 
-How long an unreachable database keeps us waiting is the project's choice (``connect_timeout`` and the like in
-DATABASES); Django has no portable setting for it.
+The project limits how long an unreachable database blocks, for example with ``connect_timeout`` in
+``DATABASES``. Django has no portable setting for it.
 """
 
 from __future__ import annotations
@@ -24,24 +26,28 @@ from datetime import timedelta
 from django.db import Error, connections, router
 from django.db.models import F
 
+from django_dcron.db.now import UtcNow
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import CLOCK_TICK, Lease, checked_lease, checked_names, checked_text
-from django_dcron.models.database import UtcNow
 from django_dcron.models.lease import LockLease, LockLeaseQuerySet
 
 
 class DatabaseLock:
-    """The lock kept in database ``using``, by default the one the router chooses for writing.
+    """Locks in database ``using``, by default the database that the router chooses for writes.
 
-    It must be called outside a transaction, else ``RuntimeError``: inside, others would not see what is held, and a
-    rollback would undo it.
+    Must be called outside a transaction; otherwise, ``RuntimeError`` is raised. Inside, other nodes
+    would not see the leases, and a rollback would undo them.
     """
 
     def __init__(self, using: str | None = None) -> None:
         self.using = using or router.db_for_write(LockLease)
 
     def hold(self, names: Collection[str], holder: str, lease: timedelta) -> list[Lease]:
-        names, holder, lease = checked_names(names), checked_text(holder, "holder"), checked_lease(lease)
+        names, holder, lease = (
+            checked_names(names),
+            checked_text(holder, "holder"),
+            checked_lease(lease),
+        )
         if not names:
             return []
         started = time.monotonic()
@@ -51,10 +57,14 @@ class DatabaseLock:
             if rows.takeable(holder).update(holder=holder, expires_at=expires_at) == len(names):
                 return [Lease(name, holder, started + lease.total_seconds()) for name in names]
             if absent := set(names).difference(rows.values_list("name", flat=True)):
-                new = [LockLease(name=name, holder=holder, expires_at=expires_at) for name in sorted(absent)]
+                new = [
+                    LockLease(name=name, holder=holder, expires_at=expires_at)
+                    for name in sorted(absent)
+                ]
                 LockLease.objects.using(self.using).bulk_create(new, ignore_conflicts=True)
             mine = rows.held().filter(holder=holder).order_by("name")
-            # Another thread of ours may have taken it, for less time: the row says how long it is held.
+            # Another thread of this holder may have taken the lock for a shorter time, so the row's
+            # expiry counts.
             return [
                 Lease(name, holder, started + min(lease, remaining - CLOCK_TICK).total_seconds())
                 for name, remaining in mine.values_list("name", F("expires_at") - UtcNow())
@@ -82,9 +92,11 @@ class DatabaseLock:
         connection = connections[self.using]
         try:
             if not connection.get_autocommit():
-                raise RuntimeError("A database lock cannot be used inside a transaction.")
+                raise RuntimeError("Can't use a database lock inside a transaction.")
             yield
         except Error as error:
-            # Outside a request nobody else does this: without it, a broken connection would stay broken for ever.
+            # Outside a request, Django doesn't close broken connections.
             connection.close_if_unusable_or_obsolete()
-            raise LockUnavailable(f"The locks in database {self.using!r} cannot be used: {error}") from error
+            raise LockUnavailable(
+                f"Can't use the locks in database {self.using!r}: {error}"
+            ) from error

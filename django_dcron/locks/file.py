@@ -1,17 +1,21 @@
-"""FileLock: one host, several processes, no server.
+"""FileLock: locks for several processes on one host, without a server.
 
-All leases are in one file, ``leases.json``, in a directory of their own. Whoever reads or writes it holds ``flock`` on
-that directory, for microseconds. Why not simply ``flock`` a file per lock for as long as it is held? Because the kernel
-frees that when its process ends, but not while the process is frozen, and a lock must expire then. So the file's
-leases expire like any other keeper's, after a crash as after a freeze.
+All leases are in one file, ``leases.json``, in its own directory. Each read or write holds
+``flock`` on that directory for microseconds. One ``flock`` per lock would not do: the kernel
+releases it when the process ends, but not while the process is frozen. A lease must expire then,
+too.
 
-- The clock is the host's monotonic one, the same for all its processes and never set. It starts anew with the machine:
-  a lease counts only between its beginning and its end, so one that lies in the future is of an earlier life, and void.
-- The file is replaced, never written in place: a process that dies half way leaves the old one.
-- The directory itself is locked, not a file in it: there is none that a cleaner of temporary files could take away
-  under somebody's lock. It belongs to one user, who alone may enter.
+Invariants:
 
-Linux, macOS and other POSIX systems; a local disk, not NFS (hosts have different clocks).
+- The clock is the host's monotonic clock, which all its processes share and which is never set. It
+  restarts with the machine. A lease that begins in the future is from before the restart and
+  invalid.
+- The file is replaced, never written in place. A process that dies in between leaves the old file.
+- The lock is on the directory, not on a file in it, which a cleaner of temporary files could
+  delete. Only the user who owns the directory has access.
+
+Requires Linux, macOS or another POSIX system, and a local disk. NFS doesn't work, because hosts
+have different clocks.
 """
 
 from __future__ import annotations
@@ -30,43 +34,48 @@ from zlib import crc32
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import Lease, checked_lease, checked_names, checked_text
 from django_dcron.models import LockLease
-from django_dcron.models.database import alias_for
 
 try:
     import fcntl
 except ImportError as error:
     raise ImproperlyConfigured(
-        'Locks in files need a POSIX system; on Windows set DCRON_LOCK = "redis" or "database".'
+        'File locks need a POSIX system. On Windows, set DCRON_LOCK = "redis" or "database".'
     ) from error
 
 logger = logging.getLogger(__name__)
 
 LEASES = "leases.json"
-"""name -> [holder, taken at, expires at]: seconds on the host's monotonic clock."""
+"""Maps name to [holder, taken at, expires at], seconds of the host's monotonic clock."""
 
 Leases = dict[str, tuple[str, float, float]]
 
 
 def _own_directory() -> Path:
-    """One for each user and database: projects that do not share their jobs do not share their locks either."""
+    """Return a directory per user and database, so that unrelated projects don't share locks."""
     database = connections[alias_for(LockLease)].settings_dict
     identity = "|".join(str(database[key]) for key in ("ENGINE", "HOST", "PORT", "NAME"))
-    return Path(tempfile.gettempdir()) / f"django-dcron-{os.getuid()}-{crc32(identity.encode()):08x}"
+    return (
+        Path(tempfile.gettempdir()) / f"django-dcron-{os.getuid()}-{crc32(identity.encode()):08x}"
+    )
 
 
 class FileLock:
-    """The lock kept in ``directory``, by default DCRON_LOCK_DIR; created if absent. Waits ``patience`` for its turn."""
+    """Locks in ``directory``, by default ``DCRON_LOCK_DIR``, which is created if missing.
+
+    Waits up to ``timeout`` for access.
+    """
 
     def __init__(
-        self, directory: str | Path | None = None, patience: timedelta = timedelta(seconds=2)
+        self, directory: str | Path | None = None, timeout: timedelta = timedelta(seconds=2)
     ) -> None:
         from django_dcron.conf import settings as dcron
 
         self.directory = Path(directory or dcron.LOCK_DIR or _own_directory())
-        self.patience = patience
+        self.timeout = timeout
 
     def hold(self, names: Collection[str], holder: str, lease: timedelta) -> list[Lease]:
         names, holder = checked_names(names), checked_text(holder, "holder")
@@ -88,7 +97,9 @@ class FileLock:
         with self._turn() as directory:
             leases = _read(directory, _host_clock())
             released = {name for name in names if name in leases and leases[name][0] == holder}
-            _write(directory, {name: lease for name, lease in leases.items() if name not in released})
+            _write(
+                directory, {name: lease for name, lease in leases.items() if name not in released}
+            )
 
     def holders(self, names: Collection[str]) -> dict[str, str]:
         names = checked_names(names)
@@ -100,31 +111,34 @@ class FileLock:
 
     @contextmanager
     def _turn(self) -> Iterator[int]:
-        """The directory, opened, while nobody else is in it."""
+        """Open the directory and lock it for the duration of the block."""
         try:
             directory = self._open()
             try:
                 self._wait_for(lambda: fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB))
                 yield directory
             finally:
-                # Closing would not do if a process was forked meanwhile: it has the directory open too.
+                # Closing isn't enough: a process forked meanwhile has the directory open, too.
                 fcntl.flock(directory, fcntl.LOCK_UN)
                 os.close(directory)
         except OSError as error:
-            raise LockUnavailable(f"The locks in {self.directory} cannot be used: {error}") from error
+            raise LockUnavailable(f"Can't use the locks in {self.directory}: {error}") from error
 
     def _open(self) -> int:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         owner = os.fstat(directory).st_uid
         if owner != os.geteuid():
-            # In a shared temporary directory somebody else may have come first, with no good intent.
+            # In a shared temporary directory, another user may have created it with bad intent.
             os.close(directory)
-            raise PermissionError(f"it belongs to user {owner}, not to this process's user {os.geteuid()}")
+            raise PermissionError(
+                f"the directory belongs to user {owner}, but this process runs as user "
+                f"{os.geteuid()}"
+            )
         return directory
 
     def _wait_for(self, attempt: Callable[[], None]) -> None:
-        deadline = time.monotonic() + self.patience.total_seconds()
+        deadline = time.monotonic() + self.timeout.total_seconds()
         while True:
             try:
                 return attempt()
@@ -135,12 +149,12 @@ class FileLock:
 
 
 def _host_clock() -> float:
-    # time.monotonic() promises nothing between processes; this does.
+    # The clock of time.monotonic() may differ between processes; this one doesn't.
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def _read(directory: int, now: float) -> Leases:
-    """The leases that count at ``now``."""
+    """Return the leases that are valid at ``now``."""
     try:
         with open(os.open(LEASES, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)) as file:
             leases: Leases = {
@@ -150,15 +164,17 @@ def _read(directory: int, now: float) -> Leases:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError):
-        # Replacing a file is atomic but for a machine that stops, and after that no lease counts anyway.
-        text = "The lease file is unreadable; all its locks are taken to be free."
+        # Only a crash of the machine makes the replacement incomplete, and no lease is valid after
+        # that.
+        text = "lease file unreadable, assuming that all locks are free"
         logger.warning(text, exc_info=True, extra={"event": "leases_unreadable"})
         return {}
     return {name: lease for name, lease in leases.items() if lease[1] <= now < lease[2]}
 
 
 def _write(directory: int, leases: Leases) -> None:
-    new = f"{LEASES}.new"  # one name will do: we are alone here; what a crash left is overwritten
+    # One name is enough: the directory is locked. A file left by a crash is overwritten.
+    new = f"{LEASES}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with open(os.open(new, flags, mode=0o600, dir_fd=directory), "w") as file:
         json.dump(leases, file)

@@ -1,11 +1,11 @@
-"""RedisLock: one key per lock, its value the holder, its expiry Redis's own.
+"""RedisLock: one key per lock. The value is the holder, and Redis expires the key.
 
-Each operation is one request; the two that write are Lua scripts, which Redis runs alone, so nobody sees half of one.
-All keys share the hash tag ``{dcron}`` and thereby, in a Redis Cluster, the node that one script needs. The cache's
-KEY_PREFIX is part of each key: sites that share a Redis keep apart their locks as they keep apart their cache.
+Each operation is one request. The two that write are Lua scripts, which Redis executes atomically.
+All keys share the hash tag ``{dcron}``, so a Redis Cluster stores them on one node. Scripts require
+this. The cache's ``KEY_PREFIX`` is part of each key, so sites that share a Redis don't share locks.
 
-What Redis cannot promise: a failover to a replica may forget the last locks, a Redis that evicts keys may drop them,
-and its expiry follows its wall clock. Locks only save work, so none of this can double a run.
+Redis doesn't guarantee that locks survive a failover to a replica, or eviction. It expires keys by
+its wall clock. Locks only save work, so none of this can start a run twice.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import CLOCK_TICK, Lease, checked_lease, checked_names, checked_text
 
 TIMEOUT = 2.0
-"""Seconds to wait for a connection, and for an answer, where the cache's own configuration does not say."""
+"""Seconds to wait for a connection and for an answer, unless the cache's configuration sets a
+timeout.
+"""
 
-# KEYS: the locks. ARGV: holder, lease in milliseconds. Answers 1 (held now) or 0 for each key.
+# KEYS: the locks. ARGV: holder, lease in milliseconds. Returns 1 (held) or 0 for each key.
 HOLD = """
 local answer = {}
 for i, key in ipairs(KEYS) do
@@ -57,10 +59,11 @@ end
 
 
 class RedisLock:
-    """The lock kept in the Redis of cache ``alias``, by default DCRON_CACHE; it must be a django-redis cache.
+    """Locks in the Redis of cache ``alias``, by default ``DCRON_CACHE``.
 
-    An unreachable Redis is noticed within the cache's SOCKET_CONNECT_TIMEOUT plus SOCKET_TIMEOUT, each 2 s unless the
-    project says otherwise; retries the project configures for that cache come on top.
+    The cache must be a django-redis cache. An unreachable Redis is detected within the cache's
+    ``SOCKET_CONNECT_TIMEOUT`` plus ``SOCKET_TIMEOUT``. Each is 2 s unless the project sets it.
+    Retries that the project configures add to this time.
     """
 
     def __init__(self, alias: str | None = None) -> None:
@@ -70,7 +73,7 @@ class RedisLock:
         cache = _impatient_cache(self.alias)
         self._prefix = f"{cache.key_prefix}:" if cache.key_prefix else ""
         self._client: Redis = cache.client.get_client(write=True)
-        # Called with EVALSHA; a Redis that does not know the script (restarted, flushed) is taught it on the way.
+        # Called with EVALSHA. After a restart or flush of Redis, the client loads the script again.
         self._hold = self._client.register_script(HOLD)
         self._release = self._client.register_script(RELEASE)
 
@@ -82,7 +85,11 @@ class RedisLock:
         expires_at = time.monotonic() + lease.total_seconds()
         with self._driver_errors():
             answer = self._hold(keys=self._keys(names), args=[value, milliseconds])
-        return [Lease(name, holder, expires_at) for name, held in zip(names, answer, strict=True) if held]
+        return [
+            Lease(name, holder, expires_at)
+            for name, held in zip(names, answer, strict=True)
+            if held
+        ]
 
     def release(self, names: Collection[str], holder: str) -> None:
         names, value = checked_names(names), checked_text(holder, "holder").encode()
@@ -97,23 +104,33 @@ class RedisLock:
             return {}
         with self._driver_errors():
             values: Any = self._client.mget(self._keys(names))
-        return {name: _text(value) for name, value in zip(names, values, strict=True) if value is not None}
+        return {
+            name: _text(value)
+            for name, value in zip(names, values, strict=True)
+            if value is not None
+        }
 
     def problems(self) -> list[str]:
-        """What of this Redis may lose locks, and what to do about it; as far as it may be asked."""
+        """Return how this Redis may lose locks and what to do about it.
+
+        Empty if Redis doesn't report its configuration.
+        """
         with self._driver_errors():
             try:
                 memory: Any = self._client.info("memory")
             except ResponseError:
-                return []  # some rented ones do not tell
+                return []  # Some hosted Redis servers refuse INFO.
         servers = [
             memory,
             *(part for part in memory.values() if isinstance(part, dict)),
-        ]  # a cluster: by server
-        policies = {server["maxmemory_policy"] for server in servers if "maxmemory_policy" in server}
+        ]  # The answer of a cluster is a dict by server.
+        policies = {
+            server["maxmemory_policy"] for server in servers if "maxmemory_policy" in server
+        }
         return [
-            f"The Redis of cache {self.alias!r} has maxmemory-policy {policy}: short of memory it evicts shard locks, and "
-            "if it is the broker too, messages. Set it to noeviction, or name another cache in DCRON_CACHE."
+            f"The Redis of cache {self.alias!r} has maxmemory-policy {policy}. If memory is short, "
+            "Redis evicts shard locks and, if it is also the broker, messages. Set the policy to "
+            "noeviction, or name another cache in DCRON_CACHE."
             for policy in sorted(policies - {"noeviction"})
         ]
 
@@ -127,31 +144,35 @@ class RedisLock:
         except (RedisError, RedisClusterException, OSError) as error:
             self._reconnect_next_time()
             raise LockUnavailable(
-                f"The locks in Redis (cache {self.alias!r}) cannot be used: {error}"
+                f"Can't use the locks in Redis (cache {self.alias!r}): {error}"
             ) from error
 
     def _reconnect_next_time(self) -> None:
-        """After a failover the same address leads to another server; an open connection would stay with the old one."""
+        """Disconnect, so that the next request connects again.
+
+        After a failover, an open connection would stay with the old server.
+        """
         pool = getattr(self._client, "connection_pool", None)
-        if pool is not None:  # a cluster's client has several, and sees to them itself
+        # The client of a cluster has several pools and reconnects them itself.
+        if pool is not None:
             pool.disconnect(inuse_connections=False)
 
 
 def _impatient_cache(alias: str) -> Any:
-    """The cache ``alias`` over connections of its own that never wait for ever.
+    """Return the cache ``alias`` with separate connections that never wait forever.
 
-    The cache itself keeps the timeouts its project chose, or none. django-redis pools connections by URL and Redis's
-    URLs carry timeouts, so the same cache with the timeouts in its URL is all it takes, for Sentinel and custom
-    clients too.
+    The cache itself keeps the project's timeouts. django-redis pools connections by URL, and Redis
+    URLs may contain timeouts. A copy of the cache with timeouts in its URL therefore has separate
+    connections. This also works for Sentinel and custom clients.
     """
     if alias not in settings.CACHES:
-        raise ImproperlyConfigured(f"DCRON_CACHE is {alias!r}, which CACHES does not have.")
+        raise ImproperlyConfigured(f"DCRON_CACHE is {alias!r}, but CACHES has no such cache.")
     configuration: dict[str, Any] = dict(settings.CACHES[alias])
     backend = configuration.pop("BACKEND")
     if not hasattr(caches[alias], "client"):
         raise ImproperlyConfigured(
-            f"Locks in Redis need a django-redis cache; CACHES[{alias!r}] is a {backend}. "
-            'Name another with DCRON_CACHE, or keep the locks elsewhere: DCRON_LOCK = "database".'
+            f"Redis locks need a django-redis cache, but CACHES[{alias!r}] is a {backend}. "
+            'Set DCRON_CACHE to a django-redis cache, or set DCRON_LOCK = "database".'
         )
     location = configuration.pop("LOCATION")
     urls = location.split(",") if isinstance(location, str) else location
@@ -160,10 +181,16 @@ def _impatient_cache(alias: str) -> Any:
 
 
 def _with_timeouts(url: str, options: dict[str, Any]) -> str:
-    """``url`` with each timeout that neither it nor the cache's ``options`` set."""
+    """Return ``url`` with each timeout that neither it nor the cache's ``options`` set."""
     scheme, query = urlsplit(url).scheme, parse_qs(urlsplit(url).query)
-    chosen = {*query, *options.get("CONNECTION_POOL_KWARGS", {}), *(name.lower() for name in options)}
-    wanted = ["socket_timeout"] if scheme == "unix" else ["socket_timeout", "socket_connect_timeout"]
+    chosen = {
+        *query,
+        *options.get("CONNECTION_POOL_KWARGS", {}),
+        *(name.lower() for name in options),
+    }
+    wanted = (
+        ["socket_timeout"] if scheme == "unix" else ["socket_timeout", "socket_connect_timeout"]
+    )
     missing = {name: TIMEOUT for name in wanted if name not in chosen}
     if not missing:
         return url
@@ -171,4 +198,5 @@ def _with_timeouts(url: str, options: dict[str, Any]) -> str:
 
 
 def _text(value: bytes | str) -> str:
-    return value if isinstance(value, str) else value.decode()  # a cache may be set to decode its responses
+    # The cache may be configured to decode responses.
+    return value if isinstance(value, str) else value.decode()

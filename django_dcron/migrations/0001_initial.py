@@ -23,14 +23,14 @@ class Migration(migrations.Migration):
                 (
                     "name",
                     models.CharField(
-                        help_text="Jobs name it so; it cannot be changed later.",
+                        help_text="The name that jobs refer to, such as bank-holidays. It can't be changed later.",
                         max_length=120,
                         primary_key=True,
                         serialize=False,
                         validators=[
                             django.core.validators.RegexValidator(
                                 "^(?!\\.+\\Z)[\\w.@:-]+(?: [\\w.@:-]+)*\\Z",
-                                "Use letters, digits, single spaces and any of _ . - @ : only, and not dots alone.",
+                                "Use only letters, digits, _ . - @ : and single spaces. The name can't consist of dots only.",
                             )
                         ],
                         verbose_name="name",
@@ -39,17 +39,23 @@ class Migration(migrations.Migration):
                 (
                     "description",
                     models.TextField(
-                        blank=True, help_text="What it is for; who to ask.", verbose_name="description"
+                        blank=True,
+                        help_text="What the calendar is for and whom to contact, such as “Office holidays. Contact: HR”.",
+                        validators=[django.core.validators.MaxLengthValidator(10000)],
+                        verbose_name="description",
                     ),
                 ),
                 (
                     "dates",
                     models.TextField(
-                        help_text="One entry a line: 2026-12-24, 2026-12-24..2027-01-01, each year 12-25 or 12-24..01-01, weekdays SAT or MON-FRI, public holidays of a country or a part of it: holidays DE, holidays DE-BY. What follows a # is a remark.",
+                        help_text="One entry per line: a date (2026-12-24), a range (2026-12-24..2027-01-01), a yearly date or range (12-25, 12-24..01-01), weekdays (SAT, MON-FRI), or the public holidays of a country or region (holidays DE, holidays DE-BY). Text after # is a comment.",
                         verbose_name="excluded dates",
                     ),
                 ),
-                ("version", models.PositiveIntegerField(default=1, editable=False, verbose_name="version")),
+                (
+                    "version",
+                    models.PositiveIntegerField(default=1, editable=False, verbose_name="version"),
+                ),
             ],
             options={
                 "verbose_name": "calendar",
@@ -70,12 +76,12 @@ class Migration(migrations.Migration):
                     "namespace",
                     models.CharField(
                         default="default",
-                        help_text="Groups jobs; a scheduler can be told to serve one namespace only.",
+                        help_text="Groups jobs, such as billing. A node can serve all namespaces or only one.",
                         max_length=64,
                         validators=[
                             django.core.validators.RegexValidator(
                                 "^[\\w.@:-]+(?: [\\w.@:-]+)*\\Z",
-                                "Use letters, digits, single spaces and any of _ . - @ : only.",
+                                "Use only letters, digits, _ . - @ : and single spaces.",
                             )
                         ],
                         verbose_name="namespace",
@@ -84,12 +90,12 @@ class Migration(migrations.Migration):
                 (
                     "name",
                     models.CharField(
-                        help_text="Unique within its namespace.",
+                        help_text="Unique in the namespace. Example: import-orders.",
                         max_length=120,
                         validators=[
                             django.core.validators.RegexValidator(
                                 "^[\\w.@:-]+(?: [\\w.@:-]+)*\\Z",
-                                "Use letters, digits, single spaces and any of _ . - @ : only.",
+                                "Use only letters, digits, _ . - @ : and single spaces.",
                             )
                         ],
                         verbose_name="name",
@@ -98,13 +104,16 @@ class Migration(migrations.Migration):
                 (
                     "description",
                     models.TextField(
-                        blank=True, help_text="What it is for; who to ask.", verbose_name="description"
+                        blank=True,
+                        help_text="What the job does and whom to contact, such as “Imports orders. Contact: shop team”.",
+                        validators=[django.core.validators.MaxLengthValidator(10000)],
+                        verbose_name="description",
                     ),
                 ),
                 (
                     "target",
                     models.CharField(
-                        help_text="What to run: the name of a Celery task, the path of a Django task, a function registered with @cron, command:NAME or shell:NAME as the settings allow.",
+                        help_text="A Celery task, a Django task, a @cron function, command:NAME or shell:NAME. Example: shop.tasks.import_orders.",
                         max_length=255,
                         verbose_name="target",
                     ),
@@ -130,7 +139,7 @@ class Migration(migrations.Migration):
                 (
                     "schedule",
                     models.CharField(
-                        help_text="Five cron fields such as 30 3 * * MON-FRI, six with seconds first, @hourly, @every 1h30m, or once: @at 2026-12-01T09:00.",
+                        help_text="Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also @hourly, @every 1h30m and @at 2026-12-01T09:00.",
                         max_length=255,
                         verbose_name="schedule",
                     ),
@@ -139,7 +148,7 @@ class Migration(migrations.Migration):
                     "timezone",
                     models.CharField(
                         default="UTC",
-                        help_text="The zone the schedule's times are in, such as Europe/Berlin.",
+                        help_text="Time zone of the schedule, such as Europe/Berlin.",
                         max_length=64,
                         verbose_name="time zone",
                     ),
@@ -148,7 +157,7 @@ class Migration(migrations.Migration):
                     "starts_at",
                     models.DateTimeField(
                         blank=True,
-                        help_text="No occurrence before this.",
+                        help_text="The job has no occurrences before this time. Empty: no limit.",
                         null=True,
                         verbose_name="starts at",
                     ),
@@ -156,7 +165,10 @@ class Migration(migrations.Migration):
                 (
                     "ends_at",
                     models.DateTimeField(
-                        blank=True, help_text="No occurrence after this.", null=True, verbose_name="ends at"
+                        blank=True,
+                        help_text="The job has no occurrences after this time. Empty: no limit.",
+                        null=True,
+                        verbose_name="ends at",
                     ),
                 ),
                 (
@@ -164,28 +176,28 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text='A JSON object: it also runs whenever one of these jobs has "succeeded", "failed" or "ended", such as {"import-orders": "succeeded"}. With the schedule @never, only then.',
-                        verbose_name="after",
+                        help_text='A JSON object of jobs and the outcome to wait for: "succeeded", "failed" or "ended". Example: {"import-orders": "succeeded"}. Use the schedule @never to run the job only then.',
+                        verbose_name="run after",
                     ),
                 ),
                 (
                     "calendar_policy",
                     models.CharField(
                         choices=[
-                            ("skip", "skip: no occurrence"),
-                            ("next_day", "move to the next date that is not excluded"),
+                            ("skip", "Skip"),
+                            ("next_day", "Move to the next date that isn't excluded"),
                         ],
                         default="skip",
-                        help_text="What becomes of an occurrence on a date that the calendar excludes.",
+                        help_text="What happens to occurrences on dates that the calendar excludes.",
                         max_length=12,
-                        verbose_name="on an excluded date",
+                        verbose_name="on excluded dates",
                     ),
                 ),
                 (
                     "jitter",
                     models.DurationField(
                         default=datetime.timedelta(0),
-                        help_text="Spreads each run over so much time after its occurrence, so that jobs of one minute do not rush.",
+                        help_text="Delays each run by a random time up to this value, so that jobs of the same minute don't all start at once.",
                         validators=[
                             django.core.validators.MinValueValidator(
                                 datetime.timedelta(0), "Use at least 0s."
@@ -200,15 +212,20 @@ class Migration(migrations.Migration):
                 (
                     "enabled",
                     models.BooleanField(
-                        default=True, help_text="A paused job has no new occurrences.", verbose_name="enabled"
+                        default=True,
+                        help_text="Clear the checkbox to pause the job.",
+                        verbose_name="enabled",
                     ),
                 ),
-                ("pause_reason", models.CharField(blank=True, max_length=255, verbose_name="pause reason")),
+                (
+                    "pause_reason",
+                    models.CharField(blank=True, max_length=255, verbose_name="pause reason"),
+                ),
                 (
                     "paused_until",
                     models.DateTimeField(
                         blank=True,
-                        help_text="It resumes by itself then. Empty: by hand only.",
+                        help_text="The job resumes automatically at this time. Empty: until someone resumes it.",
                         null=True,
                         verbose_name="paused until",
                     ),
@@ -217,21 +234,21 @@ class Migration(migrations.Migration):
                     "misfire_policy",
                     models.CharField(
                         choices=[
-                            ("skip", "skip: record them as missed"),
-                            ("run_latest", "run the latest, count the others on it"),
-                            ("run_all", "run all, oldest first, up to the catch-up limit"),
+                            ("skip", "Skip: record as missed"),
+                            ("run_latest", "Run latest: one run covers the others"),
+                            ("run_all", "Run all: oldest first, up to the catch-up limit"),
                         ],
                         default="run_latest",
-                        help_text="What becomes of occurrences that an outage has kept from starting.",
+                        help_text="What happens to occurrences that couldn't start in time, for example because of an outage.",
                         max_length=12,
-                        verbose_name="if not started in time",
+                        verbose_name="misfire policy",
                     ),
                 ),
                 (
                     "misfire_grace",
                     models.DurationField(
                         default=datetime.timedelta(seconds=60),
-                        help_text="How late a run may start before it counts as not started in time.",
+                        help_text="How late a run may start before the misfire policy applies.",
                         validators=[
                             django.core.validators.MinValueValidator(
                                 datetime.timedelta(seconds=1), "Use at least 1s."
@@ -247,7 +264,7 @@ class Migration(migrations.Migration):
                     "catchup_limit",
                     models.PositiveIntegerField(
                         default=100,
-                        help_text='With "run all": at most so many; the rest are recorded as missed.',
+                        help_text="Maximum number of missed occurrences that “Run all” runs, such as 100.",
                         validators=[
                             django.core.validators.MinValueValidator(1),
                             django.core.validators.MaxValueValidator(10000),
@@ -259,23 +276,23 @@ class Migration(migrations.Migration):
                     "overlap_policy",
                     models.CharField(
                         choices=[
-                            ("allow", "allow: run side by side"),
-                            ("skip", "skip the new run"),
-                            ("queue_one", "let one wait, skip more"),
-                            ("queue_all", "let all wait, in order"),
-                            ("cancel_running", "cancel the running one"),
+                            ("allow", "Allow: run in parallel"),
+                            ("skip", "Skip the new run"),
+                            ("queue_one", "Queue one, skip the others"),
+                            ("queue_all", "Queue all, run in order"),
+                            ("cancel_running", "Cancel the earlier run"),
                         ],
                         default="skip",
-                        help_text="What becomes of a run while an earlier one is unfinished.",
+                        help_text="What happens to a new run while an earlier run is unfinished.",
                         max_length=16,
-                        verbose_name="if still running",
+                        verbose_name="overlap policy",
                     ),
                 ),
                 (
                     "start_deadline",
                     models.DurationField(
                         blank=True,
-                        help_text="Never start later than this after the due time, whatever the policy. Empty: no limit.",
+                        help_text="How late a run may start under any policy. Empty: no limit.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(
@@ -292,12 +309,12 @@ class Migration(migrations.Migration):
                     "queue",
                     models.CharField(
                         blank=True,
-                        help_text="The workers' queue. Empty: the target task's own.",
+                        help_text="Queue that the workers read, such as imports. Empty: the target's default queue.",
                         max_length=120,
                         validators=[
                             django.core.validators.RegexValidator(
                                 "\\A[!-~]+\\Z",
-                                "“%(value)s” cannot name a queue. Use printable ASCII characters without spaces.",
+                                "“%(value)s” isn't a valid queue name. Use printable ASCII characters without spaces.",
                             )
                         ],
                         verbose_name="queue",
@@ -307,7 +324,7 @@ class Migration(migrations.Migration):
                     "priority",
                     models.PositiveSmallIntegerField(
                         blank=True,
-                        help_text="0 to 9, as the broker understands it (RabbitMQ and Django's tasks: 9 is first; Redis: 0 is first). Empty: none.",
+                        help_text="A number from 0 to 9. RabbitMQ and Django tasks run 9 first, Redis runs 0 first. Empty: no priority.",
                         null=True,
                         validators=[django.core.validators.MaxValueValidator(9)],
                         verbose_name="priority",
@@ -317,7 +334,7 @@ class Migration(migrations.Migration):
                     "timeout",
                     models.DurationField(
                         blank=True,
-                        help_text="A run that takes longer is stopped. Empty: no limit.",
+                        help_text="An attempt that takes longer is stopped. Empty: no limit.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(
@@ -334,19 +351,19 @@ class Migration(migrations.Migration):
                     "max_attempts",
                     models.PositiveSmallIntegerField(
                         default=1,
-                        help_text="How often a run is tried, the first time included.",
+                        help_text="How many times to try a run, including the first attempt, such as 3.",
                         validators=[
                             django.core.validators.MinValueValidator(1),
                             django.core.validators.MaxValueValidator(100),
                         ],
-                        verbose_name="attempts",
+                        verbose_name="maximum attempts",
                     ),
                 ),
                 (
                     "retry_backoff",
                     models.DurationField(
                         default=datetime.timedelta(seconds=10),
-                        help_text="The wait before the second attempt.",
+                        help_text="Wait before the second attempt.",
                         validators=[
                             django.core.validators.MinValueValidator(
                                 datetime.timedelta(0), "Use at least 0s."
@@ -362,7 +379,7 @@ class Migration(migrations.Migration):
                     "retry_backoff_factor",
                     models.FloatField(
                         default=2.0,
-                        help_text="Each further wait is so many times the one before.",
+                        help_text="Each wait is this many times longer than the previous one, such as 2.",
                         validators=[
                             django.core.validators.MinValueValidator(1.0),
                             django.core.validators.MaxValueValidator(100.0),
@@ -374,7 +391,7 @@ class Migration(migrations.Migration):
                     "retry_backoff_max",
                     models.DurationField(
                         default=datetime.timedelta(seconds=3600),
-                        help_text="No wait is longer.",
+                        help_text="Upper limit of each wait.",
                         validators=[
                             django.core.validators.MinValueValidator(
                                 datetime.timedelta(0), "Use at least 0s."
@@ -383,14 +400,14 @@ class Migration(migrations.Migration):
                                 datetime.timedelta(days=36500), "Use at most 36500d."
                             ),
                         ],
-                        verbose_name="longest backoff",
+                        verbose_name="maximum backoff",
                     ),
                 ),
                 (
                     "retry_jitter",
                     models.FloatField(
                         default=0.1,
-                        help_text="Spreads each wait by up to this fraction to either side: 0.1 is 10 %.",
+                        help_text="Fraction by which each wait varies randomly, such as 0.1 for 10%.",
                         validators=[
                             django.core.validators.MinValueValidator(0.0),
                             django.core.validators.MaxValueValidator(1.0),
@@ -403,7 +420,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=list,
-                        help_text='A JSON list of exception names, such as ["ConnectionError"]. Empty: on any.',
+                        help_text='A JSON list of exception names, such as ["ConnectionError"]. Empty: all exceptions.',
                         verbose_name="retry on",
                     ),
                 ),
@@ -412,7 +429,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=list,
-                        help_text="A JSON list of exception names that end the run.",
+                        help_text='A JSON list of exception names that are never retried, such as ["ValueError"].',
                         verbose_name="never retry on",
                     ),
                 ),
@@ -420,17 +437,17 @@ class Migration(migrations.Migration):
                     "pause_after_failures",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="After so many failed runs in a row the job pauses itself. Empty: never.",
+                        help_text="Number of consecutive failed runs after which the job is paused, such as 5. Empty: never.",
                         null=True,
                         validators=[django.core.validators.MinValueValidator(1)],
-                        verbose_name="pause after failures",
+                        verbose_name="auto-pause after failures",
                     ),
                 ),
                 (
                     "alerts",
                     models.JSONField(
                         blank=True,
-                        help_text='A JSON list of rules, such as [{"on": "failed", "to": ["ops"]}]. Empty: those of DCRON_ALERTS; []: none.',
+                        help_text='A JSON list of alert rules, such as [{"on": "failed", "to": ["ops"]}]. Empty: the rules in DCRON_ALERTS. []: no alerts.',
                         null=True,
                         verbose_name="alerts",
                     ),
@@ -439,7 +456,7 @@ class Migration(migrations.Migration):
                     "keep_for",
                     models.DurationField(
                         blank=True,
-                        help_text="How long its finished runs are kept. Empty: as long as DCRON_KEEP_FOR says.",
+                        help_text="How long to keep finished runs. Empty: the DCRON_KEEP_FOR setting.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(
@@ -449,14 +466,14 @@ class Migration(migrations.Migration):
                                 datetime.timedelta(days=36500), "Use at most 36500d."
                             ),
                         ],
-                        verbose_name="keep for",
+                        verbose_name="keep runs for",
                     ),
                 ),
                 (
                     "keep_failed_for",
                     models.DurationField(
                         blank=True,
-                        help_text="How long its failed runs are kept. Empty: as long as DCRON_KEEP_FAILED_FOR says.",
+                        help_text="How long to keep failed runs. Empty: the DCRON_KEEP_FAILED_FOR setting.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(
@@ -466,17 +483,17 @@ class Migration(migrations.Migration):
                                 datetime.timedelta(days=36500), "Use at most 36500d."
                             ),
                         ],
-                        verbose_name="keep failed for",
+                        verbose_name="keep failed runs for",
                     ),
                 ),
                 (
                     "keep_runs",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="At most so many of its finished runs are kept. Empty: as many as DCRON_KEEP_RUNS says.",
+                        help_text="How many finished runs to keep, such as 1000. Empty: the DCRON_KEEP_RUNS setting.",
                         null=True,
                         validators=[django.core.validators.MinValueValidator(1)],
-                        verbose_name="keep runs",
+                        verbose_name="maximum runs to keep",
                     ),
                 ),
                 (
@@ -484,7 +501,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=list,
-                        help_text='A JSON list of words, such as ["billing"].',
+                        help_text='A JSON list of tags, such as ["billing"].',
                         verbose_name="tags",
                     ),
                 ),
@@ -492,19 +509,54 @@ class Migration(migrations.Migration):
                     "declared",
                     models.JSONField(
                         editable=False,
-                        help_text="The fields as @cron last declared them; null for a job made by people. Written by sync alone.",
+                        help_text="The fields as last declared with @cron. Null if the job isn't declared in code. Only sync writes this column.",
                         null=True,
                         verbose_name="declared in code",
                     ),
                 ),
-                ("version", models.PositiveIntegerField(default=1, editable=False, verbose_name="version")),
+                (
+                    "import_source",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        editable=False,
+                        help_text="The scheduler that the job was imported from, such as redbeat. Only the import writes this column.",
+                        max_length=120,
+                        verbose_name="import source",
+                    ),
+                ),
+                (
+                    "import_key",
+                    django_dcron.models.lease.ExactCharField(
+                        blank=True,
+                        editable=False,
+                        help_text="The entry's key in the import source. Null if the job wasn't imported.",
+                        max_length=190,
+                        null=True,
+                        verbose_name="import key",
+                    ),
+                ),
+                (
+                    "imported",
+                    models.JSONField(
+                        blank=True,
+                        editable=False,
+                        help_text="The fields as last imported. Null if the job wasn't imported. A field that differs was changed here, and the next import keeps it.",
+                        null=True,
+                        verbose_name="imported values",
+                    ),
+                ),
+                (
+                    "version",
+                    models.PositiveIntegerField(default=1, editable=False, verbose_name="version"),
+                ),
                 ("created_at", models.DateTimeField(auto_now_add=True, verbose_name="created at")),
                 ("updated_at", models.DateTimeField(auto_now=True, verbose_name="updated at")),
                 (
                     "calendar",
                     models.ForeignKey(
                         blank=True,
-                        help_text="It excludes dates from the schedule. Empty: none are.",
+                        help_text="Calendar of the dates without runs. Empty: no dates are excluded.",
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="jobs",
@@ -518,8 +570,8 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "jobs",
                 "ordering": ("namespace", "name"),
                 "permissions": (
-                    ("trigger_job", "Can run jobs now, and backfill them"),
-                    ("run_job_with_arguments", "Can run jobs with other arguments than their own"),
+                    ("trigger_job", "Can run and backfill jobs"),
+                    ("run_job_with_arguments", "Can run jobs with custom arguments"),
                     ("pause_job", "Can pause and resume jobs"),
                 ),
             },
@@ -537,12 +589,17 @@ class Migration(migrations.Migration):
                 (
                     "holder",
                     django_dcron.models.lease.ExactCharField(
-                        blank=True, help_text="Empty: released.", max_length=190, verbose_name="holder"
+                        blank=True,
+                        help_text="Empty if the lock is released.",
+                        max_length=190,
+                        verbose_name="holder",
                     ),
                 ),
                 (
                     "expires_at",
-                    models.DateTimeField(help_text="By the database's clock.", verbose_name="expires at"),
+                    models.DateTimeField(
+                        help_text="By the database's clock.", verbose_name="expires at"
+                    ),
                 ),
             ],
             options={
@@ -557,7 +614,7 @@ class Migration(migrations.Migration):
                     "id",
                     models.CharField(
                         editable=False,
-                        help_text="The node's name and a part made at its start.",
+                        help_text="The node's name and a random suffix, created at startup.",
                         max_length=190,
                         primary_key=True,
                         serialize=False,
@@ -567,12 +624,15 @@ class Migration(migrations.Migration):
                 (
                     "namespace",
                     models.CharField(
-                        blank=True, help_text="Empty: all.", max_length=64, verbose_name="namespace"
+                        blank=True,
+                        help_text="Empty means all namespaces.",
+                        max_length=64,
+                        verbose_name="namespace",
                     ),
                 ),
                 ("host", models.CharField(max_length=255, verbose_name="host")),
-                ("pid", models.PositiveIntegerField(verbose_name="process")),
-                ("release", models.CharField(max_length=32, verbose_name="release")),
+                ("pid", models.PositiveIntegerField(verbose_name="process ID")),
+                ("release", models.CharField(max_length=32, verbose_name="version")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("heartbeat_at", models.DateTimeField(verbose_name="heartbeat at")),
                 ("ticked_at", models.DateTimeField(null=True, verbose_name="last tick at")),
@@ -581,29 +641,42 @@ class Migration(migrations.Migration):
                     "shard_count",
                     models.PositiveIntegerField(
                         default=0,
-                        help_text="Its DCRON_SHARDS. Nodes share work with those that have the same.",
-                        verbose_name="of how many shards",
+                        help_text="The node's DCRON_SHARDS setting. Only nodes with the same value share work.",
+                        verbose_name="total shards",
                     ),
                 ),
-                ("agenda", models.PositiveIntegerField(default=0, verbose_name="runs on its agenda")),
+                (
+                    "agenda",
+                    models.PositiveIntegerField(default=0, verbose_name="runs on agenda"),
+                ),
                 (
                     "skew",
                     models.DurationField(
                         default=datetime.timedelta(0),
-                        help_text="Its wall clock less the database's; it schedules by the latter.",
+                        help_text="The node's clock minus the database's clock. Scheduling uses the database's clock.",
                         verbose_name="clock skew",
+                    ),
+                ),
+                (
+                    "clock_doubt",
+                    models.DurationField(
+                        default=datetime.timedelta(0),
+                        help_text="How far the database's clock has jumped. The node doesn't follow the jump yet.",
+                        verbose_name="unconfirmed database clock jump",
                     ),
                 ),
                 (
                     "degraded",
                     models.BooleanField(
-                        default=False, help_text="It cannot reach the lock's server.", verbose_name="degraded"
+                        default=False,
+                        help_text="The node can't reach the lock server.",
+                        verbose_name="degraded",
                     ),
                 ),
                 (
-                    "broker_away_since",
+                    "broker_unreachable_since",
                     models.DateTimeField(
-                        help_text="It can't dispatch runs. Empty: it can, as far as it knows.",
+                        help_text="The node can't send runs to workers. Empty if the broker is reachable, as far as the node knows.",
                         null=True,
                         verbose_name="broker unreachable since",
                     ),
@@ -612,7 +685,7 @@ class Migration(migrations.Migration):
                     "workers",
                     models.JSONField(
                         editable=False,
-                        help_text="What Celery's workers answered when this node last asked them. Empty: it hasn't asked.",
+                        help_text="The latest answers of the Celery workers to this node. Empty if the node hasn't asked them yet.",
                         null=True,
                         verbose_name="workers",
                     ),
@@ -640,12 +713,15 @@ class Migration(migrations.Migration):
                 ("succeeded", models.PositiveBigIntegerField(default=0, verbose_name="succeeded")),
                 ("failed", models.PositiveBigIntegerField(default=0, verbose_name="failed")),
                 ("missed", models.PositiveBigIntegerField(default=0, verbose_name="missed")),
-                ("streak", models.PositiveIntegerField(default=0, verbose_name="failures in a row")),
-                ("circuit_open", models.BooleanField(default=False, verbose_name="paused itself")),
+                (
+                    "streak",
+                    models.PositiveIntegerField(default=0, verbose_name="consecutive failures"),
+                ),
+                ("circuit_open", models.BooleanField(default=False, verbose_name="auto-paused")),
                 (
                     "success_at",
                     models.DateTimeField(
-                        help_text="As far as it was noticed; without one, when the job was seen first.",
+                        help_text="The latest success at the last check. Without a success, when the job was first checked.",
                         verbose_name="last success",
                     ),
                 ),
@@ -674,14 +750,21 @@ class Migration(migrations.Migration):
                 ("missed", models.PositiveBigIntegerField(default=0, verbose_name="missed")),
                 ("cancelled", models.PositiveBigIntegerField(default=0, verbose_name="cancelled")),
                 (
-                    "failures_in_a_row",
-                    models.PositiveIntegerField(default=0, verbose_name="failures in a row"),
+                    "consecutive_failures",
+                    models.PositiveIntegerField(default=0, verbose_name="consecutive failures"),
                 ),
-                ("last_state", models.CharField(blank=True, max_length=10, verbose_name="last outcome")),
+                (
+                    "last_state",
+                    models.CharField(blank=True, max_length=10, verbose_name="last outcome"),
+                ),
                 ("last_finished_at", models.DateTimeField(null=True, verbose_name="last finished")),
                 (
                     "followed",
-                    models.BooleanField(default=False, editable=False, help_text="Other jobs come after it."),
+                    models.BooleanField(
+                        default=False,
+                        editable=False,
+                        help_text="Whether other jobs run after this job.",
+                    ),
                 ),
             ],
             options={
@@ -703,36 +786,47 @@ class Migration(migrations.Migration):
                     "kind",
                     models.CharField(
                         choices=[
-                            ("failed", "failed"),
-                            ("recovered", "recovered"),
-                            ("missed", "missed"),
-                            ("paused", "paused itself"),
-                            ("late", "late"),
-                            ("silent", "silent"),
-                            ("node_lost", "node lost"),
-                            ("degraded", "degraded"),
-                            ("unhealthy", "unhealthy"),
+                            ("failed", "Failed"),
+                            ("recovered", "Recovered"),
+                            ("missed", "Missed"),
+                            ("paused", "Auto-paused"),
+                            ("late", "Late"),
+                            ("silent", "No recent success"),
+                            ("node_lost", "Node lost"),
+                            ("degraded", "Degraded"),
+                            ("unhealthy", "Unhealthy"),
                         ],
                         max_length=10,
-                        verbose_name="about",
+                        verbose_name="event",
                     ),
                 ),
                 (
                     "key",
                     models.CharField(
-                        editable=False, help_text="What it is about, told once.", max_length=190
+                        editable=False,
+                        help_text="Identifies the event, so that each channel gets one alert for it.",
+                        max_length=190,
                     ),
                 ),
                 ("subject", models.CharField(max_length=255, verbose_name="subject")),
                 ("text", models.TextField(blank=True, verbose_name="text")),
                 ("created_at", models.DateTimeField(verbose_name="created at")),
-                ("try_at", models.DateTimeField(null=True, verbose_name="to be sent at")),
+                ("try_at", models.DateTimeField(null=True, verbose_name="next try at")),
                 ("tries", models.PositiveIntegerField(default=0, verbose_name="tries")),
-                ("claim", models.UUIDField(editable=False, help_text="Of whoever is sending it.", null=True)),
+                (
+                    "claim",
+                    models.UUIDField(
+                        editable=False,
+                        help_text="Identifies the process that is sending the alert.",
+                        null=True,
+                    ),
+                ),
                 ("sent_at", models.DateTimeField(null=True, verbose_name="sent at")),
                 (
                     "error",
-                    models.TextField(blank=True, help_text="Why it was not sent.", verbose_name="error"),
+                    models.TextField(
+                        blank=True, help_text="Why the last try failed.", verbose_name="error"
+                    ),
                 ),
                 (
                     "job",
@@ -775,7 +869,11 @@ class Migration(migrations.Migration):
                 (
                     "on",
                     models.CharField(
-                        choices=[("succeeded", "succeeded"), ("failed", "failed"), ("ended", "ended")],
+                        choices=[
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("ended", "Ended"),
+                        ],
                         max_length=9,
                     ),
                 ),
@@ -812,6 +910,7 @@ class Migration(migrations.Migration):
                         editable=False,
                         primary_key=True,
                         serialize=False,
+                        verbose_name="ID",
                     ),
                 ),
                 ("scheduled_at", models.DateTimeField(verbose_name="scheduled at")),
@@ -819,11 +918,11 @@ class Migration(migrations.Migration):
                     "trigger",
                     models.CharField(
                         choices=[
-                            ("schedule", "schedule"),
-                            ("manual", "by hand"),
-                            ("rerun", "rerun"),
-                            ("backfill", "backfill"),
-                            ("chain", "chain"),
+                            ("schedule", "Schedule"),
+                            ("manual", "Manual"),
+                            ("rerun", "Rerun"),
+                            ("backfill", "Backfill"),
+                            ("chain", "Chain"),
                         ],
                         default="schedule",
                         max_length=8,
@@ -834,15 +933,15 @@ class Migration(migrations.Migration):
                     "state",
                     models.CharField(
                         choices=[
-                            ("pending", "pending"),
-                            ("queued", "queued"),
-                            ("running", "running"),
-                            ("waiting", "waiting"),
-                            ("succeeded", "succeeded"),
-                            ("failed", "failed"),
-                            ("skipped", "skipped"),
-                            ("missed", "missed"),
-                            ("cancelled", "cancelled"),
+                            ("pending", "Pending"),
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("waiting", "Waiting"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("skipped", "Skipped"),
+                            ("missed", "Missed"),
+                            ("cancelled", "Cancelled"),
                         ],
                         default="pending",
                         max_length=10,
@@ -853,7 +952,7 @@ class Migration(migrations.Migration):
                     "reason",
                     models.CharField(
                         blank=True,
-                        help_text="Why it is in this state.",
+                        help_text="Why the run is in this state.",
                         max_length=500,
                         verbose_name="reason",
                     ),
@@ -861,17 +960,25 @@ class Migration(migrations.Migration):
                 (
                     "attempt",
                     models.PositiveSmallIntegerField(
-                        default=1, help_text="The current or next one, from 1.", verbose_name="attempt"
+                        default=1,
+                        help_text="The current or next attempt, counted from 1.",
+                        verbose_name="attempt",
                     ),
                 ),
                 (
                     "args",
-                    models.JSONField(help_text="Null: the job's own.", null=True, verbose_name="arguments"),
+                    models.JSONField(
+                        help_text="Null means the job's arguments.",
+                        null=True,
+                        verbose_name="arguments",
+                    ),
                 ),
                 (
                     "kwargs",
                     models.JSONField(
-                        help_text="Null: the job's own.", null=True, verbose_name="keyword arguments"
+                        help_text="Null means the job's arguments.",
+                        null=True,
+                        verbose_name="keyword arguments",
                     ),
                 ),
                 (
@@ -882,20 +989,22 @@ class Migration(migrations.Migration):
                     "missed_before",
                     models.PositiveIntegerField(
                         default=0,
-                        help_text="How many earlier occurrences this row stands for, which were not started in time.",
+                        help_text="Number of earlier occurrences that didn't start in time and are covered by this run.",
                         verbose_name="missed before",
                     ),
                 ),
                 (
                     "missed_from",
                     models.DateTimeField(
-                        help_text="The oldest of those occurrences.", null=True, verbose_name="missed from"
+                        help_text="The oldest of these occurrences.",
+                        null=True,
+                        verbose_name="missed from",
                     ),
                 ),
                 (
                     "due_at",
                     models.DateTimeField(
-                        help_text="Scheduled time plus jitter; for a retry, after its backoff.",
+                        help_text="Scheduled time plus jitter. For a retry, the end of its backoff.",
                         verbose_name="due at",
                     ),
                 ),
@@ -904,7 +1013,9 @@ class Migration(migrations.Migration):
                 (
                     "started_at",
                     models.DateTimeField(
-                        help_text="Of the latest attempt.", null=True, verbose_name="started at"
+                        help_text="Start of the latest attempt.",
+                        null=True,
+                        verbose_name="started at",
                     ),
                 ),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
@@ -912,13 +1023,19 @@ class Migration(migrations.Migration):
                     "node",
                     models.CharField(
                         blank=True,
-                        help_text="The node on whose agenda it is; empty: on nobody's yet.",
+                        help_text="The node that sends the run to a worker. Empty if no node has picked it up yet.",
                         max_length=190,
                     ),
                 ),
-                ("deliveries", models.PositiveSmallIntegerField(default=0, verbose_name="deliveries")),
+                (
+                    "deliveries",
+                    models.PositiveSmallIntegerField(default=0, verbose_name="deliveries"),
+                ),
                 ("heartbeat_at", models.DateTimeField(null=True, verbose_name="heartbeat at")),
-                ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
+                (
+                    "cancel_requested_at",
+                    models.DateTimeField(null=True, verbose_name="cancel requested at"),
+                ),
                 ("slot", models.BigIntegerField(editable=False, null=True)),
                 (
                     "job",
@@ -945,7 +1062,7 @@ class Migration(migrations.Migration):
                 "ordering": ("-id",),
                 "permissions": (
                     ("cancel_run", "Can cancel runs"),
-                    ("rerun_run", "Can run finished runs again"),
+                    ("rerun_run", "Can rerun finished runs"),
                 ),
             },
         ),
@@ -958,19 +1075,26 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("number", models.PositiveSmallIntegerField(help_text="From 1.", verbose_name="number")),
+                (
+                    "number",
+                    models.PositiveSmallIntegerField(
+                        help_text="Counted from 1.", verbose_name="number"
+                    ),
+                ),
                 (
                     "token",
                     models.UUIDField(
                         editable=False,
-                        help_text="Made by the execution that started it; tells its own writes from another's.",
+                        help_text="Identifies the execution that started the attempt.",
                     ),
                 ),
                 ("worker", models.CharField(max_length=255, verbose_name="worker")),
                 (
                     "due_at",
                     models.DateTimeField(
-                        help_text="For a retry, after its backoff.", null=True, verbose_name="due at"
+                        help_text="For a retry, the end of its backoff.",
+                        null=True,
+                        verbose_name="due at",
                     ),
                 ),
                 ("queued_at", models.DateTimeField(null=True, verbose_name="queued at")),
@@ -981,11 +1105,11 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         choices=[
-                            ("succeeded", "succeeded"),
-                            ("failed", "failed"),
-                            ("timed_out", "timed out"),
-                            ("lost", "lost"),
-                            ("cancelled", "cancelled"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("timed_out", "Timed out"),
+                            ("lost", "Lost"),
+                            ("cancelled", "Cancelled"),
                         ],
                         max_length=10,
                         verbose_name="outcome",
@@ -996,30 +1120,38 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         choices=[
-                            ("succeeded", "succeeded"),
-                            ("failed", "failed"),
-                            ("timed_out", "timed out"),
-                            ("lost", "lost"),
-                            ("cancelled", "cancelled"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("timed_out", "Timed out"),
+                            ("lost", "Lost"),
+                            ("cancelled", "Cancelled"),
                         ],
-                        help_text="What its worker reported after the attempt had been declared lost; it changed nothing.",
+                        help_text="Outcome that the worker reported after the attempt was declared lost. It has no effect.",
                         max_length=10,
                         verbose_name="late outcome",
                     ),
                 ),
-                ("exception_class", models.CharField(blank=True, max_length=255, verbose_name="exception")),
+                (
+                    "exception_class",
+                    models.CharField(blank=True, max_length=255, verbose_name="exception"),
+                ),
                 ("message", models.TextField(blank=True, verbose_name="message")),
                 ("traceback", models.TextField(blank=True, verbose_name="traceback")),
                 ("log", models.TextField(blank=True, verbose_name="log")),
                 (
                     "result",
                     models.TextField(
-                        blank=True, help_text="JSON; a mark says where it was cut.", verbose_name="result"
+                        blank=True,
+                        help_text="JSON. If it was cut, a mark shows where.",
+                        verbose_name="result",
                     ),
                 ),
                 ("progress_done", models.PositiveBigIntegerField(null=True, verbose_name="done")),
-                ("progress_total", models.PositiveBigIntegerField(null=True, verbose_name="of")),
-                ("progress_note", models.CharField(blank=True, max_length=255, verbose_name="progress")),
+                ("progress_total", models.PositiveBigIntegerField(null=True, verbose_name="total")),
+                (
+                    "progress_note",
+                    models.CharField(blank=True, max_length=255, verbose_name="progress"),
+                ),
                 (
                     "run",
                     models.ForeignKey(
@@ -1052,7 +1184,7 @@ class Migration(migrations.Migration):
                 (
                     "next_at",
                     models.DateTimeField(
-                        help_text="Null: nothing to come, or the job is paused.",
+                        help_text="Null if there is no further occurrence or the job is paused.",
                         null=True,
                         verbose_name="next occurrence",
                     ),
@@ -1060,7 +1192,7 @@ class Migration(migrations.Migration):
                 (
                     "previous_at",
                     models.DateTimeField(
-                        help_text="The occurrence considered last; @every counts on from it.",
+                        help_text="The last processed occurrence. @every counts from it.",
                         null=True,
                         verbose_name="previous occurrence",
                     ),
@@ -1068,7 +1200,7 @@ class Migration(migrations.Migration):
                 (
                     "placed_at",
                     models.DateTimeField(
-                        help_text="Since when it stands for this definition: later occurrences are its own.",
+                        help_text="When the cursor was set for the current definition. Later occurrences follow this definition.",
                         verbose_name="placed at",
                     ),
                 ),
@@ -1076,7 +1208,7 @@ class Migration(migrations.Migration):
                     "problem",
                     models.TextField(
                         blank=True,
-                        help_text="Why the job was taken out of scheduling; empty when all is well.",
+                        help_text="Why the job isn't scheduled. Empty if there is no problem.",
                         verbose_name="problem",
                     ),
                 ),
@@ -1099,7 +1231,15 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="job",
-            constraint=models.UniqueConstraint(fields=("namespace", "name"), name="dcron_job_namespace_name"),
+            constraint=models.UniqueConstraint(
+                fields=("namespace", "name"), name="dcron_job_namespace_name"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="job",
+            constraint=models.UniqueConstraint(
+                fields=("import_source", "import_key"), name="dcron_job_import_key"
+            ),
         ),
         migrations.AddIndex(
             model_name="alert",
@@ -1127,7 +1267,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="run",
-            constraint=models.UniqueConstraint(fields=("job", "scheduled_at"), name="dcron_run_occurrence"),
+            constraint=models.UniqueConstraint(
+                fields=("job", "scheduled_at"), name="dcron_run_occurrence"
+            ),
         ),
         migrations.AddConstraint(
             model_name="run",
@@ -1141,6 +1283,8 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="attempt",
-            constraint=models.UniqueConstraint(fields=("run", "number"), name="dcron_attempt_number"),
+            constraint=models.UniqueConstraint(
+                fields=("run", "number"), name="dcron_attempt_number"
+            ),
         ),
     ]

@@ -1,6 +1,7 @@
-"""An alert for one channel: written where something is noticed, sent later, and kept for a while as a record.
+"""An alert for one channel: created when an event is detected, sent later, kept for a while.
 
-UNIQUE (channel, key): what two nodes notice is told once. ``try_at`` is null for what is over, sent or given up.
+UNIQUE (channel, key): if two nodes detect an event, it is sent once. ``try_at`` is null once the
+alert was sent or given up.
 """
 
 from __future__ import annotations
@@ -8,35 +9,41 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.domain.alerting import Kind
 from django_dcron.models.job import Job
+from django_dcron.policies.alerting import Kind
 
 KIND_LABELS = [
-    (Kind.FAILED.value, _("failed")),
-    (Kind.RECOVERED.value, _("recovered")),
-    (Kind.MISSED.value, _("missed")),
-    (Kind.PAUSED.value, _("paused itself")),
-    (Kind.LATE.value, _("late")),
-    (Kind.SILENT.value, _("silent")),
-    (Kind.NODE_LOST.value, _("node lost")),
-    (Kind.DEGRADED.value, _("degraded")),
-    (Kind.UNHEALTHY.value, _("unhealthy")),
+    (Kind.FAILED.value, _("Failed")),
+    (Kind.RECOVERED.value, _("Recovered")),
+    (Kind.MISSED.value, _("Missed")),
+    (Kind.PAUSED.value, _("Auto-paused")),
+    (Kind.LATE.value, _("Late")),
+    (Kind.SILENT.value, _("No recent success")),
+    (Kind.NODE_LOST.value, _("Node lost")),
+    (Kind.DEGRADED.value, _("Degraded")),
+    (Kind.UNHEALTHY.value, _("Unhealthy")),
 ]
 
 
 class Alert(models.Model):
     channel = models.CharField(_("channel"), max_length=64)
-    kind = models.CharField(_("about"), max_length=10, choices=KIND_LABELS)
-    key = models.CharField(max_length=190, editable=False, help_text=_("What it is about, told once."))
+    kind = models.CharField(_("event"), max_length=10, choices=KIND_LABELS)
+    key = models.CharField(
+        max_length=190,
+        editable=False,
+        help_text=_("Identifies the event, so that each channel gets one alert for it."),
+    )
     job = models.ForeignKey(Job, on_delete=models.SET_NULL, null=True, related_name="+")
     subject = models.CharField(_("subject"), max_length=255)
     text = models.TextField(_("text"), blank=True)
     created_at = models.DateTimeField(_("created at"))
-    try_at = models.DateTimeField(_("to be sent at"), null=True)
+    try_at = models.DateTimeField(_("next try at"), null=True)
     tries = models.PositiveIntegerField(_("tries"), default=0)
-    claim = models.UUIDField(null=True, editable=False, help_text=_("Of whoever is sending it."))
+    claim = models.UUIDField(
+        null=True, editable=False, help_text=_("Identifies the process that is sending the alert.")
+    )
     sent_at = models.DateTimeField(_("sent at"), null=True)
-    error = models.TextField(_("error"), blank=True, help_text=_("Why it was not sent."))
+    error = models.TextField(_("error"), blank=True, help_text=_("Why the last try failed."))
 
     class Meta:
         verbose_name = _("alert")

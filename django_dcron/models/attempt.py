@@ -1,4 +1,4 @@
-"""An attempt: one try at a run. Its row is made by the transaction that starts it: UNIQUE (run, number)."""
+"""An attempt: one try at a run. The transaction that starts it inserts it, UNIQUE (run, number)."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from datetime import timedelta
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.domain.lifecycle import Outcome
 from django_dcron.models.run import Run
+from django_dcron.policies.lifecycle import Outcome
 
 OUTCOME_LABELS = [
-    (Outcome.SUCCEEDED.value, _("succeeded")),
-    (Outcome.FAILED.value, _("failed")),
-    (Outcome.TIMED_OUT.value, _("timed out")),
-    (Outcome.LOST.value, _("lost")),
-    (Outcome.CANCELLED.value, _("cancelled")),
+    (Outcome.SUCCEEDED.value, _("Succeeded")),
+    (Outcome.FAILED.value, _("Failed")),
+    (Outcome.TIMED_OUT.value, _("Timed out")),
+    (Outcome.LOST.value, _("Lost")),
+    (Outcome.CANCELLED.value, _("Cancelled")),
 ]
 
 
 class Attempt(models.Model):
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="attempts", db_index=False)
-    number = models.PositiveSmallIntegerField(_("number"), help_text=_("From 1."))
+    number = models.PositiveSmallIntegerField(_("number"), help_text=_("Counted from 1."))
     token = models.UUIDField(
         editable=False,
-        help_text=_("Made by the execution that started it; tells its own writes from another's."),
+        help_text=_("Identifies the execution that started the attempt."),
     )
     worker = models.CharField(_("worker"), max_length=255)
-    due_at = models.DateTimeField(_("due at"), null=True, help_text=_("For a retry, after its backoff."))
+    due_at = models.DateTimeField(
+        _("due at"), null=True, help_text=_("For a retry, the end of its backoff.")
+    )
     queued_at = models.DateTimeField(_("queued at"), null=True)
     started_at = models.DateTimeField(_("started at"))
     finished_at = models.DateTimeField(_("finished at"), null=True)
@@ -37,22 +39,29 @@ class Attempt(models.Model):
         max_length=10,
         choices=OUTCOME_LABELS,
         blank=True,
-        help_text=_("What its worker reported after the attempt had been declared lost; it changed nothing."),
+        help_text=_(
+            "Outcome that the worker reported after the attempt was declared lost. It has no "
+            "effect."
+        ),
     )
     exception_class = models.CharField(_("exception"), max_length=255, blank=True)
     message = models.TextField(_("message"), blank=True)
     traceback = models.TextField(_("traceback"), blank=True)
     log = models.TextField(_("log"), blank=True)
-    result = models.TextField(_("result"), blank=True, help_text=_("JSON; a mark says where it was cut."))
+    result = models.TextField(
+        _("result"), blank=True, help_text=_("JSON. If it was cut, a mark shows where.")
+    )
     progress_done = models.PositiveBigIntegerField(_("done"), null=True)
-    progress_total = models.PositiveBigIntegerField(_("of"), null=True)
+    progress_total = models.PositiveBigIntegerField(_("total"), null=True)
     progress_note = models.CharField(_("progress"), max_length=255, blank=True)
 
     class Meta:
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
         ordering = ("run", "number")
-        constraints = (models.UniqueConstraint(fields=("run", "number"), name="dcron_attempt_number"),)
+        constraints = (
+            models.UniqueConstraint(fields=("run", "number"), name="dcron_attempt_number"),
+        )
 
     def __str__(self) -> str:
         return f"attempt {self.number}"

@@ -1,7 +1,9 @@
-"""A calendar: dates on which the schedules that name it are not to fall.
+"""A calendar: dates on which the schedules that name it have no occurrence.
 
-Its name is its key, so that exports and declarations can say it; it is never changed. Use ``django_dcron.control.save_calendar`` to
-write one: it also moves the cursors of its jobs. One written past it is noticed by the scheduler, a little later.
+The name is the primary key, so that exports and declarations can use it. It never changes.
+
+Use ``django_dcron.control.save_calendar`` to write a calendar, because it also moves the cursors of
+its jobs. The scheduler catches up with a calendar that was written without it.
 """
 
 from __future__ import annotations
@@ -9,26 +11,33 @@ from __future__ import annotations
 from functools import lru_cache
 
 from django.core.exceptions import ValidationError
-from django.core.validators import RegexValidator
+from django.core.validators import MaxLengthValidator, RegexValidator
 from django.db import models
 from django.utils import translation
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron import public_holidays
-from django_dcron.domain.calendar import Calendar as Dates
-from django_dcron.domain.calendar import parse_calendar
 from django_dcron.exceptions import InvalidCalendar
+from django_dcron.schedules import public_holidays
+from django_dcron.schedules.calendar import Calendar as Dates
+from django_dcron.schedules.calendar import parse_calendar
 
 NAME = RegexValidator(
     r"^(?!\.+\Z)[\w.@:-]+(?: [\w.@:-]+)*\Z",
-    _("Use letters, digits, single spaces and any of _ . - @ : only, and not dots alone."),
+    _(
+        "Use only letters, digits, _ . - @ : and single spaces. The name can't consist of "
+        "dots only."
+    ),
 )
-"""It is a part of addresses: HTTP clients take one of dots alone for the way up."""
+"""A name is part of URLs, in which HTTP clients resolve a segment of dots as a relative path."""
+
+
+LONGEST_DESCRIPTION = 10_000
+"""In characters. Lists show descriptions."""
 
 
 @lru_cache(maxsize=256)
 def read_dates(text: str) -> Dates:
-    """Raises ``InvalidCalendar``."""
+    """Parse the dates of a calendar. Raises ``InvalidCalendar``."""
     return parse_calendar(text, public_holidays.holidays_in)
 
 
@@ -38,14 +47,25 @@ class Calendar(models.Model):
         max_length=120,
         primary_key=True,
         validators=[NAME],
-        help_text=_("Jobs name it so; it cannot be changed later."),
+        help_text=_(
+            "The name that jobs refer to, such as bank-holidays. It can't be changed later."
+        ),
     )
-    description = models.TextField(_("description"), blank=True, help_text=_("What it is for; who to ask."))
+    description = models.TextField(
+        _("description"),
+        blank=True,
+        validators=[MaxLengthValidator(LONGEST_DESCRIPTION)],
+        help_text=_(
+            "What the calendar is for and whom to contact, such as “Office holidays. Contact: HR”."
+        ),
+    )
     dates = models.TextField(
         _("excluded dates"),
         help_text=_(
-            "One entry a line: 2026-12-24, 2026-12-24..2027-01-01, each year 12-25 or 12-24..01-01, weekdays SAT or MON-FRI, public "
-            "holidays of a country or a part of it: holidays DE, holidays DE-BY. What follows a # is a remark."
+            "One entry per line: a date (2026-12-24), a range (2026-12-24..2027-01-01), a yearly "
+            "date or range (12-25, 12-24..01-01), weekdays (SAT, MON-FRI), or the public "
+            "holidays of a country or region (holidays DE, holidays DE-BY). Text after # is a "
+            "comment."
         ),
     )
 
@@ -61,9 +81,9 @@ class Calendar(models.Model):
 
     def clean_fields(self, exclude: object = None) -> None:
         super().clean_fields(exclude)  # type: ignore[arg-type]
-        # A browser sends its own line ends; the text that cursors are compared with has one form.
+        # Browsers send CRLF line ends. Cursors are compared with this text, so it is normalized.
         self.dates = "\n".join(line.rstrip() for line in self.dates.strip().splitlines())
         try:
             read_dates(self.dates)
         except InvalidCalendar as error:
-            raise ValidationError({"dates": error.said(translation)}) from None
+            raise ValidationError({"dates": error.translate(translation)}) from None

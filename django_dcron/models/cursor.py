@@ -1,8 +1,13 @@
-"""A job's cursor: the next occurrence nobody has considered yet, and the definition it was computed from.
+"""A job's cursor: the next unclaimed occurrence, and the definition that yields it.
 
-The scheduler writes it, and whoever saves a job, in the same transaction (``definition.py``). Because the row says which
-definition it stands for, a job that was changed past ``control.save`` is found by comparing two rows, and no occurrence
-is ever claimed from a schedule that the job no longer has. Pruning never touches it.
+Invariants:
+
+- The scheduler writes the cursor, and so does each save of a job, in the same transaction
+  (``jobs/saving.py``).
+- The row has a copy of the definition. Comparing it with the job's row finds jobs that were changed
+  without ``control.save``.
+- No occurrence is claimed from a schedule that the job no longer has.
+- Pruning never changes the cursor.
 """
 
 from __future__ import annotations
@@ -15,21 +20,32 @@ from django.db import models
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.db.statements import Given
 from django_dcron.models.calendar import Calendar
 from django_dcron.models.job import Job
 from django_dcron.models.scheduled import Scheduled
-from django_dcron.models.statement import Given
 
 OWN_FIELDS = (
-    "namespace", "name", "schedule", "timezone", "calendar_policy", "starts_at", "ends_at", "enabled",
-)  # fmt: skip
+    "namespace",
+    "name",
+    "schedule",
+    "timezone",
+    "calendar_policy",
+    "starts_at",
+    "ends_at",
+    "enabled",
+)
 COPIED_FIELDS = (*OWN_FIELDS, "calendar_dates")
-"""What decides a job's occurrences: its own fields (namespace and name by way of ``H``), and the text of its calendar."""
+"""The fields that decide a job's occurrences, with its calendar's text. Namespace and name count
+because of ``H``."""
 
 
 class CursorQuerySet(models.QuerySet["Cursor"]):
     def due(self, horizon: datetime | Given) -> CursorQuerySet:
-        """Those with an occurrence at or before ``horizon``, oldest first; not those in quarantine."""
+        """Cursors with an occurrence at or before ``horizon``, oldest first.
+
+        Quarantined cursors are left out.
+        """
         return self.filter(next_at__lte=horizon, problem="").order_by("next_at", "pk")
 
     def in_shards(self, shards: Collection[int], of: int) -> CursorQuerySet:
@@ -38,12 +54,15 @@ class CursorQuerySet(models.QuerySet["Cursor"]):
         return self.alias(shard=F("job_id") % of).filter(shard__in=shards)
 
     def current(self) -> CursorQuerySet:
-        """Those that stand for their job's definition."""
+        """Cursors that match their job's definition."""
         return self.filter(same_definition("", "job__"))
 
 
 class _Exactly(models.Func):
-    """Letter by letter: MariaDB's collations take ``a`` for ``A``, which ``H`` and whoever compares in Python do not."""
+    """An exact text comparison.
+
+    MariaDB's collations treat ``a`` and ``A`` as equal. ``H`` and comparisons in Python don't.
+    """
 
     template = "%(expressions)s"
     arity = 1
@@ -53,7 +72,10 @@ class _Exactly(models.Func):
 
 
 def same_definition(cursor: str, job: str) -> Q:
-    """The cursor was computed from the definition that the job has. ``cursor``, ``job``: the lookups that lead to them."""
+    """Return the condition that the cursor was computed from the job's present definition.
+
+    ``cursor`` and ``job`` are the lookup prefixes that lead to them.
+    """
     same = Q()
     for field in OWN_FIELDS:
         of_job: Any = F(f"{job}{field}")
@@ -63,7 +85,8 @@ def same_definition(cursor: str, job: str) -> Q:
         if Job._meta.get_field(field).null:
             equal |= Q(**{f"{cursor}{field}__isnull": True, f"{job}{field}__isnull": True})
         same &= equal
-    # A subquery, not a join: where rows cannot be named, FOR UPDATE would lock the calendars, and with them their other jobs.
+    # A subquery instead of a join: where FOR UPDATE can't name tables, it would also lock the
+    # calendars, which other jobs use, too.
     calendar = Calendar.objects.filter(
         pk=OuterRef(f"{job}calendar"), dates=_Exactly(OuterRef(f"{cursor}calendar_dates"))
     )
@@ -72,23 +95,30 @@ def same_definition(cursor: str, job: str) -> Q:
 
 
 class Cursor(Scheduled, models.Model):
-    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="cursor")
+    job = models.OneToOneField(
+        Job, on_delete=models.CASCADE, primary_key=True, related_name="cursor"
+    )
     next_at = models.DateTimeField(
-        _("next occurrence"), null=True, help_text=_("Null: nothing to come, or the job is paused.")
+        _("next occurrence"),
+        null=True,
+        help_text=_("Null if there is no further occurrence or the job is paused."),
     )
     previous_at = models.DateTimeField(
         _("previous occurrence"),
         null=True,
-        help_text=_("The occurrence considered last; @every counts on from it."),
+        help_text=_("The last processed occurrence. @every counts from it."),
     )
     placed_at = models.DateTimeField(
         _("placed at"),
-        help_text=_("Since when it stands for this definition: later occurrences are its own."),
+        help_text=_(
+            "When the cursor was set for the current definition. Later occurrences follow this "
+            "definition."
+        ),
     )
     problem = models.TextField(
         _("problem"),
         blank=True,
-        help_text=_("Why the job was taken out of scheduling; empty when all is well."),
+        help_text=_("Why the job isn't scheduled. Empty if there is no problem."),
     )
 
     namespace = models.CharField(max_length=64)

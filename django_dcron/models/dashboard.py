@@ -1,4 +1,4 @@
-"""The dashboard's entry in the admin: a page with a permission of its own, and no table."""
+"""The dashboard's entry in the admin: a page with its own permission, without a table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """A job: the stored definition of what runs, when, and by which policies.
 
-People and code write these columns; the scheduler's position is in ``Cursor`` and the outcomes are in ``Statistics``.
-Use ``django_dcron.control.save`` to write a job: it also moves the cursor. A job written past it (``QuerySet.update``,
-``loaddata``, SQL) is noticed by the scheduler, a little later.
+People and code write these columns. The scheduler's position is in ``Cursor``, the outcomes are in
+``Statistics``.
+
+Use ``django_dcron.control.save`` to write a job, because it also moves the cursor. The scheduler
+catches up with a job that was written without it (``QuerySet.update``, ``loaddata``, SQL).
 """
 
 from __future__ import annotations
@@ -12,33 +14,39 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.core.validators import (
+    MaxLengthValidator,
+    MaxValueValidator,
+    MinValueValidator,
+    RegexValidator,
+)
 from django.db import models
 from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.domain.calendar import ExclusionPolicy
-from django_dcron.domain.misfire import Misfire, MisfirePolicy
-from django_dcron.domain.overlap import OverlapPolicy, read_policy
-from django_dcron.domain.retry import RetryPolicy
 from django_dcron.exceptions import InvalidCalendar
-from django_dcron.models.calendar import Calendar
+from django_dcron.models.calendar import LONGEST_DESCRIPTION, Calendar
 from django_dcron.models.job_validation import definition_errors
+from django_dcron.models.lease import ExactCharField
 from django_dcron.models.scheduled import Scheduled
-from django_dcron.phrases import gettext_noop
+from django_dcron.policies.misfire import Misfire, MisfirePolicy
+from django_dcron.policies.overlap import OverlapPolicy, read_policy
+from django_dcron.policies.retry import MAX_ATTEMPTS, RetryPolicy
+from django_dcron.schedules.calendar import ExclusionPolicy
+from django_dcron.utils.messages import gettext_noop
 
 NAME = RegexValidator(
     r"^[\w.@:-]+(?: [\w.@:-]+)*\Z",
-    _("Use letters, digits, single spaces and any of _ . - @ : only."),
+    _("Use only letters, digits, _ . - @ : and single spaces."),
 )
 QUEUE = RegexValidator(
     r"\A[!-~]+\Z",
-    _("“%(value)s” cannot name a queue. Use printable ASCII characters without spaces."),
+    _("“%(value)s” isn't a valid queue name. Use printable ASCII characters without spaces."),
 )
-"""AMQP refuses other names, and with them the messages of every job in the batch."""
+"""AMQP refuses other names, and with them the messages of all jobs in the batch."""
 
 CALENDAR = MaxValueValidator(timedelta(days=36_500), _("Use at most 36500d."))
-"""Any duration of a job is at most so long: beyond, sums of dates leave the calendar."""
+"""The limit for all durations of a job. With longer ones, date arithmetic overflows."""
 FROM_ZERO = [MinValueValidator(timedelta(), _("Use at least 0s.")), CALENDAR]
 FROM_ONE_SECOND = [MinValueValidator(timedelta(seconds=1), _("Use at least 1s.")), CALENDAR]
 
@@ -66,19 +74,29 @@ class Job(Scheduled, models.Model):
         max_length=64,
         default="default",
         validators=[NAME],
-        help_text=_("Groups jobs; a scheduler can be told to serve one namespace only."),
+        help_text=_("Groups jobs, such as billing. A node can serve all namespaces or only one."),
     )
     name = models.CharField(
-        _("name"), max_length=120, validators=[NAME], help_text=_("Unique within its namespace.")
+        _("name"),
+        max_length=120,
+        validators=[NAME],
+        help_text=_("Unique in the namespace. Example: import-orders."),
     )
-    description = models.TextField(_("description"), blank=True, help_text=_("What it is for; who to ask."))
+    description = models.TextField(
+        _("description"),
+        blank=True,
+        validators=[MaxLengthValidator(LONGEST_DESCRIPTION)],
+        help_text=_(
+            "What the job does and whom to contact, such as “Imports orders. Contact: shop team”."
+        ),
+    )
 
     target = models.CharField(
         _("target"),
         max_length=255,
         help_text=_(
-            "What to run: the name of a Celery task, the path of a Django task, a function registered with @cron, "
-            "command:NAME or shell:NAME as the settings allow."
+            "A Celery task, a Django task, a @cron function, command:NAME or shell:NAME. "
+            "Example: shop.tasks.import_orders."
         ),
     )
     args = models.JSONField(
@@ -98,29 +116,36 @@ class Job(Scheduled, models.Model):
         _("schedule"),
         max_length=255,
         help_text=_(
-            "Five cron fields such as 30 3 * * MON-FRI, six with seconds first, @hourly, @every 1h30m, or once: "
-            "@at 2026-12-01T09:00."
+            "Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also "
+            "@hourly, @every 1h30m and @at 2026-12-01T09:00."
         ),
     )
     timezone = models.CharField(
         _("time zone"),
         max_length=64,
         default="UTC",
-        help_text=_("The zone the schedule's times are in, such as Europe/Berlin."),
+        help_text=_("Time zone of the schedule, such as Europe/Berlin."),
     )
     starts_at = models.DateTimeField(
-        _("starts at"), null=True, blank=True, help_text=_("No occurrence before this.")
+        _("starts at"),
+        null=True,
+        blank=True,
+        help_text=_("The job has no occurrences before this time. Empty: no limit."),
     )
     ends_at = models.DateTimeField(
-        _("ends at"), null=True, blank=True, help_text=_("No occurrence after this.")
+        _("ends at"),
+        null=True,
+        blank=True,
+        help_text=_("The job has no occurrences after this time. Empty: no limit."),
     )
     after = models.JSONField(
-        _("after"),
+        _("run after"),
         default=dict,
         blank=True,
         help_text=_(
-            'A JSON object: it also runs whenever one of these jobs has "succeeded", "failed" or "ended", such as '
-            '{"import-orders": "succeeded"}. With the schedule @never, only then.'
+            'A JSON object of jobs and the outcome to wait for: "succeeded", "failed" or '
+            '"ended". Example: {"import-orders": "succeeded"}. Use the schedule @never to run '
+            "the job only then."
         ),
     )
     calendar = models.ForeignKey(
@@ -130,83 +155,87 @@ class Job(Scheduled, models.Model):
         blank=True,
         related_name="jobs",
         verbose_name=_("calendar"),
-        help_text=_("It excludes dates from the schedule. Empty: none are."),
+        help_text=_("Calendar of the dates without runs. Empty: no dates are excluded."),
     )
     calendar_policy = models.CharField(
-        _("on an excluded date"),
+        _("on excluded dates"),
         max_length=12,
         default=ExclusionPolicy.SKIP.value,
         choices=[
-            (ExclusionPolicy.SKIP.value, _("skip: no occurrence")),
+            (ExclusionPolicy.SKIP.value, _("Skip")),
             (
                 ExclusionPolicy.NEXT_DAY.value,
-                _("move to the next date that is not excluded"),
+                _("Move to the next date that isn't excluded"),
             ),
         ],
-        help_text=_("What becomes of an occurrence on a date that the calendar excludes."),
+        help_text=_("What happens to occurrences on dates that the calendar excludes."),
     )
     jitter = _duration(
         0,
         verbose_name=_("jitter"),
         validators=FROM_ZERO,
         help_text=_(
-            "Spreads each run over so much time after its occurrence, so that jobs of one minute do not rush."
+            "Delays each run by a random time up to this value, so that jobs of the same minute "
+            "don't all start at once."
         ),
     )
 
     enabled = models.BooleanField(
-        _("enabled"), default=True, help_text=_("A paused job has no new occurrences.")
+        _("enabled"), default=True, help_text=_("Clear the checkbox to pause the job.")
     )
     pause_reason = models.CharField(_("pause reason"), max_length=255, blank=True)
     paused_until = models.DateTimeField(
         _("paused until"),
         null=True,
         blank=True,
-        help_text=_("It resumes by itself then. Empty: by hand only."),
+        help_text=_("The job resumes automatically at this time. Empty: until someone resumes it."),
     )
 
     misfire_policy = models.CharField(
-        _("if not started in time"),
+        _("misfire policy"),
         max_length=12,
         default=MisfirePolicy.RUN_LATEST.value,
         choices=[
-            (MisfirePolicy.SKIP.value, _("skip: record them as missed")),
-            (MisfirePolicy.RUN_LATEST.value, _("run the latest, count the others on it")),
-            (MisfirePolicy.RUN_ALL.value, _("run all, oldest first, up to the catch-up limit")),
+            (MisfirePolicy.SKIP.value, _("Skip: record as missed")),
+            (MisfirePolicy.RUN_LATEST.value, _("Run latest: one run covers the others")),
+            (MisfirePolicy.RUN_ALL.value, _("Run all: oldest first, up to the catch-up limit")),
         ],
-        help_text=_("What becomes of occurrences that an outage has kept from starting."),
+        help_text=_(
+            "What happens to occurrences that couldn't start in time, for example because of an "
+            "outage."
+        ),
     )
     misfire_grace = _duration(
         60,
         verbose_name=_("misfire grace"),
         validators=FROM_ONE_SECOND,
-        help_text=_("How late a run may start before it counts as not started in time."),
+        help_text=_("How late a run may start before the misfire policy applies."),
     )
     catchup_limit = models.PositiveIntegerField(
         _("catch-up limit"),
         default=100,
         validators=[MinValueValidator(1), MaxValueValidator(10_000)],
-        help_text=_('With "run all": at most so many; the rest are recorded as missed.'),
+        help_text=_("Maximum number of missed occurrences that “Run all” runs, such as 100."),
     )
     overlap_policy = models.CharField(
-        _("if still running"),
+        _("overlap policy"),
         max_length=16,
         default=OverlapPolicy.SKIP.value,
         choices=[
-            (OverlapPolicy.ALLOW.value, _("allow: run side by side")),
-            (OverlapPolicy.SKIP.value, _("skip the new run")),
-            (OverlapPolicy.QUEUE_ONE.value, _("let one wait, skip more")),
-            (OverlapPolicy.QUEUE_ALL.value, _("let all wait, in order")),
-            (OverlapPolicy.CANCEL_RUNNING.value, _("cancel the running one")),
+            (OverlapPolicy.ALLOW.value, _("Allow: run in parallel")),
+            (OverlapPolicy.SKIP.value, _("Skip the new run")),
+            (OverlapPolicy.QUEUE_ONE.value, _("Queue one, skip the others")),
+            (OverlapPolicy.QUEUE_ALL.value, _("Queue all, run in order")),
+            (OverlapPolicy.CANCEL_RUNNING.value, _("Cancel the earlier run")),
         ],
-        help_text=_("What becomes of a run while an earlier one is unfinished."),
+        help_text=_("What happens to a new run while an earlier run is unfinished."),
     )
     start_deadline = models.DurationField(
         _("start deadline"),
         null=True,
         blank=True,
         validators=FROM_ONE_SECOND,
-        help_text=_("Never start later than this after the due time, whatever the policy. Empty: no limit."),
+        help_text=_("How late a run may start under any policy. Empty: no limit."),
     )
 
     queue = models.CharField(
@@ -214,7 +243,9 @@ class Job(Scheduled, models.Model):
         max_length=120,
         blank=True,
         validators=[QUEUE],
-        help_text=_("The workers' queue. Empty: the target task's own."),
+        help_text=_(
+            "Queue that the workers read, such as imports. Empty: the target's default queue."
+        ),
     )
     priority = models.PositiveSmallIntegerField(
         _("priority"),
@@ -222,7 +253,8 @@ class Job(Scheduled, models.Model):
         blank=True,
         validators=[MaxValueValidator(9)],
         help_text=_(
-            "0 to 9, as the broker understands it (RabbitMQ and Django's tasks: 9 is first; Redis: 0 is first). Empty: none."
+            "A number from 0 to 9. RabbitMQ and Django tasks run 9 first, Redis runs 0 first. "
+            "Empty: no priority."
         ),
     )
     timeout = models.DurationField(
@@ -230,89 +262,102 @@ class Job(Scheduled, models.Model):
         null=True,
         blank=True,
         validators=FROM_ONE_SECOND,
-        help_text=_("A run that takes longer is stopped. Empty: no limit."),
+        help_text=_("An attempt that takes longer is stopped. Empty: no limit."),
     )
 
     max_attempts = models.PositiveSmallIntegerField(
-        _("attempts"),
+        _("maximum attempts"),
         default=1,
-        validators=[MinValueValidator(1), MaxValueValidator(100)],
-        help_text=_("How often a run is tried, the first time included."),
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_ATTEMPTS)],
+        help_text=_("How many times to try a run, including the first attempt, such as 3."),
     )
     retry_backoff = _duration(
         10,
         verbose_name=_("retry backoff"),
         validators=FROM_ZERO,
-        help_text=_("The wait before the second attempt."),
+        help_text=_("Wait before the second attempt."),
     )
     retry_backoff_factor = models.FloatField(
         _("backoff factor"),
         default=2.0,
         validators=[MinValueValidator(1.0), MaxValueValidator(100.0)],
-        help_text=_("Each further wait is so many times the one before."),
+        help_text=_("Each wait is this many times longer than the previous one, such as 2."),
     )
     retry_backoff_max = _duration(
         3600,
-        verbose_name=_("longest backoff"),
+        verbose_name=_("maximum backoff"),
         validators=FROM_ZERO,
-        help_text=_("No wait is longer."),
+        help_text=_("Upper limit of each wait."),
     )
     retry_jitter = models.FloatField(
         _("retry jitter"),
         default=0.1,
         validators=[MinValueValidator(0.0), MaxValueValidator(1.0)],
-        help_text=_("Spreads each wait by up to this fraction to either side: 0.1 is 10 %."),
+        help_text=_("Fraction by which each wait varies randomly, such as 0.1 for 10%."),
     )
     retry_on = models.JSONField(
         _("retry on"),
         default=list,
         blank=True,
-        help_text=_('A JSON list of exception names, such as ["ConnectionError"]. Empty: on any.'),
+        help_text=_(
+            'A JSON list of exception names, such as ["ConnectionError"]. Empty: all exceptions.'
+        ),
     )
     never_retry_on = models.JSONField(
         _("never retry on"),
         default=list,
         blank=True,
-        help_text=_("A JSON list of exception names that end the run."),
+        help_text=_(
+            'A JSON list of exception names that are never retried, such as ["ValueError"].'
+        ),
     )
     pause_after_failures = models.PositiveIntegerField(
-        _("pause after failures"),
+        _("auto-pause after failures"),
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text=_("After so many failed runs in a row the job pauses itself. Empty: never."),
+        help_text=_(
+            "Number of consecutive failed runs after which the job is paused, such as 5. Empty: "
+            "never."
+        ),
     )
     alerts = models.JSONField(
         _("alerts"),
         null=True,
         blank=True,
         help_text=_(
-            'A JSON list of rules, such as [{"on": "failed", "to": ["ops"]}]. Empty: those of DCRON_ALERTS; []: none.'
+            'A JSON list of alert rules, such as [{"on": "failed", "to": ["ops"]}]. Empty: the '
+            "rules in DCRON_ALERTS. []: no alerts."
         ),
     )
     keep_for = models.DurationField(
-        _("keep for"),
+        _("keep runs for"),
         null=True,
         blank=True,
         validators=FROM_ONE_SECOND,
-        help_text=_("How long its finished runs are kept. Empty: as long as DCRON_KEEP_FOR says."),
+        help_text=_("How long to keep finished runs. Empty: the DCRON_KEEP_FOR setting."),
     )
     keep_failed_for = models.DurationField(
-        _("keep failed for"),
+        _("keep failed runs for"),
         null=True,
         blank=True,
         validators=FROM_ONE_SECOND,
-        help_text=_("How long its failed runs are kept. Empty: as long as DCRON_KEEP_FAILED_FOR says."),
+        help_text=_("How long to keep failed runs. Empty: the DCRON_KEEP_FAILED_FOR setting."),
     )
     keep_runs = models.PositiveIntegerField(
-        _("keep runs"),
+        _("maximum runs to keep"),
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text=_("At most so many of its finished runs are kept. Empty: as many as DCRON_KEEP_RUNS says."),
+        help_text=_(
+            "How many finished runs to keep, such as 1000. Empty: the DCRON_KEEP_RUNS setting."
+        ),
     )
     tags = models.JSONField(
-        _("tags"), default=list, blank=True, help_text=_('A JSON list of words, such as ["billing"].')
+        _("tags"),
+        default=list,
+        blank=True,
+        help_text=_('A JSON list of tags, such as ["billing"].'),
     )
 
     declared = models.JSONField(
@@ -320,7 +365,37 @@ class Job(Scheduled, models.Model):
         null=True,
         editable=False,
         help_text=_(
-            "The fields as @cron last declared them; null for a job made by people. Written by sync alone."
+            "The fields as last declared with @cron. Null if the job isn't declared in code. "
+            "Only sync writes this column."
+        ),
+    )
+    import_source = models.CharField(
+        _("import source"),
+        max_length=120,
+        blank=True,
+        default="",
+        editable=False,
+        help_text=_(
+            "The scheduler that the job was imported from, such as redbeat. Only the import "
+            "writes this column."
+        ),
+    )
+    import_key = ExactCharField(  # type: ignore[misc]  # its type has no None
+        _("import key"),
+        max_length=190,
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_("The entry's key in the import source. Null if the job wasn't imported."),
+    )
+    imported = models.JSONField(
+        _("imported values"),
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_(
+            "The fields as last imported. Null if the job wasn't imported. A field that differs "
+            "was changed here, and the next import keeps it."
         ),
     )
     version = models.PositiveIntegerField(_("version"), default=1, editable=False)
@@ -334,19 +409,25 @@ class Job(Scheduled, models.Model):
         verbose_name_plural = _("jobs")
         ordering = ("namespace", "name")
         permissions = (
-            ("trigger_job", _("Can run jobs now, and backfill them")),
-            ("run_job_with_arguments", _("Can run jobs with other arguments than their own")),
+            ("trigger_job", _("Can run and backfill jobs")),
+            ("run_job_with_arguments", _("Can run jobs with custom arguments")),
             ("pause_job", _("Can pause and resume jobs")),
         )
         constraints = (
             models.UniqueConstraint(fields=("namespace", "name"), name="dcron_job_namespace_name"),
+            models.UniqueConstraint(
+                fields=("import_source", "import_key"), name="dcron_job_import_key"
+            ),
         )
 
     def __str__(self) -> str:
         return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
-        """Each field alone, then all that fields alone cannot say; the same for the admin, code and the API."""
+        """Validate each field, then the definition as a whole.
+
+        The same rules apply to the admin, code and the API.
+        """
         errors: dict[str, Any] = {}
         try:
             super().clean_fields(exclude)
@@ -358,8 +439,10 @@ class Job(Scheduled, models.Model):
 
     @property
     def calendar_dates(self) -> str | None:
-        """The calendar's text; None: there is no calendar. Raises ``InvalidCalendar`` if none has that name, as may be of a job
-        that is not saved."""
+        """The calendar's text, or None without a calendar.
+
+        Raises ``InvalidCalendar`` if the calendar doesn't exist, as may be for an unsaved job.
+        """
         try:
             return self.calendar.dates if self.calendar else None
         except Calendar.DoesNotExist:

@@ -1,9 +1,8 @@
-"""What must hold of a job's definition beyond its single fields. Each problem is an error on the field it is about."""
+"""Validate a job's definition beyond single fields. Each error belongs to the field it is about."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Set
 from datetime import timedelta
 from functools import partial
@@ -15,21 +14,24 @@ from django.utils.translation import gettext_lazy
 
 from django_dcron import targets
 from django_dcron.conf import settings
-from django_dcron.domain import clock
-from django_dcron.domain.alerting import InvalidRule, read_rules
-from django_dcron.domain.chains import On, key_of
-from django_dcron.domain.durations import write_duration
-from django_dcron.domain.schedule import parse_schedule
-from django_dcron.domain.timetable import BEGIN, END
+from django_dcron.db import clock
 from django_dcron.exceptions import InvalidArguments, InvalidSchedule, InvalidValue, UnknownTarget
+from django_dcron.policies.alerting import InvalidRule, read_rules
+from django_dcron.policies.chains import On, key_of
+from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.schedules.timetable import BEGIN, END
+from django_dcron.utils.durations import write_duration
+from django_dcron.utils.messages import TOO_LONG
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
     from django_dcron.models.job import Job
 
-NAME = re.compile(r"^[^:\uff1a]+[:\uff1a]\s*")
-"""That a message begins with; a translation may have a colon of its own."""
+LONGEST_JSON = 10_000
+"""Characters of a column as JSON. Arguments have their own limit, ``DCRON_ARGUMENTS_LIMIT``."""
+LONGEST_ITEM = 255
+"""Characters of a tag or an exception name."""
 TYPE_NAMES: dict[type, StrOrPromise] = {
     list: gettext_lazy("a JSON list"),
     dict: gettext_lazy("a JSON object"),
@@ -37,10 +39,10 @@ TYPE_NAMES: dict[type, StrOrPromise] = {
 
 
 def definition_errors(job: Job, unsound: Collection[str] = ()) -> dict[str, str]:
-    """The problems of ``job``, by field; empty when there are none.
+    """Return the problems of ``job`` by field; empty if there are none.
 
-    A check that reads a field of ``unsound``, or one that an earlier check found fault with, is left out: of one
-    mistake the errors that follow from it say nothing new.
+    A check is skipped if it reads a field of ``unsound`` or a field with an earlier error. Errors
+    that only follow from an earlier one don't help.
     """
     errors: dict[str, str] = {}
     for reads, check in CHECKS:
@@ -53,7 +55,7 @@ def _timezone_errors(job: Job) -> dict[str, str]:
     try:
         parse_schedule("@daily", job.timezone)
     except InvalidSchedule as error:
-        return _at("timezone", error)
+        return {"timezone": error.translate(translation)}
     return {}
 
 
@@ -61,27 +63,21 @@ def _schedule_errors(job: Job) -> dict[str, str]:
     try:
         parse_schedule(job.schedule, job.timezone, hash_key=job.hash_key)
     except InvalidSchedule as error:
-        return _at("schedule", error)
+        return {"schedule": error.translate(translation)}
     return {}
 
 
 def _excluded_errors(job: Job) -> dict[str, str]:
-    """Of a calendar that cannot be read, or a schedule that takes none."""
+    """Check that the calendar can be read and that the schedule accepts one."""
     try:
         job.parsed_schedule  # noqa: B018 (reading it parses it)
     except InvalidSchedule as error:
-        return _at("calendar", error)
+        return {"calendar": error.translate(translation)}
     return {}
 
 
-def _at(field: str, error: InvalidSchedule) -> dict[str, str]:
-    """Without the field's name where the message begins with it: whoever shows it at the field names that by itself."""
-    said = error.said(translation)
-    return {field: NAME.sub("", said, count=1) if str(error).startswith(f"{field}: ") else said}
-
-
-def _exhausted(job: Job) -> dict[str, str]:
-    """An enabled job must have something to come, or it would never run and nobody would know why."""
+def _check_exhausted(job: Job) -> dict[str, str]:
+    """Require a future occurrence of an enabled job. Otherwise, it would silently never run."""
     if not job.enabled:
         return {}
     now = clock.now()
@@ -92,19 +88,24 @@ def _exhausted(job: Job) -> dict[str, str]:
     first = schedule.next_after(start)
     if first is None:
         if schedule.at and schedule.at <= now:
-            return {"schedule": _("%(schedule)s is in the past.") % {"schedule": job.schedule}}
-        if schedule.calendar and schedule.without_calendar.next_after(start):
-            text = _("It leaves no occurrence of %(schedule)s after %(start)s.")
             return {
-                "calendar": text % {"schedule": job.schedule, "start": start.isoformat(timespec="seconds")}
+                "schedule": _("%(schedule)s is in the past. Enter a future time.")
+                % {"schedule": job.schedule}
+            }
+        if schedule.calendar and schedule.without_calendar.next_after(start):
+            text = _("The calendar excludes all occurrences of %(schedule)s after %(start)s.")
+            return {
+                "calendar": text
+                % {"schedule": job.schedule, "start": start.isoformat(timespec="seconds")}
             }
         return {
-            "schedule": _("%(schedule)s never fires after %(start)s.")
+            "schedule": _("%(schedule)s has no occurrence after %(start)s.")
             % {"schedule": job.schedule, "start": start.isoformat(timespec="seconds")}
         }
     if job.ends_at and first > job.ends_at:
         return {
-            "ends_at": _("The first occurrence, %(first)s, is after this.") % {"first": first.isoformat()}
+            "ends_at": _("The first occurrence is later, at %(first)s. Enter a time after it.")
+            % {"first": first.isoformat()}
         }
     return {}
 
@@ -113,12 +114,12 @@ def _calendar_errors(field: str, job: Job) -> dict[str, str]:
     value = getattr(job, field)
     if value is None or BEGIN <= value < END:
         return {}
-    return {field: _("Use a time in the years 1970 to 2199.")}
+    return {field: _("The time is out of range. Use a year from 1970 to 2199.")}
 
 
 def _end_errors(job: Job) -> dict[str, str]:
     if job.starts_at and job.ends_at and job.ends_at < job.starts_at:
-        return {"ends_at": _("It is before the start.")}
+        return {"ends_at": _("The end can't be before the start.")}
     return {}
 
 
@@ -126,16 +127,26 @@ def _json_errors(field: str, kind: type, job: Job) -> dict[str, str]:
     value = getattr(job, field)
     if isinstance(value, kind):
         return {}
-    return {
-        field: _("%(value)s is not %(allowed)s.") % {"value": json.dumps(value), "allowed": TYPE_NAMES[kind]}
+    return {field: wrong_type(value, kind)}
+
+
+def wrong_type(value: object, kind: type) -> str:
+    """Return the message for a JSON value that isn't a ``kind``. Quotes the start of the value."""
+    return _("%(value)s is not %(allowed)s.") % {
+        "value": _quote(value),
+        "allowed": TYPE_NAMES[kind],
     }
+
+
+def _quote(value: object) -> str:
+    return f"{json.dumps(value):.80}"
 
 
 def _target_errors(job: Job) -> dict[str, str]:
     try:
         targets.get(job.target)
     except UnknownTarget as error:
-        return {"target": error.said(translation)}
+        return {"target": error.translate(translation)}
     return {}
 
 
@@ -143,7 +154,7 @@ def _argument_errors(job: Job) -> dict[str, str]:
     try:
         targets.check_arguments(job.target, job.args, job.kwargs)
     except InvalidArguments as error:
-        return {error.field: error.said(translation)}
+        return {error.field: error.translate(translation)}
     return {}
 
 
@@ -151,22 +162,37 @@ def _queue_errors(job: Job) -> dict[str, str]:
     try:
         targets.check_queue(job.queue)
     except InvalidValue as error:
-        return {"queue": f"{error.problem.said(translation)}."}
+        return {"queue": error.problem.translate(translation)}
     return {}
 
 
 def _name_list_errors(field: str, job: Job) -> dict[str, str]:
     value = getattr(job, field)
-    if isinstance(value, list) and all(isinstance(item, str) and item for item in value):
-        return {}
-    return {field: _("%(value)s is not a JSON list of texts.") % {"value": json.dumps(value)}}
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        return {field: _("%(value)s isn't a JSON list of strings.") % {"value": _quote(value)}}
+    longest = max(map(len, value), default=0)
+    if longest > LONGEST_ITEM:
+        return {field: _too_long(longest, LONGEST_ITEM)}
+    return {}
+
+
+def _length_errors(field: str, job: Job) -> dict[str, str]:
+    value = getattr(job, field)
+    length = len(json.dumps(value, ensure_ascii=False)) if value else 0
+    return {field: _too_long(length, LONGEST_JSON)} if length > LONGEST_JSON else {}
+
+
+def _too_long(length: int, most: int) -> str:
+    return _(TOO_LONG) % {"count": length, "most": most}
 
 
 def _backoff_errors(job: Job) -> dict[str, str]:
     if job.retry_backoff_max < job.retry_backoff:
         return {
-            "retry_backoff_max": _("It is shorter than the first backoff, %(backoff)s.")
-            % {"backoff": job.retry_backoff}
+            "retry_backoff_max": _(
+                "The maximum backoff must be at least the retry backoff, %(backoff)s."
+            )
+            % {"backoff": write_duration(job.retry_backoff, " ")}
         }
     return {}
 
@@ -176,54 +202,70 @@ def _alert_errors(job: Job) -> dict[str, str]:
         try:
             read_rules(job.alerts, settings.ALERT_CHANNELS, of_job=True)
         except InvalidRule as error:
-            return {"alerts": error.said(translation)}
+            return {"alerts": error.translate(translation)}
     return {}
 
 
 def _retention_errors(job: Job) -> dict[str, str]:
-    """Failed runs are kept as long as others at least: the oldest rows that are left tell how far back the history is whole."""
+    """Require that failed runs are kept at least as long as others.
+
+    The oldest remaining rows show since when the history is complete.
+    """
     if job.keep_for and job.keep_failed_for and job.keep_failed_for < job.keep_for:
         return {
             "keep_failed_for": _(
-                "It is shorter than for other runs, %(keep)s. Failed runs are kept at least as long."
+                "Failed runs must be kept at least as long as other runs, %(keep)s."
             )
-            % {"keep": write_duration(job.keep_for)}
+            % {"keep": write_duration(job.keep_for, " ")}
         }
     return {}
 
 
 def _after_errors(job: Job) -> dict[str, str]:
-    """What can be told without the other jobs; the rest is told by whoever saves it (``chaining``)."""
+    """Check ``after`` without reading other jobs. ``jobs.chains`` checks the rest."""
     if errors := _json_errors("after", dict, job):
         return errors
     for label, on in job.after.items():
         if on not in list(On):
             allowed = ", ".join(On)
             return {
-                "after": _("%(job)s: %(value)s is not an end of a run (allowed: %(allowed)s).")
+                "after": _("%(job)s: %(value)s isn't an outcome. Use one of: %(allowed)s.")
                 % {"job": label, "value": json.dumps(on), "allowed": allowed}
             }
         if key_of(label) == (job.namespace, job.name):
-            return {"after": _("%(job)s cannot come after itself.") % {"job": label}}
+            return {"after": _("%(job)s can't run after itself.") % {"job": label}}
     return {}
 
 
 CHECKS: tuple[tuple[Set[str], Callable[[Job], dict[str, str]]], ...] = (
     ({"timezone"}, _timezone_errors),
     ({"schedule", "timezone"}, _schedule_errors),
-    *(({field}, partial(_calendar_errors, field)) for field in ("starts_at", "ends_at", "paused_until")),
+    *(
+        ({field}, partial(_calendar_errors, field))
+        for field in ("starts_at", "ends_at", "paused_until")
+    ),
     ({"starts_at", "ends_at"}, _end_errors),
     ({"schedule", "timezone", "calendar", "calendar_policy"}, _excluded_errors),
+    *(
+        ({field}, partial(_length_errors, field))
+        for field in ("after", "retry_on", "never_retry_on", "tags", "alerts")
+    ),
     ({"namespace", "name", "after"}, _after_errors),
-    ({"schedule", "timezone", "calendar", "calendar_policy", "starts_at", "ends_at", "after"}, _exhausted),
+    (
+        {"schedule", "timezone", "calendar", "calendar_policy", "starts_at", "ends_at", "after"},
+        _check_exhausted,
+    ),
     ({"target"}, _target_errors),
     ({"args"}, partial(_json_errors, "args", list)),
     ({"kwargs"}, partial(_json_errors, "kwargs", dict)),
     ({"target", "args", "kwargs"}, _argument_errors),
     ({"queue"}, _queue_errors),
-    *(({field}, partial(_name_list_errors, field)) for field in ("retry_on", "never_retry_on", "tags")),
+    *(
+        ({field}, partial(_name_list_errors, field))
+        for field in ("retry_on", "never_retry_on", "tags")
+    ),
     ({"retry_backoff", "retry_backoff_max"}, _backoff_errors),
     ({"keep_for", "keep_failed_for"}, _retention_errors),
     ({"alerts"}, _alert_errors),
 )
-"""What each check reads, and the check."""
+"""Each entry: the fields that a check reads, and the check."""

@@ -1,4 +1,4 @@
-"""A lock's row, for ``locks.database``. Its reader and only writer is that module."""
+"""The row of a lock. Only ``locks.database`` reads and writes it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.models.database import UtcNow
+from django_dcron.db.now import UtcNow
 
 if TYPE_CHECKING:
     CharField = models.CharField[str, str]
 else:
-    CharField = models.CharField  # generic for type checkers alone
+    CharField = models.CharField  # generic only for type checkers
 
 
 class ExactCharField(CharField):
-    """A text that equals only itself: MariaDB's texts else ignore case, accents and trailing spaces, so that two
-    holders could pass for one. There it is stored as the bytes of its UTF-8."""
+    """A text field with exact comparison.
+
+    MariaDB ignores case, accents and trailing spaces, so that two holders could compare as equal.
+    On MySQL and MariaDB, the text is therefore stored as its UTF-8 bytes.
+    """
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         if connection.vendor == "mysql":
             return f"varbinary({4 * (self.max_length or 0)})"
         return super().db_type(connection)
 
-    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+    def get_db_prep_value(
+        self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False
+    ) -> Any:
         value = super().get_db_prep_value(value, connection, prepared)
         return value.encode() if connection.vendor == "mysql" and isinstance(value, str) else value
 
@@ -36,7 +41,7 @@ class ExactCharField(CharField):
 
 class LockLeaseQuerySet(models.QuerySet["LockLease"]):
     def takeable(self, holder: str) -> LockLeaseQuerySet:
-        """What ``holder`` may take or renew: its own, the released and the expired."""
+        """Leases that ``holder`` may take or renew: its own, released and expired ones."""
         return self.filter(Q(holder__in=[holder, ""]) | Q(expires_at__lte=UtcNow()))
 
     def held(self) -> LockLeaseQuerySet:
@@ -45,7 +50,9 @@ class LockLeaseQuerySet(models.QuerySet["LockLease"]):
 
 class LockLease(models.Model):
     name = ExactCharField(_("name"), primary_key=True, max_length=190)
-    holder = ExactCharField(_("holder"), max_length=190, blank=True, help_text=_("Empty: released."))
+    holder = ExactCharField(
+        _("holder"), max_length=190, blank=True, help_text=_("Empty if the lock is released.")
+    )
     expires_at = models.DateTimeField(_("expires at"), help_text=_("By the database's clock."))
 
     objects = LockLeaseQuerySet.as_manager()
@@ -53,7 +60,7 @@ class LockLease(models.Model):
     class Meta:
         verbose_name = _("lock lease")
         verbose_name_plural = _("lock leases")
-        # No index beside the primary key: see locks.database on deadlocks.
+        # No index in addition to the primary key: see locks.database on deadlocks.
 
     def __str__(self) -> str:
         return str(self.name)

@@ -1,6 +1,7 @@
 """A link of a chain: ``job`` starts after a run of ``after`` has ended as ``on`` says.
 
-Written from ``Job.after``, in the transaction that saves the job (``chaining.py``), by nobody else; read by whoever ends a run.
+Only ``jobs/chains.py`` writes links, from ``Job.after``, in the transaction that saves the job. The
+end of a run reads them.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.domain.chains import On
 from django_dcron.models.job import Job
+from django_dcron.policies.chains import On
 
 ON_LABELS = [
-    (On.SUCCEEDED.value, _("succeeded")),
-    (On.FAILED.value, _("failed")),
-    (On.ENDED.value, _("ended")),
+    (On.SUCCEEDED.value, _("Succeeded")),
+    (On.FAILED.value, _("Failed")),
+    (On.ENDED.value, _("Ended")),
 ]
 
 

@@ -9,20 +9,24 @@ from django.db import models
 from django.db.models import ExpressionWrapper, Q
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.models.database import UtcNow
+from django_dcron.db.now import UtcNow
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
     def live(self, lease: timedelta) -> NodeQuerySet:
-        """Those whose heartbeat is younger than ``lease``, by the database's clock."""
+        """Nodes whose heartbeat is younger than ``lease``, by the database's clock."""
         return self.filter(heartbeat_at__gt=UtcNow() - lease)
 
     def broker_known(self, lease: timedelta) -> models.QuerySet[Any, Any]:
-        """Annotated with ``broker_lost``, for ``lease`` at least, and with ``broker_reached``."""
-        lost = Q(broker_away_since__isnull=False, broker_away_since__lte=UtcNow() - lease)
+        """Annotate ``broker_lost``, which means for at least ``lease``, and ``broker_reached``."""
+        lost = Q(
+            broker_unreachable_since__isnull=False, broker_unreachable_since__lte=UtcNow() - lease
+        )
         return self.annotate(
             broker_lost=ExpressionWrapper(lost, models.BooleanField()),
-            broker_reached=ExpressionWrapper(Q(broker_away_since=None), models.BooleanField()),
+            broker_reached=ExpressionWrapper(
+                Q(broker_unreachable_since=None), models.BooleanField()
+            ),
         )
 
     def expired(self, lease: timedelta) -> NodeQuerySet:
@@ -34,46 +38,66 @@ class Node(models.Model):
         primary_key=True,
         max_length=190,
         editable=False,
-        help_text=_("The node's name and a part made at its start."),
+        help_text=_("The node's name and a random suffix, created at startup."),
     )
     name = models.CharField(_("name"), max_length=120)
-    namespace = models.CharField(_("namespace"), max_length=64, blank=True, help_text=_("Empty: all."))
+    namespace = models.CharField(
+        _("namespace"), max_length=64, blank=True, help_text=_("Empty means all namespaces.")
+    )
     host = models.CharField(_("host"), max_length=255)
-    pid = models.PositiveIntegerField(_("process"))
-    release = models.CharField(_("release"), max_length=32)
+    pid = models.PositiveIntegerField(_("process ID"))
+    release = models.CharField(_("version"), max_length=32)
     started_at = models.DateTimeField(_("started at"))
     heartbeat_at = models.DateTimeField(_("heartbeat at"))
     ticked_at = models.DateTimeField(_("last tick at"), null=True)
     shards = models.PositiveIntegerField(_("shards led"), default=0)
     shard_count = models.PositiveIntegerField(
-        _("of how many shards"),
+        _("total shards"),
         default=0,
-        help_text=_("Its DCRON_SHARDS. Nodes share work with those that have the same."),
+        help_text=_("The node's DCRON_SHARDS setting. Only nodes with the same value share work."),
     )
-    agenda = models.PositiveIntegerField(_("runs on its agenda"), default=0)
+    agenda = models.PositiveIntegerField(_("runs on agenda"), default=0)
     skew = models.DurationField(
         _("clock skew"),
         default=timedelta(),
-        help_text=_("Its wall clock less the database's; it schedules by the latter."),
+        help_text=_(
+            "The node's clock minus the database's clock. Scheduling uses the database's clock."
+        ),
+    )
+    clock_doubt = models.DurationField(
+        _("unconfirmed database clock jump"),
+        default=timedelta(),
+        help_text=_(
+            "How far the database's clock has jumped. The node doesn't follow the jump yet."
+        ),
     )
     degraded = models.BooleanField(
-        _("degraded"), default=False, help_text=_("It cannot reach the lock's server.")
+        _("degraded"), default=False, help_text=_("The node can't reach the lock server.")
     )
-    broker_away_since = models.DateTimeField(
+    broker_unreachable_since = models.DateTimeField(
         _("broker unreachable since"),
         null=True,
-        help_text=_("It can't dispatch runs. Empty: it can, as far as it knows."),
+        help_text=_(
+            "The node can't send runs to workers. Empty if the broker is reachable, as far "
+            "as the node knows."
+        ),
     )
     workers = models.JSONField(
         _("workers"),
         null=True,
         editable=False,
-        help_text=_("What Celery's workers answered when this node last asked them. Empty: it hasn't asked."),
+        help_text=_(
+            "The latest answers of the Celery workers to this node. Empty if the node hasn't "
+            "asked them yet."
+        ),
     )
-    """``{"at": instant, "answered": [{"name", "queues", "executes", "unknown_runs"}, ...]}``, or None.
+    """The answers of the workers, or None::
 
-    ``at`` is the cluster time of the answer, in ISO 8601. ``executes``: the worker has django-dcron's task. ``unknown_runs``: ids of
-    runs in this database that the worker received and didn't find in its own.
+        {"at": instant, "answered": [{"name", "queues", "executes", "unknown_runs"}, ...]}
+
+    ``at`` is the cluster time of the answer, in ISO 8601. ``executes``: the worker has
+    django-dcron's task. ``unknown_runs``: ids of runs in this database that the worker received and
+    didn't find in its own.
     """
 
     objects = NodeQuerySet.as_manager()

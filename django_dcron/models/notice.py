@@ -1,4 +1,4 @@
-"""What has been noticed of a job: its counters when they were looked at last. Written by the look alone (``alerts``)."""
+"""The counters of a job at the last check for alerts. Only ``contrib.alerts`` writes them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from django_dcron.models.job import Job
 
 
 class Notice(models.Model):
-    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="notice")
+    job = models.OneToOneField(
+        Job, on_delete=models.CASCADE, primary_key=True, related_name="notice"
+    )
     succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
     failed = models.PositiveBigIntegerField(_("failed"), default=0)
     missed = models.PositiveBigIntegerField(_("missed"), default=0)
-    streak = models.PositiveIntegerField(_("failures in a row"), default=0)
-    circuit_open = models.BooleanField(_("paused itself"), default=False)
+    streak = models.PositiveIntegerField(_("consecutive failures"), default=0)
+    circuit_open = models.BooleanField(_("auto-paused"), default=False)
     success_at = models.DateTimeField(
-        _("last success"), help_text=_("As far as it was noticed; without one, when the job was seen first.")
+        _("last success"),
+        help_text=_(
+            "The latest success at the last check. Without a success, when the job was first "
+            "checked."
+        ),
     )
 
     class Meta:

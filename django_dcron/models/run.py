@@ -1,8 +1,11 @@
 """A run: one job at one ``scheduled_at``.
 
-UNIQUE (job, scheduled_at) is promise 1. Occurrences fall on whole seconds and a run made by hand never does, so that
-neither can take the other's place. ``slot`` is unique where it is set: the overlap policy's only arbiter, and the place
-of a backfilled run that waits for its turn.
+Invariants:
+
+- UNIQUE (job, scheduled_at): an occurrence has at most one run.
+- Occurrences fall on whole seconds, manual runs never do. So neither can take the other's place.
+- ``slot`` is unique unless it is null. It alone decides about overlaps. Its values are
+  those of ``policies.slots``.
 """
 
 from __future__ import annotations
@@ -17,36 +20,39 @@ from django.db import models
 from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.domain.json_values import same_json
-from django_dcron.domain.lifecycle import FINAL, STARTABLE, State, Trigger
-from django_dcron.domain.overlap import first_turn_of
+from django_dcron.db.statements import Given
 from django_dcron.models.job import Job
-from django_dcron.models.statement import Given
+from django_dcron.policies.lifecycle import FINAL, State, Trigger
+from django_dcron.policies.slots import first_backfill_slot
+from django_dcron.utils.json_values import same_json
 
 STATE_LABELS = [
-    (State.PENDING.value, _("pending")),
-    (State.QUEUED.value, _("queued")),
-    (State.RUNNING.value, _("running")),
-    (State.WAITING.value, _("waiting")),
-    (State.SUCCEEDED.value, _("succeeded")),
-    (State.FAILED.value, _("failed")),
-    (State.SKIPPED.value, _("skipped")),
-    (State.MISSED.value, _("missed")),
-    (State.CANCELLED.value, _("cancelled")),
+    (State.PENDING.value, _("Pending")),
+    (State.QUEUED.value, _("Queued")),
+    (State.RUNNING.value, _("Running")),
+    (State.WAITING.value, _("Waiting")),
+    (State.SUCCEEDED.value, _("Succeeded")),
+    (State.FAILED.value, _("Failed")),
+    (State.SKIPPED.value, _("Skipped")),
+    (State.MISSED.value, _("Missed")),
+    (State.CANCELLED.value, _("Cancelled")),
 ]
 TRIGGER_LABELS = [
-    (Trigger.SCHEDULE.value, _("schedule")),
-    (Trigger.MANUAL.value, _("by hand")),
-    (Trigger.RERUN.value, _("rerun")),
-    (Trigger.BACKFILL.value, _("backfill")),
-    (Trigger.CHAIN.value, _("chain")),
+    (Trigger.SCHEDULE.value, _("Schedule")),
+    (Trigger.MANUAL.value, _("Manual")),
+    (Trigger.RERUN.value, _("Rerun")),
+    (Trigger.BACKFILL.value, _("Backfill")),
+    (Trigger.CHAIN.value, _("Chain")),
 ]
 
 REASON_LIMIT = 500
 
 
 def new_run_id() -> uuid.UUID:
-    """A UUID version 7 (RFC 9562): random, and ascending in time, so that inserts stay at the index's end."""
+    """Return a UUID version 7 (RFC 9562).
+
+    It is random and ascends in time, so that inserts go to the end of the index.
+    """
     value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10))
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
@@ -66,9 +72,6 @@ class RunQuerySet(models.QuerySet["Run"]):
     def waiting(self) -> RunQuerySet:
         return self.filter(state=State.WAITING)
 
-    def startable(self) -> RunQuerySet:
-        return self.filter(state__in=STARTABLE)
-
     def finished(self) -> RunQuerySet:
         return self.filter(state__in=FINAL)
 
@@ -76,21 +79,28 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(due_at__lte=horizon)
 
     def lock_holder(self, slot: int) -> Run | None:
-        """The run in ``slot``, locked until the transaction ends. None also if it left as it was looked for: whoever takes the
-        slot for free learns by the unique column if another was faster.
+        """Lock and return the run in ``slot`` until the transaction ends.
 
-        Looked up first and locked by its key, as by whoever ends it. A lock by the slot's index takes, on MariaDB, the index
-        before the row, and those two would wait for each other.
+        Returns None if the slot is free or became free during the query. If another run then takes
+        the slot first, the unique column reports it to the caller.
+
+        The run is found first and then locked by its primary key, as the end of a run does. On
+        MariaDB, a lock through the slot's index locks the index before the row, so the two would
+        deadlock.
         """
         holder = self.filter(slot=slot)
         run_id = holder.order_by().values_list("pk", flat=True).first()
         return holder.select_for_update().filter(pk=run_id).first() if run_id else None
 
-    def in_line(self, job_id: int) -> RunQuerySet:
-        """The backfilled runs of the job that wait for their turn, oldest first."""
-        return self.filter(slot__gte=first_turn_of(job_id), slot__lt=first_turn_of(job_id + 1)).order_by(
-            "slot"
+    def waiting_in_backfill(self, job_id: int) -> RunQuerySet:
+        """The job's backfilled runs that wait for their turn, oldest first."""
+        return self.waiting_in_backfill_from(job_id).filter(
+            slot__lt=first_backfill_slot(job_id + 1)
         )
+
+    def waiting_in_backfill_from(self, job_id: int) -> RunQuerySet:
+        """The same runs of the jobs from ``job_id`` on, by job."""
+        return self.filter(slot__gte=first_backfill_slot(job_id)).order_by("slot")
 
     def in_shards(self, shards: Collection[int], of: int) -> RunQuerySet:
         if len(shards) == of:
@@ -99,44 +109,63 @@ class RunQuerySet(models.QuerySet["Run"]):
 
 
 class Run(models.Model):
-    id = models.UUIDField(primary_key=True, default=new_run_id, editable=False)
+    id = models.UUIDField(_("ID"), primary_key=True, default=new_run_id, editable=False)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="runs", db_index=False)
     scheduled_at = models.DateTimeField(_("scheduled at"))
     trigger = models.CharField(
         _("trigger"), max_length=8, choices=TRIGGER_LABELS, default=Trigger.SCHEDULE.value
     )
-    state = models.CharField(_("state"), max_length=10, choices=STATE_LABELS, default=State.PENDING.value)
+    state = models.CharField(
+        _("state"), max_length=10, choices=STATE_LABELS, default=State.PENDING.value
+    )
     reason = models.CharField(
-        _("reason"), max_length=REASON_LIMIT, blank=True, help_text=_("Why it is in this state.")
+        _("reason"),
+        max_length=REASON_LIMIT,
+        blank=True,
+        help_text=_("Why the run is in this state."),
     )
     attempt = models.PositiveSmallIntegerField(
-        _("attempt"), default=1, help_text=_("The current or next one, from 1.")
+        _("attempt"), default=1, help_text=_("The current or next attempt, counted from 1.")
     )
 
-    args = models.JSONField(_("arguments"), null=True, help_text=_("Null: the job's own."))
-    kwargs = models.JSONField(_("keyword arguments"), null=True, help_text=_("Null: the job's own."))
+    args = models.JSONField(
+        _("arguments"), null=True, help_text=_("Null means the job's arguments.")
+    )
+    kwargs = models.JSONField(
+        _("keyword arguments"), null=True, help_text=_("Null means the job's arguments.")
+    )
     idempotency_key = models.CharField(_("idempotency key"), max_length=120, null=True)
-    rerun_of = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, related_name="reruns")
+    rerun_of = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, related_name="reruns"
+    )
 
     missed_before = models.PositiveIntegerField(
         _("missed before"),
         default=0,
-        help_text=_("How many earlier occurrences this row stands for, which were not started in time."),
+        help_text=_(
+            "Number of earlier occurrences that didn't start in time and are covered by this run."
+        ),
     )
     missed_from = models.DateTimeField(
-        _("missed from"), null=True, help_text=_("The oldest of those occurrences.")
+        _("missed from"), null=True, help_text=_("The oldest of these occurrences.")
     )
 
     due_at = models.DateTimeField(
-        _("due at"), help_text=_("Scheduled time plus jitter; for a retry, after its backoff.")
+        _("due at"), help_text=_("Scheduled time plus jitter. For a retry, the end of its backoff.")
     )
     claimed_at = models.DateTimeField(_("claimed at"))
     queued_at = models.DateTimeField(_("queued at"), null=True)
-    started_at = models.DateTimeField(_("started at"), null=True, help_text=_("Of the latest attempt."))
+    started_at = models.DateTimeField(
+        _("started at"), null=True, help_text=_("Start of the latest attempt.")
+    )
     finished_at = models.DateTimeField(_("finished at"), null=True)
 
     node = models.CharField(
-        max_length=190, blank=True, help_text=_("The node on whose agenda it is; empty: on nobody's yet.")
+        max_length=190,
+        blank=True,
+        help_text=_(
+            "The node that sends the run to a worker. Empty if no node has picked it up yet."
+        ),
     )
     deliveries = models.PositiveSmallIntegerField(_("deliveries"), default=0)
     heartbeat_at = models.DateTimeField(_("heartbeat at"), null=True)
@@ -149,10 +178,15 @@ class Run(models.Model):
         verbose_name = _("run")
         verbose_name_plural = _("runs")
         ordering = ("-id",)
-        permissions = (("cancel_run", _("Can cancel runs")), ("rerun_run", _("Can run finished runs again")))
+        permissions = (
+            ("cancel_run", _("Can cancel runs")),
+            ("rerun_run", _("Can rerun finished runs")),
+        )
         constraints = (
             models.UniqueConstraint(fields=("job", "scheduled_at"), name="dcron_run_occurrence"),
-            models.UniqueConstraint(fields=("job", "idempotency_key"), name="dcron_run_idempotency"),
+            models.UniqueConstraint(
+                fields=("job", "idempotency_key"), name="dcron_run_idempotency"
+            ),
             models.UniqueConstraint(fields=("slot",), name="dcron_run_slot"),
         )
         indexes = (
@@ -171,11 +205,14 @@ class Run(models.Model):
 
     @property
     def has_other_arguments(self) -> bool:
-        """Whether its arguments differ from the job's."""
+        """Whether the run's arguments differ from the job's."""
         own = ((self.args, self.job.args), (self.kwargs, self.job.kwargs))
         return any(mine is not None and not same_json(mine, jobs) for mine, jobs in own)
 
     @property
-    def handed_over_at(self) -> datetime | None:
-        """When the current attempt was: ``queued_at`` stays through a retry, ``deliveries`` counts anew."""
+    def dispatched_at(self) -> datetime | None:
+        """When the current attempt was dispatched, or None.
+
+        A retry keeps ``queued_at`` but resets ``deliveries``.
+        """
         return self.queued_at if self.deliveries else None

@@ -1,29 +1,34 @@
-"""What a job and its cursor have in common: the text of a schedule and of a calendar, and how they are read.
+"""The schedule and calendar texts that a job and its cursor share, and their parsing.
 
-``read_schedule`` is the one place where these become a schedule: whatever reads one of a row reads it here.
+``read_schedule`` is the only place that parses the schedule of a row.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django_dcron.domain.calendar import ExclusionPolicy
-from django_dcron.domain.exclusion import excluding
-from django_dcron.domain.schedule import Schedule, parse_schedule
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models.calendar import read_dates
-from django_dcron.phrases import gettext_noop as _
+from django_dcron.schedules.calendar import ExclusionPolicy
+from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.schedule import Schedule, parse_schedule
+from django_dcron.utils.messages import gettext_noop as _
 
 
 def read_schedule(
     text: str, timezone: str, hash_key: str, calendar_dates: str | None, calendar_policy: str
 ) -> Schedule:
-    """``calendar_dates``: the calendar's text; None: there is no calendar. Raises ``InvalidSchedule``."""
-    return kept_off(parse_schedule(text, timezone, hash_key=hash_key), calendar_dates, calendar_policy)
+    """Parse a schedule. ``calendar_dates`` is the calendar's text, or None without a calendar.
+
+    Raises ``InvalidSchedule``.
+    """
+    return kept_off(
+        parse_schedule(text, timezone, hash_key=hash_key), calendar_dates, calendar_policy
+    )
 
 
 def kept_off(schedule: Schedule, calendar_dates: str | None, calendar_policy: str) -> Schedule:
-    """The schedule with the calendar. Raises ``InvalidSchedule``."""
+    """Return the schedule with the calendar applied. Raises ``InvalidSchedule``."""
     if calendar_dates is None:
         return schedule
     return excluding(schedule, read_dates(calendar_dates), read_policy(calendar_policy))
@@ -54,12 +59,12 @@ class Scheduled:
 
     @property
     def hash_key(self) -> str:
-        """The job's identity, from which ``H`` in its schedule is hashed."""
+        """The job's identity, which seeds ``H`` in its schedule."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def parsed_schedule(self) -> Schedule:
-        """Raises ``InvalidSchedule``."""
+        """The parsed schedule. Raises ``InvalidSchedule``."""
         return read_schedule(
             self.schedule, self.timezone, self.hash_key, self.calendar_dates, self.calendar_policy
         )

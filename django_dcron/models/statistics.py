@@ -1,7 +1,8 @@
-"""What has become of a job's runs, counted as it happens; pruning the runs does not change it.
+"""Counters of a job's ended runs. Pruning runs doesn't change them.
 
-Counted in the transaction that gives runs their final state (``transitions.py``, ``occurrences.py``), by nobody else. ``followed`` stands
-beside the counters because whoever ends a run looks here anyway; it is written with the links of chains (``chaining.py``) alone.
+Only the transaction that ends runs counts them (``runs/transitions.py``, ``runs/creation.py``).
+``followed`` is in this table because the end of a run updates it anyway. Only ``jobs/chains.py``
+writes ``followed``, together with the links.
 """
 
 from __future__ import annotations
@@ -13,22 +14,27 @@ from django.db import models
 from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.domain.lifecycle import State
-from django_dcron.models.database import UtcNow, alias_for
+from django_dcron.db.now import UtcNow
+from django_dcron.db.routing import alias_for
 from django_dcron.models.job import Job
+from django_dcron.policies.lifecycle import State
 
 
 class Statistics(models.Model):
-    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="statistics")
+    job = models.OneToOneField(
+        Job, on_delete=models.CASCADE, primary_key=True, related_name="statistics"
+    )
     succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
     failed = models.PositiveBigIntegerField(_("failed"), default=0)
     skipped = models.PositiveBigIntegerField(_("skipped"), default=0)
     missed = models.PositiveBigIntegerField(_("missed"), default=0)
     cancelled = models.PositiveBigIntegerField(_("cancelled"), default=0)
-    failures_in_a_row = models.PositiveIntegerField(_("failures in a row"), default=0)
+    consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)
     last_state = models.CharField(_("last outcome"), max_length=10, blank=True)
     last_finished_at = models.DateTimeField(_("last finished"), null=True)
-    followed = models.BooleanField(default=False, editable=False, help_text=_("Other jobs come after it."))
+    followed = models.BooleanField(
+        default=False, editable=False, help_text=_("Whether other jobs run after this job.")
+    )
 
     class Meta:
         verbose_name = _("statistics")
@@ -39,28 +45,30 @@ class Statistics(models.Model):
 
 
 def count(job_ids: Collection[int], state: State, number: int = 1) -> None:
-    """Add ``number`` runs, or missed occurrences, that ended in ``state`` to each job's statistics."""
+    """Add ``number`` runs or occurrences that ended in ``state`` to each job's statistics."""
     using = alias_for(Statistics)
     rows = Statistics.objects.using(using).filter(pk__in=job_ids)
-    columns = counted(state, number)
+    columns = counter_updates(state, number)
     if rows.update(**columns) < len(job_ids):
         without = list(
-            Job.objects.using(using).filter(pk__in=job_ids, statistics=None).values_list("pk", flat=True)
+            Job.objects.using(using)
+            .filter(pk__in=job_ids, statistics=None)
+            .values_list("pk", flat=True)
         )
         made = [Statistics(job_id=job_id) for job_id in without]
         Statistics.objects.using(using).bulk_create(made, ignore_conflicts=True)
         rows.filter(pk__in=without).update(**columns)
 
 
-def counted(state: State, number: int = 1) -> dict[str, Any]:
-    """The columns of an UPDATE that counts so many."""
+def counter_updates(state: State, number: int = 1) -> dict[str, Any]:
+    """Return the columns of an UPDATE that counts ``number`` runs."""
     columns: dict[str, Any] = {
         state.value: F(state.value) + number,
         "last_state": state,
         "last_finished_at": UtcNow(),
     }
     if state is State.SUCCEEDED:
-        columns["failures_in_a_row"] = 0
+        columns["consecutive_failures"] = 0
     elif state is State.FAILED:
-        columns["failures_in_a_row"] = F("failures_in_a_row") + 1
+        columns["consecutive_failures"] = F("consecutive_failures") + number
     return columns

@@ -1,7 +1,7 @@
-"""Adoption: taking up pending runs that are on nobody's agenda here.
+"""Adoption: put pending runs that are on no agenda here onto this node's agenda.
 
-Due retries, runs made by hand, runs a waiting one was woken to, and what a dead node left: they are all pending rows
-with a due time inside the horizon, and this one query finds them. There is no other recovery of pending runs.
+These are due retries, manual runs, woken runs, and runs that a dead node left. All are pending rows
+due within the horizon, and one query finds them. Nothing else recovers pending runs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from datetime import datetime
 from itertools import starmap
 from uuid import UUID
 
-from django_dcron import transitions
 from django_dcron.conf import settings
+from django_dcron.db.statements import Given, Select
 from django_dcron.dispatch.base import DueRun
 from django_dcron.models import Run
-from django_dcron.models.statement import Given, Select
+from django_dcron.runs import transitions
 
 _OTHERS = Select(
     Run,
@@ -27,14 +27,16 @@ _OTHERS = Select(
         .values_list("pk")[:1]
     ),
 )
-"""Whether there may be anything: the whole query takes longer to build than to find nothing."""
+"""Checks whether there may be a run to adopt. Building the full query takes longer than this
+check.
+"""
 
 ADOPTED_AT_ONCE = 10_000
 MARKED_AT_ONCE = 1000
 
 Key = tuple[UUID, int]
 
-# In the order of ``DueRun``'s fields.
+# In the order of the fields of ``DueRun``.
 COLUMNS = (
     "pk",
     "attempt",
@@ -56,16 +58,18 @@ def adopt(
     namespace: str = "",
     also_own: bool = False,
     known: Callable[[Key], bool] = lambda key: False,
+    leave: Callable[[DueRun], None] = lambda run: None,
 ) -> list[DueRun]:
-    """The pending runs of ``shards`` due by ``horizon``, which from now on are on ``node``'s agenda.
+    """Return the pending runs of ``shards`` due by ``horizon``, and assign them to ``node``.
 
-    Of others' only so many at once, oldest first: the rest is found by the next call. Those that say already that they
-    are ``node``'s are left out, unless ``also_own``, and then they are all there: for a node that may have claimed
-    without hearing that its claim went through, or has given runs back.
-
-    One that is ``known`` is left alone: the agenda may have handed it over already, and it was held back and woken
-    since. Named as ours, it would be marked as queued by the hand-over whose message is used up. The agenda forgets it
-    with that mark, and the next call takes it up.
+    - Of the runs of other nodes, one call adopts at most ``ADOPTED_AT_ONCE``, oldest first.
+    - Runs already assigned to ``node`` are returned only with ``also_own``, and then all of them.
+      The node may have missed the success of a claim, or may have given runs back.
+    - A locked run is left for a later call and passed to ``leave``.
+    - A run that is ``known`` stays unchanged. The agenda may have dispatched it before it was held
+      back and woken. If it were assigned to this node, that dispatch would mark it as queued,
+      although its message is used up. The agenda forgets it once it is marked, and the next call
+      adopts it.
     """
     if not also_own and not _OTHERS.rows(due_at=horizon, node=node):
         return []
@@ -74,7 +78,11 @@ def adopt(
         pending = pending.filter(job__namespace=namespace)
     others = pending.exclude(node=node).order_by("due_at").values_list(*COLUMNS)[:ADOPTED_AT_ONCE]
     adopted = [run for run in starmap(DueRun, others) if not known(run.key)]
-    _name_node([run.run_id for run in adopted], node)
+    named = _name_node([run.run_id for run in adopted], node)
+    for run in adopted:
+        if run.run_id not in named:
+            leave(run)
+    adopted = [run for run in adopted if run.run_id in named]
     if also_own:
         names = {run.run_id for run in adopted}
         own = pending.filter(node=node).values_list(*COLUMNS)
@@ -82,11 +90,23 @@ def adopt(
     return adopted
 
 
-def _name_node(run_ids: list[UUID], node: str) -> None:
+def _name_node(run_ids: list[UUID], node: str) -> set[UUID]:
+    """Assign the runs that aren't locked to ``node``, and return their ids.
+
+    Locked runs are left for a later call and don't delay the others.
+    """
+    named: set[UUID] = set()
     for start in range(0, len(run_ids), MARKED_AT_ONCE):
-        transitions.runs().pending().filter(pk__in=run_ids[start : start + MARKED_AT_ONCE]).update(node=node)
+        ids = run_ids[start : start + MARKED_AT_ONCE]
+        with transitions.unlocked(ids) as free:
+            transitions.runs().pending().filter(pk__in=free).update(node=node)
+        named |= free
+    return named
 
 
 def give_back(node: str) -> int:
-    """What is pending on ``node``'s agenda is on nobody's: the next tick of whoever leads its shard takes it up."""
+    """Release the pending runs of ``node``, and return their number.
+
+    The next tick of each shard's leader adopts them.
+    """
     return transitions.runs().pending().filter(node=node).update(node=transitions.NOBODY)

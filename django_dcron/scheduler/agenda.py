@@ -1,19 +1,23 @@
-"""The agenda: a node's claimed runs in the order of their due time, and the thread that hands them over on the dot.
+"""The agenda: a node's claimed runs by due time, and the thread that dispatches them on time.
 
 Invariants:
 
-- An attempt of a run is on the agenda at most once; adding it again is a no-op until it has been marked as queued.
-- Nothing is handed over before its ``due_at`` by the cluster clock; waiting uses the monotonic clock alone.
-- What is due stays on the agenda until its own batch, of the dispatcher's size: so a failure repeats little, and the thread
-  shows between any two that it is alive.
-- The thread needs no database. What it has handed over it leaves in ``delivered`` for the tick to mark as queued.
-- While the broker is away, the runs stay on the agenda and are tried again with a growing pause; none is dropped.
-- An error that is not the broker's absence belongs to a run. Which one, each tells alone; it is left in ``refused`` for the
-  tick to end, and the others are handed over.
-- What the broker does not take, for an error or for want of room, keeps back only runs of its kind: these go through a
-  backlog, in portions between the batches of all others. So each pass of the thread is short, whatever is wrong.
-- A shard that was lost takes nothing off: until its new leader is at work these runs are handed over on time from here,
-  and whatever both hand over starts once.
+- An attempt of a run is on the agenda at most once. Adding it again does nothing until it has been
+  marked as queued.
+- No run is dispatched before its ``due_at`` in cluster time. Waiting uses only the monotonic clock.
+- A due run stays on the agenda until its own batch of at most the dispatcher's batch size. A
+  failure therefore repeats little, and the thread shows activity between batches.
+- The thread doesn't use the database. ``take_delivered`` returns the dispatched runs, and the tick
+  marks them as queued.
+- While the broker is unreachable, the runs stay on the agenda and are tried again after growing
+  pauses. None is dropped.
+- Any other error belongs to a run. Publishing each run alone identifies it. ``take_refused``
+  returns it to the tick, which ends it; the others are dispatched.
+- If the broker rejects runs, because of an error or because a queue is full, only runs of the same
+  kind wait. They go to a backlog, which is published in portions between all other batches. Each
+  pass of the thread is therefore short.
+- Losing a shard removes no run. This node dispatches the runs on time until the new leader works. A
+  run that both dispatch starts once.
 """
 
 from __future__ import annotations
@@ -27,12 +31,20 @@ from datetime import datetime, timedelta
 from itertools import count
 from uuid import UUID
 
+from django_dcron.db.clock import Clock
 from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun
-from django_dcron.domain.clock import Clock
-from django_dcron.domain.counts_in_words import number_of
-from django_dcron.scheduler.backlog import Backlog, Entry, Kind, by_kind, head_of, kind_of, longer
-from django_dcron.scheduler.hand_over import Outcome, hand_over, reason_of
-from django_dcron.sync_points import reach
+from django_dcron.scheduler.backlog import (
+    LONGEST_PAUSE_WITHOUT_BROKER,
+    Backlog,
+    Entry,
+    Kind,
+    by_kind,
+    head_of,
+    kind_of,
+    longer,
+)
+from django_dcron.scheduler.publishing import Outcome, publish_batch, reason_of
+from django_dcron.utils.sync_points import reach
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -47,7 +59,11 @@ class Agenda:
         on_delivered: Callable[[], None] = lambda: None,
         alive: Callable[[float | None], None] = lambda rest: None,
     ):
-        """``alive``: called by the thread before each batch, and with the seconds it is to rest at the most."""
+        """Create an empty agenda.
+
+        ``alive`` is called before each batch, and before a rest with its maximum duration in
+        seconds.
+        """
         self._dispatcher = dispatcher
         self._clock = clock
         self._on_delivered = on_delivered
@@ -55,20 +71,23 @@ class Agenda:
         self._heap: list[Entry] = []
         self._backlogs: dict[Kind, Backlog] = {}
         self._in_hand: datetime | None = None
-        """The earliest due time of the batch that is being handed over: it is on no heap."""
+        """The earliest due time of the batch that is being published, which is on no heap."""
         self._known: set[Key] = set()
         self._delivered: list[DueRun] = []
         self._refused: list[tuple[DueRun, str]] = []
         self._order = count()
         self._changed = threading.Condition()
         self._stopped = False
-        self.broker_away = False
+        self.broker_unreachable = False
 
     def __len__(self) -> int:
         return len(self._heap) + sum(map(len, list(self._backlogs.values())))
 
     def lag(self) -> timedelta:
-        """How late that is which has waited longest for the broker; zero if nothing is due. Takes no lock."""
+        """Return the lag of the oldest run awaiting dispatch; zero if none is due.
+
+        Takes no lock.
+        """
         heads = [
             head_of(self._heap),
             self._in_hand,
@@ -78,9 +97,9 @@ class Agenda:
         return max(self._clock.now() - min(waiting), timedelta()) if waiting else timedelta()
 
     def add(self, runs: Iterable[DueRun]) -> list[tuple[DueRun, str]]:
-        """Put those on the agenda that are not known yet. Their messages are built here, ahead of time.
+        """Add the runs that are not on the agenda yet, and build their messages ahead of time.
 
-        Returns the runs that can never be handed over, each with the reason.
+        Return the runs that can't be dispatched, each with the reason.
         """
         refused = []
         for run in runs:
@@ -89,7 +108,7 @@ class Agenda:
             try:
                 entry = (run.due_at, next(self._order), run, self._dispatcher.prepare(run))
             except Exception as error:
-                # Also of a router of the project's: the other runs must not wait for it.
+                # The error may come from a router of the project. The other runs don't wait for it.
                 refused.append((run, reason_of(run, error)))
                 continue
             with self._changed:
@@ -101,59 +120,75 @@ class Agenda:
 
     @property
     def is_behind(self) -> bool:
-        """Whether runs are due that are not handed over yet, and the broker is there to take them."""
+        """Whether due runs await dispatch while the broker is reachable."""
         with self._changed:
-            return not self.broker_away and bool(self._heap) and self._heap[0][0] <= self._clock.now()
+            return (
+                not self.broker_unreachable
+                and bool(self._heap)
+                and self._heap[0][0] <= self._clock.now()
+            )
 
     def knows(self, key: Key) -> bool:
-        """Whether it is on the agenda, or was handed over and not marked yet."""
+        """Return whether the run is on the agenda, or dispatched but not yet marked."""
         return key in self._known
 
     def take_delivered(self) -> list[DueRun]:
-        """What was handed over since the last call. Whoever takes it must mark it as queued, or give it back."""
+        """Return the runs dispatched since the last call.
+
+        The caller marks them as queued or gives them back.
+        """
         with self._changed:
             delivered, self._delivered = self._delivered, []
             return delivered
 
     def take_refused(self) -> list[tuple[DueRun, str]]:
-        """What was refused since the last call, with the reason: to be ended. Forgotten here, so what is not is adopted again."""
+        """Return the runs refused since the last call, with the reasons, for the caller to end.
+
+        The agenda forgets them, so a run that isn't ended is adopted again.
+        """
         with self._changed:
             refused, self._refused = self._refused, []
             self._known.difference_update(run.key for run, _ in refused)
             return refused
 
     def marked(self, runs: Iterable[DueRun]) -> None:
-        """These are queued in the database: the agenda may forget them."""
+        """Forget these runs: they are queued in the database."""
         with self._changed:
             self._known.difference_update(run.key for run in runs)
 
     def give_back(self, runs: list[DueRun]) -> None:
-        """These could not be marked; they will be taken again."""
+        """Take back runs that could not be marked.
+
+        The next ``take_delivered`` returns them again.
+        """
         with self._changed:
             self._delivered[:0] = runs
 
     def run(self) -> None:
-        """The thread: until ``stop``, hand over whatever falls due."""
+        """Dispatch runs as they fall due, until ``stop``. This is the body of the thread."""
         pause = 0.0
         while self._wait(pause):
             self._alive(0.0)
-            pause = self._hand_over_due(pause)
+            pause = self._publish_due(pause)
 
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
             self._changed.notify()
 
-    def hand_over_due(self) -> None:
-        """Hand over all that is due now, in the calling thread; ends if the broker is away."""
+    def publish_due(self) -> None:
+        """Dispatch everything that is due, in the calling thread.
+
+        Stops if the broker is unreachable.
+        """
         while (seconds := self._seconds_to_next()) is not None and seconds <= 0:
-            if self._hand_over_due(0.0):
+            if self._publish_due(0.0):
                 return
 
     def _wait(self, pause: float) -> bool:
-        """Sleep until something is due, or for ``pause`` seconds at least; False once stopped."""
+        """Sleep until a run is due, but at least ``pause`` seconds. Return False once stopped."""
         with self._changed:
-            if pause:  # somewhat shorter by chance, that not all nodes come at once
+            if pause:  # The jitter spreads the tries of the nodes.
                 self._alive(pause)
                 self._changed.wait_for(lambda: self._stopped, pause * random.uniform(0.5, 1))  # noqa: S311 (spreads)
             while not self._stopped:
@@ -171,11 +206,13 @@ class Agenda:
         return (min(times) - self._clock.now()) / timedelta(seconds=1) if times else None
 
     def _due(self) -> list[Entry]:
-        """Take the next batch of what is due off the heap. (It stays known.)"""
+        """Remove the next batch of due runs from the heap. The runs stay known."""
         with self._changed:
             now = self._clock.now()
             batch: list[Entry] = []
-            while self._heap and self._heap[0][0] <= now and len(batch) < self._dispatcher.batch_size:
+            while (
+                self._heap and self._heap[0][0] <= now and len(batch) < self._dispatcher.batch_size
+            ):
                 entry = heapq.heappop(self._heap)
                 backlog = self._backlogs.get(kind_of(entry)) if self._backlogs else None
                 if backlog is None:
@@ -185,33 +222,37 @@ class Agenda:
             return batch
 
     def _portion(self) -> list[Entry]:
-        """Take a portion of the backlog whose turn it is."""
+        """Take the next portion of the backlog that has waited longest."""
         with self._changed:
             now = self._clock.now()
             ready = [
-                backlog for backlog in self._backlogs.values() if len(backlog) and backlog.next_at <= now
+                backlog
+                for backlog in self._backlogs.values()
+                if len(backlog) and backlog.next_at <= now
             ]
             if not ready:
                 return []
             return min(ready, key=lambda backlog: backlog.next_at).take(self._dispatcher.batch_size)
 
-    def _hand_over_due(self, pause: float) -> float:
-        """Hand over one batch, and a portion of one backlog; returns how long to pause before the next try, 0 if the
-        broker is there."""
+    def _publish_due(self, pause: float) -> float:
+        """Dispatch one batch, and one portion of a backlog.
+
+        Return the seconds to pause before the next try; 0 if the broker is reachable.
+        """
         for take in (self._due, self._portion):
             batch = take()
             if not batch:
-                continue  # or another thread, which drains, was first
+                continue  # Nothing is due, or a draining thread was faster.
             self._in_hand = batch[0][0]
             reach("publish.begun")
             try:
-                outcome = hand_over(batch, self._dispatcher)
+                outcome = publish_batch(batch, self._dispatcher)
             except DispatchFailed as error:
                 with self._changed:
                     for entry in batch:
                         heapq.heappush(self._heap, entry)
                 self._report_broker(away=True, error=error, waiting=len(batch))
-                return longer(pause)
+                return longer(pause, LONGEST_PAUSE_WITHOUT_BROKER)
             finally:
                 self._in_hand = None
             reach("publish.done")
@@ -226,7 +267,7 @@ class Agenda:
             if outcome.left or self._backlogs:
                 self._settle_backlogs(batch, outcome)
             more_is_due = bool(self._heap) and self._heap[0][0] <= self._clock.now()
-        if not more_is_due:  # marking takes time that, in a burst, what is still due needs more
+        if not more_is_due:  # In a burst, dispatch comes before marking.
             self._on_delivered()
 
     def _settle_backlogs(self, batch: list[Entry], outcome: Outcome) -> None:
@@ -247,29 +288,36 @@ class Agenda:
                 if not len(backlog):
                     del self._backlogs[kind]
 
-    def _report_broker(self, *, away: bool, error: Exception | None = None, waiting: int = 0) -> None:
-        """One line when the broker goes, one when it is back."""
-        if away == self.broker_away:
+    def _report_broker(
+        self, *, away: bool, error: Exception | None = None, waiting: int = 0
+    ) -> None:
+        """Log one line when the broker becomes unreachable, and one when it is back."""
+        if away == self.broker_unreachable:
             return
-        self.broker_away = away
+        self.broker_unreachable = away
         if away:
             logger.error(
-                "the broker %s does not take runs, %s on the agenda: %s",
+                "broker unreachable: broker=%s waiting=%d error=%s",
                 self._dispatcher.address,
-                number_of(waiting, "waits", "wait"),
+                waiting,
                 error,
-                extra={"event": "broker_away", "agenda": waiting},
+                extra={"event": "broker_unreachable", "agenda": waiting},
             )
         else:
-            logger.info("the broker %s is back", self._dispatcher.address, extra={"event": "broker_back"})
+            logger.info(
+                "broker reachable again: broker=%s",
+                self._dispatcher.address,
+                extra={"event": "broker_back"},
+            )
 
 
-def _report_no_room(kind: Kind, waiting: int, said: str) -> None:
+def _report_no_room(kind: Kind, waiting: int, text: str) -> None:
     target, queue = kind
-    of_kind = f"of {target} in queue {queue}" if queue else f"of {target}"
     logger.warning(
-        "%s on the agenda, the others are handed over: %s",
-        number_of(waiting, f"run {of_kind} waits", f"runs {of_kind} wait"),
-        said,
+        "dispatch delayed: target=%s queue=%s waiting=%d error=%s",
+        target,
+        queue or "-",
+        waiting,
+        text,
         extra={"event": "no_room", "agenda": waiting},
     )

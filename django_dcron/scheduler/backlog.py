@@ -1,13 +1,19 @@
-"""Runs that are handed over apart from all others, because the broker did not take one of their kind.
+"""Backlogs: runs that are published separately, because the broker rejected one of their kind.
 
-A kind are the runs of one target and queue, which decide where they go. Invariants:
+A kind is a target and a queue, which determine the route of a message.
 
-- While a kind has a backlog, all its runs go there. So the others wait for one portion of it at the most.
-- A portion with an error is followed by half as many, down to the one run that the error belongs to.
-- A portion that the broker had no room for is followed by a single run, after a pause; if there is none for that one
-  either, the pause grows. So a queue that stays full costs one message each ``LONGEST_PAUSE``, however many runs wait.
-- A run that meets an error of the broker's when it is tried alone lets all others go first, so none keeps its whole kind back.
-- A portion that went through is followed at once by twice as many.
+Invariants:
+
+- While a kind has a backlog, all its runs go there. Other runs therefore wait for at most one
+  portion of it.
+- After a portion with an error, the next one is half as large, down to the single run that causes
+  the error.
+- After a portion that the broker had no room for, a single run follows after a pause. The pause
+  grows while there is still no room.
+- A queue that stays full therefore costs one message per ``LONGEST_PAUSE``, regardless of how many
+  runs wait.
+- A run whose single try fails with a broker error goes to the end, so it doesn't block its kind.
+- After a successful portion, one of twice the size follows at once.
 """
 
 from __future__ import annotations
@@ -21,11 +27,16 @@ from django_dcron.dispatch.base import DueRun
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
-"""Seconds between tries of what the broker does not take: doubled from the first to the longest. No longer, as a broker that
-is back should not be kept waiting."""
+"""Seconds between tries of rejected runs. The pause doubles from the first to the longest. It is
+short, so that dispatch resumes soon after the broker recovers.
+"""
+LONGEST_PAUSE_WITHOUT_BROKER = 1.0
+"""The longest pause in seconds while the broker is unreachable. A try may also wait for a lost
+answer (``dispatch.celery.TIMEOUT``). Dispatch resumes within the sum of both.
+"""
 
 Entry = tuple[datetime, int, DueRun, Any]
-"""Due time, a number that breaks ties, the run, and what the dispatcher prepared for it."""
+"""The due time, a tie-breaking number, the run, and the message that the dispatcher prepared."""
 Kind = tuple[str, str]
 
 
@@ -41,7 +52,7 @@ def by_kind(entries: Iterable[Entry]) -> dict[Kind, list[Entry]]:
 
 
 def head_of(heap: list[Entry]) -> datetime | None:
-    """The earliest due time; needs no lock, whoever changes ``heap`` meanwhile."""
+    """Return the earliest due time. Needs no lock, even while another thread changes ``heap``."""
     try:
         return heap[0][0]
     except IndexError:
@@ -49,25 +60,25 @@ def head_of(heap: list[Entry]) -> datetime | None:
 
 
 class Backlog:
-    """Of one kind. Not thread-safe."""
+    """The backlog of one kind. Not thread-safe."""
 
     def __init__(self, now: datetime) -> None:
         self._heap: list[Entry] = []
         self._behind: list[Entry] = []
-        """Those that let all others go first."""
+        """The runs to publish after all others."""
         self._portion = 1
         self._pause = 0.0
         self.next_at = now
-        """Its next portion is not to be tried before; nor before those of others that have waited longer."""
+        """The earliest time of the next portion. The backlog with the earliest time comes first."""
         self.full = False
-        """The broker had no room for some of it."""
+        """Whether the broker had no room for some of its runs."""
 
     def __len__(self) -> int:
         return len(self._heap) + len(self._behind)
 
     @property
     def head(self) -> datetime | None:
-        """The earliest due time on it. May be asked from any thread."""
+        """The earliest due time in the backlog. Any thread may read it."""
         heads = [head for heap in (self._heap, self._behind) if (head := head_of(heap)) is not None]
         return min(heads, default=None)
 
@@ -76,19 +87,19 @@ class Backlog:
             heapq.heappush(self._heap, entry)
 
     def take(self, most: int) -> list[Entry]:
-        """The next portion: off the backlog, until it is known what became of it."""
+        """Remove and return the next portion. The caller reports its outcome."""
         if not self._heap:
             self._heap, self._behind = self._behind, []
         return [heapq.heappop(self._heap) for _ in range(min(self._portion, most, len(self._heap)))]
 
     def went_through(self, taken: int, now: datetime) -> None:
-        """What was tried is settled, ``taken`` of it by being handed over."""
+        """Record that the portion is settled and that ``taken`` of its runs were dispatched."""
         self._portion = max(2 * taken, 1)
         self._pause = 0.0
         self.next_at = now
 
     def raised(self, entries: list[Entry], now: datetime) -> None:
-        """The error of one of ``entries`` kept all of them back."""
+        """Return ``entries`` to the backlog, because the error of one of them blocked all."""
         self.add(entries)
         self._portion = max(len(entries) // 2, 1)
         self.next_at = now
@@ -96,7 +107,11 @@ class Backlog:
     def had_no_room(
         self, entries: list[Entry], now: datetime, *, for_any: bool, by_error: bool = False
     ) -> None:
-        """The broker took all that was tried but ``entries``; ``for_any``: it did take some; ``by_error``: for no want of room."""
+        """Return the ``entries`` that the broker rejected.
+
+        ``for_any``: the broker accepted other runs of the portion. ``by_error``: it rejected them
+        because of an error, not because it had no room.
+        """
         if by_error and not for_any and len(entries) == 1:
             heapq.heappush(self._behind, entries[0])
         else:
@@ -107,5 +122,5 @@ class Backlog:
         self.next_at = now + timedelta(seconds=self._pause)
 
 
-def longer(pause: float) -> float:
-    return min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
+def longer(pause: float, longest: float = LONGEST_PAUSE) -> float:
+    return min(max(2 * pause, FIRST_PAUSE), longest)

@@ -1,13 +1,15 @@
-"""Runs whose heartbeats a lock may have delayed: they are not declared lost as soon as the lock is gone.
+"""Runs whose heartbeats a lock may have delayed; they aren't declared lost at once.
 
-A session that locks a run's row keeps the worker's heartbeat from being written. Once the row is free again, the worker needs a
-moment for its next try. So a run that was seen locked is excused for half a lease after that; a worker tries about once a second.
+A transaction that locks a run's row blocks the worker's heartbeat. Once the row is free, the worker
+needs a moment for its next try; it tries about once a second. A run that was seen locked is
+therefore excused for another half lease.
 
 Invariants:
 
-- ``look`` sees each run from half a lease of silence on, and so sees a lock before it has made the heartbeat stale.
-- A run in a shard that this node has just gained is excused in the same way: nobody has looked at it from here.
-- An excuse is counted on the monotonic clock.
+- ``see`` receives every run from half a lease of silence on. A lock is therefore seen before it
+  makes the heartbeat stale.
+- A run in a shard that this node has just gained is excused, too: this node hasn't checked it yet.
+- The time of an excuse is measured on the monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ class DelayedHeartbeats:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._locked_at: dict[UUID, float] = {}
-        """When each run was last seen locked."""
+        """The monotonic time at which each run was last seen locked."""
         self._shards: frozenset[int] | None = None
         self._gained_at: dict[int, float] = {}
         self._all_at = float("-inf")
-        """When the runs as a whole could not be looked at."""
+        """The monotonic time at which a lock last prevented checking any run."""
 
     def see(self, shards: Collection[int], locked: Collection[UUID], lease: timedelta) -> None:
-        """What a look at the silent runs of ``shards`` has found."""
+        """Record which silent runs of ``shards`` are locked."""
         now, expired = self._monotonic(), self._monotonic() - lease.total_seconds()
         if self._shards is not None:
             self._gained_at |= dict.fromkeys(frozenset(shards) - self._shards, now)
@@ -42,7 +44,7 @@ class DelayedHeartbeats:
         self._all_at = self._monotonic()
 
     def excuse(self, run_id: UUID, job_id: int, lease: timedelta) -> bool:
-        """Whether the run may be silent only because its heartbeat could not be written."""
+        """Return whether the run may be silent only because its heartbeat was blocked."""
         never = float("-inf")
         gained_at = self._gained_at.get(job_id % settings.SHARDS, never)
         latest = max(self._locked_at.get(run_id, never), gained_at, self._all_at)

@@ -1,13 +1,19 @@
-"""A node's verdict on itself: facts in, status and reasons out. No I/O; whoever shows it (a file, a server) asks here.
+"""A node's verdict on its own health: facts in, status and reasons out. This module does no I/O.
 
-ok        all is well
-degraded  work is done, but something is not as it should be: a restart would not help
-unfit     no work is done, and has not been for longer than the limits allow: a supervisor should start the node again
-starting  it has not led anything yet: the database has not answered
-draining  it was asked to stop, and is at it: it must be let
+The statuses:
 
-Three questions are answered from the same facts: is the process alive (else start it again), is it ready (has it begun to
-work, and can it), and how is it?
+- ``ok``: the node works.
+- ``degraded``: the node works, but something is wrong that a restart would not fix.
+- ``unfit``: the node hasn't worked for longer than the limits allow. A supervisor should restart
+  it.
+- ``starting``: the node hasn't led any shard yet, because the database hasn't answered.
+- ``draining``: the node is stopping and must not be interrupted.
+
+The same facts answer three questions:
+
+- Is the process alive? If not, restart it.
+- Is the node ready: has it started to work, and can it work?
+- What is its status?
 """
 
 from __future__ import annotations
@@ -19,11 +25,13 @@ from enum import StrEnum
 from typing import Any
 
 ALERTS = "alerts"
-"""The thread that looks for what people are to be told. Those that tell are called after it, and a dash."""
+"""The thread that finds the alerts to send. The names of the threads that send them start with this
+name and a dash.
+"""
 WORKERS = "workers"
-"""The thread that asks the workers how they are."""
+"""The thread that asks the workers for their state."""
 LOOK_EXPIRES = 10.0
-"""Seconds after which a watchdog that has not looked is taken to hang itself."""
+"""Seconds without a check after which the watchdog itself is considered hung."""
 
 
 class Status(StrEnum):
@@ -40,42 +48,47 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a node knows of itself at one moment. Instants are cluster time, spans are seconds."""
+    """The facts that a node knows about itself at one moment.
+
+    Times are cluster time; durations are seconds.
+    """
 
     at: datetime | None
-    """None before the database has told the time."""
+    """None until the database's clock has been read."""
     name: str
     id: str
     namespace: str
     release: str
     pid: int
     since: datetime | None
-    """None while it is starting."""
+    """None while the node is starting."""
     shards: int
-    """How many it leads."""
+    """The number of shards that the node leads."""
     leases: int
-    """How many shards' locks it holds; the others it leads by hashing alone."""
+    """The number of shards whose lock the node has. It leads the other shards without locks."""
     agenda: int
-    """How many runs are on it."""
+    """The number of runs on the agenda."""
     lag: float
-    """How late that run is which has waited longest to be handed over."""
+    """Lag of the oldest run awaiting dispatch."""
     ticked: bool
-    """A tick has gone through since the start."""
+    """Whether a tick has succeeded since the start."""
     tick_age: float
-    """Since a tick last went through, or since the start; of the time that this process was running."""
+    """Time since the last successful tick, or since the start. Counts only while the process was
+    running.
+    """
     heartbeat_age: float
-    """Since a heartbeat was last written, in the same way."""
+    """Time since the last successful heartbeat, counted in the same way."""
     hanging: Mapping[str, float]
     """The threads that hang, and for how long."""
     waiting: Mapping[str, float]
-    """Those that have waited long for a database that stalls."""
+    """The threads that have waited long for a stalled database, and for how long."""
     look_age: float
-    """Since the watchdog last looked; the ages and threads above are as of then."""
-    database_away_since: datetime | None
+    """Time since the watchdog's last check. The ages and threads above are as of that check."""
+    database_unreachable_since: datetime | None
     database_error: str
-    """Why the last tick did not go through; empty if it did."""
+    """Why the last tick failed. Empty if it succeeded."""
     lock_degraded: bool
-    broker_away: bool
+    broker_unreachable: bool
     skew: float
     draining: bool
     clock_doubt: float = 0.0
@@ -90,23 +103,26 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Nothing that runs need hangs, or it is at its end anyway. A database that is away is no reason to start it again."""
+        """Whether the process needs no restart: it is draining, or no thread that runs need hangs.
+
+        An unreachable database is no reason for a restart.
+        """
         stuck = any(map(_is_needed, self.facts.hanging))
         return self.facts.draining or not (stuck or self.facts.look_age > LOOK_EXPIRES)
 
     @property
     def ready(self) -> bool:
-        """It is registered, its ticks go through, and it is to go on."""
+        """Whether the node is registered, its ticks succeed and it isn't stopping."""
         working = self.status in (Status.OK, Status.DEGRADED) and self.facts.ticked
-        return working and self.facts.database_away_since is None
+        return working and self.facts.database_unreachable_since is None
 
     def __str__(self) -> str:
-        said = f"{self.facts.name} is {self.status}"
-        return f"{said}: {'; '.join(self.reasons)}" if self.reasons else said
+        text = f"{self.facts.name} is {self.status}"
+        return f"{text}: {'; '.join(self.reasons)}" if self.reasons else text
 
     def as_json(self) -> dict[str, Any]:
         facts = self.facts
-        away = facts.database_away_since
+        away = facts.database_unreachable_since
         return {
             "status": self.status.value,
             "reasons": list(self.reasons),
@@ -123,9 +139,9 @@ class Health:
             "tick_age": round(facts.tick_age, 3),
             "heartbeat_age": round(facts.heartbeat_age, 3),
             "hanging": sorted(facts.hanging),
-            "database_away_since": away.isoformat() if away else None,
+            "database_unreachable_since": away.isoformat() if away else None,
             "lock_degraded": facts.lock_degraded,
-            "broker_away": facts.broker_away,
+            "broker_unreachable": facts.broker_unreachable,
             "skew": round(facts.skew, 3),
             "clock_doubt": round(facts.clock_doubt, 3),
             "written_at": facts.at.isoformat() if facts.at else None,
@@ -133,7 +149,11 @@ class Health:
 
 
 def judge(facts: Facts, grace: float) -> Health:
-    """``grace``: how many seconds may pass between two ticks that go through, and two heartbeats."""
+    """Return the node's health.
+
+    ``grace``: the maximum number of seconds between two successful ticks, and between two
+    heartbeats.
+    """
     grave, slight = _grave(facts, grace), _slight(facts)
     if facts.draining:
         status = Status.DRAINING
@@ -148,36 +168,49 @@ def judge(facts: Facts, grace: float) -> Health:
 
 def _grave(facts: Facts, grace: float) -> list[str]:
     because = f": {facts.database_error}" if facts.database_error else ""
-    reasons = [_hangs(thread, seconds) for thread, seconds in facts.hanging.items() if _is_needed(thread)]
+    reasons = [
+        _hangs(thread, seconds) for thread, seconds in facts.hanging.items() if _is_needed(thread)
+    ]
     if facts.look_age > LOOK_EXPIRES:
-        reasons.append(f"the watch thread hangs: it has not looked for {facts.look_age:.0f} s")
+        reasons.append(f"the watch thread hangs: no check for {facts.look_age:.0f} s")
     if facts.tick_age > grace:
-        reasons.append(f"no tick has gone through for {facts.tick_age:.0f} s{because}")
+        reasons.append(f"no tick has succeeded for {facts.tick_age:.0f} s{because}")
     if facts.heartbeat_age > grace:
-        reasons.append(f"no heartbeat was written for {facts.heartbeat_age:.0f} s")
+        reasons.append(f"no heartbeat written for {facts.heartbeat_age:.0f} s")
     return reasons
 
 
 def _slight(facts: Facts) -> list[str]:
-    reasons = [_hangs(thread, seconds) for thread, seconds in facts.hanging.items() if not _is_needed(thread)]
+    reasons = [
+        _hangs(thread, seconds)
+        for thread, seconds in facts.hanging.items()
+        if not _is_needed(thread)
+    ]
     reasons += [
-        f"the {thread} thread has waited for the database for {seconds:.0f} s"
+        f"the {thread} thread has been waiting for the database for {seconds:.0f} s"
         for thread, seconds in facts.waiting.items()
     ]
-    if facts.database_away_since:
-        since = f"{facts.database_away_since:%Y-%m-%d %H:%M:%S} UTC"
-        reasons.append(f"the database is away since {since}: {facts.database_error}")
+    if facts.database_unreachable_since:
+        since = f"{facts.database_unreachable_since:%Y-%m-%d %H:%M:%S} UTC"
+        reasons.append(f"the database is unreachable since {since}: {facts.database_error}")
     if facts.lock_degraded:
-        reasons.append("the lock cannot be reached: it leads by hashing alone")
-    if facts.broker_away:
-        reasons.append("the broker does not take runs: they wait on the agenda")
+        reasons.append("the lock server is unreachable: shards are assigned by hash")
+    if facts.clock_doubt:
+        step = f"{facts.clock_doubt:+.1f} s"
+        reasons.append(f"the database clock jumped by {step}: cluster time doesn't follow it yet")
+    if facts.broker_unreachable:
+        reasons.append("the broker is unreachable: runs wait on the agenda")
     return reasons
 
 
 def _is_needed(thread: str) -> bool:
-    """Whether runs need it. A channel that hangs must not have the node started again, and what it executes with it."""
+    """Return whether runs need the thread.
+
+    An alert channel that hangs must not restart the node, which would end the runs that it
+    executes.
+    """
     return thread.partition("-")[0] not in (ALERTS, WORKERS)
 
 
 def _hangs(thread: str, seconds: float) -> str:
-    return f"the {thread} thread hangs: no sign of life for {seconds:.0f} s"
+    return f"the {thread} thread hangs: no activity for {seconds:.0f} s"

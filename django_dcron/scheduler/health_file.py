@@ -1,13 +1,16 @@
-"""The health file: what a node thinks of itself, for whoever may read a file.
+"""The health file: a node's own health, for probes that read a file.
 
-It is replaced as a whole every few seconds and removed at the end. So a file that is old means a process that is dead or
-frozen, whatever the file says. Its age is told by its modification time: reader and writer share one machine.
+Invariants:
 
-It is one node's. Two that were given the same path by mistake both notice, and neither removes what the other wrote last.
+- The node replaces the whole file every few seconds and removes it when it stops. An old file
+  therefore means that the process is dead or frozen.
+- The file's modification time gives its age, because reader and writer share one machine.
+- Each file belongs to one node. If two nodes use the same path by mistake, both report it. Neither
+  removes what the other wrote last.
+
+This probe doesn't load Django, for supervisors with a short timeout::
 
     python -m django_dcron.scheduler.health_file /run/dcron/health.json
-
-is the probe without Django, for a supervisor that is impatient.
 """
 
 from __future__ import annotations
@@ -21,26 +24,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from django_dcron.own_files import write_own
 from django_dcron.scheduler.health import Status
+from django_dcron.utils.safe_files import write_own
 
 INTERVALS = 5
-"""How many of its intervals old a file may be."""
+"""The maximum age of a file, in intervals between its writes."""
 
 
 class HealthFile:
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        # One of its own for each process (two containers may both have pid 1), beside the file: only within a directory
-        # is a rename atomic.
+        # Each process has its own draft: two containers may both have pid 1. It is in the same
+        # directory, because a rename is atomic only within a directory.
         self._draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         self._id: str | None = None
-        """Of the node that has written it here."""
+        """The id of the node that wrote the file through this object."""
         self.shared = False
-        """At the last writing there was one of another node, written since this node's own."""
+        """Whether another node had replaced the file before this node's last write."""
 
     def prepare(self) -> None:
-        """Raise ``OSError`` if it cannot be written here."""
+        """Raise ``OSError`` if the file can't be written."""
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a directory")
         try:
@@ -49,7 +52,7 @@ class HealthFile:
             self._draft.unlink(missing_ok=True)
 
     def write(self, content: Mapping[str, Any], interval: float) -> None:
-        """Replace it; the next time is to be in ``interval`` seconds. Raises ``OSError``."""
+        """Replace the file. The next write follows in ``interval`` seconds. Raises ``OSError``."""
         write_own(self._draft, json.dumps({**content, "interval": interval}) + "\n")
         self.shared = self._id is not None and self._writer() not in (None, self._id)
         self._draft.replace(self.path)
@@ -61,7 +64,7 @@ class HealthFile:
             self.path.unlink(missing_ok=True)
 
     def _writer(self) -> str | None:
-        """The node that wrote the file that is there."""
+        """Return the id of the node that wrote the current file."""
         try:
             return str(json.loads(self.path.read_bytes())["id"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -71,26 +74,34 @@ class HealthFile:
 class Answer(NamedTuple):
     fit: bool
     reason: str
-    """One line."""
+    """A text in one line."""
 
 
 def probe(path: str | Path) -> Answer:
-    """Whether the node that writes this file is fit; never raises for what is there or not."""
+    """Return whether the node that writes this file is fit.
+
+    Never raises for a missing or invalid file.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             age = time.time() - os.fstat(file.fileno()).st_mtime
             content = json.load(file)
-        name, status, interval = content["name"], Status(content["status"]), float(content["interval"])
-        said = "; ".join(content["reasons"]).replace("\n", " ")
+        name, status, interval = (
+            content["name"],
+            Status(content["status"]),
+            float(content["interval"]),
+        )
+        text = "; ".join(content["reasons"]).replace("\n", " ")
     except FileNotFoundError:
-        return Answer(False, f"{path} is not there: no node is up")
+        return Answer(False, f"{path} doesn't exist: no node is running")
     except OSError as error:
-        return Answer(False, f"{path} cannot be read: {error}")
+        return Answer(False, f"{path} isn't readable: {error}")
     except (ValueError, KeyError, TypeError):
-        return Answer(False, f"{path} is not a health file")
-    if abs(age) > INTERVALS * interval:  # also one from the future: the clock was set, and nobody wrote since
+        return Answer(False, f"{path} isn't a health file")
+    # A file from the future is stale, too: the clock was set, and no node has written since.
+    if abs(age) > INTERVALS * interval:
         return Answer(False, f"{path} is {age:.0f} s old: {name} is dead or frozen")
-    return Answer(status.fit, f"{name} is {status}" + (f": {said}" if said else ""))
+    return Answer(status.fit, f"{name} is {status}" + (f": {text}" if text else ""))
 
 
 def main(arguments: list[str]) -> int:

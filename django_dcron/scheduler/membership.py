@@ -1,21 +1,26 @@
-"""Membership: a node's heartbeat, the live nodes, and the shards this node leads.
+"""Membership: a node's heartbeat, the live nodes, and the shards that this node leads.
 
 Invariants:
 
-- Who is alive is judged by the database's clock alone. All nodes compute the same leaders from the same list.
-- A node leads a shard while it holds a valid lease on the shard's lock; a lease is believed in until ``expires_at`` on the
-  monotonic clock, so a node that was frozen past it leads nothing when it wakes.
-- Nodes share the shards with those that have the same ``DCRON_SHARDS``. While they differ, as in a deploy that changes it, each
-  group leads everything; that costs work, never a second run.
-- A node that hasn't reached the broker for ``DCRON_LEASE`` shares in no shards while another live node reaches it. It shares again
-  once it has reached the broker for as long: a broker that comes and goes makes the shards move once in a lease at most. Where no
-  node reaches the broker, all of them keep their shares.
-- While the lock's server cannot be reached the node is *degraded*: it leads what the hashing alone names it for. Two nodes
-  may then lead one shard for a moment; that costs work, never a second run.
-- The heartbeat has its own thread and database connection: a slow claim never loses a lease. One that hangs does: then
-  the node withdraws, so that its shards are not led by somebody who does nothing for them.
-- A node renews its leases only while its own last heartbeat is younger than ``DCRON_LEASE``. After that the other nodes take
-  it for dead, so it releases its shards, whether or not it reaches the lock's server.
+- Only the database's clock decides which nodes are alive. All nodes compute the same leaders from
+  the same list.
+- A node leads a shard while it has a valid lease on the shard's lock. A lease is valid until
+  ``expires_at`` on the monotonic clock. A node that was frozen past that time leads nothing when it
+  resumes.
+- Nodes share the shards only with nodes of the same ``DCRON_SHARDS``. During a deploy that changes
+  it, each group leads all shards. That costs time, but never creates a second run.
+- A node that hasn't reached the broker for ``DCRON_LEASE`` gets no shards while another live node
+  reaches it. It gets shards again once it has reached the broker for as long. An unstable broker
+  therefore moves shards at most once per lease. If no node reaches the broker, all nodes keep their
+  shards.
+- While the lock server is unreachable, the node is *degraded*: it leads the shards that hashing
+  assigns to it. Two nodes may then lead a shard for a moment. That costs time, but never creates a
+  second run.
+- The heartbeat has its own thread and database connection, so a slow claim never loses a lease. If
+  the tick or the agenda hangs, the node withdraws, so that other nodes do its work.
+- A node renews its leases only while its last heartbeat is younger than ``DCRON_LEASE``. After
+  that, other nodes consider it dead. It releases its shards, even if it still reaches the lock
+  server.
 """
 
 from __future__ import annotations
@@ -30,36 +35,36 @@ from typing import NamedTuple
 
 from django_dcron import __version__
 from django_dcron.conf import settings
-from django_dcron.domain.clock import ClusterClock
-from django_dcron.domain.counts_in_words import number_of
-from django_dcron.domain.sharding import shards_led_by
+from django_dcron.db.clock import ClusterClock
+from django_dcron.db.now import UtcNow, database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.db.statements import Given, Select, Update
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import Lease, Lock
 from django_dcron.models import Node
-from django_dcron.models.database import UtcNow, alias_for, database_now
 from django_dcron.models.node import NodeQuerySet
-from django_dcron.models.statement import Given, Select, Update
+from django_dcron.policies.sharding import shards_led_by
 
 logger = logging.getLogger("django_dcron.scheduler")
 
 FORGOTTEN_AFTER = timedelta(days=1)
-"""A dead node's row stays so long, for people to see."""
+"""How long the row of a dead node is kept for display."""
 
 
 _TICKED = Update(Node, lambda: Node.objects.filter(pk=Given(Node, "id")), ticked_at=UtcNow())
 
 
 class _Member(NamedTuple):
-    """A live node, as far as the sharing goes."""
+    """The facts about a live node that decide which nodes share the shards."""
 
     id: str
     broker_lost: bool
-    """It can't dispatch, and hasn't been able to for ``DCRON_LEASE``."""
+    """Whether the node has been unable to dispatch for ``DCRON_LEASE``."""
     broker_reached: bool
 
 
 def _ring(members: Iterable[_Member]) -> frozenset[str]:
-    """The nodes that the shards are shared out among."""
+    """Return the ids of the nodes that share the shards."""
     members = list(members)
     some_reach_it = any(member.broker_reached for member in members)
     return frozenset(member.id for member in members if not (some_reach_it and member.broker_lost))
@@ -74,10 +79,10 @@ class Membership:
         self._lock = lock
         self._clock = clock
         self._named: frozenset[int] = frozenset()
-        """The shards the hashing names this node for."""
+        """The shards that hashing assigns to this node."""
         self._leases: dict[int, Lease] = {}
         self._ring: frozenset[str] = frozenset()
-        """The live nodes among whom the shards were shared out at the last heartbeat."""
+        """The live nodes that shared the shards at the last heartbeat."""
         self._sharing = Select(
             Node,
             lambda: (
@@ -90,17 +95,21 @@ class Membership:
         )
         self._overlaps = False
         self._counts_differ = False
-        self.broker_away: Callable[[], bool] = lambda: False
-        """Asked at each heartbeat: whether the last try to dispatch has found no broker."""
-        self._broker_away_since: datetime | None = None
+        self.broker_unreachable: Callable[[], bool] = lambda: False
+        """Returns whether the last try to dispatch found the broker unreachable. Called at each
+        heartbeat.
+        """
+        self._broker_unreachable_since: datetime | None = None
         self._broker_back_at: float | None = None
-        """On the monotonic clock, for a node that shared in no shards for it."""
+        """The monotonic time at which the broker was reachable again, for a node that lost its
+        shards.
+        """
         self._beaten_at = float("-inf")
-        """When the last heartbeat that was written was sent, on the monotonic clock."""
+        """The monotonic time at which the last successful heartbeat was sent."""
 
     @property
     def shards(self) -> frozenset[int]:
-        """The shards this node leads now."""
+        """The shards that this node leads now."""
         if self.degraded:
             return self._named
         now = self._clock.monotonic()
@@ -108,18 +117,24 @@ class Membership:
 
     @property
     def leases(self) -> int:
-        """How many shards' locks it holds; while ``degraded`` that may be fewer than it leads."""
+        """The number of shard locks that this node holds.
+
+        While ``degraded``, the node may lead more shards.
+        """
         now = self._clock.monotonic()
         return sum(lease.valid(now) for lease in self._leases.values())
 
     @property
     def pause(self) -> float:
-        """Seconds to the next heartbeat: sooner while another still holds what this node is to lead."""
+        """Seconds to the next heartbeat.
+
+        The pause is shorter while another node holds shards assigned to this node.
+        """
         third = settings.LEASE.total_seconds() / 3
         return third if self.shards == self._named else third / 4
 
     def register(self) -> None:
-        """Enter this node; the first sample of the cluster clock."""
+        """Insert the row of this node and take the first sample of the cluster clock."""
         using = alias_for(Node)
         self._clock.sample(lambda: database_now(using))
         Node.objects.using(using).create(
@@ -138,7 +153,10 @@ class Membership:
         self.beat(agenda=0)
 
     def beat(self, *, agenda: int) -> bool:
-        """One heartbeat; True if the node leads shards that it did not lead before. Raises the database's errors."""
+        """Write one heartbeat and renew the leases. Return True if the node has gained shards.
+
+        Raises database errors.
+        """
         before = self.shards
         try:
             self._see_broker()
@@ -152,33 +170,41 @@ class Membership:
         return not self.shards <= before
 
     def _see_broker(self) -> None:
-        if self.broker_away():
-            self._broker_away_since = self._broker_away_since or self._clock.now()
+        if self.broker_unreachable():
+            self._broker_unreachable_since = self._broker_unreachable_since or self._clock.now()
             self._broker_back_at = None
-        elif self._broker_away_since is not None:
+        elif self._broker_unreachable_since is not None:
             now = self._clock.monotonic()
             self._broker_back_at = now if self._broker_back_at is None else self._broker_back_at
-            if self.id in self._ring or now - self._broker_back_at >= settings.LEASE.total_seconds():
-                self._broker_away_since = self._broker_back_at = None
+            if (
+                self.id in self._ring
+                or now - self._broker_back_at >= settings.LEASE.total_seconds()
+            ):
+                self._broker_unreachable_since = self._broker_back_at = None
 
     def _set_ring(self, ring: frozenset[str]) -> None:
         shares, shared = self.id in ring, self.id in self._ring
         self._ring = ring
         extra = {"event": "shards_without_broker", "node": self.name}
-        if shared and not shares and self._broker_away_since is not None:
-            text = "broker unreachable: %s gives its shards to nodes that reach the broker: since=%s"
-            logger.warning(text, self.name, f"{self._broker_away_since:%H:%M:%S} UTC", extra=extra)
+        if shared and not shares and self._broker_unreachable_since is not None:
+            text = "broker unreachable, shards released to other nodes: node=%s since=%s"
+            logger.warning(
+                text, self.name, f"{self._broker_unreachable_since:%H:%M:%S} UTC", extra=extra
+            )
 
     def _renew_without_database(self) -> None:
-        """A brief outage costs no shard. After a longer one the database may refuse this node alone, and others wait for its
-        shards."""
+        """Renew the leases after a failed heartbeat, unless the last heartbeat is too old.
+
+        After a short outage, the node keeps its shards. After a longer one, it withdraws: the
+        database may be unreachable for this node alone, and other nodes wait for the shards.
+        """
         age = self._clock.monotonic() - self._beaten_at
         if age < settings.LEASE.total_seconds():
             self._renew()
             return
         if self._named:
             logger.warning(
-                "heartbeat too old: %s releases its shards, other nodes take it for dead: age=%.0fs",
+                "heartbeat expired, shards released: node=%s age=%.0fs",
                 self.name,
                 age,
                 extra={"event": "heartbeat_expired", "node": self.name},
@@ -186,22 +212,28 @@ class Membership:
         self.withdraw()
 
     def ring_changed(self) -> bool:
-        """Whether a node has come, left or died since the last heartbeat: then the next one should not wait."""
+        """Return whether the nodes that share the shards have changed since the last heartbeat.
+
+        If they have, the next heartbeat should not wait.
+        """
         return self._ring != _ring(
             _Member(pk, bool(lost), bool(reached)) for pk, lost, reached in self._sharing.rows()
         )
 
     def ticked(self) -> None:
-        """A tick went through."""
+        """Record a successful tick."""
         _TICKED.execute(id=self.id)
 
     def withdraw(self) -> None:
-        """Let go of all shards until the next heartbeat. Without one, the others soon take this node for dead."""
+        """Release all shards until the next heartbeat.
+
+        Without a heartbeat, other nodes soon consider this node dead.
+        """
         self._named = frozenset()
         self._renew()
 
     def leave(self) -> None:
-        """Let go of all shards and strike this node off, so that others take over at once."""
+        """Release all shards and delete this node's row, so that other nodes take over at once."""
         self.withdraw()
         self._row().delete()
 
@@ -217,16 +249,17 @@ class Membership:
             shards=len(self.shards),
             agenda=agenda,
             skew=self._clock.skew,
+            clock_doubt=self._clock.doubt,
             degraded=self.degraded,
-            broker_away_since=self._broker_away_since,
+            broker_unreachable_since=self._broker_unreachable_since,
         )
         if alive:
             self._beaten_at = sent_at
-        else:  # struck off by hand, or forgotten while frozen
+        else:  # The row was deleted manually, or expired while the node was frozen.
             self.register()
 
     def _live(self) -> frozenset[str]:
-        """The nodes that share this node's work, by the database's clock."""
+        """Return the nodes that share work with this node, by the database's clock."""
         live = Node.objects.using(alias_for(Node)).live(settings.LEASE)
         columns = ("pk", "broker_lost", "broker_reached", "namespace", "shard_count")
         nodes = list(live.broker_known(settings.LEASE).values_list(*columns))
@@ -240,7 +273,7 @@ class Membership:
     def _renew(self) -> None:
         held = set(self._leases)
         if not held and not self._named:
-            return  # nothing to ask the lock's server for, so nothing is learned of it
+            return  # Without a call, the state of the lock server stays unknown.
         try:
             if given_up := held - self._named:
                 self._lock.release([self._lock_name(shard) for shard in given_up], self.id)
@@ -254,7 +287,7 @@ class Membership:
         self._report(degraded=False)
         if set(self._leases) != held:
             logger.info(
-                "%s leads %d of %d shards",
+                "shards changed: node=%s shards=%d/%d",
                 self.name,
                 len(self._leases),
                 settings.SHARDS,
@@ -265,43 +298,53 @@ class Membership:
         return f"{self.namespace}:shard:{shard}/{settings.SHARDS}"
 
     def _report_overlap(self, overlaps: bool) -> None:
-        """One line when nodes of one namespace meet nodes of all: their work is done twice, though no run starts twice."""
+        """Warn once if nodes of one namespace and nodes of all namespaces serve the same jobs.
+
+        Their work is done twice, but no run starts twice.
+        """
         if overlaps and not self._overlaps:
             logger.warning(
-                "%s serves %s while other nodes serve some of the same jobs: give all nodes a namespace, or none",
+                "namespaces overlap: node=%s namespace=%s; start all nodes with --namespace, or "
+                "none",
                 self.name,
-                f"namespace {self.namespace}" if self.namespace else "all namespaces",
+                self.namespace or "(all)",
                 extra={"event": "namespaces_overlap", "node": self.name},
             )
         self._overlaps = overlaps
 
     def _report_counts(self, others: list[int]) -> None:
-        """One line when nodes meet that cut the jobs into other shards: their work is done twice, though no run starts twice."""
+        """Warn once if nodes use different shard counts.
+
+        Their work is done twice, but no run starts twice.
+        """
         if others and not self._counts_differ:
             logger.warning(
-                "%s cuts the jobs into %s, other nodes into %s: give all nodes the same DCRON_SHARDS",
+                "shard counts differ: node=%s shards=%d others=%s; set the same DCRON_SHARDS "
+                "everywhere",
                 self.name,
-                number_of(settings.SHARDS, "shard"),
+                settings.SHARDS,
                 ", ".join(map(str, others)),
                 extra={"event": "shards_differ", "node": self.name},
             )
         self._counts_differ = bool(others)
 
     def _report(self, *, degraded: bool, error: Exception | None = None) -> None:
-        """One line when the lock's server goes, one when it is back."""
+        """Log one line when the lock server becomes unreachable, and one when it is back."""
         if degraded == self.degraded:
             return
         self.degraded = degraded
         if degraded:
             logger.error(
-                "degraded: the lock cannot be reached, %s leads by hashing alone: %s",
+                "lock server unreachable, assigning shards by hash: node=%s error=%s",
                 self.name,
                 error,
                 extra={"event": "degraded", "node": self.name},
             )
         else:
             logger.info(
-                "%s can reach the lock again", self.name, extra={"event": "recovered", "node": self.name}
+                "lock server reachable again: node=%s",
+                self.name,
+                extra={"event": "recovered", "node": self.name},
             )
 
 

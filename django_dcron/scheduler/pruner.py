@@ -1,10 +1,15 @@
-"""The pruner: a thread that deletes finished runs that are kept no longer (``pruning``), of the jobs whose shards the node leads.
+"""The pruner: a thread that deletes expired finished runs in the node's shards.
 
-It has a connection of its own, and takes its time: after each batch it rests nine times as long as that took, so that of one
-connection's time it has a tenth, also where the database is slow. A batch is a few hundred rows, and locks nothing that
-the schedule needs. What cannot be deleted now, because a row is locked or the database is away, is left for the next round.
+``runs.retention`` decides which runs have expired.
 
-Two nodes never prune a job at once while each leads its own shards; should they, one finds the rows locked or gone.
+Invariants:
+
+- The thread has its own connection. After each batch, it rests nine times as long as the batch
+  took. It therefore uses a tenth of one connection's time, even on a slow database.
+- A batch has a few hundred rows and locks no row that the schedule needs.
+- Runs that can't be deleted now, because of a lock or an outage, are left for the next round.
+- Two nodes normally don't prune the same job, because each prunes its own shards. If they do, one
+  of them finds the rows locked or deleted.
 """
 
 from __future__ import annotations
@@ -15,37 +20,42 @@ from collections.abc import Callable
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from django_dcron import pruning
 from django_dcron.conf import settings
-from django_dcron.domain.clock import Clock
-from django_dcron.domain.counts_in_words import number_of
+from django_dcron.db.clock import Clock
+from django_dcron.db.errors import in_one_line
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import WaitLimits
 from django_dcron.models import Job
-from django_dcron.models.database import WaitLimits, alias_for, in_one_line
 from django_dcron.models.job import JobQuerySet
+from django_dcron.runs import retention
 from django_dcron.scheduler.membership import Membership
-from django_dcron.scheduler.ticking import LOCK_PATIENCE, SHORTEST_SILENCE
+from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE
 
 logger = logging.getLogger("django_dcron.scheduler")
 
 FIRST_AFTER = 60.0
-"""Seconds after the start: what is due comes first."""
+"""Seconds from the start to the first round, because due runs come first."""
 ROUND_EVERY = 600.0
-"""Seconds from the end of a round to the next."""
+"""Seconds from the end of a round to the start of the next."""
 SHARE = 0.1
-"""Of the time, at most, that it works."""
+"""The maximum share of time that the pruner works."""
 JOBS_AT_ONCE = 500
 
 
 class Pruner:
     def __init__(self, membership: Membership, clock: Clock, rest: Callable[[float], bool]):
-        """``rest``: sleep so many seconds, or until the node is to stop, and say whether it is."""
+        """Create the pruner.
+
+        ``rest`` sleeps for the given seconds, or until the node stops. It returns whether the node
+        stops.
+        """
         self._membership = membership
         self._clock = clock
         self._rest = rest
         self._limits = WaitLimits(alias_for(Job))
 
     def run(self) -> None:
-        """The thread: until the node is to stop."""
+        """Prune until the node stops. This is the body of the thread."""
         try:
             self._rounds()
         finally:
@@ -59,20 +69,21 @@ class Pruner:
             try:
                 self._round(pruned)
             except (DatabaseError, InterfaceError) as error:
-                connections.close_all()  # this thread's own
-                text = "%s: pruning goes on later: %s"
+                connections.close_all()  # closes this thread's connections only
+                text = "pruning failed, retrying later: node=%s error=%s"
                 self._log(logging.WARNING, "pruning_failed", text, in_one_line(error))
             if pruned:
-                runs, jobs = number_of(pruned.total(), "run"), number_of(len(pruned), "job")
-                text = "%s: pruned %s of %s"
-                self._log(logging.INFO, "pruned", text, runs, jobs)
+                text = "runs pruned: node=%s runs=%d jobs=%d"
+                self._log(logging.INFO, "pruned", text, pruned.total(), len(pruned))
 
     def _round(self, pruned: Counter[int]) -> None:
         last = 0
-        while batch := list(self._jobs().filter(pk__gt=last).values_list("pk", flat=True)[:JOBS_AT_ONCE]):
+        while batch := list(
+            self._jobs().filter(pk__gt=last).values_list("pk", flat=True)[:JOBS_AT_ONCE]
+        ):
             last = batch[-1]
             begun = self._clock.monotonic()
-            candidates = pruning.candidates(self._jobs().filter(pk__in=batch), self._clock.now())
+            candidates = retention.candidates(self._jobs().filter(pk__in=batch), self._clock.now())
             if self._pace(begun):
                 return
             for job_id in candidates:
@@ -86,11 +97,11 @@ class Pruner:
         return jobs.order_by("pk")
 
     def _prune(self, job_id: int, pruned: Counter[int]) -> bool:
-        """Returns whether the node is to stop."""
-        self._limits.impose(lock=LOCK_PATIENCE, silence=max(settings.LEASE, SHORTEST_SILENCE))
+        """Prune a job. Return whether the node stops."""
+        self._limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
         begun = self._clock.monotonic()
         try:
-            for number in pruning.prune(job_id, self._clock.now):
+            for number in retention.prune(job_id, self._clock.now):
                 if number:
                     pruned[job_id] += number
                 if self._pace(begun):
@@ -98,18 +109,25 @@ class Pruner:
                 if job_id % settings.SHARDS not in self._membership.shards:
                     return False
                 begun = self._clock.monotonic()
-        except pruning.InTheWay as error:
-            self._log(logging.INFO, "not_pruned", "%s: old runs of job %d stay for now: %s", job_id, error)
+        except retention.InTheWay as error:
+            self._log(
+                logging.INFO,
+                "not_pruned",
+                "runs not pruned: node=%s job_id=%d error=%s",
+                job_id,
+                error,
+            )
         except (DatabaseError, InterfaceError):
             raise
         except Exception:
-            # Deleting calls the project's own code, as its signals have receivers; no node is to end of that.
+            # Deleting calls signal receivers of the project. Their errors must not end the node.
             extra = {"event": "not_pruned", "node": self._membership.name}
-            logger.exception("old runs of job %d stay for now", job_id, extra=extra)
+            text = "runs not pruned: node=%s job_id=%d"
+            logger.exception(text, self._membership.name, job_id, extra=extra)
         return False
 
     def _pace(self, begun: float) -> bool:
-        """Rest after what was begun then; returns whether the node is to stop."""
+        """Rest after a batch that began at ``begun``. Return whether the node stops."""
         return self._rest((self._clock.monotonic() - begun) * (1 / SHARE - 1))
 
     def _log(self, level: int, event: str, message: str, *args: object) -> None:

@@ -1,12 +1,19 @@
-"""Rescue: runs whose holder is gone. Each case is one guarded transition; losing one to its owner is normal. One that
-somebody has locked, or that upsets our own code, keeps no other waiting.
+"""Rescue: recover runs whose worker, message or slot holder is gone.
 
-- Running with a stale heartbeat: the attempt is lost, and the retry policy says what comes next. Nobody's lock is waited for,
-  as it may keep the worker's heartbeat waiting as well; one that is gone is an excuse for a while (``delayed_heartbeats``).
-- Queued for too long: the broker lost it, or no worker is there. It is pending again, same attempt, and will be handed
-  over once more; each delivery doubles the patience, so that workers away for hours find few copies of it. One that
-  no worker would start any more, as its start deadline is over or it is late and late runs are skipped, is missed.
-- Waiting while nobody holds the slot: woken. (Backfilled runs wait for their turn, which is not this module's: ``releasing``.)
+- A running run with a stale heartbeat: the attempt is lost, and the retry policy decides.
+- A run that has been queued for too long: the broker lost the message, or there is no worker. The
+  run becomes pending again with the same attempt. Each delivery doubles the time, so that workers
+  that return after hours find few copies.
+- A queued run that no worker would start any more is missed. Its start deadline has passed, or it
+  is late and the misfire policy skips late runs.
+- A waiting run whose slot is free is woken. ``backfill_release`` handles backfilled runs.
+
+Invariants:
+
+- Each case is one guarded transition. If the worker is faster, the transition changes nothing.
+- A locked run, or one whose rescue fails with an error, doesn't delay the others.
+- The rescue never waits for a lock on a running run, because the lock may also block the heartbeat.
+  The run stays excused for a while after the lock is gone (``delayed_heartbeats``).
 """
 
 from __future__ import annotations
@@ -14,23 +21,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 from django.db.models import Exists, OuterRef, Q, Subquery
 
-from django_dcron import transitions
-from django_dcron.conclusion import lose
 from django_dcron.conf import settings
-from django_dcron.domain.lifecycle import State, Trigger
-from django_dcron.lateness import too_late
+from django_dcron.db.contention import is_contention, leaving_for_later
+from django_dcron.db.routing import alias_for
+from django_dcron.db.statements import Select
+from django_dcron.dispatch.queues import queue_name
 from django_dcron.models import Attempt, Run
-from django_dcron.models.database import alias_for, is_contention, leaving_for_later
 from django_dcron.models.run import RunQuerySet
-from django_dcron.models.statement import Select
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.slots import running_slot
+from django_dcron.runs import transitions
+from django_dcron.runs.completion import lose
+from django_dcron.runs.start_deadline import too_late
+from django_dcron.runs.transitions import LastSign
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
-from django_dcron.sync_points import reach
-from django_dcron.transitions import LastSign
+from django_dcron.utils.sync_points import reach
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -42,36 +53,43 @@ _TO_RESCUE = Select(
         .values_list("pk")[:1]
     ),
 )
-"""Whether there may be anybody: what follows takes longer to build than to find nobody."""
+"""Checks whether there may be a run to rescue. Building the following queries takes longer."""
 
 RESCUED_AT_ONCE = 500
 DOUBLINGS = 10
-"""How often the patience doubles: at most 1,024 times REDELIVER_AFTER."""
+"""How often the time doubles: at most to 1,024 times ``DCRON_REDELIVER_AFTER``."""
 
 
 def rescue(
-    shards: Collection[int], now: datetime, lease: timedelta, delayed: DelayedHeartbeats | None = None
+    shards: Collection[int],
+    now: datetime,
+    lease: timedelta,
+    delayed: DelayedHeartbeats | None = None,
 ) -> int:
-    """Take up what vanished holders left in ``shards``; returns how many runs.
+    """Recover the runs in ``shards`` whose holders are gone, and return their number.
 
-    ``lease``: how old the heartbeat of a running attempt may be. ``delayed``: what earlier calls have seen of locks; None for a
-    call that is the only one.
+    ``lease``: the maximum age of a running attempt's heartbeat. ``delayed``: the locks that earlier
+    calls have seen; None for a single call.
     """
     reach("rescue.begun")
     if not _TO_RESCUE.rows():
         if delayed is not None:
             delayed.see(shards, (), lease)
         return 0
-    return _lost(shards, now, lease, delayed) + _undelivered(shards, now) + _left_waiting(shards)
+    return (
+        _lost(shards, now, lease, delayed) + _redeliver_overdue(shards, now) + _left_waiting(shards)
+    )
 
 
 def _in(shards: Collection[int]) -> RunQuerySet:
     return transitions.runs().in_shards(shards, settings.SHARDS)
 
 
-def _lost(shards: Collection[int], now: datetime, lease: timedelta, delayed: DelayedHeartbeats | None) -> int:
+def _lost(
+    shards: Collection[int], now: datetime, lease: timedelta, delayed: DelayedHeartbeats | None
+) -> int:
     try:
-        locked = _locked(_silent(shards, now - lease / 2))
+        locked = _locked_run_ids(_silent(shards, now - lease / 2))
     except OperationalError as error:
         if delayed is not None and is_contention(error):
             delayed.see_all_locked()
@@ -81,7 +99,9 @@ def _lost(shards: Collection[int], now: datetime, lease: timedelta, delayed: Del
     attempt = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt"))
     seen = {name: Subquery(attempt.values(name)) for name in ("worker", "token")}
     lost = 0
-    for run in _silent(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]:
+    for run in (
+        _silent(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]
+    ):
         if run.pk in locked or (delayed is not None and delayed.excuse(run.pk, run.job_id, lease)):
             _leave(run)
         else:
@@ -93,8 +113,11 @@ def _silent(shards: Collection[int], since: datetime) -> RunQuerySet:
     return _in(shards).running().filter(heartbeat_at__lt=since).order_by("heartbeat_at")
 
 
-def _locked(silent: RunQuerySet) -> frozenset[UUID]:
-    """Those of the runs, the longest silent ones, that somebody has locked. The database may not be able to tell."""
+def _locked_run_ids(silent: RunQuerySet) -> frozenset[UUID]:
+    """Return the locked ones of the runs that have been silent for longest.
+
+    Empty if the database can't skip locked rows.
+    """
     using = silent.db
     run_ids = list(silent.values_list("pk", flat=True)[:RESCUED_AT_ONCE])
     features = connections[using].features
@@ -111,82 +134,107 @@ def _locked(silent: RunQuerySet) -> frozenset[UUID]:
 
 
 def _leave(run: Run) -> None:
-    text = "the rescue of run %s of %s is left for later: a lock keeps its heartbeat waiting, or has until just now"
-    logger.info(text, run.pk, run.job, extra={"event": "contention", "job": str(run.job), "run": str(run.pk)})
+    text = "rescue postponed: job=%s run=%s reason=a lock delays the heartbeat of the run"
+    logger.info(
+        text,
+        run.job,
+        run.pk,
+        extra={"event": "contention", "job": str(run.job), "run": str(run.pk)},
+    )
 
 
 def _unless_hopeless(rescued: Callable[[Run, datetime], bool], run: Run, now: datetime) -> bool:
-    """The others' rescue must not wait for a run that cannot be rescued now, whatever it is."""
+    """Rescue one run. If that fails, log the error, so that the rescue of the others continues."""
     try:
-        with leaving_for_later(f"the rescue of run {run.pk} of {run.job}", alias_for(Run)):
+        with leaving_for_later(f"rescue run {run.pk} of {run.job}", alias_for(Run)):
             return rescued(run, now)
     except (DatabaseError, InterfaceError):
         raise
-    except Exception:  # this run's, or its job's
-        extra = {"event": "not_rescued", "job": str(run.job), "run": str(run.pk), "attempt": run.attempt}
-        logger.exception("run %s of %s cannot be rescued", run.pk, run.job, extra=extra)
+    except Exception:  # The error concerns only this run or its job.
+        extra = {
+            "event": "not_rescued",
+            "job": str(run.job),
+            "run": str(run.pk),
+            "attempt": run.attempt,
+        }
+        logger.exception("rescue failed: job=%s run=%s", run.job, run.pk, extra=extra)
     return False
 
 
-def _lose(run: Run, now: datetime) -> bool:
-    worker = getattr(run, "worker", None) or "its worker"
-    silent = (now - run.heartbeat_at).total_seconds() if run.heartbeat_at else 0
-    last_sign = LastSign(run.heartbeat_at, getattr(run, "token", None))
-    return lose(run, f"{worker} gave no sign of life for {silent:.0f} s", last_sign)
+def _lose(run: Any, now: datetime) -> bool:
+    """Declare the run's attempt lost.
+
+    ``run`` is annotated with the ``worker`` and ``token`` of its attempt; None if the attempt has
+    no row.
+    """
+    silent = (now - run.heartbeat_at).total_seconds()
+    reason = f"no heartbeat from {run.worker or 'the worker'} for {silent:.0f} s"
+    return lose(run, reason, LastSign(run.heartbeat_at, run.token))
 
 
-def _undelivered(shards: Collection[int], now: datetime) -> int:
-    # Nothing is queued before it is due: the index on (state, due_at) yields them in order, however many there are.
-    queued = _in(shards).queued().filter(due_at__lt=now - settings.REDELIVER_AFTER).order_by("due_at")
+def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
+    # No run is queued before it is due, so the index on (state, due_at) yields these runs in order.
+    queued = (
+        _in(shards).queued().filter(due_at__lt=now - settings.REDELIVER_AFTER).order_by("due_at")
+    )
     overdue = queued.filter(_overdue_deliveries(now)).select_related("job")[:RESCUED_AT_ONCE]
-    again = [run for run in overdue if _unless_hopeless(_redeliver, run, now)]
+    with transitions.unlocked([run.pk for run in overdue]) as free:
+        pass  # Skip locked runs, because each would cost a separate wait.
+    again = [run for run in overdue if run.pk in free and _unless_hopeless(_redeliver, run, now)]
     if again:
         _report(again, now)
     return len(again)
 
 
 def _gave_up(run: Run, now: datetime) -> bool:
-    """Whether no worker would start it any more: then none is waited for."""
+    """End the run as missed if no worker would start it any more. Return whether it ended."""
     reason = too_late(run, now, whatever_else_is_due=True)
-    return bool(reason) and transitions.end_unstarted(run, State.MISSED, reason, attempt=run.attempt)
+    return bool(reason) and transitions.end_unstarted(
+        run, State.MISSED, reason, attempt=run.attempt
+    )
 
 
 def _redeliver(run: Run, now: datetime) -> bool:
-    if _gave_up(run, now) or run.queued_at is None:
-        return False
-    return transitions.redeliver(run.pk, run.attempt, run.queued_at)
+    return not _gave_up(run, now) and transitions.redeliver(run.pk, run.attempt, run.queued_at)
 
 
 def _report(runs: list[Run], now: datetime) -> None:
-    """One line, however many there are: usually they wait for the same reason."""
+    """Log one line for all runs, because they usually wait for the same reason."""
     oldest = runs[0]
-    many = f"{len(runs)} runs wait for a worker, the oldest: " if len(runs) > 1 else ""
     logger.warning(
-        "%s%s of %s UTC has waited %.0f s in %s and no worker came; handed over again. Is a worker running for it?",
-        many,
+        "runs waiting for a worker: job=%s queue=%s waited=%.0fs redelivered=%d; "
+        "start a worker for this queue",
         oldest.job,
-        f"{oldest.scheduled_at:%H:%M:%S}",
+        queue_name(oldest.job.target, oldest.job.queue) or "-",
         (now - oldest.due_at).total_seconds(),
-        f"queue {oldest.job.queue}" if oldest.job.queue else "its queue",
-        extra={"event": "redelivered", "job": str(oldest.job), "run": str(oldest.pk), "runs": len(runs)},
+        len(runs),
+        extra={
+            "event": "redelivered",
+            "job": str(oldest.job),
+            "run": str(oldest.pk),
+            "runs": len(runs),
+        },
     )
 
 
 def _overdue_deliveries(now: datetime) -> Q:
-    """Queued for longer than the patience with its number of deliveries."""
-    overdue = Q(deliveries__gt=DOUBLINGS, queued_at__lt=now - settings.REDELIVER_AFTER * 2**DOUBLINGS)
+    """Return a filter for runs that have been queued for too long.
+
+    The limit depends on the number of deliveries and has a maximum.
+    """
+    overdue = Q(queued_at__lt=now - settings.REDELIVER_AFTER * 2**DOUBLINGS)
     for deliveries in range(DOUBLINGS + 1):
-        patience = settings.REDELIVER_AFTER * 2 ** max(deliveries - 1, 0)
-        overdue |= Q(deliveries=deliveries, queued_at__lt=now - patience)
+        timeout = settings.REDELIVER_AFTER * 2 ** max(deliveries - 1, 0)
+        overdue |= Q(deliveries=deliveries, queued_at__lt=now - timeout)
     return overdue
 
 
 def _left_waiting(shards: Collection[int]) -> int:
-    holder = transitions.runs().filter(slot=OuterRef("job_id"))  # ``overlap.slot_of``, in SQL
+    holder = transitions.runs().filter(slot=running_slot(OuterRef("job_id")))
     line = _in(shards).waiting().exclude(trigger=Trigger.BACKFILL)
     left = line.filter(~Exists(holder)).order_by().values_list("job_id", flat=True).distinct()
     woken = 0
     for job_id in list(left[:RESCUED_AT_ONCE]):
-        with leaving_for_later(f"the line of job {job_id}", alias_for(Run)):
+        with leaving_for_later(f"start next run of job {job_id}", alias_for(Run)):
             woken += transitions.wake_next(job_id)
     return woken

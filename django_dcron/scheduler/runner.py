@@ -1,20 +1,31 @@
-"""The process: threads, and a main thread that listens to signals.
+"""The node process: its threads, and the main thread, which waits for signals.
 
-tick      claims, adopts, rescues and marks (``ticking``): all that the schedule needs of the database
-agenda    hands over what falls due, to the millisecond (``agenda``); needs no database
-heartbeat keeps this node alive and its leases held (``membership``)
-watch     sees whether the others hang, and tells how the node is (``watch``); nothing waits for it
-alerts    tells people what has happened (``alerts``); nothing waits for it, and its hanging makes no node unfit
-workers   asks Celery's workers how they are, while runs wait for them (``worker_probe``); nothing waits for it either
-prune     deletes finished runs that are kept no longer (``pruner``), a few at a time; only the end waits for these
+The threads:
 
-A thread that waits for a database connection that has fallen silent gets an error, and connects anew (``silent_connections``).
+- ``tick`` does all database work that the schedule needs: it claims, adopts, rescues and marks
+  (``tick``).
+- ``agenda`` dispatches runs when they fall due (``agenda``). It doesn't use the database.
+- ``heartbeat`` keeps the node alive and renews its leases (``membership``).
+- ``watch`` detects threads that hang and reports the node's health (``watch``). No thread waits for
+  it.
+- ``alerts`` sends alerts (``contrib.alerts``). No thread waits for it. If it hangs, the node is
+  only degraded.
+- ``workers`` asks Celery's workers for their state while runs wait for them (``worker_probe``). No
+  thread waits for it.
+- ``prune`` deletes expired finished runs (``pruner``), a few at a time. Only the drain waits for
+  it.
 
-A node whose tick or agenda hangs lets go of its shards and gives no heartbeat: others lead them, until it goes on.
+Invariants:
 
-The first SIGTERM or SIGINT drains: claiming stops, what is due is handed over, the rest is given back, the leases are
-released. A second one leaves at once: then it is as if the node had been killed, and others take up what it left. A
-thread that dies of an error nobody expected takes the process with it, loudly; a supervisor starts it again.
+- If a thread's database connection falls silent, the thread gets an error and reconnects
+  (``silent_connections``).
+- If the tick or the agenda hangs, the node releases its shards and writes no heartbeat. Other nodes
+  lead them until the thread continues.
+- The first SIGTERM or SIGINT drains the node. It stops claiming, dispatches what is due, returns
+  the remaining runs and releases its leases.
+- A second signal exits at once. As after a kill, other nodes adopt the runs that are left.
+- If a thread dies of an unexpected error, the process logs the error and exits, so that a
+  supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -24,31 +35,30 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from django_dcron import transitions
-from django_dcron.alerts import Alerter
 from django_dcron.conf import settings
+from django_dcron.db.clock import ClusterClock
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import WaitLimits
 from django_dcron.dispatch import Dispatcher
 from django_dcron.dispatch.base import AsksWorkers
-from django_dcron.domain.clock import ClusterClock
-from django_dcron.domain.counts_in_words import number_of
-from django_dcron.domain.system_health import Verdict
 from django_dcron.locks.base import Lock
 from django_dcron.models import Node
-from django_dcron.models.database import WaitLimits, alias_for
+from django_dcron.runs import transitions
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
+from django_dcron.scheduler.backoff import TickBackoff
 from django_dcron.scheduler.health import ALERTS, WORKERS, Health
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
+from django_dcron.scheduler.node_status import Vitals
 from django_dcron.scheduler.pruner import Pruner
-from django_dcron.scheduler.setbacks import Setbacks
 from django_dcron.scheduler.signal_pipe import SignalPipe
 from django_dcron.scheduler.silent_connections import SilentConnections
-from django_dcron.scheduler.ticking import LOCK_PATIENCE, SHORTEST_SILENCE, Ticker
-from django_dcron.scheduler.vitals import Vitals
+from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE, Ticker
 from django_dcron.scheduler.watch import Watch
 from django_dcron.scheduler.watchdog import Watchdog
 from django_dcron.scheduler.worker_probe import WorkerProbe
@@ -57,19 +67,28 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-"""A thread died of an unexpected error."""
+"""Exit code: a thread died of an unexpected error."""
 EXIT_AT_ONCE = 3
-"""A second signal: nothing was given back."""
+"""Exit code: a second signal arrived, and no runs were returned."""
 ONE_SIGNAL = 0.5
-"""Seconds: what comes so soon after a signal is the same one; supervisors signal a process, and its group as well."""
+"""Seconds. A repeated signal within this time counts as the same signal: a supervisor may signal
+both the process and its group.
+"""
 NAMED = 5
-"""How many jobs a line names."""
-THREAD_PATIENCE = 10.0
-"""Seconds to wait for each thread to end before draining without it."""
-WATCH_PATIENCE = 2.0
-"""Seconds to wait at the end for the health file to be removed."""
+"""The maximum number of job names in a log line."""
+THREAD_TIMEOUT = 10.0
+"""Seconds to wait for each thread before draining without it."""
+WATCH_TIMEOUT = 2.0
+"""Seconds to wait at the end until the health file is removed."""
 
 TICK, AGENDA, HEARTBEAT, WATCH, PRUNE = "tick", "agenda", "heartbeat", "watch", "prune"
+
+
+class Alerter(Protocol):
+    """Sends alerts in its own thread (``contrib.alerts``)."""
+
+    def run(self, stopping: threading.Event, watchdog: Watchdog, name: str) -> None:
+        """Run the thread ``name`` until ``stopping`` is set."""
 
 
 class Runner:
@@ -81,9 +100,12 @@ class Runner:
         lock: Lock,
         dispatcher: Dispatcher,
         health_file: HealthFile | None = None,
-        read_verdict: Callable[[], Verdict] | None = None,
+        make_alerter: Callable[[Membership], Alerter] | None = None,
     ):
-        """``read_verdict``: how the whole system is, for alerts."""
+        """Create the node.
+
+        ``make_alerter`` creates the alerter. Without it, the node sends no alerts.
+        """
         self.clock = ClusterClock()
         self.membership = Membership(name, namespace, lock, self.clock)
         self.watchdog = Watchdog(name, self.clock.monotonic)
@@ -93,7 +115,7 @@ class Runner:
             on_delivered=lambda: self._tick_wanted.set(),
             alive=partial(self.watchdog.alive, AGENDA),
         )
-        self.membership.broker_away = lambda: self.agenda.broker_away
+        self.membership.broker_unreachable = lambda: self.agenda.broker_unreachable
         self.ticker = Ticker(
             self.membership,
             self.agenda,
@@ -103,36 +125,45 @@ class Runner:
             progressed=lambda: self._vitals.ticked(),
             clock_in_doubt=lambda: bool(self.clock.doubt),
         )
-        self._setbacks = Setbacks(name)
+        self._backoff = TickBackoff(name)
         self._vitals = Vitals(
             self.membership,
             self.agenda,
             self.clock,
             self.watchdog,
-            self._setbacks,
+            self._backoff,
             draining=lambda: self._stopping.is_set(),
         )
         self._silent_connections = SilentConnections(name, self.clock.monotonic)
-        self._watch = Watch(self.watchdog, self.health, health_file, also=self._silent_connections.look)
+        self._watch = Watch(
+            self.watchdog, self.health, health_file, also=self._silent_connections.look
+        )
         self._dispatcher = dispatcher
         if isinstance(dispatcher, AsksWorkers):
             dispatcher.node = self.membership.id
-        self._alerter = Alerter(self.membership, read_verdict)
+        self._alerter = make_alerter(self.membership) if make_alerter else None
         self._stopping = threading.Event()
         self._closed = threading.Event()
         self._gained_shards = threading.Event()
         self._tick_wanted = threading.Event()
         self._beat_wanted = threading.Event()
         self._database_back = threading.Event()
-        """The tick need not go on pausing: a heartbeat was written again, or the node is to stop."""
+        """Ends the tick's pause after an error. Set when a heartbeat succeeds again, or when the
+        node stops.
+        """
         self._failure: BaseException | None = None
         self._signals = SignalPipe()
         pruner = Pruner(self.membership, self.clock, self._rest_from_pruning)
-        works = ((TICK, self._tick), (AGENDA, self.agenda.run), (HEARTBEAT, self._beat), (PRUNE, pruner.run))
+        works = (
+            (TICK, self._tick),
+            (AGENDA, self.agenda.run),
+            (HEARTBEAT, self._beat),
+            (PRUNE, pruner.run),
+        )
         self._threads = {name: self._thread(name, work) for name, work in works}
 
     def run_once(self) -> int:
-        """One tick; hand over what is due, and leave. Returns the exit code."""
+        """Make one tick, dispatch what is due, and stop. Return the exit code."""
         self.membership.register()
         if self.membership.shards:
             try:
@@ -140,101 +171,118 @@ class Runner:
             finally:
                 self.ticker.close()
         else:
-            self._log("others_lead", "%s: another node leads all shards; it will do the work")
+            self._log("others_lead", "no shards led, other nodes do the work: node=%s")
         self._drain(finish=True)
         self._dispatcher.close(wait=True)
         return EXIT_OK
 
     def run(self, seconds: float | None = None, prepare: Callable[[], None] = lambda: None) -> int:
-        """Until a signal, or for ``seconds``; ``prepare`` is done before all else. Returns the exit code."""
+        """Run until a signal arrives or ``seconds`` have passed, and return the exit code.
+
+        ``prepare`` is called before the node registers.
+        """
         self._vitals.starting()
         watch = self._thread(WATCH, lambda: self._watch.run(self._closed))
-        watch.start()  # first: a database that stalls keeps this thread waiting
+        watch.start()  # The watch starts first, because a stalled database blocks this thread.
         try:
             prepare()
             self.membership.register()
         except BaseException:
             self._closed.set()
-            watch.join(WATCH_PATIENCE)
+            self._signals.close()
+            watch.join(WATCH_TIMEOUT)
             raise
-        self._log("started", "%s is up as %s, process %d", self.membership.id, os.getpid())
+        self._log("started", "node started: node=%s id=%s pid=%d", self.membership.id, os.getpid())
         self._vitals.started()
         with self._signals:
             for thread in self._threads.values():
                 thread.start()
-            alerts = partial(self._alerter.run, self._stopping, self.watchdog, ALERTS)
-            self._thread(ALERTS, alerts).start()
+            if self._alerter:
+                alerts = partial(self._alerter.run, self._stopping, self.watchdog, ALERTS)
+                self._thread(ALERTS, alerts).start()
             if isinstance(self._dispatcher, AsksWorkers):
                 probe = WorkerProbe(self.membership, self.clock, self._dispatcher)
-                self._thread(WORKERS, partial(probe.run, self._stopping, self.watchdog, WORKERS)).start()
+                self._thread(
+                    WORKERS, partial(probe.run, self._stopping, self.watchdog, WORKERS)
+                ).start()
             asked_at = self.clock.monotonic() if self._signals.wait(seconds) is not None else None
             self.stop()
             self._thread("close", self._close).start()
             while not self._closed.is_set():
                 if self._signals.wait() is None:
                     continue
-                if asked_at is None:  # it was draining by itself: its time was over, or a thread had died
+                if asked_at is None:
+                    # The drain began without a signal: the time was over or a thread died.
                     asked_at = self.clock.monotonic()
                 elif self.clock.monotonic() - asked_at > ONE_SIGNAL:
-                    self._log("left", "%s leaves at once: a second signal")
+                    self._log("left", "node exits at once: node=%s reason=second signal")
                     os._exit(EXIT_AT_ONCE)
-        watch.join(WATCH_PATIENCE)
-        self._log("stopped", "%s has stopped")
+        watch.join(WATCH_TIMEOUT)
+        self._log("stopped", "node stopped: node=%s")
         return EXIT_OK if self._failure is None else EXIT_FAILED
 
     def stop(self) -> None:
-        """Begin to drain. May be called from any thread."""
+        """Start to drain. Any thread may call this."""
         self._stopping.set()
         self._tick_wanted.set()
         self._beat_wanted.set()
         self._database_back.set()
         self.agenda.stop()
+        self._signals.wake()
 
     def health(self) -> Health:
-        """How the node is now. May be asked from any thread, once ``run`` has begun; waits for none of them."""
+        """Return the node's health.
+
+        Any thread may call this once ``run`` has started; it never blocks.
+        """
         return self._vitals.health()
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        return threading.Thread(target=self._guarded, args=(name, work), name=f"dcron-{name}", daemon=True)
+        return threading.Thread(
+            target=self._run_thread, args=(name, work), name=f"dcron-{name}", daemon=True
+        )
 
-    def _guarded(self, name: str, work: Callable[[], None]) -> None:
-        """A thread's whole life."""
+    def _run_thread(self, name: str, work: Callable[[], None]) -> None:
+        """Run ``work`` for the life of a thread."""
         try:
             self._silent_connections.watch_this_thread(name)
             work()
-        except BaseException as error:  # the process must not live on with a part of it dead
+        except BaseException as error:  # The process must not continue without one of its threads.
             self._failure = error
             extra = {"event": "died", "node": self.membership.name}
-            logger.critical("a thread of %s died", self.membership.name, exc_info=True, extra=extra)
+            text = "thread died: node=%s thread=%s"
+            logger.critical(text, self.membership.name, name, exc_info=True, extra=extra)
             self._signals.wake()
         finally:
             self.watchdog.ended(name)
             self._silent_connections.forget_this_thread()
-            connections.close_all()  # this thread's own
+            connections.close_all()  # closes this thread's connections only
 
     def _close(self) -> None:
-        """Drain, while the main thread listens for a second signal."""
+        """Drain while the main thread waits for a second signal."""
         try:
             for thread in self._threads.values():
-                thread.join(THREAD_PATIENCE)
+                thread.join(THREAD_TIMEOUT)
             try:
                 self._drain()
             except (DatabaseError, InterfaceError) as error:
                 name = self.membership.name
-                text = "%s could not give back its runs, others will take them up: %s"
+                text = "runs not released, other nodes will adopt them: node=%s error=%s"
                 logger.warning(text, name, error, extra={"event": "not_given_back", "node": name})
             if jobs := self._dispatcher.executing():
-                runs = number_of(len(jobs), "run")
                 names = ", ".join(sorted(set(jobs))[:NAMED])
                 self._log(
-                    "stopping", "%s stops: it waits for %s (%s); a second signal leaves at once", runs, names
+                    "stopping",
+                    "node stopping: node=%s running=%d jobs=%s; a second signal exits at once",
+                    len(jobs),
+                    names,
                 )
             self._dispatcher.close(wait=True)
         finally:
             self._closed.set()
             self._signals.wake()
 
-    # --- tick ---------------------------------------------------------------------------------------------------------
+    # --- tick ------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         while not self._stopping.is_set():
@@ -244,21 +292,24 @@ class Runner:
                 self.ticker.tick(adopt_own=gained)
                 if self.membership.ring_changed():
                     self._beat_wanted.set()
-                self._setbacks.over()
+                self._backoff.over()
                 self._mark_until_next_tick(settings.TICK.total_seconds())
             except (DatabaseError, InterfaceError) as error:
-                away = self._setbacks.failed(error, self.clock.now())
-                self.ticker.failed(database_away=away)
-                if away:
+                is_unreachable = self._backoff.failed(error, self.clock.now())
+                self.ticker.failed(database_unreachable=is_unreachable)
+                if is_unreachable:
                     connections.close_all()
-                pause = self._setbacks.pause
+                pause = self._backoff.pause
                 self.watchdog.alive(TICK, rest=pause)
                 self._database_back.wait(pause)
                 self._database_back.clear()
         self.ticker.close()
 
     def _mark_until_next_tick(self, seconds: float) -> None:
-        """Sleep until the next tick is due, or shards were gained; meanwhile mark what is handed over."""
+        """Sleep until the next tick is due or the node gains shards.
+
+        Meanwhile, mark dispatched runs.
+        """
         end = self.clock.monotonic() + seconds
         while not self._stopping.is_set() and not self._gained_shards.is_set():
             remaining = end - self.clock.monotonic()
@@ -270,18 +321,22 @@ class Runner:
             self.ticker.mark_delivered()
 
     def _drain(self, *, finish: bool = False) -> None:
-        """Hand over what is due and give back the rest; also what our own threads have not started, unless ``finish``."""
-        self.agenda.hand_over_due()
+        """Dispatch what is due and return the remaining runs.
+
+        Without ``finish``, runs that the node's own worker threads haven't started are returned
+        too.
+        """
+        self.agenda.publish_due()
         unstarted = [] if finish else self._dispatcher.take_back()
         self.ticker.mark_delivered()
         transitions.take_back(unstarted)
         given_back = give_back(self.membership.id)
-        if self.agenda.broker_away and given_back:
-            left = "%s: the broker is away, %s left to other nodes"
-            self._log("given_back", left, number_of(given_back, "of its runs is", "of its runs are"))
+        if self.agenda.broker_unreachable and given_back:
+            text = "runs released, broker unreachable: node=%s runs=%d"
+            self._log("given_back", text, given_back)
         self.membership.leave()
 
-    # --- prune --------------------------------------------------------------------------------------------------------
+    # --- prune -----------------------------------------------------------------------------------
 
     def _rest_from_pruning(self, seconds: float) -> bool:
         self.watchdog.alive(PRUNE, rest=seconds)
@@ -289,7 +344,7 @@ class Runner:
         self.watchdog.alive(PRUNE)
         return stopping
 
-    # --- heartbeat ----------------------------------------------------------------------------------------------------
+    # --- heartbeat -------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         missing, limits = False, WaitLimits(alias_for(Node))
@@ -305,7 +360,7 @@ class Runner:
                 self.membership.withdraw()
                 continue
             try:
-                limits.impose(lock=LOCK_PATIENCE, silence=max(settings.LEASE, SHORTEST_SILENCE))
+                limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
                 if self.membership.beat(agenda=len(self.agenda)):
                     self._gained_shards.set()
                     self._tick_wanted.set()
@@ -315,10 +370,12 @@ class Runner:
                 missing = False
             except (DatabaseError, InterfaceError) as error:
                 connections.close_all()
-                if not missing:  # once: the tick reports the database's return
+                if not missing:  # Log this once; the tick reports when the database is back.
                     name = self.membership.name
                     extra = {"event": "heartbeat_missed", "node": name}
-                    logger.warning("%s: heartbeat not written: %s", name, error, extra=extra)
+                    logger.warning(
+                        "heartbeat not written: node=%s error=%s", name, error, extra=extra
+                    )
                 missing = True
 
     def _log(self, event: str, message: str, *args: object) -> None:

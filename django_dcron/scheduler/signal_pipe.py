@@ -1,11 +1,13 @@
-"""SIGTERM and SIGINT as bytes in a pipe, so that the main thread can wait for them, with a timeout, and for threads.
+"""SIGTERM and SIGINT as bytes in a pipe, so that the main thread can wait for them.
 
-The interpreter itself writes them, the moment one arrives, in whichever thread that is (``signal.set_wakeup_fd``). A handler of ours
-would only be called by the main thread once it goes on, which a signal does not make it do if another thread got it, or if it
-came just before the main thread began to wait.
+The interpreter writes the bytes as soon as a signal arrives, in any thread
+(``signal.set_wakeup_fd``). A Python handler would not do, because only the main thread calls it,
+once it continues. A signal doesn't wake the main thread if another thread received it, or if it
+came just before the wait.
 
-A process that is forked meanwhile, by a job that uses multiprocessing, inherits all of it. It gets the handlers of before, or a
-signal of its own would not end it, but the node. Until it has them the signals wait.
+A process that a job forks meanwhile, for example with multiprocessing, inherits the handlers. It
+gets the previous handlers back. Otherwise, a signal to it would stop the node instead of the
+process. Signals are blocked until then.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class SignalPipe:
-    """While entered, the two signals are written to the pipe instead of ending the process. Only in the main thread."""
+    """A context manager that writes the two signals to the pipe instead of ending the process.
+
+    It has an effect only in the main thread.
+    """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -32,29 +37,39 @@ class SignalPipe:
         self._before: dict[int, Any] = {}
         self._wakeup_before = -1
         self._open = threading.Lock()
-        """Held by whoever writes from another thread, so that the pipe is not closed under it."""
+        """Held while another thread writes, so that the pipe isn't closed meanwhile."""
 
     def __enter__(self) -> SignalPipe:
         if threading.current_thread() is threading.main_thread():
             self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             for number in SIGNALS:
-                self._before[number] = signal.signal(number, _noted)
+                self._before[number] = signal.signal(number, _ignore_signal)
             _listening.append(self)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         if self._before:
             _listening.remove(self)
             self._put_back()
+        self.close()
+
+    def close(self) -> None:
+        """Close the pipe. Only needed if the context is never entered."""
         with self._open:
             os.close(self._read)
             os.close(self._write)
             self._read = self._write = -1
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Until a signal arrives (its number), somebody calls ``wake``, or ``seconds`` are over (None)."""
+        """Wait for a signal and return its number.
+
+        Returns None after ``wake``, or when ``seconds`` have passed.
+        """
         end = None if seconds is None else time.monotonic() + seconds
         while True:
             remaining = None if end is None else max(end - time.monotonic(), 0)
@@ -64,11 +79,11 @@ class SignalPipe:
             byte = os.read(self._read, 1)[0]
             if byte == WAKE:
                 return None
-            if byte in SIGNALS:  # else one that the project listens to
+            if byte in SIGNALS:  # Other bytes are signals that the project handles.
                 return byte
 
     def wake(self) -> None:
-        """From any thread: end a ``wait``."""
+        """End a ``wait``. Any thread may call this."""
         with self._open:
             if self._write >= 0:
                 os.write(self._write, bytes([WAKE]))
@@ -80,7 +95,7 @@ class SignalPipe:
 
 
 _listening: list[SignalPipe] = []
-"""Those that are entered, the latest last."""
+"""The entered pipes, the latest last."""
 _forking = threading.local()
 
 
@@ -99,8 +114,10 @@ def _after_fork_in_child() -> None:
     _after_fork()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+)
 
 
-def _noted(number: int, frame: FrameType | None) -> None:
-    """It is in the pipe."""
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the signal is already in the pipe."""

@@ -1,15 +1,17 @@
-"""Database connections of a node's threads that have fallen silent: each is found and shut, so that its thread connects anew.
+"""Detection of silent database connections: they are shut, so that their threads reconnect.
 
-The watch thread looks, again and again, whether a thread of this node has been in one and the same call of Django's database
-backend for longer than ``DCRON_LEASE``. If so, a new connection asks the server what it does for that thread. If the server
-answers, and does nothing for it, no answer will come: the connection is shut.
+The watch thread checks whether a thread has been in the same call of Django's database backend for
+longer than ``DCRON_LEASE``. If so, a new connection asks the server what it does for that thread.
+If the server answers that it does nothing, no answer will come, and the connection is shut.
 
 Invariants:
 
-- A statement that the server is at work on is left alone, however long it takes.
-- While the database answers no new connection either, nothing is shut: it stalls, and may go on.
-- What is shut belongs to a thread that is still in the same call after the server was asked.
-- The watch thread never waits: a thread of its own asks, one at a time, and is itself ended if it gets no answer.
+- A statement that the server is executing is left alone, regardless of its duration.
+- If the database doesn't answer on a new connection either, nothing is shut: it stalls and may
+  continue.
+- A connection is shut only if its thread is still in the same call after the server has answered.
+- The watch thread never waits. A separate thread asks the server, one at a time, and is ended if it
+  gets no answer.
 """
 
 from __future__ import annotations
@@ -27,8 +29,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_dcron.conf import settings
-from django_dcron.models import Run
-from django_dcron.models.connection_sockets import (
+from django_dcron.db.connection_sockets import (
     end_waiting,
     is_at_work,
     limit_connecting,
@@ -37,7 +38,9 @@ from django_dcron.models.connection_sockets import (
     session_of,
     socket_of,
 )
-from django_dcron.models.database import alias_for, in_one_line
+from django_dcron.db.errors import in_one_line
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Run
 from django_dcron.scheduler.watchdog import LOOK_EVERY
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -48,12 +51,14 @@ class _Thread:
     name: str
     alias: str
     session: int | None = None
-    """The server's number for its connection. Noted when it connects, as some drivers don't tell while they wait."""
+    """The server's id of the session. Recorded on connecting, because some drivers don't return it
+    while they wait.
+    """
     socket: int | None = None
     call: FrameType | None = None
-    """Of Django's database backend, in which it was at the last look."""
+    """The call of Django's database backend that the thread was in at the last check."""
     waited: float = 0.0
-    """Seconds that it has been in this very call, as far as looks have shown."""
+    """Seconds in this call, as observed by the checks."""
 
 
 class SilentConnections:
@@ -64,12 +69,12 @@ class SilentConnections:
         self._threads: dict[int, _Thread] = {}
         self._asking: threading.Thread | None = None
         self._asked_by: int | None = None
-        """The socket of the connection that asks."""
+        """The socket of the connection that asks the server."""
         self._asking_since = 0.0
-        connection_created.connect(self._connected)
+        connection_created.connect(self._on_connect)
 
     def watch_this_thread(self, name: str) -> None:
-        """From now on the calling thread's connection is bounded, and looked at."""
+        """Limit the time to connect for the calling thread, and start to check its connection."""
         connection = connections[alias_for(Run)]
         limit_connecting(connection, settings.LEASE)
         self._threads[threading.get_ident()] = _Thread(name, connection.alias)
@@ -78,8 +83,8 @@ class SilentConnections:
         self._threads.pop(threading.get_ident(), None)
 
     def look(self) -> None:
-        now, patience = self._monotonic(), settings.LEASE.total_seconds()
-        # A process that was suspended has nothing to reproach the database with.
+        now, timeout = self._monotonic(), settings.LEASE.total_seconds()
+        # While the process was suspended, the database wasn't silent.
         passed = min(now - self._looked_at, 2 * LOOK_EVERY)
         self._looked_at = now
         threads = dict(self._threads)
@@ -89,10 +94,10 @@ class SilentConnections:
             thread.waited = thread.waited + passed if same else 0.0
             thread.call = call
         if self._asking is not None and self._asking.is_alive():
-            if now - self._asking_since > 2 * patience and self._asked_by is not None:
+            if now - self._asking_since > 2 * timeout and self._asked_by is not None:
                 end_waiting(self._asked_by, lambda: self._asked_by is not None)
             return
-        suspects = {ident: each for ident, each in threads.items() if each.waited >= patience}
+        suspects = {ident: each for ident, each in threads.items() if each.waited >= timeout}
         if suspects:
             self._asking_since = now
             self._asking = threading.Thread(
@@ -103,14 +108,15 @@ class SilentConnections:
     def _ask(self, suspects: dict[int, _Thread]) -> None:
         for ident, thread in suspects.items():
             call, session = thread.call, thread.session
-            if call is None or session is None:  # it is still connecting, which has a limit of its own
+            # A thread without a session is still connecting, which has its own limit.
+            if call is None or session is None:
                 continue
             try:
                 if not self._is_at_work(session, thread.alias):
                     self._end_waiting(ident, thread, call)
             except (DatabaseError, InterfaceError) as error:
                 extra = {"event": "database_stalls", "node": self._node}
-                text = "%s: its %s thread waits for the database, which answers no new connection either: %s"
+                text = "database unresponsive, new connections fail: node=%s thread=%s error=%s"
                 logger.info(text, self._node, thread.name, in_one_line(error), extra=extra)
                 return
 
@@ -129,14 +135,14 @@ class SilentConnections:
         number = thread.socket
         if number is not None and end_waiting(number, lambda: _database_call(ident) is call):
             logger.warning(
-                "%s: the database connection of its %s thread fell silent and is made anew: waited=%.0fs",
+                "silent database connection replaced: node=%s thread=%s waited=%.0fs",
                 self._node,
                 thread.name,
                 thread.waited,
                 extra={"event": "connection_silent", "node": self._node},
             )
 
-    def _connected(self, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
+    def _on_connect(self, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
         thread = self._threads.get(threading.get_ident())
         if thread is not None and thread.alias == connection.alias:
             notice_silence(connection, settings.LEASE)
@@ -144,7 +150,10 @@ class SilentConnections:
 
 
 def _database_call(ident: int) -> FrameType | None:
-    """The outermost call of Django's database backend in which the thread is now. Two calls never are the same object."""
+    """Return the outermost frame of Django's database backend in the thread's stack.
+
+    Each call has its own frame object.
+    """
     frame, call = sys._current_frames().get(ident), None
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("django.db.backends."):

@@ -1,7 +1,7 @@
-"""The watch: a thread that looks after the others, says when the node becomes unfit and when it is fit again, and writes
-the health file.
+"""The watch: a thread that checks the other threads and writes the health file.
 
-Nothing waits for it. A disk that is full costs one line in the log; one that hangs lets the file grow old, which tells.
+It also logs when the node becomes unfit or fit again. No thread waits for it. If the disk is full,
+it logs one line. If the disk hangs, the file becomes old, and probes notice that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Watch:
         file: HealthFile | None,
         also: Callable[[], None] = lambda: None,
     ):
-        """``also``: called at each look; never waits."""
+        """``also`` is called at each check and never waits."""
         self._also = also
         self._watchdog = watchdog
         self._health = health
@@ -35,7 +35,7 @@ class Watch:
         self._shared = False
 
     def run(self, closed: threading.Event) -> None:
-        """The thread: until the node is ``closed``."""
+        """Check until the node is ``closed``. This is the body of the thread."""
         while True:
             self._watchdog.look()
             self._also()
@@ -53,10 +53,11 @@ class Watch:
             return
         node = health.facts.name
         if health.status.fit:
-            logger.info("%s is fit again", node, extra={"event": "fit", "node": node})
+            logger.info("node healthy again: node=%s", node, extra={"event": "fit", "node": node})
         else:
             reasons = "; ".join(health.reasons)
-            logger.error("%s is unfit: %s", node, reasons, extra={"event": "unfit", "node": node})
+            extra = {"event": "unfit", "node": node}
+            logger.error("node unhealthy: node=%s reasons=%s", node, reasons, extra=extra)
 
     def _write(self, health: Health) -> None:
         if self._file is None:
@@ -67,16 +68,21 @@ class Watch:
             self._file.write(health.as_json(), LOOK_EVERY)
         except OSError as error:
             if self._written:
-                logger.warning("%s: its health file cannot be written: %s", node, error, extra=extra)
+                logger.warning(
+                    "health file not written: node=%s error=%s", node, error, extra=extra
+                )
             self._written = False
         else:
             if not self._written:
-                logger.info("%s: its health file can be written again", node, extra=extra)
+                logger.info("health file written again: node=%s", node, extra=extra)
             self._written = True
             if self._file.shared and not self._shared:
                 path = self._file.path
                 logger.error(
-                    "%s: another node writes %s too: give each a file of its own", node, path, extra=extra
+                    "health file shared with another node: node=%s path=%s; use one file per node",
+                    node,
+                    path,
+                    extra=extra,
                 )
                 self._shared = True
 
@@ -84,4 +90,6 @@ class Watch:
         try:
             file.remove()
         except OSError as error:
-            logger.warning("its health file cannot be removed: %s", error, extra={"event": "health_file"})
+            logger.warning(
+                "health file not removed: error=%s", error, extra={"event": "health_file"}
+            )

@@ -1,15 +1,18 @@
-"""The watchdog: how long each thing that should happen again and again has not happened.
+"""The watchdog: it measures how long threads have been silent and events have been missing.
 
-A thread gives a sign of life whenever it begins something, and before it rests it says for how long. Silence beyond that
-is counted by the watchdog itself, look by look, and of the time between two looks only as much as was to be expected: so
-a process that was suspended, or starved, has nothing to reproach its threads with when it goes on.
+A thread gives a sign of activity when it begins a step. Before it rests, it gives the maximum
+duration.
 
-A thread that is silent for longer than ``DCRON_HANG_AFTER`` is taken to hang, until it gives a sign again. That is said
-once, with the stacks of all threads, its own first; and once when it goes on.
+Invariants:
 
-Where the database itself stalls, a new process would fare no better. So a thread that is inside the database, while none of
-the other threads gets anything out of it either, merely waits, up to ``DCRON_DATABASE_GRACE``. Once one of them does, the
-database is not to blame: a connection that is cut off makes a thread hang as anything else does.
+- Silence is counted at each check, and each check adds a limited time. A suspended or starved
+  process therefore doesn't make its threads hang.
+- A thread that is silent for longer than ``DCRON_HANG_AFTER`` hangs, until its next sign.
+- A hang is logged once, with the stacks of all threads, the hung thread first. The end of a hang is
+  logged once, too.
+- A thread in a database call merely waits, for up to ``DCRON_DATABASE_GRACE``, while no thread gets
+  an answer from the database. A restart would not help.
+- Once the database answers another thread, the waiting thread hangs: its own connection is cut off.
 """
 
 from __future__ import annotations
@@ -22,28 +25,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django_dcron.conf import settings
-from django_dcron.domain.counts_in_words import number_of
+from django_dcron.utils.counts import number_of
 
 logger = logging.getLogger("django_dcron.scheduler")
 
 LOOK_EVERY = 2.0
-"""Seconds. A look that comes later counts for no more than twice as much."""
+"""Seconds between two checks. A late check counts as at most two intervals."""
 STACKS = 40
-"""How many threads' stacks are logged at the most: a node may execute runs in threads of its own."""
+"""The maximum number of stacks in the log. A node may execute runs in its own threads."""
 
 
 @dataclass(eq=False)
 class _Sign:
     thread: int
     next_by: float
-    """When the next one is to be expected at the latest, on the monotonic clock."""
+    """The monotonic time by which the next sign is expected."""
     silence: float = 0.0
-    """Seconds counted since."""
+    """Seconds of silence counted since then."""
     hangs: bool = False
 
 
 class Watchdog:
-    """Signs may be given from any thread; ``look`` is for one alone."""
+    """Any thread may give signs; only one thread calls ``look``."""
 
     def __init__(self, node: str, monotonic: Callable[[], float]):
         self._node = node
@@ -52,12 +55,17 @@ class Watchdog:
         self._threads: dict[str, _Sign] = {}
         self._events: dict[str, _Sign] = {}
         self.hanging: dict[str, float] = {}
-        """The threads that hang, by their name, and how long they have been silent. Replaced at each look, never changed."""
+        """The names of the threads that hang, and their silence in seconds. Replaced at each check,
+        never changed.
+        """
         self.waiting: dict[str, float] = {}
-        """Those that have waited long for a database that stalls, in the same way."""
+        """The threads that have waited long for a stalled database, in the same form."""
 
     def alive(self, thread: str, rest: float | None = 0.0) -> None:
-        """The calling thread goes on with something, or rests for ``rest`` seconds at the most; None: until it is woken."""
+        """Record that the calling thread is active, or rests for at most ``rest`` seconds.
+
+        None: it rests until it is woken.
+        """
         expected = self._monotonic() + (float("inf") if rest is None else max(rest, 0.0))
         self._threads[thread] = _Sign(threading.get_ident(), expected)
 
@@ -65,16 +73,19 @@ class Watchdog:
         self._threads.pop(thread, None)
 
     def happened(self, event: str) -> None:
-        """From now on the age of ``event`` counts: the database has answered. It makes nothing hang."""
+        """Record ``event``, which shows that the database has answered.
+
+        A missing event makes no thread hang.
+        """
         self._events[event] = _Sign(threading.get_ident(), self._monotonic())
 
     def age(self, event: str) -> float:
-        """Seconds since ``event`` last happened, as of the last look."""
+        """Return the seconds since the last ``event``, as of the last check."""
         return self._events[event].silence
 
     @property
     def look_age(self) -> float:
-        """Seconds since it last looked: what it says is as old."""
+        """Seconds since the last check."""
         return self._monotonic() - self._looked_at
 
     def look(self) -> None:
@@ -99,13 +110,15 @@ class Watchdog:
                 (hanging if sign.hangs else waiting)[name] = sign.silence
         self.hanging, self.waiting = hanging, waiting
         for name in hanging.keys() - hung.keys():
-            text = "%s: its %s thread hangs, it has given no sign of life for %d s\n%s"
-            self._log(logging.ERROR, "hangs", name, text, hanging[name], _stacks(threads[name].thread))
+            text = "thread hangs: node=%s thread=%s silent=%ds\n%s"
+            self._log(
+                logging.ERROR, "hangs", name, text, hanging[name], _stacks(threads[name].thread)
+            )
         for name in waiting.keys() - waited.keys():
-            text = "%s: its %s thread has waited for the database for %d s"
+            text = "thread blocked by the database: node=%s thread=%s waited=%ds"
             self._log(logging.ERROR, "waits", name, text, waiting[name])
         for name in (hung.keys() | waited.keys()) - hanging.keys() - waiting.keys():
-            self._log(logging.INFO, "goes_on", name, "%s: its %s thread goes on")
+            self._log(logging.INFO, "goes_on", name, "thread recovered: node=%s thread=%s")
 
     def _log(self, level: int, event: str, thread: str, text: str, *args: object) -> None:
         extra = {"event": event, "node": self._node, "hanging": thread}
@@ -113,17 +126,19 @@ class Watchdog:
 
 
 def _waits_for_database(sign: _Sign) -> bool:
-    """Whether its thread is inside Django's database backend now, and has been silent no longer than a database may stall."""
+    """Return whether the thread is in a database call, within ``DCRON_DATABASE_GRACE``."""
     if sign.silence > settings.DATABASE_GRACE.total_seconds():
         return False
     frame = sys._current_frames().get(sign.thread)
-    while frame is not None and not frame.f_globals.get("__name__", "").startswith("django.db.backends."):
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith(
+        "django.db.backends."
+    ):
         frame = frame.f_back
     return frame is not None
 
 
 def _stacks(first: int) -> str:
-    """Where all threads of this process are now, that of ``first`` before all others; the asking one is left out."""
+    """Return the stacks of all threads except the calling one, thread ``first`` at the top."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)

@@ -1,14 +1,19 @@
-"""The worker probe: ask the workers how they are while runs wait for them, and dispatch again what a foreign worker dropped.
+"""The worker probe: ask the workers for their state, and repeat dropped dispatches.
 
-A *foreign* worker uses another database than this node. It returns messages to the queue, but not for ever.
+A *foreign* worker uses another database than this node. It returns messages to the queue a limited
+number of times.
 
 Invariants:
 
-- The thread asks often while a queued run of this node's shards has waited for longer than a quarter of ``DCRON_REDELIVER_AFTER``,
-  and seldom otherwise. ``Node.workers`` stops naming a fault soon after it is over.
-- ``Node.workers`` lists only unknown runs that exist in this node's database. All others were deleted.
-- A run is dispatched again only if a worker dropped its latest message, and another worker may take it. It starts once in any case.
-- Nothing waits for this thread, and no error ends it. While the broker is away it asks nobody.
+- The thread asks often while a queued run of this node has waited for longer than a quarter of
+  ``DCRON_REDELIVER_AFTER``. Otherwise, it asks seldom.
+- ``Node.workers`` stops naming a fault soon after it is over.
+- ``Node.workers`` lists only unknown runs that exist in this node's database. All others were
+  deleted.
+- A run is dispatched again only if a worker dropped its latest message, and another worker may take
+  it. It starts once in any case.
+- No other thread waits for this one, and no error ends it. It asks no worker while the broker is
+  unreachable.
 """
 
 from __future__ import annotations
@@ -23,26 +28,29 @@ from uuid import UUID
 
 from django.db import connections
 
-from django_dcron import transitions
 from django_dcron.conf import settings
+from django_dcron.db.clock import Clock
+from django_dcron.db.errors import in_one_line
+from django_dcron.db.routing import alias_for
 from django_dcron.dispatch.base import AsksWorkers, DispatchFailed, WorkerAnswer
-from django_dcron.domain.clock import Clock
 from django_dcron.models import Node
-from django_dcron.models.database import alias_for, in_one_line
+from django_dcron.runs import transitions
 
 logger = logging.getLogger("django_dcron.scheduler")
 
 LOOK_EVERY = 2.0
-"""Seconds between two looks for runs that wait."""
+"""Seconds between two checks for waiting runs."""
 ASK_EVERY = 5.0
 """Seconds between two questions while runs wait."""
 ASK_ANYWAY_EVERY = 60.0
-"""Seconds between two questions while none waits: a foreign worker beside a good one only costs time."""
+"""Seconds between two questions while no run waits. A foreign worker next to a good one only costs
+time.
+"""
 LONGEST_QUESTION = 30.0
-"""Seconds that a question takes at the most, with a broker that answers slowly."""
+"""The maximum duration of a question in seconds, with a slow broker."""
 WAITING_AT_ONCE = 500
 MARKED_WITHIN = timedelta(seconds=2)
-"""A worker may drop a message before the node has marked its run as queued: so much earlier at the most."""
+"""How long before its run is marked as queued a worker may drop a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ class WaitingRun:
 
 
 class Leader(Protocol):
-    """The node that asks: its membership."""
+    """The membership of the node that asks."""
 
     id: str
     name: str
@@ -70,7 +78,10 @@ class Watchdog(Protocol):
 
 
 def foreign_workers(answers: Iterable[WorkerAnswer], known_here: Collection[UUID]) -> set[str]:
-    """The workers that don't know a run of this database. ``known_here``: the reported runs that exist in this database."""
+    """Return the names of the workers that don't know a run of this database.
+
+    ``known_here``: the reported runs that exist in this database.
+    """
     return {
         answer.name
         for answer in answers
@@ -79,9 +90,15 @@ def foreign_workers(answers: Iterable[WorkerAnswer], known_here: Collection[UUID
 
 
 def dropped_runs(
-    answers: Sequence[WorkerAnswer], waiting: Iterable[WaitingRun], now: datetime, foreign: Collection[str]
+    answers: Sequence[WorkerAnswer],
+    waiting: Iterable[WaitingRun],
+    now: datetime,
+    foreign: Collection[str],
 ) -> list[WaitingRun]:
-    """The waiting runs whose latest message a foreign worker dropped, and that another worker may take from the same queue."""
+    """Return the waiting runs whose latest message a foreign worker dropped.
+
+    Only runs that another worker may take from the same queue are returned.
+    """
     good = [answer for answer in answers if answer.executes and answer.name not in foreign]
     served = {queue for answer in good for queue in answer.queues}
     dropped_at = {
@@ -98,8 +115,10 @@ def dropped_runs(
     ]
 
 
-def as_json(answers: Iterable[WorkerAnswer], known_here: Collection[UUID], at: datetime) -> dict[str, Any]:
-    """What ``Node.workers`` keeps."""
+def as_json(
+    answers: Iterable[WorkerAnswer], known_here: Collection[UUID], at: datetime
+) -> dict[str, Any]:
+    """Return the value of ``Node.workers``."""
     return {
         "at": at.isoformat(),
         "answered": [
@@ -108,7 +127,9 @@ def as_json(answers: Iterable[WorkerAnswer], known_here: Collection[UUID], at: d
                 "queues": list(answer.queues),
                 "executes": answer.executes,
                 "unknown_runs": [
-                    str(unknown.run_id) for unknown in answer.unknown_runs if unknown.run_id in known_here
+                    str(unknown.run_id)
+                    for unknown in answer.unknown_runs
+                    if unknown.run_id in known_here
                 ],
             }
             for answer in answers
@@ -126,7 +147,7 @@ class WorkerProbe:
         self._foreign: set[str] = set()
 
     def run(self, stopping: threading.Event, watchdog: Watchdog, name: str) -> None:
-        """The thread ``name``, until ``stopping``."""
+        """Ask until ``stopping`` is set. This is the body of the thread ``name``."""
         while True:
             watchdog.alive(name, rest=LOOK_EVERY)
             if stopping.wait(LOOK_EVERY):
@@ -136,7 +157,8 @@ class WorkerProbe:
                 self.look()
                 self._failed = False
             except Exception as error:
-                # The database or the broker is away, which other threads report, or a bug of ours.
+                # The database or broker is unreachable, which other threads report, or there is a
+                # bug.
                 connections.close_all()
                 if not self._failed:
                     text = "worker probe failed: node=%s error=%s"
@@ -161,9 +183,14 @@ class WorkerProbe:
         return True
 
     def _waiting(self, shards: Collection[int]) -> list[WaitingRun]:
-        """Queued runs that have waited for too long. ``due_at`` is in the index, and never after ``queued_at``."""
+        """Return the queued runs that have waited for too long.
+
+        ``due_at`` is indexed and never later than ``queued_at``.
+        """
         since = self._clock.now() - settings.REDELIVER_AFTER / 4
-        queued = transitions.runs().in_shards(shards, settings.SHARDS).queued().filter(due_at__lt=since)
+        queued = (
+            transitions.runs().in_shards(shards, settings.SHARDS).queued().filter(due_at__lt=since)
+        )
         rows = queued.order_by("due_at").values_list("pk", "attempt", "queued_at", "deliveries")
         return [
             WaitingRun(run_id, attempt, queued_at, deliveries)
@@ -185,16 +212,19 @@ class WorkerProbe:
             if transitions.redeliver_dropped(run.run_id, run.attempt, run.queued_at, run.deliveries)
         ]
         if again:
-            text = "runs dispatched again: node=%s runs=%d first=%s. A worker of another database had dropped them"
+            text = (
+                "runs redelivered: node=%s runs=%d first=%s reason=dropped by a worker of another "
+                "database"
+            )
             extra = {"event": "redelivered", "run": str(again[0].run_id), "runs": len(again)}
             logger.warning(text, self._leader.name, len(again), again[0].run_id, extra=extra)
 
     def _report(self, foreign: set[str]) -> None:
-        """One line when a foreign worker appears."""
+        """Log one line when a foreign worker appears."""
         for worker in sorted(foreign - self._foreign):
             logger.warning(
-                "foreign worker: worker=%s node=%s: it takes messages of this node's runs and doesn't find the runs in its "
-                "database. Connect it to this node's database, or to another broker or queue",
+                "foreign worker: worker=%s node=%s; it uses another database but takes this node's "
+                "runs. Connect it to this database, or to another broker or queue",
                 worker,
                 self._leader.name,
                 extra={"event": "foreign_worker", "node": self._leader.name, "worker": worker},

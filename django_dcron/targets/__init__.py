@@ -1,14 +1,14 @@
-"""What a job may run: tasks of Celery and of Django, ``@cron`` functions, and the management and shell commands the settings
-allow.
+"""The targets of jobs: Celery and Django tasks, ``@cron`` functions, management and shell commands.
 
-Nothing typed into the admin is ever imported or executed unless it is registered here. This package knows no models:
-the models ask it whether a target exists.
+The settings decide which commands are allowed. Text typed into the admin is never imported or
+executed unless it names a registered target. This package imports no models, because the models use
+it to validate targets.
 """
 
 from django_dcron.targets.base import Invocation, Target, TargetKind
 from django_dcron.targets.declaration import Declaration, cron, declarations, declared_for, isolated
 from django_dcron.targets.queues import allowed_queues, check_queue, is_reserved
-from django_dcron.targets.redaction import MASK, redacted, restored
+from django_dcron.targets.redaction import MASK, redact, restore
 from django_dcron.targets.registry import available, check_arguments, discovery_problem, get
 from django_dcron.targets.shell import ShellFailed
 
@@ -30,6 +30,6 @@ __all__ = [
     "get",
     "is_reserved",
     "isolated",
-    "redacted",
-    "restored",
+    "redact",
+    "restore",
 ]

@@ -1,6 +1,6 @@
-"""What a target is: a thing the project registered, looked up by key, whose arguments can be checked before it is called.
+"""The interface of a target: registered by the project, found by key, with arguments to check.
 
-Looking up a target never imports or runs what the key says; it only finds what is registered already.
+Looking up a target never imports or runs the text of the key. It only finds what is registered.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from django_dcron.phrases import Phrase, alternatives
+from django_dcron.utils.messages import TranslatableText, any_of
 
 
 class TargetKind(StrEnum):
@@ -31,12 +31,13 @@ class Invocation:
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
     call_id: str = ""
-    """Names the call; a Celery task sees it as ``self.request.id``."""
+    """Identifies the call. A Celery task reads it as ``self.request.id``."""
     attempt: int = 1
-    """From 1; a Celery task sees one less as ``self.request.retries``."""
+    """Counted from 1. A Celery task reads it, less one, as ``self.request.retries``."""
     worker: str = ""
     max_attempts: int | None = None
-    """How many attempts the run has; None if unknown. Tells a Celery task's ``on_retry`` from its ``on_failure``."""
+    """Attempts of the run; None if unknown. Decides between a Celery task's ``on_retry`` and
+    ``on_failure``."""
 
     @property
     def is_last(self) -> bool:
@@ -44,7 +45,7 @@ class Invocation:
 
 
 class Target(ABC):
-    """Something a job may run."""
+    """A target that jobs may run."""
 
     key: str
     kind: TargetKind
@@ -52,48 +53,48 @@ class Target(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """One line for people; empty if there is none."""
+        """One line for people; empty if unknown."""
 
     @property
     def signature(self) -> str:
-        """What it takes, as code would say it: (city: str, days=7). Empty if that is not known."""
+        """The parameters as in code, such as ``(city: str, days=7)``. Empty if unknown."""
         return ""
 
     @property
     def route_name(self) -> str | None:
-        """The Celery task name whose route the job's queue follows; None if it has no route of its own."""
+        """The Celery task whose route the job's queue follows, or None without a route."""
         return None
 
     @property
     def django_task(self) -> Any:
-        """The Django task whose queue and priority count where the job names none; None if it is not one."""
+        """The Django task whose queue and priority apply if the job has none; None for others."""
         return None
 
     @abstractmethod
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Raise ``InvalidArguments``, naming the parameter, if the target does not take these arguments."""
+        """Raise ``InvalidArguments``, which names the parameter, if the arguments don't fit."""
 
     @abstractmethod
     def call(self, invocation: Invocation) -> Any:
-        """Run it and return what it returns; whatever it raises passes through."""
+        """Run the target and return its result. Exceptions aren't caught."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key}>"
 
 
 def first_line(text: str | None) -> str:
-    """The first line of a docstring or help text."""
+    """Return the first line of a docstring or help text."""
     lines = inspect.cleandoc(text or "").splitlines()
     return lines[0].strip() if lines else ""
 
 
-def nearest(word: str, known: Sequence[str], likeness: float = 0.6) -> Phrase | str:
-    """``"a, b or c"``: up to three that come near; empty if nothing does."""
+def nearest(word: str, known: Sequence[str], likeness: float = 0.6) -> TranslatableText | str:
+    """Return up to three similar words as ``'a', 'b' or 'c'``; empty if there are none."""
     near = get_close_matches(word, known, n=3, cutoff=likeness)
-    return alternatives(near) if near else ""
+    return any_of([repr(each) for each in near]) if near else ""
 
 
 def did_you_mean(word: str, known: Sequence[str], likeness: float = 0.6) -> str:
-    """``"; did you mean a, b or c?"``, or nothing if nothing comes near."""
+    """Return ``" Did you mean 'a', 'b' or 'c'?"``; empty if no word is similar."""
     near = nearest(word, known, likeness)
-    return f"; did you mean {near}?" if near else ""
+    return f" Did you mean {near}?" if near else ""

@@ -1,9 +1,11 @@
-"""The project's Celery tasks as targets, under their own names. The only module here that imports Celery.
+"""The project's Celery tasks as targets, under their own names.
+Invariants:
 
-A task runs inside a worker's process but not from a message of its own: dcron's message carries it. So its request says
-``is_eager``, which is what makes ``self.retry()`` and ``autoretry_for`` raise ``Retry`` and publish nothing; the wish is
-handed to the job's policy. The shared task object is never changed: all that differs is the request pushed for this
-thread. Celery's own signals are sent for the carrying task only.
+- A task runs inside a worker, but not from its own message: django-dcron's message carries it.
+- Its request says ``is_eager``. So ``self.retry()`` and ``autoretry_for`` raise ``Retry`` and
+  publish nothing, and the job's retry policy decides.
+- The shared task object never changes. Only the request that is pushed for this thread differs.
+- Celery sends its own signals for the carrying task only.
 """
 
 from __future__ import annotations
@@ -24,22 +26,23 @@ from celery.fixups.django import DjangoFixup
 from django.apps import apps
 
 from django_dcron.exceptions import RetryLater
+from django_dcron.policies.retry import refused_retry
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
-from django_dcron.targets.signatures import check_call, in_words, signature_of
+from django_dcron.targets.signatures import check_call, signature_of, signature_text
 
 logger = logging.getLogger(__name__)
 
 NOT_FOR_JOBS = ("celery.", "django_dcron.")
-"""Celery's built-ins, and the task that carries the runs."""
+"""Celery's built-in tasks and the task that carries the runs."""
 
 
 class JobRequest(Context):
-    """The ``self.request`` of a task that a job runs."""
+    """``self.request`` of a task that a job runs."""
 
     def get(self, key: str, default: Any = None) -> Any:
         if key == "replaced_task_nesting":
-            # Task.replace() asks, right before it publishes the replacement or, if eager, runs it here and now. The
-            # replacement is a task in its own right: it belongs on its own queue.
+            # Task.replace() reads this right before it publishes the replacement or, if eager, runs
+            # it inline. The replacement is an independent task and belongs on its own queue.
             self.is_eager = False
         return super().get(key, default)
 
@@ -58,21 +61,22 @@ class CeleryTarget(Target):
 
     @property
     def signature(self) -> str:
-        return in_words(signature_of(self.task.run))
+        return signature_text(signature_of(self.task.run))
 
     @property
     def route_name(self) -> str:
         return self.key
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
-        if self.task.typing:  # else the project asked Celery not to check
+        if self.task.typing:  # otherwise, the project disabled Celery's check
             check_call(signature_of(self.task.run), args, kwargs)
 
     def call(self, invocation: Invocation) -> Any:
-        """Run the task as Celery's tracer does, hooks included.
+        """Run the task and its hooks as Celery's tracer does.
 
-        ``Retry`` becomes ``RetryLater`` if the task said when, else the exception behind it, so that the job's policy
-        decides. ``Ignore`` is success without a result. ``Reject`` and all else pass through.
+        ``Retry`` becomes ``RetryLater`` if the task chose a delay, otherwise its cause, so that the
+        job's policy decides. ``Ignore`` counts as success without a result. ``Reject`` and all
+        other exceptions aren't caught.
         """
         task = self.task
         request = JobRequest(
@@ -97,7 +101,7 @@ class CeleryTarget(Target):
 
 
 class _TracedCall:
-    """One call with the hooks a task may define; a hook that raises is logged and hides nothing."""
+    """One call with the task's hooks. An exception in a hook is logged and hides no other error."""
 
     def __init__(self, task: Task[..., Any], invocation: Invocation):
         self.task = task
@@ -114,7 +118,7 @@ class _TracedCall:
         except Retry as asked:
             retry = asked
         except Exception as error:
-            self._failed(error)
+            self._call_failure_hooks(error)
             raise
         else:
             self._hook("on_success", result, *self.facts)
@@ -125,25 +129,30 @@ class _TracedCall:
     def _body(self) -> Any:
         task, (call_id, args, kwargs) = self.task, self.facts
         task.before_start(call_id, args, kwargs)
-        # Like the tracer: through __call__ only where it is the project's own.
+        # Like Celery's tracer, call the task only if the project overrides ``__call__``.
         function = task.run if type(task).__call__ is Task.__call__ else task
         return function(*args, **kwargs)
 
     def _answer(self, retry: Retry) -> Exception:
-        """What to raise for ``Retry``. Raised outside its ``except`` block, so that the cause keeps its own context."""
+        """Return the exception to raise for ``Retry``.
+
+        The caller raises it outside its ``except`` block, so that the cause keeps its context.
+        """
         cause = _cause(retry)
         if self.invocation.is_last:
-            self._failed(cause or retry)
+            self._call_failure_hooks(cause or retry)
         else:
             self._hook("on_retry", cause, *self.facts, _info(retry))
         after = _delay(self.task, retry)
         if after is None and cause is not None:
+            if self.invocation.is_last and not getattr(cause, "__notes__", ()):
+                cause.add_note(f"The task {refused_retry(self.invocation.max_attempts or 1)}.")
             return cause
         later = RetryLater(str(retry), after=after)
         later.__cause__ = cause
         return later
 
-    def _failed(self, error: Exception) -> None:
+    def _call_failure_hooks(self, error: Exception) -> None:
         self._hook("on_failure", error, *self.facts, _info(error))
         self._hook("after_return", states.FAILURE, error, *self.facts, None)
 
@@ -152,7 +161,7 @@ class _TracedCall:
             getattr(self.task, name)(*values)
         except Exception:
             extra = {"event": "hook_failed"}
-            logger.exception("%s of Celery task %s raised", name, self.task.name, extra=extra)
+            logger.exception("task hook failed: hook=%s task=%s", name, self.task.name, extra=extra)
 
 
 def _info(error: BaseException) -> ExceptionInfo:
@@ -160,20 +169,25 @@ def _info(error: BaseException) -> ExceptionInfo:
 
 
 def _cause(retry: Retry) -> Exception | None:
-    """What the task retries for, with a traceback.
+    """Return the exception that the task retries for, with a traceback.
 
-    Celery keeps a stand-in for an exception that cannot be pickled; the one being handled is better, if it is that.
+    Celery replaces an exception that can't be pickled. If the handled exception is the original
+    one, it is returned instead.
     """
     handled, cause = retry.__context__, retry.exc
-    if isinstance(handled, Exception) and cause is not None and repr(handled) == getattr(retry, "excs", None):
+    if (
+        isinstance(handled, Exception)
+        and cause is not None
+        and repr(handled) == getattr(retry, "excs", None)
+    ):
         cause = handled
-    if cause is not None and cause.__traceback__ is None:  # made for retry(), never raised
+    if cause is not None and cause.__traceback__ is None:  # created for retry(), never raised
         cause.__traceback__ = retry.__traceback__
     return cause
 
 
 def _delay(task: Task[..., Any], retry: Retry) -> timedelta | None:
-    """How long the task wants to wait; None if it left that to Celery's general default, that is, to the job."""
+    """Return how long the task wants to wait; None for Celery's default: the job decides."""
     when = retry.when
     if isinstance(when, datetime):
         now = datetime.now(UTC) if when.tzinfo else datetime.now(UTC).replace(tzinfo=None)
@@ -183,10 +197,10 @@ def _delay(task: Task[..., Any], retry: Retry) -> timedelta | None:
     return timedelta(seconds=max(float(when), 0))
 
 
-# --- Finding them -----------------------------------------------------------------------------------------
+# --- Finding them ---------------------------------------------------------------------------------
 
 _problems: WeakKeyDictionary[Celery, str] = WeakKeyDictionary()
-"""The apps whose task modules were imported, each with what went wrong ("" if nothing did)."""
+"""The apps whose task modules were imported, each with the error, or "" if there was none."""
 _discovering = threading.local()
 
 
@@ -202,20 +216,21 @@ def keys() -> list[str]:
 
 
 def discovery_problem() -> str:
-    """Why some task modules could not be imported, and so some tasks are unknown; empty if all were."""
+    """Return why task modules failed to import, so that tasks may be missing; empty if none did."""
     return _problems.get(discovered_app(), "")
 
 
 def is_task(thing: object) -> bool:
-    """Whether it is a Celery task, or a proxy of one."""
+    """Return whether ``thing`` is a Celery task or a proxy of one."""
     return isinstance(thing, Task)
 
 
 def discovered_app() -> Celery:
-    """The current app, with the project's task modules imported, as only a worker does by itself.
+    """Return the current app with the project's task modules imported.
 
-    Done once. Threads that come at the same time do it side by side, which is harmless; they must not go on with half
-    of the tasks. Within the import itself, and while Django is loading its apps, what is known so far has to do.
+    Only workers import these modules on their own. The import happens once. Concurrent threads may
+    repeat it, which is harmless: none of them may continue with half of the tasks. During the
+    import, and while Django loads its apps, the tasks known so far are used.
     """
     app: Celery = app_or_default()
     known = app in _problems or app.loader.worker_initialized
@@ -229,17 +244,18 @@ def discovered_app() -> Celery:
 
 
 def _import_task_modules(app: Celery) -> str:
-    """Import them; returns what went wrong, or ""."""
-    # A worker sets up Django first. Here that is done, and doing it again would reset the project's logging (and with
-    # ``disable_existing_loggers``, silence most of it) and run all system checks.
+    """Import the modules. Returns the error, or "" if there was none."""
+    # Celery's fixup sets up Django first. Here, that is done. A second setup would run all system
+    # checks and reset the project's logging. With ``disable_existing_loggers``, that would silence
+    # most loggers.
     for fixup in getattr(app, "_fixups", ()):
         if isinstance(fixup, DjangoFixup):
-            for sender in (app, None):  # the sender it listens to depends on Celery's version
+            for sender in (app, None):  # the sender depends on Celery's version
                 signals.import_modules.disconnect(fixup.on_import_modules, sender=sender)
     try:
         app.loader.import_default_modules()
     except Exception as error:
-        text = "Some task modules of the Celery app %s could not be imported"
+        text = "task modules not imported: celery_app=%s"
         logger.exception(text, app.main, extra={"event": "tasks_not_imported"})
         return f"{type(error).__name__}: {error}"
     return ""

@@ -1,12 +1,13 @@
-"""Management commands as targets: those ``DCRON_COMMANDS`` allows, under ``command:NAME``.
+"""Management commands that ``DCRON_COMMANDS`` allows as targets, with the key ``command:NAME``.
 
-Arguments are checked by the command's own parser, through the very path that runs it: ``call_command`` with a command
-whose execution is left out.
+The command's own parser checks the arguments. The check takes the path that runs the command,
+``call_command``, but with an empty ``execute``.
 
 Invariants:
 
-- A command gets no argument that ``DCRON_COMMANDS`` does not list for it, however the argument is written: in full, abbreviated,
-  by name, inside a value, or below a subcommand. The parser decides, at the moment it assigns words to an argument.
+- A command gets no argument that ``DCRON_COMMANDS`` doesn't list for it. It may be written in full,
+  abbreviated, by name, inside a value, or below a subcommand.
+- The check happens when the parser assigns words to an argument.
 - The list is checked when the arguments are saved, and again when the command runs.
 """
 
@@ -24,16 +25,24 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_dcron.conf import ALL_ARGUMENTS, settings
 from django_dcron.exceptions import InvalidArguments
-from django_dcron.phrases import Phrase
-from django_dcron.phrases import gettext_noop as _
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
+from django_dcron.utils.messages import TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
 
 PREFIX = "command:"
 OUTPUT_OPTIONS = ("stdout", "stderr")
 COMMON_OPTIONS = frozenset(
-    {"--help", "--version", "--verbosity", "--traceback", "--no-color", "--force-color", "--skip-checks"}
+    {
+        "--help",
+        "--version",
+        "--verbosity",
+        "--traceback",
+        "--no-color",
+        "--force-color",
+        "--skip-checks",
+    }
 )
-"""Every command takes them. They change only what it prints, or show a text, which is refused by itself."""
+"""Options of every command. They only change its output or show a text, which is refused anyway."""
 
 
 class CommandTarget(Target):
@@ -48,18 +57,25 @@ class CommandTarget(Target):
         return first_line(str(load(self.name).help))
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """``args`` are what one would type after the command's name, ``kwargs`` its options by destination name."""
+        """Check the arguments: ``args`` as on a command line, ``kwargs`` as options by name."""
         for argument in args:
             if not isinstance(argument, str | int | float):
                 raise InvalidArguments(
-                    _("%(value)s cannot stand on a command line"), "args", value=repr(argument)
+                    _("%(value)s can't be passed on a command line. Use text or a number."),
+                    "args",
+                    value=repr(argument),
+                    code="not_text",
                 )
         for name in OUTPUT_OPTIONS:
             if name in kwargs:
                 raise InvalidArguments(
-                    _("%(name)s is set by django-dcron: the output goes to the log"),
+                    _(
+                        "%(name)s can't be set, because django-dcron writes the output to the "
+                        "log. Remove it."
+                    ),
                     "kwargs",
                     name=repr(name),
+                    code="output_option",
                 )
         command = load(self.name)
         command.execute = lambda *args, **options: None  # type: ignore[method-assign]
@@ -73,21 +89,29 @@ class CommandTarget(Target):
             raise InvalidArguments(str(error), "kwargs") from None
         except SystemExit:  # --help, --version
             raise InvalidArguments(
-                _("%(words)s shows a text and runs nothing"), "args", words=" ".join(map(str, args))
+                _("%(words)s only prints text and runs nothing. Remove it."),
+                "args",
+                words=" ".join(map(str, args)),
+                code="prints_text",
             ) from None
 
     def call(self, invocation: Invocation) -> Any:
-        """Run it with its output on ``sys.stdout``. Leaving by ``sys.exit`` with a code is a ``CommandError``."""
+        """Run the command with its output on ``sys.stdout``.
+
+        ``sys.exit`` with a code other than 0 becomes a ``CommandError``.
+        """
         output = dict.fromkeys(OUTPUT_OPTIONS, sys.stdout)
         try:
             return self._call(load(self.name), invocation.args, invocation.kwargs, **output)
         except SystemExit as leaving:
             if leaving.code in (None, 0):
                 return None
-            raise CommandError(f"{self.name} exited with {leaving.code}") from leaving
+            raise CommandError(f"{self.name} exited with code {leaving.code}") from leaving
 
-    def _call(self, command: BaseCommand, args: list[Any], kwargs: dict[str, Any], **output: Any) -> Any:
-        """Call it with what ``DCRON_COMMANDS`` allows; raises ``InvalidArguments`` for anything else."""
+    def _call(
+        self, command: BaseCommand, args: list[Any], kwargs: dict[str, Any], **output: Any
+    ) -> Any:
+        """Call the command. Raises ``InvalidArguments`` if ``DCRON_COMMANDS`` forbids arguments."""
         allowed = allowed_arguments(self.name)
         if allowed is not None:
             guard = _Guard(self.name, allowed)
@@ -97,14 +121,14 @@ class CommandTarget(Target):
 
 
 class _Guard:
-    """Refuses the arguments of one command that are not ``allowed``."""
+    """Refuses arguments of one command that aren't in ``allowed``."""
 
     def __init__(self, command: str, allowed: Collection[str]):
         self.command = command
         self.allowed = allowed
 
     def watch_parsers_of(self, command: BaseCommand) -> None:
-        """Let each parser of ``command`` refuse an argument as soon as words are assigned to it."""
+        """Make the parsers of ``command`` refuse an argument once words are assigned to it."""
         create_parser = command.create_parser
 
         def create_watched_parser(*args: Any, **kwargs: Any) -> ArgumentParser:
@@ -124,23 +148,31 @@ class _Guard:
         return get_values(action, words)
 
     def check_by_name(self, command: BaseCommand, kwargs: Mapping[str, Any]) -> None:
-        """``call_command`` hands most of these to the command without its parser."""
+        """Check options by name. ``call_command`` passes most of them on without the parser."""
         actions = list(_actions(command))
         for name in kwargs:
-            meant = [action for action in actions if name == action.dest or name == _name_of_option(action)]
+            meant = [
+                action
+                for action in actions
+                if name == action.dest or name == _name_of_option(action)
+            ]
             for action in meant:
                 if _is_required_positional(action):
                     raise InvalidArguments(
-                        _("%(name)s is a positional argument: it goes into the list of arguments"),
+                        _(
+                            "%(name)s is a positional argument. Add it to the list of "
+                            "positional arguments."
+                        ),
                         "kwargs",
                         name=repr(name),
+                        code="positional",
                     )
                 self._check(_names_of(action, []), "kwargs")
             if not meant and name in command.stealth_options:
                 self._check([name], "kwargs")
 
     def _check(self, names: Sequence[str], field: str) -> None:
-        """``names``: all that one argument goes by; empty if it needs no permission."""
+        """Check one argument. ``names`` are all of its names; empty if it needs no permission."""
         if not names or not {*names}.isdisjoint({*self.allowed, *COMMON_OPTIONS}):
             return
         argument = max(names, key=len)
@@ -148,39 +180,44 @@ class _Guard:
         if self.allowed:
             raise InvalidArguments(
                 _(
-                    "DCRON_COMMANDS does not allow %(argument)s for %(command)s (allowed: %(allowed)s); "
-                    "to allow it, add it to the list of that command"
+                    "DCRON_COMMANDS doesn't allow %(argument)s for %(command)s (allowed: "
+                    "%(allowed)s). To allow it, add it to the command's list."
                 ),
                 field,
                 allowed=", ".join(self.allowed),
                 **values,
+                code="not_allowed",
             )
         raise InvalidArguments(
             _(
-                "DCRON_COMMANDS allows no arguments for %(command)s, and so not %(argument)s; "
-                "to allow it, make the setting a dict with %(entry)s"
+                "DCRON_COMMANDS allows no arguments for %(command)s. To allow "
+                "%(argument)s, change the setting to a dict with %(entry)s."
             ),
             field,
             entry=f'"{self.command}": ["{argument}"]',
             **values,
+            code="not_allowed",
         )
 
 
 def load(name: str) -> BaseCommand:
-    """The command as an object that nobody else uses, so that callers may change it."""
+    """Return a new instance of the command, so that callers may change it."""
     app = get_commands()[name]
     return copy(app) if isinstance(app, BaseCommand) else load_command_class(app, name)
 
 
 def allowed_arguments(name: str) -> Collection[str] | None:
-    """What ``DCRON_COMMANDS`` lists for the command; None: all it takes."""
+    """Return the arguments that ``DCRON_COMMANDS`` lists for the command; None allows all."""
     commands = settings.COMMANDS
     allowed = commands.get(name, ()) if isinstance(commands, Mapping) else ()
     return None if allowed == ALL_ARGUMENTS else allowed
 
 
 def argument_names(command: BaseCommand) -> list[str]:
-    """What ``DCRON_COMMANDS`` may list for the command: options as they are typed, positionals by name, subcommands."""
+    """Return the names that ``DCRON_COMMANDS`` may list for the command.
+
+    These are options as typed, positionals by name, and subcommands.
+    """
     names = [name for action in _actions(command) for name in _names_of(action, [])]
     subcommands = [
         choice
@@ -197,9 +234,11 @@ def _parser_of(command: BaseCommand) -> ArgumentParser:
 
 
 def _actions(command: BaseCommand) -> Iterator[Action]:
-    """The arguments it takes, also below its subcommands."""
+    """Yield the arguments of the command and of its subcommands."""
     for parser in _with_subparsers(_parser_of(command)):
-        yield from (action for action in parser._actions if not isinstance(action, _SubParsersAction))
+        yield from (
+            action for action in parser._actions if not isinstance(action, _SubParsersAction)
+        )
 
 
 def _with_subparsers(parser: ArgumentParser) -> Iterator[ArgumentParser]:
@@ -211,21 +250,25 @@ def _with_subparsers(parser: ArgumentParser) -> Iterator[ArgumentParser]:
 
 
 def _is_required_positional(action: Action) -> bool:
-    """``nargs="*"`` without a default counts as required, as it did before Python 3.14: ``call_command`` wouldn't check its type."""
+    """Return whether the argument is a required positional.
+
+    ``nargs="*"`` without a default counts as required, as before Python 3.14. Otherwise,
+    ``call_command`` wouldn't check its type.
+    """
     if action.option_strings:
         return False
     return action.required or (action.nargs == "*" and action.default is None)
 
 
 def _names_of(action: Action, words: Sequence[str]) -> Sequence[str]:
-    """What an argument goes by in ``DCRON_COMMANDS``. ``words``: those assigned to it."""
+    """Return an argument's names in ``DCRON_COMMANDS``. ``words`` are the argument's values."""
     if isinstance(action, _SubParsersAction):
         return words[:1] if words and words[0] in action.choices else ()
     return action.option_strings or (action.dest,)
 
 
 def _name_of_option(action: Action) -> str | None:
-    """The name by which ``call_command`` knows an option besides its destination."""
+    """Return the name of an option that ``call_command`` accepts in addition to its ``dest``."""
     if not action.option_strings:
         return None
     return min(action.option_strings).lstrip("-").replace("-", "_")
@@ -240,10 +283,10 @@ def keys() -> list[str]:
     return [f"{PREFIX}{name}" for name in settings.COMMANDS if name in get_commands()]
 
 
-def why_unknown(key: str) -> Phrase:
+def why_unknown(key: str) -> TranslatableText:
     name = key.removeprefix(PREFIX)
     if name in settings.COMMANDS:
-        text = _("DCRON_COMMANDS allows %(name)s, but there is no such management command")
+        text = _("DCRON_COMMANDS allows %(name)s, but no management command has this name")
     else:
-        text = _("DCRON_COMMANDS does not allow %(name)s")
-    return Phrase(text, name=repr(name))
+        text = _("DCRON_COMMANDS doesn't list %(name)s. Add it there, or use another target")
+    return TranslatableText(text, name=repr(name))

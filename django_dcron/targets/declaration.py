@@ -1,31 +1,43 @@
-"""Jobs declared in code: ``@cron`` registers what runs and notes the job; ``sync`` writes it to the database.
+"""Declare jobs in code: ``@cron`` registers the target and the job, ``sync`` writes the job.
 
-Declaring needs no database and imports no models, so it may stand in any module that is imported at start. What can be
-told at once (the schedule text, unknown or mistyped fields, two jobs of one name) is refused at once.
+A declaration needs no database and imports no models, so any module may contain it. These errors
+are raised at import: an invalid schedule, an unknown field, a field of the wrong type, a duplicate
+name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import NoneType
 from typing import Any, TypedDict, TypeVar, Unpack, get_args, get_type_hints
 
-from django_dcron.domain.durations import write_duration
-from django_dcron.domain.schedule import parse_schedule
+from django.utils.functional import Promise
+
 from django_dcron.exceptions import InvalidSchedule
+from django_dcron.policies.alerting import kinds
+from django_dcron.policies.chains import On
+from django_dcron.policies.misfire import MisfirePolicy
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.retry import exception_name
+from django_dcron.schedules.calendar import ExclusionPolicy
+from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets import celery_tasks, django_tasks, functions
 from django_dcron.targets.base import did_you_mean
+from django_dcron.utils.durations import write_duration
 
 F = TypeVar("F")
-"""A function or a task. (Django's cannot be called.)"""
+"""A function or a task. A Django task isn't callable."""
 ExceptionNames = Iterable[type[BaseException] | str] | type[BaseException] | str
 
 
 class JobFields(TypedDict, total=False):
-    """The fields of a job that ``@cron`` may declare; one left out is the job's default and people's to change."""
+    """The fields of a job that ``@cron`` accepts.
+
+    Fields that aren't declared have their defaults. Users may change undeclared fields.
+    """
 
     description: str
     timezone: str | None
@@ -63,21 +75,34 @@ _HINTS = get_type_hints(JobFields)
 
 
 def _fields_of(kind: Any) -> set[str]:
-    """The fields that take a value of this type, be it among others."""
+    """Return the fields that accept this type."""
     return {field for field, hint in _HINTS.items() if kind in (hint, *get_args(hint))}
 
 
 DURATIONS = _fields_of(timedelta)
 INSTANTS = _fields_of(datetime)
 EXCEPTIONS = _fields_of(ExceptionNames)
+TEXTS = {field for field, hint in _HINTS.items() if hint in (str, str | None)}
+WHOLE_NUMBERS = _fields_of(int)
+NUMBERS = _fields_of(float)
+FLAGS = _fields_of(bool)
 NULLABLE = _fields_of(NoneType)
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "calendar_policy": tuple(each.value for each in ExclusionPolicy),
+    "misfire_policy": tuple(each.value for each in MisfirePolicy),
+    "overlap_policy": tuple(each.value for each in OverlapPolicy),
+}
+CONDITIONS = tuple(each.value for each in On)
+"""How a job in ``after`` must end."""
+EXAMPLE_RULE = {"on": "failed", "to": ["ops"]}
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A job as the code declares it. ``fields`` are the job's fields it names, by name; the rest are the defaults.
+    """A job as the code declares it.
 
-    A time zone of None is the project's ``TIME_ZONE``.
+    ``fields`` has the declared fields of the job; all others have their defaults. A time zone of
+    None means the project's ``TIME_ZONE``.
     """
 
     namespace: str
@@ -105,44 +130,58 @@ def cron(
     kwargs: Mapping[str, Any] | None = None,
     **fields: Unpack[JobFields],
 ) -> Callable[[F], F]:
-    """Declare a job that runs the decorated function, Celery task or Django task; ``manage.py dcron sync`` creates it.
+    """Declare a job that runs the decorated function, Celery task or Django task.
 
-    ::
+    ``manage.py dcron sync`` creates the job::
 
-        @cron("*/5 * * * *", timeout=timedelta(minutes=2), retry_on=(ConnectionError,), max_attempts=3)
+        @cron(
+            "*/5 * * * *",
+            timeout=timedelta(minutes=2),
+            retry_on=(ConnectionError,),
+            max_attempts=3,
+        )
         def fetch_rates(): ...
 
-    ``name`` is the function's own unless given; stack several with different names to run one function on several
-    schedules. ``args`` and ``kwargs`` must be JSON. Durations are ``timedelta``, instants aware ``datetime``. The
-    function stays what it was and can be called as ever.
+    ``name`` is the function's name by default. To run one function on several schedules, stack
+    decorators with different names. ``args`` and ``kwargs`` must be JSON. Durations are
+    ``timedelta``, times are aware ``datetime``. The decorated function can be called as before.
 
-    Raises ``InvalidSchedule``; ``TypeError`` for an unknown or mistyped field or what cannot be run; ``ValueError``
-    for a second job of the same name.
+    Raises ``InvalidSchedule``; ``TypeError`` for an unknown field, a value of the wrong type or
+    something that can't be run; ``ValueError`` for a second job of the same name, or a value that
+    isn't one of the choices.
     """
     if not isinstance(schedule, str):
-        raise TypeError(f'@cron needs a schedule first: @cron("*/5 * * * *"), not {schedule!r:.100}')
-    declared = _checked(fields)
+        raise TypeError(
+            '@cron: the first argument must be a schedule such as "*/5 * * * *", not '
+            f"{schedule!r:.100}"
+        )
+    declared = _validate_fields(fields)
 
     def declare(target: F) -> F:
         job = name or _own_name(target)
         try:
             parse_schedule(schedule, hash_key=f"{namespace}/{job}")
         except InvalidSchedule as error:
-            raise InvalidSchedule(f"job {job} declared by @cron: {error}") from None
-        given = {"schedule": schedule, "args": list(args), "kwargs": dict(kwargs or {}), "timezone": None}
-        _add(Declaration(namespace, job, _registered(target), {**given, **declared}))
+            raise InvalidSchedule(f"@cron job {job}: {error}") from None
+        given = {
+            "schedule": schedule,
+            "args": list(args),
+            "kwargs": dict(kwargs or {}),
+            "timezone": None,
+        }
+        _add(Declaration(namespace, job, _ensure_registered(target), {**given, **declared}))
         return target
 
     return declare
 
 
 def declarations() -> tuple[Declaration, ...]:
-    """All jobs declared so far, in the order of their declaration."""
+    """Return all jobs declared so far, in the order of their declaration."""
     return tuple(_declared.values())
 
 
 def declared_for(target: Any) -> tuple[Declaration, ...]:
-    """The jobs that run this function, Celery task or Django task, in the order of their declaration."""
+    """Return the jobs that run this function or task, in the order of their declaration."""
     if celery_tasks.is_task(target):
         key = target.name
     else:
@@ -152,7 +191,7 @@ def declared_for(target: Any) -> tuple[Declaration, ...]:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """For tests: within, nothing is declared and no function registered but what is declared within."""
+    """For tests: start without declarations and registered targets, and restore them afterwards."""
     tables: tuple[dict[Any, Any], ...] = (_declared, functions.registered, django_tasks.registered)
     saved = [dict(table) for table in tables]
     for table in tables:
@@ -167,60 +206,129 @@ def isolated() -> Iterator[None]:
 
 def _add(declaration: Declaration) -> None:
     known = _declared.get(declaration.key)
-    # The same once more is a module loaded again, after a first try that failed half way, say.
+    # An equal declaration means that the module was loaded again, for example after an error.
     if known is not None and known != declaration:
         raise ValueError(
-            f"two jobs named {declaration} are declared by @cron, for {known.target} and for {declaration.target}; "
-            "give one of them another name="
+            f"@cron: two jobs are named {declaration}, one for {known.target} and one for "
+            f"{declaration.target}. Give one of them another name=."
         )
     _declared[declaration.key] = declaration
 
 
-def _registered(target: Any) -> str:
-    """The key under which it is a target."""
+def _ensure_registered(target: Any) -> str:
+    """Register the target if necessary, and return its key."""
     if celery_tasks.is_task(target):
         return str(target.name)
-    return django_tasks.register(target) if django_tasks.is_task(target) else functions.register(target)
+    return (
+        django_tasks.register(target)
+        if django_tasks.is_task(target)
+        else functions.register(target)
+    )
 
 
 def _own_name(target: Any) -> str:
-    name: str | None = target.name if django_tasks.is_task(target) else getattr(target, "__name__", None)
+    name: str | None = (
+        target.name if django_tasks.is_task(target) else getattr(target, "__name__", None)
+    )
     if not name or name == "<lambda>":
-        raise TypeError(f"@cron needs name= for {target!r:.100}, which has no name of its own")
+        raise TypeError(f"@cron: {target!r:.100} has no name. Pass name=.")
     return name
 
 
-def _checked(fields: JobFields) -> dict[str, Any]:
-    """The fields in the form the job stores; raises TypeError naming the one that cannot be."""
+def _validate_fields(fields: JobFields) -> dict[str, Any]:
+    """Return the fields in stored form. Raises ``TypeError``, which names an invalid field."""
     known = list(JobFields.__annotations__)
     checked: dict[str, Any] = {}
     for field, value in fields.items():
         if field not in known:
-            raise TypeError(f"@cron: a job has no field {field!r}{did_you_mean(field, known)}")
-        checked[field] = _stored(field, value)
+            raise TypeError(f"@cron: unknown field {field!r}.{did_you_mean(field, known)}")
+        checked[field] = _stored_value(field, value)
     return checked
 
 
-def _stored(field: str, value: Any) -> Any:
+def _stored_value(field: str, value: Any) -> Any:
     if value is None and field in NULLABLE:
         return None
     if field in DURATIONS and not isinstance(value, timedelta):
         number = value if type(value) in (int, float) else 30
         raise TypeError(
-            f"@cron: {field}={value!r} is not a timedelta; write {field}=timedelta(seconds={number})"
+            f"@cron: {field}={value!r} is not a timedelta. Use {field}=timedelta(seconds={number})."
         )
     if field in INSTANTS and not (isinstance(value, datetime) and value.utcoffset() is not None):
-        raise TypeError(f"@cron: {field}={value!r} is not an aware datetime")
+        raise TypeError(
+            f"@cron: {field}={value!r} is not an aware datetime. Use a datetime "
+            "with a time zone, such as datetime(2026, 12, 1, 9, tzinfo=UTC)."
+        )
     if field in EXCEPTIONS:
         several = [value] if isinstance(value, str | type) else list(value)
         return [_exception_name(field, item) for item in several]
-    if field == "alerts":
-        return [{key: _in_json(given) for key, given in rule.items()} for rule in value]
+    if field in TEXTS and isinstance(value, Promise):
+        value = str(value)  # ``gettext_lazy``
+    _check_type(field, value)
+    if field in CHOICES:
+        _check_choice(f"{field}=", value, CHOICES[field])
     if field == "after":
-        return dict(value)
+        return _stored_after(value)
+    if field == "alerts":
+        return _stored_alerts(value)
     if field == "tags":
         return [value] if isinstance(value, str) else list(value)
     return value
+
+
+def _check_type(field: str, value: Any) -> None:
+    kinds: tuple[tuple[set[str], type | tuple[type, ...], str], ...] = (
+        (TEXTS, str, "text"),
+        (WHOLE_NUMBERS, int, "a whole number"),
+        (NUMBERS, (int, float), "a number"),
+        (FLAGS, bool, "True or False"),
+    )
+    for fields, kind, name in kinds:
+        is_flag = isinstance(value, bool)
+        if field in fields and (not isinstance(value, kind) or (is_flag and kind is not bool)):
+            allowed = f" Allowed: {_quoted(CHOICES[field])}." if field in CHOICES else ""
+            raise TypeError(f"@cron: {field}={value!r:.100} is not {name}.{allowed}")
+
+
+def _check_choice(what: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        near = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise ValueError(
+            f"@cron: {what}{value!r:.100} is not a choice.{near} Allowed: {_quoted(choices)}."
+        )
+
+
+def _quoted(choices: Sequence[str]) -> str:
+    return ", ".join(repr(choice) for choice in choices)
+
+
+def _stored_after(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        example = {value if isinstance(value, str) else "import-orders": CONDITIONS[0]}
+        raise TypeError(
+            f"@cron: after={value!r:.100} is not a dict from job to condition, such as "
+            f"{example}. Conditions: {_quoted(CONDITIONS)}."
+        )
+    for job, condition in value.items():
+        if not isinstance(job, str):
+            raise TypeError(f"@cron: after contains {job!r:.100}. Use the names of jobs.")
+        _check_choice(f"after: the condition for {job!r:.100} is wrong: ", condition, CONDITIONS)
+    return dict(value)
+
+
+def _stored_alerts(value: object) -> list[dict[str, Any]]:
+    rules = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
+    if rules is None or isinstance(value, Mapping):
+        raise TypeError(
+            f"@cron: alerts={value!r:.100} is not a list of rules such as [{EXAMPLE_RULE}]."
+        )
+    for number, rule in enumerate(rules, start=1):
+        if not isinstance(rule, Mapping):
+            raise TypeError(
+                f"@cron: alerts: rule {number} is {rule!r:.100}, not a dict such as {EXAMPLE_RULE}."
+            )
+        _check_choice(f"alerts: rule {number}: on=", rule.get("on"), kinds(of_job=True))
+    return [{key: _in_json(given) for key, given in rule.items()} for rule in rules]
 
 
 def _in_json(value: object) -> object:
@@ -231,7 +339,5 @@ def _exception_name(field: str, item: object) -> str:
     if isinstance(item, str):
         return item
     if isinstance(item, type) and issubclass(item, BaseException):
-        return (
-            item.__qualname__ if item.__module__ == "builtins" else f"{item.__module__}.{item.__qualname__}"
-        )
-    raise TypeError(f"@cron: {field}: {item!r} is neither an exception class nor the name of one")
+        return exception_name(item)
+    raise TypeError(f"@cron: {field} contains {item!r}. Use exception classes or their names.")

@@ -1,11 +1,13 @@
-"""Django's own tasks (``django.tasks``, from Django 6.0 on) as targets, under their paths: ``shop.tasks.report``.
+"""Django tasks (``django.tasks``, Django 6.0) as targets, under their paths: ``shop.tasks.report``.
 
-Django keeps no list of them: they are attributes of modules. A target is one that stands, under its own name, in a module of
-an installed app that has been imported (every app's ``tasks`` module is, when one is first looked for, as Celery's recipe does
-it), or that ``@cron`` declares. A key never has anything imported.
+Django keeps no list of its tasks: they are attributes of modules. Two kinds of tasks are targets:
 
-A job calls the task's function, in the process and the attempt of its run: nothing is enqueued, and none of the signals of
-``django.tasks`` is sent for it.
+- A task in a module of an installed app, under its own name, if the module has been imported. The
+  first lookup imports the ``tasks`` module of every app, as Celery does.
+- A task that ``@cron`` declares.
+
+A key never causes an import. A job calls the task's function in the run's own process and attempt.
+No task is enqueued, and no signals of ``django.tasks`` are sent.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from django.apps import apps
 from django.conf import settings
 from django.utils.module_loading import module_has_submodule
 
-from django_dcron.domain import clock
+from django_dcron.db import clock
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
-from django_dcron.targets.signatures import check_call, in_words, signature_of
+from django_dcron.targets.signatures import check_call, signature_of, signature_text
 
 if TYPE_CHECKING:
     from inspect import Signature
@@ -35,10 +37,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NOT_FOR_JOBS = "django_dcron."
-"""The task that carries the runs."""
+"""Prefix of the task that carries the runs."""
 
 registered: dict[str, Any] = {}
-"""Those that ``@cron`` declares, wherever they stand."""
+"""Tasks that ``@cron`` declares, in any module."""
 
 
 class DjangoTaskTarget(Target):
@@ -54,7 +56,7 @@ class DjangoTaskTarget(Target):
 
     @property
     def signature(self) -> str:
-        return in_words(self._signature())
+        return signature_text(self._signature())
 
     @property
     def django_task(self) -> Task[Any, Any]:
@@ -64,12 +66,12 @@ class DjangoTaskTarget(Target):
         check_call(self._signature(), args, kwargs)
 
     def call(self, invocation: Invocation) -> Any:
-        """A coroutine function runs in an event loop of its own."""
+        """Call the task's function. A coroutine function runs in its own event loop."""
         context = [_context(self.task, invocation)] if self.task.takes_context else []
         return self.task.call(*context, *invocation.args, **invocation.kwargs)
 
     def _signature(self) -> Signature | None:
-        """Without the context, which is not the job's to give."""
+        """Return the signature without the context, which the job doesn't provide."""
         signature = signature_of(self.task.func)
         if signature is None or not self.task.takes_context:
             return signature
@@ -77,7 +79,10 @@ class DjangoTaskTarget(Target):
 
 
 def _context(task: Task[Any, Any], invocation: Invocation) -> TaskContext[Any, Any]:
-    """What a worker of the task's backend would pass: the call's id and attempt are the run's. The backend knows no such result."""
+    """Return the context that a worker of the task's backend would pass.
+
+    It has the run's id and attempt. The backend doesn't store this result.
+    """
     from django.tasks import TaskContext, TaskResult, TaskResultStatus
 
     now = clock.now()
@@ -93,13 +98,13 @@ def _context(task: Task[Any, Any], invocation: Invocation) -> TaskContext[Any, A
         kwargs=invocation.kwargs,
         backend=task.backend,
         errors=[],
-        worker_ids=[invocation.worker] * invocation.attempt,  # their number is the attempt's
+        worker_ids=[invocation.worker] * invocation.attempt,  # their number is the attempt
     )
     return TaskContext(task_result=result)
 
 
 def is_task(thing: object) -> bool:
-    """Whether it is a Django task. Asks its type alone: a lazy object is not woken by that."""
+    """Return whether ``thing`` is a Django task. The check of its type evaluates no lazy object."""
     if not has_tasks():
         return False
     from django.tasks import Task
@@ -112,7 +117,7 @@ def has_tasks() -> bool:
 
 
 def register(task: Task[Any, Any]) -> str:
-    """Make ``task`` a target, wherever it stands, and return its key."""
+    """Make ``task`` from any module a target and return its key."""
     key = task.module_path
     registered[key] = task
     return key
@@ -133,10 +138,10 @@ def keys() -> list[str]:
     if not has_tasks():
         return []
     _import_task_modules()
-    return [*registered, *_standing_in_apps()]
+    return [*registered, *_tasks_in_apps()]
 
 
-def _standing_in_apps() -> Iterator[str]:
+def _tasks_in_apps() -> Iterator[str]:
     for path, module in list(sys.modules.items()):
         if path.startswith(NOT_FOR_JOBS) or not _is_of_an_app(path):
             continue
@@ -150,32 +155,35 @@ def _is_of_an_app(module: str) -> bool:
 
 
 def _content(module: object) -> dict[str, Any]:
-    """What stands in it by now: a lazy module is not loaded by that, nor its ``__getattr__`` asked."""
+    """Return the module's present attributes.
+
+    This neither loads a lazy module nor calls its ``__getattr__``.
+    """
     content: dict[str, Any] = (
         object.__getattribute__(module, "__dict__") if isinstance(module, ModuleType) else {}
     )
     return content
 
 
-# --- Importing the modules they stand in --------------------------------------------------------------------
+# --- Importing the modules they stand in ----------------------------------------------------------
 
 _problems: list[str] | None = None
-"""None: not done yet."""
+"""None until the import."""
 _importing = threading.local()
 
 
 def discovery_problem() -> str:
-    """Why some apps' ``tasks`` modules could not be imported; empty if all were, or none is needed."""
+    """Return why ``tasks`` modules of apps failed to import; empty if none did."""
     if has_tasks():
         _import_task_modules()
     return "; ".join(_problems or ())
 
 
 def _import_task_modules() -> None:
-    """Every app's, once; in a project that uses Django's tasks, which is one that sets ``TASKS``.
+    """Import the ``tasks`` modules of all apps once, if the project sets ``TASKS``.
 
-    Threads that come at the same time do it side by side, which is harmless. Within the import itself, and while Django is
-    loading its apps, what is there so far has to do.
+    Concurrent threads may repeat the import, which is harmless. During the import, and while Django
+    loads its apps, the tasks known so far are used.
     """
     global _problems
     if _problems is not None or getattr(_importing, "now", False):
@@ -184,18 +192,20 @@ def _import_task_modules() -> None:
         return
     _importing.now = True
     try:
-        _problems = [problem for app in apps.get_app_configs() if (problem := _import_tasks_of(app))]
+        _problems = [
+            problem for app in apps.get_app_configs() if (problem := _import_tasks_of(app))
+        ]
     finally:
         _importing.now = False
 
 
 def _import_tasks_of(app: Any) -> str:
-    """Returns what went wrong, or ""."""
+    """Import the module. Returns the error, or "" if there was none."""
     try:
         if module_has_submodule(app.module, "tasks"):
             import_module(f"{app.name}.tasks")
     except Exception as error:
         extra = {"event": "tasks_not_imported"}
-        logger.exception("%s.tasks could not be imported", app.name, extra=extra)
+        logger.exception("task modules not imported: module=%s.tasks", app.name, extra=extra)
         return f"{type(error).__name__}: {error}"
     return ""

@@ -1,4 +1,4 @@
-"""Plain functions as targets: those registered with ``@cron``, under ``module.qualname``."""
+"""Functions registered with ``@cron`` as targets, with the key ``module.qualname``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
-from django_dcron.targets.signatures import check_call, in_words, signature_of
+from django_dcron.targets.signatures import check_call, signature_of, signature_text
 
 registered: dict[str, Callable[..., Any]] = {}
 
 
 class FunctionTarget(Target):
-    """A registered function; a coroutine function runs in an event loop of its own."""
+    """A registered function. A coroutine function runs in its own event loop."""
 
     kind = TargetKind.FUNCTION
 
@@ -29,7 +29,7 @@ class FunctionTarget(Target):
 
     @property
     def signature(self) -> str:
-        return in_words(signature_of(self.function))
+        return signature_text(signature_of(self.function))
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         check_call(signature_of(self.function), args, kwargs)
@@ -44,25 +44,27 @@ class FunctionTarget(Target):
 def register(function: Callable[..., Any]) -> str:
     """Make ``function`` a target and return its key.
 
-    Registering it again, or its successor after its module was loaded again, is no error. Raises TypeError for what
-    cannot be run by its name.
+    A function may be registered again, also after its module was reloaded. Raises ``TypeError`` if
+    it can't be run by name.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or name is None:
-        raise TypeError(f"@cron needs a function or a Celery task, not {function!r:.100}")
-    if inspect.isclass(function):
         raise TypeError(
-            f"@cron needs a function or a Celery task, and {name} is a class; decorate a function that uses it"
+            f"@cron: {function!r:.100} can't be run as a job. Decorate a function or a task."
         )
+    if inspect.isclass(function):
+        raise TypeError(f"@cron: {name} is a class. Decorate a function that uses it.")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
-            f"@cron cannot run {name}: it is a generator function, so calling it would do nothing"
+            f"@cron: {name} is a generator function, so calling it would do nothing. Use a "
+            "function without yield."
         )
     key = f"{module}.{name}"
     known = registered.get(key)
     if known is not None and known is not function and _code(known) is _code(function):
         raise TypeError(
-            f"@cron cannot tell two functions named {key} apart; declare one, with different args"
+            f"@cron: two functions are named {key}. Declare one function, and pass "
+            "different args to @cron."
         )
     registered[key] = function
     return key
@@ -82,5 +84,5 @@ def keys() -> list[str]:
 
 
 def _code(function: Callable[..., Any]) -> object:
-    """What two functions made by one ``def`` share."""
+    """Return the object that two functions made by one ``def`` share."""
     return getattr(function, "__code__", function)

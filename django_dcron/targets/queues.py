@@ -1,8 +1,8 @@
-"""Which queues jobs may name: those of ``DCRON_QUEUES``, else those that the project declares.
+"""Decide which queues jobs may name: ``DCRON_QUEUES``, or the queues that the project declares.
 
-On Redis, a queue is a list under the queue's own name, beside the keys in which Celery's transport keeps its books. A message to a
-queue of such a name destroys the book, and every worker exits with ``WRONGTYPE``. So those names are never allowed, whatever the
-project declares.
+On Redis, a queue is a list stored under the queue's name, next to the internal keys of Celery's
+transport. A message to a queue with the name of such a key destroys it, and every worker exits with
+``WRONGTYPE``. So these names are never allowed, whatever the project declares.
 """
 
 from __future__ import annotations
@@ -15,61 +15,67 @@ from celery import Celery
 
 from django_dcron.conf import settings
 from django_dcron.exceptions import InvalidValue
-from django_dcron.phrases import Phrase
-from django_dcron.phrases import gettext_noop as _
 from django_dcron.targets.celery_tasks import discovered_app
+from django_dcron.utils.messages import TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
 
 RESERVED = ("unacked*", "_kombu.*", "*.pidbox", "celeryev*", "amq.*")
-"""What Celery, kombu and AMQP keep for themselves, as patterns in lower case."""
+"""Names reserved by Celery, kombu and AMQP, as lower-case patterns."""
 OWN_KEYS = ("unacked_key", "unacked_index_key", "unacked_mutex_key")
-"""The transport options that rename the books of kombu's Redis transport."""
+"""Transport options that rename the internal keys of kombu's Redis transport."""
 SHOWN = 10
 
 
 def check_queue(name: str) -> None:
-    """Raise ``InvalidValue`` if jobs may not name this queue. An empty name is the target's own queue."""
+    """Raise ``InvalidValue`` if jobs can't use this queue. Empty means the target's own queue."""
     if not name:
         return
     if is_reserved(name):
         raise InvalidValue(
             "queue",
-            _("“%(name)s” is a name that Celery or its broker keeps for itself (reserved: %(reserved)s)"),
+            _(
+                "“%(name)s” is reserved by Celery or its broker. Use another name "
+                "(reserved: %(reserved)s)."
+            ),
             name=name,
             reserved=", ".join(RESERVED),
+            code="reserved",
         )
     allowed = allowed_queues()
     if allowed is not None and not any(fnmatchcase(name, pattern) for pattern in allowed):
         raise InvalidValue(
             "queue",
             _(
-                "“%(name)s” is not one of the project's queues (allowed: %(allowed)s); DCRON_QUEUES can name it"
+                "“%(name)s” is not one of the project's queues (allowed: %(allowed)s). To "
+                "allow it, add it to DCRON_QUEUES."
             ),
             name=name,
-            allowed=_listed(allowed),
+            allowed=_join_names(allowed),
+            code="unknown_queue",
         )
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the broker would take the queue for something of its own."""
+    """Return whether the broker uses the name internally."""
     plain = name.casefold()
     if any(fnmatchcase(plain, pattern) for pattern in RESERVED):
         return True
-    return settings.DISPATCHER == "celery" and plain in _renamed(discovered_app())
+    return settings.DISPATCHER == "celery" and plain in _renamed_queues(discovered_app())
 
 
 def allowed_queues() -> list[str] | None:
-    """Names, or patterns such as ``reports-*``, sorted; None if every name is allowed."""
+    """Return names or patterns such as ``reports-*``, sorted; None if every name is allowed."""
     if settings.QUEUES is not None:
         return sorted(settings.QUEUES)
     if settings.DISPATCHER == "celery":
         return sorted(set(_declared_in(discovered_app())))
     if settings.DISPATCHER == "tasks":
         return _of_task_backend()
-    return None  # threads ignore the queue, and a dispatcher of the project's own knows best
+    return None  # threads ignore the queue, and a custom dispatcher decides itself
 
 
 def _declared_in(app: Celery) -> Iterator[str]:
-    """The default queue, and those of ``task_queues``, of ``task_routes`` and of the tasks' own ``queue``."""
+    """Yield the default queue, and the queues of ``task_queues``, ``task_routes`` and the tasks."""
     yield str(app.conf.task_default_queue)
     for queue in app.conf.task_queues or ():  # a list of queues, or a mapping by name
         yield _name_of(queue)
@@ -80,7 +86,7 @@ def _declared_in(app: Celery) -> Iterator[str]:
 
 
 def _routed_to(routes: Any) -> Iterator[str]:
-    """What the routes name. A router that is a function or a class cannot be asked."""
+    """Yield the queues in the routes. Routers that are functions or classes can't be inspected."""
     if isinstance(routes, Mapping):
         for route in routes.values():
             queue = route.get("queue") if isinstance(route, Mapping) else route
@@ -88,7 +94,9 @@ def _routed_to(routes: Any) -> Iterator[str]:
                 yield _name_of(queue)
     elif isinstance(routes, (list, tuple)):
         for each in routes:
-            is_pair = isinstance(each, (list, tuple)) and len(each) == 2 and isinstance(each[0], str)
+            is_pair = (
+                isinstance(each, (list, tuple)) and len(each) == 2 and isinstance(each[0], str)
+            )
             yield from _routed_to({each[0]: each[1]} if is_pair else each)
 
 
@@ -96,7 +104,7 @@ def _name_of(queue: Any) -> str:
     return str(getattr(queue, "name", queue))
 
 
-def _renamed(app: Celery) -> set[str]:
+def _renamed_queues(app: Celery) -> set[str]:
     options = app.conf.broker_transport_options or {}
     return {str(options[name]).casefold() for name in OWN_KEYS if name in options}
 
@@ -107,7 +115,9 @@ def _of_task_backend() -> list[str] | None:
     return sorted(task_backends[settings.TASKS_BACKEND].queues) or None
 
 
-def _listed(names: Iterable[str]) -> Phrase | str:
+def _join_names(names: Iterable[str]) -> TranslatableText | str:
     first = list(names)
     shown = ", ".join(first[:SHOWN])
-    return shown if len(first) <= SHOWN else Phrase(_("%(names)s and others"), names=shown)
+    return (
+        shown if len(first) <= SHOWN else TranslatableText(_("%(names)s and others"), names=shown)
+    )

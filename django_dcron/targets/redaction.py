@@ -1,7 +1,8 @@
-"""Arguments as people who may only look at them see them: without the values of secrets.
+"""Redact secrets in arguments for people who may view but not edit them.
 
-What tells a secret is the name beside it: of a keyword argument, of a key at any depth of a JSON object, or of an option on a
-command line (``--password=x``, ``--password x``). A secret that is a positional argument, or a part of a text, has no name.
+A secret is recognized by its name: a keyword argument, a key at any depth of a JSON
+object, or a command-line option (``--password=x``, ``--password x``). A secret in a positional
+argument or inside a text has no name and isn't recognized.
 """
 
 from __future__ import annotations
@@ -13,26 +14,31 @@ from django_dcron.conf import settings
 MASK = "********"
 
 
-def redacted(value: Any) -> Any:
-    """The value with ``MASK`` in place of each secret that ``DCRON_REDACT`` tells; the value itself stays as it is."""
+def redact(value: Any) -> Any:
+    """Return ``value`` with ``MASK`` instead of each secret that ``DCRON_REDACT`` describes.
+
+    ``value`` itself doesn't change.
+    """
     words = tuple(word.casefold() for word in settings.REDACT)
-    return _redacted(value, words) if words else value
+    return _redact_value(value, words) if words else value
 
 
-def restored(value: Any, original: Any) -> Any:
-    """What somebody made of ``redacted(original)``: each secret left masked is the original's again."""
-    return _restored(value, original, redacted(original))
+def restore(value: Any, original: Any) -> Any:
+    """Return an edited ``redact(original)`` with the original secrets in place of masks."""
+    return _restore_value(value, original, redact(original))
 
 
-def _redacted(value: Any, words: tuple[str, ...]) -> Any:
+def _redact_value(value: Any, words: tuple[str, ...]) -> Any:
     if isinstance(value, dict):
         return {
-            key: _hidden(inner) if _is_secret(str(key), words) else _redacted(inner, words)
+            key: _hidden(inner) if _is_secret(str(key), words) else _redact_value(inner, words)
             for key, inner in value.items()
         }
     if isinstance(value, list):
         return [
-            _hidden(inner) if _is_option_before(value, number, words) else _redacted(inner, words)
+            _hidden(inner)
+            if _is_option_before(value, number, words)
+            else _redact_value(inner, words)
             for number, inner in enumerate(value)
         ]
     if isinstance(value, str):
@@ -43,7 +49,7 @@ def _redacted(value: Any, words: tuple[str, ...]) -> Any:
 
 
 def _hidden(value: Any) -> Any:
-    """What is empty, or only says yes or no, is no secret."""
+    """Mask the value, unless it is empty or a boolean."""
     return value if value is None or isinstance(value, bool) or value in ("", [], {}) else MASK
 
 
@@ -62,15 +68,18 @@ def _is_option_before(values: list[Any], number: int, words: tuple[str, ...]) ->
     )
 
 
-def _restored(value: Any, original: Any, shown: Any) -> Any:
+def _restore_value(value: Any, original: Any, shown: Any) -> Any:
     if shown != original and value == shown and not isinstance(value, (dict, list)):
         return original
     if isinstance(value, dict) and isinstance(original, dict) and isinstance(shown, dict):
         return {
-            key: _restored(inner, original[key], shown[key]) if key in original else inner
+            key: _restore_value(inner, original[key], shown[key]) if key in original else inner
             for key, inner in value.items()
         }
     if isinstance(value, list) and isinstance(original, list) and isinstance(shown, list):
         both = list(zip(original, shown, strict=True))
-        return [_restored(inner, *both[n]) if n < len(both) else inner for n, inner in enumerate(value)]
+        return [
+            _restore_value(inner, *both[n]) if n < len(both) else inner
+            for n, inner in enumerate(value)
+        ]
     return value

@@ -1,4 +1,4 @@
-"""All targets there are, by key. Looking one up imports and runs nothing but the project's own task modules, once."""
+"""Find targets by key. The first lookup imports the project's task modules, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,41 +7,51 @@ from typing import Any
 
 from django_dcron.conf import settings
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
-from django_dcron.phrases import Phrase
-from django_dcron.phrases import gettext_noop as _
 from django_dcron.targets import celery_tasks, commands, django_tasks, functions, shadow, shell
 from django_dcron.targets.base import Target, nearest
+from django_dcron.utils.messages import TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
 
 
 def get(key: str) -> Target:
-    """The target registered under ``key``; raises ``UnknownTarget``, which says why and what comes near."""
+    """Return the target ``key``. Raises ``UnknownTarget`` with the reason and similar keys."""
     if key.startswith(shadow.PREFIX):
         of = key.removeprefix(shadow.PREFIX)
         if of.startswith(shadow.PREFIX):
-            raise UnknownTarget(_("%(target)s is no target: a shadow has no shadow"), target=f"{key!r:.80}")
+            raise UnknownTarget(
+                _(
+                    "Invalid target %(target)s: a shadow of a shadow isn't supported. Use "
+                    "shadow:KEY with the KEY of another target."
+                ),
+                target=f"{key!r:.80}",
+                code="unknown_target",
+            )
         return shadow.ShadowTarget(get(of))
     if key.startswith(commands.PREFIX):
         target: Target | None = commands.find(key)
     elif key.startswith(shell.PREFIX):
         target = shell.find(key)
     else:
-        # A task first: if a function is both, its task binds ``self`` or a context, and has a route.
+        # Tasks first: if a function is both, its task passes ``self`` or a context and has a route.
         target = celery_tasks.find(key) or django_tasks.find(key) or functions.find(key)
     if target is None:
         near = nearest(key, available())
         text = (
-            _("%(target)s is no target: %(why)s; did you mean %(near)s?")
+            _("Unknown target %(target)s: %(why)s. Did you mean %(near)s?")
             if near
-            else _("%(target)s is no target: %(why)s")
+            else _("Unknown target %(target)s: %(why)s.")
         )
-        raise UnknownTarget(text, target=repr(key), why=_why_unknown(key), near=near)
+        raise UnknownTarget(
+            text, target=repr(key), why=_why_unknown(key), near=near, code="unknown_target"
+        )
     return target
 
 
 def check_arguments(key: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Raise ``UnknownTarget``, or ``InvalidArguments`` if the target does not take these arguments or they are too large.
+    """Raise ``UnknownTarget``, or ``InvalidArguments`` if the arguments don't fit or are too large.
 
-    Code of the project may run here, such as a command's parser: whatever it raises becomes ``InvalidArguments``.
+    The project's code may run here, such as a command's parser. All of its exceptions become
+    ``InvalidArguments``.
     """
     target = get(key)
     _check_size(args, kwargs)
@@ -51,10 +61,11 @@ def check_arguments(key: str, args: list[Any], kwargs: dict[str, Any]) -> None:
         raise
     except Exception as error:
         raise InvalidArguments(
-            _("%(target)s refuses them: %(problem)s"),
+            _("%(target)s rejects the arguments: %(problem)s"),
             "args",
             target=key,
             problem=str(error) or type(error).__name__,
+            code="rejected",
         ) from error
 
 
@@ -64,17 +75,18 @@ def _check_size(args: list[Any], kwargs: dict[str, Any]) -> None:
     if sum(sizes.values()) > most:
         raise InvalidArguments(
             _(
-                "%(count)d characters of arguments, as JSON, are too many (allowed by DCRON_ARGUMENTS_LIMIT: %(most)d); "
-                "store the data elsewhere and pass its key"
+                "The arguments have %(count)d characters as JSON. DCRON_ARGUMENTS_LIMIT "
+                "allows %(most)d. Store the data elsewhere and pass its key."
             ),
             max(sizes, key=lambda field: sizes[field]),
             count=sum(sizes.values()),
             most=most,
+            code="too_long",
         )
 
 
 def _size(value: Any) -> int:
-    """Characters as JSON. What is not JSON is refused elsewhere, and has no size here."""
+    """Return the number of characters as JSON; 0 for other values, which are refused elsewhere."""
     try:
         return len(json.dumps(value, ensure_ascii=False)) if value else 0
     except (TypeError, ValueError, RecursionError):
@@ -82,26 +94,33 @@ def _size(value: Any) -> int:
 
 
 def available() -> list[str]:
-    """The keys of all targets, sorted."""
+    """Return the keys of all targets, sorted."""
     return sorted(
-        {*celery_tasks.keys(), *django_tasks.keys(), *functions.keys(), *commands.keys(), *shell.keys()}
+        {
+            *celery_tasks.keys(),
+            *django_tasks.keys(),
+            *functions.keys(),
+            *commands.keys(),
+            *shell.keys(),
+        }
     )
 
 
 def discovery_problem() -> str:
-    """Why some task modules could not be imported, and so some tasks are unknown; empty if all were."""
+    """Return why task modules failed to import, so that tasks may be missing; empty if none did."""
     return celery_tasks.discovery_problem() or django_tasks.discovery_problem()
 
 
-def _why_unknown(key: str) -> Phrase:
+def _why_unknown(key: str) -> TranslatableText:
     if key.startswith(commands.PREFIX):
         return commands.why_unknown(key)
     if key.startswith(shell.PREFIX):
         return shell.why_unknown(key)
     problem = discovery_problem()
     if not problem:
-        return Phrase(_("no task and no @cron function has this name"))
+        return TranslatableText(_("no task or @cron function has this name"))
     text = _(
-        "no task and no @cron function has this name (but not all task modules could be imported: %(problem)s)"
+        "no task or @cron function has this name, but some task modules can't be imported "
+        "(%(problem)s)"
     )
-    return Phrase(text, problem=problem)
+    return TranslatableText(text, problem=problem)

@@ -1,6 +1,7 @@
-"""Shadows: ``shadow:KEY`` is the target KEY whose runs are claimed, handed over and recorded like any other, and whose code is not called.
+"""Shadow targets: ``shadow:KEY`` has the runs of the target KEY, but doesn't call its code.
 
-For moving in: another scheduler still does the work, and what would be done here can be compared with it.
+Its runs are claimed, dispatched and recorded as usual. Shadows help with a migration: the other
+scheduler still does the work, and the runs here can be compared with it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ PREFIX = "shadow:"
 
 
 class ShadowTarget(Target):
-    """Takes what its target takes, goes where it goes, and does nothing."""
+    """Accepts the arguments of its target, uses the same queue, and does nothing."""
 
     def __init__(self, target: Target):
         self.key = f"{PREFIX}{target.key}"
@@ -22,7 +23,7 @@ class ShadowTarget(Target):
 
     @property
     def description(self) -> str:
-        return f"is not executed: the shadow of {self.target.key}"
+        return f"shadow of {self.target.key}, records runs without executing it"
 
     @property
     def signature(self) -> str:
@@ -40,4 +41,4 @@ class ShadowTarget(Target):
         self.target.check_arguments(args, kwargs)
 
     def call(self, invocation: Invocation) -> None:
-        """Nothing."""
+        """Do nothing."""

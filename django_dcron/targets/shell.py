@@ -1,14 +1,14 @@
-"""Shell commands as targets: those ``DCRON_SHELL`` names, under ``shell:NAME``.
+"""Shell commands that ``DCRON_SHELL`` names as targets, with the key ``shell:NAME``.
 
-The setting fixes the argument list and no shell ever reads it. The child leads a process group of its own, and however the
-call ends, none of the group outlives an interruption.
+The setting fixes the argument list, and no shell interprets it.
 
 Invariants:
 
-- A job's own arguments go where the list has ``"{}"``. Without it the command takes none.
-- An argument that begins with ``-`` could be an option of the program. It is taken only where the list has ``"--"`` before
-  ``"{}"``, which ends the options for programs that follow POSIX.
-- Both are checked when the arguments are saved, and again when the command runs.
+- The child leads its own process group. No process of the group survives an interruption.
+- A job's own arguments replace ``"{}"`` in the list. Without it, the command takes none.
+- An argument that begins with ``-`` could be an option of the program. It is accepted only if the
+  list has ``"--"`` before ``"{}"``, which ends the options for programs that follow POSIX.
+- Both rules are checked when the arguments are saved, and again when the command runs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from typing import IO, Any, cast
 
 from django_dcron.conf import ARGUMENTS_PLACE, settings
 from django_dcron.exceptions import DcronError, InvalidArguments
-from django_dcron.phrases import Phrase
-from django_dcron.phrases import gettext_noop as _
 from django_dcron.targets.base import Invocation, Target, TargetKind
+from django_dcron.utils.messages import TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
 
 PREFIX = "shell:"
 END_OF_OPTIONS = "--"
 POLL_SECONDS = 0.2
-"""How often a silent command's thread wakes, as an exception sent to it only arrives while it runs Python."""
+"""How often the thread of a silent command wakes. An asynchronous exception only reaches a thread
+that runs Python code."""
 TERMINATION_SECONDS = 5.0
 """How long an interrupted command may take to end before it is killed."""
 CHUNK = 64 * 1024
@@ -40,12 +41,16 @@ LAST_LINE_LIMIT = 500
 
 
 class ShellFailed(DcronError):
-    """A shell command ended with another exit code than 0. ``exit_code`` is negative for a signal."""
+    """A shell command exited with a code other than 0. ``exit_code`` is negative for a signal."""
 
     def __init__(self, name: str, exit_code: int, last_line: str):
         self.exit_code = exit_code
         self.last_line = last_line
-        how = f"exited with {exit_code}" if exit_code > 0 else f"was ended by {_signal_name(-exit_code)}"
+        how = (
+            f"exited with code {exit_code}"
+            if exit_code > 0
+            else f"was terminated by {_signal_name(-exit_code)}"
+        )
         super().__init__(f"{name} {how}{last_line and f': {last_line}'}")
 
 
@@ -59,21 +64,26 @@ class ShellTarget(Target):
 
     @property
     def description(self) -> str:
-        return f"runs {os.path.basename(self.argv[0])}"  # no more: the rest may hold secrets
+        return f"runs {os.path.basename(self.argv[0])}"  # the rest may contain secrets
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         if kwargs:
             raise InvalidArguments(
-                _("%(name)s: a shell command takes no arguments by name"),
+                _("%(name)s: shell commands don't accept keyword arguments. Remove it."),
                 "kwargs",
                 name=repr(next(iter(kwargs))),
+                code="by_name",
             )
         if args and ARGUMENTS_PLACE not in self.argv:
             raise InvalidArguments(
-                _('%(target)s takes no arguments; DCRON_SHELL allows them where its list has "%(place)s"'),
+                _(
+                    '%(target)s doesn\'t accept arguments. To allow them, add "%(place)s" '
+                    "to its list in DCRON_SHELL."
+                ),
                 "args",
                 target=self.key,
                 place=ARGUMENTS_PLACE,
+                code="no_arguments",
             )
         for argument in args:
             if (
@@ -82,27 +92,35 @@ class ShellTarget(Target):
                 or "\0" in str(argument)
             ):
                 raise InvalidArguments(
-                    _("%(value)s is neither text nor a number"), "args", value=repr(argument)
+                    _("%(value)s is neither text nor a number"),
+                    "args",
+                    value=repr(argument),
+                    code="not_text",
                 )
             if str(argument).startswith("-") and not self._ends_options():
                 raise InvalidArguments(
                     _(
-                        "%(value)s begins with a hyphen, so the program could take it for an option; "
-                        'DCRON_SHELL allows that where its list has "%(end)s" before "%(place)s"'
+                        "%(value)s begins with a hyphen, so the program could treat it as "
+                        'an option. To allow it, add "%(end)s" before "%(place)s" to the '
+                        "list in DCRON_SHELL."
                     ),
                     "args",
                     value=repr(argument),
                     end=END_OF_OPTIONS,
                     place=ARGUMENTS_PLACE,
+                    code="option",
                 )
 
     def _ends_options(self) -> bool:
-        """Whether the program reads no options where a job's own arguments stand."""
+        """Return whether the program reads no options at the position of a job's arguments."""
         before = self.argv[: self.argv.index(ARGUMENTS_PLACE)]
         return END_OF_OPTIONS in before
 
     def call(self, invocation: Invocation) -> None:
-        """Run it with its output, line by line, on ``sys.stdout``; raises ``ShellFailed`` or ``InvalidArguments``."""
+        """Run the command with its output, line by line, on ``sys.stdout``.
+
+        Raises ``ShellFailed`` or ``InvalidArguments``.
+        """
         self.check_arguments(invocation.args, invocation.kwargs)
         process = subprocess.Popen(  # noqa: S603 (the argument list is the project's own)
             self._filled_in(invocation.args),
@@ -123,23 +141,25 @@ class ShellTarget(Target):
 
     def _filled_in(self, args: list[Any]) -> list[str]:
         given = [str(argument) for argument in args]
-        return [part for word in self.argv for part in (given if word == ARGUMENTS_PLACE else [word])]
+        return [
+            part for word in self.argv for part in (given if word == ARGUMENTS_PLACE else [word])
+        ]
 
 
 def _pass_on_output(process: subprocess.Popen[bytes]) -> str:
-    """Copy the output to ``sys.stdout`` until the process has ended, and return its last line that says something."""
+    """Copy the output to ``sys.stdout`` until the process ends. Returns the last non-empty line."""
     last = ""
     for line in _lines(process):
         sys.stdout.write(line)
         last = line.strip() or last
-    while process.poll() is None:  # it has closed its output but goes on
+    while process.poll() is None:  # it has closed its output but is still running
         with suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
     return last
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """The output in lines with their ends; a line that never ends comes in pieces."""
+    """Yield the output in lines with their line ends. A very long line is split."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     rest = ""
     for chunk in _chunks(process):
@@ -153,7 +173,10 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
 
 
 def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """What is read until the output's end, or until the process has ended and left the pipe to a child of its own."""
+    """Yield the output until its end, or until the process has ended.
+
+    A child of the process may keep the pipe open.
+    """
     descriptor = _output(process).fileno()
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
@@ -167,16 +190,16 @@ def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
 
 
 def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    return cast(IO[bytes], process.stdout)  # there is one: it was asked for
+    return cast(IO[bytes], process.stdout)  # never None, because stdout is a pipe
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process group to end, and kill what is left of it after ``TERMINATION_SECONDS``."""
+    """Terminate the process group, and kill the rest of it after ``TERMINATION_SECONDS``."""
     try:
         _signal_group(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(TERMINATION_SECONDS)
-    finally:  # whatever else arrives meanwhile
+    finally:  # even if a further exception arrives
         _signal_group(process, signal.SIGKILL)
         process.wait()
 
@@ -203,5 +226,8 @@ def keys() -> list[str]:
     return [f"{PREFIX}{name}" for name in settings.SHELL]
 
 
-def why_unknown(key: str) -> Phrase:
-    return Phrase(_("DCRON_SHELL names no %(name)s"), name=repr(key.removeprefix(PREFIX)))
+def why_unknown(key: str) -> TranslatableText:
+    return TranslatableText(
+        _("DCRON_SHELL doesn't define %(name)s. Add it there, or use another target"),
+        name=repr(key.removeprefix(PREFIX)),
+    )

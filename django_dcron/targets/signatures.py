@@ -1,4 +1,4 @@
-"""Whether a call fits a signature, said so that the message names the parameter and the field to correct."""
+"""Check calls against signatures. The messages name the parameter and the field to correct."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from django_dcron.exceptions import InvalidArguments
-from django_dcron.phrases import gettext_noop as _
 from django_dcron.targets.base import nearest
+from django_dcron.utils.messages import gettext_noop as _
 
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -17,21 +17,21 @@ LONGEST_DEFAULT = 40
 
 
 class _Plain(str):
-    """Shown as it is, without quotes."""
+    """A string whose ``repr`` has no quotes."""
 
     __repr__ = str.__str__
 
 
 def signature_of(function: Callable[..., Any]) -> Signature | None:
-    """None for what is written in C, without one."""
+    """Return the signature; None for a function in C that has none."""
     try:
         return inspect.signature(function)
     except ValueError:
         return None
 
 
-def in_words(signature: Signature | None) -> str:
-    """The signature as its code says it; of a default only what is short and plain is shown."""
+def signature_text(signature: Signature | None) -> str:
+    """Return the signature as in code. Only short, plain defaults are shown."""
     if signature is None:
         return ""
     parameters = [
@@ -54,7 +54,7 @@ def _default(parameter: Parameter) -> Any:
 
 
 def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Raise ``InvalidArguments`` if ``f(*args, **kwargs)`` would not bind to ``signature``."""
+    """Raise ``InvalidArguments`` if ``f(*args, **kwargs)`` doesn't fit ``signature``."""
     if signature is None:
         return
     parameters = list(signature.parameters.values())
@@ -63,41 +63,58 @@ def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, A
     filled = positional[: len(args)]
     if len(args) > len(positional) and Parameter.VAR_POSITIONAL not in kinds:
         raise InvalidArguments(
-            _TOO_MANY if positional else _NONE_BY_POSITION if len(args) > 1 else _NOT_ONE_BY_POSITION,
+            _TOO_MANY
+            if positional
+            else _NONE_BY_POSITION
+            if len(args) > 1
+            else _NOT_ONE_BY_POSITION,
             "args",
             count=len(args),
             most=len(positional),
             names=", ".join(parameter.name for parameter in positional),
+            code="too_many_arguments",
         )
     by_name = [parameter.name for parameter in parameters if parameter.kind in BY_NAME]
     for name in kwargs:
         if name in by_name:
             if any(parameter.name == name for parameter in filled):
                 raise InvalidArguments(
-                    _("%(name)s is given twice, by position and by name"), "kwargs", name=repr(name)
+                    _("%(name)s is given twice: as a positional and as a keyword argument"),
+                    "kwargs",
+                    name=repr(name),
+                    code="given_twice",
                 )
         elif Parameter.VAR_KEYWORD not in kinds:
             raise _no_parameter(name, by_name)
     _check_missing(parameters, filled, kwargs)
 
 
-_TOO_MANY = _("%(count)d positional arguments are too many (allowed: %(most)d, %(names)s)")
-_NOT_ONE_BY_POSITION = _("%(count)d positional argument is too many (allowed: %(most)d)")
-_NONE_BY_POSITION = _("%(count)d positional arguments are too many (allowed: %(most)d)")
+_TOO_MANY = _("%(count)d positional arguments were given (allowed: at most %(most)d, %(names)s)")
+_NOT_ONE_BY_POSITION = _("%(count)d positional argument was given (allowed: none)")
+_NONE_BY_POSITION = _("%(count)d positional arguments were given (allowed: none)")
 
 
 def _no_parameter(name: str, by_name: list[str]) -> InvalidArguments:
     near = nearest(name, by_name)
     if not by_name:
-        template = _("%(name)s is no parameter (it takes none by name)")
+        template = _("Unknown parameter %(name)s. The target accepts no keyword arguments.")
     elif near:
-        template = _("%(name)s is no parameter; did you mean %(near)s? (allowed: %(allowed)s)")
+        template = _("Unknown parameter %(name)s. Did you mean %(near)s? (allowed: %(allowed)s)")
     else:
-        template = _("%(name)s is no parameter (allowed: %(allowed)s)")
-    return InvalidArguments(template, "kwargs", name=repr(name), near=near, allowed=", ".join(by_name))
+        template = _("Unknown parameter %(name)s (allowed: %(allowed)s)")
+    return InvalidArguments(
+        template,
+        "kwargs",
+        name=repr(name),
+        near=near,
+        allowed=", ".join(by_name),
+        code="unknown_parameter",
+    )
 
 
-def _check_missing(parameters: list[Parameter], filled: list[Parameter], kwargs: dict[str, Any]) -> None:
+def _check_missing(
+    parameters: list[Parameter], filled: list[Parameter], kwargs: dict[str, Any]
+) -> None:
     for parameter in parameters:
         if (
             parameter.kind not in (*BY_POSITION, Parameter.KEYWORD_ONLY)
@@ -107,4 +124,9 @@ def _check_missing(parameters: list[Parameter], filled: list[Parameter], kwargs:
         given_by_name = parameter.kind in BY_NAME and parameter.name in kwargs
         if parameter not in filled and not given_by_name:
             field = "kwargs" if parameter.kind is Parameter.KEYWORD_ONLY else "args"
-            raise InvalidArguments(_("%(name)s is missing"), field, name=repr(parameter.name))
+            raise InvalidArguments(
+                _("The argument %(name)s is missing"),
+                field,
+                name=repr(parameter.name),
+                code="missing_argument",
+            )

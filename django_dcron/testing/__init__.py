@@ -1,7 +1,8 @@
-"""For the tests of projects that use django-dcron: a clock to set, a scheduler and worker to step, and what a schedule should yield.
+"""Helpers for the tests of projects: a clock to set, ``run_due`` and ``assert_runs_at``.
 
-Loaded at first use, so that importing this package needs neither a configured Django nor pytest. Nothing of django-dcron
-imports it. The fixtures are in ``django_dcron.testing.pytest_plugin``.
+The names are imported on first use, so importing this package needs neither a configured Django nor
+pytest. No other module of django-dcron imports it. The fixtures are in
+``django_dcron.testing.pytest_plugin``.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_dcron.testing.setting_time import StandingClock, set_clock
+    from django_dcron.testing.setting_time import ManualClock, set_clock
     from django_dcron.testing.stepping import run_due
     from django_dcron.testing.timing import assert_runs_at
 
-__all__ = ["StandingClock", "assert_runs_at", "run_due", "set_clock"]
+__all__ = ["ManualClock", "assert_runs_at", "run_due", "set_clock"]
 
 _HOMES = {
-    "StandingClock": "django_dcron.testing.setting_time",
+    "ManualClock": "django_dcron.testing.setting_time",
     "assert_runs_at": "django_dcron.testing.timing",
     "run_due": "django_dcron.testing.stepping",
     "set_clock": "django_dcron.testing.setting_time",

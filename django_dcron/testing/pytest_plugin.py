@@ -1,6 +1,8 @@
-"""Fixtures: ``pytest_plugins = ["django_dcron.testing.pytest_plugin"]`` in the project's topmost ``conftest.py``.
+"""Pytest fixtures for projects.
 
-Django and django-dcron are imported when a test asks for a fixture, not before: settings may come later than this module.
+To load them, add ``pytest_plugins = ["django_dcron.testing.pytest_plugin"]`` to the topmost
+``conftest.py``. Fixtures import Django and django-dcron only when a test requests them, because
+this module may be imported before settings are configured.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import pytest
 
 if TYPE_CHECKING:
     from django_dcron.models import Run
-    from django_dcron.testing import StandingClock
+    from django_dcron.testing import ManualClock
 
 
 @pytest.fixture
-def dcron_clock() -> Iterator[StandingClock]:
-    """The clock of django-dcron, set to the present second until the test sets it to another time: ``dcron_clock.set_to(...)``."""
-    from django_dcron.domain.clock import now
+def dcron_clock() -> Iterator[ManualClock]:
+    """The clock of django-dcron, set to the current second.
+
+    ``dcron_clock.set_to(...)`` changes it.
+    """
+    from django_dcron.db.clock import now
     from django_dcron.testing import set_clock
 
     with set_clock(now().replace(microsecond=0)) as clock:
@@ -27,7 +32,7 @@ def dcron_clock() -> Iterator[StandingClock]:
 
 @pytest.fixture
 def dcron_run_due(db: None) -> Callable[..., list[Run]]:
-    """``django_dcron.testing.run_due``, with the database of pytest-django, which makes one only for tests that name it."""
+    """``django_dcron.testing.run_due`` with access to pytest-django's database."""
     from django_dcron.testing import run_due
 
     return run_due

@@ -1,7 +1,8 @@
-"""Middleware for ``run_due``, around all others: notes what the job's code raises, and keeps a test's transaction fit for use.
+"""``run_due``'s middleware: records exceptions and keeps the test's transaction usable.
 
-In a worker, code that meets a database error leaves no transaction behind. Within that of a ``TestCase`` PostgreSQL would refuse
-everything from then on, the record of the failure among it: so what such code has written is undone up to its start.
+In a worker, code that meets a database error leaves no open transaction behind. In the transaction
+of a ``TestCase``, PostgreSQL would refuse every later statement, including the record of the
+failure. This middleware, the outermost one, therefore rolls back to a savepoint.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from django_dcron.exceptions import RunCancelled
 from django_dcron.execution.current import CurrentRun
 
 IN_ERROR = 3
-"""A transaction's status, as both of PostgreSQL's drivers have it from libpq."""
+"""The status of a failed transaction in libpq, which both PostgreSQL drivers use."""
 
 _noted: ContextVar[list[BaseException] | None] = ContextVar("dcron_noted_exceptions", default=None)
 
 
 @contextmanager
 def noting() -> Iterator[list[BaseException]]:
-    """The exceptions that end attempts within, as they come. Not of those that were cancelled."""
+    """Collect the exceptions that end attempts within the block, except those of cancelled runs."""
     exceptions: list[BaseException] = []
     token = _noted.set(exceptions)
     try:
@@ -38,7 +39,7 @@ def noting() -> Iterator[list[BaseException]]:
 def note_exceptions(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun], Any]:
     def noted(run: CurrentRun) -> Any:
         try:
-            with _mended():
+            with _keep_transactions_usable():
                 return call_next(run)
         except RunCancelled:
             raise
@@ -52,8 +53,8 @@ def note_exceptions(call_next: Callable[[CurrentRun], Any]) -> Callable[[Current
 
 
 @contextmanager
-def _mended() -> Iterator[None]:
-    """Whatever transactions there are around can be used afterwards."""
+def _keep_transactions_usable() -> Iterator[None]:
+    """Keep all open transactions usable after the block."""
     around = [each for each in connections.all(initialized_only=True) if each.in_atomic_block]
     savepoints = [(connection, connection.savepoint()) for connection in around]
     try:
@@ -62,16 +63,19 @@ def _mended() -> Iterator[None]:
         for connection, savepoint in savepoints:
             _end(connection, savepoint)
         raise
-    broken = [connection.alias for connection, savepoint in savepoints if _end(connection, savepoint)]
+    broken = [
+        connection.alias for connection, savepoint in savepoints if _end(connection, savepoint)
+    ]
     if broken:
         raise TransactionManagementError(
-            f"what the job wrote to {broken[0]!r} is lost: it met a database error and went on, which it cannot within the "
-            "transaction of a test; use django.test.TransactionTestCase, or pytest.mark.django_db(transaction=True)"
+            f"The job's writes to {broken[0]!r} were rolled back: the job continued after a "
+            "database error, which isn't possible inside a test's transaction. Use "
+            "django.test.TransactionTestCase or pytest.mark.django_db(transaction=True)."
         )
 
 
 def _end(connection: BaseDatabaseWrapper, savepoint: str | None) -> bool:
-    """Leave the savepoint; whether that had to undo what came after it."""
+    """Leave the savepoint. Return whether that required a rollback."""
     if savepoint is None or connection.closed_in_transaction:
         return False
     if not (connection.needs_rollback or _in_error(connection)):
@@ -83,7 +87,11 @@ def _end(connection: BaseDatabaseWrapper, savepoint: str | None) -> bool:
 
 
 def _in_error(connection: Any) -> bool:
-    """On other databases than PostgreSQL a failed statement is undone by itself."""
+    """Whether PostgreSQL has aborted the transaction.
+
+    Other databases undo only the failed statement.
+    """
     return bool(
-        connection.vendor == "postgresql" and connection.connection.info.transaction_status == IN_ERROR
+        connection.vendor == "postgresql"
+        and connection.connection.info.transaction_status == IN_ERROR
     )

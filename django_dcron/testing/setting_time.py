@@ -1,10 +1,11 @@
-"""A clock that a test sets: what django-dcron takes for now, in this process, whichever clock it would read otherwise.
+"""A clock that a test sets and that replaces every clock of django-dcron in this process.
 
 Invariants:
 
-- While it is set, time stands still, and goes on only as the test says.
-- Whatever happens within, the time afterwards is what it was before.
-- Nothing is handed to a broker meanwhile, as workers would live in another time: runs wait for ``run_due``.
+- While the clock is set, time advances only on the test's request.
+- After the block, the time is the same as before it, whatever happens within.
+- Nothing is published to a broker meanwhile, as workers would have another time. Runs wait for
+  ``run_due``.
 """
 
 from __future__ import annotations
@@ -15,69 +16,75 @@ from datetime import UTC, datetime, timedelta
 
 from django.test import override_settings
 
-from django_dcron.domain import clock
+from django_dcron.db import clock
 from django_dcron.exceptions import NAIVE, InvalidValue
 
 
-class StandingClock:
-    """What ``set_clock`` gives; good for nothing once that is over."""
+class ManualClock:
+    """The clock that ``set_clock`` returns. It is valid until the end of its block."""
 
     def __init__(self) -> None:
         self._over = False
 
     def __repr__(self) -> str:
-        return "<a clock that is no longer set>" if self._over else f"<clock set to {self.now().isoformat()}>"
+        return (
+            "<a clock that is no longer set>"
+            if self._over
+            else f"<clock set to {self.now().isoformat()}>"
+        )
 
     def now(self) -> datetime:
-        """Aware UTC."""
+        """Return the current time as an aware UTC datetime."""
         self._check()
         return clock.now()
 
     def set_to(self, at: datetime) -> None:
-        """``at``: an aware datetime, also an earlier one."""
+        """Set the time to ``at``, an aware datetime. It may be earlier than the current time."""
         self._check()
-        clock.stands_at = checked("at", at)
+        clock.fixed_at = utc_time("at", at)
 
     def advance(self, by: timedelta) -> None:
-        """Nothing is run meanwhile, as in an outage of all nodes and workers; for the contrary: ``run_due(at=...)``."""
+        """Move the time forward without running anything, as in an outage. Use ``run_due(at=...)``
+        to run what falls due.
+        """
         if not isinstance(by, timedelta):
             raise TypeError(f"advance: {by!r} is not a timedelta")
         if by < timedelta():
-            raise ValueError(f"advance: {by} is negative (allowed: 0 and more; set_to sets any time)")
+            raise ValueError(f"advance: {by} is negative. To move the clock back, use set_to.")
         self.set_to(self.now() + by)
 
     def _check(self) -> None:
         if self._over:
-            raise RuntimeError("this clock is no longer set: its set_clock is over")
+            raise RuntimeError("This clock can't be used after its set_clock block has ended.")
 
 
 @contextmanager
-def set_clock(at: datetime) -> Iterator[StandingClock]:
-    """Set what django-dcron takes for now to ``at``, an aware datetime, in all of this process; also a decorator.
+def set_clock(at: datetime) -> Iterator[ManualClock]:
+    """Set the current time of django-dcron in this process to ``at``, an aware datetime. Also a
+    decorator.
 
     ::
 
         with set_clock(datetime(2026, 3, 1, 9, tzinfo=UTC)) as clock:
             clock.advance(timedelta(hours=1))
 
-    Only django-dcron goes by it: ``django.utils.timezone.now`` and the database's own functions go on as ever.
+    ``django.utils.timezone.now`` and the functions of the database aren't affected.
     """
-    at, before, standing = checked("at", at), clock.stands_at, StandingClock()
-    with override_settings(
-        DCRON_DISPATCHER="thread"
-    ):  # which only a node has: nobody else hands anything over
-        clock.stands_at = at
+    at, before, manual_clock = utc_time("at", at), clock.fixed_at, ManualClock()
+    # Only nodes have this dispatcher, so no other process publishes runs.
+    with override_settings(DCRON_DISPATCHER="thread"):
+        clock.fixed_at = at
         try:
-            yield standing
+            yield manual_clock
         finally:
-            standing._over = True
-            clock.stands_at = before
+            manual_clock._over = True
+            clock.fixed_at = before
 
 
-def checked(name: str, at: datetime) -> datetime:
-    """An instant that a test gives, in UTC."""
+def utc_time(name: str, at: datetime) -> datetime:
+    """Return the instant ``at`` of a test in UTC."""
     if not isinstance(at, datetime):
         raise TypeError(f"{name}: {at!r} is not a datetime")
     if at.utcoffset() is None:
-        raise InvalidValue(name, NAIVE, value=at.isoformat())
+        raise InvalidValue(name, NAIVE, value=at.isoformat(), code="naive")
     return at.astimezone(UTC)

@@ -1,8 +1,9 @@
-"""``run_due``: the scheduler and a worker, stepped by a test, in its own thread and transaction.
+"""``run_due``: a scheduler and a worker that a test steps, in its own thread and transaction.
 
-It is the road that all runs go: the tick of a node (``scheduler.ticking``) claims, releases, adopts and rescues; the agenda hands over
-what is due; ``execution`` starts, calls and concludes. Left out is what a test is to be spared: threads, brokers, locks between nodes,
-claims ahead of the time, and check-ins with services outside. Time steps from one instant at which something falls due to the next.
+Runs take the same path as in production. The tick of a node claims, releases, adopts and rescues.
+The agenda dispatches what is due. ``execution`` starts, calls and completes attempts. Time jumps
+from one due time to the next. Left out are threads, brokers, locks between nodes, claims ahead of
+time and check-ins with external services.
 """
 
 from __future__ import annotations
@@ -18,37 +19,38 @@ from uuid import UUID
 from django.db.models import Min, QuerySet
 from django.test import override_settings
 
-from django_dcron import transitions
 from django_dcron.conf import settings
+from django_dcron.db import clock
+from django_dcron.db.clock import ClusterClock
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.dispatch import DueRun
-from django_dcron.domain import clock
-from django_dcron.domain.clock import ClusterClock
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.current import CurrentRun, current_run
 from django_dcron.execution.executor import execute
-from django_dcron.execution.heart import Heart
+from django_dcron.execution.heartbeat import Heart
 from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.cursor import CursorQuerySet
-from django_dcron.models.database import alias_for, database_now
 from django_dcron.models.run import RunQuerySet
+from django_dcron.runs import transitions
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.membership import Membership
-from django_dcron.scheduler.ticking import Ticker
+from django_dcron.scheduler.tick import Ticker
 from django_dcron.testing.raising import noting
-from django_dcron.testing.setting_time import checked, set_clock
+from django_dcron.testing.setting_time import set_clock, utc_time
 from django_dcron.testing.subjects import Subject, stored_jobs
 
 MOST = 10_000
-"""Attempts in one call: beyond, somebody has mistaken a schedule or a time."""
+"""The maximum number of attempts in one call. More indicate a wrong schedule or time."""
 BESIDE = timedelta(milliseconds=1)
-"""Runs made at one and the same instant lie a few microseconds beside each other; all of them are due at it."""
+"""The tolerance for runs created at the same instant, whose times differ by a few microseconds."""
 WORKER = "run_due"
-NOT_IN_TESTS = ("django_dcron.execution.checkins.",)
-"""Middleware that would tell somebody outside."""
+NOT_IN_TESTS = ("django_dcron.contrib.checkins.",)
+"""Middleware that would contact external services."""
 A_SHARD_EACH = 2**62
-"""So many shards that each job has one of its own: then a node may lead some jobs and no others."""
+"""A number of shards so high that each job has its own shard. A node can then lead single jobs."""
 
 
 def run_due(
@@ -58,32 +60,45 @@ def run_due(
     namespace: str = "",
     raising: bool = False,
 ) -> list[Run]:
-    """Do what nodes and workers would do up to ``at``, here and now, and return the runs that were executed or concluded, in order.
+    """Do what nodes and workers do until ``at``. Return the runs in the order of dispatch or end.
 
-    Without ``at``: all that is due by now. A backlog, as after ``clock.advance``, is judged as after an outage. With ``at``, an aware
-    datetime ahead: as if nodes and workers were there all the time, from one due time to the next, each with the clock at that time; a
-    clock that is set stands at ``at`` afterwards.
+    Without ``at``, everything that is due now runs. Occurrences since the last call, after
+    ``clock.advance``, are a backlog as after an outage. With ``at``, a future aware datetime, time
+    passes from one due time to the next. A clock that is set stands at ``at`` afterwards.
 
-    ``jobs``: these alone, by the job, or by the function or Celery task that ``@cron`` declares one for, which is saved if it was not;
-    ``namespace``: those in it alone. ``raising``: the first exception that ends an attempt is raised, once it is recorded; by default it
-    is only recorded. Raises ``ValueError`` for a time that is not ahead.
+    ``jobs`` and ``namespace`` restrict the call. A job is given as such, or by the function or task
+    below ``@cron``, and is saved if it isn't in the database. With ``raising``, the first exception
+    of a job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in the past.
     """
-    if current_run() is not None:
-        raise RuntimeError("run_due is called by the code of a job, which it would run within itself")
+    if current_run().is_active:
+        raise RuntimeError(
+            "run_due can't be called by the code of a job, because it would run jobs inside a job."
+        )
     begin = database_now(alias_for(Run))
-    until = begin if at is None else checked("at", at)
+    until = begin if at is None else utc_time("at", at)
     if until < begin:
-        whose = "the clock is set to" if clock.stands_at is not None else "no clock is set, and it is"
-        raise ValueError(f"run_due: {until.isoformat()} has passed: {whose} {begin.isoformat()}")
-    with set_clock(begin) if clock.stands_at is None else nullcontext():
-        chosen = None if jobs is None else {job.pk for subject in jobs for job in stored_jobs(subject)}
-        with _prepared(apart=chosen is not None), noting() as exceptions:
+        whose = (
+            "the clock is set to"
+            if clock.fixed_at is not None
+            else "no clock is set, and the time is"
+        )
+        raise ValueError(
+            f"run_due: {until.isoformat()} is in the past: {whose} {begin.isoformat()}"
+        )
+    with set_clock(begin) if clock.fixed_at is None else nullcontext():
+        chosen = (
+            None if jobs is None else {job.pk for subject in jobs for job in stored_jobs(subject)}
+        )
+        with _test_settings(apart=chosen is not None), noting() as exceptions:
             return _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
 
 
 @contextmanager
-def _prepared(*, apart: bool) -> Iterator[None]:
-    """The settings of a node that does nothing ahead and tells nobody outside. ``apart``: it leads single jobs."""
+def _test_settings(*, apart: bool) -> Iterator[None]:
+    """Apply settings for a node that claims nothing ahead and contacts no external service.
+
+    ``apart``: the node leads single jobs.
+    """
     changed = {
         "DCRON_DISPATCHER": "thread",
         "DCRON_LOOK_AHEAD": timedelta(),
@@ -94,16 +109,24 @@ def _prepared(*, apart: bool) -> Iterator[None]:
     }
     if apart:
         changed["DCRON_SHARDS"] = A_SHARD_EACH
-    # What a job prints is kept by a wrapper around stdout, which stays there for good in a worker.
+    # The capture of a job's output wraps stdout, and in a worker the wrapper remains there.
     with override_settings(**changed), redirect_stdout(sys.stdout):
         yield
 
 
 class _Stepper:
     def __init__(
-        self, jobs: set[int] | None, namespace: str, exceptions: list[BaseException], *, raising: bool
+        self,
+        jobs: set[int] | None,
+        namespace: str,
+        exceptions: list[BaseException],
+        *,
+        raising: bool,
     ):
-        """``exceptions``: filled as attempts end. ``raising``: one is raised as soon as it is there."""
+        """``exceptions`` is filled as attempts end.
+
+        With ``raising``, the first one is raised at once.
+        """
         self._clock = ClusterClock()
         self._membership = _OnlyNode(jobs, namespace, self._clock)
         self._jobs = jobs
@@ -113,7 +136,7 @@ class _Stepper:
         self._keeper = _KeptByHand()
         self._attempts = 0
         self._handled: dict[UUID, None] = {}
-        """The runs that were handed over or have ended, in order."""
+        """Runs that were dispatched or have ended, in order."""
         self._executed: set[UUID] = set()
 
     def run_until(self, until: datetime) -> list[Run]:
@@ -121,13 +144,13 @@ class _Stepper:
         try:
             self._run_what_is_due()
             while (following := self._next_instant(clock.now(), until)) is not None:
-                clock.stands_at = following
+                clock.fixed_at = following
                 self._run_what_is_due()
             if clock.now() < until:
-                clock.stands_at = until
+                clock.fixed_at = until
                 self._run_what_is_due()
-            elif clock.now() <= until + BESIDE:  # else a job has moved it
-                clock.stands_at = until
+            elif clock.now() <= until + BESIDE:  # otherwise, a job has moved the clock
+                clock.fixed_at = until
         finally:
             give_back(self._membership.id)
         runs = transitions.runs().select_related("job").in_bulk(set(self._handled) - before)
@@ -135,19 +158,19 @@ class _Stepper:
         return [run for run in handled if run.is_final or run.pk in self._executed]
 
     def _run_what_is_due(self) -> None:
-        """All of it: what ends now may be followed by others, or try again at once."""
+        """Run everything due now, including followers and retries that become due meanwhile."""
         while True:
-            handed_over = self._tick()
+            dispatched = self._tick()
             self._handle(self._ended_now())
-            self._handle(run.run_id for run in handed_over)
+            self._handle(run.run_id for run in dispatched)
             try:
-                for run in handed_over:
+                for run in dispatched:
                     self._execute(run)
             except BaseException:
-                transitions.take_back(run.key for run in handed_over)  # those not begun
+                transitions.take_back(run.key for run in dispatched)  # those that haven't started
                 raise
             self._handle(self._ended_now())
-            if not handed_over or not self._more_is_due():
+            if not dispatched or not self._more_is_due():
                 return
 
     def _handle(self, run_ids: Iterable[UUID]) -> None:
@@ -161,7 +184,7 @@ class _Stepper:
             ticker.tick(adopt_own=True, once=True)
         finally:
             ticker.close()
-        agenda.hand_over_due()
+        agenda.publish_due()
         ticker.mark_delivered()
         return queue.messages
 
@@ -169,25 +192,30 @@ class _Stepper:
         self._attempts += 1
         if self._attempts > MOST:
             raise RuntimeError(
-                f"run_due has made {MOST} attempts, the next one of {run.job_name}, and it is {clock.now().isoformat()}: "
-                "choose an earlier time, or some jobs"
+                f"run_due stopped after {MOST} attempts at {clock.now().isoformat()}; the "
+                f"next attempt is for {run.job_name}. Choose an earlier time, or pass jobs=."
             )
-        with _no_timers_left(), suppress(UnknownRun):  # deleted by a job that ran before it
+        with _no_timers_left(), suppress(UnknownRun):  # an earlier job has deleted the run
             if execute(run.run_id, run.attempt, worker=WORKER, keeper=self._keeper):
                 self._executed.add(run.run_id)
         while self._exceptions:
             exception = self._exceptions.pop()
-            if self._raising or not isinstance(exception, (Exception, SystemExit)):  # pytest.fail, say
+            if self._raising or not isinstance(
+                exception, (Exception, SystemExit)
+            ):  # such as pytest.fail
                 raise exception
 
     def _more_is_due(self) -> bool:
-        """Whether another tick at this instant may find something: it takes longer than to look."""
+        """Whether another tick at this instant may find something.
+
+        This check is cheaper than a tick.
+        """
         now, runs = clock.now(), self._runs()
         due = runs.pending().due(now) | runs.waiting()
         return due.exists() or self._cursors().due(now).exists()
 
     def _next_instant(self, after: datetime, until: datetime) -> datetime | None:
-        """When something falls due next, or a pause is over; None: not until then."""
+        """Return when something is due or a pause ends next, or None if not before ``until``."""
         using = alias_for(Run)
         paused = self._of_mine(Job.objects.using(using).filter(enabled=False), "pk", "namespace")
         ahead = [
@@ -198,7 +226,7 @@ class _Stepper:
         return min((instant for instant in ahead if instant is not None), default=None)
 
     def _ended_now(self) -> Sequence[UUID]:
-        """The runs that have ended at this very instant, be it that they never started."""
+        """Return the runs that ended at this instant, including runs that never started."""
         ended = self._runs().finished().filter(finished_at=clock.now())
         return list(ended.order_by("scheduled_at", "pk").values_list("pk", flat=True))
 
@@ -207,7 +235,9 @@ class _Stepper:
         return runs
 
     def _cursors(self) -> CursorQuerySet:
-        cursors: CursorQuerySet = self._of_mine(Cursor.objects.using(alias_for(Cursor)), "job", "namespace")
+        cursors: CursorQuerySet = self._of_mine(
+            Cursor.objects.using(alias_for(Cursor)), "job", "namespace"
+        )
         return cursors
 
     def _of_mine(self, rows: Any, job: str, namespace: str) -> Any:
@@ -218,7 +248,10 @@ class _Stepper:
 
 @contextmanager
 def _no_timers_left() -> Iterator[None]:
-    """Those of a job's timeout are cancelled, which each notices in its own time."""
+    """Wait for the timers of job timeouts.
+
+    They are cancelled, but their threads end a little later.
+    """
     before = set(threading.enumerate())
     try:
         yield
@@ -235,7 +268,7 @@ def _first(rows: QuerySet[Any], field: str, after: datetime, until: datetime) ->
 
 
 class _OnlyNode(Membership):
-    """Leads whatever it is to lead, without heartbeat, row or lock: there is no other node to share with."""
+    """Leads the given shards without heartbeat, row or lock, because there is no other node."""
 
     def __init__(self, jobs: set[int] | None, namespace: str, clock: ClusterClock):
         super().__init__(WORKER, namespace, DatabaseLock(), clock)
@@ -246,11 +279,11 @@ class _OnlyNode(Membership):
         return frozenset(range(settings.SHARDS) if self._jobs is None else self._jobs)
 
     def ticked(self) -> None:
-        """There is no row to say so."""
+        """There is no row to update."""
 
 
 class Queue:
-    """The dispatcher: what was handed over."""
+    """The dispatcher: collects the dispatched runs."""
 
     address = "this thread"
     batch_size = 2000
@@ -265,7 +298,7 @@ class Queue:
         self.messages += prepared
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
-        """Nothing is executed while somebody else could ask for it."""
+        """Do nothing: no run executes while another caller could cancel it."""
 
     def take_back(self) -> list[tuple[UUID, int]]:
         return []
@@ -274,14 +307,19 @@ class Queue:
         return []
 
     def close(self, wait: bool = True) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
 
 class _KeptByHand(Heart):
-    """Without a thread, which would not see what is in a test's transaction: it beats when the job's code asks for it."""
+    """A heartbeat without a thread, which couldn't see a test's transaction.
+
+    It is sent when the job's code asks for it.
+    """
 
     @contextmanager
-    def watching(self, run: CurrentRun, *, looks: int | None = None) -> Iterator[None]:
+    def watching(
+        self, run: CurrentRun, *, looks: int | None = None, heard_at: float | None = None
+    ) -> Iterator[None]:
         run.ask_for_beat = lambda: _beat(run)
         yield
 

@@ -1,14 +1,15 @@
-"""What a test may name a job by: the job itself, or the function or task that ``@cron`` declares one for."""
+"""Resolve what a test gives as a job: a job, or the function or task below ``@cron``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from django_dcron import sync, targets
+from django_dcron import targets
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs import sync
+from django_dcron.jobs.sync.stored import decode, wanted_by
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for
-from django_dcron.sync.stored import decoded, wanted_by
 from django_dcron.targets.django_tasks import is_task
 
 if TYPE_CHECKING:
@@ -18,35 +19,38 @@ Subject: TypeAlias = "Job | Callable[..., Any] | Task[Any, Any]"
 
 
 def stored_jobs(subject: Subject) -> list[Job]:
-    """The rows. A declared job that has none is brought into the database, as ``dcron sync`` would."""
+    """Return the rows of the jobs.
+
+    Like ``dcron sync``, this saves a declared job that has no row.
+    """
     if isinstance(subject, Job):
         if subject.pk is None:
-            raise ValueError(f"job {subject} is not saved: save it with django_dcron.control.save")
+            raise ValueError(f"Job {subject} is not saved. Save it with django_dcron.control.save.")
         return [subject]
-    return [_stored(declaration) for declaration in declared(subject)]
+    return [_find_or_create_job(declaration) for declaration in declarations_of(subject)]
 
 
-def declared(subject: Subject) -> tuple[targets.Declaration, ...]:
-    """At least one."""
+def declarations_of(subject: Subject) -> tuple[targets.Declaration, ...]:
+    """Return the declarations of ``subject``, at least one."""
     if not (is_task(subject) or callable(subject)):
-        raise TypeError(f"{subject!r:.100} is neither a job nor a function that @cron declares one for")
+        raise TypeError(f"{subject!r:.100} is neither a job nor a function or task with @cron")
     found = targets.declared_for(subject)
     if not found:
-        raise ValueError(f"no job is declared for {subject!r:.100}: it has no @cron")
+        raise ValueError(f"{subject!r:.100} has no @cron, so no job is declared for it")
     return found
 
 
-def as_declared(declaration: targets.Declaration) -> Job:
-    """The job that the code declares, not saved."""
+def job_from_declaration(declaration: targets.Declaration) -> Job:
+    """Return the job that the code declares, unsaved."""
     namespace, name = declaration.key
-    return Job(namespace=namespace, name=name, **decoded(wanted_by(declaration)))
+    return Job(namespace=namespace, name=name, **decode(wanted_by(declaration)))
 
 
-def _stored(declaration: targets.Declaration) -> Job:
+def _find_or_create_job(declaration: targets.Declaration) -> Job:
     namespace, name = declaration.key
     rows = Job.objects.using(alias_for(Job)).filter(namespace=namespace, name=name)
     if not rows.exists():
         for change in sync.apply(sync.plan(only=declaration.key)):
             if change.is_problem:
-                raise ValueError(f"job {declaration} is declared, but cannot be saved: {change}")
+                raise ValueError(f"Job {declaration} is declared but can't be saved: {change}")
     return rows.get()

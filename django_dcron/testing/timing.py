@@ -1,4 +1,4 @@
-"""``assert_runs_at``: what a schedule yields, held against what its author expects."""
+"""``assert_runs_at``: compares the next occurrences of a schedule with expected times."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from zoneinfo import ZoneInfo
 from django.conf import settings as django_settings
 
 from django_dcron import control
-from django_dcron.domain.schedule import has_hash
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.lookahead import describe_schedule
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.lookahead import in_words
-from django_dcron.testing.setting_time import checked
-from django_dcron.testing.subjects import Subject, as_declared, declared
+from django_dcron.schedules.schedule import has_hash
+from django_dcron.testing.setting_time import utc_time
+from django_dcron.testing.subjects import Subject, declarations_of, job_from_declaration
 
 NOTHING = "none"
 
@@ -28,17 +29,19 @@ def assert_runs_at(
     after: datetime | None = None,
     timezone: str | None = None,
 ) -> None:
-    """The next occurrences are exactly ``expected``, aware datetimes in their order; none at all if it is empty.
+    """Assert that the next occurrences are exactly ``expected``, aware datetimes in ascending
+    order.
 
-    ``subject``: a job, saved or not; a function or Celery task that ``@cron`` declares one for, as the code declares it; or the text of
-    a schedule. ``after``: strictly after this aware datetime; by default after now. ``timezone``: of a text, by default the project's
-    ``TIME_ZONE``; of a job, instead of its own. Calendar, start and end count, jitter does not, and a paused job is taken as if it were
-    resumed. Raises ``AssertionError``, or ``InvalidSchedule``.
+    An empty ``expected`` asserts that there are none. ``subject`` is a job, saved or not, a
+    function or task with one ``@cron``, or the text of a schedule. ``after`` is an aware datetime,
+    by default now. ``timezone`` is the time zone of a text, by default the project's ``TIME_ZONE``,
+    and replaces the time zone of a job. Calendar, start and end of the job apply, jitter doesn't. A
+    paused job counts as resumed. Raises ``AssertionError`` or ``InvalidSchedule``.
     """
-    __tracebackhide__ = True  # pytest shows the line that asked
+    __tracebackhide__ = True  # pytest shows the caller's line
     job = _job_of(subject, timezone)
-    wanted = [checked("expected", at) for at in expected]
-    since = database_now(alias_for(Job)) if after is None else checked("after", after)
+    wanted = [utc_time("expected", at) for at in expected]
+    since = database_now(alias_for(Job)) if after is None else utc_time("after", after)
     found = control.preview(job, max(len(wanted), 1), after=since)
     if found != wanted:
         raise AssertionError(_difference(job, since, wanted, found))
@@ -47,21 +50,27 @@ def assert_runs_at(
 def _job_of(subject: Subject | str, timezone: str | None) -> Job:
     if isinstance(subject, str):
         if has_hash(subject):
-            raise ValueError(f"{subject!r}: H is drawn from the name of a job: give the job")
+            raise ValueError(
+                f"{subject!r}: H depends on the job's name. Pass the job instead of the schedule."
+            )
         return Job(schedule=subject, timezone=timezone or django_settings.TIME_ZONE)
     if isinstance(subject, Job):
         job = copy(subject)
     else:
-        declarations = declared(subject)
+        declarations = declarations_of(subject)
         if len(declarations) > 1:
             names = ", ".join(map(str, declarations))
-            raise ValueError(f"{subject!r:.100} is declared as several jobs, {names}: give the saved job")
-        job = as_declared(declarations[0])
+            raise ValueError(
+                f"{subject!r:.100} declares several jobs: {names}. Pass one saved job."
+            )
+        job = job_from_declaration(declarations[0])
     job.timezone = timezone or job.timezone
     return job
 
 
-def _difference(job: Job, since: datetime, wanted: Sequence[datetime], found: Sequence[datetime]) -> str:
+def _difference(
+    job: Job, since: datetime, wanted: Sequence[datetime], found: Sequence[datetime]
+) -> str:
     schedule = job.parsed_schedule
     zone = ZoneInfo(schedule.timezone)
     rows = [("expected", "actual", " ")]
@@ -69,7 +78,7 @@ def _difference(job: Job, since: datetime, wanted: Sequence[datetime], found: Se
         rows.append((_shown(left, zone), _shown(right, zone), " " if left == right else "!"))
     width = max(len(left) for left, _, _ in rows)
     name = f"job {job}: " if job.name else ""
-    words = in_words(schedule)
+    words = describe_schedule(schedule)
     return "\n".join(
         [
             f"{name}{schedule.text}" + (f", {words}" if words else ""),

@@ -1,21 +1,35 @@
-"""Tracing: a run is one trace, from its claim through each hand-over to each attempt. With the extra ``otel`` alone.
+"""Tracing: each run is one trace, with spans for its claim, dispatches and attempts.
 
-The trace's id is the run's own (a UUID has the 128 bits of one), and all its spans are children of one context that is made of
-that id, too. So nothing has to be stored or passed on: whoever knows the run, a node, a worker or its successor after a crash, adds
-to the same trace. Nobody ever records that first context as a span of its own.
+Requires the extra ``otel``. The modules:
 
-It is on by itself once the project has configured a tracer provider. Before that, and without OpenTelemetry, each of the
-hooks here costs about a microsecond. Of claims and hand-overs the spans are made when there is time for them. A provider that raises,
-or cannot be loaded, costs its traces and one line in the log, never a run.
+- ``provider``: the project's tracer provider, and the handling of its errors.
+- ``run_trace``: the context that is the parent of all spans of a run.
+- ``noted``: spans of claims and dispatches, recorded afterwards.
+- ``execution``: the span of an attempt, recorded while it executes.
 
-provider    the project's, and what is done when it raises
-run_trace   the context that all spans of a run descend from
-noted       claims and hand-overs, recorded when they are done
-execution   an attempt, recorded while it lasts
+Invariants:
+
+- The trace id is the run's id: both have 128 bits. All spans of a run have the same parent context,
+  which is derived from the id.
+- Nothing has to be stored or passed on. Every process that knows the run adds to the same trace,
+  even after a crash of another.
+- The parent context itself is never recorded as a span.
+- Tracing is on once the project has configured a tracer provider. Before that, or without
+  OpenTelemetry, each hook costs about a microsecond.
+- Spans of claims and dispatches are created later, when the thread has time.
+- A provider that raises or can't be loaded costs its traces and one log line, but never a run.
 """
 
 from django_dcron.tracing.execution import executing
-from django_dcron.tracing.noted import claiming, handed_over, publishing, record_noted
+from django_dcron.tracing.noted import claiming, dispatched, publishing, record_noted
 from django_dcron.tracing.run_trace import headers_for, sending
 
-__all__ = ["claiming", "executing", "handed_over", "headers_for", "publishing", "record_noted", "sending"]
+__all__ = [
+    "claiming",
+    "dispatched",
+    "executing",
+    "headers_for",
+    "publishing",
+    "record_noted",
+    "sending",
+]

@@ -1,4 +1,4 @@
-"""An attempt: its span is current while the job's code runs."""
+"""Tracing of an attempt: its span is current while the job's code executes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import UUID
 from django_dcron.tracing.provider import configured, harmless, tracer_of
 from django_dcron.tracing.run_trace import about_attempt, origin_of, within
 
-with suppress(ImportError):  # the extra
+with suppress(ImportError):  # OpenTelemetry is an optional extra.
     from opentelemetry import context, trace
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Ended(Protocol):
-    """``conclusion.Ending``."""
+    """The type of ``runs.completion.Ending``."""
 
     @property
     def outcome(self) -> object: ...
@@ -33,7 +33,10 @@ class Ended(Protocol):
 def executing(
     run_id: UUID, attempt: int, rerun_of: UUID | None = None, **about: str
 ) -> AbstractContextManager[Callable[[Ended], None]]:
-    """``dcron.execute`` around an attempt, current while it lasts; call what it gives with how the attempt ended."""
+    """Return a context manager with the span ``dcron.execute`` of an attempt.
+
+    It yields a function; call it with the attempt's ending.
+    """
     provider = configured()
     if provider is None:
         return nullcontext(_nothing)
@@ -41,12 +44,16 @@ def executing(
 
 
 def _nothing(ending: Ended) -> None:
-    """Nobody records it."""
+    """Do nothing, because tracing is off."""
 
 
 @contextmanager
 def _executing(
-    provider: TracerProvider, run_id: UUID, attempt: int, rerun_of: UUID | None, about: dict[str, str]
+    provider: TracerProvider,
+    run_id: UUID,
+    attempt: int,
+    rerun_of: UUID | None,
+    about: dict[str, str],
 ) -> Iterator[Callable[[Ended], None]]:
     span: Span = trace.INVALID_SPAN
     token = None
@@ -68,9 +75,17 @@ def _executing(
 
 
 def _start_execution(
-    provider: TracerProvider, run_id: UUID, attempt: int, rerun_of: UUID | None, about: dict[str, str]
+    provider: TracerProvider,
+    run_id: UUID,
+    attempt: int,
+    rerun_of: UUID | None,
+    about: dict[str, str],
 ) -> Span:
-    """A child of what is current, if that is of the run's trace: an instrumentation of Celery has read the message."""
+    """Start the span.
+
+    If the current span belongs to the run's trace, it is the parent: an instrumentation of Celery
+    has read the message's headers.
+    """
     links = [trace.Link(origin_of(rerun_of, provider))] if rerun_of else []
     here = trace.get_current_span().get_span_context()
     if here.trace_id == run_id.int:
@@ -79,7 +94,11 @@ def _start_execution(
         parent = within(origin_of(run_id, provider))
         links += [trace.Link(here)] if here.is_valid else []
     return tracer_of(provider).start_span(
-        "dcron.execute", parent, trace.SpanKind.CONSUMER, about_attempt(run_id, attempt, **about), links
+        "dcron.execute",
+        parent,
+        trace.SpanKind.CONSUMER,
+        about_attempt(run_id, attempt, **about),
+        links,
     )
 
 
@@ -97,5 +116,5 @@ def _describe(span: Span, ending: Ended) -> None:
         )
     if outcome == "succeeded":
         span.set_status(trace.StatusCode.OK)
-    elif outcome != "cancelled":  # which is nobody's error
+    elif outcome != "cancelled":  # A cancellation isn't an error.
         span.set_status(trace.StatusCode.ERROR, ending.message or outcome)

@@ -1,4 +1,4 @@
-"""Claims and hand-overs: recorded when they are done, so that what is due waits for none of their spans."""
+"""Tracing of claims and dispatches: due runs don't wait, because spans are created later."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from uuid import UUID
 from django_dcron.tracing.provider import configured, harmless, tracer_of
 from django_dcron.tracing.run_trace import about_attempt, origin_of, within
 
-with suppress(ImportError):  # the extra
+with suppress(ImportError):  # OpenTelemetry is an optional extra.
     from opentelemetry import context, trace
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, SpanKind, TracerProvider
 
 LINKS = 128
-"""As many as a span of the SDK keeps."""
+"""The maximum number of links that a span of the SDK keeps."""
 NOTED = 1000
-"""Batches that wait to be recorded at the most; older ones are forgotten."""
+"""The maximum number of batches that wait to be recorded. The oldest ones are dropped."""
 
 
 class Traceable(Protocol):
-    """``dispatch.base.DueRun``."""
+    """The type of ``dispatch.base.DueRun``."""
 
     @property
     def run_id(self) -> UUID: ...
@@ -55,15 +55,20 @@ R = TypeVar("R")
 
 
 def claiming(claim: Callable[P, R]) -> Callable[P, R]:
-    """Decorates what returns something with ``runs`` that were claimed: ``dcron.claim`` in the trace of each, linked to
-    ``dcron.claims``, which stands for all of them and has a trace of its own."""
+    """Trace a function that returns an object with claimed ``runs``.
+
+    Each run's trace gets the span ``dcron.claim``. It links to ``dcron.claims``, which covers the
+    whole batch and has its own trace.
+    """
     return _noting(claim, lambda claimed: claimed.runs, _record_claim)
 
 
 def publishing(publish: Callable[P, R]) -> Callable[P, R]:
-    """Decorates what returns something whose ``taken`` are entries of the agenda that were handed over: ``dcron.dispatch`` in
-    the trace of each run."""
-    return _noting(publish, lambda outcome: [entry[2] for entry in outcome.taken], _record_hand_over)
+    """Trace a function that returns an object with dispatched agenda entries in ``taken``.
+
+    Each run's trace gets the span ``dcron.dispatch``.
+    """
+    return _noting(publish, lambda outcome: [entry[2] for entry in outcome.taken], _record_publish)
 
 
 def _noting(
@@ -71,7 +76,10 @@ def _noting(
     runs_of: Callable[[Any], Sequence[Traceable]],
     record: Callable[[TracerProvider, _Batch], None],
 ) -> Callable[P, R]:
-    """Spans take longer than what they tell of, and perhaps for ever: ``record_noted`` makes them."""
+    """Queue the batches for ``record_noted``.
+
+    Creating spans may take longer than the work itself, or block.
+    """
 
     @wraps(work)
     def traced(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -87,9 +95,9 @@ def _noting(
 
 
 def record_noted() -> None:
-    """Called where nothing waits."""
+    """Create the spans of the queued batches. Called when nothing else waits."""
     while _noted:
-        with suppress(IndexError):  # another thread, which drains, was first
+        with suppress(IndexError):  # A draining thread may have been faster.
             batch = _noted.popleft()
             if provider := configured():
                 with harmless():
@@ -103,24 +111,35 @@ def _record_claim(provider: TracerProvider, batch: _Batch) -> None:
         "dcron.claims", context.Context(), attributes=about, links=links, start_time=batch.began
     )
     claims.end(batch.ended)
-    _record(provider, "dcron.claim", trace.SpanKind.INTERNAL, batch, [trace.Link(claims.get_span_context())])
+    _record(
+        provider,
+        "dcron.claim",
+        trace.SpanKind.INTERNAL,
+        batch,
+        [trace.Link(claims.get_span_context())],
+    )
 
 
-def _record_hand_over(provider: TracerProvider, batch: _Batch) -> None:
-    """Linked to the span that is current: a request that triggered the run."""
+def _record_publish(provider: TracerProvider, batch: _Batch) -> None:
+    """Record a dispatch and link it to the current span, for example of a web request."""
     here = trace.get_current_span().get_span_context()
     links = [trace.Link(here)] if here.is_valid else []
     _record(provider, "dcron.dispatch", trace.SpanKind.PRODUCER, batch, links)
 
 
-def handed_over(runs: Sequence[Traceable], began: int, ended: int) -> None:
-    """Of runs that are on no agenda. When it ``began`` and ``ended``: nanoseconds of ``time.time_ns()``."""
+def dispatched(runs: Sequence[Traceable], began: int, ended: int) -> None:
+    """Record the dispatch of runs that are on no agenda.
+
+    ``began`` and ``ended`` are nanoseconds of ``time.time_ns()``.
+    """
     if provider := configured():
         with harmless():
-            _record_hand_over(provider, _Batch(_record_hand_over, began, ended, runs))
+            _record_publish(provider, _Batch(_record_publish, began, ended, runs))
 
 
-def _record(provider: TracerProvider, name: str, kind: SpanKind, batch: _Batch, links: list[Link]) -> None:
+def _record(
+    provider: TracerProvider, name: str, kind: SpanKind, batch: _Batch, links: list[Link]
+) -> None:
     tracer = tracer_of(provider)
     for run in batch.runs:
         origin = origin_of(run.run_id, provider)
@@ -128,4 +147,6 @@ def _record(provider: TracerProvider, name: str, kind: SpanKind, batch: _Batch, 
             about = about_attempt(
                 run.run_id, run.attempt, job=run.job_name, target=run.target, queue=run.queue
             )
-            tracer.start_span(name, within(origin), kind, about, links, batch.began).end(batch.ended)
+            tracer.start_span(name, within(origin), kind, about, links, batch.began).end(
+                batch.ended
+            )

@@ -1,4 +1,4 @@
-"""The project's tracer provider, if it has one that works."""
+"""The project's tracer provider, if it is configured and works."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_dcron.tracing")
 
 _given_up = False
-"""In this process: the provider has raised."""
+"""Whether the provider has raised in this process."""
 
 
 def configured() -> TracerProvider | None:
-    """The project's; None: tracing is off."""
+    """Return the project's tracer provider. None: tracing is off."""
     if not installed or _given_up:
         return None
     try:
         provider = trace.get_tracer_provider()
-    except Exception as error:  # the environment names one that cannot be loaded
+    except Exception as error:  # The environment names a provider that can't be loaded.
         _give_up(error)
         return None
     if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
@@ -47,8 +47,10 @@ def tracer_of(provider: TracerProvider) -> Tracer:
 
 @contextmanager
 def harmless() -> Iterator[None]:
-    """Around what the project's provider, sampler and processors do: theirs must not pass for an error of a run, of the
-    broker or of the database."""
+    """Catch errors of the project's provider, sampler and processors.
+
+    They must not look like an error of a run, the broker or the database.
+    """
     try:
         yield
     except Exception as error:
@@ -56,8 +58,8 @@ def harmless() -> Iterator[None]:
 
 
 def _give_up(error: Exception) -> None:
-    """The first error switches tracing off in this process."""
+    """Turn tracing off in this process after the first error."""
     global _given_up
     _given_up = True
     extra = {"event": "tracing_failed"}
-    logger.error("tracing is off in this process: it failed", exc_info=error, extra=extra)
+    logger.error("tracing failed, disabled in this process", exc_info=error, extra=extra)

@@ -1,7 +1,7 @@
-"""The context that all spans of a run descend from.
+"""The context that is the parent of all spans of a run.
 
-Whether a run is recorded is asked of the provider's sampler once, by a number made of the run's id that is spread evenly (the id
-itself is not: it begins with the time); the spans inherit it from their parent.
+The provider's sampler decides once whether a run is recorded, and the spans inherit the decision.
+The sampler gets an evenly distributed hash of the run's id, because the id begins with the time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django_dcron.tracing.provider import configured, harmless
 
-with suppress(ImportError):  # the extra
+with suppress(ImportError):  # OpenTelemetry is an optional extra.
     from opentelemetry import context, propagate, trace
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SPAN_ID = 2**64 - 1
 
 
 def origin_of(run_id: UUID, provider: TracerProvider) -> SpanContext:
-    """What all spans of the run descend from, the same wherever it is asked for."""
+    """Return the parent context of all spans of the run. It is the same in every process."""
     flags = trace.TraceFlags.SAMPLED if _is_sampled(run_id, provider) else trace.TraceFlags.DEFAULT
     return trace.SpanContext(
         run_id.int, run_id.int & SPAN_ID, is_remote=True, trace_flags=trace.TraceFlags(flags)
@@ -32,9 +32,8 @@ def origin_of(run_id: UUID, provider: TracerProvider) -> SpanContext:
 
 
 def _is_sampled(run_id: UUID, provider: TracerProvider) -> bool:
-    sampler: Any = getattr(
-        provider, "sampler", None
-    )  # the SDK's; what stands before another backend may have none
+    # The SDK's provider has a sampler. Other implementations may lack one.
+    sampler: Any = getattr(provider, "sampler", None)
     if sampler is None:
         return True
     spread = int.from_bytes(blake2b(run_id.bytes, digest_size=16).digest())
@@ -42,12 +41,15 @@ def _is_sampled(run_id: UUID, provider: TracerProvider) -> bool:
 
 
 def within(origin: SpanContext) -> Any:
-    """A context in which new spans are children of ``origin``, and nothing else is."""
+    """Return a context in which new spans are children of ``origin``. It contains nothing else."""
     return trace.set_span_in_context(trace.NonRecordingSpan(origin), context.Context())
 
 
 def headers_for(run_id: UUID) -> dict[str, str]:
-    """What a message carries so that whoever receives it adds to the run's trace: W3C's ``traceparent``, or as configured."""
+    """Return message headers with which the receiver adds to the run's trace.
+
+    The format is W3C's ``traceparent``, unless the project configures another one.
+    """
     headers: dict[str, str] = {}
     if provider := configured():
         with harmless():
@@ -56,13 +58,16 @@ def headers_for(run_id: UUID) -> dict[str, str]:
 
 
 def sending(run_id: UUID) -> AbstractContextManager[object]:
-    """Around sending one message: what an instrumentation of Celery records is part of the run's trace."""
+    """Return a context manager for sending one message.
+
+    Spans of a Celery instrumentation become part of the run's trace.
+    """
     provider = configured()
-    return nullcontext() if provider is None else _attached(run_id, provider)
+    return nullcontext() if provider is None else _attach_trace(run_id, provider)
 
 
 @contextmanager
-def _attached(run_id: UUID, provider: TracerProvider) -> Iterator[None]:
+def _attach_trace(run_id: UUID, provider: TracerProvider) -> Iterator[None]:
     token = None
     with harmless():
         token = context.attach(within(origin_of(run_id, provider)))
@@ -74,5 +79,5 @@ def _attached(run_id: UUID, provider: TracerProvider) -> Iterator[None]:
 
 
 def about_attempt(run_id: UUID, attempt: int, **more: str) -> dict[str, str | int]:
-    said = {f"dcron.{key}": value for key, value in more.items() if value}
-    return {"dcron.run": str(run_id), "dcron.attempt": attempt, **said}
+    extra = {f"dcron.{key}": value for key, value in more.items() if value}
+    return {"dcron.run": str(run_id), "dcron.attempt": attempt, **extra}

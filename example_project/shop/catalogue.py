@@ -1,4 +1,4 @@
-"""What the shop sells when it opens."""
+"""The products that the shop sells at first."""
 
 from decimal import Decimal
 from typing import NamedTuple

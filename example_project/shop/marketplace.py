@@ -1,4 +1,4 @@
-"""The client of the marketplace where the shop's orders are placed."""
+"""The client of the marketplace where customers place the shop's orders."""
 
 import json
 from http import HTTPStatus
@@ -22,9 +22,10 @@ class PlacedOrder(TypedDict):
 
 
 def orders_after(number: int) -> list[PlacedOrder]:
-    """The next orders, oldest first. What goes wrong is raised: whether to try again is for the job's policy.
+    """Return the next orders, oldest first.
 
-    Only where trying again cannot help the code says so itself: the marketplace calls our request wrong (4xx).
+    Errors propagate, so that the job's policy decides about retries. A 4xx response is a permanent
+    failure, because the request itself is wrong.
     """
     try:
         with urlopen(f"{settings.MARKETPLACE_URL}?after={number}", timeout=TIMEOUT) as response:  # noqa: S310

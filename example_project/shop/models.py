@@ -1,4 +1,4 @@
-"""A small shop for coffee and tea. What happens here by the clock is in `tasks.py` and `cron.py`."""
+"""A small shop for coffee and tea. Its scheduled jobs are in `tasks.py` and `cron.py`."""
 
 from decimal import Decimal
 
@@ -18,7 +18,9 @@ class Product(models.Model):
     price = models.DecimalField(max_digits=8, decimal_places=2)
     discount = models.PositiveSmallIntegerField(default=0, help_text="Per cent off the price.")
     delivered = models.PositiveIntegerField(help_text="How many were ever put on the shelf.")
-    on_hand = models.IntegerField(null=True, editable=False, help_text="As the last stocktake found it.")
+    on_hand = models.IntegerField(
+        null=True, editable=False, help_text="As the last stocktake found it."
+    )
     counted_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
@@ -63,7 +65,7 @@ class Order(models.Model):
 
 
 class Pulse(models.Model):
-    """How the shop was doing at one moment; the front page draws the latest of them."""
+    """The shop's figures at one moment. The front page shows the latest ones."""
 
     at = models.DateTimeField(unique=True)
     orders = models.PositiveIntegerField(help_text="Imported in the minute before.")
@@ -77,7 +79,7 @@ class Pulse(models.Model):
 
 
 class Execution(models.Model):
-    """Written by `witness.py` each time a job's code really starts: proof that nothing ran twice."""
+    """A row of `witness.py` for each real start of a job: proof that nothing ran twice."""
 
     run_id = models.UUIDField(db_index=True)
     attempt = models.PositiveSmallIntegerField()

@@ -1,7 +1,8 @@
 """Jobs that are Celery tasks.
 
-`@cron` above `@shared_task` declares a job: name, schedule and policies, stored when `runcron` starts and open to
-change in the admin from then on. A task without it can still be the target of a job that is made in the admin.
+`@cron` above `@shared_task` declares a job: name, schedule and policies. `runcron` stores the job
+when it starts, and from then on the admin can change it. A task without `@cron` can still be the
+target of a job that is created in the admin.
 """
 
 import csv
@@ -32,11 +33,11 @@ logger = logging.getLogger(__name__)
     timeout=timedelta(seconds=20),
     max_attempts=5,
     retry_backoff=timedelta(seconds=0.5),  # then 1 s, 2 s, 4 s
-    retry_on=(URLError, TimeoutError),  # a 503 is a URLError; anything else fails at once
+    retry_on=(URLError, TimeoutError),  # a 503 is a URLError; other errors fail at once
 )
 @shared_task
 def import_orders() -> dict[str, int]:
-    """Safe to repeat, as every retried job has to be: an order that is already here stays as it is."""
+    """Import new orders. An existing order isn't changed, so a retry is safe."""
     newest = Order.objects.aggregate(newest=Max("number"))["newest"] or 0
     placed = marketplace.orders_after(newest)
     products = Product.objects.in_bulk([order["sku"] for order in placed], field_name="sku")
@@ -67,12 +68,14 @@ def import_orders() -> dict[str, int]:
 )
 @shared_task
 def sales_report() -> dict[str, str | int]:
-    """Each order is marked with the report it is in: whatever runs are late, fail or are left out, none is told twice
-    and none is forgotten. A second attempt has the time of the first, so it writes the same report."""
-    run = current_run()  # None where the task is called by hand, in a shell or a test
-    until = run.scheduled_at if run else timezone.now()
+    """Write a report of the orders since the previous one.
+
+    Each order is marked with its report. Even if runs are late, fail or are skipped, each order is
+    reported exactly once. A retry has the same scheduled time, so it writes the same report.
+    """
+    until = current_run().scheduled_at  # now, if called manually, in a shell or a test
     path = settings.REPORTS_DIR / f"sales-{timezone.localtime(until):%Y%m%d-%H%M%S}.csv"
-    with transaction.atomic():  # no report, no marks
+    with transaction.atomic():  # without a report, no order is marked
         Order.objects.filter(reported_at=None, imported_at__lt=until).update(reported_at=until)
         orders = Order.objects.filter(reported_at=until)
         rows = write_report(path, orders)
@@ -85,30 +88,41 @@ def write_report(path: Path, orders: OrderQuerySet) -> int:
     unfinished = path.with_suffix(".part")
     with unfinished.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["number", "placed at", "customer", "SKU", "product", "quantity", "unit price"])
+        table.writerow(
+            ["number", "placed at", "customer", "SKU", "product", "quantity", "unit price"]
+        )
         rows = orders.order_by("number").values_list(
-            "number", "placed_at", "customer", "product__sku", "product__name", "quantity", "unit_price"
+            "number",
+            "placed_at",
+            "customer",
+            "product__sku",
+            "product__name",
+            "quantity",
+            "unit_price",
         )
         table.writerows(rows)
-    unfinished.replace(path)  # nobody ever reads half a report
+    unfinished.replace(path)  # nobody ever reads a partial report
     return len(rows)
 
 
 @cron(
     "*/2 * * * *",
     name="import-prices",
-    description="Takes over the supplier's price list. It has not come yet, so this fails, and shows what that looks like.",
+    description=(
+        "Takes over the supplier's price list. It has not come yet, so this fails, and shows what "
+        "that looks like."
+    ),
     timeout=timedelta(minutes=1),
     max_attempts=3,
 )
 @shared_task
 def import_prices() -> dict[str, int]:
-    """A line for each product: SKU, price. All of them or none."""
+    """Import a line per product (SKU, price). Either all prices change or none."""
     path = settings.INCOMING_DIR / "prices.csv"
     try:
         with path.open(newline="") as file:
             prices = [(sku, Decimal(price)) for sku, price in csv.reader(file)]
-    except FileNotFoundError as missing:  # to try again at once would not bring it
+    except FileNotFoundError as missing:  # an immediate retry wouldn't help
         raise PermanentFailure(
             f"The supplier's price list is missing: no {path.name} in {path.parent.name}"
         ) from missing
@@ -123,11 +137,11 @@ def import_prices() -> dict[str, int]:
     name="stocktake",
     description="Counts the stock, product by product.",
     timeout=timedelta(seconds=30),
-    overlap_policy="skip",  # the default: two counts at once would be one too many
+    overlap_policy="skip",  # the default: two counts must not run at once
 )
 @shared_task
 def stocktake(pause: float = 0.25) -> dict[str, int]:
-    """Takes its time on purpose: it pauses after each product, so that the customers have the database."""
+    """Count the stock, with a pause after each product to leave the database to the customers."""
     run = current_run()
     products = Product.objects.all()
     sold_out = 0
@@ -137,8 +151,7 @@ def stocktake(pause: float = 0.25) -> dict[str, int]:
         product.counted_at = timezone.now()
         product.save(update_fields=["on_hand", "counted_at"])
         sold_out += product.on_hand <= 0
-        if run:
-            run.progress(done, len(products), product.name)  # seen in the admin
+        run.progress(done, len(products), product.name)  # shown in the admin
         time.sleep(pause)
     logger.info("Counted %d products, %d sold out.", len(products), sold_out)
     return {"counted": len(products), "sold_out": sold_out}
@@ -146,7 +159,10 @@ def stocktake(pause: float = 0.25) -> dict[str, int]:
 
 @shared_task
 def start_sale(category: str, percent: int) -> dict[str, int]:
-    """No `@cron`: when a sale starts is decided in the admin, by a job that runs once (`@at ...`)."""
+    """Start a sale.
+
+    It has no `@cron`: a one-time job (`@at ...`) in the admin decides when it starts.
+    """
     products = Product.objects.filter(category=category).update(discount=percent)
     logger.info("%d %% off %s, %d products.", percent, category, products)
     return {"products": products}

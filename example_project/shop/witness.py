@@ -1,4 +1,4 @@
-"""Middleware around every job of the site: leaves a row for each execution, the moment it really starts."""
+"""Middleware around every job of the site that inserts a row when an execution starts."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The site. Importing it makes its Celery app the current one, in every process that loads Django."""
+"""The site. Importing it makes its Celery app current in every process that loads Django."""
 
 from shop_site.celery import app as celery_app
 

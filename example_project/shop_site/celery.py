@@ -1,4 +1,4 @@
-"""The Celery app. `autodiscover_tasks` finds the tasks of every installed app, django-dcron's among them."""
+"""The Celery app. `autodiscover_tasks` finds the tasks of all installed apps and django-dcron."""
 
 import os
 from typing import Any
@@ -15,4 +15,4 @@ app.autodiscover_tasks()
 
 @setup_logging.connect
 def keep_djangos_logging(**_: Any) -> None:
-    """With a receiver here, Celery leaves logging as `settings.LOGGING` has set it up."""
+    """Keep `settings.LOGGING`: with a receiver of this signal, Celery doesn't configure logging."""

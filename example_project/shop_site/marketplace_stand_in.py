@@ -1,4 +1,4 @@
-"""Plays the marketplace: one new order each second, and every third request is answered 503."""
+"""A stand-in for the marketplace: one new order each second, and a 503 for every third request."""
 
 import random
 import time
@@ -27,7 +27,7 @@ request_numbers = count(1)
 
 
 def orders(request: HttpRequest) -> HttpResponse:
-    """The orders that follow number `after`, oldest first."""
+    """Return the orders after number `after`, oldest first."""
     if next(request_numbers) % 3 == 2:
         return HttpResponse(
             "We are being repaired, come back in a moment.", status=503, content_type="text/plain"
@@ -38,7 +38,7 @@ def orders(request: HttpRequest) -> HttpResponse:
 
 
 def order(number: int) -> dict[str, str | int]:
-    """Order `number`, the same whenever it is asked for."""
+    """Return order `number`. The result is always the same."""
     chance = random.Random(number)
     return {
         "number": number,

@@ -1,10 +1,10 @@
-"""The settings of the shop. What differs from machine to machine comes from the environment.
+"""The settings of the shop. Environment variables contain what differs between machines.
 
-DATABASE_URL      postgres://user:password@host:5432/name; without it, an SQLite file in SHOP_DIR
+DATABASE_URL      postgres://user:password@host:5432/name; default: an SQLite file in SHOP_DIR
 REDIS_URL         redis://host:6379/0 or unix:///path/to/redis.sock?db=0
 MARKETPLACE_URL   where new orders come from
-SHOP_DIR          where the SQLite file and the reports are kept
-SHOP_PREFIX       keeps several shops apart that share one Redis
+SHOP_DIR          directory of the SQLite file and the reports
+SHOP_PREFIX       separates several shops that share one Redis
 SHOP_DEBUG        1 for Django's debug mode
 """
 
@@ -42,7 +42,10 @@ def postgresql(url: str) -> dict[str, Any]:
 
 
 def sqlite(path: Path) -> dict[str, Any]:
-    """SQLite for several processes at once: readers never wait, and writers queue instead of failing."""
+    """Return settings for SQLite with several processes.
+
+    Readers never wait, and writers wait for each other instead of failing.
+    """
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": path,
@@ -55,10 +58,12 @@ def sqlite(path: Path) -> dict[str, Any]:
 
 
 DATABASE_URL = os.environ.get("DATABASE_URL", "")
-DATABASES = {"default": postgresql(DATABASE_URL) if DATABASE_URL else sqlite(SHOP_DIR / "shop.sqlite3")}
+DATABASES = {
+    "default": postgresql(DATABASE_URL) if DATABASE_URL else sqlite(SHOP_DIR / "shop.sqlite3")
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# The scheduler's locks live in this cache, so it has to be django-redis.
+# The scheduler's locks use this cache, so its backend must be django-redis.
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 CACHES = {
     "default": {
@@ -68,14 +73,16 @@ CACHES = {
     },
 }
 
-CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
+CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://").replace(
+    "?db=", "?virtual_host="
+)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_DEFAULT_QUEUE = SHOP_PREFIX
 
-# The management commands that a job may run as "command:NAME". Nobody can name another one in the admin.
+# Management commands that jobs may run as "command:NAME". The admin accepts no others.
 DCRON_COMMANDS = ["clearsessions"]
 
-# Around every job's code, outermost first: django-dcron's own two, and one of the shop's.
+# Middleware around every job's code, outermost first: two of django-dcron and one of the shop.
 DCRON_MIDDLEWARE = [
     "django_dcron.execution.log_capture.capture_log",
     "django_dcron.execution.time_limit.limit_time",
@@ -83,7 +90,7 @@ DCRON_MIDDLEWARE = [
 ]
 
 INSTALLED_APPS = [
-    "django_dcron",  # before the admin, whose index then shows how django-dcron is
+    "django_dcron",  # before the admin, so that it can add the cluster's health to the admin index
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -102,7 +109,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
-if django.VERSION >= (6, 0):  # which brings it; the admin and its jobs need no exception
+if django.VERSION >= (6, 0):  # this release includes CSP; the admin and its jobs need no exception
     MIDDLEWARE.append("django.middleware.csp.ContentSecurityPolicyMiddleware")
     SECURE_CSP = {"default-src": ["'self'"], "img-src": ["'self'", "data:"]}
 TEMPLATES = [
@@ -130,6 +137,6 @@ LOGGING = {
     "formatters": {"line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": "INFO"},
-    # Django's own two would print beside the root's handler.
+    # Remove Django's own handlers, which would log every record twice.
     "loggers": {"django": {"handlers": []}, "django.server": {"handlers": [], "propagate": True}},
 }

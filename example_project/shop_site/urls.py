@@ -10,6 +10,7 @@ urlpatterns = [
     path("", views.home, name="home"),
     path("reports/<str:name>", views.report, name="report"),
     path("admin/", admin.site.urls),
-    # Another company's service, in truth. Here the site plays it itself, so that the demo needs no network.
+    # A real marketplace is another company's service. The site plays it, so that the demo needs no
+    # network.
     path("marketplace/orders/", marketplace_stand_in.orders, name="marketplace-orders"),
 ]

@@ -1,4 +1,4 @@
-"""Jobs, runs and users for the admin's tests, and forms filled in as a browser would send them."""
+"""Fixtures and helpers for the tests of the admin."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,8 +29,13 @@ def make_run(job: Job, scheduled_at: datetime = NOON, **values: Any) -> Run:
 
 
 def make_attempt(run: Run, number: int = 1, **values: Any) -> Attempt:
-    started = {"worker": "celery@web-1", "started_at": run.scheduled_at + timedelta(milliseconds=20)}
-    return Attempt.objects.create(**{"run": run, "number": number, "token": uuid4(), **started, **values})
+    started = {
+        "worker": "celery@web-1",
+        "started_at": run.scheduled_at + timedelta(milliseconds=20),
+    }
+    return Attempt.objects.create(
+        **{"run": run, "number": number, "token": uuid4(), **started, **values}
+    )
 
 
 def add_url() -> str:
@@ -54,7 +59,7 @@ def verb_url(row: Job | Run, verb: str) -> str:
 
 
 def as_rendered(response: Any) -> dict[str, str]:
-    """What a browser would send back for the form on the page."""
+    """Return the form's data as a browser would submit it unchanged."""
     form: forms.Form = response.context["adminform"].form
     sent = {}
     for bound in form:
@@ -69,7 +74,7 @@ def as_rendered(response: Any) -> dict[str, str]:
 
 
 def fill_in(client: Client, url: str, **changes: str) -> Any:
-    """Open the form, change some fields, save."""
+    """Open the form, change some fields and save it."""
     return client.post(url, {**as_rendered(client.get(url)), **changes})
 
 
@@ -84,7 +89,7 @@ def messages(response: Any) -> list[str]:
 
 
 class Writes:
-    """Counts the statements that write, but to sessions."""
+    """Counts the statements that write, except those that write sessions."""
 
     number = 0
 
@@ -101,8 +106,13 @@ def noticed_writes() -> Iterator[Writes]:
         yield writes
 
 
-def log_in_as(codenames: Iterable[str], monkeypatch: pytest.MonkeyPatch, *, is_staff: bool = True) -> User:
-    """Every request is from now on one of a user with just these permissions, who is read once and not at each request."""
+def log_in_as(
+    codenames: Iterable[str], monkeypatch: pytest.MonkeyPatch, *, is_staff: bool = True
+) -> User:
+    """Log in every later request as a new user with exactly these permissions.
+
+    The user object is shared by all requests, so no request queries the user.
+    """
     user = User.objects.create_user(f"user-{uuid4().hex[:8]}", is_staff=is_staff)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     monkeypatch.setattr("django.contrib.auth.get_user", lambda request: user)
@@ -114,7 +124,7 @@ StaffWith = Callable[..., Client]
 
 @pytest.fixture
 def staff_with(db: None) -> StaffWith:
-    """A client of a staff user with just these permissions."""
+    """Return a function that logs in a new staff user with exactly the given permissions."""
 
     def log_in(*codenames: str) -> Client:
         user = User.objects.create_user(f"staff-{uuid4().hex[:8]}", is_staff=True)

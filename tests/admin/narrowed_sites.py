@@ -1,4 +1,8 @@
-"""Two admin sites of a project with teams: one narrows what is seen by ``get_queryset``, the other by object permissions alone."""
+"""Admin sites that narrow what their users see and do.
+
+``teams`` and ``runs`` narrow ``get_queryset``. ``guarded`` and ``watched`` check object
+permissions.
+"""
 
 from typing import Any
 
@@ -20,7 +24,7 @@ OURS: dict[Any, Any] = {
 
 
 class TeamJobAdmin(ours.JobAdmin):
-    """Nothing else is narrowed about jobs, runs, attempts and alerts."""
+    """Narrows the jobs only. The admin classes of runs, attempts and alerts aren't narrowed."""
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(namespace="mine")
@@ -37,7 +41,7 @@ class TeamNodeAdmin(ours.NodeAdmin):
 
 
 class OwnRunAdmin(ours.RunAdmin):
-    """By a join, and distinct. Jobs themselves aren't narrowed."""
+    """Narrows the runs by a join with ``distinct()``. The jobs aren't narrowed."""
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(job__namespace="mine").distinct()
@@ -45,20 +49,28 @@ class OwnRunAdmin(ours.RunAdmin):
 
 class GuardedJobAdmin(ours.JobAdmin):
     def has_view_permission(self, request: Any, obj: Any = None) -> bool:
-        return super().has_view_permission(request, obj) and (obj is None or obj.namespace == "mine")
+        return super().has_view_permission(request, obj) and (
+            obj is None or obj.namespace == "mine"
+        )
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
-        return super().has_change_permission(request, obj) and (obj is None or obj.namespace == "mine")
+        return super().has_change_permission(request, obj) and (
+            obj is None or obj.namespace == "mine"
+        )
 
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
-        return super().has_delete_permission(request, obj) and (obj is None or obj.namespace == "mine")
+        return super().has_delete_permission(request, obj) and (
+            obj is None or obj.namespace == "mine"
+        )
 
 
 class WatchedJobAdmin(ours.JobAdmin):
-    """All jobs are seen; only one's own are run."""
+    """Shows all jobs, but allows a manual run only for jobs of the user's team."""
 
     def has_trigger_permission(self, request: Any, obj: Any = None) -> bool:
-        return super().has_trigger_permission(request, obj) and (obj is None or obj.namespace == "mine")
+        return super().has_trigger_permission(request, obj) and (
+            obj is None or obj.namespace == "mine"
+        )
 
 
 def _site(name: str, *narrowed: Any) -> admin.AdminSite:
@@ -75,7 +87,10 @@ watched = _site("watched", WatchedJobAdmin)
 
 
 class Urls:
-    """A URL configuration, as a module would be."""
+    """Stands in for a URLconf module."""
 
     def __init__(self, site: admin.AdminSite) -> None:
-        self.urlpatterns = [path("admin/", site.urls), path("dcron/", include("django_dcron.rest.urls"))]
+        self.urlpatterns = [
+            path("admin/", site.urls),
+            path("dcron/", include("django_dcron.contrib.rest.urls")),
+        ]

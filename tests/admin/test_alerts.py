@@ -1,4 +1,4 @@
-"""The list of alerts: bounded, however many there are."""
+"""Test that the list of alerts stays bounded with many alerts."""
 
 import pytest
 from django.db import connection
@@ -16,7 +16,11 @@ URL = reverse("admin:django_dcron_alert_changelist")
 
 def make_alert(number: int) -> Alert:
     return Alert.objects.create(
-        channel="ops", kind="failed", key=str(number), subject=f"job {number} failed", created_at=NOON
+        channel="ops",
+        kind="failed",
+        key=str(number),
+        subject=f"job {number} failed",
+        created_at=NOON,
     )
 
 
@@ -30,7 +34,9 @@ def test_it_looks_at_the_latest_ones_alone(
         listed = admin_client.get(URL + query).context["cl"].result_list
     assert list(listed) == [alerts[3], alerts[2]]
     counts = [
-        each["sql"] for each in asked if "COUNT(" in each["sql"] and "django_dcron_alert" in each["sql"]
+        each["sql"]
+        for each in asked
+        if "COUNT(" in each["sql"] and "django_dcron_alert" in each["sql"]
     ]
     assert counts
     assert all("LIMIT" in sql for sql in counts)

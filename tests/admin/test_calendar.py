@@ -1,4 +1,4 @@
-"""Calendars in the admin: edited by their own form, named in the job's."""
+"""Test the calendar form, and the calendar field of the job form."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,10 +10,20 @@ from django.urls import reverse
 from django.utils.timezone import localdate
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
-from django_dcron import control, definition
+from django_dcron import control
 from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.jobs import saving
 from django_dcron.models import Calendar, Cursor, Job
-from tests.admin.conftest import add_url, as_rendered, errors, fill_in, job_url, list_url, make_job, messages
+from tests.admin.conftest import (
+    add_url,
+    as_rendered,
+    errors,
+    fill_in,
+    job_url,
+    list_url,
+    make_job,
+    messages,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -39,14 +49,15 @@ def test_it_is_added_and_changed(
         assert fill_in(admin_client, url_of(calendar), dates="2026-05-01").status_code == 302
     cursor = Cursor.objects.get(pk=job.pk)
     assert cursor.calendar_dates == "2026-05-01"
-    assert definition.stands_for(cursor, Job.objects.get())
+    assert saving.stands_for(cursor, Job.objects.get())
     assert LogEntry.objects.count() == 2
 
 
 def test_what_cannot_be_read_is_an_error_at_the_dates(admin_client: Client) -> None:
     response = fill_in(admin_client, reverse(ADD), name="closed", dates="SAT\nXMAS")
     (message,) = errors(response)["dates"]
-    assert message.startswith("line 2: 'XMAS' is not known (allowed: 2026-12-24, ")
+    assert message.startswith("Line 2: ")
+    assert "'XMAS'" in message
     assert not Calendar.objects.exists()
 
 
@@ -65,7 +76,8 @@ def test_what_somebody_else_saved_is_not_overwritten_unseen(admin_client: Client
     mine = as_rendered(admin_client.get(url_of(calendar))) | {"dates": "12-26"}
     fill_in(admin_client, url_of(calendar), dates="12-24")
     refused = admin_client.post(url_of(calendar), mine)
-    assert "Its dates are now: 12-24." in errors(refused)["__all__"][0]
+    (conflict,) = refused.context["adminform"].form.errors.as_data()["__all__"]
+    assert (conflict.code, conflict.params) == ("conflict", {"dates": "12-24"})
     assert Calendar.objects.get().dates == "12-24"
     assert admin_client.post(url_of(calendar), as_rendered(refused)).status_code == 302
     assert Calendar.objects.get().dates == "12-26"
@@ -85,7 +97,7 @@ def test_a_save_between_validation_and_save_is_found(
     assert Calendar.objects.get().dates == "12-24"
 
 
-def test_a_conflict_that_stays_is_told_and_saves_nothing(
+def test_a_conflict_that_stays_is_reported_and_saves_nothing(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calendar = make_calendar()
@@ -96,7 +108,8 @@ def test_a_conflict_that_stays_is_told_and_saves_nothing(
     monkeypatch.setattr(control, "save_calendar", refuse)
     sent = as_rendered(admin_client.get(url_of(calendar))) | {"dates": "12-24"}
     refused = admin_client.post(url_of(calendar), sent, follow=True)
-    assert messages(refused) == ["Nothing was saved. closed was changed meanwhile."]
+    assert len(messages(refused)) == 1
+    assert "closed was changed meanwhile." in messages(refused)[0]
     assert Calendar.objects.get().dates == calendar.dates
 
 
@@ -120,14 +133,16 @@ def test_a_calendar_that_a_job_names_meanwhile_stays(
     assert Calendar.objects.exists()
 
 
-def test_the_list_counts_jobs_in_one_query_and_one_with_jobs_is_not_deleted(admin_client: Client) -> None:
+def test_the_list_counts_jobs_in_one_query_and_one_with_jobs_is_not_deleted(
+    admin_client: Client,
+) -> None:
     calendar = make_calendar()
     make_calendar(name="other")
     job = make_job(calendar=calendar)
     page = admin_client.get(list_url("calendar"))
     assert [row.number_of_jobs for row in page.context["cl"].result_list] == [1, 0]
     delete = reverse("admin:django_dcron_calendar_delete", args=["closed"])
-    assert "protected" in admin_client.get(delete).text
+    assert admin_client.get(delete).context["protected"]
     admin_client.post(delete, {"post": "yes"})
     assert Calendar.objects.count() == 2
     control.delete(job)
@@ -141,14 +156,18 @@ def test_the_jobs_form_takes_it_and_previews_it(admin_client: Client) -> None:
     job = make_job(schedule="0 12 * * *")
     form = as_rendered(admin_client.get(job_url(job)))
     preview = admin_client.post(
-        reverse("admin:django_dcron_job_preview"), {**form, "job": str(job.pk), "calendar": "closed"}
+        reverse("admin:django_dcron_job_preview"),
+        {**form, "job": str(job.pk), "calendar": "closed"},
     )
     assert preview.status_code == 200
-    assert "not on dates that its calendar excludes" in preview.text
+    assert "except on dates that the calendar excludes" in preview.text
     assert f"{today + timedelta(days=2)}" not in preview.text
     assert f"{today + timedelta(days=3)}" in preview.text
     assert (
-        fill_in(admin_client, job_url(job), calendar="closed", calendar_policy="next_day").status_code == 302
+        fill_in(
+            admin_client, job_url(job), calendar="closed", calendar_policy="next_day"
+        ).status_code
+        == 302
     )
     job.refresh_from_db()
     assert (job.calendar_id, job.calendar_policy) == ("closed", "next_day")
@@ -159,9 +178,15 @@ def test_the_jobs_form_takes_it_and_previews_it(admin_client: Client) -> None:
 
 def test_a_job_that_takes_no_calendar_says_so_at_the_calendar(admin_client: Client) -> None:
     make_calendar()
-    values = {"name": "often", "target": "tests.app.tasks.ok", "schedule": "@every 5m", "calendar": "closed"}
+    values = {
+        "name": "often",
+        "target": "tests.app.tasks.ok",
+        "schedule": "@every 5m",
+        "calendar": "closed",
+    }
     response = fill_in(admin_client, add_url(), **values)
-    assert "elapsed time" in errors(response)["calendar"][0]
+    assert list(errors(response)) == ["calendar"]
+    assert "@every 5m" in errors(response)["calendar"][0]
     assert not Job.objects.exists()
 
 

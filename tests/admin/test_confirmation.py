@@ -1,15 +1,18 @@
-"""A verb for many rows asks first: what it will do, to which rows; then it does just that, and says what became of it."""
+"""Test the confirmation of list actions: the preview, the action and the report of its results."""
 
+import re
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.utils.html import escape
 
 from django_dcron.admin.lists import confirmation
+from django_dcron.jobs import audit_messages
 from django_dcron.models import Job, Run
-from tests.admin.conftest import NOON, StaffWith, list_url, make_job, make_run, messages
+from tests.admin.conftest import NOON, StaffWith, list_url, make_job, make_run, messages, run_url
 
 
 def _ask(client: Client, action: str, *rows: Job | Run, query: str = "", **sent: Any) -> Any:
@@ -18,7 +21,7 @@ def _ask(client: Client, action: str, *rows: Job | Run, query: str = "", **sent:
 
 
 def _carried(page: Any) -> dict[str, Any]:
-    """What the form on the page would send."""
+    """Return the data that the confirmation form would submit."""
     context = page.context
     return {
         "action": context["verb"].name,
@@ -40,7 +43,11 @@ def test_every_verb_of_jobs_asks_and_changes_nothing_yet(admin_client: Client, a
 
     assert page.status_code == 200
     assert str(page.context["verb"].explained) in page.content.decode()
-    assert (Job.objects.filter(enabled=True).count(), Run.objects.count(), LogEntry.objects.count()) == (
+    assert (
+        Job.objects.filter(enabled=True).count(),
+        Run.objects.count(),
+        LogEntry.objects.count(),
+    ) == (
         1,
         0,
         0,
@@ -48,18 +55,21 @@ def test_every_verb_of_jobs_asks_and_changes_nothing_yet(admin_client: Client, a
 
 
 @pytest.mark.parametrize(("action", "state"), [("cancel", "pending"), ("rerun", "failed")])
-def test_every_verb_of_runs_asks_and_then_does_it(admin_client: Client, action: str, state: str) -> None:
+def test_every_verb_of_runs_asks_and_then_does_it(
+    admin_client: Client, action: str, state: str
+) -> None:
     job = make_job()
     runs = [make_run(job, NOON.replace(hour=hour), state=state) for hour in (1, 2)]
 
     page = _ask(admin_client, action, *runs)
     assert LogEntry.objects.count() == 0
-    assert page.context["title"].endswith(": 2 runs")
-    told = messages(_confirm(admin_client, page))
+    assert re.findall(r"\d+", page.context["title"]) == ["2"]
+    assert f'value="{page.context["submit_label"]}"' in page.content.decode()
+    shown = messages(_confirm(admin_client, page))
 
     assert LogEntry.objects.count() == 2
-    assert len(told) == 1
-    assert told[0].count("report at") == 2
+    assert len(shown) == 1
+    assert shown[0].count("report at") == 2
 
 
 def test_the_page_names_what_it_is_about(admin_client: Client) -> None:
@@ -68,12 +78,13 @@ def test_the_page_names_what_it_is_about(admin_client: Client) -> None:
     page = _ask(admin_client, "pause", *jobs)
     text = page.content.decode()
 
-    assert page.context["title"] == "Pause: 24 jobs"
+    assert "24" in page.context["title"]
     assert "job 20" in text
     assert "job 21" not in text
-    assert "… and 4 more." in text
-    assert text.count(">enabled<") == 20
-    assert "handled at once" not in text
+    (rest,) = re.findall(r'<li class="dcron-quiet">([^<]*)</li>', text)
+    assert re.findall(r"\d+", rest) == ["4"]
+    assert text.count("dcron-badge dcron-enabled") == 20
+    assert "dcron-bound" not in text
 
 
 def test_what_makes_no_sense_for_a_row_leaves_it_out(admin_client: Client) -> None:
@@ -83,8 +94,27 @@ def test_what_makes_no_sense_for_a_row_leaves_it_out(admin_client: Client) -> No
 
     assert page.context["keys"] == [job.pk]
     text = page.content.decode()
-    assert text.index("Left out:") < text.index(">a</a>") < text.index("It is paused already.")
-    assert "Left out:" not in _ask(admin_client, "pause", job).content.decode()
+    chosen, left_out = text.split('<ul class="dcron-chosen">')[1:]
+    assert (">b</a>" in chosen, ">a</a>" in chosen) == (True, False)
+    against = str(escape(page.context["verb"].against(paused)))
+    assert against
+    assert left_out.index(">a</a>") < left_out.index(against)
+    assert _ask(admin_client, "pause", job).content.decode().count("dcron-chosen") == 1
+
+
+def test_the_button_that_confirms_a_cancellation_is_not_called_cancel(
+    admin_client: Client,
+) -> None:
+    """Users would take it for the button that closes the dialog."""
+    job = make_job()
+    runs = [make_run(job, NOON.replace(hour=hour)) for hour in (1, 2)]
+    page = _ask(admin_client, "cancel", *runs)
+    verb = page.context["verb"]
+    on_its_page = admin_client.get(run_url(runs[0])).content.decode()
+
+    assert len({str(verb.label), str(verb.submit_label(1)), str(verb.submit_label(2))}) == 3
+    assert f'value="{verb.submit_label(2)}"' in page.content.decode()
+    assert f'<button type="submit">{verb.submit_label()}</button>' in on_its_page
 
 
 def test_if_all_are_left_out_there_is_nothing_to_confirm(admin_client: Client) -> None:
@@ -93,7 +123,7 @@ def test_if_all_are_left_out_there_is_nothing_to_confirm(admin_client: Client) -
     page = _ask(admin_client, "cancel", ended)
 
     text = page.content.decode()
-    assert "It has ended already." in text
+    assert str(escape(page.context["verb"].against(ended))) in text
     assert 'type="submit" class="default"' not in text
     assert 'name="reason"' not in text
 
@@ -101,7 +131,9 @@ def test_if_all_are_left_out_there_is_nothing_to_confirm(admin_client: Client) -
 def test_it_is_done_with_what_was_typed(admin_client: Client) -> None:
     jobs = [make_job("a"), make_job("b")]
 
-    response = _confirm(admin_client, _ask(admin_client, "pause", *jobs), reason="deploy", until="2h")
+    response = _confirm(
+        admin_client, _ask(admin_client, "pause", *jobs), reason="deploy", until="2h"
+    )
 
     assert len(messages(response)) == 1
     for job in Job.objects.all():
@@ -122,24 +154,25 @@ def test_what_makes_no_sense_is_asked_again(admin_client: Client) -> None:
     assert not Job.objects.get(name="a").enabled
 
 
-def test_refusals_are_told_beside_successes(admin_client: Client) -> None:
+def test_refusals_are_reported_beside_successes(admin_client: Client) -> None:
     good = make_job("good", enabled=False)
     over = make_job("over", schedule="@at 2020-01-01T00:00", enabled=False)
 
-    told = messages(_confirm(admin_client, _ask(admin_client, "resume", good, over)))
+    shown = messages(_confirm(admin_client, _ask(admin_client, "resume", good, over)))
 
-    assert told[0] == "“good”: resumed"
-    assert told[1].startswith("“over”: ")
+    assert shown[0] == f"“good”: {audit_messages.resumed()}"
+    assert shown[1].startswith("“over”: ")
 
 
 def test_what_was_shown_is_what_is_done(admin_client: Client) -> None:
-    """The filter may find others when the answer comes; the answer is about the rows of the page."""
+    """The confirmation applies to the rows on the page, even if the filter matches others then."""
     job = make_job()
     failed = make_run(job, NOON, state="failed")
     query = "state__exact=failed"
     page = _ask(admin_client, "rerun", failed, query=query, select_across=1)
     make_run(job, NOON.replace(hour=13), state="failed")
-    Run.objects.filter(pk=failed.pk).update(state="cancelled")  # the filter finds it no more
+    # the filter doesn't match it any more
+    Run.objects.filter(pk=failed.pk).update(state="cancelled")
 
     response = _confirm(admin_client, page)
 
@@ -150,23 +183,28 @@ def test_what_was_shown_is_what_is_done(admin_client: Client) -> None:
 def test_of_all_that_the_filters_find_the_first_are_handled(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_dcron.admin.verbs.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("django_dcron.admin.actions.MOST_AT_ONCE", 2)
     jobs = [make_job(f"job {number}") for number in range(4)]
     make_job("other")
 
     page = _ask(admin_client, "pause", jobs[0], query="q=job", select_across=1)
 
-    assert "Chosen: 4. At most 2 are handled at once" in page.content.decode()
+    (bound,) = re.findall(r'<p class="dcron-bound">([^<]*)</p>', page.content.decode())
+    assert re.findall(r"\d+", bound) == ["4", "2"]
     _confirm(admin_client, page)
     assert [job.name for job in Job.objects.filter(enabled=False)] == ["job 0", "job 1"]
 
 
-def test_what_is_gone_meanwhile_is_said(admin_client: Client) -> None:
+def test_what_is_gone_meanwhile_is_reported(admin_client: Client) -> None:
     job = make_job()
     page = _ask(admin_client, "pause", job)
     job.delete()
 
-    assert messages(_confirm(admin_client, page)) == ["Nothing was done: what was chosen is no longer there."]
+    response = _confirm(admin_client, page)
+
+    (warning,) = response.context["messages"]
+    assert warning.level_tag == "warning"
+    assert LogEntry.objects.count() == 0
 
 
 def test_who_lost_the_permission_meanwhile_is_refused(staff_with: StaffWith) -> None:
@@ -193,7 +231,9 @@ def test_a_forged_answer_is_refused(admin_user: Any, admin_client: Client) -> No
 def test_the_answer_leads_to_our_list_and_nowhere_else(admin_client: Client) -> None:
     page = _ask(admin_client, "pause", make_job())
 
-    response = admin_client.post(list_url("job"), _carried(page) | {confirmation.FILTERS: "//evil.example/"})
+    response = admin_client.post(
+        list_url("job"), _carried(page) | {confirmation.FILTERS: "//evil.example/"}
+    )
 
     assert response.headers["Location"] == f"{list_url('job')}?//evil.example/"
 
@@ -207,5 +247,5 @@ def test_texts_are_escaped(admin_client: Client) -> None:
 def test_deleting_asks_as_django_does(admin_client: Client) -> None:
     page = _ask(admin_client, "delete_selected", make_job())
 
-    assert "Are you sure" in page.content.decode()
+    assert "deletable_objects" in page.context
     assert Job.objects.count() == 1

@@ -1,4 +1,4 @@
-"""The dashboard's timeline and heat map: what is drawn where, what it says, and to whom."""
+"""Test the dashboard's timeline and heat map: geometry, texts and permissions."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -17,8 +17,9 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.admin.dashboard import filter as choice
 from django_dcron.admin.dashboard import load, timeline
+from django_dcron.diagnosis.load import DAYS
+from django_dcron.diagnosis.timeline import LANES
 from django_dcron.models import Cursor, Job, Run
-from django_dcron.observability.timeline import LANES
 from tests.admin.conftest import StaffWith, make_job, run_url
 
 pytestmark = pytest.mark.django_db
@@ -36,7 +37,7 @@ def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(job: Job, at: datetime, state: str = "succeeded", **values: Any) -> Run:
-    """One that started 250 ms late and took a minute and a half, unless told otherwise."""
+    """Create a run that started 250 ms late and took 90 s, unless ``values`` override that."""
     times: dict[str, Any] = {"due_at": at, "claimed_at": at}
     if state in ("succeeded", "failed", "running"):
         times["started_at"] = at + timedelta(milliseconds=250)
@@ -71,7 +72,7 @@ def text(html: str) -> str:
     return " ".join(strip_tags(html).split())
 
 
-# --- the timeline -----------------------------------------------------------------------------------------------------
+# --- timeline -------------------------------------------------------------------------------------
 
 
 def test_a_run_is_a_bar_from_start_to_end() -> None:
@@ -81,9 +82,8 @@ def test_a_run_is_a_bar_from_start_to_end() -> None:
     (bar,) = row.bars
     assert (bar.x, bar.width) == (pytest.approx(25, abs=0.02), pytest.approx(1.25, abs=0.02))
     assert (bar.state, bar.url) == ("failed", run_url(run))
-    assert bar.title == "report: failed, scheduled 11:30:00, 250 ms late, took 1m 30s".replace(
-        "11:30", "2026-03-02 11:30"
-    )
+    for value in ("report", "2026-03-02 11:30:00", "250 ms", "1m 30s"):
+        assert value in bar.title
     assert row.y < bar.y < bar.y + bar.height < row.y + timeline.LANE
 
 
@@ -93,14 +93,18 @@ def test_what_runs_reaches_to_now_and_what_began_before_is_cut() -> None:
     (row,) = drawn().rows
     (bar,) = row.bars
     assert (bar.x, bar.width) == (0, 50)
-    assert "running since" in bar.title
+    assert bar.state == "running"
+    assert "2026-03-02 07:00:07" in bar.title
 
 
 def test_what_did_not_start_is_a_mark_at_its_time() -> None:
     job = make_job()
     for number, state in enumerate(("missed", "skipped", "cancelled", "queued")):
         run_of(
-            job, NOON - 7 * SECOND - (number + 1) * 12 * MINUTE, state, missed_before=3 * (state == "missed")
+            job,
+            NOON - 7 * SECOND - (number + 1) * 12 * MINUTE,
+            state,
+            missed_before=3 * (state == "missed"),
         )
     (row,) = drawn().rows
     assert row.bars == ()
@@ -110,7 +114,8 @@ def test_what_did_not_start_is_a_mark_at_its_time() -> None:
         (30, "skipped"),
         (40, "missed"),
     ]
-    assert row.marks[-1].title.endswith("It also stands for 3 occurrences that were missed.")
+    assert re.findall(r"\d+", row.marks[-1].title.split("\n")[1]) == ["3"]
+    assert all("\n" not in mark.title for mark in row.marks[:-1])
 
 
 def test_the_shortest_run_is_seen_and_nothing_leaves_the_picture() -> None:
@@ -138,7 +143,7 @@ def test_runs_of_one_minute_are_one_above_the_other() -> None:
     assert failed.y + failed.height == succeeded.y
     assert failed.height + succeeded.height == pytest.approx(timeline.BAR, abs=0.2)
     assert failed.height >= 3
-    assert "58 runs succeeded" in succeeded.title
+    assert " 58 " in succeeded.title
 
 
 def test_a_bar_of_many_runs_leads_to_the_list_of_them(admin_client: Client) -> None:
@@ -166,10 +171,15 @@ def test_occurrences_to_come_are_ticks_and_a_band() -> None:
     a, b, c, d, e = drawn().rows
     assert [tick.x for tick in a.ticks] == [100]
     (band,) = b.ticks
-    assert band.x == 50.11  # a second from now, which is seven after the axis's
+    assert band.x == 50.11  # 1 s from now, and now is 7 s after the axis's time
     assert band.width == pytest.approx(50, abs=0.5)
-    assert [tick.title for tick in d.ticks] == ["d: due 2026-03-02 13:00:00"]
-    assert (c.ticks, c.note, e.note) == ((), "next 2026-03-03 03:00", "paused")
+    (tick,) = d.ticks
+    assert tick.title.startswith("d: ")
+    assert tick.title.endswith(" 2026-03-02 13:00:00")
+    assert (c.ticks, e.ticks) == ((), ())
+    assert c.note.endswith(" 2026-03-03 03:00")
+    assert e.note
+    assert not re.search(r"\d", e.note)
 
 
 def test_the_grid_and_now_are_in_the_time_of_the_site(settings: Settings) -> None:
@@ -182,7 +192,9 @@ def test_the_grid_and_now_are_in_the_time_of_the_site(settings: Settings) -> Non
     assert (picture.now.x, picture.now.label[-8:], picture.zone) == (50, "17:30:00", "Asia/Kolkata")
 
 
-def test_nothing_changes_while_nothing_happens(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_changes_while_nothing_happens(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_of(make_job(), NOON - HOUR / 2, "running")
     first = part(admin_client, "timeline")
     monkeypatch.setattr(timeline, "database_now", lambda using: NOON + 7 * SECOND)
@@ -193,8 +205,10 @@ def test_nothing_changes_while_nothing_happens(admin_client: Client, monkeypatch
 
 @pytest.mark.parametrize("state", ["running", "succeeded", "queued"])
 def test_what_has_just_happened_is_drawn(state: str) -> None:
-    """The axis is as of a multiple of a pace: what happened since is at its right end."""
-    run = run_of(make_job(), NOON, state, **{"finished_at": NOON + SECOND} if state == "succeeded" else {})
+    """The axis's time is rounded down, so events since then are drawn at its current end."""
+    run = run_of(
+        make_job(), NOON, state, **{"finished_at": NOON + SECOND} if state == "succeeded" else {}
+    )
     (row,) = drawn().rows
     (shape,) = row.bars or row.marks
     assert shape.url == run_url(run)
@@ -205,19 +219,21 @@ def test_what_has_just_happened_is_drawn(state: str) -> None:
 def test_of_many_jobs_it_says_how_many_and_how_to_find_others(admin_client: Client) -> None:
     for number in range(LANES + 1):
         make_job(f"job-{number}")
-    assert f"{LANES} of {LANES + 1} jobs" in text(part(admin_client, "timeline"))
-    assert "1 job: the hour" in text(part(admin_client, "timeline", "?q=b-30"))
-    assert "No job of that namespace and name" in text(part(admin_client, "timeline", "?namespace=none"))
+    assert re.findall(r"\d+", drawn().caption) == [str(LANES), str(LANES + 1)]
+    assert drawn().caption in text(part(admin_client, "timeline"))
+    assert re.findall(r"\d+", drawn(q="b-30").caption) == ["1"]
+    assert "data-dcron-no-match" not in part(admin_client, "timeline", "?q=b-30")
+    assert "data-dcron-no-match" in part(admin_client, "timeline", "?namespace=none")
 
 
 def test_who_may_see_what(staff_with: StaffWith) -> None:
     run_of(make_job(), NOON - HOUR / 2, "failed")
     everything = part(staff_with("view_dashboard", "view_job", "view_run"), "timeline")
     assert 'class="dcron-fill dcron-failed" x=' in everything
-    assert "failed: 1" in text(everything)
+    assert re.search("[Ff]ailed: 1", text(everything))
     only_jobs = part(staff_with("view_dashboard", "view_job"), "timeline")
     assert "report" in text(only_jobs)
-    assert "failed" not in only_jobs
+    assert "failed" not in only_jobs.lower()
     request = _request()
     request.user = User.objects.create_user("nobody", is_staff=True)
     assert timeline.context(request, admin.site) == {"timeline": None}
@@ -233,7 +249,12 @@ def test_it_costs_few_queries(admin_client: Client) -> None:
     assert len(asked) <= 10
 
 
-# --- the heat map -----------------------------------------------------------------------------------------------------
+# --- heat map -------------------------------------------------------------------------------------
+
+
+def numbers(message: str) -> list[str]:
+    """Return the numbers and times of a sentence, in their order."""
+    return re.findall(r"(?:[A-Z]\w+day )?\d[\d:,]*(?<!,)", message)
 
 
 def test_the_numbers_of_the_cells(settings: Settings) -> None:
@@ -245,22 +266,19 @@ def test_the_numbers_of_the_cells(settings: Settings) -> None:
     tuesday = picture.days[1].cells
     assert [cell.number for cell in tuesday if cell][2:6] == [0, 6, 1, 0]
     assert tuesday[3]
-    assert tuesday[3].title == "Tue 03:00: 6 occurrences"
+    assert tuesday[3].title.startswith("Tue 03:00: 6 ")
     assert [(cell.opacity > 0) for cell in tuesday if cell][2:6] == [False, True, True, False]
     assert (picture.least, picture.greatest, picture.swatches[-1]) == ("1", "6", 1.0)
-    assert [cell.title for day in picture.days for cell in day.cells if cell and cell.is_now] == [
-        "Mon 13:00: 0 occurrences"
-    ]
-    assert picture.busiest == (
-        "13 occurrences. The busiest hour is Tuesday 03:00 with 6; the average hour has 0."
-    )
+    (now,) = [cell for day in picture.days for cell in day.cells if cell and cell.is_now]
+    assert now.title.startswith("Mon 13:00: 0 ")
+    assert numbers(picture.busiest) == ["13", "Tuesday 03:00", "6", "0"]
 
 
 def test_the_same_in_every_hour_and_nothing_at_all() -> None:
-    assert heat().busiest == "Nothing is planned."
+    assert numbers(heat().busiest) == [str(DAYS)]
     assert {cell.opacity for day in heat().days for cell in day.cells if cell} == {0}
     make_job(schedule="* * * * * *")
-    assert heat().busiest == "604,800 occurrences, 3,600 in every hour."
+    assert numbers(heat().busiest) == ["604,800", "3,600"]
     assert len(heat().swatches) == 1
 
 
@@ -274,12 +292,16 @@ def test_what_differs_little_looks_much_the_same() -> None:
     assert (picture.least, picture.greatest) == ("30", "61")
 
 
-@pytest.mark.parametrize(("today", "missing", "twice"), [("2026-03-24", 1, 0), ("2026-10-20", 0, 1)])
+@pytest.mark.parametrize(
+    ("today", "missing", "twice"), [("2026-03-24", 1, 0), ("2026-10-20", 0, 1)]
+)
 def test_days_on_which_the_clocks_change(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, today: str, missing: int, twice: int
 ) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
-    monkeypatch.setattr(load, "database_now", lambda using: datetime.fromisoformat(f"{today}T12:00+00:00"))
+    monkeypatch.setattr(
+        load, "database_now", lambda using: datetime.fromisoformat(f"{today}T12:00+00:00")
+    )
     make_job(schedule="30 * * * *")
     cells = [cell for day in heat().days for cell in day.cells]
     assert len(cells) == 168
@@ -289,27 +311,27 @@ def test_days_on_which_the_clocks_change(
 
 
 @pytest.mark.parametrize(
-    ("schedules", "said"),
+    ("schedules", "message"),
     [
-        (["0 * * * *"] * 12, "12 jobs start at minute 0 of every hour."),
-        (["0 * * * *"] * 12 + ["0 3 * * *"] * 2, "12 to 14 jobs start at minute 0 of every hour."),
-        (["30 3 * * *"] * 12, "12 jobs start at 03:30 every day."),
-        (["0 9 * * MON,FRI"] * 12, "12 jobs start at 09:00 on Monday, Friday."),
-        (["0 8,9 * * *"] * 12, "12 jobs start at minute 0 of 14 hours of these days."),
+        (["0 * * * *"] * 12, ["12", "0"]),
+        (["0 * * * *"] * 12 + ["0 3 * * *"] * 2, ["12", "14", "0"]),
+        (["30 3 * * *"] * 12, ["12", "03:30"]),
+        (["0 9 * * MON,FRI"] * 12, ["12", "09:00"]),
+        (["0 8,9 * * *"] * 12, ["12", "0", "14", "7"]),
         (
             ["0 8,9 * * *"] * 12 + ["0 9 * * SUN"],
-            "12 to 13 jobs start at minute 0 of 14 hours of these days, the most on Sunday 09:00.",
+            ["12", "13", "0", "14", "7", "Sunday 09:00"],
         ),
     ],
 )
-def test_advice_says_when(schedules: list[str], said: str) -> None:
+def test_advice_says_when(schedules: list[str], message: list[str]) -> None:
     for number, schedule in enumerate(schedules):
         make_job(f"job-{number}", schedule=schedule)
     (advice,) = heat().advice
-    assert advice.text == said
-    assert re.fullmatch(
-        r"With <code>H</code> for the minute they would spread: at most [1-4] a minute.", advice.remedy
-    )
+    assert numbers(advice.text) == message
+    assert ("Monday, Friday" in advice.text) == ("MON,FRI" in schedules[0])
+    assert re.findall("<code>(.*?)</code>", advice.remedy) == ["H"]
+    assert re.findall(r"\d+", advice.remedy)[0] in "1234"
 
 
 def test_advice_leads_to_the_jobs(admin_client: Client) -> None:
@@ -318,18 +340,29 @@ def test_advice_leads_to_the_jobs(admin_client: Client) -> None:
     make_job("another", schedule="*/15 * * * * *")
     control.pause(make_job("paused", schedule="*/15 * * * *"))
     html = part(admin_client, "load")
-    assert "With H/15, H for the minute" in text(html)
     (advice,) = heat().advice
+    assert "<code>H/15</code>, <code>H</code>" in html
     assert [words for _, words in advice.links] == ["11 jobs: */15 * * * *", "1 job: 0 * * * *"]
     for (url, _), number in zip(advice.links, (11, 1), strict=True):
         assert admin_client.get(url).context["cl"].result_count == number
 
 
 def test_advice_leads_to_just_those_that_were_counted(admin_client: Client) -> None:
-    """Others may have the same text: in another namespace, under another name, in another zone, or out of scheduling."""
+    """The links of an advice don't match other jobs with the same schedule text.
+
+    Those jobs have another namespace, name or time zone, or are quarantined.
+    """
     for number in range(12):
-        for namespace, zone in (("shop", "Asia/Tokyo"), ("shop", "Europe/Berlin"), ("other", "Asia/Tokyo")):
-            values: dict[str, Any] = {"namespace": namespace, "timezone": zone, "schedule": "0 3 * * *"}
+        for namespace, zone in (
+            ("shop", "Asia/Tokyo"),
+            ("shop", "Europe/Berlin"),
+            ("other", "Asia/Tokyo"),
+        ):
+            values: dict[str, Any] = {
+                "namespace": namespace,
+                "timezone": zone,
+                "schedule": "0 3 * * *",
+            }
             make_job(f"daily-{zone[:4]}{number}", **values)
         prefixed = "CRON_TZ=Asia/Tokyo 30 5 * * *"
         make_job(f"daily-prefix{number}", namespace="shop", timezone="UTC", schedule=prefixed)
@@ -354,7 +387,7 @@ def test_no_advice_where_there_is_none(admin_client: Client) -> None:
     assert "dcron-advice" not in part(admin_client, "load")
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- timeline and heat map ------------------------------------------------------------------------
 
 
 def test_figures_for_those_who_cannot_see(admin_client: Client) -> None:
@@ -364,12 +397,14 @@ def test_figures_for_those_who_cannot_see(admin_client: Client) -> None:
     for html in (lanes, cells):
         assert html.count("<table") == 1
         assert '<div class="visually-hidden">\n    <table>' in html
-    assert re.search(r'<th scope="row">report</th>\s*<td>succeeded: 1</td>\s*<td><time', lanes)
+    assert re.search(r'<th scope="row">report</th>\s*<td>[Ss]ucceeded: 1</td>\s*<td><time', lanes)
     assert len(re.findall("<td>", cells)) == 168
 
 
 @pytest.mark.parametrize("name", ["timeline", "load"])
-def test_names_are_text_and_numbers_are_numbers(admin_client: Client, settings: Settings, name: str) -> None:
+def test_names_are_text_and_numbers_are_numbers(
+    admin_client: Client, settings: Settings, name: str
+) -> None:
     settings.USE_THOUSAND_SEPARATOR = True
     job = make_job(schedule="*/7 * * * *")
     Job.objects.filter(pk=job.pk).update(name=EVIL)

@@ -1,4 +1,4 @@
-"""Deleting a job with a history: summarised and deleted in batches."""
+"""Test that a job with a history is deleted in batches, after a summary."""
 
 import re
 from datetime import timedelta
@@ -8,11 +8,19 @@ from django.contrib import admin
 from django.test import Client
 from django.urls import reverse
 
-from django_dcron import definition
-from django_dcron.admin import verbs
+from django_dcron.admin import actions
 from django_dcron.admin.lists import bounded
+from django_dcron.jobs import saving
 from django_dcron.models import Attempt, Cursor, Job, Run
-from tests.admin.conftest import NOON, StaffWith, list_url, make_attempt, make_job, make_run, messages
+from tests.admin.conftest import (
+    NOON,
+    StaffWith,
+    list_url,
+    make_attempt,
+    make_job,
+    make_run,
+    messages,
+)
 
 
 @pytest.fixture
@@ -39,7 +47,7 @@ def test_the_confirmation_counts_instead_of_listing(admin_client: Client, job: J
 def test_a_huge_history_is_not_counted_to_its_end(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded.in_words, "__defaults__", (1,))
+    monkeypatch.setattr(bounded.bounded_count_text, "__defaults__", (1,))
 
     assert "Runs: more than 1" in admin_client.get(_delete_url(job)).content.decode()
 
@@ -47,7 +55,7 @@ def test_a_huge_history_is_not_counted_to_its_end(
 def test_the_whole_history_goes_and_no_other(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(definition, "DELETED_AT_ONCE", 1)
+    monkeypatch.setattr(saving, "DELETED_AT_ONCE", 1)
 
     admin_client.post(_delete_url(job), {"post": "yes"})
 
@@ -57,7 +65,10 @@ def test_the_whole_history_goes_and_no_other(
 
 
 def test_many_at_once(admin_client: Client, job: Job) -> None:
-    chosen = {"action": "delete_selected", "_selected_action": list(Job.objects.values_list("pk", flat=True))}
+    chosen = {
+        "action": "delete_selected",
+        "_selected_action": list(Job.objects.values_list("pk", flat=True)),
+    }
 
     assert "Runs: 3" in admin_client.post(list_url("job"), chosen).content.decode()
     admin_client.post(list_url("job"), {**chosen, "post": "yes"})
@@ -67,7 +78,7 @@ def test_many_at_once(admin_client: Client, job: Job) -> None:
 def test_more_than_a_form_can_carry_are_not_deleted_at_once(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verbs, "MOST_AT_ONCE", 50)
+    monkeypatch.setattr(actions, "MOST_AT_ONCE", 50)
     fields = {"target": "t", "schedule": "0 0 1 1 *", "version": 1}
     Job.objects.bulk_create(Job(name=f"job {number:04}", **fields) for number in range(110))
     chosen = {
@@ -82,7 +93,8 @@ def test_more_than_a_form_can_carry_are_not_deleted_at_once(
         list_url("job"), chosen | {"select_across": "0", "_selected_action": keys, "post": "yes"}
     )
 
-    assert messages(page) == ["Chosen: 110. At most 50 are handled at once: these are the first."]
+    (warning,) = messages(page)
+    assert re.findall(r"\d+", warning) == ["110", "50"]
     assert (len(keys), answer.status_code) == (50, 302)
     assert list(Job.objects.order_by("name").values_list("name", flat=True)) == [
         f"job {number:04}" for number in range(50, 110)
@@ -98,6 +110,12 @@ def test_where_jobs_are_not_deleted_by_the_list_they_are_not(
 
 
 def test_the_right_to_delete_jobs_is_enough_and_needed(staff_with: StaffWith, job: Job) -> None:
-    assert staff_with("view_job", "change_job").post(_delete_url(job), {"post": "yes"}).status_code == 403
-    assert staff_with("view_job", "delete_job").post(_delete_url(job), {"post": "yes"}).status_code == 302
+    assert (
+        staff_with("view_job", "change_job").post(_delete_url(job), {"post": "yes"}).status_code
+        == 403
+    )
+    assert (
+        staff_with("view_job", "delete_job").post(_delete_url(job), {"post": "yes"}).status_code
+        == 302
+    )
     assert not Job.objects.filter(pk=job.pk).exists()

@@ -3,9 +3,9 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_dcron.admin.display import span
+from django_dcron.admin.display import format_duration
 from django_dcron.admin.durations import DurationInput, read_duration
-from django_dcron.domain.durations import write_duration
+from django_dcron.utils.durations import write_duration
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,10 @@ def test_what_people_write_is_read(text: str, expected: timedelta) -> None:
 def test_nonsense_is_named_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         DurationInput().clean(text)
-    assert caught.value.messages == [f"“{text}” is not a duration. Allowed: 90s, 5m, 1h30m, 2d or HH:MM:SS."]
+    (error,) = caught.value.error_list
+    assert (error.code, error.params) == ("invalid", {"value": text})
+    assert text in error.messages[0]
+    assert "1h 30m" in error.messages[0]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,15 @@ def test_nonsense_is_named_with_what_is_allowed(text: str) -> None:
 def test_what_is_written_reads_the_same(value: timedelta, text: str) -> None:
     assert write_duration(value) == text
     assert read_duration(text) == value
+    spaced = write_duration(value, " ")
+    assert spaced.replace(" ", "") == text
+    assert read_duration(spaced) == value
+
+
+def test_pages_separate_the_units_with_a_space() -> None:
+    value = timedelta(days=1, hours=2, seconds=3)
+    assert write_duration(value, " ") == "1d 2h 3s"
+    assert DurationInput().prepare_value(value) == "1d 2h 3s"
 
 
 def test_an_empty_optional_duration_is_none() -> None:
@@ -71,4 +83,4 @@ def test_an_empty_optional_duration_is_none() -> None:
     ],
 )
 def test_a_span_is_short(value: timedelta | None, text: str) -> None:
-    assert span(value) == text
+    assert format_duration(value) == text

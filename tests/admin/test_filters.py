@@ -1,4 +1,7 @@
-"""Filters of the four lists: what each finds, that its choices stay few, and that no query joins or counts a million rows."""
+"""Test the filters of the lists: their results, their choices and the cost of their queries.
+
+The number of choices is bounded. No query joins or counts a million rows.
+"""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,8 +17,8 @@ from django.utils import timezone
 from django_dcron import control
 from django_dcron.admin.lists import filters, time_filter
 from django_dcron.admin.lists.time_filter import ATTEMPTS_SEARCHED
+from django_dcron.db.now import database_now
 from django_dcron.models import Attempt, Cursor, Job, Node, Run
-from django_dcron.models.database import database_now
 from tests.admin.conftest import NOON, list_url, make_attempt, make_job, make_run
 
 Find = Callable[[str, str], list[Any]]
@@ -23,7 +26,7 @@ Find = Callable[[str, str], list[Any]]
 
 @pytest.fixture
 def find(admin_client: Client) -> Find:
-    """The rows of a list under a query string."""
+    """Return a function that lists the rows for a query string."""
 
     def found(model: str, query: str) -> list[Any]:
         response = admin_client.get(f"{list_url(model)}?{query}")
@@ -39,7 +42,7 @@ def _choices(client: Client, model: str, title: str, query: str = "") -> list[st
     return [str(choice["display"]) for choice in spec.choices(changelist)] if spec else []
 
 
-# --- Tags ---------------------------------------------------------------------------------------------------
+# --- Tags -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,10 @@ def test_a_tag_is_a_whole_word(find: Find, tag: str) -> None:
 @pytest.mark.sqlite
 @pytest.mark.postgresql
 def test_a_tag_that_was_written_past_us_is_found(find: Find) -> None:
-    """Not escaped, as another program may write it. MariaDB would not find it: it compares what is written."""
+    """Another program may store a tag unescaped.
+
+    MariaDB isn't tested: it compares the stored text and wouldn't find the tag.
+    """
     job = make_job()
     with connection.cursor() as cursor:
         cursor.execute("UPDATE django_dcron_job SET tags = '[\"Zürich\", 7]'")
@@ -82,7 +88,7 @@ def test_tags_are_offered(admin_client: Client, monkeypatch: pytest.MonkeyPatch)
     assert _choices(admin_client, "job", "tag", "tag=z") == ["All", "x", "y", "z"]
 
 
-# --- Jobs ---------------------------------------------------------------------------------------------------
+# --- Jobs -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -102,7 +108,7 @@ def jobs(db: None) -> None:
     [
         ("state=enabled", {"fine", "running"}),
         ("state=paused", {"paused"}),
-        ("state=problem", {"broken"}),
+        ("state=quarantined", {"broken"}),
         ("state=running", {"running"}),
         ("state=nonsense", {"fine", "paused", "broken", "running"}),
         ("kind=command", {"broken"}),
@@ -115,7 +121,7 @@ def test_jobs_by_state_and_kind(find: Find, jobs: None, query: str, expected: se
     found = find("job", query)
 
     assert {job.name for job in found} == expected
-    assert len(found) == len(expected)  # each once, however many of its runs run
+    assert len(found) == len(expected)  # each job once, even if several of its runs are running
 
 
 def test_a_job_without_a_cursor_is_enabled(find: Find) -> None:
@@ -135,10 +141,15 @@ def test_namespaces_are_offered_once_there_are_several(
     monkeypatch.setattr(filters, "CHOICES_LISTED", 2)
 
     assert _choices(admin_client, "job", "namespace") == ["All", "default", "shop"]
-    assert _choices(admin_client, "run", "namespace", "namespace=zoo") == ["All", "default", "shop", "zoo"]
+    assert _choices(admin_client, "run", "namespace", "namespace=zoo") == [
+        "All",
+        "default",
+        "shop",
+        "zoo",
+    ]
 
 
-# --- Runs ---------------------------------------------------------------------------------------------------
+# --- Runs -----------------------------------------------------------------------------------------
 
 
 def test_runs_by_namespace_and_tag_of_their_job(find: Find) -> None:
@@ -180,15 +191,17 @@ def test_runs_are_never_joined_to_their_jobs(admin_client: Client, query: str) -
     assert not any("namespace" in sql for sql in about_runs)
 
 
-# --- Time ---------------------------------------------------------------------------------------------------
+# --- Time -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def ago(db: None) -> dict[str, Run]:
-    """Runs so long ago; one of them is claimed ahead."""
+    """Runs by the age of their occurrence. The run ``ahead`` is claimed, but not due."""
     job, now = make_job(), database_now("default")
     spans = {"1m": 1, "2h": 120, "30h": 30 * 60, "9d": 9 * 24 * 60, "ahead": -1}
-    return {name: make_run(job, now - timedelta(minutes=minutes)) for name, minutes in spans.items()}
+    return {
+        name: make_run(job, now - timedelta(minutes=minutes)) for name, minutes in spans.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -207,7 +220,9 @@ def test_runs_of_the_last(find: Find, ago: dict[str, Run], preset: str, expected
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
 def test_today_is_the_sites_day_to_its_end(find: Find, zone: str, settings: Any) -> None:
     settings.TIME_ZONE = zone
-    midnight = timezone.localtime(database_now("default")).replace(hour=0, minute=0, second=0, microsecond=0)
+    midnight = timezone.localtime(database_now("default")).replace(
+        hour=0, minute=0, second=0, microsecond=0
+    )
     job, second = make_job(), timedelta(seconds=1)
     first, last = make_run(job, midnight), make_run(job, midnight + timedelta(days=1) - second)
     make_run(job, midnight - second)
@@ -215,7 +230,10 @@ def test_today_is_the_sites_day_to_its_end(find: Find, zone: str, settings: Any)
 
     found = find("run", "when=today")
 
-    assert found == [last, first] or timezone.localtime(database_now("default")).date() != midnight.date()
+    assert (
+        found == [last, first]
+        or timezone.localtime(database_now("default")).date() != midnight.date()
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,11 +256,15 @@ def test_an_exact_range(find: Find, query: str, hours: list[int]) -> None:
     assert [run.scheduled_at.hour for run in find("run", query)] == hours
 
 
-def test_a_range_is_typed_in_the_sites_time_zone(find: Find, admin_client: Client, settings: Any) -> None:
+def test_a_range_is_typed_in_the_sites_time_zone(
+    find: Find, admin_client: Client, settings: Any
+) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
     run = make_run(make_job(), NOON)
 
-    assert find("run", "scheduled_at__gte=2026-03-01T21:00&scheduled_at__lt=2026-03-01T21:01") == [run]
+    assert find("run", "scheduled_at__gte=2026-03-01T21:00&scheduled_at__lt=2026-03-01T21:01") == [
+        run
+    ]
     page = admin_client.get(
         f"{list_url('run')}?scheduled_at__gte=2026-03-01T12:00:00%2B00:00"
     ).content.decode()
@@ -261,7 +283,9 @@ def test_no_time_is_no_error(admin_client: Client, text: str) -> None:
 
 def test_the_range_keeps_the_other_filters_and_no_page(admin_client: Client) -> None:
     make_run(make_job())
-    page = admin_client.get(f"{list_url('run')}?state__exact=failed&q=x&when=24h&p=1").content.decode()
+    page = admin_client.get(
+        f"{list_url('run')}?state__exact=failed&q=x&when=24h&p=1"
+    ).content.decode()
     form = page[page.index("dcron-range") :]
     form = form[: form.index("</form>")]
 
@@ -292,12 +316,12 @@ def test_links_on_top_are_filters_of_the_list(admin_client: Client, find: Find) 
     assert 'aria-current="page">Missed in' not in page
 
 
-# --- Attempts -----------------------------------------------------------------------------------------------
+# --- Attempts -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def attempts(db: None) -> list[Attempt]:
-    """One an hour from noon, and a gap in their keys."""
+    """Eight attempts, one per hour from noon, with a gap in their primary keys."""
     job = make_job()
     made = []
     for hour in range(8):
@@ -329,13 +353,16 @@ def test_attempts_before_a_time_are_found_by_their_keys(
     found = find("attempt", f"started_at__lt={at}")
 
     expected = attempts[: max(hour, 0)][::-1]
-    # Of three keys, one may have been deleted, and one is the next attempt's: it may have started a little earlier.
+    # One of the three keys may be deleted. Another belongs to the next attempt, which may have
+    # started earlier.
     assert found == expected[: len(found)]
     assert len(found) >= min(len(expected), 1)
 
 
 def test_attempts_by_words(find: Find, attempts: list[Attempt]) -> None:
-    shop = make_attempt(make_run(make_job("sale", namespace="shop")), exception_class="KeyError", worker="w9")
+    shop = make_attempt(
+        make_run(make_job("sale", namespace="shop")), exception_class="KeyError", worker="w9"
+    )
 
     for query in ("sale", "shop", "keyerror", "w9", "shop+KeyError", "sale+w9", str(shop.run_id)):
         assert find("attempt", f"q={query}") == [shop], query
@@ -344,7 +371,13 @@ def test_attempts_by_words(find: Find, attempts: list[Attempt]) -> None:
 
 
 def test_no_filter_looks_at_all_attempts(admin_client: Client, attempts: list[Attempt]) -> None:
-    for query in ("", "worker=w1", "outcome__exact=lost", "q=nothing", "started_at__lt=2026-03-01T14:00"):
+    for query in (
+        "",
+        "worker=w1",
+        "outcome__exact=lost",
+        "q=nothing",
+        "started_at__lt=2026-03-01T14:00",
+    ):
         with CaptureQueriesContext(connection) as queries:
             admin_client.get(f"{list_url('attempt')}?{query}")
         shown = [
@@ -357,10 +390,13 @@ def test_no_filter_looks_at_all_attempts(admin_client: Client, attempts: list[At
 
 
 def test_the_attempts_list_says_how_far_it_looks(admin_client: Client) -> None:
-    assert f"{ATTEMPTS_SEARCHED:,} latest attempts" in admin_client.get(list_url("attempt")).content.decode()
+    assert (
+        f"{ATTEMPTS_SEARCHED:,} latest attempts"
+        in admin_client.get(list_url("attempt")).content.decode()
+    )
 
 
-# --- Nodes --------------------------------------------------------------------------------------------------
+# --- Nodes ----------------------------------------------------------------------------------------
 
 
 def test_nodes_live_and_expired(find: Find) -> None:
@@ -375,18 +411,26 @@ def test_nodes_live_and_expired(find: Find) -> None:
     assert len(find("node", "state=nonsense")) == 2
 
 
-# --- All ----------------------------------------------------------------------------------------------------
+# --- All ------------------------------------------------------------------------------------------
 
 
 def _hundred_of_each() -> None:
     now, numbers = database_now("default"), range(100)
     jobs = Job.objects.bulk_create(
-        Job(name=f"job {n}", namespace="shop", tags=["billing", f"tag {n}"], target="t", schedule="@daily")
+        Job(
+            name=f"job {n}",
+            namespace="shop",
+            tags=["billing", f"tag {n}"],
+            target="t",
+            schedule="@daily",
+        )
         for n in numbers
     )
     times = {"due_at": now, "claimed_at": now, "started_at": now}
     ended = [Run(job=job, scheduled_at=now, state="succeeded", **times) for job in jobs]
-    running = [Run(job=job, scheduled_at=now - timedelta(days=1), state="running", **times) for job in jobs]
+    running = [
+        Run(job=job, scheduled_at=now - timedelta(days=1), state="running", **times) for job in jobs
+    ]
     runs = Run.objects.bulk_create(ended + running)
     Attempt.objects.bulk_create(
         Attempt(run=run, number=1, token=run.pk, worker="w", started_at=now, outcome="succeeded")
@@ -416,7 +460,7 @@ def test_the_queries_of_a_list_are_few_at_a_hundred_rows(
     admin_client: Client, model: str, query: str, most: int
 ) -> None:
     _hundred_of_each()
-    admin_client.get(list_url(model))  # content types and the like are cached now
+    admin_client.get(list_url(model))  # caches content types and the like
 
     with CaptureQueriesContext(connection) as queries:
         response = admin_client.get(f"{list_url(model)}?{query}")
@@ -429,10 +473,15 @@ def test_the_queries_of_a_list_are_few_at_a_hundred_rows(
     ("model", "column"),
     [("job", "description"), ("run", "reason"), ("attempt", "exception_class"), ("node", "host")],
 )
-def test_an_empty_list_says_where_its_rows_come_from(admin_client: Client, model: str, column: str) -> None:
+def test_an_empty_list_says_where_its_rows_come_from(
+    admin_client: Client, model: str, column: str
+) -> None:
     response = admin_client.get(list_url(model))
 
     assert str(response.context["nothing_yet"]) in response.content.decode().replace("&#x27;", "'")
     assert response.context["nothing_yet"]
     for query in ("q=nothing", f"{column}=nothing"):
-        assert "Nothing matches." in admin_client.get(f"{list_url(model)}?{query}").content.decode()
+        empty = admin_client.get(f"{list_url(model)}?{query}").content.decode()
+        assert '<p class="dcron-empty">' in empty
+        assert '<a href="?">' in empty.partition("dcron-empty")[2].partition("</p>")[0]
+        assert str(response.context["nothing_yet"]) not in empty.replace("&#x27;", "'")

@@ -1,5 +1,13 @@
-"""The job's form: four fields suffice, each mistake is an error on its field, and no update is lost."""
+"""Test the job form.
 
+Invariants:
+
+- Four fields are enough to create a job.
+- Each mistake is reported on its field.
+- No concurrent update is lost.
+"""
+
+import re
 from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import Any
@@ -11,13 +19,23 @@ from django.db import connection
 from django.test import Client
 from pytest_django import Settings
 
-from django_dcron import control, definition
+from django_dcron import control
 from django_dcron.admin.jobs.form import JobForm
-from django_dcron.domain.schedule import Schedule
+from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict
+from django_dcron.jobs import saving
 from django_dcron.models import Cursor, Job, Statistics
-from django_dcron.models.database import database_now
-from tests.admin.conftest import add_url, as_rendered, errors, fill_in, job_url, list_url, make_job, messages
+from django_dcron.schedules.schedule import Schedule
+from tests.admin.conftest import (
+    add_url,
+    as_rendered,
+    errors,
+    fill_in,
+    job_url,
+    list_url,
+    make_job,
+    messages,
+)
 
 SIMPLE = {
     "name": "nightly",
@@ -27,17 +45,16 @@ SIMPLE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("language", "said"),
-    [("en", "'* *' has 2 fields"), ("de", "'* *' hat 2 Felder"), ("zh-hans", "'* *' 有 2 个字段")],
-)
-def test_an_error_stands_at_its_field_without_the_fields_name(
-    admin_client: Client, settings: Settings, language: str, said: str
+@pytest.mark.parametrize("language", ["en", "de", "zh-hans"])
+def test_an_error_stands_at_its_field_with_the_value(
+    admin_client: Client, settings: Settings, language: str
 ) -> None:
     settings.LANGUAGE_CODE = language
     page = fill_in(admin_client, add_url(), **SIMPLE | {"schedule": "* *"})
-    (message,) = page.context["adminform"].form.errors["schedule"]
-    assert message.startswith(said)
+    errors = page.context["adminform"].form.errors
+    (message,) = errors["schedule"]
+    assert list(errors) == ["schedule"]
+    assert "'* *'" in message
 
 
 def test_four_fields_make_a_job(admin_client: Client) -> None:
@@ -50,78 +67,82 @@ def test_four_fields_make_a_job(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "named"),
     [
         ("schedule", "61 * * * *", "61"),
-        ("schedule", "* *", "fields"),
-        ("schedule", "0 0 30 2 *", "never"),
-        ("schedule", "", "required"),
-        ("schedule", "@at 2020-01-01T00:00", "@at 2020-01-01T00:00 is in the past."),
+        ("schedule", "* *", "2"),
+        ("schedule", "0 0 30 2 *", "0 0 30 2 *"),
+        ("schedule", "", ""),
+        ("schedule", "@at 2020-01-01T00:00", "@at 2020-01-01T00:00"),
         ("queue", "slow lane", "“slow lane”"),
         ("queue", "größe", "ASCII"),
         ("queue", "x" * 121, "120"),
-        ("jitter", "99999d", "Use at most 36500d."),
-        ("retry_backoff", "-1", "Use at least 0s."),
+        ("jitter", "99999d", "36500d"),
+        ("retry_backoff", "-1", "0s"),
         ("timezone", "Europe/Berlim", "Europe/Berlin"),
         ("target", "tests.app.tasks.okk", "tests.app.tasks.ok"),
-        ("target", "os.system", "no target"),
-        ("target", "", "required"),
+        ("target", "os.system", "os.system"),
+        ("target", "", ""),
         ("args", "[1,", "JSON"),
-        ("args", '{"a": 1}', "JSON list"),
-        ("args", "[1]", "argument"),
-        ("kwargs", "[]", "JSON object"),
+        ("args", '{"a": 1}', '{"a": 1}'),
+        ("args", "[1]", "1"),
+        ("kwargs", "[]", "[]"),
         ("kwargs", '{"city": "Berlin"}', "city"),
-        ("tags", '"billing"', "JSON list"),
-        ("retry_on", "[1]", "texts"),
-        ("name", "<script>", "letters"),
-        ("misfire_grace", "soon", "1h30m"),
-        ("misfire_grace", "0s", "Use at least 1s."),
-        ("retry_backoff_max", "1s", "first backoff"),
-        ("keep_for", "0s", "Use at least 1s."),
-        ("keep_failed_for", "a month", "1h30m"),
-        ("keep_runs", "0", "greater than or equal"),
-        ("max_attempts", "0", "greater than or equal"),
-        ("priority", "10", "less than or equal"),
+        ("tags", '"billing"', '"billing"'),
+        ("retry_on", "[1]", "[1]"),
+        ("name", "<script>", "_ . - @ :"),
+        ("misfire_grace", "soon", "soon"),
+        ("misfire_grace", "0s", "1s"),
+        ("retry_backoff_max", "1s", "10s"),
+        ("keep_for", "0s", "1s"),
+        ("keep_failed_for", "a month", "a month"),
+        ("keep_runs", "0", "1"),
+        ("max_attempts", "0", "1"),
+        ("priority", "10", "9"),
     ],
 )
 def test_each_mistake_is_an_error_on_its_field(
-    admin_client: Client, field: str, value: str, said: str
+    admin_client: Client, field: str, value: str, named: str
 ) -> None:
+    """The error names the wrong value, the limit or a suggestion."""
     response = fill_in(admin_client, add_url(), **{**SIMPLE, field: value})
 
     found = errors(response)
     assert list(found) == [field]
     assert len(found[field]) == 1
-    assert said in found[field][0]
+    assert named in found[field][0]
     assert not Job.objects.exists()
 
 
 def test_failed_runs_are_kept_as_long_as_others_at_least(admin_client: Client) -> None:
-    found = errors(fill_in(admin_client, add_url(), **SIMPLE, keep_for="60d", keep_failed_for="59d"))
-    assert found == {
-        "keep_failed_for": ["It is shorter than for other runs, 60d. Failed runs are kept at least as long."]
-    }
+    found = errors(
+        fill_in(admin_client, add_url(), **SIMPLE, keep_for="60d", keep_failed_for="59d")
+    )
+    assert list(found) == ["keep_failed_for"]
+    assert "60d" in found["keep_failed_for"][0]
     assert fill_in(admin_client, add_url(), **SIMPLE, keep_for="365d").status_code == 302
-    fill_in(admin_client, add_url(), **SIMPLE | {"name": "other"}, keep_failed_for="1d", keep_runs="7")
+    fill_in(
+        admin_client, add_url(), **SIMPLE | {"name": "other"}, keep_failed_for="1d", keep_runs="7"
+    )
     job = Job.objects.get(name="other")
     assert (job.keep_for, job.keep_failed_for, job.keep_runs) == (None, timedelta(days=1), 7)
 
 
 def test_one_mistake_is_one_error_though_others_would_follow(admin_client: Client) -> None:
-    """The target needs an argument; whether it gets it cannot be told from what is no JSON."""
+    """The target needs an argument, but invalid JSON in ``args`` must not cause a second error."""
     wrong = {"target": "tests.app.tasks.nap", "args": "[1,"}
 
     found = errors(fill_in(admin_client, add_url(), **{**SIMPLE, **wrong}))
 
-    assert {field: len(said) for field, said in found.items()} == {"args": 1}
+    assert {field: len(text) for field, text in found.items()} == {"args": 1}
 
 
-def test_several_mistakes_are_told_at_once(admin_client: Client) -> None:
+def test_several_mistakes_are_reported_at_once(admin_client: Client) -> None:
     wrong = {"schedule": "", "target": "nowhere", "max_attempts": "0", "tags": "1", "kwargs": "[]"}
 
     found = errors(fill_in(admin_client, add_url(), **{**SIMPLE, **wrong}))
 
-    assert {field: len(said) for field, said in found.items()} == dict.fromkeys(wrong, 1)
+    assert {field: len(text) for field, text in found.items()} == dict.fromkeys(wrong, 1)
 
 
 def test_a_duration_too_long_to_store_is_refused(admin_client: Client) -> None:
@@ -133,27 +154,37 @@ def test_a_duration_too_long_to_store_is_refused(admin_client: Client) -> None:
 @pytest.mark.parametrize("field", ["starts_at", "ends_at"])
 @pytest.mark.parametrize("day", ["0001-01-01", "1969-12-31", "2200-01-01", "9999-12-31"])
 def test_a_time_off_the_calendar_is_refused(admin_client: Client, field: str, day: str) -> None:
-    response = fill_in(admin_client, add_url(), **SIMPLE, **{f"{field}_0": day, f"{field}_1": "00:00"})
+    response = fill_in(
+        admin_client, add_url(), **SIMPLE, **{f"{field}_0": day, f"{field}_1": "00:00"}
+    )
 
-    assert errors(response) == {field: ["Use a time in the years 1970 to 2199."]}
+    found = errors(response)
+    assert list(found) == [field]
+    assert re.findall(r"\d+", found[field][0]) == ["1970", "2199"]
 
 
 def test_the_calendars_ends_are_in_it(db: None) -> None:
     begin, end = datetime(1970, 1, 1, tzinfo=UTC), datetime(2199, 12, 31, 23, 59, tzinfo=UTC)
     assert make_job(starts_at=begin, ends_at=end).enabled
-    with pytest.raises(ValidationError, match="paused_until"):
+    with pytest.raises(ValidationError) as caught:
         make_job("paused", enabled=False, paused_until=end + timedelta(minutes=1))
+    assert list(caught.value.error_dict) == ["paused_until"]
 
 
 @pytest.mark.parametrize("schedule", ["30 3 * * *", "@every 1h", "@at 2099-01-01T00:00"])
-@pytest.mark.parametrize("day", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+@pytest.mark.parametrize(
+    "day", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+)
 def test_a_time_off_the_calendar_that_was_written_past_us_takes_no_page_away(
     admin_client: Client, schedule: str, day: datetime
 ) -> None:
     job = make_job(schedule=schedule)
     off = {"starts_at": day, "ends_at": day, "enabled": True}
     Job.objects.filter(pk=job.pk).update(**off)
-    for step in (lambda: None, lambda: definition.follow_changes(database_now("default"), Job.objects.all())):
+    for step in (
+        lambda: None,
+        lambda: saving.follow_changes(database_now("default"), Job.objects.all()),
+    ):
         step()
         for url in (job_url(job), list_url("job"), "/admin/django_dcron/dashboard/"):
             assert admin_client.get(url).status_code == 200
@@ -170,7 +201,7 @@ def test_a_name_that_is_taken_is_refused(admin_client: Client) -> None:
 def test_friendly_durations_are_shown_and_read(admin_client: Client) -> None:
     job = make_job(timeout=timedelta(minutes=90))
 
-    assert as_rendered(admin_client.get(job_url(job)))["timeout"] == "1h30m"
+    assert as_rendered(admin_client.get(job_url(job)))["timeout"] == "1h 30m"
     fill_in(admin_client, job_url(job), timeout="45m")
     job.refresh_from_db()
     assert job.timeout == timedelta(minutes=45)
@@ -187,14 +218,15 @@ def test_emptied_json_means_the_default(admin_client: Client) -> None:
 def test_saving_unchanged_changes_nothing_but_is_logged_as_such(admin_client: Client) -> None:
     job = make_job(starts_at=None)
     before = (
-        Job.objects.filter(pk=job.pk).values("schedule", "timeout", "misfire_grace", "retry_backoff").get()
+        Job.objects.filter(pk=job.pk)
+        .values("schedule", "timeout", "misfire_grace", "retry_backoff")
+        .get()
     )
 
     assert fill_in(admin_client, job_url(job)).status_code == 302
     assert Job.objects.filter(pk=job.pk).values(*before).get() == before
-    assert (
-        "No fields changed" in admin_client.get(f"/admin/django_dcron/job/{job.pk}/history/").content.decode()
-    )
+    (entry,) = LogEntry.objects.filter(object_id=str(job.pk))
+    assert "changed" not in entry.change_message
 
 
 def test_the_cursor_moves_with_the_schedule(admin_client: Client) -> None:
@@ -227,7 +259,21 @@ def test_enabling_clears_the_pause_reason(admin_client: Client) -> None:
     assert (job.enabled, job.pause_reason) == (True, "")
 
 
-# --- two at once ------------------------------------------------------------------------------------------------------
+# --- concurrent edits -----------------------------------------------------------------------------
+
+
+def conflicts(response: Any) -> dict[str, tuple[str, str]]:
+    """Return the stored and the submitted value of each field that differs."""
+    assert errors(response)
+    conflict, *fields = response.context["adminform"].form.errors.as_data()["__all__"]
+    assert conflict.code == "conflict"
+    for error in fields:
+        assert error.params["theirs"] in error.messages[0]
+        assert error.params["yours"] in error.messages[0]
+    return {
+        error.code.removeprefix("conflict_"): (error.params["theirs"], error.params["yours"])
+        for error in fields
+    }
 
 
 def _change(job: Job, **values: Any) -> None:
@@ -244,19 +290,17 @@ def test_a_job_changed_meanwhile_is_not_overwritten(admin_client: Client) -> Non
 
     response = admin_client.post(job_url(job), {**sent, "schedule": "0 5 * * *"})
 
-    said = list(errors(response)["__all__"])
-    assert "changed meanwhile by someone else" in said[0]
-    assert said[1:] == [
-        "Schedule: theirs is “0 4 * * *”, yours is “0 5 * * *”.",
-        "Timeout: theirs is empty, yours is “1m”.",
-        "Description: theirs is “<b>theirs</b>”, yours is empty.",
-    ]
+    assert conflicts(response) == {
+        "schedule": ("“0 4 * * *”", "“0 5 * * *”"),
+        "timeout": ("empty", "“1m”"),
+        "description": ("“<b>theirs</b>”", "empty"),
+    }
     assert "<b>theirs</b>" not in response.content.decode()
     assert Job.objects.get(pk=job.pk).schedule == "0 4 * * *"
     assert not any("success" in message for message in messages(response))
 
 
-def test_differences_are_told_as_the_form_shows_them(admin_client: Client) -> None:
+def test_differences_are_reported_as_the_form_shows_them(admin_client: Client) -> None:
     job = make_job()
     sent = as_rendered(admin_client.get(job_url(job)))
     _change(
@@ -267,12 +311,13 @@ def test_differences_are_told_as_the_form_shows_them(admin_client: Client) -> No
         max_attempts=3,
     )
 
-    assert list(errors(admin_client.post(job_url(job), sent))["__all__"])[1:] == [
-        "If still running: theirs is “allow: run side by side”, yours is “skip the new run”.",
-        "Attempts: theirs is “3”, yours is “1”.",
-        "Starts at: theirs is Jan. 2, 2030, 3:04 a.m., yours is empty.",
-        'Tags: theirs is ["ü"], yours is [].',
-    ]
+    labels = dict(Job._meta.get_field("overlap_policy").flatchoices)
+    assert conflicts(admin_client.post(job_url(job), sent)) == {
+        "overlap_policy": (f"“{labels['allow']}”", f"“{labels['skip']}”"),
+        "max_attempts": ("“3”", "“1”"),
+        "starts_at": ("Jan. 2, 2030, 3:04 a.m.", "empty"),
+        "tags": ('["ü"]', "[]"),
+    }
 
 
 def test_after_the_warning_one_may_save_knowingly(admin_client: Client) -> None:
@@ -292,7 +337,7 @@ def test_pausing_counts_as_a_change(admin_client: Client) -> None:
 
     response = admin_client.post(job_url(job), sent)
 
-    assert "Enabled: theirs is no, yours is yes." in errors(response)["__all__"]
+    assert conflicts(response)["enabled"] == ("no", "yes")
     assert not Job.objects.get(pk=job.pk).enabled
 
 
@@ -315,13 +360,13 @@ def test_a_change_between_validation_and_save_is_not_overwritten(
     refuse = JobForm._refuse
 
     def blind_once(form: JobForm, cleaned: dict[str, Any]) -> None:
-        """As if the form had been validated before the other's change."""
+        """Skip the check once, as if validation had run before the other user's change."""
         monkeypatch.setattr(JobForm, "_refuse", refuse)
 
     monkeypatch.setattr(JobForm, "_refuse", blind_once)
     response = admin_client.post(job_url(job), {**sent, "schedule": "0 5 * * *"})
 
-    assert "Schedule: theirs is “0 4 * * *”, yours is “0 5 * * *”." in errors(response)["__all__"]
+    assert conflicts(response) == {"schedule": ("“0 4 * * *”", "“0 5 * * *”")}
     assert Job.objects.get(pk=job.pk).schedule == "0 4 * * *"
     assert messages(response) == []
     assert not LogEntry.objects.exists()
@@ -333,7 +378,10 @@ def test_a_change_between_validation_and_save_is_not_overwritten(
 def test_a_change_committed_by_another_between_validation_and_save_stays(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same with a second connection. (SQLite has one writer at a time: there is no in between.)"""
+    """Like the previous test, but the other change comes from a second connection.
+
+    SQLite is excluded: it has one writer at a time.
+    """
     job = make_job()
     sent = as_rendered(admin_client.get(job_url(job)))
     save = control.save
@@ -352,11 +400,11 @@ def test_a_change_committed_by_another_between_validation_and_save_stays(
     monkeypatch.setattr(control, "save", ours)
     response = admin_client.post(job_url(job), {**sent, "schedule": "0 5 * * *"})
 
-    assert "Schedule: theirs is “0 4 * * *”, yours is “0 5 * * *”." in errors(response)["__all__"]
+    assert conflicts(response) == {"schedule": ("“0 4 * * *”", "“0 5 * * *”")}
     assert Job.objects.get(pk=job.pk).schedule == "0 4 * * *"
 
 
-def test_a_conflict_that_stays_is_told_and_saves_nothing(
+def test_a_conflict_that_stays_is_reported_and_saves_nothing(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
@@ -368,21 +416,23 @@ def test_a_conflict_that_stays_is_told_and_saves_nothing(
     monkeypatch.setattr(control, "save", refuse)
     response = admin_client.post(job_url(job), {**sent, "schedule": "0 5 * * *"}, follow=True)
 
-    assert messages(response) == ["Nothing was saved. report was changed meanwhile."]
+    assert len(messages(response)) == 1
+    assert "report was changed meanwhile." in messages(response)[0]
     assert Job.objects.get(pk=job.pk).schedule == "30 3 * * *"
 
 
-def test_a_job_deleted_meanwhile_is_told(admin_client: Client) -> None:
+def test_a_job_deleted_meanwhile_is_reported(admin_client: Client) -> None:
     job = make_job()
     sent = as_rendered(admin_client.get(job_url(job)))
     job.delete()
 
     response = admin_client.post(job_url(job), sent, follow=True)
 
-    assert "deleted" in messages(response)[0]
+    assert len(messages(response)) == 1
+    assert not Job.objects.exists()
 
 
-# --- the page ---------------------------------------------------------------------------------------------------------
+# --- page contents --------------------------------------------------------------------------------
 
 
 def test_suggestions_come_from_the_registry_and_the_zones(admin_client: Client) -> None:

@@ -1,4 +1,4 @@
-"""A project that narrows its admin classes: no address shows or touches the rows of others."""
+"""Test that a project can narrow its admin: no URL shows or changes the rows of others."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from django.test import Client
 from django.urls import clear_url_caches, reverse, set_urlconf
 
 from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.failures import latest_failures
+from django_dcron.diagnosis.figures import job_figures, run_figures
+from django_dcron.diagnosis.load import planned_load
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.diagnosis.timeline import timeline
 from django_dcron.models import Job, Run
-from django_dcron.models.database import database_now
-from django_dcron.observability.failures import latest_failures
-from django_dcron.observability.figures import job_figures, run_figures
-from django_dcron.observability.load import planned_load
-from django_dcron.observability.scope import EVERYTHING, Scope
-from django_dcron.observability.timeline import timeline
 from tests.admin import narrowed_sites
 from tests.admin.conftest import (
     add_url,
@@ -44,7 +44,7 @@ def world(db: None) -> World:
 
 @pytest.fixture
 def on_site(settings: Any, admin_user: User) -> Iterator[Any]:
-    """A superuser's client of one of the sites."""
+    """Return a function that activates a site and logs a superuser in."""
 
     def enter(site: AdminSite) -> Client:
         settings.ROOT_URLCONF = narrowed_sites.Urls(site)
@@ -59,7 +59,7 @@ def on_site(settings: Any, admin_user: User) -> Iterator[Any]:
 
 
 class Walk:
-    """Sends requests, undoes what they did, and collects breaches."""
+    """Sends requests, rolls back their changes and collects breaches."""
 
     def __init__(self, client: Client, world: World) -> None:
         self.client = client
@@ -69,50 +69,68 @@ class Walk:
         self.requests = 0
 
     def ask(self, method: str, url: str, sent: Any = None, **headers: Any) -> Any:
-        """The answer, whose text gives away nothing but what the request itself says."""
+        """Send a request and record a breach if the response reveals a marker."""
         self.requests += 1
         with transaction.atomic(), noticed_writes() as writes:
             response = (
-                self.client.generic(method, url, **headers) if sent is None else self.client.post(url, sent)
+                self.client.generic(method, url, **headers)
+                if sent is None
+                else self.client.post(url, sent)
             )
             text = b"".join(response.streaming_content) if response.streaming else response.content
             messages = " ".join(map(str, get_messages(response.wsgi_request)))
-            self.client.cookies.pop("messages", None)  # or the next page shows them
+            self.client.cookies.pop("messages", None)  # otherwise the next page would show them
             if writes.number and (after := rows_of_others()) != self.before:
                 changed = [name for name in after if after[name] != self.before[name]]
                 self.breaches.append(f"{method} {url} {sent or ''} changes {changed}")
             transaction.set_rollback(True)
         asked = f"{url} {sent}"
-        told = text.decode() + messages + "".join(map(str, response.headers.values()))
+        shown = text.decode() + messages + "".join(map(str, response.headers.values()))
         for what, marker in self.world.markers.items():
-            if marker in told and marker not in asked:
-                at = told.index(marker)
+            if marker in shown and marker not in asked:
+                at = shown.index(marker)
                 self.breaches.append(
-                    f"{method} {url} {sent or ''} shows {what}: {told[max(at - 80, 0) : at + 60]!r}"
+                    f"{method} {url} {sent or ''} shows {what}: "
+                    f"{shown[max(at - 80, 0) : at + 60]!r}"
                 )
         if response.status_code >= 500:
             self.breaches.append(f"{method} {url} {sent or ''} is answered {response.status_code}")
         return response
 
     def refused(self, response: Any, what: Any) -> None:
-        """Not found, forbidden, sent to the index, or told to load the page again."""
+        """Record a breach unless the response refuses: a 403, a 404, a redirect or a reload."""
         to_index = response.status_code == 302 and response["Location"] == reverse("admin:index")
-        anew = response.status_code == 200 and "HX-Refresh" in response.headers and not response.content
+        anew = (
+            response.status_code == 200
+            and "HX-Refresh" in response.headers
+            and not response.content
+        )
         if not (to_index or anew or response.status_code in (403, 404)):
             self.breaches.append(f"{what} is answered {response.status_code}")
 
 
 def _kinds() -> list[tuple[str, list[str]]]:
-    """The lists with actions, and these."""
+    """Return the models whose lists have actions, with these actions."""
     return [
-        ("job", ["run_now", "pause", "resume", "duplicate", "export_csv", "export_json", "delete_selected"]),
+        (
+            "job",
+            [
+                "run_now",
+                "pause",
+                "resume",
+                "duplicate",
+                "export_csv",
+                "export_json",
+                "delete_selected",
+            ],
+        ),
         ("run", ["cancel", "rerun", "export_csv", "export_json"]),
         ("calendar", ["delete_selected"]),
     ]
 
 
 def _queries(rows: Rows) -> list[str]:
-    """What can be written into the address of a list to look for the others' rows."""
+    """Return query strings that search a list for the rows of others."""
     return [
         f"q={rows.run.pk}",
         "q=hush",
@@ -133,7 +151,7 @@ def _walk_addresses(walk: Walk) -> None:
         response = walk.ask(method, address.url(walk.world.mine), address.post)
         if (
             response.status_code != reached and address.name != "django_dcron_calendar_delete"
-        ):  # a job names it
+        ):  # a job refers to the calendar
             walk.breaches.append(f"{address} is answered {response.status_code} for one's own row")
         if address.rows:
             walk.refused(walk.ask(method, address.url(walk.world.theirs), address.post), address)
@@ -146,7 +164,9 @@ def _walk_lists(walk: Walk) -> None:
             walk.ask("GET", f"{list_url(model)}?{query}")
     for query in ("q=hush", "namespace=hush"):
         for model in ("job", "run"):
-            walk.ask("GET", reverse(f"admin:django_dcron_{model}_export", args=["json"]) + f"?{query}")
+            walk.ask(
+                "GET", reverse(f"admin:django_dcron_{model}_export", args=["json"]) + f"?{query}"
+            )
 
 
 def _walk_others(walk: Walk) -> None:
@@ -168,7 +188,12 @@ def _walk_actions(walk: Walk) -> None:
     for model, actions in _kinds():
         key = getattr(walk.world.theirs, model).pk
         for action in actions:
-            sent = {"action": action, "_selected_action": [str(key)], "confirmed": "1", "post": "yes"}
+            sent = {
+                "action": action,
+                "_selected_action": [str(key)],
+                "confirmed": "1",
+                "post": "yes",
+            }
             walk.ask("POST", list_url(model), sent)
             walk.ask("POST", list_url(model), {**sent, "select_across": "1"})
 
@@ -196,10 +221,21 @@ def test_the_deletion_of_a_job_only_counts_the_hidden_ones_that_come_after_it(
     assert "1 job" in lines[2]
 
 
-RUN_TEXTS = ("log", "traceback", "result", "message", "exception_class", "reason", "missed", "worker")
+RUN_TEXTS = (
+    "log",
+    "traceback",
+    "result",
+    "message",
+    "exception_class",
+    "reason",
+    "missed",
+    "worker",
+)
 
 
-def test_no_page_shows_hidden_runs_where_runs_alone_are_narrowed(world: World, on_site: Any) -> None:
+def test_no_page_shows_hidden_runs_where_runs_alone_are_narrowed(
+    world: World, on_site: Any
+) -> None:
     theirs = world.theirs
     of_runs = {each: marker for each, marker in world.markers.items() if each.startswith("run")}
     markers = of_runs | {each: f"hush-{each}" for each in RUN_TEXTS}
@@ -218,8 +254,10 @@ def test_no_page_shows_hidden_runs_where_runs_alone_are_narrowed(world: World, o
     assert not walk.breaches, "\n".join(walk.breaches)
 
 
-def test_what_object_permissions_refuse_is_refused_at_each_address(world: World, on_site: Any) -> None:
-    """``JobAdmin`` alone refuses: its runs, their attempts and alerts go with it."""
+def test_what_object_permissions_refuse_is_refused_at_each_address(
+    world: World, on_site: Any
+) -> None:
+    """``JobAdmin`` alone checks object permissions; runs, attempts and alerts follow their job."""
     walk = Walk(on_site(narrowed_sites.guarded), World(world.mine, world.theirs, {}))
     for address in ADDRESSES:
         if {*address.rows.values()} & {"job", "paused", "run", "ended", "attempt", "alert"}:
@@ -233,7 +271,9 @@ def test_a_verb_asks_its_own_object_permission(world: World, on_site: Any) -> No
     before = rows_of_others()
     refused = ["run_now", "run_with"]
     pages = {rows.job.namespace: client.get(job_url(rows.job)) for rows in (mine, theirs)}
-    buttons = {name: [button.url for button in page.context["buttons"]] for name, page in pages.items()}
+    buttons = {
+        name: [button.url for button in page.context["buttons"]] for name, page in pages.items()
+    }
     offered = {
         name: [verb in " ".join(urls) for verb in (*refused, "backfill", "pause")]
         for name, urls in buttons.items()
@@ -241,7 +281,10 @@ def test_a_verb_asks_its_own_object_permission(world: World, on_site: Any) -> No
 
     assert offered == {"mine": [True, True, True, True], "hush": [False, False, False, True]}
     assert [client.post(verb_url(theirs.job, verb)).status_code for verb in refused] == [403, 403]
-    assert client.get(reverse("admin:django_dcron_job_backfill", args=[theirs.job.pk])).status_code == 403
+    assert (
+        client.get(reverse("admin:django_dcron_job_backfill", args=[theirs.job.pk])).status_code
+        == 403
+    )
     chosen = {"action": "run_now", "_selected_action": [mine.job.pk, theirs.job.pk]}
     asked = client.post(list_url("job"), chosen)
     assert asked.context["keys"] == [mine.job.pk]
@@ -269,7 +312,9 @@ def test_a_job_that_its_author_could_not_see_is_not_saved(world: World, on_site:
     assert Job.objects.filter(namespace="mine", name="new").exists()
 
 
-def test_a_job_names_no_hidden_calendar_and_comes_after_no_hidden_job(world: World, on_site: Any) -> None:
+def test_a_job_names_no_hidden_calendar_and_comes_after_no_hidden_job(
+    world: World, on_site: Any
+) -> None:
     client, job = on_site(narrowed_sites.teams), world.mine.paused
     nobody = errors(fill_in(client, job_url(job), after='{"mine/nobody": "ended"}'))["after"]
     hidden = errors(fill_in(client, job_url(job), after='{"hush/hush-job": "ended"}'))["after"]
@@ -283,9 +328,11 @@ def test_a_circle_through_a_hidden_job_does_not_name_it(world: World, on_site: A
     client = on_site(narrowed_sites.teams)
     Job.objects.filter(pk=world.mine.job.pk).update(after={"hush/hush-follower": "failed"})
 
-    told = errors(fill_in(client, job_url(world.mine.job), after='{"hush/hush-follower": "ended"}'))["after"]
+    shown = errors(
+        fill_in(client, job_url(world.mine.job), after='{"hush/hush-follower": "ended"}')
+    )["after"]
 
-    assert "hush" not in " ".join(told)
+    assert "hush" not in " ".join(shown)
 
 
 def test_a_job_keeps_the_hidden_rows_that_it_names_already(world: World, on_site: Any) -> None:
@@ -309,7 +356,10 @@ def test_a_job_keeps_the_hidden_rows_that_it_names_already(world: World, on_site
 def test_figures_count_what_is_visible_alone(world: World) -> None:
     now = database_now("default")
     mine = Scope(
-        {Job: Job.objects.filter(namespace="mine"), Run: Run.objects.filter(job__namespace="mine")}.get
+        {
+            Job: Job.objects.filter(namespace="mine"),
+            Run: Run.objects.filter(job__namespace="mine"),
+        }.get
     )
     nothing = Scope({Job: Job.objects.none(), Run: Run.objects.none()}.get)
 
@@ -317,7 +367,13 @@ def test_figures_count_what_is_visible_alone(world: World) -> None:
         jobs, runs = job_figures(now, scope), run_figures(now, scope)
         lanes = timeline(now, scope=scope).lanes
         load = planned_load(now.date(), UTC, scope=scope)
-        numbers = [jobs.total, jobs.paused, runs.running.number, runs.failed.number, runs.missed.number]
+        numbers = [
+            jobs.total,
+            jobs.paused,
+            runs.running.number,
+            runs.failed.number,
+            runs.missed.number,
+        ]
         return [
             *numbers,
             runs.starts.number,

@@ -1,7 +1,8 @@
-"""Who may what, at every address of the admin: asked there as anonymous, as staff with no permission, with each, and with all.
+"""Test who may do what at every URL of the admin.
 
-``ADDRESSES`` names every address and what it takes to reach it. A new address, or a new verb, fails the first tests until it
-is listed.
+Each URL is requested by an anonymous user and by staff with no permission, each permission and all
+permissions. ``ADDRESSES`` lists every URL with the permissions it requires. An unlisted URL or verb
+fails the first tests.
 """
 
 from __future__ import annotations
@@ -42,26 +43,39 @@ from tests.teams import Rows
 
 VIEWS = ("view_job", "view_run", "view_attempt", "view_node", "view_alert", "view_calendar")
 OWN = (
-    "add_job", "change_job", "delete_job", "trigger_job", "run_job_with_arguments", "pause_job", "cancel_run", "rerun_run", "view_dashboard",
-    "add_calendar", "change_calendar", "delete_calendar",
-)  # fmt: skip
+    "add_job",
+    "change_job",
+    "delete_job",
+    "trigger_job",
+    "run_job_with_arguments",
+    "pause_job",
+    "cancel_run",
+    "rerun_run",
+    "view_dashboard",
+    "add_calendar",
+    "change_calendar",
+    "delete_calendar",
+)
 
 
-# --- the addresses ----------------------------------------------------------------------------------------------------
+# --- addresses ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Address:
     name: str
     needs: str = ""
-    """Codenames, all of which it takes; ``or``: or all of these."""
+    """The required codenames, separated by spaces. ``or`` separates alternative sets."""
     rows: Mapping[str, str] = field(default_factory=dict)
-    """The arguments that are keys of rows, and of which."""
+    """The URL arguments that are primary keys, each with its attribute of ``Rows``."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     post: Mapping[str, Any] | None = None
-    """What is sent; None: it is asked for by GET."""
+    """The POST data, or None for a GET request."""
     answer: int = 200
-    """To who reaches it. 302 to a POST: something was done."""
+    """The status for a user with the permissions.
+
+    A 302 to a POST means that the action was performed.
+    """
 
     @property
     def method(self) -> str:
@@ -75,7 +89,7 @@ class Address:
         held = {*permissions}
         held |= {
             each.replace("change_", "view_") for each in held if each.startswith("change_")
-        }  # as Django has it
+        }  # Django's rule
         return any(held >= {*all_of.split()} for all_of in self.needs.split(" or "))
 
     @property
@@ -84,7 +98,7 @@ class Address:
 
 
 def _of_model(model: str) -> list[Address]:
-    """What Django's admin has for each model."""
+    """Return the addresses that Django's admin has for each model."""
     prefix, row = f"django_dcron_{model}", {"object_id": model}
     return [
         Address(f"{prefix}_changelist", f"view_{model}"),
@@ -97,10 +111,12 @@ def _of_model(model: str) -> list[Address]:
 
 
 def _verb(model: str, name: str, needs: str, **options: Any) -> Address:
-    """Pressed; with ``post=None`` what it asks for."""
+    """Return the address of a verb: its POST request, or its form with ``post=None``."""
     given = {"post": {}, "rows": {"object_id": model}} | options
     answer = 200 if given["post"] is None else 302
-    return Address(f"django_dcron_{model}_verb", needs, arguments={"name": name}, answer=answer, **given)
+    return Address(
+        f"django_dcron_{model}_verb", needs, arguments={"name": name}, answer=answer, **given
+    )
 
 
 def _export(model: str) -> list[Address]:
@@ -112,7 +128,8 @@ JOB = {"object_id": "job"}
 RANGE = {"start": "2026-03-01T00:00:00", "end": "2026-03-04T00:00:00", "limit": "10"}
 
 DASHBOARD = {
-    name: [f"view_{model._meta.model_name}" for model in section.shows] for name, section in SECTIONS.items()
+    name: [f"view_{model._meta.model_name}" for model in section.shows]
+    for name, section in SECTIONS.items()
 }
 
 ADDRESSES = [
@@ -126,37 +143,69 @@ ADDRESSES = [
     Address("django_dcron_job_add", "add_job", post={"name": ""}),
     Address("django_dcron_job_backfill", "view_job trigger_job", JOB),
     Address("django_dcron_job_backfill", "view_job trigger_job", JOB, post=RANGE),
-    Address("django_dcron_job_backfill", "view_job trigger_job", JOB, post={**RANGE, "version": "1", "make": "1"}, answer=302),
+    Address(
+        "django_dcron_job_backfill",
+        "view_job trigger_job",
+        JOB,
+        post={**RANGE, "version": "1", "make": "1"},
+        answer=302,
+    ),
     _verb("job", "run_now", "view_job trigger_job"),
     _verb("job", "run_with", "view_job trigger_job run_job_with_arguments", post=None),
-    _verb("job", "run_with", "view_job trigger_job run_job_with_arguments", post={"args": "[]", "kwargs": "{}"}),
+    _verb(
+        "job",
+        "run_with",
+        "view_job trigger_job run_job_with_arguments",
+        post={"args": "[]", "kwargs": "{}"},
+    ),
     _verb("job", "pause", "view_job pause_job", post=None),
     _verb("job", "pause", "view_job pause_job", post={"reason": "deploy", "until": "2h"}),
     _verb("job", "change_pause", "view_job pause_job", rows={"object_id": "paused"}, post=None),
-    _verb("job", "change_pause", "view_job pause_job", rows={"object_id": "paused"}, post={"until": "2h"}),
+    _verb(
+        "job",
+        "change_pause",
+        "view_job pause_job",
+        rows={"object_id": "paused"},
+        post={"until": "2h"},
+    ),
     _verb("job", "resume", "view_job pause_job", rows={"object_id": "paused"}),
     _verb("job", "duplicate", "view_job add_job"),
     _verb("run", "cancel", "view_run cancel_run", post=None),
     _verb("run", "cancel", "view_run cancel_run"),
     _verb("run", "rerun", "view_run rerun_run", rows={"object_id": "ended"}),
-    _verb("run", "rerun", "view_run rerun_run run_job_with_arguments", rows={"object_id": "ended_with_arguments"}),
-    Address("django_dcron_job_standing", "view_job", JOB),
+    _verb(
+        "run",
+        "rerun",
+        "view_run rerun_run run_job_with_arguments",
+        rows={"object_id": "ended_with_arguments"},
+    ),
+    Address("django_dcron_job_status", "view_job", JOB),
     Address("django_dcron_job_why", "view_job view_run", JOB),
     Address("django_dcron_job_preview", "add_job or change_job", post={"schedule": "@daily"}),
-    Address("django_dcron_run_part", "view_run", {"run_id": "run"}, {"name": "standing"}),
-    Address("django_dcron_run_part", "view_run view_attempt", {"run_id": "run"}, {"name": "attempts"}),
-    Address("django_dcron_attempt_text", "view_attempt", {"attempt_id": "attempt"}, {"name": "log"}),
+    Address("django_dcron_run_part", "view_run", {"run_id": "run"}, {"name": "status"}),
+    Address(
+        "django_dcron_run_part", "view_run view_attempt", {"run_id": "run"}, {"name": "attempts"}
+    ),
+    Address(
+        "django_dcron_attempt_text", "view_attempt", {"attempt_id": "attempt"}, {"name": "log"}
+    ),
     Address("django_dcron_dashboard_changelist", "view_dashboard"),
     *(
-        Address("django_dcron_dashboard_part", " ".join(["view_dashboard", *seen]), arguments={"name": name})
+        Address(
+            "django_dcron_dashboard_part",
+            " ".join(["view_dashboard", *seen]),
+            arguments={"name": name},
+        )
         for name, seen in DASHBOARD.items()
     ),
     *_export("job"),
     *_export("run"),
-]  # fmt: skip
+]
 
-NEVER = {f"{verb}_{model}" for verb in ("add", "delete") for model in ("run", "attempt", "node", "alert")}
-"""Not even a superuser: these rows are the scheduler's."""
+NEVER = {
+    f"{verb}_{model}" for verb in ("add", "delete") for model in ("run", "attempt", "node", "alert")
+}
+"""Permissions that even a superuser doesn't have, because the scheduler owns these rows."""
 
 
 def _patterns(patterns: Iterable[Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -172,7 +221,7 @@ def test_every_address_is_listed() -> None:
     named = {
         name
         for route, name in _patterns(get_resolver().url_patterns)
-        # Without a name is Django's old address of a row, which leads to the new one and asks for nothing.
+        # The pattern without a name is Django's old URL of a row. It redirects without a check.
         if name and (route.startswith("admin/django_dcron/") or name.startswith("django_dcron_"))
     }
     assert named == {address.name for address in ADDRESSES}
@@ -183,14 +232,18 @@ def test_every_set_of_permissions_is_in_one_group() -> None:
 
 
 def test_every_verb_is_listed() -> None:
-    listed = {(address.name, address.arguments.get("name"), address.method) for address in ADDRESSES}
+    listed = {
+        (address.name, address.arguments.get("name"), address.method) for address in ADDRESSES
+    }
     for model, verbs in (("job", JobAdmin.verbs), ("run", RunAdmin.verbs)):
         for verb in verbs:
             methods = ["GET", "POST"] if verb.form else ["POST"]
-            assert listed >= {(f"django_dcron_{model}_verb", verb.name, method) for method in methods}
+            assert listed >= {
+                (f"django_dcron_{model}_verb", verb.name, method) for method in methods
+            }
 
 
-# --- who reaches them -------------------------------------------------------------------------------------------------
+# --- access ---------------------------------------------------------------------------------------
 
 STAFF = {
     "no permission": (),
@@ -204,15 +257,32 @@ STAFF = {
 @pytest.fixture
 def rows(db: None) -> Rows:
     job = make_job(schedule="0 3 * * *")
-    run, ended = make_run(job), make_run(job, NOON + timedelta(days=1), state="failed", finished_at=NOON)
+    run, ended = (
+        make_run(job),
+        make_run(job, NOON + timedelta(days=1), state="failed", finished_at=NOON),
+    )
     make_run(job, NOON + timedelta(days=2), state="failed", rerun_of=ended)
     times = {"started_at": NOON, "heartbeat_at": NOON}
-    node = Node.objects.create(id="n-1", name="n", host="h", pid=1, release="1", shard_count=64, **times)
-    alert = Alert.objects.create(channel="ops", kind="failed", key="1", subject="said", created_at=NOON)
+    node = Node.objects.create(
+        id="n-1", name="n", host="h", pid=1, release="1", shard_count=64, **times
+    )
+    alert = Alert.objects.create(
+        channel="ops", kind="failed", key="1", subject="said", created_at=NOON
+    )
     calendar = Calendar.objects.create(name="closed", dates="12-25")
-    other = make_run(job, NOON + timedelta(days=9), state="failed", finished_at=NOON, kwargs={"a": 1})
+    other = make_run(
+        job, NOON + timedelta(days=9), state="failed", finished_at=NOON, kwargs={"a": 1}
+    )
     return Rows(
-        job, make_job("paused", enabled=False), run, ended, other, make_attempt(run), node, alert, calendar
+        job,
+        make_job("paused", enabled=False),
+        run,
+        ended,
+        other,
+        make_attempt(run),
+        node,
+        alert,
+        calendar,
     )
 
 
@@ -225,7 +295,7 @@ def _everything() -> list[Any]:
 
 
 class Walk:
-    """Asks at every address as one user after the other, and collects what is not as it should be."""
+    """Requests every address as one user after another and collects the breaches."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -234,7 +304,7 @@ class Walk:
         self.asked = 0
 
     def ask(self, client: Client, address: Address) -> tuple[Any, bool]:
-        """The response, and whether anything has changed, which is undone."""
+        """Return the response and whether the request changed a row. Changes are rolled back."""
         return self.send(client, address.url(self.rows), address.post)
 
     def send(self, client: Client, url: str, sent: Mapping[str, Any] | None) -> tuple[Any, bool]:
@@ -255,34 +325,38 @@ class Walk:
 
 
 def _is_done(address: Address) -> bool:
-    """Whether something is changed at it."""
+    """Return whether a request to the address performs a change."""
     return address.post is not None and address.answer == 302
 
 
 GROUPS = ("no", "all", "only", "views")
-"""By how the names of ``STAFF`` begin: a walk each, so that none takes long on a slow machine."""
+"""Prefixes of the names in ``STAFF``. Each group is one test, so that none is slow."""
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_staff_reaches_what_their_permissions_are_for_and_is_shown_no_more(
     group: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each set of permissions: every address, where every page leads, and the actions of the lists."""
+    """For each set of permissions, check every address, every link and the actions of the lists."""
     walk, of_url, client = Walk(rows), lru_cache(maxsize=None)(_address_of), Client()
     walked = {who: permissions for who, permissions in STAFF.items() if who.startswith(group)}
     for who, permissions in walked.items():
         log_in_as(permissions, monkeypatch)
         pages = {}
         for address in ADDRESSES:
-            if who.startswith("views and") and address.is_for_viewers and not _looks_different(address):
-                continue  # as with all views, or all
+            if (
+                who.startswith("views and")
+                and address.is_for_viewers
+                and not _looks_different(address)
+            ):
+                continue  # same as for users with all view permissions or all permissions
             response, changed = walk.ask(client, address)
             if address.is_open_to(permissions):
                 expected = (address.answer, _is_done(address))
             else:
                 expected = (403, False)
             walk.expect((response.status_code, changed), expected, who, address)
-            # Django's own page of a deletion leads back to the list without asking.
+            # Django's delete page links to the list without a permission check.
             leads_back = who.startswith("only delete_") and address.name.endswith("_delete")
             if (
                 response.status_code == 200
@@ -295,13 +369,17 @@ def test_staff_reaches_what_their_permissions_are_for_and_is_shown_no_more(
         for page, targets in pages.items():
             for method, url in targets.found:
                 found = of_url(method, url)
-                walk.expect(found is None or found.is_open_to(permissions), True, who, page, method, url)
+                walk.expect(
+                    found is None or found.is_open_to(permissions), True, who, page, method, url
+                )
         _check_actions(walk, client, who, pages)
     walk.finish(at_least=40 * len(walked))
 
 
-def _check_actions(walk: Walk, client: Client, who: str, pages: Mapping[tuple[str, str], Targets]) -> None:
-    """The lists offer the actions that would be done, and do no others."""
+def _check_actions(
+    walk: Walk, client: Client, who: str, pages: Mapping[tuple[str, str], Targets]
+) -> None:
+    """Check that the lists offer exactly the actions that the user may perform."""
     for model, verbs in (("job", JobAdmin.verbs), ("run", RunAdmin.verbs)):
         url = list_url(model)
         if f"view_{model}" not in STAFF[who]:
@@ -323,7 +401,9 @@ def test_a_superuser_reaches_all_but_what_nobody_may_and_changes_nothing_by_look
     walk = Walk(rows)
     for address in ADDRESSES:
         response, changed = walk.ask(admin_client, address)
-        walk.expect(response.status_code, 403 if address.needs in NEVER else address.answer, address)
+        walk.expect(
+            response.status_code, 403 if address.needs in NEVER else address.answer, address
+        )
         if address.post is None:
             walk.expect(changed, False, address)
     walk.finish(at_least=len(ADDRESSES))
@@ -354,11 +434,11 @@ def test_a_post_without_its_token_is_refused(rows: Rows, admin_user: User) -> No
     walk.finish(at_least=19)
 
 
-# --- what they see ----------------------------------------------------------------------------------------------------
+# --- page contents --------------------------------------------------------------------------------
 
 
 class Targets(HTMLParser):
-    """Where a page leads: links, what refreshes itself, and forms, with their methods; and the actions it offers."""
+    """Collects the links, refresh URLs, forms and list actions of a page."""
 
     def __init__(self, response: Any):
         super().__init__()
@@ -386,18 +466,20 @@ class Targets(HTMLParser):
 
 
 def _address_of(method: str, url: str) -> Address | None:
-    """None: it is none of ours, but Django's own."""
+    """Return the listed address of a URL, or None for Django's own URLs."""
     match = resolve(url)
     for address in ADDRESSES:
         same = (address.name, address.method) == (match.url_name, method)
-        if same and all(str(match.kwargs[name]) == str(value) for name, value in address.arguments.items()):
+        if same and all(
+            str(match.kwargs[name]) == str(value) for name, value in address.arguments.items()
+        ):
             return address
     assert "dcron" not in str(match.url_name), f"{method} {url} is not listed"
     return None
 
 
 LOOK_DIFFERENT = ("job_change", "run_change", "job_changelist", "run_changelist")
-"""To whoever has all views, and something else."""
+"""Pages that differ for users who have all view permissions and one more permission."""
 
 
 def _looks_different(address: Address) -> bool:
@@ -406,7 +488,9 @@ def _looks_different(address: Address) -> bool:
 
 def _needs(model: str, verb: str) -> str:
     name = f"django_dcron_{model}_verb"
-    return next(each.needs for each in ADDRESSES if each.name == name and each.arguments["name"] == verb)
+    return next(
+        each.needs for each in ADDRESSES if each.name == name and each.arguments["name"] == verb
+    )
 
 
 def test_who_may_only_look_sees_no_button(staff_with: StaffWith, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""German and Chinese: complete, sound, and fit for every page."""
+"""Test that the German and Chinese translations are complete and valid, and work on every page."""
 
 # ruff: noqa: RUF001 -- Chinese has its own colon, comma and parentheses
 
@@ -45,17 +45,19 @@ SPOKEN = {
     "de": Spoken(
         "Um 03:30",
         "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)",
-        "'no.such' ist kein Ziel: kein Task und keine @cron-Funktion heißt so",
+        "Unbekanntes Ziel 'no.such': kein Task und keine @cron-Funktion hat diesen Namen.",
         "report lässt sich nicht fortsetzen: sein Zeitplan hat keinen weiteren Termin.",
-        "report lässt sich jetzt nicht nachholen: Der Job wurde an control.save vorbei geändert, und noch kein Knoten hat "
-        "die Änderung nachvollzogen.",
+        "report lässt sich noch nicht nachholen: Der Job wurde ohne control.save geändert, und "
+        "noch kein Knoten hat die Änderung verarbeitet. Versuchen Sie es erneut, wenn ein Knoten "
+        "läuft.",
     ),
     "zh_Hans": Spoken(
         "在 03:30",
         "分钟：61 超出范围（允许：0-59）",
-        "'no.such' 不是目标：没有名为此的任务或 @cron 函数",
+        "未知目标 'no.such'：没有任务或 @cron 函数使用此名称。",
         "无法恢复 report：其计划不再有触发时间点。",
-        "目前无法补跑 report：对它的更改绕过了 control.save，尚无节点跟进这一变更。",
+        "暂时无法补跑 report：它未通过 control.save 更改，且尚无节点处理该更改。"
+        "请在有节点运行时重试。",
     ),
 }
 LOCALE = Path(django_dcron.__file__).parent / "locale"
@@ -80,7 +82,9 @@ def test_nothing_is_left_untranslated_or_guessed(language: str) -> None:
 def test_what_is_compiled_has_the_places_for_values_of_the_original(language: str) -> None:
     with (LOCALE / language / "LC_MESSAGES" / "django.mo").open("rb") as compiled:
         catalog: dict[object, str] = gettext.GNUTranslations(compiled)._catalog  # type: ignore[attr-defined]
-    whole = {text: translated for text, translated in catalog.items() if isinstance(text, str) and text}
+    whole = {
+        text: translated for text, translated in catalog.items() if isinstance(text, str) and text
+    }
     assert len(whole) == len(re.findall(r'^msgstr "', po_of(language), re.MULTILINE)) - 1
     wrong = {
         text: translated
@@ -91,18 +95,27 @@ def test_what_is_compiled_has_the_places_for_values_of_the_original(language: st
 
 
 def pages() -> list[str]:
-    """Of a job with some history, and of a node."""
+    """Return the URLs of the pages of a job with some history and of a node."""
     job = make_job(tags=["billing"], max_attempts=3)
     failed = make_run(job, state="failed", reason="no", missed_before=2)
     failed.missed_from = failed.scheduled_at - timedelta(hours=1)
     failed.started_at = failed.finished_at = failed.scheduled_at
     failed.save()
-    attempt = make_attempt(failed, outcome="failed", exception_class="ValueError", message="no", log="a line")
+    attempt = make_attempt(
+        failed, outcome="failed", exception_class="ValueError", message="no", log="a line"
+    )
     later = failed.scheduled_at + timedelta(minutes=5)
     running = make_run(job, later, state="running", started_at=later, heartbeat_at=later)
     make_attempt(running, progress_done=1, progress_total=2)
     node = Node.objects.create(
-        id="a-1", name="a", host="h", pid=1, release="1", started_at=later, heartbeat_at=later, shard_count=64
+        id="a-1",
+        name="a",
+        host="h",
+        pid=1,
+        release="1",
+        started_at=later,
+        heartbeat_at=later,
+        shard_count=64,
     )
     why = reverse("admin:django_dcron_job_why", args=[job.pk])
     return [
@@ -130,7 +143,9 @@ def test_every_page_speaks_it(admin_client: Client, settings: Settings, language
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_what_is_refused_is_refused_in_it(admin_client: Client, settings: Settings, language: str) -> None:
+def test_what_is_refused_is_refused_in_it(
+    admin_client: Client, settings: Settings, language: str
+) -> None:
     settings.LANGUAGE_CODE = language.replace("_", "-").lower()
     spoken = SPOKEN[language]
     typed = {"name": "x", "schedule": "61 * * * *", "timezone": "UTC", "target": "no.such"}
@@ -142,11 +157,15 @@ def test_what_is_refused_is_refused_in_it(admin_client: Client, settings: Settin
     job = make_job()
     control.pause(job)
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
-    assert messages(admin_client.post(verb_url(job, "resume"), follow=True)) == [f"“{job}”: {spoken.resume}"]
-    Cursor.objects.filter(pk=job.pk).update(problem="minute: 61 is out of range (allowed 0-59)")
+    assert messages(admin_client.post(verb_url(job, "resume"), follow=True)) == [
+        f"“{job}”: {spoken.resume}"
+    ]
+    Cursor.objects.filter(pk=job.pk).update(problem="minute: 61 is out of range (allowed: 0-59)")
     Job.objects.filter(pk=job.pk).update(schedule="61 * * * *", enabled=True)
     assert spoken.schedule in admin_client.get(list_url("job")).content.decode()
     assert spoken.schedule in admin_client.get(job_url(job)).content.decode()
     url = reverse("admin:django_dcron_job_backfill", args=[job.pk])
-    page = admin_client.post(url, {"start": "2026-01-01T00:00", "end": "2026-01-02T00:00", "limit": "5"})
+    page = admin_client.post(
+        url, {"start": "2026-01-01T00:00", "end": "2026-01-02T00:00", "limit": "5"}
+    )
     assert page.context["form"].non_field_errors() == [spoken.backfill]

@@ -1,4 +1,4 @@
-"""A small app that uses django-dcron the way a project does. Its celery app must be the current one."""
+"""A small app that uses django-dcron like a project. Its Celery app must be the current one."""
 
 from tests.celery_app import app as celery_app
 

@@ -1,9 +1,11 @@
-"""Faults that befall a process of a test when it passes a sync point, as DCRON_TEST_FAULTS says.
+"""Inject faults into a process of a test at its sync points, as DCRON_TEST_FAULTS specifies.
 
-    {"at": "publish.done", "times": 3, "signal": "SIGKILL"}    the third time, the process is sent that signal
-    {"at": ["mark.begun", "mark.done"], "chance": 0.05, ...}   each time, with that probability, at any of these points
+    {"at": "publish.done", "times": 3, "signal": "SIGKILL"}    send the signal the third time
+    {"at": ["mark.begun", "mark.done"], "chance": 0.05, ...}   each time at any of these points,
+    with this probability
 
-A signal goes to this process alone: a worker's child dies, not the worker. A forked child counts anew, with chances of its own.
+A signal goes to this process alone: a worker's child dies, but not the worker. A forked child
+starts its own count, with its own random numbers.
 """
 
 import json
@@ -13,7 +15,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from django_dcron import sync_points
+from django_dcron.utils import sync_points
 
 VARIABLE = "DCRON_TEST_FAULTS"
 
@@ -36,7 +38,7 @@ class Fault:
 
 
 def install() -> None:
-    """Let the fault that the environment asks for befall this process; without one, do nothing."""
+    """Install the fault that the environment specifies, if any."""
     if specified := os.environ.get(VARIABLE):
         fault = Fault(json.loads(specified))
         os.register_at_fork(after_in_child=random.seed)

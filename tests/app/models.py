@@ -2,7 +2,7 @@ from django.db import models
 
 
 class Witness(models.Model):
-    """Saw a target start for real: one row for each start, so two rows for one attempt are a broken promise."""
+    """One row for each real start of a target. Two rows for one attempt break the guarantee."""
 
     run_id = models.CharField(max_length=64)
     job = models.CharField(max_length=255)
@@ -12,4 +12,7 @@ class Witness(models.Model):
     at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
-        return f"{self.job} at {self.scheduled_at:%H:%M:%S}, attempt {self.attempt}, by {self.worker_pid}"
+        return (
+            f"{self.job} at {self.scheduled_at:%H:%M:%S}, attempt {self.attempt}, by "
+            f"{self.worker_pid}"
+        )

@@ -1,4 +1,4 @@
-"""What the tests let their jobs run."""
+"""Targets that the jobs of the tests run."""
 
 import logging
 import os
@@ -45,7 +45,7 @@ def slow(seconds: float = 1.0) -> float:
 
 @shared_task
 def witness(seconds: float = 0.0) -> None:
-    """Leave a row for this very start, then take `seconds`."""
+    """Insert a row for this start, then take `seconds`."""
     run = django_dcron.current_run()
     Witness.objects.create(
         run_id=str(run.id),
@@ -59,7 +59,7 @@ def witness(seconds: float = 0.0) -> None:
 
 @shared_task
 def nap(seconds: float) -> None:
-    """Little by little, as an exception reaches a thread only between two steps."""
+    """Sleep in short steps, because an exception reaches a thread only between two steps."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.01)
@@ -67,7 +67,7 @@ def nap(seconds: float) -> None:
 
 @shared_task
 def stubborn(seconds: float) -> str:
-    """Go on for `seconds`, whatever anybody says."""
+    """Run for `seconds`, ignoring the soft time limit."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         try:
@@ -79,7 +79,11 @@ def stubborn(seconds: float) -> str:
 
 @shared_task(bind=True)
 def facts(self: "Task[Any, Any]") -> dict[str, Any]:
-    return {"id": self.request.id, "retries": self.request.retries, "eager": self.request.called_directly}
+    return {
+        "id": self.request.id,
+        "retries": self.request.retries,
+        "eager": self.request.called_directly,
+    }
 
 
 @shared_task(bind=True)
@@ -107,7 +111,7 @@ def report_progress(seconds: float) -> None:
 
 @shared_task
 def tidy(seconds: float) -> str:
-    """When told to stop, put things in order and say so."""
+    """When asked to stop, clean up and report it."""
     run = django_dcron.current_run()
     try:
         end = time.monotonic() + seconds
@@ -120,7 +124,7 @@ def tidy(seconds: float) -> str:
 
 @shared_task
 def deaf(seconds: float) -> None:
-    """Go on for `seconds`, whatever is raised."""
+    """Run for `seconds`, ignoring every exception."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:

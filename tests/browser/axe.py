@@ -1,4 +1,4 @@
-"""axe-core's serious and critical findings on a page, without those of Django's own admin."""
+"""Find axe-core's serious and critical violations on a page, except those of Django's own admin."""
 
 from dataclasses import dataclass
 
@@ -8,27 +8,36 @@ from playwright.sync_api import Page
 
 GRAVE = ("serious", "critical")
 
-DJANGOS_OWN = {("label-title-only", "#searchbar")}  # labelled by a picture
-"""Rules, and the elements that may break them: on Django's own pages they do as well (proved in ``test_pages.py``)."""
+DJANGOS_OWN = {("label-title-only", "#searchbar")}  # an icon labels it
+"""Rules and the elements that may break them.
+
+Django's own pages break them, too, as ``test_pages.py`` proves.
+"""
 if django.VERSION < (6, 1):
-    DJANGOS_OWN.add(("link-in-text-block", ".breadcrumbs > a"))  # known by their place, not by an underline
+    DJANGOS_OWN.add(
+        ("link-in-text-block", ".breadcrumbs > a")
+    )  # recognizable by their place, not by an underline
 
 PRELOAD = {"preload": False}
-"""It would put a style into the page, which the policy forbids."""
+"""Preloading would add a style to the page, which the policy forbids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     rule: str
     element: str
-    """As a CSS selector."""
+    """The element's CSS selector."""
     html: str
     what: str
 
     @property
     def exception(self) -> tuple[str, str] | None:
-        """Which of ``DJANGOS_OWN`` it is."""
-        own = (known for known in DJANGOS_OWN if self.rule == known[0] and self.element.startswith(known[1]))
+        """Return the matching entry of ``DJANGOS_OWN``, if any."""
+        own = (
+            known
+            for known in DJANGOS_OWN
+            if self.rule == known[0] and self.element.startswith(known[1])
+        )
         return next(own, None)
 
     def __str__(self) -> str:
@@ -39,7 +48,10 @@ def findings(page: Page, *, with_djangos: bool = False) -> list[Finding]:
     answer = Axe().run(page, options={"resultTypes": ["violations"], **PRELOAD}).response
     found = [
         Finding(
-            violation["id"], " ".join(map(str, node["target"])), node["html"][:300], node["failureSummary"]
+            violation["id"],
+            " ".join(map(str, node["target"])),
+            node["html"][:300],
+            node["failureSummary"],
         )
         for violation in answer["violations"]
         if violation["impact"] in GRAVE

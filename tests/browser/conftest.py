@@ -1,6 +1,10 @@
-"""Chromium on the live admin: each test has windows of its own, logged in, under a strict Content-Security-Policy.
+"""Open the live admin in Chromium, under a strict Content-Security-Policy.
 
-Invariant: a test fails if any page it opened did what ``Watch`` forbids.
+Each test has its own logged-in windows.
+
+Invariants:
+
+- A test fails if a page that it opened does something that ``Watch`` forbids.
 """
 
 import shutil
@@ -16,8 +20,8 @@ from pytest_django.live_server_helper import LiveServer
 
 from tests.browser.watch import Watch
 
-PATIENCE = 30_000
-"""Milliseconds for whatever must come to be seen in the end, on a machine that has much to do."""
+TIMEOUT = 30_000
+"""Timeout in milliseconds for expected contents, on a busy machine."""
 WIDE, PHONE = 1280, 390
 
 PAGES = pytest.StashKey[list[Page]]()
@@ -26,12 +30,14 @@ Browse = Callable[..., Page]
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
-    """Show, beside a failure, what the windows showed."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[pytest.TestReport]:
+    """Add the text of the open windows to the report of a failed test."""
     report = yield
     if report.failed and report.when == "call":
         for page in item.stash.get(PAGES, []):
-            if page.is_closed():  # that of a first try
+            if page.is_closed():  # belongs to an earlier try
                 continue
             report.sections.append((f"on the page {page.url}", page.inner_text("body")[:3000]))
     return report
@@ -41,9 +47,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def chromium() -> Iterator[Browser]:
     executable = shutil.which("chromium")
     assert executable, "Chromium is missing (on Debian and Ubuntu: apt install chromium)"
-    expect.set_options(timeout=PATIENCE)
+    expect.set_options(timeout=TIMEOUT)
     with pytest.MonkeyPatch.context() as environment, sync_playwright() as playwright:
-        # Playwright's event loop runs in this thread: Django would take all of it for asynchronous code.
+        # Playwright's event loop runs in this thread, so Django would take all code for
+        # asynchronous.
         environment.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = playwright.chromium.launch(executable_path=executable)
         yield browser
@@ -58,7 +65,7 @@ def policy() -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def live_server(policy: None, live_server: LiveServer) -> LiveServer:
-    """pytest-django's, whose middleware is what it finds when it starts."""
+    """Return pytest-django's live server, which reads the middleware when it starts."""
     return live_server
 
 
@@ -66,7 +73,10 @@ def live_server(policy: None, live_server: LiveServer) -> LiveServer:
 def browse(
     request: pytest.FixtureRequest, chromium: Browser, live_server: LiveServer, admin_user: User
 ) -> Iterator[Browse]:
-    """Open a window, logged in as a superuser: ``browse(scheme="dark", width=PHONE)``."""
+    """Return a function that opens a window, logged in as a superuser.
+
+    For example, ``browse(scheme="dark", width=PHONE)``.
+    """
     client = Client()
     client.force_login(admin_user)
     cookie = {
@@ -87,7 +97,7 @@ def browse(
             **options,
         )
         contexts.append(context)
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(TIMEOUT)
         context.add_cookies([{**cookie, "url": live_server.url}])
         watch.follow(context)
         pages.append(context.new_page())
@@ -102,5 +112,5 @@ def browse(
 
 @pytest.fixture
 def page(browse: Browse) -> Page:
-    """One window, light and as wide as a desk's."""
+    """Open one light window of desktop width."""
     return browse()

@@ -1,4 +1,4 @@
-"""Every page of ours in the admin."""
+"""List every page of django-dcron in the admin."""
 
 from collections.abc import Callable
 

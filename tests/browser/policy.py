@@ -1,4 +1,4 @@
-"""The strictest Content-Security-Policy the admin is to work under, on every answer."""
+"""Add the strictest Content-Security-Policy that the admin supports to every response."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,9 @@ from django.http import HttpRequest, HttpResponse
 
 POLICY = "; ".join(
     [
-        "default-src 'self'",  # of scripts, styles, fonts, requests: no inline, no eval, no other host
-        "img-src 'self' data:",  # Django's own admin.css has pictures within
+        # scripts, styles, fonts, requests: nothing inline, no eval, no other host
+        "default-src 'self'",
+        "img-src 'self' data:",  # Django's own admin.css contains images
         "object-src 'none'",
         "base-uri 'none'",
         "form-action 'self'",
@@ -16,7 +17,9 @@ POLICY = "; ".join(
 )
 
 
-def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+def strict(
+    get_response: Callable[[HttpRequest], HttpResponse],
+) -> Callable[[HttpRequest], HttpResponse]:
     def answer(request: HttpRequest) -> HttpResponse:
         response = get_response(request)
         response["Content-Security-Policy"] = POLICY

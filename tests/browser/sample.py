@@ -1,4 +1,7 @@
-"""Rows that give every page of the admin something to show. No node and no worker is at work on them: nothing changes."""
+"""Rows that give every page of the admin some content.
+
+No node and no worker processes them, so nothing changes.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,10 +11,10 @@ from uuid import uuid4
 from django.db import transaction
 
 from django_dcron import control
-from django_dcron.domain.lifecycle import State
+from django_dcron.db.now import database_now
 from django_dcron.models import Alert, Attempt, Job, Node, Run
-from django_dcron.models.database import database_now
 from django_dcron.models.statistics import count
+from django_dcron.policies.lifecycle import State
 from tests.factories import make_job, make_run
 
 MINUTE = timedelta(minutes=1)
@@ -28,12 +31,12 @@ ValueError: no such order: 4711
 @dataclass(frozen=True)
 class Sample:
     job: Job
-    """With a history of every outcome."""
+    """A job with runs of every outcome."""
     paused: Job
     failed: Run
     running: Run
     attempt: Attempt
-    """Of the failed one."""
+    """An attempt of the failed run."""
     alert: Alert
 
 
@@ -50,15 +53,23 @@ def make_sample() -> Sample:
         max_attempts=3,
     )
     runs = [
-        _past_run(job, now, number, state) for number, state in enumerate(islice(cycle(STATES), HISTORY), 1)
+        _past_run(job, now, number, state)
+        for number, state in enumerate(islice(cycle(STATES), HISTORY), 1)
     ]
     failed = next(run for run in runs if run.state == State.FAILED)
     paused = make_job(name="send-newsletter", schedule="0 9 * * MON", namespace="marketing")
     control.pause(paused, "the provider is down (ada)")
     make_job(
-        name="close-books", schedule="0 0 L * *", target="tests.app.tasks.echo", kwargs={"ledger": "main"}
+        name="close-books",
+        schedule="0 0 L * *",
+        target="tests.app.tasks.echo",
+        kwargs={"ledger": "main"},
     )
-    nodes = [_node("node-a", now), _node("node-b", now, degraded=True), _node("node-c", now - LONG_AGO)]
+    nodes = [
+        _node("node-a", now),
+        _node("node-b", now, degraded=True),
+        _node("node-c", now - LONG_AGO),
+    ]
     running = _running(make_job(name="sync-stock", schedule="*/2 * * * *"), nodes[0], now)
     alert = _alert(failed, now)
     return Sample(job, paused, failed, running, failed.attempts.get(), alert)
@@ -107,17 +118,29 @@ def _past_run(job: Job, now: datetime, number: int, state: str) -> Run:
 
 
 def _alert(failed: Run, now: datetime) -> Alert:
-    """Sent; beside one that waits, as its channel is away."""
-    told = {"kind": "failed", "job": failed.job, "subject": f"{failed.job} failed", "text": failed.reason}
-    away = {"try_at": now + MINUTE, "tries": 3, "error": "the service of URL 1 (slack) did not take it"}
-    Alert.objects.create(channel="ops", key="1", created_at=now, **told, **away)
-    return Alert.objects.create(channel="mail", key="1", created_at=now, sent_at=now, **told)
+    """Create a sent alert, and one that waits because its channel is unreachable."""
+    shown = {
+        "kind": "failed",
+        "job": failed.job,
+        "subject": f"{failed.job} failed",
+        "text": failed.reason,
+    }
+    away = {
+        "try_at": now + MINUTE,
+        "tries": 3,
+        "error": "the service of URL 1 (slack) did not take it",
+    }
+    Alert.objects.create(channel="ops", key="1", created_at=now, **shown, **away)
+    return Alert.objects.create(channel="mail", key="1", created_at=now, sent_at=now, **shown)
 
 
 def _running(job: Job, node: Node, now: datetime) -> Run:
     run = make_run(job, "running", node=node.pk, heartbeat_at=now + LONG_AGO, queued_at=now)
     run.attempts.update(
-        log="Fetching stock levels\n", progress_done=42, progress_total=120, progress_note="warehouse 2"
+        log="Fetching stock levels\n",
+        progress_done=42,
+        progress_total=120,
+        progress_note="warehouse 2",
     )
     return run
 
@@ -130,7 +153,7 @@ def _node(name: str, at: datetime, *, degraded: bool = False) -> Node:
         pid=100,
         release="0.1.0",
         started_at=at,
-        heartbeat_at=at + 5 * MINUTE,  # so that it stays alive while the test lasts
+        heartbeat_at=at + 5 * MINUTE,  # keeps the run alive during the test
         ticked_at=at,
         shards=32,
         shard_count=64,

@@ -1,10 +1,10 @@
-"""The dashboard refreshes itself: what is new comes by itself, and what is not stays untouched."""
+"""Test that the dashboard refreshes itself: new contents appear and the rest stays untouched."""
 
 import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, Response, expect
 
-from django_dcron.domain.lifecycle import State
+from django_dcron.policies.lifecycle import State
 from tests.browser.conftest import PHONE, Browse
 from tests.browser.pages import ours
 from tests.factories import make_idle_job, make_run
@@ -23,8 +23,12 @@ def fail(name: str) -> None:
     run.save()
 
 
-def test_what_is_new_comes_and_nothing_flickers(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = timezone.now()  # stands still: when a minute is over, so are the 24 hours that the part links to
+def test_what_is_new_comes_and_nothing_flickers(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = (
+        timezone.now()
+    )  # constant, because the part links to the last 24 hours, which change each minute
     monkeypatch.setattr("django_dcron.admin.dashboard.failures.database_now", lambda _alias: now)
     fail("grind")
     page.goto(ours("dashboard_changelist"))
@@ -43,14 +47,18 @@ def test_what_is_new_comes_and_nothing_flickers(page: Page, monkeypatch: pytest.
     assert page.evaluate("window.seen !== undefined"), "the page was loaded anew"
 
 
-def test_on_a_phone_the_timeline_shows_now_and_stays_where_it_is_scrolled_to(browse: Browse) -> None:
+def test_on_a_phone_the_timeline_shows_now_and_stays_where_it_is_scrolled_to(
+    browse: Browse,
+) -> None:
     page = browse(width=PHONE)
     make_idle_job(name="grind")
     page.goto(ours("dashboard_changelist"))
     chart = page.locator(".dcron-chart:has(.dcron-now)")
     now = "element.querySelector('.dcron-now').getBoundingClientRect().left"
     names = "element.querySelector('ul').getBoundingClientRect().right"
-    assert chart.evaluate(f"element => {names} < {now} && {now} < element.getBoundingClientRect().right")
+    assert chart.evaluate(
+        f"element => {names} < {now} && {now} < element.getBoundingClientRect().right"
+    )
 
     place = chart.evaluate("element => element.scrollLeft")
     make_idle_job(name="roast")

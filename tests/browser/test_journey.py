@@ -1,4 +1,4 @@
-"""A person at work in the admin, with a real node and a real worker behind it: nothing here is simulated."""
+"""Test a user's work in the admin with a real node and a real worker."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 JOB = "count-the-stock"
 SCHEDULE = "30 9 1 1 *"
-"""Not due while a test lasts."""
+"""Not due during a test."""
 TARGET = "tests.app.tasks.report_progress"
 
 
@@ -24,7 +24,7 @@ TARGET = "tests.app.tasks.report_progress"
 def at_work(start_worker: StartProcess, start_runcron: StartProcess) -> None:
     node = start_runcron("--name", "node-a")
     start_worker()
-    node.wait_for_log("node-a is up")
+    node.wait_for_log("node started: node=node-a")
 
 
 def field(page: Page, name: str) -> Locator:
@@ -58,11 +58,11 @@ def correct_a_mistake_and_save(page: Page) -> None:
     expect(row.locator(".errorlist")).to_have_count(0)
     preview = page.get_by_role("complementary", name="Preview")
     expect(preview).to_contain_text("09:30")
-    page.get_by_role("group").filter(has_text="Arguments").locator("summary").first.click()
+    page.locator("details:has([name=kwargs]) > summary").click()
     field(page, "kwargs").fill('{"minutes": 1}')
-    expect(page.locator(".form-row", has=field(page, "kwargs")).locator(".errorlist")).to_contain_text(
-        "minutes"
-    )
+    expect(
+        page.locator(".form-row", has=field(page, "kwargs")).locator(".errorlist")
+    ).to_contain_text("minutes")
     press(page, "Save and continue editing")
     expect(page.get_by_text("Please correct the error")).to_be_visible()
     field(page, "kwargs").fill('{"seconds": 1}')
@@ -70,62 +70,82 @@ def correct_a_mistake_and_save(page: Page) -> None:
     expect(page.get_by_text("was added successfully")).to_be_visible()
 
 
+def do(page: Page, verb: str) -> None:
+    """Press the button of a verb that asks for nothing."""
+    page.locator(f".dcron-verb form[action$='/do/{verb}/'] button").click()
+
+
+def asked_by(page: Page, verb: str) -> Locator:
+    """Open the form of a verb and return it."""
+    details = page.locator(".dcron-verb details", has=page.locator(f"[action$='/do/{verb}/']"))
+    details.locator("summary").click()
+    return details.locator("form")
+
+
 def run_it_and_watch_it_finish(page: Page) -> None:
-    press(page, "Run now")
-    expect(page.get_by_role("heading", level=1)).to_have_text("View run")
-    expect(verdict(page)).to_contain_text("succeeded")  # refreshed by itself
-    expect(page.get_by_label("Log", exact=True)).to_contain_text("three rows")
+    do(page, "run_now")
+    expect(page).to_have_url(re.compile(r"/run/[0-9a-f-]{36}/change/$"))
+    expect_state(page, "succeeded")  # refreshed automatically
+    expect(page.locator("#dcron-log-text")).to_contain_text("three rows")
 
 
 def verdict(page: Page) -> Locator:
     return page.locator(".dcron-verdict")
 
 
+def expect_state(page: Page, state: str) -> None:
+    expect(verdict(page).locator(f".dcron-badge.dcron-{state}")).to_be_visible()
+
+
+def glance_of(page: Page) -> Locator:
+    return page.locator(".dcron-glance")
+
+
 def pause_it_with_a_reason_and_resume_it(page: Page) -> None:
     page.goto(ours("job_change", Job.objects.get().pk))
-    page.locator("summary", has_text="Pause …").click()
-    form = page.locator(".dcron-verb details[open] form")
-    form.get_by_label("Reason").fill("the stock room is being painted")
-    form.get_by_role("button", name="Pause").click()
-    glance = page.get_by_label("How it stands")
+    form = asked_by(page, "pause")
+    form.locator("[name=reason]").fill("the stock room is being painted")
+    form.get_by_role("button").click()
+    glance = glance_of(page)
     expect(glance).to_contain_text("the stock room is being painted")
-    expect(glance).to_contain_text("Paused by admin")
-    press(page, "Resume")
+    expect(glance).to_contain_text("admin")
+    do(page, "resume")
     expect(glance).not_to_contain_text("the stock room is being painted")
     assert Job.objects.get().enabled
 
 
 def cancel_a_long_one_while_it_runs(page: Page) -> None:
-    page.get_by_role("link", name="Run with arguments …").click()
+    page.locator(".dcron-verb a[href$='/do/run_with/']").click()
     field(page, "kwargs").fill('{"seconds": "soon"')
-    press(page, "Run with arguments")
+    page.locator(".submit-row [type=submit]").click()
     expect(page.get_by_text("Please correct the error")).to_be_visible()
     field(page, "kwargs").fill('{"seconds": 600}')
-    press(page, "Run with arguments")
+    page.locator(".submit-row [type=submit]").click()
     expect(page.get_by_text("3 of 10")).to_be_visible()
-    expect(page.get_by_label("Log", exact=True)).to_contain_text("three rows")
-    expect(verdict(page)).to_contain_text("running")
-    page.locator("summary", has_text="Cancel …").click()
-    form = page.locator(".dcron-verb details[open] form")
-    form.get_by_label("Reason").fill("counted the wrong room")
-    form.get_by_role("button", name="Cancel").click()
-    expect(verdict(page)).to_contain_text("cancelled")
+    expect(page.locator("#dcron-log-text")).to_contain_text("three rows")
+    expect_state(page, "running")
+    form = asked_by(page, "cancel")
+    form.locator("[name=reason]").fill("counted the wrong room")
+    form.get_by_role("button").click()
+    expect_state(page, "cancelled")
     expect(verdict(page)).to_contain_text("counted the wrong room (admin)")
     assert sorted(Run.objects.values_list("state", flat=True)) == ["cancelled", "succeeded"]
 
 
 def read_the_dashboard(page: Page) -> None:
     page.goto("/admin/")
-    page.get_by_role("main").get_by_role("row").get_by_role("link", name="Dashboard", exact=True).click()
+    page.get_by_role("main").get_by_role("row").get_by_role(
+        "link", name="Dashboard", exact=True
+    ).click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Dashboard")
-    for told in ("node-a", JOB):
-        expect(page.get_by_role("main")).to_contain_text(told)
+    for shown in ("node-a", JOB):
+        expect(page.get_by_role("main")).to_contain_text(shown)
 
 
 @pytest.mark.parametrize("look", [{"scheme": "dark"}, {"width": PHONE}], ids=["dark", "phone"])
 @pytest.mark.usefixtures("at_work")
 def test_elsewhere_too(browse: Browse, look: dict[str, Any]) -> None:
-    """What is done most: run a job, watch it, pause it."""
+    """Test the most frequent actions: run a job, watch it and pause it."""
     page = browse(**look)
     page.goto(ours("job_change", make_job(name=JOB, schedule=SCHEDULE, target=TARGET, args=[1]).pk))
     run_it_and_watch_it_finish(page)
@@ -140,7 +160,7 @@ def test_without_a_script(browse: Browse) -> None:
     press(page, "Save and continue editing")
     expect(page.locator(".errorlist").first).to_contain_text("hour")
     field(page, "schedule").fill(SCHEDULE)
-    field(page, "args").fill("[1]")  # in error, too: its group is open
+    field(page, "args").fill("[1]")  # an error, so the field's group is open
     press(page, "Save and continue editing")
     expect(page.get_by_text("was added successfully")).to_be_visible()
     pause_it_with_a_reason_and_resume_it(page)
@@ -148,14 +168,15 @@ def test_without_a_script(browse: Browse) -> None:
 
 @pytest.mark.usefixtures("transactional_db")
 def test_by_keyboard_alone(page: Page) -> None:
-    """No mouse: to the button, what it asks for, and done."""
+    """Test an action with the keyboard alone: reach its button, fill in its form and confirm."""
     page.goto(ours("job_change", make_idle_job(name=JOB).pk))
-    walk_to(page, "Pause …")
+    pause = page.locator("details:has([action$='/do/pause/']) > summary")
+    walk_to(page, (pause.text_content() or "").strip())
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     page.keyboard.type("without a mouse")
     page.keyboard.press("Enter")
-    expect(page.get_by_label("How it stands")).to_contain_text("without a mouse")
+    expect(glance_of(page)).to_contain_text("without a mouse")
     assert not Job.objects.get().enabled
 
 

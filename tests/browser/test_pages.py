@@ -1,4 +1,7 @@
-"""Every page, as it is: accessible in light, in dark and on a phone, and never wider than the window."""
+"""Test every page in light and dark mode and on a phone.
+
+Each page is accessible and never wider than the window.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +21,10 @@ from tests.browser.wide import wider_than_its_window
 pytestmark = pytest.mark.browser
 
 COLOURS_SETTLED = (
-    "() => Promise.all(document.getAnimations().map((animation) => animation.finished.catch(() => {})))"
+    "() => Promise.all(document.getAnimations().map((animation) => animation.finished.catch(() => "
+    "{})))"
 )
-"""Django's links fade from one colour to the other."""
+"""Waits until all animations have finished, because Django's links fade between colors."""
 
 
 NOTHING: Any = None
@@ -33,10 +37,10 @@ def show(page: Page, path: str) -> None:
 
 
 def refuse(page: Page) -> None:
-    """A form with errors, its folded groups open."""
+    """Submit a form with errors and a folded group opened."""
     show(page, ours("job_add"))
     page.locator("[name=schedule]").fill("61 * * * *")
-    page.locator("summary", has_text="Arguments").click()
+    page.locator("details:has([name=args]) > summary").click()
     page.locator("[name=args]").fill("[")
     page.get_by_role("button", name="Save", exact=True).click()
     page.get_by_text("Please correct the errors").wait_for()
@@ -45,17 +49,19 @@ def refuse(page: Page) -> None:
 def ask_about_several(page: Page) -> None:
     show(page, ours("job_changelist"))
     page.get_by_label("Select all objects on this page for an action").check()
-    page.locator("[name=action]").select_option(label="Pause")
-    page.get_by_role("button", name="Run", exact=True).or_(page.get_by_role("button", name="Go")).click()
-    page.get_by_role("button", name="Pause").wait_for()
+    page.locator("[name=action]").select_option("pause")
+    page.get_by_role("button", name="Run", exact=True).or_(
+        page.get_by_role("button", name="Go")
+    ).click()
+    page.locator(".dcron-confirmation .submit-row [type=submit]").wait_for()
 
 
 def preview_a_backfill(page: Page) -> None:
     show(page, ours("job_backfill", Job.objects.get(name="import-orders").pk))
     page.locator("[name=start]").fill("2026-01-01 00:00")
     page.locator("[name=end]").fill("2026-01-02 00:00")
-    page.get_by_role("button", name="Preview").click()
-    page.get_by_role("heading", name="Preview").wait_for()
+    page.locator(".submit-row [type=submit]").first.click()
+    page.locator("[name=make]").wait_for(state="attached")
 
 
 def delete(page: Page) -> None:
@@ -92,13 +98,15 @@ def assert_fit(page: Page) -> None:
     problems += [f"dark: {finding}" for finding in findings(page)]
     page.set_viewport_size({"width": PHONE, "height": 844})
     problems += [f"phone: {finding}" for finding in findings(page)]
-    problems += [f"phone: wider than the window: {element}" for element in wider_than_its_window(page)]
+    problems += [
+        f"phone: wider than the window: {element}" for element in wider_than_its_window(page)
+    ]
     if problems:
         pytest.fail("\n".join(problems), pytrace=False)
 
 
 def test_what_is_left_out_is_djangos_own(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pages of users have it too."""
+    """Django's own pages of users break these rules, too."""
     user = User.objects.create_user("somebody-whose-name-is-longer-than-any-link-beside-it")
     monkeypatch.setattr(
         admin.site.get_model_admin(User), "search_help_text", "Part of a name.", raising=False

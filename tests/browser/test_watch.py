@@ -1,4 +1,4 @@
-"""What the other tests rest on: that a page which misbehaves is noticed."""
+"""Test ``Watch``: it reports a page that misbehaves."""
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -11,7 +11,9 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.browser
 
 MISDEEDS = {
-    "an inline script": "document.head.append(Object.assign(document.createElement('script'), {text: '1'}))",
+    "an inline script": (
+        "document.head.append(Object.assign(document.createElement('script'), {text: '1'}))"
+    ),
     "an inline style": "document.body.setAttribute('style', 'color: red')",
     "eval": "setTimeout(() => eval('1'))",
     "another host": "fetch('http://example.invalid/').catch(() => {})",
@@ -35,7 +37,7 @@ def test_a_misdeed_is_noticed(
     page.evaluate(f"() => {{ {MISDEEDS[misdeed]} }}")
 
     def noticed() -> list[str]:
-        page.title()  # Playwright tells of events only while it is asked something
+        page.title()  # Playwright delivers events only during a call
         return watch.complaints
 
     wait_until(noticed, 30)

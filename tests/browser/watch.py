@@ -1,5 +1,9 @@
-"""What no page of ours may ever do, whatever a test asserts: log an error or a warning, throw, violate the policy (which Chromium
-logs as an error), answer with an error, or ask another host. The icon that Chromium asks each site for is the site's affair."""
+"""Detect forbidden behavior on any page, whatever the test asserts.
+
+A page must not log errors or warnings, throw, violate the policy, receive an error response or
+contact another host. Chromium logs policy violations and error responses as errors. The favicon is
+excluded: the project provides it.
+"""
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, Request, WebError
 

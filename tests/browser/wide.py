@@ -1,4 +1,4 @@
-"""What of a page is wider than its window, without a box around it that scrolls."""
+"""Find the elements of a page that are wider than its window and not inside a scrollable box."""
 
 from playwright.sync_api import Page
 
@@ -6,8 +6,10 @@ WIDER = """
 () => {
     const width = document.documentElement.clientWidth;
     const boxed = (element) => {
-        for (let box = element.parentElement; box !== null && box !== document.body; box = box.parentElement) {
-            const scrolls = ["auto", "scroll"].includes(getComputedStyle(box).overflowX) || box.matches(".visually-hidden");
+        let box = element.parentElement;
+        for (; box !== null && box !== document.body; box = box.parentElement) {
+            const scrolls = ["auto", "scroll"].includes(getComputedStyle(box).overflowX)
+                || box.matches(".visually-hidden");
             if (scrolls && box.getBoundingClientRect().right <= width) {
                 return true;
             }
@@ -16,9 +18,11 @@ WIDER = """
     };
     const wider = (element) => {
         const { width: own, height, right } = element.getBoundingClientRect();
-        return own > 1 && height > 1 && right > width + 0.5 && getComputedStyle(element).visibility === "visible";
+        return own > 1 && height > 1 && right > width + 0.5
+            && getComputedStyle(element).visibility === "visible";
     };
-    const found = [...document.body.querySelectorAll("*")].filter((element) => wider(element) && !boxed(element));
+    const found = [...document.body.querySelectorAll("*")]
+        .filter((element) => wider(element) && !boxed(element));
     const outermost = found.filter((element) => !found.includes(element.parentElement));
     const scrolls = document.documentElement.scrollWidth - width;
     return [

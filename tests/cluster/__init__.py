@@ -1,6 +1,9 @@
-"""Scenarios with real processes, all decided by one checker. `make chaos` runs them and prints what became of the occurrences."""
+"""Scenarios with real processes, each verified by the same strict checker.
+
+``make chaos`` runs them and prints a summary of the occurrences.
+"""
 
 import os
 
 SECONDS = float(os.environ.get("DCRON_TEST_SECONDS", "20"))
-"""How long a scenario lasts that has no length of its own."""
+"""Duration of a scenario that has none of its own, in seconds."""

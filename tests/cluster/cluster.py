@@ -1,14 +1,15 @@
-"""A cluster under observation: supervised nodes and workers, jobs that leave witnesses, and the account at the end.
+"""A cluster under observation: supervised nodes and workers, jobs that record witnesses, and the
+account at the end.
 
-A scenario starts it, does it harm, lets it settle, and holds it to its promises:
+A scenario starts the cluster, injects faults, lets it settle, and verifies its guarantees:
 
     cluster.start(jobs=10)
     cluster.nodes[0].process.kill()
     cluster.run_for(SECONDS)
     verdict = cluster.account()
 
-Whatever ends without having been asked to is started again, as a supervisor would; Celery's workers, for one, may end when
-their broker does.
+A process that exits unexpectedly is started again, as a supervisor would do. For example, Celery's
+workers may exit when their broker does.
 """
 
 import json
@@ -22,9 +23,9 @@ from typing import Any
 
 import psutil
 
-from django_dcron.domain.lifecycle import FINAL
+from django_dcron.db.now import database_now
 from django_dcron.models import Job, Node, Run
-from django_dcron.models.database import database_now
+from django_dcron.policies.lifecycle import FINAL
 from tests import services
 from tests.app import faults
 from tests.app.models import Witness
@@ -35,12 +36,12 @@ from tests.waiting import wait_until
 
 SECOND = timedelta(seconds=1)
 WITNESS = "tests.app.tasks.witness"
-PATIENCE = 90.0
-"""Seconds for whatever must come to pass in the end, on a machine that has much to do."""
+TIMEOUT = 90.0
+"""Seconds to wait for an event that must happen, on a busy machine."""
 RESTART_AFTER = 0.2
 EXCLUSIVE_EVERY = "*/2 * * * * *"
 IN_ALL_SHARDS: dict[str, Any] = {"jobs": 64, "schedule": "H/4 * * * * *"}
-"""For ``Cluster.start``: a job in each shard, so that every node has work; 16 runs a second."""
+"""For ``Cluster.start``: a job in each shard, and 16 runs per second in all."""
 
 
 def now() -> datetime:
@@ -49,12 +50,12 @@ def now() -> datetime:
 
 @dataclass
 class Member:
-    """A node or worker, and whether its supervisor is to keep it running."""
+    """A node or worker, and whether its supervisor keeps it running."""
 
     process: services.Process
     supervised: bool = True
     exits: list[int | None] = field(default_factory=list)
-    """Its exit codes, each time it ended without having been asked to."""
+    """Its exit codes, one for each unexpected exit."""
 
     def revive(self) -> None:
         if self.supervised and not self.process.running:
@@ -62,10 +63,10 @@ class Member:
             self.process.start()
 
     def leave(self) -> int:
-        """Ask it to end cleanly, for good, and wait; returns its exit code."""
+        """Stop the process cleanly and for good. Wait for its end and return its exit code."""
         self.supervised = False
         self.process.terminate()
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
     def kill_for_good(self) -> None:
         self.supervised = False
@@ -73,7 +74,9 @@ class Member:
 
 
 class Cluster:
-    def __init__(self, start_runcron: StartProcess, start_worker: StartProcess, start_process: StartProcess):
+    def __init__(
+        self, start_runcron: StartProcess, start_worker: StartProcess, start_process: StartProcess
+    ):
         self._start_runcron = start_runcron
         self._start_worker = start_worker
         self._start_process = start_process
@@ -83,7 +86,7 @@ class Cluster:
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
 
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- its life --------------------------------------------------------------------------------
 
     def start(
         self,
@@ -96,23 +99,29 @@ class Cluster:
         exclusive: str = "queue_all",
         **fields: Any,
     ) -> list[Job]:
-        """Every-second jobs that leave witnesses, unless ``fields`` say otherwise; the window opens before the first node.
+        """Start jobs of every second that record witnesses, unless ``fields`` say otherwise.
 
-        Every other job has the policy ``exclusive``, and half as many occurrences, as their runs may have to wait for one
-        another. ``queue_all`` loses none of them; ``skip`` is for an outage that nobody wants to be made up for.
+        The window opens before the first node starts. Every other job has the policy ``exclusive``
+        and half as many occurrences, because its runs may wait for one another. ``queue_all`` loses
+        none of them. ``skip`` is for an outage whose occurrences aren't made up for.
         """
         for _ in range(workers):
             self.add_worker(env=worker_env, wait=False)
         for worker in self.workers:
-            worker.process.wait_for_log(" ready.", PATIENCE)
-        given = {"target": WITNESS, "overlap_policy": "allow", "max_attempts": 5, "retry_backoff": SECOND}
+            worker.process.wait_for_log(" ready.", TIMEOUT)
+        given = {
+            "target": WITNESS,
+            "overlap_policy": "allow",
+            "max_attempts": 5,
+            "retry_backoff": SECOND,
+        }
         alone = given | {"overlap_policy": exclusive, "schedule": EXCLUSIVE_EVERY}
         made = [make_job(**(alone if number % 2 else given) | fields) for number in range(jobs)]
         self.after = now()
         for _ in range(nodes):
             self.add_node(env=node_env)
         self._supervisor.start()
-        wait_until(lambda: self.leading() == nodes, PATIENCE, what="nodes that lead shards", interval=0.1)
+        self._wait_until_each_has_led()
         return made
 
     def add_node(self, *options: str, env: Mapping[str, str] | None = None) -> Member:
@@ -125,21 +134,32 @@ class Cluster:
         return self.workers[-1]
 
     def at_work(self) -> list[Member]:
-        """The nodes that have claimed: a few jobs may all fall to one of them."""
+        """The nodes that have claimed runs. One node may claim all runs of a few jobs."""
         claimers = set(Run.objects.exclude(node="").values_list("node", flat=True))
         names = {claimer.rpartition("-")[0] for claimer in claimers}
         return [member for number, member in enumerate(self.nodes) if f"node-{number}" in names]
 
+    def _wait_until_each_has_led(self) -> None:
+        """Not all at once: a fault may kill nodes as soon as they lead."""
+        names: set[str] = set()
+
+        def all_have_led() -> bool:
+            leaders = Node.objects.filter(shards__gt=0).values_list("name", flat=True)
+            names.update(leaders)
+            return len(names) == len(self.nodes)
+
+        wait_until(all_have_led, TIMEOUT, what="each node to lead", interval=0.1)
+
     def leading(self) -> int:
-        """How many live nodes lead shards."""
+        """The number of live nodes that lead shards."""
         return Node.objects.live(6 * SECOND).filter(shards__gt=0).count()
 
     def run_for(self, seconds: float) -> None:
-        """Until so long after the window opened."""
+        """Wait until this many seconds after the window opened."""
         self.wait_for(self.after + seconds * SECOND)
 
     def wait_for(self, instant: datetime) -> None:
-        wait_until(lambda: now() >= instant, PATIENCE + 120, what=f"{instant}", interval=0.1)
+        wait_until(lambda: now() >= instant, TIMEOUT + 120, what=f"{instant}", interval=0.1)
 
     def _supervise(self) -> None:
         while not self._stopping.wait(RESTART_AFTER):
@@ -151,55 +171,65 @@ class Cluster:
         if self._supervisor.is_alive():
             self._supervisor.join()
 
-    # --- harm ---------------------------------------------------------------------------------------------------------
+    # --- harm ------------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """No more faults: whoever carries one is replaced by one that does not."""
+        """End the faults: replace each process that has one by a process without."""
         for member in [*self.nodes, *self.workers]:
             if member.process.env.pop(faults.VARIABLE, None):
                 member.process.kill()
 
-    # --- the account --------------------------------------------------------------------------------------------------
+    # --- the account -----------------------------------------------------------------------------
 
     def account(self, *, accepted: Collection[str] = ()) -> Verdict:
-        """The end of the window: all that was due in it has come to an end, the doctor finds nothing beside the living
-        nodes (but ``accepted`` codes), and once nobody writes any more the strict checker does not either. Fails with what
-        they found."""
+        """Close the window and verify it. Fail with the findings of the doctor and the strict
+        checker.
+
+        All runs that are due in the window must end. While the nodes live, the doctor may find only
+        ``accepted`` codes. Once no process writes any more, the strict checker must find nothing.
+        """
         self.until = now().replace(microsecond=0)
         self.wait_for(self.until + SECOND)
         due = Run.objects.exclude(state__in=FINAL).filter(scheduled_at__lte=self.until)
-        wait_until(lambda: not due.exists(), PATIENCE, what="everything due to come to an end", interval=0.2)
+        wait_until(
+            lambda: not due.exists(),
+            TIMEOUT,
+            what="everything due to come to an end",
+            interval=0.2,
+        )
         self._wait_for_a_clean_doctor(frozenset(accepted))
         for node in self.nodes:
             if node.process.running:
                 assert node.leave() == 0, node.process.log[-5000:]
-        handed_over = Run.objects.filter(state__in=("queued", "running"))
-        wait_until(lambda: not handed_over.exists(), PATIENCE, what="the workers to finish", interval=0.2)
+        dispatched = Run.objects.filter(state__in=("queued", "running"))
+        wait_until(
+            lambda: not dispatched.exists(), TIMEOUT, what="the workers to finish", interval=0.2
+        )
         self.verdict = check(self.after, self.until)
         assert not self.verdict.problems, str(self.verdict)
         return self.verdict
 
     def _wait_for_a_clean_doctor(self, accepted: frozenset[str]) -> None:
-        """It may take a lease until the dead are known to be dead, and a heartbeat until all shards are led."""
+        """Nodes may need a lease to detect dead processes, and a heartbeat to lead all shards."""
         answers: list[str] = []
 
         def clean() -> bool:
             doctor = self._start_process("doctor", "-m", "django", "dcron", "doctor", "--json")
-            exit_code = doctor.wait(PATIENCE)
+            exit_code = doctor.wait(TIMEOUT)
             answers.append(doctor.log)
             report, _ = json.JSONDecoder().raw_decode(doctor.log)
             assert exit_code == (0 if report["healthy"] else 1)
             return accepted.issuperset(finding["code"] for finding in report["findings"])
 
         try:
-            wait_until(clean, PATIENCE, what="a doctor who finds nothing", interval=1)
+            wait_until(clean, TIMEOUT, what="a doctor who finds nothing", interval=1)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{answers[-1]}") from None
 
 
 @dataclass(frozen=True)
 class Line:
-    """One scenario in the summary."""
+    """The line of a scenario in the summary."""
 
     scenario: str
     expected: int
@@ -212,7 +242,7 @@ class Line:
 
     @classmethod
     def of(cls, scenario: str, cluster: Cluster, verdict: Verdict, seconds: float) -> "Line":
-        """Counted from the rows themselves, beside whatever the checker found."""
+        """Count the rows directly, independently of the checker."""
         window = {"scheduled_at__gt": cluster.after, "scheduled_at__lte": cluster.until}
         starts = Counter(Witness.objects.filter(**window).values_list("run_id", "attempt"))
         occurrences = Counter(Run.objects.filter(**window).values_list("job_id", "scheduled_at"))
@@ -229,18 +259,18 @@ class Line:
 
 
 def lowered(**seconds: float) -> dict[str, str]:
-    """The environment of a process for which these durations of ours are shorter: ``REDELIVER_AFTER=2``."""
+    """Return an environment with shorter durations, such as ``REDELIVER_AFTER=2``."""
     return {"DCRON_TEST_SETTINGS": json.dumps(seconds)}
 
 
 def stopped(member: Member) -> bool:
-    """Whether a fault has frozen it."""
+    """Whether a fault has frozen the process."""
     return psutil.Process(member.process.pid).status() == psutil.STATUS_STOPPED
 
 
 @contextmanager
 def frozen(members: Collection[Member]) -> Iterator[None]:
-    """They and their children stand still, without knowing it."""
+    """Freeze these processes and their children. They don't notice."""
     for member in members:
         member.process.freeze()
     try:
@@ -251,5 +281,5 @@ def frozen(members: Collection[Member]) -> Iterator[None]:
 
 
 def fault(at: str | list[str], *, signal: str = "SIGKILL", **when: Any) -> dict[str, str]:
-    """The environment of a process to which this happens (see ``tests.app.faults``)."""
+    """The environment of a process with this fault (see ``tests.app.faults``)."""
     return {faults.VARIABLE: json.dumps({"at": at, "signal": signal, **when})}

@@ -1,4 +1,4 @@
-"""The cluster of a scenario, the summary of all scenarios at the end of the session, and the time they may take together."""
+"""The cluster of a scenario, the summary of all scenarios, and their common time limit."""
 
 import math
 import os
@@ -14,10 +14,13 @@ from tests.conftest import StartProcess
 
 BEGAN = time.monotonic()
 DEADLINE = float(os.environ.get("DCRON_TEST_DEADLINE", "inf"))
-"""Seconds for all scenarios of this session: what is going on then fails, and what has not begun does not begin."""
+"""Time limit for all scenarios of this session, in seconds.
+
+The scenario that is running then fails, and no further one starts.
+"""
 
 PROPERTY = "account"
-"""Of a test's report, as that also comes from another session's process."""
+"""Name of the property in a test's report. Reports may come from the process of another session."""
 COLUMNS = ("expected", "runs", "attempts", "starts", "lost", "doubled", "seconds")
 
 
@@ -27,7 +30,7 @@ def _seconds_left() -> float:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Around pytest-timeout's: no scenario may take longer than all of them together."""
+    """Apply the common limit to pytest-timeout's: no scenario may exceed the time that is left."""
     if not math.isinf(DEADLINE):
         marker = item.get_closest_marker("timeout")
         own = float(marker.args[0] if marker else item.config.getini("timeout"))
@@ -38,7 +41,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if _seconds_left() <= 0:
-        pytest.fail(f"not begun: the {DEADLINE:.0f} seconds of this session were over", pytrace=False)
+        pytest.fail(
+            f"not begun: the {DEADLINE:.0f} seconds of this session were over", pytrace=False
+        )
 
 
 @pytest.fixture
@@ -71,7 +76,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _summary(lines: dict[str, Line], failed: set[str]) -> Iterator[str]:
-    """A line for each scenario, also for one that failed before its account, and one for all."""
+    """Yield a line for each scenario, even if it failed before its account, and the total."""
     total = f"all {len(lines.keys() | failed)} scenarios"
     width = max(map(len, [total, *lines, *failed]))
     yield " ".join([" " * width, *(f"{column:>8}" for column in COLUMNS)])
@@ -84,4 +89,6 @@ def _summary(lines: dict[str, Line], failed: set[str]) -> Iterator[str]:
 
 
 def _row(title: str, figures: Mapping[str, float], verdict: str) -> str:
-    return " ".join([title, *(f"{figures[column]:>8.0f}" for column in COLUMNS), f" {verdict}"]).rstrip()
+    return " ".join(
+        [title, *(f"{figures[column]:>8.0f}" for column in COLUMNS), f" {verdict}"]
+    ).rstrip()

@@ -1,4 +1,4 @@
-"""A backfill beside a live schedule, while every node is killed half way: it goes on, in order, and never too wide."""
+"""A backfill beside a live schedule, while every node is killed: it keeps order and limit."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ import pytest
 from django_dcron import control
 from django_dcron.models import Attempt, Job, Run
 from tests.app.models import Witness
-from tests.cluster.cluster import PATIENCE, SECOND, Cluster, now
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, now
 from tests.factories import make_job
 from tests.waiting import wait_until
 
@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 LONG_AGO = datetime(2025, 1, 15, tzinfo=UTC)
 MANY, FEW = 40, 10
 CONCURRENCY = 2
-"""The default."""
+"""The setting's default."""
 LENGTH = SECOND / 5
-"""Of a run that must not overlap others."""
+"""Duration of a run that must not overlap others."""
 
 
 def attempts_of(job: Job) -> list[Attempt]:
@@ -29,7 +29,7 @@ def attempts_of(job: Job) -> list[Attempt]:
 
 
 def widest(attempts: Iterable[Attempt]) -> int:
-    """How many were under way at once at the most."""
+    """The maximum number of attempts that were under way at the same time."""
     steps = [(attempt.started_at, 1) for attempt in attempts]
     steps += [(attempt.finished_at, -1) for attempt in attempts if attempt.finished_at]
     under_way = most = 0
@@ -43,7 +43,11 @@ def widest(attempts: Iterable[Attempt]) -> int:
 def test_a_backfill_goes_on_when_the_nodes_are_killed(cluster: Cluster) -> None:
     cluster.start(jobs=4)
     wide = make_job(schedule="@monthly", target="tests.app.tasks.witness", overlap_policy="allow")
-    live = {"schedule": "*/2 * * * * *", "overlap_policy": "skip", "kwargs": {"seconds": LENGTH / SECOND}}
+    live = {
+        "schedule": "*/2 * * * * *",
+        "overlap_policy": "skip",
+        "kwargs": {"seconds": LENGTH / SECOND},
+    }
     narrow = make_job(target="tests.app.tasks.witness", **live)
     cluster.after = now()  # the window opens with the last job
     many = control.backfill(wide, LONG_AGO - timedelta(days=4 * 365), LONG_AGO, limit=MANY)
@@ -52,11 +56,13 @@ def test_a_backfill_goes_on_when_the_nodes_are_killed(cluster: Cluster) -> None:
 
     backfilled = Run.objects.filter(trigger="backfill")
     done = backfilled.filter(state="succeeded")
-    wait_until(lambda: done.count() >= (MANY + FEW) / 4, PATIENCE, what="a part of it", interval=0.05)
+    wait_until(
+        lambda: done.count() >= (MANY + FEW) / 4, TIMEOUT, what="a part of it", interval=0.05
+    )
     for node in cluster.nodes:
         node.process.kill()
     assert backfilled.filter(state="waiting").exists(), "it was killed half way"
-    wait_until(lambda: done.count() == MANY + FEW, PATIENCE, what="all of it", interval=0.1)
+    wait_until(lambda: done.count() == MANY + FEW, TIMEOUT, what="all of it", interval=0.1)
     cluster.account()
 
     assert {node.exits[0] for node in cluster.nodes} == {-9}

@@ -1,4 +1,4 @@
-"""A broker that keeps no promise: what it delivers twice starts once, what it loses is handed over again."""
+"""An unreliable broker: a repeated message starts once, and a lost one is dispatched again."""
 
 import json
 import random
@@ -12,7 +12,8 @@ from redis import Redis
 
 from django_dcron.models import Attempt, Run
 from tests import services
-from tests.cluster.cluster import Cluster, lowered
+from tests.cluster.cluster import TIMEOUT, Cluster, lowered
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
@@ -20,14 +21,14 @@ WIRE, DESTINATION = "wire", "celery"
 
 
 class BadWire:
-    """Between the queue that nodes publish to and the one that workers listen to: loses and repeats messages, in any order."""
+    """Relay messages from the nodes' queue to the workers', but lose, repeat and reorder some."""
 
     def __init__(self, server: services.Server):
         self.loses = True
-        """Every third message."""
+        """Whether every third message is lost."""
         self.taken = self.repeated = 0
         self.lost: list[str] = []
-        """The ids of the runs whose messages were."""
+        """The ids of the runs whose messages were lost."""
         self._redis = Redis(unix_socket_path=str(server.answers_at), db=1)
         self._held: list[bytes] = []
         self._cut = threading.Event()
@@ -48,7 +49,7 @@ class BadWire:
             return
         self.repeated += 1
         self._deliver(message)
-        if random.random() < 0.5:  # while the first is executed, or long after
+        if random.random() < 0.5:  # while the first delivery executes, or long after
             self._deliver(message)
             return
         self._held.append(message)
@@ -58,7 +59,9 @@ class BadWire:
 
     def _deliver(self, message: bytes) -> None:
         envelope = json.loads(message)
-        envelope["properties"]["delivery_tag"] = str(uuid.uuid4())  # the broker's number of each delivery
+        envelope["properties"]["delivery_tag"] = str(
+            uuid.uuid4()
+        )  # the broker numbers each delivery
         self._redis.lpush(DESTINATION, json.dumps(envelope))
 
     @contextmanager
@@ -77,11 +80,18 @@ def test_messages_lost_and_delivered_twice_and_out_of_order(
 ) -> None:
     impatient = lowered(REDELIVER_AFTER=2)
     with BadWire(redis_server).carrying() as wire:
-        cluster.start(jobs=8, node_env=impatient, worker_env=impatient, queue=WIRE, kwargs={"seconds": 0.1})
-        cluster.run_for(10)
+        cluster.start(
+            jobs=8, node_env=impatient, worker_env=impatient, queue=WIRE, kwargs={"seconds": 0.1}
+        )
+        begun = Run.objects.exclude(state__in=("pending", "waiting"))
+        wait_until(
+            lambda: len(set(wire.lost)) >= 10 and begun.count() >= 30,
+            TIMEOUT,
+            what="messages to be lost and runs to begin",
+            interval=0.2,
+        )
         wire.loses = False
         cluster.account()
-    begun = Run.objects.exclude(state__in=("pending", "waiting"))
     assert set(begun.values_list("state", "attempt")) == {("succeeded", 1)}
     assert wire.repeated >= begun.count() >= 30
     assert begun.filter(pk__in=wire.lost).count() == len(set(wire.lost)) >= 10

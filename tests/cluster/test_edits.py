@@ -1,4 +1,4 @@
-"""The admin's saves beside a node's claims."""
+"""The admin saves jobs while a node claims them."""
 
 import threading
 
@@ -6,9 +6,9 @@ import pytest
 from django.db import connections
 
 from django_dcron import control
-from django_dcron.domain.lifecycle import FINAL
 from django_dcron.exceptions import Conflict
 from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import FINAL
 from tests.checker import check
 from tests.cluster.cluster import SECOND, WITNESS, now
 from tests.conftest import StartProcess
@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 def test_jobs_saved_again_and_again_while_they_are_claimed(
     start_runcron: StartProcess, transactional_db: None
 ) -> None:
-    """The admin's saves lose nothing of the scheduler's, nor the other way round."""
+    """The admin's saves don't overwrite the scheduler's changes, and vice versa."""
     jobs = [make_job(target=WITNESS, overlap_policy="allow") for _ in range(4)]
     after = now()
     node = start_runcron("--embedded")
@@ -30,7 +30,7 @@ def test_jobs_saved_again_and_again_while_they_are_claimed(
     failures: list[BaseException] = []
 
     def admin(mine: list[Job]) -> None:
-        """Changes the description, and the schedule to another spelling of every second and back."""
+        """Change the description, and switch between two spellings of the same schedule."""
         try:
             while not stop.wait(0.02):
                 for job in mine:

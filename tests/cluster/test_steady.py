@@ -1,4 +1,4 @@
-"""Nothing befalls anybody: every occurrence is one run, one attempt, one start."""
+"""Without faults, every occurrence is one run, one attempt, one start."""
 
 import pytest
 
@@ -20,7 +20,9 @@ def test_a_quiet_time(cluster: Cluster) -> None:
     assert set(runs.values_list("state", "attempt")) == {("succeeded", 1)}
     assert runs.count() == verdict.expected == verdict.runs
     assert Attempt.objects.filter(run__in=runs).count() == verdict.expected
-    witnesses = Witness.objects.filter(scheduled_at__gt=cluster.after, scheduled_at__lte=cluster.until)
+    witnesses = Witness.objects.filter(
+        scheduled_at__gt=cluster.after, scheduled_at__lte=cluster.until
+    )
     assert witnesses.count() == verdict.expected
     assert runs.exclude(node="").values("node").distinct().count() == 2, "both had their share"
     for node in cluster.nodes:

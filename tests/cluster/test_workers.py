@@ -1,4 +1,4 @@
-"""Workers die, freeze and are away, at any moment of a run."""
+"""Workers die, freeze or are missing, at any moment of a run."""
 
 import signal
 
@@ -7,8 +7,8 @@ from django.db.models import QuerySet
 
 from django_dcron.models import Attempt, Run
 from tests.cluster.cluster import (
-    PATIENCE,
     SECOND,
+    TIMEOUT,
     WITNESS,
     Cluster,
     Member,
@@ -31,62 +31,88 @@ def lost() -> QuerySet[Attempt]:
 
 
 def holding(worker: Member) -> int:
-    """How many messages it has fetched whose runs have not ended."""
+    """The number of messages that the worker has fetched and whose runs haven't ended."""
     log = worker.process.log
     return log.count(" received") - log.count(" succeeded in ")
 
 
 def test_workers_killed_between_any_two_steps_of_a_run(cluster: Cluster) -> None:
-    """At the start of the work, between the work and its record, between that and the acknowledgement; and so are the nodes
-    that take up what is left. In threads the whole worker dies with the messages it had fetched; in a pool of processes only the child, and Celery tells at once."""
-    steps = fault(["start.held", "start.done", "work.done", "finish.ended", "record.done"], chance=0.04)
+    """Workers die before the work, between the work and its record, or before the acknowledgement.
+
+    The nodes that take over these runs die, too. With a pool of threads, the whole worker dies with
+    its prefetched messages. With a pool of processes, only the child dies, and Celery reports it at
+    once.
+    """
+    steps = fault(
+        ["start.held", "start.done", "work.done", "finish.ended", "record.done"], chance=0.04
+    )
     rescuers = fault(["rescue.begun", "retry.written"], chance=0.1)
     cluster.add_worker(pool="threads", env=QUICK | steps, wait=False)
     cluster.start(
-        jobs=6, workers=1, node_env=QUICK | rescuers, worker_env=QUICK | steps, kwargs={"seconds": 0.1}
+        jobs=6,
+        workers=1,
+        node_env=QUICK | rescuers,
+        worker_env=QUICK | steps,
+        kwargs={"seconds": 0.1},
     )
     threads, prefork = cluster.workers
     cluster.run_for(12)
-    wait_until(lambda: len(threads.exits) >= 2, PATIENCE, what="a worker killed, and again")
-    reported = lost().filter(message__startswith="its worker process died")
-    wait_until(reported.exists, PATIENCE, what="a child's death to be reported")
-    rescued = lost().filter(message__contains="no sign of life")
-    wait_until(rescued.exists, PATIENCE, what="a run to be rescued")
+    wait_until(lambda: len(threads.exits) >= 2, TIMEOUT, what="a worker killed, and again")
+    reported = lost().filter(message__startswith="worker process died")
+    wait_until(reported.exists, TIMEOUT, what="a child's death to be reported")
+    rescued = lost().filter(message__contains="no heartbeat from")
+    wait_until(rescued.exists, TIMEOUT, what="a run to be rescued")
     fetched = Run.objects.filter(deliveries__gt=1)
-    wait_until(fetched.exists, PATIENCE, what="a message to have died with the worker that had fetched it")
+    wait_until(
+        fetched.exists, TIMEOUT, what="a message to have died with the worker that had fetched it"
+    )
     assert set(threads.exits) == {-signal.SIGKILL}
     assert not prefork.exits
-    cluster.calm()  # kills the rest, with all that it has fetched
+    cluster.calm()  # kills the remaining workers with all prefetched messages
     cluster.account()
 
 
 @pytest.mark.nightly
 def test_a_worker_frozen_for_longer_than_its_lease(cluster: Cluster) -> None:
-    """Others have taken over what it was at; when it goes on, that changes nothing any more."""
+    """Other workers have taken over its runs. When it resumes, that changes nothing."""
     cluster.start(jobs=10, node_env=QUICK, worker_env=QUICK, kwargs={"seconds": 0.4})
     first, running = cluster.workers[0], Run.objects.running()
 
     def busy() -> bool:
-        return holding(first) >= 4 and running.count() >= 3  # of them the other has two at the most
+        # The other worker runs at most two of them.
+        return holding(first) >= 4 and running.count() >= 3
 
-    wait_until(busy, PATIENCE, what="it to be busy, and to have fetched more")
+    wait_until(busy, TIMEOUT, what="it to be busy, and to have fetched more")
     with frozen([first]):
-        wait_until(lost().exists, PATIENCE, what="its runs to be lost")
+        wait_until(lost().exists, TIMEOUT, what="its runs to be lost")
         elsewhere = Run.objects.filter(deliveries__gt=1, state="succeeded")
-        wait_until(elsewhere.exists, PATIENCE, what="what it had fetched to be run elsewhere")
-    wait_until(lost().exclude(late_outcome="").exists, PATIENCE, what="its late outcome")
+        wait_until(elsewhere.exists, TIMEOUT, what="what it had fetched to be run elsewhere")
+
+    def woken() -> bool:
+        """Whether the code ended late or was stopped because its heartbeats failed for a lease."""
+        late = lost().exclude(late_outcome="").exists()
+        return late or "run stopped, heartbeat not written: " in first.process.log
+
+    wait_until(woken, TIMEOUT, what="the end of its runs")
     cluster.account()
     assert not any(worker.exits for worker in cluster.workers)
 
 
 @pytest.mark.nightly
 def test_workers_frozen_with_locks_in_hand(cluster: Cluster) -> None:
-    """Within a transaction, one of a start and one of a finish. Others need the same rows, and have them before they wake."""
+    """One worker freezes in the transaction of a start, the other in that of a finish.
+
+    Other processes need the same rows, and they get them before the workers resume.
+    """
     steps = [fault(point, signal="SIGSTOP", times=3) for point in ("start.held", "finish.ended")]
     sleepers = [cluster.add_worker(pool="threads", env=QUICK | step, wait=False) for step in steps]
-    overlapping = {"schedule": "* * * * * *", "overlap_policy": "queue_one", "kwargs": {"seconds": 1.2}}
+    overlapping = {
+        "schedule": "* * * * * *",
+        "overlap_policy": "queue_one",
+        "kwargs": {"seconds": 1.2},
+    }
     jobs = cluster.start(jobs=4, workers=1, node_env=QUICK, worker_env=QUICK, **overlapping)
-    wait_until(lambda: all(map(stopped, sleepers)), PATIENCE, what="both to freeze")
+    wait_until(lambda: all(map(stopped, sleepers)), TIMEOUT, what="both to freeze")
     frozen_at = now()
     started = Run.objects.filter(started_at__gt=frozen_at).order_by().values("job").distinct()
     wait_until(lambda: started.count() == len(jobs), 60, what="every job to go on", interval=0.2)
@@ -99,7 +125,7 @@ def test_workers_frozen_with_locks_in_hand(cluster: Cluster) -> None:
 
 @pytest.mark.nightly
 def test_all_workers_away_for_longer_than_the_grace(cluster: Cluster) -> None:
-    """What has piled up is dealt with by each job's policy."""
+    """Each job's policy decides about the overdue runs."""
     for policy in ("skip", "run_latest", "run_all"):
         late = {"misfire_policy": policy, "misfire_grace": 4 * SECOND}
         make_job(name=policy, target=WITNESS, overlap_policy="allow", **late)
@@ -112,10 +138,33 @@ def test_all_workers_away_for_longer_than_the_grace(cluster: Cluster) -> None:
     for worker in cluster.workers:
         worker.supervised = True
     cluster.account()
-    due_meanwhile = Run.objects.filter(scheduled_at__gt=gone_at, scheduled_at__lt=gone_at + 6 * SECOND)
+    due_meanwhile = Run.objects.filter(
+        scheduled_at__gt=gone_at, scheduled_at__lt=gone_at + 6 * SECOND
+    )
     states = {
         name: set(due_meanwhile.filter(job__name=name).values_list("state", flat=True))
         for name in ("skip", "run_latest", "run_all")
     }
     assert states == {"skip": {"missed"}, "run_latest": {"missed"}, "run_all": {"succeeded"}}
-    assert Run.objects.filter(job__name="run_latest", state="succeeded", scheduled_at__gt=gone_at).exists()
+    assert Run.objects.filter(
+        job__name="run_latest", state="succeeded", scheduled_at__gt=gone_at
+    ).exists()
+
+
+@pytest.mark.nightly
+def test_workers_that_are_back_go_on_with_what_waits_in_the_queue(cluster: Cluster) -> None:
+    """Nothing waits for a timer: no queued run is dispatched again before it starts."""
+    late = {"misfire_policy": "run_all", "misfire_grace": 600 * SECOND, "overlap_policy": "allow"}
+    cluster.start(jobs=4, kwargs={"seconds": 0.05}, **late)
+    cluster.run_for(2)
+    for worker in cluster.workers:
+        worker.kill_for_good()
+    queued = Run.objects.queued().filter(due_at__gt=now())
+    wait_until(lambda: queued.count() >= 40, TIMEOUT, what="runs in the queue", interval=0.2)
+    in_queue = list(queued.values_list("pk", flat=True))
+    for worker in cluster.workers:
+        worker.supervised = True
+    started = Run.objects.filter(pk__in=in_queue, started_at__isnull=False)
+    wait_until(lambda: started.count() == len(in_queue), TIMEOUT, what="their start", interval=0.1)
+    assert not started.exclude(deliveries=1).exists()
+    cluster.account()

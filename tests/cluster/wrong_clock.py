@@ -1,5 +1,7 @@
-"""A wall clock that is wrong, or is set while the process runs, by libfaketime. The monotonic clock stays right: no machine's
-is changed by setting the other."""
+"""A wall clock that is wrong or changes while the process runs, faked by libfaketime.
+
+The monotonic clock stays right, because setting the wall clock doesn't change it on any machine.
+"""
 
 from pathlib import Path
 
@@ -7,7 +9,7 @@ SKEWED = Path(__file__).parent / "skewed"
 
 
 class WrongClock:
-    """The wall clock of one process; ``env`` is what it is started with."""
+    """The wall clock of one process. Start the process with the environment ``env``."""
 
     def __init__(self, stamp: Path, offset: int):
         self._stamp = stamp
@@ -23,7 +25,7 @@ class WrongClock:
         }
 
     def set(self, offset: int) -> None:
-        """From now on it is so many seconds ahead of this machine's."""
+        """Set the clock this many seconds ahead of this machine's clock."""
         new = self._stamp.with_suffix(".new")
         new.write_text(f"{offset:+d}\n")
         new.replace(self._stamp)

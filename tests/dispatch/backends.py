@@ -1,4 +1,4 @@
-"""Backends of Django's own tasks for tests: imported only where Django has them."""
+"""Backends of Django's own tasks for tests. They are imported only if Django has that framework."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from django_tasks_db import DatabaseBackend
 
 
 class Unsorted(DatabaseBackend):
-    """Knows no priority."""
+    """A backend without priorities."""
 
     supports_priority = False
 
 
 class Choosy(DatabaseBackend):
-    """Goes wrong in some queue, for some run or after so many, as ``OPTIONS`` say."""
+    """A backend that raises for some queues or runs, or after some calls. See ``OPTIONS``."""
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         self.options.setdefault("asked", []).append(args[0])

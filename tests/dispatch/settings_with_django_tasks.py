@@ -1,4 +1,4 @@
-"""A site without Redis and without Celery: its runs go to workers of Django's own tasks."""
+"""Settings of a site without Redis and Celery. Workers of Django's own tasks execute its runs."""
 
 from tests.settings import *  # noqa: F403
 

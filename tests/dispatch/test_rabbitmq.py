@@ -1,6 +1,7 @@
-"""Handing runs to Celery on RabbitMQ, which answers for what it has taken.
+"""Dispatching runs to Celery on RabbitMQ, which confirms what it has accepted.
 
-On the database that needs packages of the system anyway; `make test` does without.
+These tests need system packages. They run together with the tests on a database that needs system
+packages anyway, but not in ``make test``.
 """
 
 from collections.abc import Iterator
@@ -42,16 +43,23 @@ def dispatcher(app: Celery) -> Iterator[CeleryDispatcher]:
 
 
 def due_run(**fields: str) -> DueRun:
-    given = {"run_id": uuid4(), "attempt": 1, "due_at": START, "job_id": 1, "job_name": "a job", "target": OK}
+    given = {
+        "run_id": uuid4(),
+        "attempt": 1,
+        "due_at": START,
+        "job_id": 1,
+        "job_name": "a job",
+        "target": OK,
+    }
     return DueRun(**given | fields)  # type: ignore[arg-type]
 
 
-def hand_over(dispatcher: CeleryDispatcher, *runs: DueRun) -> None:
+def publish_runs(dispatcher: CeleryDispatcher, *runs: DueRun) -> None:
     dispatcher.publish([dispatcher.prepare(run) for run in runs])
 
 
 def received(app: Celery, name: str = "") -> list[str]:
-    """The ids of all messages in the queue, taken from it."""
+    """Take all messages from the queue and return their ids."""
     ids = []
     with app.connection_for_read() as connection:
         queue = Queue(name or app.conf.task_default_queue)(connection.default_channel)
@@ -64,30 +72,35 @@ def ids_of(runs: list[DueRun]) -> list[str]:
     return [f"{run.run_id}.1" for run in runs]
 
 
-def test_what_was_handed_over_outlives_the_broker(
+def test_what_was_dispatched_outlives_the_broker(
     app: Celery, dispatcher: CeleryDispatcher, rabbitmq_server: services.RabbitmqServer
 ) -> None:
     runs = [due_run() for _ in range(600)]
-    hand_over(dispatcher, *runs)
+    publish_runs(dispatcher, *runs)
     rabbitmq_server.kill()
     with pytest.raises(DispatchFailed):
-        hand_over(dispatcher, due_run())
+        publish_runs(dispatcher, due_run())
     rabbitmq_server.start()
     last = due_run()
-    hand_over(dispatcher, last)
+    publish_runs(dispatcher, last)
     assert received(app) == ids_of([*runs, last])
 
 
-def test_a_message_is_published_again_and_nobody_answers(app: Celery, dispatcher: CeleryDispatcher) -> None:
-    """By a worker that doesn't know the run; and by a node that asks workers while there are none."""
+def test_a_message_is_published_again_and_nobody_answers(
+    app: Celery, dispatcher: CeleryDispatcher
+) -> None:
+    """A worker doesn't know the run and publishes it again. A node asks workers while none runs."""
     run = due_run()
     queue = app.conf.task_default_queue
     app.amqp.queues.add(
         Queue(
-            queue, Exchange(queue), queue, queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+            queue,
+            Exchange(queue),
+            queue,
+            queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"},
         )
     )
-    hand_over(dispatcher, run)
+    publish_runs(dispatcher, run)
     request = SimpleNamespace(
         id=f"{run.run_id}.1",
         args=[str(run.run_id), 1],
@@ -95,13 +108,13 @@ def test_a_message_is_published_again_and_nobody_answers(app: Celery, dispatcher
         timelimit=[None, None],
         delivery_info={"exchange": "", "routing_key": queue, "priority": None},
     )
-    with pytest.raises(DispatchFailed, match="no room"):
+    with pytest.raises(DispatchFailed, match="queue is full"):
         dispatcher.publish_again(request, {})
     assert received(app) == ids_of([run])
     dispatcher.publish_again(request, {"dcron_returns": 1})
     assert received(app) == ids_of([run])
     request.delivery_info["routing_key"] = f"gone-{uuid4()}"
-    with pytest.raises(DispatchFailed, match="no queue"):
+    with pytest.raises(DispatchFailed, match="doesn't exist"):
         dispatcher.publish_again(request, {})
     assert dispatcher.ask_workers() == []
 
@@ -113,15 +126,17 @@ def test_a_frozen_broker_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "TIMEOUT", 0.5)
-    monkeypatch.setitem(module.TIMEOUT_OPTIONS, "py-amqp", {"read_timeout": 0.5, "write_timeout": 0.5})
-    hand_over(dispatcher, due_run())
+    monkeypatch.setitem(
+        module.TIMEOUT_OPTIONS, "py-amqp", {"read_timeout": 0.5, "write_timeout": 0.5}
+    )
+    publish_runs(dispatcher, due_run())
     rabbitmq_server.freeze()
     with pytest.raises(DispatchFailed, match="timed out"):
-        hand_over(dispatcher, due_run())
+        publish_runs(dispatcher, due_run())
     rabbitmq_server.thaw()
     monkeypatch.undo()
     last = due_run()
-    hand_over(dispatcher, last)
+    publish_runs(dispatcher, last)
     assert received(app)[-1:] == ids_of([last])
 
 
@@ -131,39 +146,39 @@ def test_a_broker_short_of_memory_is_away_and_not_flooded(
     rabbitmq_server: services.RabbitmqServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It reads later what has piled up in its sockets: one message of each try, not the batch."""
+    """The broker later reads its socket buffers: one message of each attempt, not the batch."""
     monkeypatch.setattr(module, "TIMEOUT", 0.5)
     runs = [due_run() for _ in range(50)]
     rabbitmq_server.control("set_vm_memory_high_watermark", "0.0000001")
     try:
         for _ in range(3):
             with pytest.raises(DispatchFailed):
-                hand_over(dispatcher, *runs)
+                publish_runs(dispatcher, *runs)
     finally:
         rabbitmq_server.control("set_vm_memory_high_watermark", "0.4")
     monkeypatch.undo()
-    hand_over(dispatcher, *runs)
+    publish_runs(dispatcher, *runs)
     arrived = received(app)
     assert set(arrived) == set(ids_of(runs))
     assert len(arrived) <= 50 + 3
 
 
-def test_a_refusal_is_told_at_once_and_belongs_to_its_run(app: Celery) -> None:
+def test_a_refusal_is_reported_at_once_and_belongs_to_its_run(app: Celery) -> None:
     app.conf.task_routes = {"tests.app.tasks.echo": {"exchange": "nowhere", "routing_key": "x"}}
     dispatcher = CeleryDispatcher(app)
     good, bad = due_run(), due_run(target="tests.app.tasks.echo")
     with pytest.raises(Undeliverable, match="no exchange 'nowhere'"):
-        hand_over(dispatcher, good, bad)
+        publish_runs(dispatcher, good, bad)
     with pytest.raises(Undeliverable, match="no exchange 'nowhere'"):
-        hand_over(dispatcher, bad)
-    hand_over(dispatcher, good)
+        publish_runs(dispatcher, bad)
+    publish_runs(dispatcher, good)
     dispatcher.close()
     assert set(received(app)) == set(ids_of([good]))
 
 
 @pytest.fixture
 def full_queue(app: Celery) -> str:
-    """The name of a queue that takes two messages."""
+    """The name of a queue with room for two messages."""
     name, default = f"full-{uuid4()}", app.conf.task_default_queue
     full = {"x-max-length": 2, "x-overflow": "reject-publish"}
     app.conf.task_queues = [
@@ -176,22 +191,26 @@ def full_queue(app: Celery) -> str:
 @pytest.mark.parametrize("options", [{}, {"confirm_publish": True}], ids=["ours", "the project's"])
 @pytest.mark.parametrize("events", [False, True], ids=["quiet", "with events"])
 def test_a_queue_that_is_full_and_says_so_keeps_back_its_own_runs_alone(
-    app: Celery, dispatcher: CeleryDispatcher, full_queue: str, options: dict[str, bool], events: bool
+    app: Celery,
+    dispatcher: CeleryDispatcher,
+    full_queue: str,
+    options: dict[str, bool],
+    events: bool,
 ) -> None:
     app.conf.broker_transport_options = options
     app.conf.task_send_sent_event = events
     runs = [due_run(queue=full_queue if n % 2 else "") for n in range(100)]
     others, kept = runs[::2], runs[1::2]
     with pytest.raises(TakenInPart, match=f"'{full_queue}'") as taken:
-        hand_over(dispatcher, *runs)
+        publish_runs(dispatcher, *runs)
     assert [n for n in range(100) if n in taken.value.left] == list(range(5, 100, 2))
     for _ in range(2):
         with pytest.raises(TakenInPart) as taken:
-            hand_over(dispatcher, kept[2])
+            publish_runs(dispatcher, kept[2])
         assert 0 in taken.value.left
     assert received(app) == ids_of(others)
     assert received(app, full_queue) == ids_of(kept[:2])
-    hand_over(dispatcher, kept[2])
+    publish_runs(dispatcher, kept[2])
     assert received(app, full_queue) == ids_of(kept[2:3])
 
 
@@ -204,8 +223,8 @@ def test_the_agenda_hands_over_what_waited_for_room_once_there_is_some(
     agenda.add(runs)
     arrived: list[str] = []
     while len(arrived) < 7:
-        agenda.hand_over_due()
-        assert not agenda.broker_away
+        agenda.publish_due()
+        assert not agenda.broker_unreachable
         assert not agenda.take_refused()
         more = received(app, full_queue)
         assert more, "nothing is handed over although there is room"
@@ -220,28 +239,28 @@ def test_the_agenda_hands_over_what_waited_for_room_once_there_is_some(
 def test_a_queue_that_is_gone_is_there_again_for_the_next_run(
     app: Celery, dispatcher: CeleryDispatcher, options: dict[str, bool], events: bool
 ) -> None:
-    """It was deleted, or expired. The broker confirms what it then drops."""
+    """The queue was deleted or has expired. The broker confirms messages to it, but drops them."""
     app.conf.broker_transport_options = options
     app.conf.task_send_sent_event = events
     for _ in range(2):
-        hand_over(dispatcher, due_run())
+        publish_runs(dispatcher, due_run())
         with app.connection_for_write() as connection:
             Queue(app.conf.task_default_queue)(connection.default_channel).delete()
         runs = [due_run() for _ in range(3)]
-        hand_over(dispatcher, *runs)
+        publish_runs(dispatcher, *runs)
         assert received(app) == ids_of(runs)
 
 
 def test_what_no_queue_takes_although_all_are_declared_is_tried_again(
     app: Celery, dispatcher: CeleryDispatcher
 ) -> None:
-    """Nothing is bound there yet."""
+    """The exchange has no binding yet."""
     with app.connection_for_write() as connection:
         Exchange("unbound", type="topic")(connection.default_channel).declare()
     app.conf.task_routes = {"tests.app.tasks.echo": {"exchange": "unbound", "routing_key": "x"}}
     good, unbound = due_run(), due_run(target="tests.app.tasks.echo")
     with pytest.raises(TakenInPart) as taken:
-        hand_over(dispatcher, good, unbound)
+        publish_runs(dispatcher, good, unbound)
     assert [n for n in range(2) if n in taken.value.left] == [1]
     assert received(app) == ids_of([good])
 
@@ -251,7 +270,7 @@ def test_events_on_the_same_connection_are_awaited_as_well(app: Celery) -> None:
     dispatcher = CeleryDispatcher(app)
     runs = [due_run() for _ in range(20)]
     for run in runs:
-        hand_over(dispatcher, run)
+        publish_runs(dispatcher, run)
     dispatcher.close()
     assert received(app) == ids_of(runs)
 
@@ -260,7 +279,7 @@ def test_confirms_that_the_project_awaits_by_itself(app: Celery) -> None:
     app.conf.broker_transport_options = {"confirm_publish": True}
     dispatcher = CeleryDispatcher(app)
     runs = [due_run() for _ in range(3)]
-    hand_over(dispatcher, *runs)
-    hand_over(dispatcher, *runs)
+    publish_runs(dispatcher, *runs)
+    publish_runs(dispatcher, *runs)
     dispatcher.close()
     assert received(app) == ids_of(runs) * 2

@@ -1,23 +1,25 @@
-"""What docs/calendars.md promises is what the code does."""
+"""Test what docs/how-to/calendars.md promises."""
 
 import ast
 import re
 
 import pytest
 
-from django_dcron import definition
-from django_dcron.domain.calendar import ExclusionPolicy
-from django_dcron.domain.days import HORIZON_YEARS
+from django_dcron.jobs import saving
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
+from django_dcron.schedules.calendar import ExclusionPolicy
+from django_dcron.schedules.days import HORIZON_YEARS
 from django_dcron.targets.declaration import JobFields
 from tests.docs.test_documents import ROOT
 
-PAGE = (ROOT / "docs" / "calendars.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "calendars.md").read_text()
 
 
 def test_every_entry_it_shows_is_read() -> None:
-    entries = re.findall(r"^\| `([^`]+)` \| (?!is none|moves|the occurrence)", PAGE, re.MULTILINE)
+    entries = re.findall(
+        r"^\| `([^`]+)` \| (?!is dropped|moves|the occurrence)", PAGE, re.MULTILINE
+    )
     assert len(entries) == 8
     for entry in entries:
         assert read_dates(entry).text == entry
@@ -26,15 +28,15 @@ def test_every_entry_it_shows_is_read() -> None:
 
 
 def test_the_policies() -> None:
-    rows = re.findall(r"^\| `(\w+)`(.*?) \| (?:is none|moves)", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)`(.*?) \| (?:is dropped|moves)", PAGE, re.MULTILINE)
     assert [name for name, _ in rows] == list(ExclusionPolicy)
-    (default,) = [name for name, said in rows if said == " (the default)"]
+    (default,) = [name for name, message in rows if message == " (the default)"]
     assert Job._meta.get_field("calendar_policy").get_default() == default
     assert {"calendar", "calendar_policy"} <= JobFields.__annotations__.keys()
 
 
 def test_numbers() -> None:
-    assert definition.FOLLOWED_AT_ONCE == 500
+    assert saving.FOLLOWED_AT_ONCE == 500
     assert "up to 500 jobs at once" in PAGE
     assert HORIZON_YEARS == 50
     assert "no occurrence in fifty years" in PAGE

@@ -1,4 +1,4 @@
-"""What docs/chains.md promises is what the code does."""
+"""Test what docs/how-to/chains.md promises."""
 
 import re
 from uuid import UUID
@@ -6,14 +6,15 @@ from uuid import UUID
 import pytest
 
 from django_dcron import cron, targets
-from django_dcron.domain.chains import On
-from django_dcron.domain.lifecycle import Trigger
-from django_dcron.following import key_after
+from django_dcron.jobs.sync import apply, plan
 from django_dcron.models import Job, Link
-from django_dcron.sync import apply, plan
+from django_dcron.policies.chains import On
+from django_dcron.policies.lifecycle import Trigger
+from django_dcron.runs.chains import follower_key
 from tests.docs.test_documents import ROOT
 
-PAGE = (ROOT / "docs" / "chains.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "chains.md").read_text()
+PROSE = " ".join(PAGE.split())
 
 
 @pytest.mark.django_db
@@ -34,5 +35,5 @@ def test_its_example_makes_the_chain_it_says() -> None:
 def test_its_words() -> None:
     assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(On)
     assert f"the trigger `{Trigger.CHAIN}`" in PAGE
-    assert "the idempotency key `after run ` and the id of the run" in PAGE
-    assert key_after(UUID(int=0)) == f"after run {UUID(int=0)}"
+    assert "the idempotency key `after run ` and the id of the run" in PROSE
+    assert follower_key(UUID(int=0)) == f"after run {UUID(int=0)}"

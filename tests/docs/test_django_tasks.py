@@ -1,4 +1,7 @@
-"""What docs/django-tasks.md promises is what the code does; tests/dispatch/test_django_tasks.py has the rest."""
+"""Test what docs/how-to/django-tasks.md promises.
+
+``tests/dispatch/test_django_tasks.py`` tests the rest.
+"""
 
 import ast
 import re
@@ -7,18 +10,18 @@ import pytest
 
 from django_dcron import checks
 from django_dcron.conf import Settings
-from django_dcron.scheduler.backlog import LONGEST_PAUSE
+from django_dcron.scheduler.backlog import LONGEST_PAUSE_WITHOUT_BROKER
 from tests.docs.test_documents import ROOT
 
-PAGE = (ROOT / "docs" / "django-tasks.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "django-tasks.md").read_text()
 
 
 def test_settings() -> None:
     named = set(re.findall(r"\bDCRON_\w+", PAGE))
     assert named <= {setting.name for setting in Settings.all()}
-    assert "`DCRON_TASKS_BACKEND` names another alias than `default`" in PAGE
+    assert "`DCRON_TASKS_BACKEND` is the alias of the backend (`default`)" in PAGE
     assert Settings.TASKS_BACKEND == "default"
-    assert f"growing pauses of up to {LONGEST_PAUSE:g} s" in PAGE
+    assert f"growing pauses of up to {LONGEST_PAUSE_WITHOUT_BROKER:g} s" in PAGE
 
 
 def test_its_python_is_python() -> None:
@@ -27,17 +30,19 @@ def test_its_python_is_python() -> None:
 
 
 def test_its_checks_are_the_ones_there_are() -> None:
-    documented = re.findall(r"^([EW]\d{3})\s+.*Django's (?:own )?tasks", str(checks.__doc__), re.MULTILINE)
+    documented = re.findall(
+        r"^([EW]\d{3})\s+.*Django's (?:own )?tasks", str(checks.__doc__), re.MULTILINE
+    )
     assert documented == sorted(set(re.findall(r"\b[EW]\d{3}\b", PAGE))) == ["E009", "E010", "W011"]
 
 
 @pytest.mark.django_tasks
-def test_what_is_handed_over() -> None:
+def test_what_is_dispatched() -> None:
     from django_dcron.dispatch import django_tasks
 
-    told = re.search(r"0 is (-\d+), 4 is (-\d+), 5 is (\d+), 9 is (\d+)", PAGE)
-    assert told
-    assert [int(number) for number in told.groups()] == [
+    shown = re.search(r"0 is (-\d+), 4 is (-\d+), 5 is (\d+), 9 is (\d+)", PAGE)
+    assert shown
+    assert [int(number) for number in shown.groups()] == [
         django_tasks.priority_of(priority) for priority in (0, 4, 5, 9)
     ]
     assert f"`{django_tasks.TASK}(run_id, attempt)`" in PAGE

@@ -1,4 +1,4 @@
-"""The pictures of the documents: those named are there, and small; those there are named."""
+"""Test that the documentation's pictures exist, are small and are all used."""
 
 import re
 
@@ -6,11 +6,15 @@ from tests.docs.test_documents import ROOT
 
 IMAGES = ROOT / "docs" / "images"
 LARGEST = 150_000
-DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 
 
 def test_each_is_there_and_named() -> None:
-    named = {name for path in DOCUMENTS for name in re.findall(r"\bimages/([\w-]+\.png)", path.read_text())}
+    named = {
+        name
+        for path in DOCUMENTS
+        for name in re.findall(r"\bimages/([\w-]+\.png)", path.read_text())
+    }
     assert named == {path.name for path in IMAGES.iterdir()}
 
 

@@ -1,17 +1,18 @@
-"""What docs/retention.md promises is what the code does."""
+"""Test what docs/how-to/retention.md promises."""
 
 import ast
 import re
 
-from django_dcron import pruning
 from django_dcron.conf import Settings
-from django_dcron.domain import retention
 from django_dcron.models import Job
+from django_dcron.policies import retention
+from django_dcron.runs import retention as run_retention
 from django_dcron.scheduler import pruner
 from django_dcron.targets.declaration import JobFields
 from tests.docs.test_documents import ROOT
 
-PAGE = (ROOT / "docs" / "retention.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "retention.md").read_text()
+PROSE = " ".join(PAGE.split())
 
 
 def test_settings_fields_and_defaults() -> None:
@@ -21,14 +22,14 @@ def test_settings_fields_and_defaults() -> None:
         assert default == (str(value.days) if value is not None else "`None`")
         assert Job._meta.get_field(field).null
         assert field in JobFields.__annotations__
-    assert {field for _, field, _ in rows} == set(pruning.KEPT)
+    assert {field for _, field, _ in rows} == set(run_retention.KEPT)
 
 
 def test_paces_and_sizes() -> None:
     assert (pruner.FIRST_AFTER, pruner.ROUND_EVERY, pruner.SHARE) == (60, 600, 0.1)
-    assert "a minute after its start and then every ten minutes" in PAGE
-    assert (pruning.LOOKED_AT_ONCE, retention.ROWS_AT_ONCE) == (500, 1000)
-    assert "at most 500 runs, or about 1,000 rows" in PAGE
+    assert "every ten minutes. The first visit is one minute after" in PROSE
+    assert (run_retention.BATCH_SIZE, retention.ROWS_AT_ONCE) == (500, 1000)
+    assert "at most 500 runs, or about 1,000 rows" in PROSE
 
 
 def test_its_example_is_python() -> None:

@@ -1,4 +1,4 @@
-"""What docs/testing.md shows is run, and what it promises about names and numbers is what the code has."""
+"""Run the examples of docs/how-to/testing.md and compare its names and numbers with the code."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ from django_dcron.testing import pytest_plugin, stepping
 from tests.docs.test_documents import ROOT
 from tests.testing.test_pytest_plugin import SETTINGS, pytest_in
 
-PAGE = (ROOT / "docs" / "testing.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "testing.md").read_text()
 
 
 def test_its_examples_are_a_project_whose_tests_pass(tmp_path: Path) -> None:
@@ -23,20 +23,25 @@ def test_its_examples_are_a_project_whose_tests_pass(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    done = pytest_in(tmp_path, "shop/tests.py", "test_shop.py", DJANGO_SETTINGS_MODULE="project_settings")
+    done = pytest_in(
+        tmp_path, "shop/tests.py", "test_shop.py", DJANGO_SETTINGS_MODULE="project_settings"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout
 
 
 def test_its_signatures() -> None:
     rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.MULTILINE))
-    assert set(rows) == set(testing.__all__) - {"StandingClock"}
+    assert set(rows) == set(testing.__all__) - {"ManualClock"}
     for name, shown in rows.items():
         signature = inspect.signature(getattr(testing, name))
         parameters = [
-            each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
+            each.replace(annotation=inspect.Parameter.empty)
+            for each in signature.parameters.values()
         ]
-        bare = str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+        bare = str(
+            signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+        )
         named = shown.replace("what, times", "subject, expected").replace('""', "''")
         assert bare == f"({named})"
     for fixture in ("dcron_clock", "dcron_run_due"):

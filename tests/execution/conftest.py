@@ -1,4 +1,4 @@
-"""What the tests of a run's execution share: starting and ending attempts by hand, and targets made on the spot."""
+"""Shared fixtures for the execution of runs: start and end attempts, register targets."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -9,8 +9,8 @@ import pytest
 from django.db import DatabaseError, connection
 
 from django_dcron.execution.executor import execute
-from django_dcron.execution.start import start
 from django_dcron.models import Attempt, Run
+from django_dcron.runs.start import start
 from django_dcron.targets import functions
 from tests.factories import make_idle_job, make_run
 
@@ -18,7 +18,7 @@ MakeTarget = Callable[[Callable[..., Any]], str]
 
 
 def deliver(run: Run, *, token: UUID | None = None, worker: str = "w") -> Run | None:
-    """One delivery of the run's present attempt; the run if it started."""
+    """Deliver the run's current attempt once. Return the run if it started."""
     started = start(run.pk, run.attempt, token=token or uuid4(), worker=worker)
     return started[0] if started else None
 
@@ -37,7 +37,7 @@ def attempt_of(run: Run, number: int = 1) -> Attempt:
 
 @pytest.fixture
 def make_target(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeTarget]:
-    """Register a function for this test; answers its key."""
+    """Register functions as targets for this test. Return their keys."""
     monkeypatch.setattr(functions, "registered", {})
     return lambda function: functions.register(function)
 
@@ -47,7 +47,7 @@ Run_ = Callable[..., tuple[Run, Attempt]]
 
 @pytest.fixture
 def run_function(make_target: MakeTarget) -> Run_:
-    """Execute a function as a job's run, in this very thread; answers the run and its attempt."""
+    """Execute a function as a job's run in this thread. Return the run and its attempt."""
 
     def run(
         function: Callable[..., Any], run: dict[str, Any] | None = None, **job: Any
@@ -60,7 +60,7 @@ def run_function(make_target: MakeTarget) -> Run_:
 
 
 def cut_connection() -> None:
-    """As a database does that goes down: Django does not know yet. (SQLite has none to cut.)"""
+    """Cut the connection unnoticed by Django, as a failing database does. (SQLite has none.)"""
     cut = {
         "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
         "mysql": "KILL CONNECTION_ID()",

@@ -1,4 +1,7 @@
-"""Chains with a real worker: whoever executed the run hands over what follows, and nobody who dies half way leaves two, or none."""
+"""Chains with a real worker, which dispatches the runs that follow.
+
+Invariant: a process that dies at any moment leaves exactly one following run.
+"""
 
 import json
 from typing import Any
@@ -6,9 +9,9 @@ from typing import Any
 import pytest
 
 from django_dcron import control
-from django_dcron.conclusion import lose
-from django_dcron.domain.lifecycle import State, Trigger
 from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.runs.completion import lose
 from tests.app.faults import VARIABLE
 from tests.conftest import StartProcess
 from tests.execution.conftest import reread, state_of
@@ -32,7 +35,9 @@ def test_what_follows_is_executed_without_any_node(start_worker: StartProcess) -
     first, after = chain()
     last = make_job(schedule="@never", after={str(after): "succeeded"})
     run = control.trigger(first)
-    wait_until(followers(last).filter(state=State.SUCCEEDED).exists, 30, what="the end of the chain")
+    wait_until(
+        followers(last).filter(state=State.SUCCEEDED).exists, 30, what="the end of the chain"
+    )
     assert state_of(run) == State.SUCCEEDED
     assert followers(after).get().state == State.SUCCEEDED
     assert Run.objects.count() == 3
@@ -40,7 +45,11 @@ def test_what_follows_is_executed_without_any_node(start_worker: StartProcess) -
 
 @pytest.mark.parametrize("point", ["finish.ended", "follow.made"])
 def test_killed_half_way_by_the_end_of_a_run(start_worker: StartProcess, point: str) -> None:
-    """First the child that executed it, then the worker that was about to say so; at last it is declared lost."""
+    """The child that executed the run dies first, then the worker that was about to record its
+    loss.
+
+    In the end, the run is declared lost.
+    """
     worker = start_worker(env={VARIABLE: json.dumps({"at": point, "times": 1})})
     first, after = chain()
     run = control.trigger(first)

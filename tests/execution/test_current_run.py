@@ -1,4 +1,4 @@
-"""What a job's code sees of its run."""
+"""The current run, as a job's code sees it."""
 
 import threading
 from collections.abc import Callable
@@ -10,26 +10,64 @@ import pytest
 from django.db import transaction
 
 import django_dcron
-from django_dcron import control, transitions
-from django_dcron.domain.lifecycle import State
+from django_dcron import control
+from django_dcron.db import clock
 from django_dcron.exceptions import RunCancelled
 from django_dcron.execution import current as module
 from django_dcron.execution.current import CurrentRun, current_run
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import State
+from django_dcron.runs import transitions
 from tests.execution.conftest import MakeTarget, Run_, attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
-def test_outside_of_a_run_there_is_none(run_function: Run_) -> None:
-    assert current_run() is None
-    run_function(lambda: None)
-    assert current_run() is None
+def test_outside_of_a_run_it_does_nothing(
+    run_function: Run_, django_assert_num_queries: Any
+) -> None:
+    actives = []
+    run_function(lambda: actives.append(current_run().is_active))
+    before = clock.now()
+    with django_assert_num_queries(0):
+        run = current_run()
+        run.progress(1, 2, "note")
+        run.heartbeat()
+        repr(run)
+        nothing = {
+            run.previous_scheduled_at,
+            run.timeout,
+            run.deadline,
+            run.time_left,
+            run.job.pk,
+        }
+    assert actives == [True]
+    assert run.is_active is False
+    assert nothing == {None}
+    assert (run.attempt, run.cancelled, str(run.job)) == (1, False, module.NO_JOB)
+    assert before <= run.scheduled_at == run.started_at <= clock.now()
+    assert run.scheduled_at.utcoffset() == timedelta()
+    assert run.id != current_run().id
+    with pytest.raises(ValueError, match="steps"):
+        run.progress("steps")  # type: ignore[arg-type]  # a mistake shows up without a node
+    assert Run.objects.count() == Attempt.objects.count() == 1
+
+
+def test_in_a_thread_of_a_job_it_is_not_active(run_function: Run_) -> None:
+    actives = []
+
+    def target() -> None:
+        thread = threading.Thread(target=lambda: actives.append(current_run().is_active))
+        thread.start()
+        thread.join()
+
+    run_function(target)
+    assert actives == [False]
 
 
 def seen(run_function: Run_, look: Callable[[CurrentRun], Any], run: Any = None, **job: Any) -> Any:
@@ -65,7 +103,9 @@ def test_the_previous_occurrence_is_the_schedules(make_target: MakeTarget) -> No
 
 def test_a_rerun_is_for_the_occurrence_of_the_first_run(make_target: MakeTarget) -> None:
     looks: list[Any] = []
-    job = make_idle_job(target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at)))
+    job = make_idle_job(
+        target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at))
+    )
     first = make_run(job, "failed", scheduled_at=NOON)
     again = make_run(job, trigger="rerun", rerun_of=first)
     execute(again.pk, 1, worker="w")
@@ -74,7 +114,9 @@ def test_a_rerun_is_for_the_occurrence_of_the_first_run(make_target: MakeTarget)
 
 def test_a_rerun_of_a_pruned_run_is_for_its_own_time(make_target: MakeTarget) -> None:
     looks: list[Any] = []
-    job = make_idle_job(target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at)))
+    job = make_idle_job(
+        target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at))
+    )
     first = make_run(job, "failed", scheduled_at=NOON)
     again = make_run(job, trigger="rerun", rerun_of=first)
     first.delete()
@@ -93,7 +135,7 @@ def test_without_a_timeout_there_is_no_deadline(run_function: Run_) -> None:
     assert seen(run_function, lambda run: (run.deadline, run.time_left)) == (None, None)
 
 
-# --- progress ---------------------------------------------------------------------------------------------------------
+# --- progress -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,10 +163,13 @@ def test_any_progress_is_recorded(
 @pytest.mark.parametrize("nonsense", ["many", None, float("nan")])
 def test_nonsense_is_refused_where_it_is_given(run_function: Run_, nonsense: Any) -> None:
     run, attempt = run_function(lambda: django_dcron.current_run().progress(nonsense))
-    assert (run.state, attempt.exception_class) in {("failed", "ValueError"), ("failed", "TypeError")}
+    assert (run.state, attempt.exception_class) in {
+        ("failed", "ValueError"),
+        ("failed", "TypeError"),
+    }
 
 
-# --- heartbeat and cancel ---------------------------------------------------------------------------------------------
+# --- heartbeat and cancel -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -143,7 +188,9 @@ def test_a_heartbeat_is_written_at_once_with_the_progress(make_target: MakeTarge
         run.progress(1, 2)
         run.heartbeat()
         attempt = Attempt.objects.get(run=run.id)
-        looks.append((Run.objects.get(pk=run.id).heartbeat_at > before, attempt.progress_done, attempt.log))
+        looks.append(
+            (Run.objects.get(pk=run.id).heartbeat_at > before, attempt.progress_done, attempt.log)
+        )
 
     run = make_run(make_idle_job(target=make_target(target)))
     execute(run.pk, 1, worker="w")
@@ -165,7 +212,9 @@ def test_a_heartbeat_learns_at_once_of_a_cancel(make_target: MakeTarget) -> None
 
 
 @pytest.mark.usefixtures("every_beat")
-def test_a_heartbeat_learns_at_once_that_the_attempt_was_declared_lost(make_target: MakeTarget) -> None:
+def test_a_heartbeat_learns_at_once_that_the_attempt_was_declared_lost(
+    make_target: MakeTarget,
+) -> None:
     def target() -> None:
         run = django_dcron.current_run()
         transitions.retry(run.run, 1, run.started_at, "lost", {"outcome": "lost"}, None)
@@ -181,7 +230,7 @@ def test_a_heartbeat_learns_at_once_that_the_attempt_was_declared_lost(make_targ
 @pytest.mark.mariadb
 @pytest.mark.usefixtures("every_beat")
 def test_a_heartbeat_within_a_transaction_of_the_job_locks_nobody_out(run_function: Run_) -> None:
-    """Else the heart would wait for the job's transaction, and every run of this process would be lost."""
+    """Otherwise the heart would wait for the transaction, and the process would lose all runs."""
 
     def target() -> None:
         run = django_dcron.current_run()
@@ -197,12 +246,14 @@ def test_a_heartbeat_within_a_transaction_of_the_job_locks_nobody_out(run_functi
                 beaten.set()
 
             threading.Thread(target=beat_elsewhere).start()
-            assert beaten.wait(PATIENCE)
+            assert beaten.wait(TIMEOUT)
 
     assert run_function(target)[0].state == State.SUCCEEDED
 
 
-def test_heartbeats_in_a_tight_loop_are_no_load(run_function: Run_, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_in_a_tight_loop_are_no_load(
+    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+) -> None:
     beats = []
     real = transitions.beat
     monkeypatch.setattr(transitions, "beat", lambda *args: beats.append(1) or real(*args))
@@ -216,7 +267,7 @@ def test_heartbeats_in_a_tight_loop_are_no_load(run_function: Run_, monkeypatch:
 
 
 def bare_run() -> CurrentRun:
-    """One that nobody watches over."""
+    """A current run that no heart watches."""
     run = make_run(make_idle_job())
     return CurrentRun(reread(run), NOON, token=uuid4(), worker="w")
 

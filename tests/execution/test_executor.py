@@ -1,4 +1,4 @@
-"""The execution of one attempt in this process: whatever the job's code does, its outcome is recorded."""
+"""The executor records the outcome of an attempt, whatever the job's code does."""
 
 import json
 import sys
@@ -21,15 +21,16 @@ from django.db import (
 )
 
 import django_dcron
-from django_dcron import control, transitions
-from django_dcron.conclusion import Ending
-from django_dcron.domain.lifecycle import Outcome, State
+from django_dcron import control
+from django_dcron.db.now import database_now
 from django_dcron.exceptions import PermanentFailure, RetryLater, UnknownRun
-from django_dcron.execution import executor, outage
+from django_dcron.execution import database_outage, executor
 from django_dcron.execution.executor import execute
-from django_dcron.execution.refusals import Refusal, refusal_of
+from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.models import Attempt, Run
-from django_dcron.models.database import database_now
+from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.runs import transitions
+from django_dcron.runs.completion import Ending
 from tests.execution.conftest import Run_, attempt_of, cut_connection, reread, state_of
 from tests.factories import make_idle_job, make_run
 
@@ -37,7 +38,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_success() -> None:
-    run = make_run(make_idle_job(target="tests.app.tasks.echo", args=[1], kwargs={"city": "Köln"}), "queued")
+    run = make_run(
+        make_idle_job(target="tests.app.tasks.echo", args=[1], kwargs={"city": "Köln"}), "queued"
+    )
     assert execute(run.pk, 1, worker="w1@host")
     attempt = attempt_of(run)
     assert state_of(run) == State.SUCCEEDED
@@ -45,18 +48,20 @@ def test_success() -> None:
     assert attempt.worker == "w1@host"
 
 
-def test_each_attempt_keeps_when_it_was_due_and_handed_over(make_target: Any) -> None:
-    job = make_idle_job(target=make_target(lambda: 1 / 0), max_attempts=2, retry_backoff=timedelta())
+def test_each_attempt_keeps_when_it_was_due_and_dispatched(make_target: Any) -> None:
+    job = make_idle_job(
+        target=make_target(lambda: 1 / 0), max_attempts=2, retry_backoff=timedelta()
+    )
     run = make_run(job, "queued")
     assert execute(run.pk, 1, worker="w")
     between = reread(run)
-    handed_over = between.due_at + timedelta(milliseconds=2)
-    assert transitions.mark_queued([(run.pk, 2)], handed_over) == 1
+    dispatched = between.due_at + timedelta(milliseconds=2)
+    assert transitions.mark_queued([(run.pk, 2)], dispatched) == 1
     assert execute(run.pk, 2, worker="w")
 
     first, second = attempt_of(run, 1), attempt_of(run, 2)
     assert (first.due_at, first.queued_at) == (run.due_at, run.queued_at)
-    assert (second.due_at, second.queued_at) == (between.due_at, handed_over)
+    assert (second.due_at, second.queued_at) == (between.due_at, dispatched)
     assert run.due_at < between.due_at
     assert state_of(run) == State.FAILED
 
@@ -100,12 +105,14 @@ def test_failure(run_function: Run_) -> None:
 
 
 def first_frames(traceback: str) -> list[str]:
-    """Of each traceback in it, in which function it begins."""
+    """The function in which each traceback of the text begins."""
     lines = traceback.splitlines()
     return [
         lines[number + 1].rpartition(" in ")[2]
         for number, line in enumerate(lines)
-        if line.strip(" |+-").startswith(("Traceback (most recent", "Exception Group Traceback (most recent"))
+        if line.strip(" |+-").startswith(
+            ("Traceback (most recent", "Exception Group Traceback (most recent")
+        )
     ]
 
 
@@ -119,7 +126,9 @@ def test_a_traceback_begins_where_somebody_elses_code_does(run_function: Run_) -
     assert first_frames(run_function(outer)[1].traceback) == ["outer"]
 
 
-def test_so_do_those_of_causes_and_of_the_members_of_groups(run_function: Run_, settings: Any) -> None:
+def test_so_do_those_of_causes_and_of_the_members_of_groups(
+    run_function: Run_, settings: Any
+) -> None:
     def fail() -> None:
         raise LookupError("no shop")
 
@@ -131,11 +140,13 @@ def test_so_do_those_of_causes_and_of_the_members_of_groups(run_function: Run_, 
 
     assert first_frames(run_function(several)[1].traceback) == ["several"] * 3
     settings.DCRON_MIDDLEWARE = ["tests.execution.test_executor.chaining"]
-    assert first_frames(run_function(fail)[1].traceback) == ["fail", "chained"], "what ours was called by"
+    assert first_frames(run_function(fail)[1].traceback) == ["fail", "chained"], (
+        "what ours was called by"
+    )
 
 
 def chaining(call_next: Any) -> Any:
-    """Middleware, with the call of the target in a traceback of its own."""
+    """Middleware that raises its own exception, caused by the target's."""
 
     def chained(run: Any) -> Any:
         try:
@@ -175,11 +186,11 @@ def test_a_target_that_vanished_fails_for_good_with_that_reason() -> None:
     run = make_run(job)
     assert execute(run.pk, 1, worker="w")
     assert state_of(run) == State.FAILED
-    assert "'gone.after.deploy' is no target" in reread(run).reason
+    assert "'gone.after.deploy'" in reread(run).reason
 
 
 class WorkerShutdown(SystemExit):
-    """Celery's are like this."""
+    """The same kind of exception as Celery's shutdown exceptions."""
 
 
 def test_a_job_that_exits_has_failed_and_the_worker_goes_on(make_target: Any) -> None:
@@ -190,7 +201,9 @@ def test_a_job_that_exits_has_failed_and_the_worker_goes_on(make_target: Any) ->
 
 
 @pytest.mark.parametrize("fatal", [WorkerShutdown, KeyboardInterrupt])
-def test_what_ends_the_process_is_recorded_and_goes_on(make_target: Any, fatal: type[BaseException]) -> None:
+def test_what_ends_the_process_is_recorded_and_goes_on(
+    make_target: Any, fatal: type[BaseException]
+) -> None:
     def leave() -> None:
         raise fatal
 
@@ -201,7 +214,7 @@ def test_what_ends_the_process_is_recorded_and_goes_on(make_target: Any, fatal: 
     assert attempt_of(run).exception_class.endswith(fatal.__name__)
 
 
-# --- results and logs -------------------------------------------------------------------------------------------------
+# --- results and logs ---------------------------------------------------------------------------
 
 
 class Unprintable:
@@ -229,8 +242,8 @@ class Fancy:
         (timedelta(hours=1), '"P0DT01H00M00S"'),
         ({1, 2}, '{"repr": "{1, 2}"}'),
         (b"\x00", '{"repr": "b\'\\\\x00\'"}'),
-        (Unprintable(), '{"repr": "<Unprintable: its repr raises RuntimeError>"}'),
-        (Endless(), '{"repr": "<Endless: its repr raises RecursionError>"}'),
+        (Unprintable(), '{"repr": "<Unprintable: repr() raises RuntimeError>"}'),
+        (Endless(), '{"repr": "<Endless: repr() raises RecursionError>"}'),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -251,7 +264,7 @@ def test_a_huge_result_is_cut_with_a_mark(run_function: Run_, settings: Any) -> 
     run, attempt = run_function(lambda: "x" * 5_000_000)
     assert run.state == State.SUCCEEDED
     assert len(attempt.result) < 1100
-    assert "characters left out" in attempt.result
+    assert "characters omitted" in attempt.result
 
 
 def test_megabytes_of_log_are_cut_with_a_mark(run_function: Run_) -> None:
@@ -264,11 +277,11 @@ def test_megabytes_of_log_are_cut_with_a_mark(run_function: Run_) -> None:
     assert run.state == State.SUCCEEDED
     assert len(attempt.log) < 65_700
     assert attempt.log.startswith("line 0")
-    assert "characters left out" in attempt.log
+    assert "characters omitted" in attempt.log
     assert attempt.log.endswith("nearly \ufffd done \ufffd\n")
 
 
-# --- middleware -------------------------------------------------------------------------------------------------------
+# --- middleware ---------------------------------------------------------------------------------
 
 calls: list[str] = []
 
@@ -341,13 +354,13 @@ def test_without_middleware_the_target_is_called(run_function: Run_, settings: A
     assert run_function(lambda: 1)[1].result == "1"
 
 
-# --- the database -----------------------------------------------------------------------------------------------------
+# --- the database -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outages are waited out in no time."""
-    monkeypatch.setattr(outage.time, "sleep", lambda seconds: None)
+    """Make the pauses of an outage take no time."""
+    monkeypatch.setattr(database_outage.time, "sleep", lambda seconds: None)
 
 
 @pytest.mark.postgresql
@@ -372,7 +385,7 @@ def test_a_job_that_leaves_a_transaction_open_is_recorded_for_good(run_function:
 
 
 def failing(times: int, error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
-    """``real``, but its first ``times`` calls fail."""
+    """Wrap ``real`` so that its first ``times`` calls raise ``error``."""
     left = [times]
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -401,15 +414,15 @@ def test_a_start_and_an_outcome_wait_for_the_database(
 def test_a_commit_that_went_through_unheard_is_not_done_twice(
     run_function: Run_, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to the start and to the outcome is lost, once each."""
+    """The answers to the start and to the outcome are lost, once each."""
 
     def unheard(real: Callable[..., Any]) -> Callable[..., Any]:
-        told = []
+        shown = []
 
         def call(*args: Any, **kwargs: Any) -> Any:
             answer = real(*args, **kwargs)
-            if not told:
-                told.append(1)
+            if not shown:
+                shown.append(1)
                 raise InterfaceError("connection already closed")
             return answer
 
@@ -419,16 +432,51 @@ def test_a_commit_that_went_through_unheard_is_not_done_twice(
     monkeypatch.setattr(executor, "conclude", unheard(executor.conclude))
     calls.clear()
     run, attempt = run_function(lambda: calls.append("once"))
-    assert (run.state, attempt.outcome, attempt.late_outcome) == (State.SUCCEEDED, Outcome.SUCCEEDED, "")
+    assert (run.state, attempt.outcome, attempt.late_outcome) == (
+        State.SUCCEEDED,
+        Outcome.SUCCEEDED,
+        "",
+    )
     assert run.job.statistics.succeeded == 1
     assert calls == ["once"]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("declared_lost", [False, True])
+def test_a_start_whose_commit_went_through_unheard_goes_on_with_a_new_heartbeat(
+    make_target: Any, monkeypatch: pytest.MonkeyPatch, declared_lost: bool
+) -> None:
+    """The first heartbeat may be outdated. The run may even have been declared lost."""
+    real, run = (
+        executor.start,
+        make_run(make_idle_job(target=make_target(lambda: None), max_attempts=2), "queued"),
+    )
+    long_ago = database_now("default") - timedelta(hours=1)
+
+    def unheard(*given: Any, **how: Any) -> Any:
+        assert real(*given, **how) is not None
+        Run.objects.update(heartbeat_at=long_ago)
+        if declared_lost:
+            transitions.retry(reread(run), 1, long_ago, "", {"outcome": "lost"}, None)
+        monkeypatch.setattr(executor, "start", real)
+        raise InterfaceError("connection already closed")
+
+    monkeypatch.setattr(executor, "start", unheard)
+    beats: list[Any] = []
+    monkeypatch.setattr(
+        executor,
+        "_call",
+        lambda _: beats.append(reread(run).heartbeat_at) or (Ending(Outcome.SUCCEEDED), None),
+    )
+    assert execute(run.pk, 1, worker="w") is not declared_lost
+    assert [beat > long_ago for beat in beats] == [True] * (not declared_lost)
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_start_gives_up_in_the_end_and_leaves_the_run_to_another_delivery(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(executor, "START_PATIENCE", 0.0)
+    monkeypatch.setattr(executor, "START_TIMEOUT", 0.0)
     monkeypatch.setattr(executor, "start", failing(9, OperationalError("gone"), executor.start))
     run = make_run(make_idle_job(), "queued")
     with pytest.raises(OperationalError):
@@ -454,16 +502,24 @@ def test_a_run_delivered_early_starts_when_it_is_due(monkeypatch: pytest.MonkeyP
     assert state_of(run) == State.SUCCEEDED
 
 
-def test_a_run_cancelled_while_it_waits_to_be_due_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(make_idle_job(), "queued", due_at=database_now("default") + timedelta(seconds=1.5))
+def test_a_run_cancelled_while_it_waits_to_be_due_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make_run(
+        make_idle_job(), "queued", due_at=database_now("default") + timedelta(seconds=1.5)
+    )
     monkeypatch.setattr(executor.time, "sleep", lambda seconds: control.cancel(run, "by hand"))
     assert not execute(run.pk, 1, worker="w")
     assert state_of(run) == State.CANCELLED
     assert not Attempt.objects.exists()
 
 
-def test_a_run_withdrawn_while_it_waits_to_be_due_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(make_idle_job(), "queued", due_at=database_now("default") + timedelta(seconds=1.5))
+def test_a_run_withdrawn_while_it_waits_to_be_due_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make_run(
+        make_idle_job(), "queued", due_at=database_now("default") + timedelta(seconds=1.5)
+    )
     monkeypatch.setattr(executor.time, "sleep", lambda seconds: Run.objects.all().delete())
     assert not execute(run.pk, 1, worker="w")
 
@@ -472,16 +528,20 @@ def test_a_run_withdrawn_while_it_waits_to_be_due_is_dropped(monkeypatch: pytest
 def test_a_run_delivered_much_too_early_goes_back_to_the_nodes(
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the database's clock was set back. No worker waits for it."""
-    run = make_run(make_idle_job(), state, node="a", due_at=database_now("default") + timedelta(minutes=1))
+    """This happens when the database's clock was set back. No worker waits for such a run."""
+    run = make_run(
+        make_idle_job(), state, node="a", due_at=database_now("default") + timedelta(minutes=1)
+    )
     monkeypatch.setattr(executor.time, "sleep", lambda seconds: pytest.fail("it waits"))
     assert not execute(run.pk, 1, worker="w")
     assert (state_of(run), reread(run).node) == (State.PENDING, "")
-    assert transitions.mark_queued([(run.pk, 1)], run.due_at, node="a") == 0, "its message is used up"
+    assert transitions.mark_queued([(run.pk, 1)], run.due_at, node="a") == 0, (
+        "its message is used up"
+    )
 
 
 def refusing(error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
-    """A database that takes no attempt with a log."""
+    """Behave like a database that refuses attempts with a log."""
 
     def conclude(run: Run, attempt: int, ending: Any, token: Any) -> Any:
         if ending.kept:
@@ -510,18 +570,20 @@ def test_texts_that_the_database_refuses_do_not_cost_the_outcome(
     run, attempt = run_function(job)
     assert run.state == attempt.outcome
     assert run.state in {State.SUCCEEDED, State.FAILED}
-    assert "its texts could not be recorded" in attempt.message
+    assert "texts could not be recorded" in attempt.message
     assert type(error).__name__ in attempt.message
 
 
 def caused(error: DatabaseError, **about: Any) -> DatabaseError:
-    """As Django raises it: from the driver's own, which says ``about`` it."""
+    """Chain ``error`` to a driver's exception with these attributes, as Django does."""
     error.__cause__ = type("DriversOwn", (Exception,), about)()
     return error
 
 
 FULL = caused(OperationalError("could not extend file: No space left on device"), sqlstate="53100")
-READ_ONLY = caused(InternalError("cannot execute UPDATE in a read-only transaction"), sqlstate="25006")
+READ_ONLY = caused(
+    InternalError("cannot execute UPDATE in a read-only transaction"), sqlstate="25006"
+)
 FORBIDDEN = caused(ProgrammingError("permission denied for table dcron_attempt"), sqlstate="42501")
 
 
@@ -553,7 +615,9 @@ def test_a_database_that_cannot_store_an_outcome_now_gets_its_texts_in_the_end(
 def test_an_outcome_is_not_lost_where_even_the_bare_one_is_refused_for_a_while(
     run_function: Run_, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    errors = iter([DataError("invalid byte sequence"), FORBIDDEN, DataError("invalid byte sequence")])
+    errors = iter(
+        [DataError("invalid byte sequence"), FORBIDDEN, DataError("invalid byte sequence")]
+    )
     real = executor.conclude
 
     def conclude(*args: Any) -> bool:
@@ -564,14 +628,16 @@ def test_an_outcome_is_not_lost_where_even_the_bare_one_is_refused_for_a_while(
     monkeypatch.setattr(executor, "conclude", conclude)
     run, attempt = run_function(lambda: "a result")
     assert run.state == State.SUCCEEDED
-    assert "its texts could not be recorded" in attempt.message
+    assert "texts could not be recorded" in attempt.message
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_refusal_for_no_known_reason_is_not_tried_for_ever(
     run_function: Run_, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "conclude", refusing(OperationalError("nobody knows"), executor.conclude))
+    monkeypatch.setattr(
+        executor, "conclude", refusing(OperationalError("nobody knows"), executor.conclude)
+    )
     run, attempt = run_function(lambda: "a result")
     assert run.state == State.SUCCEEDED
     assert "nobody knows" in attempt.message
@@ -580,7 +646,9 @@ def test_a_refusal_for_no_known_reason_is_not_tried_for_ever(
 @pytest.mark.mariadb
 def test_a_lost_connection_is_the_texts_fault_only_if_they_exceed_the_servers_packets() -> None:
     lost = OperationalError(2006, "Server has gone away")
-    small, large = (Ending(Outcome.SUCCEEDED, result="x" * size) for size in (1000, 32 * 1024 * 1024))
+    small, large = (
+        Ending(Outcome.SUCCEEDED, result="x" * size) for size in (1000, 32 * 1024 * 1024)
+    )
     assert refusal_of(lost, small, "default") is Refusal.NOW
     assert refusal_of(lost, large, "default") is Refusal.TEXTS
 

@@ -1,4 +1,4 @@
-"""From an exception to an ending, whatever the exception's own methods do."""
+"""From an exception to an ending, even if the exception's own methods fail."""
 
 from datetime import timedelta
 from typing import Any
@@ -8,9 +8,6 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import OperationalError
 
-from django_dcron.conclusion import Ending
-from django_dcron.domain.lifecycle import Outcome
-from django_dcron.domain.retry import FailureClass
 from django_dcron.exceptions import (
     InvalidArguments,
     PermanentFailure,
@@ -20,12 +17,17 @@ from django_dcron.exceptions import (
     UnknownTarget,
 )
 from django_dcron.execution.failure import ending_of, exception_names
+from django_dcron.policies.lifecycle import Outcome
+from django_dcron.policies.retry import FailureClass
+from django_dcron.runs.completion import Ending
 
 
-def ending(exception: BaseException) -> Ending:
-    """Of an exception that was really raised."""
-    run = mock.Mock()
+def ending(exception: BaseException, attempt: int = 1, max_attempts: int = 2) -> Ending:
+    """Raise the exception and return its ending."""
+    run = mock.Mock(attempt=attempt)
+    run.job.max_attempts = max_attempts
     run.output.return_value = {"log": "said"}
+    run.timeout = timedelta(seconds=2)
     try:
         raise exception
     except BaseException as raised:
@@ -57,7 +59,10 @@ def test_outcomes(exception: BaseException, outcome: Outcome) -> None:
         (UnknownTarget("x"), FailureClass.PERMANENT),
         (InvalidArguments("x", "args"), FailureClass.PERMANENT),
         (OperationalError("deadlock detected"), FailureClass.CONTENTION),
-        (OperationalError("could not serialize access due to concurrent update"), FailureClass.CONTENTION),
+        (
+            OperationalError("could not serialize access due to concurrent update"),
+            FailureClass.CONTENTION,
+        ),
         (OperationalError(1213, "Deadlock found when trying to get lock"), FailureClass.CONTENTION),
         (OperationalError(1205, "Lock wait timeout exceeded"), FailureClass.CONTENTION),
         (OperationalError("database is locked"), FailureClass.CONTENTION),
@@ -80,6 +85,15 @@ def test_retry_later_says_when() -> None:
     failure = ending(RetryLater("busy", after=timedelta(minutes=5))).failure
     assert failure is not None
     assert (failure.retry_wanted, failure.retry_after) == (True, timedelta(minutes=5))
+
+
+@pytest.mark.parametrize(("attempt", "allowed"), [(1, "one attempt"), (3, "3 attempts")])
+def test_a_retry_that_the_job_does_not_allow_is_said(attempt: int, allowed: str) -> None:
+    said = ending(RetryLater("busy"), attempt, attempt).message
+    assert allowed in said
+    assert said.endswith("busy")
+    assert ending(RetryLater("busy"), attempt, attempt + 1).message == "busy"
+    assert ending(ValueError("busy"), attempt, attempt).message == "busy"
 
 
 def test_retry_later_stands_for_its_cause_too() -> None:
@@ -126,7 +140,7 @@ def test_of_a_huge_message_the_beginning_and_the_end_are_kept(settings: Any) -> 
     kept = ending(ValueError("begin" + "x" * 5_000_000 + "end"))
     for text in (kept.message, kept.traceback):
         assert len(text) < 1100
-        assert "characters left out" in text
+        assert "characters omitted" in text
     assert kept.message.startswith("begin")
     assert kept.message.endswith("end")
 
@@ -139,7 +153,7 @@ def test_what_no_database_takes_is_replaced() -> None:
 
 
 class Hostile(OperationalError):
-    """An exception none of whose methods works."""
+    """An exception whose methods all raise."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -153,11 +167,11 @@ class Hostile(OperationalError):
 def test_an_exception_whose_methods_fail_is_recorded_all_the_same() -> None:
     kept = ending(Hostile())
     assert kept.outcome == Outcome.FAILED
-    assert kept.message == "(its text cannot be shown: RuntimeError)"
+    assert kept.message == "(unreadable error message: RuntimeError)"
     assert kept.traceback
 
 
-def test_a_traceback_that_cannot_be_formatted_is_said_so() -> None:
+def test_a_traceback_that_cannot_be_formatted_is_reported_so() -> None:
     with mock.patch("traceback.TracebackException.from_exception", side_effect=RecursionError):
         assert ending(ValueError()).traceback == "(its traceback cannot be shown: RecursionError)"
 

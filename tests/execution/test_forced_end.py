@@ -1,4 +1,4 @@
-"""Recording, from outside, the end of an attempt whose process is gone."""
+"""The forced end of an attempt whose process is gone, recorded by another process."""
 
 from unittest import mock
 from uuid import uuid4
@@ -6,18 +6,19 @@ from uuid import uuid4
 import pytest
 from django.db import InterfaceError, OperationalError
 
-from django_dcron import transitions
-from django_dcron.domain.lifecycle import Outcome, State
-from django_dcron.execution.forced_end import end_by_force
+from django_dcron.execution.forced_end import record_forced_end
 from django_dcron.models import Run
+from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.runs import transitions
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
+from tests.logs import logged
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def end(run: Run, outcome: Outcome = Outcome.LOST, *, attempt: int = 1, worker: str = "w") -> None:
-    end_by_force(run.pk, attempt, outcome, "its process died", worker=worker)
+    record_forced_end(run.pk, attempt, outcome, "its process died", worker=worker)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.TIMED_OUT])
@@ -42,7 +43,7 @@ def test_another_attempt_is_left_alone() -> None:
 
 
 def test_what_runs_on_another_worker_is_left_alone() -> None:
-    """What died was a second delivery of it."""
+    """The process that died had a second delivery of the run."""
     run = make_run(make_idle_job(), "running")
     end(run, worker="elsewhere")
     assert state_of(run) == State.RUNNING
@@ -52,7 +53,7 @@ def test_what_was_never_started_is_left_alone() -> None:
     run = make_run(make_idle_job(), "queued")
     end(run)
     assert state_of(run) == State.QUEUED
-    end_by_force(uuid4(), 1, Outcome.LOST, "", worker="w")
+    record_forced_end(uuid4(), 1, Outcome.LOST, "", worker="w")
 
 
 @pytest.mark.parametrize("error", [OperationalError("gone"), InterfaceError("closed")], ids=repr)
@@ -63,4 +64,4 @@ def test_a_database_that_is_away_is_left_to_the_scheduler(
     with mock.patch.object(transitions, "runs", side_effect=error):
         end(run)
     assert state_of(run) == State.RUNNING
-    assert "the scheduler will" in caplog.text
+    assert logged(caplog, "forced_end_failed")

@@ -1,4 +1,4 @@
-"""Workers on the right broker that can't execute a node's runs: another database, or another project."""
+"""Workers on the right broker that belong to another database or another project."""
 
 import uuid
 from collections.abc import Callable
@@ -16,23 +16,26 @@ from tests.factories import make_idle_job
 from tests.services import Process
 from tests.waiting import wait_until
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 WAITED = timedelta(seconds=20)
-"""Longer than a quarter of DCRON_REDELIVER_AFTER, and much shorter than it."""
+"""Longer than a quarter of DCRON_REDELIVER_AFTER, and much shorter than all of it."""
 
 StartWorker = Callable[..., Process]
 
 
 @pytest.fixture
 def start_foreign_worker(start_worker: StartProcess, tmp_path: Path) -> StartWorker:
-    """Start a worker on a database of its own, which is empty."""
-    env = {"DCRON_TEST_DATABASE": "sqlite", "DCRON_TEST_DATABASE_NAME": str(tmp_path / "foreign.sqlite3")}
+    """Start a worker on its own, empty database."""
+    env = {
+        "DCRON_TEST_DATABASE": "sqlite",
+        "DCRON_TEST_DATABASE_NAME": str(tmp_path / "foreign.sqlite3"),
+    }
     return lambda **options: start_worker(env=env, **options)
 
 
 @pytest.fixture
 def start_bare_worker(start_process: StartProcess) -> Callable[[], Process]:
-    """Start a worker of another project, with a queue of its own."""
+    """Start a worker of another project with its own queue."""
 
     def start() -> Process:
         command = ["-m", "celery", "-A", "tests.bare_celery_app", "worker", "--loglevel", "INFO"]
@@ -55,17 +58,22 @@ def answers() -> list[dict[str, Any]]:
 def test_a_foreign_worker_returns_messages_for_the_others(
     start_worker: StartProcess, start_foreign_worker: StartWorker, pool: str
 ) -> None:
-    foreign, good = start_foreign_worker(pool=pool, wait=False), start_worker(pool="solo", wait=False)
+    foreign, good = (
+        start_foreign_worker(pool=pool, wait=False),
+        start_worker(pool="solo", wait=False),
+    )
     for worker in (foreign, good):
         worker.wait_for_log(" ready.")
     runs: list[Run] = []
 
     def one_came_through_it() -> bool:
         runs.append(trigger())
-        return any(f"[{run.pk}.1] received" in foreign.log and state_of(run) == "succeeded" for run in runs)
+        return any(
+            f"[{run.pk}.1] received" in foreign.log and state_of(run) == "succeeded" for run in runs
+        )
 
-    wait_until(one_came_through_it, PATIENCE, interval=0.2)
-    wait_until(lambda: "unknown run: run=" in foreign.log, PATIENCE)
+    wait_until(one_came_through_it, TIMEOUT, interval=0.2)
+    wait_until(lambda: "unknown run: run=" in foreign.log, TIMEOUT)
     assert "WARNING" in foreign.log
     assert "foreign.sqlite3" in foreign.log
     assert "Traceback" not in foreign.log
@@ -86,16 +94,18 @@ def test_a_node_learns_of_workers_that_cannot_execute_its_runs(
     def seen() -> list[dict[str, Any]]:
         return [answer for answer in answers() if str(run.pk) in answer["unknown_runs"]]
 
-    (answer,) = wait_until(seen, PATIENCE, what="the node to learn that a worker doesn't know the run")
+    (answer,) = wait_until(
+        seen, TIMEOUT, what="the node to learn that a worker doesn't know the run"
+    )
     assert (answer["queues"], answer["executes"]) == (["celery"], True)
     (theirs,) = [answer for answer in answers() if answer["queues"] == ["theirs"]]
     assert (theirs["executes"], theirs["unknown_runs"]) == (False, [])
     node.wait_for_log("foreign worker: worker=")
     assert state_of(run) == "queued"
-    assert foreign.log.count("unknown run: run=") < 3  # though it came eleven times
+    assert foreign.log.count("unknown run: run=") < 3  # although it was delivered eleven times
 
     start_worker()
-    wait_until(lambda: state_of(run) == "succeeded", PATIENCE, what="the run to be dispatched again")
-    assert reread(run).deliveries == 1  # not by the rescue, which counts them
-    assert "runs dispatched again" in node.log
+    wait_until(lambda: state_of(run) == "succeeded", TIMEOUT, what="the run to be dispatched again")
+    assert reread(run).deliveries == 1  # the rescue, which counts deliveries, didn't dispatch it
+    assert "runs redelivered: " in node.log
     assert "ERROR" not in bare.log

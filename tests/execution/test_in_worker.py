@@ -1,4 +1,4 @@
-"""Runs on real Celery workers: stopped, killed, delivered twice, and cut off from their database."""
+"""Runs on real Celery workers: stopped, killed, delivered twice, without their database."""
 
 import json
 import os
@@ -23,22 +23,24 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.every_database
 
-SHORT = {"RUN_LEASE": 1, "HARD_TIMEOUT_AFTER": 0.5}
+SHORT = {"RUN_LEASE": 1, "STOP_UNHEARD_AFTER": 60, "HARD_TIMEOUT_AFTER": 0.5}
 LONG = 60.0
-"""Seconds; what is stopped in a test would go on for so long."""
+"""Seconds that a run takes if nothing stops it."""
 
 StartWorker = Callable[..., Process]
 
 
 @pytest.fixture
-def worker(start_worker: StartProcess, settings: Any, monkeypatch: pytest.MonkeyPatch) -> StartWorker:
-    """Start a worker with a short lease and little patience after a timeout."""
+def worker(
+    start_worker: StartProcess, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> StartWorker:
+    """Start a worker with a short lease and a short delay between soft and hard timeout."""
     settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(seconds=SHORT["HARD_TIMEOUT_AFTER"])
 
     def start(pool: str = "prefork", **options: Any) -> Process:
         if pool == "threads":
-            # Until CPython 3.12 an exception that waits for one thread keeps all others from advancing while they are
-            # traced: no coverage in here.
+            # Before CPython 3.12, an exception that is pending for one thread blocks all other
+            # traced threads. So coverage is off here.
             for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
                 monkeypatch.delenv(name, raising=False)
         return start_worker(env={"DCRON_TEST_SETTINGS": json.dumps(SHORT)}, pool=pool, **options)
@@ -61,7 +63,9 @@ def wait_for_end(run: Run, number: int = 1) -> Attempt:
 
 
 def wait_for_witness(run: Run) -> Witness:
-    witness = wait_until(lambda: Witness.objects.filter(run_id=str(run.pk)).first(), 30, what="a start")
+    witness = wait_until(
+        lambda: Witness.objects.filter(run_id=str(run.pk)).first(), 30, what="a start"
+    )
     assert witness is not None
     return witness
 
@@ -72,7 +76,7 @@ def assert_alive(worker: Process) -> None:
 
 
 def publish(run: Run, attempt: int, times: int = 1) -> None:
-    """Deliver the attempt, past the scheduler."""
+    """Publish the attempt directly, without a node."""
     due = DueRun(run.pk, attempt, run.due_at, run.job_id, str(run.job), run.job.target)
     dispatcher = CeleryDispatcher()
     try:
@@ -85,7 +89,8 @@ def publish(run: Run, attempt: int, times: int = 1) -> None:
 def test_timeouts_are_recorded_and_the_worker_lives_on(worker: StartWorker, pool: str) -> None:
     process = worker(pool=pool)
     second = timedelta(seconds=1)
-    # In a thread an exception only arrives once Python code runs again, so the witness sleeps little by little.
+    # A thread gets the exception only when it executes Python code, so ``nap`` sleeps in short
+    # steps.
     obedient = trigger("nap", LONG, timeout=second)
     stubborn = trigger("stubborn", 3.5, timeout=second)
 
@@ -110,7 +115,9 @@ def test_a_cancel_stops_a_running_run(worker: StartWorker, pool: str) -> None:
     assert_alive(process)
 
 
-def test_a_killed_worker_process_is_noticed_at_once_and_its_run_tried_again(worker: StartWorker) -> None:
+def test_a_killed_worker_process_is_noticed_at_once_and_its_run_tried_again(
+    worker: StartWorker,
+) -> None:
     process = worker()
     run = trigger("witness", LONG, max_attempts=2, retry_backoff=timedelta())
     child = wait_for_witness(run).worker_pid
@@ -119,9 +126,9 @@ def test_a_killed_worker_process_is_noticed_at_once_and_its_run_tried_again(work
 
     attempt = wait_for_end(run)
 
-    # There is no node that could have found the stale heartbeat: Celery has told.
+    # There was no node to find the expired heartbeat, so it was Celery that reported the loss.
     assert attempt.outcome == "lost"
-    assert "its worker process died" in attempt.message
+    assert "worker process died" in attempt.message
     after = reread(run)
     assert (after.state, after.attempt) == ("pending", 2)
     Job.objects.filter(pk=run.job_id).update(args=[0])
@@ -137,19 +144,23 @@ def test_what_is_delivered_twice_starts_once(worker: StartWorker) -> None:
         publish(run, 1, times=3)
     for run in runs:
         assert wait_for_end(run).outcome == "succeeded"
-    assert_alive(process)  # behind the duplicates in the queue
+    assert_alive(process)  # its run is queued behind the duplicates
     for run in runs:
-        publish(run, 1)  # later still
+        publish(run, 1)  # duplicates after the end of the run
     assert_alive(process)
     assert Attempt.objects.filter(run__in=runs).count() == 3
-    assert sorted(Witness.objects.values_list("run_id", flat=True)) == sorted(str(run.pk) for run in runs)
+    assert sorted(Witness.objects.values_list("run_id", flat=True)) == sorted(
+        str(run.pk) for run in runs
+    )
 
 
 def test_a_celery_task_sees_its_attempt_and_hands_its_retry_over(worker: StartWorker) -> None:
     worker()
     seen = trigger("facts")
     asked = trigger("retry_in_an_hour", max_attempts=3, retry_backoff=timedelta(seconds=1))
-    auto = trigger("retry_by_itself", max_attempts=3, retry_backoff=timedelta(minutes=10), retry_jitter=0)
+    auto = trigger(
+        "retry_by_itself", max_attempts=3, retry_backoff=timedelta(minutes=10), retry_jitter=0
+    )
     later = trigger("busy", max_attempts=3)
     hopeless = trigger("retry_by_itself", max_attempts=1)
 
@@ -198,7 +209,7 @@ def test_an_outcome_waits_for_a_database_that_is_down_and_is_recorded_once(
     connection.close()
     try:
         database_server.stop()
-        process.wait_for_log("waits for the database")
+        process.wait_for_log("waiting for the database: ")
     finally:
         database_server.start()
     assert wait_for_end(run).outcome == "succeeded"

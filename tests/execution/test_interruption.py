@@ -1,4 +1,4 @@
-"""Stopping a job's code from another thread: once, and only while it is at work."""
+"""Interrupting a job's code from another thread: once, and only while the code is at work."""
 
 import signal
 import sys
@@ -13,19 +13,19 @@ import pytest
 
 from django_dcron.execution.interruption import SIGNAL, Interruption
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 class Stop(BaseException):
-    """What is raised."""
+    """The exception to raise."""
 
 
 class SecondStop(BaseException):
-    """What must not be raised after it."""
+    """A second exception, which must not be raised."""
 
 
 def spin_for(seconds: float) -> None:
-    """Python code at work, which ends by itself so that a failing test does not hang."""
+    """Execute Python code for this time. It ends by itself, so that a failing test doesn't hang."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         pass
@@ -37,7 +37,7 @@ def in_main(work: Callable[[], Any]) -> Any:
 
 def in_thread(work: Callable[[], Any]) -> Any:
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result(2 * PATIENCE)
+        return pool.submit(work).result(2 * TIMEOUT)
 
 
 everywhere = pytest.mark.parametrize("where", [in_main, in_thread])
@@ -51,14 +51,19 @@ def handler_before() -> Iterator[None]:
 
 
 def interrupted_by_another_thread(
-    interruption: Interruption, work: Callable[[threading.Event], None], *exceptions: type[BaseException]
+    interruption: Interruption,
+    work: Callable[[threading.Event], None],
+    *exceptions: type[BaseException],
 ) -> tuple[list[type[BaseException]], list[bool]]:
-    """Do ``work``; once it sets its event, another thread interrupts. Answers what was raised, and ``interrupt``."""
+    """Interrupt ``work`` from another thread once it sets its event.
+
+    Return the exceptions that were raised and the results of ``interrupt``.
+    """
     at_work = threading.Event()
     answers: list[bool] = []
 
     def interrupt() -> None:
-        at_work.wait(PATIENCE)
+        at_work.wait(TIMEOUT)
         answers.extend(interruption.interrupt(exception) for exception in exceptions)
 
     other = threading.Thread(target=interrupt)
@@ -69,7 +74,7 @@ def interrupted_by_another_thread(
         work(at_work)
     except BaseException as exception:
         raised.append(type(exception))
-        spin_for(0.05)  # the next one, if there were one, would come here
+        spin_for(0.05)  # a second exception would be raised here
     finally:
         interruption.disarm()
         other.join()
@@ -80,33 +85,35 @@ def interrupted_by_another_thread(
 def test_code_at_work_is_stopped(where: Callable[..., Any]) -> None:
     def work(at_work: threading.Event) -> None:
         at_work.set()
-        spin_for(PATIENCE)
+        spin_for(TIMEOUT)
 
     began = time.monotonic()
     raised, answers = where(lambda: interrupted_by_another_thread(Interruption(), work, Stop))
     assert (raised, answers) == ([Stop], [True])
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < TIMEOUT
 
 
 @everywhere
 def test_only_the_first_of_two_is_raised(where: Callable[..., Any]) -> None:
     def work(at_work: threading.Event) -> None:
         at_work.set()
-        spin_for(PATIENCE)
+        spin_for(TIMEOUT)
 
-    raised, answers = where(lambda: interrupted_by_another_thread(Interruption(), work, Stop, SecondStop))
+    raised, answers = where(
+        lambda: interrupted_by_another_thread(Interruption(), work, Stop, SecondStop)
+    )
     assert (raised, answers) == ([Stop], [True, False])
 
 
 def test_a_blocking_call_in_the_main_thread_is_ended() -> None:
     def work(at_work: threading.Event) -> None:
         at_work.set()
-        threading.Event().wait(PATIENCE)
+        threading.Event().wait(TIMEOUT)
 
     began = time.monotonic()
     raised, _ = interrupted_by_another_thread(Interruption(), work, Stop)
     assert raised == [Stop]
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < TIMEOUT
 
 
 @everywhere
@@ -128,7 +135,8 @@ def test_what_reaches_a_thread_that_has_just_finished_is_taken_back() -> None:
     def finish_as_it_comes() -> str:
         interruption = Interruption()
         interruption.arm()
-        # The very thread asks for it: the exception is raised at its next step, which is within ``disarm``.
+        # The thread interrupts itself: the exception is raised at its next step, which is within
+        # ``disarm``.
         try:
             interruption.interrupt(Stop)
             interruption.disarm()
@@ -145,15 +153,15 @@ def test_code_of_the_next_run_in_the_thread_is_left_alone() -> None:
         first, second = Interruption(), Interruption()
         first.arm()
         first.disarm()
-        return interrupted_by_another_thread(second, lambda at_work: (at_work.set(), spin_for(0.1))[1], *())[
-            0
-        ] or ([Stop] if first.interrupt(Stop) else [])
+        return interrupted_by_another_thread(
+            second, lambda at_work: (at_work.set(), spin_for(0.1))[1], *()
+        )[0] or ([Stop] if first.interrupt(Stop) else [])
 
     assert in_main(two_runs) == in_thread(two_runs) == []
 
 
 def test_a_signal_that_comes_after_the_run_ends_nothing() -> None:
-    """It was sent right before the code returned. By default it would end the process."""
+    """The signal is sent just before the code returns. By default, it would end the process."""
     signal.signal(SIGNAL, signal.SIG_DFL)
     interruption = Interruption()
     interruption.arm()
@@ -188,7 +196,7 @@ def test_the_projects_own_use_of_the_signal_goes_on() -> None:
 def test_interrupting_what_is_about_to_finish_is_all_or_nothing(
     where: Callable[..., Any], round_: int
 ) -> None:
-    """``interrupt`` at any moment around the end: it is raised inside, or not at all; never later."""
+    """At the end of a run, the exception is raised inside the run or not at all."""
 
     def short() -> str:
         interruption = Interruption()
@@ -219,7 +227,10 @@ def test_interrupting_what_is_about_to_finish_is_all_or_nothing(
 
 
 def test_other_threads_are_not_slowed_down_for_ever() -> None:
-    """On CPython 3.11 an exception taken back by NULL leaves all threads looking for it; a traced one then hangs."""
+    """On CPython 3.11, all threads keep checking for an exception that was withdrawn with NULL.
+
+    A traced thread then hangs.
+    """
 
     def run_of(interrupted: bool) -> None:
         interruption = Interruption()
@@ -231,7 +242,9 @@ def test_other_threads_are_not_slowed_down_for_ever() -> None:
 
     for interrupted in (False, True):
         in_thread(lambda interrupted=interrupted: run_of(interrupted))  # type: ignore[misc]
-        traced = threading.Thread(target=lambda: (sys.settrace(lambda *_: None), spin_for(0.01)), daemon=True)
+        traced = threading.Thread(
+            target=lambda: (sys.settrace(lambda *_: None), spin_for(0.01)), daemon=True
+        )
         traced.start()
-        traced.join(PATIENCE / 2)
+        traced.join(TIMEOUT / 2)
         assert not traced.is_alive()

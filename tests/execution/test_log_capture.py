@@ -1,4 +1,4 @@
-"""What a job's code logs and prints: kept for its attempt, and passed on to where it went before."""
+"""The output and log records of a job's code: stored with the attempt, and passed on as before."""
 
 import io
 import logging
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from django_dcron.execution.bounded_text import BoundedText
 from django_dcron.execution.log_capture import CELERY_STDOUT, capture_log
+from django_dcron.utils.bounded_text import BoundedText
 
 
 def captured(work: Callable[[], Any], limit: int = 10_000) -> str:
@@ -84,7 +84,7 @@ def test_it_is_bounded_however_much_is_printed() -> None:
 
 
 def test_a_limit_of_nothing_keeps_nothing_and_harms_nothing() -> None:
-    assert "6 characters left out" in captured(lambda: print("hello"), limit=0)  # noqa: T201
+    assert "6 characters omitted" in captured(lambda: print("hello"), limit=0)  # noqa: T201
 
 
 def test_each_thread_has_its_own_log() -> None:
@@ -118,7 +118,7 @@ def test_a_record_that_cannot_be_formatted_harms_nobody(capsys: pytest.CaptureFi
     root = logging.getLogger()
     handlers = root.handlers[:]
     try:
-        root.handlers = []  # pytest's own raise
+        root.handlers = []  # pytest's own handlers raise
 
         def work() -> None:
             logging.getLogger("shop").warning("%d", "no number")

@@ -1,4 +1,4 @@
-"""What a worker does with the message of a run that its database doesn't have."""
+"""How a worker handles the message of a run that isn't in its database."""
 
 import logging
 from types import SimpleNamespace
@@ -12,11 +12,11 @@ from celery.worker.request import Request
 from kombu import Connection
 
 from django_dcron import tasks
+from django_dcron.db.now import database_now
 from django_dcron.dispatch import DispatchFailed, DueRun
 from django_dcron.dispatch.celery import NODE_HEADER, CeleryDispatcher
 from django_dcron.execution.unknown_runs import UnknownRuns, Warnings
 from django_dcron.models import Node
-from django_dcron.models.database import database_now
 from tests.celery_app import app
 
 pytestmark = pytest.mark.django_db
@@ -25,7 +25,7 @@ RUN = uuid4()
 
 
 class Broker:
-    """Takes messages back, or raises what the test says."""
+    """A broker that accepts returned messages or raises the error that the test sets."""
 
     def __init__(self) -> None:
         self.headers: list[dict[str, Any]] = []
@@ -52,10 +52,14 @@ def deliver(headers: dict[str, Any] | None = None, redelivered: bool = False) ->
 
 
 def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.levelname for record in caplog.records if record.getMessage().startswith("unknown run")]
+    return [
+        record.levelname for record in caplog.records if vars(record).get("event") == "unknown_run"
+    ]
 
 
-def test_a_message_goes_back_a_number_of_times(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_goes_back_a_number_of_times(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     headers: dict[str, Any] = {"dcron_job": "nightly"}
     for _ in range(tasks.RETURNS):
         with pytest.raises(tasks.NotOurs) as raised:
@@ -74,7 +78,9 @@ def test_a_run_that_was_deleted_here_is_dropped_quietly(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = database_now("default")
-    Node.objects.create(id="n-1", name="n", host="h", pid=1, release="0", started_at=now, heartbeat_at=now)
+    Node.objects.create(
+        id="n-1", name="n", host="h", pid=1, release="0", started_at=now, heartbeat_at=now
+    )
     deliver({NODE_HEADER: "n-1"})
     assert (broker.headers, levels(caplog)) == ([], ["DEBUG"])
     with pytest.raises(tasks.NotOurs):
@@ -100,12 +106,19 @@ def test_a_worker_reports_what_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_published_again_is_the_same_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On kombu's memory transport: a round through a queue, twice."""
+    """The message goes through a queue of kombu's memory transport twice."""
     monkeypatch.setattr(app, "connection_for_write", lambda: Connection("memory://"))
     dispatcher = CeleryDispatcher(app)
     dispatcher.node = "n-1"
     due = DueRun(
-        RUN, 3, database_now("default"), 1, "nightly", "tests.app.tasks.ok", queue="late", priority=7
+        RUN,
+        3,
+        database_now("default"),
+        1,
+        "nightly",
+        "tests.app.tasks.ok",
+        queue="late",
+        priority=7,
     )
     try:
         dispatcher.publish([dispatcher.prepare(due)])

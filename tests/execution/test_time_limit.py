@@ -1,4 +1,4 @@
-"""The job's timeout, in this process: soft first, then by force."""
+"""The job's timeout, in this process: first soft, then forced."""
 
 import threading
 import time
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
-from django_dcron.domain.lifecycle import Outcome, State
 from django_dcron.exceptions import RunTimedOut
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Job
+from django_dcron.policies.lifecycle import Outcome, State
 from tests.execution.conftest import MakeTarget, attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
 from tests.waiting import wait_until
@@ -26,7 +26,7 @@ PATIENCE = 30.0
 
 def job_with_timeout(target: str, timeout: timedelta = TIMEOUT, **fields: Any) -> Job:
     job = make_idle_job(target=target, **fields)
-    Job.objects.update(timeout=timeout)  # shorter than people may choose
+    Job.objects.update(timeout=timeout)  # shorter than a job's validation allows
     return job
 
 
@@ -84,7 +84,9 @@ def test_code_that_ends_in_time_is_left_alone(make_target: MakeTarget) -> None:
     run = make_run(job_with_timeout(make_target(lambda: "done"), timedelta(hours=1)))
     execute(run.pk, 1, worker="w")
     assert attempt_of(run).result == '"done"'
-    wait_until(lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()))
+    wait_until(
+        lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+    )
 
 
 def test_code_that_answers_the_timeout_with_a_result_has_succeeded(make_target: MakeTarget) -> None:

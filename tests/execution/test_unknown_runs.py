@@ -1,4 +1,4 @@
-"""Runs that a worker's database doesn't have: what is expected, what is logged, what is remembered."""
+"""Runs that are missing in a worker's database: which are expected, logged and remembered."""
 
 import logging
 from datetime import timedelta
@@ -7,15 +7,16 @@ from uuid import uuid4
 import pytest
 from django.db import ProgrammingError, connection
 
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import database_name, lacks_table
 from django_dcron.exceptions import UnknownRun
-from django_dcron.execution.start import start
 from django_dcron.execution.unknown_runs import WARN_EVERY, UnknownRuns, Warnings, published_here
 from django_dcron.models import Node, Run
-from django_dcron.models.database import database_name, database_now, lacks_table
+from django_dcron.runs.start import start
 
 
 class Seconds:
-    """A monotonic clock that a test moves."""
+    """A monotonic clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -67,8 +68,15 @@ def test_warnings_are_few(caplog: pytest.LogCaptureFixture) -> None:
         warnings.log(run_id, 1, "w", "Soon after.")
     clock.now += WARN_EVERY
     warnings.log(run_id, 1, "w", "Later.")
-    assert [record.levelname for record in caplog.records] == ["DEBUG", "WARNING", *["DEBUG"] * 3, "WARNING"]
-    first, last = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert [record.levelname for record in caplog.records] == [
+        "DEBUG",
+        "WARNING",
+        *["DEBUG"] * 3,
+        "WARNING",
+    ]
+    first, last = (
+        record.getMessage() for record in caplog.records if record.levelname == "WARNING"
+    )
     assert str(run_id) in first
     assert database_name("default") in first
     assert last.endswith("Later. (unknown runs since the last warning: 3)")
@@ -88,9 +96,10 @@ def test_a_database_without_our_tables_has_no_run(monkeypatch: pytest.MonkeyPatc
     def fail(**values: object) -> None:
         raise ProgrammingError("no such table")
 
-    monkeypatch.setattr("django_dcron.execution.start._READ.first", fail)
+    monkeypatch.setattr("django_dcron.runs.start._READ.first", fail)
     with pytest.raises(ProgrammingError):
         start(uuid4(), 1, token=uuid4(), worker="w")
-    monkeypatch.setattr("django_dcron.execution.start.lacks_table", lambda model, using: True)
-    with pytest.raises(UnknownRun):
+    monkeypatch.setattr("django_dcron.runs.start.lacks_table", lambda model, using: model is Run)
+    with pytest.raises(UnknownRun) as unknown:
         start(uuid4(), 1, token=uuid4(), worker="w")
+    assert database_name("default") in str(unknown.value)

@@ -1,4 +1,4 @@
-"""Every backend of the lock, over a real keeper."""
+"""Every backend of the lock, each with its real server or store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +19,7 @@ from django_dcron.models import LockLease
 
 @dataclass(frozen=True)
 class Backend:
-    """One backend: its kind, how its keeper forgets all, and the same lock with its keeper out of reach."""
+    """One backend: its kind, how to clear its store, and a lock whose store is unreachable."""
 
     kind: str
     forget: Callable[[], object]

@@ -1,8 +1,9 @@
-"""Somebody who wants locks that others want too, and who writes down when it believed to hold which.
+"""A contender for locks that others want, too. It records when it believed to hold which lock.
 
-``contend`` runs in a thread; ``python -m tests.locks.contender KIND HOLDER DIRECTORY`` is a process of its own:
-it says in DIRECTORY that it is ready, waits there for the others, and leaves its beliefs there (HOLDER.json).
-The monotonic clock is the same for all processes of this machine, so what they believed can be compared.
+``contend`` runs in a thread. ``python -m tests.locks.contender KIND HOLDER DIRECTORY`` is a process
+of its own: it reports in DIRECTORY that it is ready, waits there for the others, and writes its
+beliefs to HOLDER.json. All processes of a machine share the monotonic clock, so their beliefs can
+be compared.
 """
 
 import json
@@ -20,15 +21,19 @@ from tests.waiting import wait_until
 
 NAMES = [f"shard:{number}" for number in range(6)]
 LEASE = timedelta(milliseconds=40)
+TIMEOUT = timedelta(minutes=2)
+"""Maximum time that a contender waits for the leases' file on a busy machine."""
 ROUNDS = 100
-"""At least so many for each, also where the machine is too busy to give it a turn in time."""
+"""Minimum number of rounds of each contender, even if a busy machine rarely schedules it."""
 
 Beliefs = dict[str, list[tuple[float, float, str]]]
-"""name -> (from, until, holder), from and until on the monotonic clock."""
+"""By name of the lock: (from, until, holder). Both times are on the monotonic clock."""
 
 
 def contend(lock: Lock, holder: str, until: float) -> Beliefs:
-    """Take some, release or abandon some, over and over."""
+    """Take some locks and release or abandon some of them, again and again."""
+    if hasattr(lock, "patience"):
+        lock.timeout = TIMEOUT
     beliefs: Beliefs = defaultdict(list)
     choice = random.Random(holder)
     rounds = 0
@@ -38,7 +43,7 @@ def contend(lock: Lock, holder: str, until: float) -> Beliefs:
         leases = lock.hold(wanted, holder, LEASE)
         now = time.monotonic()
         for lease in leases:
-            _cut(beliefs[lease.name], now)  # renewed: the new lease replaces the old
+            _cut(beliefs[lease.name], now)  # renewed: the new lease replaces the old one
             beliefs[lease.name].append((now, lease.expires_at, holder))
         if choice.random() < 0.5:
             now = time.monotonic()
@@ -55,13 +60,20 @@ def _cut(beliefs: list[tuple[float, float, str]], end: float) -> None:
 
 
 def assert_never_two(parties: Iterable[Beliefs]) -> None:
-    """No two holders believed in the same lock at once, and each name changed hands."""
+    """Assert that no two holders believed to hold a lock at the same time.
+
+    Each lock must also have changed hands.
+    """
     parties = list(parties)
     for name in NAMES:
-        held = sorted((a, b, who) for party in parties for a, b, who in party.get(name, []) if a < b)
+        held = sorted(
+            (a, b, who) for party in parties for a, b, who in party.get(name, []) if a < b
+        )
         assert len({holder for _, _, holder in held}) > 1, f"{name} never changed hands: {held}"
         for (_, until, one), (start, _, other) in pairwise(held):
-            assert one == other or until <= start, f"{one} and {other} both held {name} for {until - start} s"
+            assert one == other or until <= start, (
+                f"{one} and {other} both held {name} for {until - start} s"
+            )
 
 
 def main() -> None:
@@ -77,7 +89,9 @@ def main() -> None:
     settings.DCRON_LOCK_DIR = directory / "locks"
     (directory / f"{holder}.ready").touch()
     until = wait_until(lambda: (directory / "until").exists() and (directory / "until").read_text())
-    (directory / f"{holder}.json").write_text(json.dumps(contend(get_lock(kind), holder, float(until))))
+    (directory / f"{holder}.json").write_text(
+        json.dumps(contend(get_lock(kind), holder, float(until)))
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What only the lock in the database can meet: transactions, sessions, connections."""
+"""Cases that only the lock in the database has: transactions, sessions, connections."""
 
 import time
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def test_so_is_taking_over_what_was_released(lock: DatabaseLock) -> None:
     with CaptureQueriesContext(connection) as queries:
         assert len(lock.hold(ALL, "b", LONG)) == 64
     assert len(queries) == 1
-    assert LockLease.objects.count() == 64  # rows stay
+    assert LockLease.objects.count() == 64  # rows of released locks are kept
 
 
 def test_finding_all_held_by_another_changes_nothing(lock: DatabaseLock) -> None:
@@ -55,7 +55,7 @@ def test_inside_a_transaction_is_refused(lock: DatabaseLock) -> None:
 
 
 def test_time_left_is_never_overestimated(lock: DatabaseLock) -> None:
-    """Where the rows are read back, as for the first of these names, the row's own time counts."""
+    """If rows are read back, as for the first of these names, the time in the row counts."""
     for number in range(20):
         before = time.monotonic()
         lock.hold([f"{number}", "other"], "a", LONG)
@@ -68,12 +68,14 @@ def test_time_left_is_never_overestimated(lock: DatabaseLock) -> None:
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.parametrize("zones", [("+05:00", "-05:00"), ("-05:00", "+05:00")])
-def test_the_time_zones_of_two_sessions_do_not_matter(lock: DatabaseLock, zones: tuple[str, str]) -> None:
+def test_the_time_zones_of_two_sessions_do_not_matter(
+    lock: DatabaseLock, zones: tuple[str, str]
+) -> None:
     def session_in(zone: str) -> None:
         connection.close()
         with connection.cursor() as cursor:
             word = "TIME ZONE" if connection.vendor == "postgresql" else "time_zone ="
-            cursor.execute(f"SET {word} '{zone}'")  # not parametrized: SET takes no placeholders
+            cursor.execute(f"SET {word} '{zone}'")  # SET accepts no placeholders
 
     session_in(zones[0])
     assert lock.hold(["1"], "a", LONG)
@@ -86,17 +88,23 @@ def test_the_time_zones_of_two_sessions_do_not_matter(lock: DatabaseLock, zones:
 class TestConnectionCut:
     @pytest.fixture(autouse=True)
     def cut(self) -> Iterator[None]:
-        """Have the server end our session behind our back."""
+        """Make the server end this session without the client's knowledge."""
         with connection.cursor() as cursor:
             mine = (
-                "SELECT pg_backend_pid()" if connection.vendor == "postgresql" else "SELECT CONNECTION_ID()"
+                "SELECT pg_backend_pid()"
+                if connection.vendor == "postgresql"
+                else "SELECT CONNECTION_ID()"
             )
             cursor.execute(mine)
             [session] = cursor.fetchone()
         other = connection.copy()
         try:
             with other.cursor() as cursor:
-                kill = "SELECT pg_terminate_backend(%s)" if connection.vendor == "postgresql" else "KILL %s"
+                kill = (
+                    "SELECT pg_terminate_backend(%s)"
+                    if connection.vendor == "postgresql"
+                    else "KILL %s"
+                )
                 cursor.execute(kill, [session])
         finally:
             other.close()

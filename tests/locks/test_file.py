@@ -1,4 +1,4 @@
-"""What only the lock in a file can meet: other users, cleaners, reboots, half-written files."""
+"""Cases that only the lock in a file has: other users, cleanup, reboots, half-written files."""
 
 import fcntl
 import json
@@ -13,13 +13,14 @@ import pytest
 
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.file import LEASES, FileLock
+from tests.logs import logged
 
 LONG = timedelta(minutes=5)
 
 
 @pytest.fixture
 def lock(file_lock_directory: Path) -> FileLock:
-    return FileLock(patience=timedelta(milliseconds=50))
+    return FileLock(timeout=timedelta(milliseconds=50))
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_nobody_else_may_look(leases: Path) -> None:
 class TestTurns:
     @pytest.fixture
     def somebody_in(self, leases: Path) -> Iterator[None]:
-        """A process frozen in those microseconds."""
+        """A process that froze while it held the file lock."""
         directory = os.open(leases.parent, os.O_RDONLY)
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield
@@ -51,7 +52,7 @@ class TestTurns:
 
     def test_a_child_forked_meanwhile_does_not_keep_it(self, lock: FileLock) -> None:
         with lock._turn() as directory:
-            inherited = os.dup(directory)  # what fork does
+            inherited = os.dup(directory)  # as a fork does
         try:
             assert lock.hold(["1"], "a", LONG)
         finally:
@@ -65,16 +66,20 @@ class TestLeaseFile:
         assert lock.holders(["1"]) == {}
         assert lock.hold(["1"], "b", LONG)
 
-    @pytest.mark.parametrize("content", ["", "{", "[]", '{"1": 2}', '{"1": ["a", "x", 3]}', "\0\0\0"])
+    @pytest.mark.parametrize(
+        "content", ["", "{", "[]", '{"1": 2}', '{"1": ["a", "x", 3]}', "\0\0\0"]
+    )
     def test_an_unreadable_file_frees_all_and_says_so(
         self, lock: FileLock, leases: Path, content: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         leases.write_text(content)
         assert lock.hold(["1"], "b", LONG)
-        assert "unreadable" in caplog.text
+        assert logged(caplog, "leases_unreadable")
         assert lock.holders(["1"]) == {"1": "b"}
 
-    def test_what_a_crash_left_half_written_is_no_obstacle(self, lock: FileLock, leases: Path) -> None:
+    def test_what_a_crash_left_half_written_is_no_obstacle(
+        self, lock: FileLock, leases: Path
+    ) -> None:
         leases.with_name(f"{LEASES}.new").write_text('{"2": ["b", 0')
         assert not lock.hold(["1"], "b", LONG)
         assert lock.hold(["2"], "b", LONG)

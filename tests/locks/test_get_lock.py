@@ -1,4 +1,4 @@
-"""Which lock the settings choose."""
+"""The lock that the settings select."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -15,7 +15,7 @@ from django_dcron.locks.redis import RedisLock
 
 
 class OwnLock:
-    """A project's own, as the dotted path names it."""
+    """A project's own lock, selected by its dotted path."""
 
     def hold(self, names: Collection[str], holder: str, lease: timedelta) -> list[Lease]:
         return []
@@ -26,7 +26,12 @@ class OwnLock:
         return {}
 
 
-BACKENDS = {"redis": RedisLock, "database": DatabaseLock, "file": FileLock, f"{__name__}.OwnLock": OwnLock}
+BACKENDS = {
+    "redis": RedisLock,
+    "database": DatabaseLock,
+    "file": FileLock,
+    f"{__name__}.OwnLock": OwnLock,
+}
 
 
 def test_redis_is_the_default() -> None:
@@ -46,9 +51,9 @@ def test_by_setting_or_by_argument(
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("zookeeper", "allowed: "),
-        ("no.such.Lock", "cannot be imported"),
-        ("datetime.timedelta", "is no Lock"),
+        ("zookeeper", "Allowed: "),
+        ("no.such.Lock", "no.such.Lock"),
+        ("datetime.timedelta", "must have hold, release and holders"),
     ],
 )
 def test_what_is_no_lock_is_refused(kind: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""What only the lock in Redis can meet: its keys, its scripts, its ways to say no."""
+"""Cases that only the lock in Redis has: its keys, its scripts, its errors."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -34,12 +34,14 @@ def lock(redis: Redis) -> RedisLock:
 
 def calls(redis: Redis) -> dict[str, int]:
     stats: dict[str, Any] = redis.info("commandstats")
-    # Scripts' own commands and the handshake of a connection are no requests of ours.
-    return {name: stat["calls"] for name, stat in stats.items() if "eval" in name or "script" in name}
+    # Don't count the commands within scripts and the handshake of a connection.
+    return {
+        name: stat["calls"] for name, stat in stats.items() if "eval" in name or "script" in name
+    }
 
 
 def test_any_number_of_names_is_one_request(redis: Redis, lock: RedisLock) -> None:
-    lock.hold(["1"], "a", LONG)  # teaches Redis the script
+    lock.hold(["1"], "a", LONG)  # loads the script into Redis
     redis.config_resetstat()
     assert len(lock.hold(ALL, "a", LONG)) == 64
     assert calls(redis) == {"cmdstat_evalsha": 1}
@@ -53,7 +55,9 @@ def test_scripts_redis_forgot_are_taught_again(redis: Redis, lock: RedisLock) ->
         lock.release(["1"], "a")
 
 
-def test_keys_expire_no_earlier_than_asked_and_share_a_cluster_slot(redis: Redis, lock: RedisLock) -> None:
+def test_keys_expire_no_earlier_than_asked_and_share_a_cluster_slot(
+    redis: Redis, lock: RedisLock
+) -> None:
     lock.hold(ALL, "a", timedelta(seconds=100))
     keys: Any = redis.keys("*")
     assert sorted(keys) == sorted(f"{{dcron}}:lock:{name}".encode() for name in ALL)
@@ -61,8 +65,13 @@ def test_keys_expire_no_earlier_than_asked_and_share_a_cluster_slot(redis: Redis
     assert all(99_000 < int(str(redis.pttl(key))) <= 100_001 for key in keys)
 
 
-def test_sites_with_a_key_prefix_of_their_own_do_not_meet(lock: RedisLock, settings: Settings) -> None:
-    settings.CACHES = {**settings.CACHES, "shop": {**settings.CACHES["default"], "KEY_PREFIX": "shop"}}
+def test_sites_with_a_key_prefix_of_their_own_do_not_meet(
+    lock: RedisLock, settings: Settings
+) -> None:
+    settings.CACHES = {
+        **settings.CACHES,
+        "shop": {**settings.CACHES["default"], "KEY_PREFIX": "shop"},
+    }
     shop = RedisLock("shop")
     assert lock.hold(["1"], "a", LONG)
     assert shop.hold(["1"], "b", LONG)
@@ -71,9 +80,13 @@ def test_sites_with_a_key_prefix_of_their_own_do_not_meet(lock: RedisLock, setti
 
 def test_a_cache_that_decodes_responses_will_do(lock: RedisLock, settings: Settings) -> None:
     decoding = {"CONNECTION_POOL_KWARGS": {"decode_responses": True}}
-    settings.CACHES = {**settings.CACHES, "decoding": {**settings.CACHES["default"], "OPTIONS": decoding}}
+    settings.CACHES = {
+        **settings.CACHES,
+        "decoding": {**settings.CACHES["default"], "OPTIONS": decoding},
+    }
     url = settings.CACHES["default"]["LOCATION"]
-    settings.CACHES["decoding"]["LOCATION"] = f"{url}&socket_timeout=3"  # django-redis pools by URL
+    # Django-redis pools connections by URL.
+    settings.CACHES["decoding"]["LOCATION"] = f"{url}&socket_timeout=3"
     decoded = RedisLock("decoding")
     assert [lease.name for lease in decoded.hold(["1"], "nöde", LONG)] == ["1"]
     assert decoded.holders(["1"]) == lock.holders(["1"]) == {"1": "nöde"}
@@ -106,7 +119,9 @@ class TestConfiguration:
         self, settings: Settings, location: Any, options: dict[str, Any], timeouts: tuple[Any, Any]
     ) -> None:
         backend = settings.CACHES["default"]["BACKEND"]
-        settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": location, "OPTIONS": options}}
+        settings.CACHES = {
+            "default": {"BACKEND": backend, "LOCATION": location, "OPTIONS": options}
+        }
         pool = RedisLock()._client.connection_pool
         chosen = pool.connection_kwargs
         assert (chosen.get("socket_timeout"), chosen.get("socket_connect_timeout")) == timeouts
@@ -124,7 +139,7 @@ def full(redis: Redis) -> None:
 def cannot_save(redis: Redis) -> None:
     redis.config_set("save", "900 1")
     redis.config_set("dbfilename", "no-directory")
-    redis.config_set("dir", "/proc")  # where nobody can write
+    redis.config_set("dir", "/proc")  # not writable
     redis.bgsave()
     wait_until(lambda: redis.info("persistence")["rdb_last_bgsave_status"] == "err")
 
@@ -133,7 +148,7 @@ class TestServerSaysNo:
     @pytest.fixture(autouse=True)
     def recovered(self, redis_server: services.Server) -> Iterator[None]:
         yield
-        redis_server.kill()  # and the fixture starts it anew, as configured
+        redis_server.kill()  # the fixture then starts it again, with its configuration
         redis_server.start()
 
     @pytest.mark.parametrize(
@@ -175,5 +190,5 @@ class TestServerSaysNo:
         with pytest.raises(LockUnavailable):
             lock.hold(["1"], "a", LONG)
         redis_server.start()
-        assert lock.hold(["1"], "b", LONG)  # it kept nothing: whoever asks first
+        assert lock.hold(["1"], "b", LONG)  # it kept no locks, so the first request gets it
         assert not lock.hold(["1"], "a", LONG)

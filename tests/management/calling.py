@@ -1,4 +1,4 @@
-"""Calling ``manage.py dcron`` as a program does: exit code, output, error."""
+"""Call ``manage.py dcron`` and return its exit code, output and errors."""
 
 import json
 from io import StringIO
@@ -28,6 +28,6 @@ def call(*arguments: str) -> Call:
 
 
 def table(out: str) -> list[list[str]]:
-    """The cells of each line of an aligned table, its head first."""
+    """Return the cells of each line of an aligned table, with the header first."""
     lines = [line for line in out.splitlines() if line.strip()]
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]

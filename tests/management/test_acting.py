@@ -1,4 +1,4 @@
-"""``manage.py dcron run, pause, resume, cancel, rerun, backfill``: what they do, say and end with."""
+"""``dcron run, pause, resume, cancel, rerun, backfill``: effects, output and exit codes."""
 
 import json
 import re
@@ -10,32 +10,36 @@ from random import Random
 from typing import Any
 
 import pytest
+from django.db import connection
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.execution.bounded_text import BoundedText
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.management.commands.dcron import Command
-from django_dcron.management.dcron import following
+from django_dcron.management.dcron import run as run_command
+from django_dcron.management.dcron import run_absence, run_watch
 from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
-from django_dcron.models import Job, Run
-from django_dcron.models.database import database_now
+from django_dcron.management.dcron.run_absence import Absence
+from django_dcron.models import Job, Node, Run
+from django_dcron.utils.bounded_text import BoundedText
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_job, make_run
 from tests.management import calling
 
-PATIENCE = 60.0
-QUICK = {"DCRON_TEST_SETTINGS": json.dumps({"TICK": 0.1, "RUN_LEASE": 1})}
+TIMEOUT = 60.0
+QUICK = {"DCRON_TEST_SETTINGS": json.dumps({"TICK": 0.1, "RUN_LEASE": 1, "STOP_UNHEARD_AFTER": 60})}
 
 
 def call(*arguments: str) -> tuple[int, str]:
-    """Exit code, and all it said."""
+    """Return the exit code and all output."""
     code, out, error = calling.call(*arguments)
     return code, out + error
 
 
 def document(*arguments: str) -> tuple[int, Any]:
-    """Exit code and JSON."""
+    """Return the exit code and the JSON output."""
     answer = calling.call(*arguments, "--json")
     return answer.code, answer.json
 
@@ -43,7 +47,8 @@ def document(*arguments: str) -> tuple[int, Any]:
 RUN_CALM = """
 import signal
 from django.core.management import execute_from_command_line
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are deaf to Ctrl-C, and so what they start
+# A shell's background jobs, and their children, ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 execute_from_command_line(["manage.py", "dcron", "run", "calm"])
 """
 
@@ -53,16 +58,18 @@ def _left_to_the_node(settings: Settings, transactional_db: None) -> None:
     settings.DCRON_DISPATCHER = "thread"
 
 
-# --- run --------------------------------------------------------------------------------------------------------------
+# --- run ----------------------------------------------------------------------------------------
 
 
 def test_a_run_is_watched_to_its_end(start_runcron: StartProcess) -> None:
     make_idle_job(name="good", target="tests.app.tasks.report_progress", args=[0.8])
     make_idle_job(name="bad", target="tests.app.tasks.fail", kwargs={"message": "no paper"})
-    start_runcron("--embedded", "--name", "a", env=QUICK).wait_for_log("a is up as", PATIENCE)
+    start_runcron("--embedded", "--name", "a", env=QUICK).wait_for_log(
+        "node started: node=a", TIMEOUT
+    )
 
-    code, said = call("run", "good", "--timeout", "60s")
-    assert code == 0, said
+    code, message = call("run", "good", "--timeout", "60s")
+    assert code == 0, message
     shapes = [
         r"good: run [0-9a-f-]{36}",
         r"attempt 1 runs on \S+/threads",
@@ -71,88 +78,197 @@ def test_a_run_is_watched_to_its_end(start_runcron: StartProcess) -> None:
         r"attempt 1 succeeded after .+",
         r"good succeeded",
     ]
-    lines = said.splitlines()
-    assert len(lines) == len(shapes), said
-    assert all(re.fullmatch(shape, line) for shape, line in zip(shapes, lines, strict=True)), said
+    lines = message.splitlines()
+    assert len(lines) == len(shapes), message
+    assert all(re.fullmatch(shape, line) for shape, line in zip(shapes, lines, strict=True)), (
+        message
+    )
 
-    code, said = call("run", "bad", "--timeout", "60s")
+    code, message = call("run", "bad", "--timeout", "60s")
     run = Run.objects.get(job__name="bad")
     assert code == 1
-    assert "\nattempt 1 failed after " in said
-    assert ": RuntimeError: no paper\n" in said
-    assert re.search(rf"^bad failed.*\. More: manage.py dcron history {run.pk}$", said, re.MULTILINE)
+    assert "\nattempt 1 failed after " in message
+    assert ": RuntimeError: no paper\n" in message
+    assert re.search(rf"^bad failed.*manage.py dcron history {run.pk}$", message, re.MULTILINE)
 
-    code, told = document("run", "good", "--args", "[0]", "--timeout", "60s")
+    code, shown = document("run", "good", "--args", "[0]", "--timeout", "60s")
     assert code == 0
-    assert (told["run"]["state"], told["run"]["args"], told["run"]["trigger"]) == ("succeeded", [0], "manual")
+    assert (shown["run"]["state"], shown["run"]["args"], shown["run"]["trigger"]) == (
+        "succeeded",
+        [0],
+        "manual",
+    )
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_run(start_process: StartProcess) -> None:
     make_idle_job(name="calm")
     waiting = start_process("dcron-run", "-c", RUN_CALM)
-    waiting.wait_for_log("calm: run ", PATIENCE)
+    waiting.wait_for_log("calm: run ", TIMEOUT)
     waiting.send(signal.SIGINT)
-    assert waiting.wait(PATIENCE) == 1
+    assert waiting.wait(TIMEOUT) == 1
     run = Run.objects.get()
-    assert f"Waits no longer; the run goes on. manage.py dcron cancel {run.pk} ends it." in waiting.log
+    assert f"manage.py dcron cancel {run.pk}" in waiting.log
     assert "Traceback" not in waiting.log
     assert run.state in ("pending", "queued")
 
 
+@pytest.mark.postgresql
+def test_ctrl_c_within_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        connection.ensure_connection()
+        connection.connection.pgconn.send_query(b"SELECT 1")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_command, "follow", interrupted)
+    make_idle_job(name="calm")
+    code, message = call("run", "calm")
+    assert code == 1
+    assert str(Run.objects.get().pk) in message
+
+
 @pytest.mark.parametrize(
-    ("state", "reason", "said"),
+    ("state", "reason", "message"),
     [
-        ("pending", "", "waits: no node runs (manage.py runcron)\n"),
-        ("queued", "", "waits: it is handed over, and no worker has taken it yet\n"),
-        ("waiting", "one is under way", "waits: one is under way\n"),
+        ("pending", "", "not started: no node is running (manage.py runcron)\n"),
+        ("queued", "", "not started: queued, "),
+        ("waiting", "one is under way", "not started: one is under way\n"),
     ],
 )
 def test_a_run_that_does_not_start_says_why(
-    state: str, reason: str, said: str, monkeypatch: pytest.MonkeyPatch
+    state: str, reason: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "PATIENCE", 0)
+    monkeypatch.setattr(run_watch, "EXPLAIN_WAIT_AFTER", 0)
     job = make_idle_job(name="idle")
     run = make_run(job, state, reason=reason, idempotency_key="k")
     code, output = call("run", "idle", "--timeout", "0s", "--idempotency-key", "k")
     assert code == 1
-    assert output.count(said) == 1, output
-    assert output.endswith(f"Waits no longer; the run goes on. manage.py dcron cancel {run.pk} ends it.")
+    assert output.count(message) == 1, output
+    assert output.endswith(f"manage.py dcron cancel {run.pk}")
+
+
+class Steps:
+    """A clock that only ``sleep`` moves."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_wait_for_a_run_ends_without_a_node(
+    enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_watch, "time", steps := Steps())
+    job = make_idle_job(name="idle")
+    if not enabled:
+        control.pause(job)
+    code, shown = document("run", "idle")
+    assert (code, shown["missing"], shown["run"]["state"]) == (1, "no_live_node", "pending")
+    assert run_watch.ABSENT_FOR <= steps.passed < 2 * run_watch.ABSENT_FOR
+    code, message = call("run", "idle")
+    assert code == 1
+    assert "manage.py runcron" in message.splitlines()[-1]
+
+    steps.passed = 0
+    code, shown = document("run", "idle", "--timeout", "90s")
+    assert (code, shown["missing"]) == (1, None)
+    assert steps.passed >= 90, "a time limit is kept"
+
+
+def test_the_wait_for_a_run_goes_on_while_a_node_is_only_restarted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_watch, "time", steps := Steps())
+    absent: list[Any] = [("no_live_node", "gone")] * 3 + [None] + [("no_live_node", "gone")] * 99
+    answers = iter(absent)
+    monkeypatch.setattr(run_watch, "absence_for", lambda _: next(answers))
+    make_idle_job(name="idle")
+    assert document("run", "idle")[1]["missing"] == "no_live_node"
+    # Looked at 5, 10 and 15 s; present at 20 s; absent again from 25 s on.
+    assert 25 + run_watch.ABSENT_FOR <= steps.passed < 30 + run_watch.ABSENT_FOR
+
+
+def test_a_queued_run_needs_a_worker_for_its_queue(settings: Settings) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    job = make_idle_job(name="idle")
+    long_ago = database_now("default") - timedelta(hours=1)
+    run = make_run(job, "queued", due_at=long_ago, queued_at=long_ago)
+    assert run_absence.decide(run, read_verdict()) is Absence.WORKER
+    fresh = make_run(job, "queued")
+    busy = make_run(job, "running")
+    assert run_absence.decide(run, read_verdict()) is None, "a worker executes a long run"
+    Run.objects.filter(pk__in=[run.pk, busy.pk]).delete()
+    assert run_absence.decide(fresh, read_verdict()) is None, "a worker may still take it"
+    pending = make_run(job)
+    assert run_absence.decide(pending, read_verdict()) is Absence.NODE
+    now = database_now("default")
+    Node.objects.create(
+        id="a-1", name="a", host="a", pid=1, release="0", started_at=now, heartbeat_at=now
+    )
+    assert run_absence.decide(pending, read_verdict()) is None
+
+
+def test_a_running_run_without_its_worker_needs_a_node(settings: Settings) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    run = make_run(make_idle_job(name="idle"), "running")
+    assert run_absence.decide(run, read_verdict()) is None
+    Run.objects.update(heartbeat_at=database_now("default") - timedelta(hours=1))
+    assert run_absence.decide(run, read_verdict()) is Absence.NODE
 
 
 def test_a_run_that_nobody_waits_for() -> None:
     job = make_idle_job(name="idle", target="tests.app.tasks.echo")
-    code, said = call(
-        "run", "idle", "--no-wait", "--args", "[1]", "--kwargs", '{"a": 2}', "--idempotency-key", "k"
+    code, message = call(
+        "run",
+        "idle",
+        "--no-wait",
+        "--args",
+        "[1]",
+        "--kwargs",
+        '{"a": 2}',
+        "--idempotency-key",
+        "k",
     )
     run = Run.objects.get(job=job)
-    assert (code, said) == (0, f"idle: run {run.pk}\n")
+    assert (code, message) == (0, f"idle: run {run.pk}\n")
     assert (run.args, run.kwargs, run.trigger) == ([1], {"a": 2}, "manual")
-    code, told = document("run", "idle", "--no-wait", "--idempotency-key", "k")
-    assert (code, told["run"]["id"]) == (0, str(run.pk))
+    code, shown = document("run", "idle", "--no-wait", "--idempotency-key", "k")
+    assert (code, shown["run"]["id"]) == (0, str(run.pk))
     assert Run.objects.count() == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("nothing",), "There is no job 'nothing'"),
-        (("idle", "--args", "{}"), "--args '{}' cannot be read (allowed: a JSON list, such as [1, 2])."),
-        (("idle", "--kwargs", "x"), "--kwargs 'x' cannot be read (allowed: a JSON object"),
-        (("idle", "--kwargs", '{"no": 1}'), "'no' is no parameter"),
-        (("idle", "--kwargs", '{"seconds": NaN}'), "--kwargs: It cannot be stored: Out of range"),
-        (("idle", "--args", '["\\u0000"]'), "--args: It cannot be stored: it has a NUL"),
-        (("idle", "--args", '["\\ud800"]'), "--args: It cannot be stored: "),
-        (("idle", "--args", "[" * 40 + "]" * 40), "--args: It cannot be stored: it is nested too deep"),
-        (("idle", "--args", "[" * 10_000), "cannot be read (allowed: a JSON list"),
+        (("nothing",), "'nothing'"),
+        (
+            ("idle", "--args", "{}"),
+            "--args '{}' (allowed: a JSON list, such as [1, 2])",
+        ),
+        (("idle", "--kwargs", "x"), "--kwargs 'x'"),
+        (("idle", "--kwargs", '{"no": 1}'), "'no'"),
+        (("idle", "--kwargs", '{"seconds": NaN}'), "Out of range"),
+        (("idle", "--args", '["\\u0000"]'), "NUL"),
+        (("idle", "--args", '["\\ud800"]'), "--args: "),
+        (
+            ("idle", "--args", "[" * 40 + "]" * 40),
+            "--args: The value can't be stored: it is nested too deep",
+        ),
+        (("idle", "--args", "[" * 10_000), "(allowed: a JSON list"),
         (("idle", "--idempotency-key", ""), "idempotency_key"),
-        (("idle", "--timeout", "1"), "--timeout '1' is not a duration"),
+        (("idle", "--timeout", "1"), "--timeout '1'"),
     ],
 )
-def test_a_run_that_makes_no_sense(arguments: tuple[str, ...], said: str) -> None:
+def test_a_run_that_makes_no_sense(arguments: tuple[str, ...], message: str) -> None:
     make_idle_job(name="idle", target="tests.app.tasks.slow")
     code, output = call("run", *arguments)
     assert code == 2
-    assert said in output
+    assert message in output
     assert not Run.objects.exists()
 
 
@@ -172,111 +288,261 @@ def test_on_a_terminal_there_is_a_bar_and_lines_pass_above_it(style: str) -> Non
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 7, 40, 1000])
 def test_of_a_log_nothing_is_lost_or_told_twice(limit: int, settings: Settings) -> None:
-    """Each character stands for its place. Whatever there was to see is told, in order and once, however much was left out
-    between two looks."""
+    """Each character encodes its position in the log.
+
+    The output contains everything that was visible, in order and once, even if much was omitted
+    between two reads.
+    """
     settings.DCRON_LOG_LIMIT = limit
     for seed in range(100):
         random = Random(seed)
-        log, told, heard, seen, written = BoundedText(limit), "", "", set(), 0
+        log, shown, heard, seen, written = BoundedText(limit), "", "", set(), 0
         for _ in range(random.randrange(1, 12)):
             length = random.choice((0, 1, 3, 10, 60))
             log.write("".join(chr(0x4E00 + written + n) for n in range(length)))
             written += length
             if random.random() < 0.6:
-                heard += following.news(told, log.getvalue())
-                told = log.getvalue()
-                seen |= set(following.MARK.sub("", told, count=1))
+                heard += run_watch.news(shown, log.getvalue())
+                shown = log.getvalue()
+                seen |= set(run_watch.MARK.sub("", shown, count=1))
         places = re.sub(r"[^\u4e00-\u9fff]", "", heard)
         assert list(places) == sorted(set(places)), seed
         assert set(places) == {char for char in seen if char >= "\u4e00"}, seed
-        if written <= limit and told == log.getvalue():
-            assert heard == told, seed
+        if written <= limit and shown == log.getvalue():
+            assert heard == shown, seed
 
 
-# --- pause and resume -------------------------------------------------------------------------------------------------
+# --- pause and resume ---------------------------------------------------------------------------
 
 
 def test_jobs_are_paused_and_resumed_together() -> None:
     first, second = make_job(name="first"), make_job(name="second", namespace="shop")
-    code, said = call("pause", "first", "shop/second", "--reason", "moving", "--until", "+2h")
+    code, message = call("pause", "first", "shop/second", "--reason", "moving", "--until", "+2h")
     assert code == 0
     assert re.fullmatch(
-        rf"first: paused until .+: moving \({getuser()}\)\nshop/second: paused until .+\)\n", said
-    ), said
+        rf"first: paused until .+: moving \({getuser()}\)\nshop/second: paused until .+\)\n",
+        message,
+    ), message
     for job in (first, second):
         job.refresh_from_db()
         assert not job.enabled
         assert job.pause_reason == f"moving ({getuser()})"
         assert job.paused_until is not None
-    code, told = document("resume", "first", "shop/second")
+    code, shown = document("resume", "first", "shop/second")
     assert code == 0
-    assert [(result["job"], result["done"]) for result in told["results"]] == [
+    assert [(result["job"], result["done"]) for result in shown["results"]] == [
         ("first", True),
         ("shop/second", True),
     ]
-    assert all(result["next"] for result in told["results"])
+    assert all(result["next"] for result in shown["results"])
     assert not Job.objects.filter(enabled=False).exists()
-    assert call("resume", "first")[1].startswith("first: was not paused; next at ")
+    assert call("resume", "first")[1].startswith("first: not paused; ")
 
 
-def test_who_paused_it_is_said_without_a_reason_too() -> None:
+def test_who_paused_it_is_reported_without_a_reason_too() -> None:
     make_job(name="first")
-    assert call("pause", "first") == (0, f"first: paused until it is resumed: by {getuser()}\n")
+    assert call("pause", "first") == (0, f"first: paused until resumed: by {getuser()}\n")
 
 
 def test_a_refusal_keeps_no_other_job_from_it() -> None:
     over, job = make_job(name="over"), make_job(name="fine")
     call("pause", "fine", "over")
     Job.objects.filter(pk=over.pk).update(schedule="@at 2020-01-01T00:00")
-    code, said = call("resume", "over", "fine")
+    code, message = call("resume", "over", "fine")
     assert code == 1
-    assert said.startswith("over: refused: over cannot be resumed: ")
-    assert said.endswith("1 of 2 refused.")
+    assert message.startswith("over: refused: over ")
+    assert "1 of 2" in message.splitlines()[-1]
     job.refresh_from_db()
     assert job.enabled
-    code, told = document("resume", "over", "fine")
+    code, shown = document("resume", "over", "fine")
     assert code == 1
-    assert [result["done"] for result in told["results"]] == [False, True]
-    assert "cannot be resumed" in told["results"][0]["error"]
+    assert [result["done"] for result in shown["results"]] == [False, True]
+    assert "can't be resumed" in shown["results"][0]["error"]
 
 
 def test_a_name_that_is_none_keeps_all_from_it() -> None:
     make_job(name="fine")
-    code, said = call("pause", "fine", "nothing")
+    code, message = call("pause", "fine", "nothing")
     assert code == 2
-    assert "There is no job 'nothing'" in said
+    assert "'nothing'" in message
     assert Job.objects.get().enabled
     assert call("pause", "fine", "--until", "soon")[0] == 2
-    code, said = call("pause", "fine", "--until", "2h")
-    assert (code, said) == (2, "--until '2h' has passed (how long ahead is written +2h).")
+    code, message = call("pause", "fine", "--until", "2h")
+    assert code == 2
+    assert "'2h'" in message
+    assert "+2h" in message
     assert Job.objects.get().enabled
 
 
-# --- cancel and rerun -------------------------------------------------------------------------------------------------
+# --- selections ---------------------------------------------------------------------------------
+
+
+def make_shop() -> tuple[Job, Job, Job]:
+    """Create two jobs of a shop, one of them tagged, and one job elsewhere."""
+    return (
+        make_idle_job(name="import", namespace="shop", tags=["nightly"]),
+        make_idle_job(name="export", namespace="shop"),
+        make_idle_job(name="import"),
+    )
+
+
+def paused_jobs() -> set[str]:
+    return {str(job) for job in Job.objects.filter(enabled=False)}
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (["--all"], {"shop/import", "shop/export", "import"}),
+        (["*/*"], {"shop/import", "shop/export", "import"}),
+        (["*"], {"import"}),
+        (["shop/*"], {"shop/import", "shop/export"}),
+        (["s?op/imp*", "import"], {"shop/import", "import"}),
+        (["*/import"], {"shop/import", "import"}),
+        (["shop/*", "--tag", "nightly"], {"shop/import"}),
+        (["--namespace", "shop"], {"shop/import", "shop/export"}),
+        (["--tag", "nightly"], {"shop/import"}),
+        (["--state", "enabled", "--namespace", "default"], {"import"}),
+    ],
+)
+def test_a_selection_of_jobs(selection: list[str], expected: set[str]) -> None:
+    make_shop()
+    code, shown = document("pause", *selection, "--dry-run")
+    assert (code, {each["job"] for each in shown["selected"]}) == (0, expected)
+    assert paused_jobs() == set(), "a dry run does nothing"
+    assert call("pause", *selection)[0] == 2, "nobody has confirmed it"
+    assert paused_jobs() == set()
+    code, shown = document("pause", *selection, "--yes")
+    assert (code, {each["job"] for each in shown["results"]}) == (0, expected)
+    assert paused_jobs() == expected
+
+
+@pytest.mark.parametrize(
+    ("selection", "code"),
+    [
+        ([], 2),
+        (["--all", "import"], 2),
+        (["--all", "--namespace", "shop"], 2),
+        (["import", "--namespace", "shop"], 2),
+        (["import", "nothing-*"], 2),
+        (["shop.*"], 2),
+        (["--namespace", "nowhere"], 1),
+        (["shop/*", "--paused"], 1),
+    ],
+)
+@pytest.mark.parametrize("action", ["pause", "resume", "cancel", "run"])
+def test_a_selection_that_does_nothing(action: str, selection: list[str], code: int) -> None:
+    make_shop()
+    assert call(action, *selection, "--yes")[0] == code
+    assert paused_jobs() == set()
+    assert not Run.objects.exists()
+
+
+def test_a_selection_keeps_other_pauses() -> None:
+    imported, _exported, _other = make_shop()
+    control.pause(imported, "broken")
+    code, shown = document("pause", "--namespace", "shop", "--reason", "deploy", "--no-input")
+    assert code == 0
+    assert [each["job"] for each in shown["left_out"]] == ["shop/import"]
+    assert [each["job"] for each in shown["results"]] == ["shop/export"]
+    imported.refresh_from_db()
+    assert imported.pause_reason == "broken"
+    assert call("pause", "shop/import", "--reason", "deploy")[0] == 0, "named, it is paused again"
+    imported.refresh_from_db()
+    assert imported.pause_reason.startswith("deploy")
+    code, shown = document("resume", "--all", "--yes")
+    assert [each["job"] for each in shown["left_out"]] == ["import"]
+    assert (code, paused_jobs()) == (0, set())
+
+
+@pytest.mark.parametrize(("answer", "code", "number"), [("y", 0, 2), ("", 1, 0), ("no", 1, 0)])
+def test_a_selection_is_confirmed_on_a_terminal(
+    answer: str, code: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[str] = []
+
+    def reply(question: str) -> str:
+        questions.append(question)
+        return answer
+
+    monkeypatch.setattr("sys.stdin", TerminalInput())
+    monkeypatch.setattr("builtins.input", reply)
+    make_shop()
+    assert call("pause", "shop/*")[0] == code
+    assert (len(paused_jobs()), len(questions)) == (number, 1)
+    assert "2 jobs" in questions[0]
+    assert call("pause", "import")[0] == 0
+    assert len(questions) == 1, "a name needs no confirmation"
+
+
+class TerminalInput(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_runs_of_selected_jobs_are_cancelled() -> None:
+    imported, exported, other = make_shop()
+    runs = [make_run(imported), make_run(exported, "running"), make_run(exported, "succeeded")]
+    kept = make_run(other)
+    code, shown = document("cancel", "shop/*", "--dry-run")
+    assert {each["run"] for each in shown["selected"]} == {str(run.pk) for run in runs[:2]}
+    code, shown = document("cancel", "shop/*", "--state", "running", "--yes")
+    assert (code, [each["run"] for each in shown["results"]]) == (0, [str(runs[1].pk)])
+    code, shown = document("cancel", "shop/*", str(runs[0].pk), "--yes")
+    assert [each["done"] for each in shown["results"]] == [True, True]
+    kept.refresh_from_db()
+    assert kept.state == "pending"
+    assert call("cancel", "shop/*", str(kept.pk))[0] == 2
+
+
+def test_selected_jobs_run_without_waiting() -> None:
+    make_shop()
+    assert call("run", "shop/*")[0] == 2
+    assert call("run", "shop/*", "--yes", "--timeout", "1m")[0] == 2
+    assert call("run", "import", "--dry-run")[0] == 0
+    assert not Run.objects.exists()
+    code, shown = document("run", "shop/*", "--yes", "--idempotency-key", "deploy-1")
+    assert code == 0
+    assert {each["run"] for each in shown["results"]} == {
+        str(run.pk) for run in Run.objects.filter(job__namespace="shop")
+    }
+    code, shown = document("run", "import", "shop/import", "--idempotency-key", "deploy-1")
+    assert (code, Run.objects.count()) == (0, 3)
+    code, shown = document("run", "--all", "--yes", "--kwargs", '{"unknown": 1}')
+    assert (code, {each["done"] for each in shown["results"]}) == (1, {False})
+    assert Run.objects.count() == 3
+
+
+# --- cancel and rerun ---------------------------------------------------------------------------
 
 
 def test_cancel_a_run_or_all_of_a_job() -> None:
     job, other = make_idle_job(name="many"), make_idle_job(name="other")
     alone = make_run(other)
-    pending, running, ended = (make_run(job, state) for state in ("pending", "running", "succeeded"))
-    code, said = call("cancel", str(alone.pk), "--reason", "wrong month")
-    assert (code, said) == (0, f"{alone} ({alone.pk}): cancelled\n")
+    pending, running, ended = (
+        make_run(job, state) for state in ("pending", "running", "succeeded")
+    )
+    code, message = call("cancel", str(alone.pk), "--reason", "wrong month")
+    assert (code, message) == (0, f"{alone} ({alone.pk}): cancelled\n")
     alone.refresh_from_db()
     assert (alone.state, alone.reason) == ("cancelled", f"wrong month ({getuser()})")
-    code, said = call("cancel", "many")
+    code, message = call("cancel", "many")
     assert code == 0
     expected = [f"{pending} ({pending.pk}): cancelled", f"{running} ({running.pk}): asked to stop"]
-    assert sorted(said.splitlines()) == sorted(expected)
+    assert sorted(message.splitlines()) == sorted(expected)
     running.refresh_from_db()
     assert running.cancel_requested_at is not None
     ended.refresh_from_db()
     assert ended.state == "succeeded"
-    assert call("cancel", "other") == (0, "There is nothing to cancel: no run is unfinished.\n")
+    assert call("cancel", "other") == (
+        0,
+        "Nothing to cancel: there are no unfinished runs.\n",
+    )
     assert document("cancel", "other") == (0, {"version": 1, "results": []})
-    code, said = call("cancel", str(ended.pk))
+    code, message = call("cancel", str(ended.pk))
     assert code == 1
-    assert "refused: " in said
-    assert "only an unfinished run can be cancelled" in said
+    assert "refused: " in message
+    assert "Only unfinished runs" in message
     assert call("cancel", "nothing")[0] == 2
     assert call("cancel", "0" * 12)[0] == 2
 
@@ -284,68 +550,80 @@ def test_cancel_a_run_or_all_of_a_job() -> None:
 def test_rerun() -> None:
     job = make_idle_job(name="idle")
     ended, pending = make_run(job, "failed"), make_run(job)
-    code, said = call("rerun", str(ended.pk), str(pending.pk))
+    code, message = call("rerun", str(ended.pk), str(pending.pk))
     made = Run.objects.get(rerun_of=ended)
     assert code == 1
-    assert said.startswith(f"{ended} ({ended.pk}): runs again as {made.pk}\n")
-    assert "only a finished run can be run again" in said
-    code, told = document("rerun", str(ended.pk))
+    assert message.startswith(f"{ended} ({ended.pk}): rerun as {made.pk}\n")
+    assert "Only finished runs" in message
+    code, shown = document("rerun", str(ended.pk))
     assert code == 0
-    assert Run.objects.filter(pk=told["results"][0]["made"], rerun_of=ended).exists()
+    assert Run.objects.filter(pk=shown["results"][0]["made"], rerun_of=ended).exists()
 
 
-# --- backfill ---------------------------------------------------------------------------------------------------------
+# --- backfill -----------------------------------------------------------------------------------
 
 
 def test_backfill_shows_makes_and_waits(start_runcron: StartProcess) -> None:
     job = make_job(name="hourly", schedule="0 * * * *")
     now = database_now("default")
-    window = ["hourly", (now - timedelta(hours=5)).isoformat(), (now - timedelta(hours=2)).isoformat()]
-    code, said = call("backfill", *window, "--dry-run")
-    lines = said.splitlines()
+    window = [
+        "hourly",
+        (now - timedelta(hours=5)).isoformat(),
+        (now - timedelta(hours=2)).isoformat(),
+    ]
+    code, message = call("backfill", *window, "--dry-run")
+    lines = message.splitlines()
     assert code == 0
     assert len(lines) == 4
-    assert lines[-1] == "hourly: 3 runs would be made."
+    assert lines[-1] == "hourly: 3 runs would be created."
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:00:00 UTC", line) for line in lines[:-1])
     assert not Run.objects.exists()
 
-    start_runcron("--embedded", "--name", "a", env=QUICK).wait_for_log("a is up as", PATIENCE)
-    code, said = call("backfill", *window, "--limit", "2")
-    assert code == 0, said
-    assert said.startswith("hourly: 2 runs made.\nThere may be more: START 20")
-    assert said.endswith("progress: 2 of 2\n2 succeeded.\n")
+    start_runcron("--embedded", "--name", "a", env=QUICK).wait_for_log(
+        "node started: node=a", TIMEOUT
+    )
+    code, message = call("backfill", *window, "--limit", "2")
+    assert code == 0, message
+    assert message.startswith("hourly: 2 runs created.\n")
+    assert " START 20" in message
+    assert message.endswith("progress: 2 of 2\n2 succeeded.\n")
     assert Run.objects.filter(job=job, state="succeeded", trigger="backfill").count() == 2
 
     Run.objects.order_by("scheduled_at").first().delete()  # type: ignore[union-attr]
     Job.objects.filter(pk=job.pk).update(target="tests.app.tasks.fail")
-    code, told = document("backfill", *window, "--over-pruned")
+    code, shown = document("backfill", *window, "--over-pruned")
     assert code == 1
-    assert (told["have_run"], told["ended"], len(told["occurrences"])) == (1, {"failed": 2}, 2)
-    assert call("backfill", *window) == (0, "hourly: 0 runs made.\n3 other occurrences have a run already.\n")
+    assert (shown["have_run"], shown["ended"], len(shown["occurrences"])) == (1, {"failed": 2}, 2)
+    assert call("backfill", *window) == (
+        0,
+        "hourly: 0 runs created.\n3 other occurrences with a run already.\n",
+    )
 
 
 def test_a_backfill_that_nobody_waits_for() -> None:
     make_job(name="hourly", schedule="0 * * * *", timezone="Asia/Kolkata")
-    code, told = document("backfill", "hourly", "3h", "now", "--no-wait")
+    code, shown = document("backfill", "hourly", "3h", "now", "--no-wait")
     assert code == 0
-    assert len(told["occurrences"]) == Run.objects.filter(state="waiting").count() == 3
-    assert told["ended"] is None
-    assert all(occurrence.endswith(":30:00Z") for occurrence in told["occurrences"])
+    assert len(shown["occurrences"]) == Run.objects.filter(state="waiting").count() == 3
+    assert shown["ended"] is None
+    assert all(occurrence.endswith(":30:00Z") for occurrence in shown["occurrences"])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("now", "3h"), 2, "start: "),
-        (("yesterday", "now"), 2, "START 'yesterday' is neither a time such as "),
+        (("yesterday", "now"), 2, "START 'yesterday' (allowed: a time such as "),
         (("3h", "2200-01-01"), 2, "END '2200-01-01' is out of range"),
     ],
 )
-def test_a_backfill_that_makes_no_sense(arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_a_backfill_that_makes_no_sense(
+    arguments: tuple[str, ...], code: int, message: str
+) -> None:
     make_job(name="hourly", schedule="0 * * * *")
     answer = call("backfill", "hourly", *arguments)
     assert answer[0] == code
-    assert said in answer[1]
+    assert message in answer[1]
     assert not Run.objects.exists()
 
 
@@ -358,10 +636,11 @@ def test_a_backfill_that_is_held_back_says_so_and_ctrl_c_ends_the_waiting(
     job = make_job(name="hourly", schedule="0 * * * *")
     control.pause(job)
     monkeypatch.setattr("django_dcron.management.dcron.backfill.time.sleep", interrupted)
-    code, said = call("backfill", "hourly", "3h", "now")
+    code, message = call("backfill", "hourly", "3h", "now")
     assert code == 1
-    assert "The job is paused: they run when it is resumed.\nNo node runs (manage.py runcron)" in said
-    assert said.endswith(
-        "Waits no longer; the runs go on. manage.py dcron cancel hourly ends all that are unfinished."
-    )
+    assert [line.partition(":")[0] for line in message.splitlines()[1:3]] == [
+        "The job is paused",
+        "No node is running",
+    ]
+    assert message.endswith("manage.py dcron cancel hourly")
     assert Run.objects.filter(state="waiting").count() == 3

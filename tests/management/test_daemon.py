@@ -1,4 +1,7 @@
-"""``manage.py dcron start, stop, restart, state``, as on a machine without a supervisor: real nodes in the background."""
+"""``manage.py dcron start, stop, restart, state`` with real nodes in the background.
+
+This is the setup of a machine without a supervisor.
+"""
 
 import json
 import os
@@ -22,21 +25,21 @@ from tests.factories import make_idle_job, make_job, make_run
 from tests.management.calling import call
 from tests.waiting import wait_until
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "deployment.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "deployment.md").read_text()
 WITHOUT_A_SUPERVISOR = DOCUMENT[DOCUMENT.index("## Without a supervisor") :]
-PATIENCE = 60.0
+TIMEOUT = 60.0
 SETTINGS = os.environ["DJANGO_SETTINGS_MODULE"]
 Ask = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
-    """Of the pid file; whatever holds it in the end is killed."""
+    """The path of the pid file. A process that still holds it at the end is killed."""
     path = tmp_path / "dcron.pid"
     yield path
     file = PidFile(path)
     if pid := file.signal(signal.SIGKILL):
-        assert file.wait_for_end(pid, PATIENCE)
+        assert file.wait_for_end(pid, TIMEOUT)
 
 
 @pytest.fixture
@@ -46,84 +49,90 @@ def log_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def dcron(start_process: StartProcess, path: Path) -> Ask:
-    """A subcommand in a process of its own: its exit code and what it said."""
+    """Run a subcommand in a separate process, and return its exit code and output."""
 
     def ask(subcommand: str, *options: str, env: dict[str, str] | None = None) -> tuple[int, str]:
         command = ["-m", "django", "dcron", subcommand, "--pid-file", str(path), *options]
         process = start_process(f"dcron-{subcommand}", *command, env=env)
-        return process.wait(PATIENCE), process.log.strip()
+        return process.wait(TIMEOUT), process.log.strip()
 
     return ask
 
 
 @pytest.fixture
 def begin(dcron: Ask, path: Path, log_path: Path) -> Callable[..., int]:
-    """Start a node in the background. Returns its process's number."""
+    """Start a node in the background and return its process id."""
 
     def begin(*options: str) -> int:
-        code, said = dcron(
+        code, message = dcron(
             "start", "--daemon", "--embedded", "--name", "a", "--log-file", str(log_path), *options
         )
-        assert code == 0, said
-        found = re.fullmatch(rf"a is up: process (\d+), log {log_path}", said)
-        assert found, said
+        assert code == 0, message
+        found = re.fullmatch(rf"a is running: process (\d+), log {log_path}", message)
+        assert found, message
         return int(found[1])
 
     return begin
 
 
 def here(*arguments: str) -> tuple[int, str]:
-    """A subcommand that needs no process of its own."""
+    """Run a subcommand in this process, and return its exit code and output."""
     code, out, error = call(*arguments)
     return code, out + error
 
 
 def is_alive(pid: int) -> bool:
-    """Not if only its exit code is left of it."""
+    """Return whether the process is running. A zombie isn't."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_nodes_life(start_process: StartProcess, path: Path, log_path: Path) -> None:
-    """By the commands of the document."""
+    """Run the commands of the documentation."""
     commands = re.findall(r"^manage\.py dcron (.*)$", WITHOUT_A_SUPERVISOR, re.MULTILINE)
     begin, ask, again, end = (
-        command.replace("/run/shop", str(path.parent)).replace("/var/log/shop", str(path.parent)).split()
+        command.replace("/run/shop", str(path.parent))
+        .replace("/var/log/shop", str(path.parent))
+        .split()
         for command in commands
     )
-    assert here(*ask) == (3, f"No node runs: there is no {path}.")
-    assert here(*end) == (0, f"No node runs: there is no {path}.\n")
+    assert here(*ask) == (3, f"No node is running: {path} doesn't exist.")
+    assert here(*end) == (0, f"No node is running: {path} doesn't exist.\n")
 
     starting = start_process(
         "dcron-start", "-m", "django", "dcron", *begin, "--embedded", "--namespace", "shop"
     )
-    assert starting.wait(PATIENCE) == 0
+    assert starting.wait(TIMEOUT) == 0
     pid = PidFile(path).holder()
-    assert starting.log == f"berlin-1 is up: process {pid}, log {log_path}\n"
+    assert starting.log == f"berlin-1 is running: process {pid}, log {log_path}\n"
     assert pid is not None
     node = Node.objects.get()
     assert (node.name, node.pid, node.namespace) == ("berlin-1", pid, "shop")
     assert os.getsid(pid) != os.getsid(0)
-    code, said = here(*ask, "--json")
+    code, message = here(*ask, "--json")
     assert code == 0
-    told = json.loads(said)
-    assert told["version"] == 1
-    assert (told["state"], told["pid"], told["fit"], told["log_file"]) == (
+    shown = json.loads(message)
+    assert shown["version"] == 1
+    assert (shown["state"], shown["pid"], shown["fit"], shown["log_file"]) == (
         "running",
         pid,
         True,
         str(log_path),
     )
-    assert here(*begin) == (1, f"A node is running already: process {pid} holds {path}.")
+    code, message = here(*begin)
+    assert code == 1
+    assert f"process {pid} has locked {path}" in message
 
     old = log_path.rename(log_path.with_suffix(".1"))
     os.kill(pid, signal.SIGHUP)
-    wait_until(log_path.exists, PATIENCE, what="the log to be opened anew")
-    assert "berlin-1 is up as" in old.read_text()
+    wait_until(log_path.exists, TIMEOUT, what="the log to be opened anew")
+    assert "node started: node=berlin-1" in old.read_text()
     restarting = start_process("dcron-restart", "-m", "django", "dcron", *again)
-    assert restarting.wait(PATIENCE) == 0
-    assert restarting.log.startswith(f"The node has stopped: process {pid}.\nberlin-1 is up: process ")
-    assert "berlin-1 has stopped" in log_path.read_text()
-    assert "berlin-1 has stopped" not in old.read_text()
+    assert restarting.wait(TIMEOUT) == 0
+    stopped, started = restarting.log.splitlines()
+    assert f"process {pid}." in stopped
+    assert started.startswith("berlin-1 is running: process ")
+    assert "node stopped: node=berlin-1" in log_path.read_text()
+    assert "node stopped: node=berlin-1" not in old.read_text()
     another = Node.objects.get()
     assert (another.name, another.namespace) == ("berlin-1", "shop")
     assert another.pid == PidFile(path).holder() != pid
@@ -139,15 +148,24 @@ def test_one_that_was_killed(begin: Callable[..., int], path: Path) -> None:
     at = ("--pid-file", str(path))
     job = make_job()
     pid = begin()
-    wait_until(lambda: Run.objects.filter(job=job, state="succeeded").exists(), PATIENCE, what="a run")
-    wait_until(lambda: "health   a is ok" in here("state", *at)[1], PATIENCE, what="word of its health")
+    wait_until(
+        lambda: Run.objects.filter(job=job, state="succeeded").exists(), TIMEOUT, what="a run"
+    )
+    wait_until(
+        lambda: "health   a is ok" in here("state", *at)[1], TIMEOUT, what="word of its health"
+    )
     assert probe(f"{path}.health").fit
     PidFile(path).signal(signal.SIGKILL)
-    assert PidFile(path).wait_for_end(pid, PATIENCE)
-    assert here("state", *at) == (1, f"The node was killed: {path} is there, and nobody holds it.")
-    path.write_text(f"{os.getpid()}\n")  # the number is another's by now: this very process's
-    code, said = here("stop", *at)
-    assert (code, said) == (0, f"No node runs: the one that left {path} was killed.\n")
+    assert PidFile(path).wait_for_end(pid, TIMEOUT)
+    assert here("state", *at) == (
+        1,
+        f"The node was killed: {path} exists, but its process has ended.",
+    )
+    path.write_text(f"{os.getpid()}\n")  # the process id was reused, here by this process
+    code, message = here("stop", *at)
+    assert code == 0
+    assert "killed node" in message
+    assert str(path) in message
     assert here("state", *at)[0] == 3
 
 
@@ -155,31 +173,45 @@ def test_a_drain_that_takes_too_long(begin: Callable[..., int], path: Path, log_
     at = ("--pid-file", str(path))
     stuck = make_run(make_idle_job(target="tests.app.tasks.slow", args=[300.0]))
     pid = begin()
-    wait_until(lambda: Run.objects.filter(state="running").exists(), PATIENCE, what="the run to start")
-    for _ in range(2):  # the second time it is not asked once more: it would leave at once
-        code, said = here("stop", *at, "--timeout", "1s")
+    wait_until(
+        lambda: Run.objects.filter(state="running").exists(), TIMEOUT, what="the run to start"
+    )
+    for _ in range(2):  # a second signal would make the node exit at once
+        code, message = here("stop", *at, "--timeout", "1s")
         assert code == 1
-        assert said.startswith(
-            f"Process {pid} still drains after 1.0 s: its log says for which runs it waits."
-        )
-    wait_until(lambda: "it waits for 1 run" in log_path.read_text(), PATIENCE, what="it to say so")
+        assert message.startswith(f"Process {pid} is still draining after 1.0 s")
+    wait_until(
+        lambda: "node stopping: node=a running=1 " in log_path.read_text(),
+        TIMEOUT,
+        what="it to say so",
+    )
     assert PidFile(path).holder() == pid
-    assert here("stop", *at, "--timeout", "0s", "--force") == (0, f"The node was killed: process {pid}.\n")
+    assert here("stop", *at, "--timeout", "0s", "--force") == (
+        0,
+        f"The node was killed: process {pid}.\n",
+    )
     assert here("state", *at)[0] == 3
     stuck.refresh_from_db()
     assert stuck.state == "running", "others take it up"
 
 
-def test_a_node_that_does_not_come_up(dcron: Ask, path: Path, log_path: Path, tmp_path: Path) -> None:
+def test_a_node_that_does_not_come_up(
+    dcron: Ask, path: Path, log_path: Path, tmp_path: Path
+) -> None:
     log_path.write_text("of yesterday\n")
     unwritable = tmp_path / "none" / "health.json"
-    code, said = dcron(
-        "start", "--daemon", "--embedded", "--log-file", str(log_path), "--health-file", str(unwritable)
+    code, message = dcron(
+        "start",
+        "--daemon",
+        "--embedded",
+        "--log-file",
+        str(log_path),
+        "--health-file",
+        str(unwritable),
     )
     assert code == 1
-    assert f"CommandError: The node did not come up. Its log, {log_path}, says:\n" in said
-    assert "\n  CommandError: cannot start: the health file cannot be written: " in said
-    assert "of yesterday" not in said
+    assert f"({log_path}):\n  CommandError: can't start: the health file" in message
+    assert "of yesterday" not in message
     assert not path.exists()
     assert here("state", "--pid-file", str(path))[0] == 3
 
@@ -189,10 +221,10 @@ def test_of_two_that_are_started_at_once_one_comes_up(
 ) -> None:
     command = ["-m", "django", "dcron", "start", "--daemon", "--embedded", "--pid-file", str(path)]
     both = [start_process("dcron-start", *command, "--log-file", str(log_path)) for _ in range(2)]
-    codes = sorted(process.wait(PATIENCE) for process in both)
+    codes = sorted(process.wait(TIMEOUT) for process in both)
     assert codes == [0, 1], [process.log for process in both]
     refused = next(process for process in both if process.exit_code == 1)
-    assert "A node is running already: process " in refused.log
+    assert "A node is already running: process " in refused.log
     assert Node.objects.count() == 1
 
 
@@ -205,30 +237,35 @@ os.execv(sys.executable, [sys.executable, "-m", "django", *sys.argv[1:]])
 
 
 def test_without_standard_streams(start_process: StartProcess, path: Path, log_path: Path) -> None:
-    """As some programs start others."""
+    """Some programs start others like this."""
     at = ("--pid-file", str(path))
     begin = ("dcron", "start", "--daemon", "--embedded", *at, "--log-file", str(log_path))
-    assert start_process("closed", "-c", CLOSED, *begin).wait(PATIENCE) == 0
+    assert start_process("closed", "-c", CLOSED, *begin).wait(TIMEOUT) == 0
     assert here("state", *at)[0] == 0
     assert here("stop", *at)[0] == 0
 
 
 def test_in_the_foreground_with_a_pid_file(start_process: StartProcess, path: Path) -> None:
     at = ("--pid-file", str(path))
-    node = start_process("dcron-start", "-m", "django", "dcron", "start", "--embedded", "--name", "a", *at)
-    node.wait_for_log("a is up as", PATIENCE)
+    node = start_process(
+        "dcron-start", "-m", "django", "dcron", "start", "--embedded", "--name", "a", *at
+    )
+    node.wait_for_log("node started: node=a", TIMEOUT)
     assert PidFile(path).holder() == node.pid
-    code, said = here("state", *at)
+    code, message = here("state", *at)
     assert code == 0
-    assert re.search(r"^health +a's heartbeat is [\d.]+ m?s old$", said, re.MULTILINE), said
-    code, said = here("restart", *at)
-    assert (code, said) == (2, "It was started in the foreground: let whoever did start it again.")
+    assert re.search(
+        r"^health +last heartbeat of a: (just now|\d+ (s|min) ago)$", message, re.MULTILINE
+    ), message
+    code, message = here("restart", *at)
+    assert code == 2
+    assert "foreground" in message
     assert here("stop", *at)[0] == 0
-    assert node.wait(PATIENCE) == 0
+    assert node.wait(TIMEOUT) == 0
     assert not path.exists()
 
 
-# --- in this process alone --------------------------------------------------------------------------------------------
+# --- in this process alone ----------------------------------------------------------------------
 
 
 def test_in_the_foreground_it_is_runcron(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -238,7 +275,13 @@ def test_in_the_foreground_it_is_runcron(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert here("start", "--name", "a", "--for", "2.5", "--once", "--verbosity", "0") == (0, "")
     call_command("dcron", "start", "--embedded", skip_checks=False)
     assert called == [
-        ["--name=a", "--once", "--for=2.5", "--skip-checks", "--verbosity=0"],  # as ``call_command`` has it
+        [
+            "--name=a",
+            "--once",
+            "--for=2.5",
+            "--skip-checks",
+            "--verbosity=0",
+        ],  # the options as ``call_command`` gets them
         ["--embedded", "--verbosity=1"],
     ]
     assert not list(tmp_path.iterdir())
@@ -259,90 +302,93 @@ def test_runcron_takes_what_it_is_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        (("--log-file", "x"), "--log-file is for --daemon"),
-        (("--daemon", "--once"), "--once is for the foreground"),
-        (("--daemon", "--timeout", "soon"), "--timeout 'soon' is not a duration"),
+        (("--log-file", "x"), "--log-file needs --daemon"),
+        (("--daemon", "--once"), "--once can't be combined with --daemon"),
+        (("--daemon", "--timeout", "soon"), "--timeout 'soon'"),
         (
             ("--daemon", "--log-file", "/none/such.log"),
-            "--log-file /none/such.log cannot be written: No such file",
+            "--log-file /none/such.log isn't writable: No such file",
         ),
         (
             ("--daemon", "--log-file", "/dev/null", "--pid-file", "/none/such.pid"),
-            "The pid file /none/such.pid cannot be used: No such file or directory.",
+            "/none/such.pid: No such file or directory.",
         ),
     ],
 )
 def test_options_that_make_no_sense(
-    options: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, answer = here("start", *options)
     assert code == 2
-    assert said in answer
+    assert message in answer
     assert not list(tmp_path.iterdir())
 
 
 def test_without_python_daemon(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     monkeypatch.setitem(sys.modules, "daemon", None)
-    code, said = here("start", "--daemon", "--pid-file", str(path))
-    assert (code, said) == (2, "--daemon needs python-daemon: pip install django-dcron[daemon]")
+    code, message = here("start", "--daemon", "--pid-file", str(path))
+    assert (code, message) == (2, "--daemon needs python-daemon: pip install django-dcron[daemon]")
 
 
 def test_a_restart_that_cannot_be_leaves_the_node_alone(path: Path, log_path: Path) -> None:
     file = PidFile(path)
-    code, said = here("restart", "--pid-file", str(path))
-    assert (code, said) == (
-        2,
-        f"Nothing is known of how it was started: {path}.options is not there, or cannot be read.",
-    )
+    code, message = here("restart", "--pid-file", str(path))
+    assert code == 2
+    assert f"{path}.options" in message
     kept = kept_options.Kept(
         True, "/", str(log_path), "", "2026-11-20T12:00:00+00:00", SETTINGS, ["--gone=1"]
     )
     kept_options.keep(file, kept)
     assert kept_options.read(file) == kept
-    with file:  # were it stopped, this process would be
-        code, said = here("restart", "--pid-file", str(path))
+    with file:  # the lock makes this process the node, so a stop would end the test
+        code, message = here("restart", "--pid-file", str(path))
         assert code == 2
-        assert "It cannot be started as it was: Error: unrecognized arguments: --gone=1" in said
+        assert "Error: unrecognized arguments: --gone=1" in message
         assert file.holder() == os.getpid()
 
 
-def test_a_restart_needs_the_directory_of_the_start(path: Path, log_path: Path, tmp_path: Path) -> None:
-    """A deploy may have put another in its place."""
+def test_a_restart_needs_the_directory_of_the_start(
+    path: Path, log_path: Path, tmp_path: Path
+) -> None:
+    """A deploy may have replaced the directory."""
     file, gone = PidFile(path), tmp_path / "gone"
     since = "2026-11-20T12:00:00+00:00"
-    kept_options.keep(file, kept_options.Kept(True, str(gone), str(log_path), "", since, SETTINGS, []))
-    with file:  # were it stopped, this process would be
-        told = here("restart", "--pid-file", str(path))
-        assert told == (
-            2,
-            f"Its working directory, {gone}, is not there any more: stop it, and start it anew.",
-        )
+    kept_options.keep(
+        file, kept_options.Kept(True, str(gone), str(log_path), "", since, SETTINGS, [])
+    )
+    with file:  # the lock makes this process the node, so a stop would end the test
+        code, message = here("restart", "--pid-file", str(path))
+        assert code == 2
+        assert str(gone) in message
         assert file.holder() == os.getpid()
 
 
 def test_a_restart_is_by_the_settings_of_the_start(path: Path, log_path: Path) -> None:
-    """A shell, or a line of a crontab, may have others: it would be a node of another database."""
+    """A shell or a crontab line may have other settings, and so another database."""
     file = PidFile(path)
     since = "2026-11-20T12:00:00+00:00"
-    kept_options.keep(file, kept_options.Kept(True, "/", str(log_path), "", since, "shop.production", []))
-    with file:  # were it stopped, this process would be
-        told = here("restart", "--pid-file", str(path))
-        assert told == (2, "It was started with other settings: say --settings shop.production.")
+    kept_options.keep(
+        file, kept_options.Kept(True, "/", str(log_path), "", since, "shop.production", [])
+    )
+    with file:  # the lock makes this process the node, so a stop would end the test
+        code, message = here("restart", "--pid-file", str(path))
+        assert code == 2
+        assert "--settings shop.production" in message
         assert file.holder() == os.getpid()
 
 
 def test_a_pid_file_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, said = here("state", "--pid-file", str(tmp_path / "file" / "dcron.pid"))
+    code, message = here("state", "--pid-file", str(tmp_path / "file" / "dcron.pid"))
     assert code == 4
-    assert said.endswith("cannot be used: Not a directory.")
+    assert message.endswith(": Not a directory.")
 
 
 def test_what_was_handed_down_is_let_go_of_and_what_is_its_own_stays_open(tmp_path: Path) -> None:
-    """The files of the project's log handlers are its own."""
+    """The files of the project's log handlers belong to the process."""
     with (tmp_path / "own").open("w") as own, (tmp_path / "inherited").open("w") as inherited:
         os.set_inheritable(inherited.fileno(), True)
         files = detached.own_files()
@@ -351,7 +397,7 @@ def test_what_was_handed_down_is_let_go_of_and_what_is_its_own_stays_open(tmp_pa
 
 
 def test_a_log_that_cannot_be_opened_anew_is_kept(tmp_path: Path) -> None:
-    """The process would otherwise die of a full disk at night."""
+    """Otherwise a full disk would end the process."""
     log_path = tmp_path / "none" / "dcron.log"
     reading, writing = os.pipe()
     before = os.dup(2)
@@ -362,5 +408,5 @@ def test_a_log_that_cannot_be_opened_anew_is_kept(tmp_path: Path) -> None:
         os.dup2(before, 2)
         for fd in (before, writing):
             os.close(fd)
-    with open(reading, "rb") as told:
-        assert b"dcron.log cannot be opened anew, the old one is kept: " in told.read()
+    with open(reading, "rb") as shown:
+        assert b"dcron.log can't be reopened, " in shown.read()

@@ -1,4 +1,7 @@
-"""What ``docs/deployment.md`` has people write into units, manifests and crontabs is there: commands, options, paths."""
+"""The commands, options and paths in ``docs/how-to/deployment.md`` exist.
+
+They appear in units, manifests and crontabs.
+"""
 
 import re
 import shlex
@@ -13,19 +16,23 @@ import yaml
 from django.core.management import load_command_class
 from django.core.management.base import CommandError
 
-from django_dcron.observability.http.routes import routes
+from django_dcron.monitoring.http.routes import routes
 from django_dcron.scheduler.health_file import HealthFile, probe
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "deployment.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "deployment.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 UNITS = dict(
-    re.findall(r"/etc/systemd/system/([\w.-]+)`.*?^```ini\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    re.findall(
+        r"/etc/systemd/system/([\w.-]+)`.*?^```ini\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL
+    )
 )
-MANIFESTS = [document for kind, block in BLOCKS if kind == "yaml" for document in yaml.safe_load_all(block)]
+MANIFESTS = [
+    document for kind, block in BLOCKS if kind == "yaml" for document in yaml.safe_load_all(block)
+]
 
 
 def lists_in(value: Any) -> Iterator[list[str]]:
-    """Commands, as manifests have them."""
+    """Yield the commands, which manifests write as lists of strings."""
     if isinstance(value, dict):
         for each in value.values():
             yield from lists_in(each)
@@ -46,14 +53,18 @@ def management_commands() -> list[list[str]]:
 def test_every_command_and_option_is_there() -> None:
     commands = management_commands()
     assert {"runcron", "dcron", "migrate"} == {name for name, *_ in commands}
-    assert {"start", "stop", "restart", "state", "health"} == {
-        arguments[0] for name, *arguments in commands if name == "dcron"
-    }
+    used = {arguments[0] for name, *arguments in commands if name == "dcron"}
+    assert {"start", "stop", "restart", "state", "health"} < used
+    assert {"run", "pause", "resume", "cancel", "doctor"} < used
     for name, *arguments in commands:
         if name != "migrate" and arguments:
-            load_command_class("django_dcron", name).create_parser("manage.py", name).parse_args(arguments)
+            load_command_class("django_dcron", name).create_parser("manage.py", name).parse_args(
+                arguments
+            )
     with pytest.raises(CommandError, match="unrecognized arguments"):
-        load_command_class("django_dcron", "runcron").create_parser("manage.py", "").parse_args(["--none"])
+        load_command_class("django_dcron", "runcron").create_parser("manage.py", "").parse_args(
+            ["--none"]
+        )
 
 
 def test_probes_ask_what_is_answered(tmp_path: Path) -> None:
@@ -85,7 +96,10 @@ def test_units_are_units_and_name_one_another() -> None:
     service = parsed["dcron.service"]
     assert "dcron-health.timer" in service["Unit"]["Wants"]
     assert parsed["dcron-health.timer"]["Unit"]["PartOf"] == "dcron.service"
-    assert "systemctl try-restart dcron.service" in parsed["dcron-health.service"]["Service"]["ExecStart"]
+    assert (
+        "systemctl try-restart dcron.service"
+        in parsed["dcron-health.service"]["Service"]["ExecStart"]
+    )
     assert service["Service"]["KillMode"] == "mixed"
     assert "KillSignal" not in service["Service"], "SIGTERM is what drains, and systemd's own"
 
@@ -95,7 +109,8 @@ def test_a_node_is_given_time_to_drain() -> None:
     pod = deployment["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 60
     assert (
-        deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
+        deployment["spec"]["selector"]["matchLabels"]
+        == deployment["spec"]["template"]["metadata"]["labels"]
     )
     (port,) = pod["containers"][0]["ports"]
     assert pod["containers"][0]["command"][-1] == f"0.0.0.0:{port['containerPort']}"

@@ -1,4 +1,4 @@
-"""docs/cli.md is held against the tree: every subcommand, every option, every command line in it."""
+"""docs/reference/cli.md matches the command tree: subcommands, options and command lines."""
 
 import re
 import shlex
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from django_dcron.diagnosis.why.verdicts import Verdict
 from django_dcron.management.commands import dcron
 from django_dcron.management.commands.dcron import GROUPS, SUBCOMMANDS
 from django_dcron.management.dcron import exits
-from django_dcron.observability.why.verdicts import Verdict
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md").read_text()
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", DOCUMENT, re.MULTILINE | re.DOTALL))
 OF_EVERY_COMMAND = {
     "--help",
@@ -24,8 +24,15 @@ OF_EVERY_COMMAND = {
     "--settings",
     "--pythonpath",
 }
-ELSEWHERE = {"start": {"--name", "--namespace", "--once", "--for", "--embedded", "--health-file", "--http"}}
-"""Those of runcron."""
+OPTION = r"(?<![\w-])--[a-z][a-z-]+"
+SELECTION = set(
+    re.findall(OPTION, DOCUMENT[DOCUMENT.index("**Selections.**") : DOCUMENT.index("## Inspect")])
+) - {"--json", "--reason", "--until"}
+"""The options that select jobs, documented once for several subcommands."""
+ELSEWHERE = {
+    # the options of runcron
+    "start": {"--name", "--namespace", "--once", "--for", "--embedded", "--health-file", "--http"}
+} | dict.fromkeys(("run", "pause", "resume", "cancel"), SELECTION)
 
 
 def options_of(name: str) -> set[str]:
@@ -49,10 +56,12 @@ def test_every_subcommand_has_its_section_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_documented_options_exist_and_those_there_are_documented(name: str) -> None:
-    documented = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", SECTIONS[name]))
+    documented = set(re.findall(OPTION, SECTIONS[name]))
     options = options_of(name)
     assert documented <= options
-    assert options - documented - OF_EVERY_COMMAND - ELSEWHERE.get(name, set()) == set()
+    elsewhere = ELSEWHERE.get(name, set())
+    assert elsewhere <= options
+    assert options - documented - OF_EVERY_COMMAND - elsewhere == set()
 
 
 def test_the_command_lines_are_understood() -> None:
@@ -64,7 +73,11 @@ def test_the_command_lines_are_understood() -> None:
 
 
 def test_the_exit_codes_and_verdicts() -> None:
-    assert re.findall(r"^\| (\d) \|", DOCUMENT, re.MULTILINE) == ["0", str(exits.NO), str(exits.CANNOT)]
+    assert re.findall(r"^\| (\d) \|", DOCUMENT, re.MULTILINE) == [
+        "0",
+        str(exits.NEGATIVE),
+        str(exits.USAGE_ERROR),
+    ]
     assert {verdict.value for verdict in Verdict} == set(
         re.findall(r"`(\w+)`", SECTIONS["why"][SECTIONS["why"].index("one of these words") :])
     )

@@ -1,4 +1,4 @@
-"""``dcron export``: which jobs, in which syntax, to where."""
+"""``dcron export``: selection of jobs, syntax and destination."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from django_dcron.sync import portable
+from django_dcron.jobs import portable
 from tests.factories import make_idle_job
 from tests.management.calling import call
 
@@ -42,7 +42,10 @@ def test_to_a_file_in_the_syntax_of_its_name(tmp_path: Path) -> None:
         assert text.startswith("format:" if name.endswith("ml") else "{")
         assert yaml.safe_load(text)["version"] == 1
     call("export", "report", "--format", "yaml", "--output", str(tmp_path / "jobs"))
-    assert len(portable.read((tmp_path / "jobs").read_text(), portable.Syntax.YAML).entries) == 1
+    assert (
+        len(portable.read_document((tmp_path / "jobs").read_text(), portable.Syntax.YAML).entries)
+        == 1
+    )
 
 
 def test_yaml_on_standard_output() -> None:
@@ -56,5 +59,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert call("export", "report", "--namespace", "shop")[:2] == (2, "")
     code, _out, err = call("export", "--output", str(tmp_path / "no" / "such"))
     assert code == 2
-    assert "cannot be written" in err
-    assert call("export", "--search", "nobody") == (1, "", "No job is so; nothing was written.")
+    assert "--output" in err
+    assert call("export", "--search", "nobody") == (
+        1,
+        "",
+        "No jobs match; nothing was written.",
+    )

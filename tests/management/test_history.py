@@ -1,4 +1,4 @@
-"""``dcron history``: the runs of a job, and one run with all that is on record of it."""
+"""``dcron history``: the runs of a job, and one run with everything recorded about it."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -9,8 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
+from django_dcron.diagnosis import run_history
 from django_dcron.models import Attempt, Job, Run
-from django_dcron.observability import history
 from tests.factories import make_idle_job, make_run
 from tests.management.calling import call, table
 
@@ -21,12 +21,17 @@ MINUTE = timedelta(minutes=1)
 
 
 def make_history(states: list[str]) -> tuple[Job, list[Run]]:
-    """Oldest first, one each minute; each took 2 seconds."""
+    """Create runs a minute apart, oldest first. Each took 2 seconds."""
     job = make_idle_job(name="report")
     runs = []
     for number, state in enumerate(states):
         at = START + number * MINUTE
-        times = {"scheduled_at": at, "due_at": at, "started_at": at, "finished_at": at + timedelta(seconds=2)}
+        times = {
+            "scheduled_at": at,
+            "due_at": at,
+            "started_at": at,
+            "finished_at": at + timedelta(seconds=2),
+        }
         runs.append(make_run(job, state, **times))
     return job, runs
 
@@ -37,18 +42,20 @@ def ids(*arguments: str) -> list[str]:
 
 def test_runs_newest_first() -> None:
     _job, runs = make_history(["succeeded", "failed"])
-    Run.objects.filter(pk=runs[1].pk).update(reason="no\nluck", trigger="manual", attempt=2, missed_before=3)
+    Run.objects.filter(pk=runs[1].pk).update(
+        reason="no\nluck", trigger="manual", attempt=2, missed_before=3
+    )
     code, out, _err = call("history", "report")
     head, failed, succeeded = table(out)
     assert code == 0
-    assert head == ["Run", "Scheduled (UTC)", "State", "Late", "Took", "Note"]
+    assert head == ["Run", "Scheduled (UTC)", "State", "Start delay", "Duration", "Note"]
     assert failed == [
         str(runs[1].pk)[:23],
         "2026-12-01 09:01:00",
         "failed",
         "0 ms",
         "2.0 s",
-        "manual; attempt 2; and 3 missed before it; no luck",
+        "manual; attempt 2; 3 missed before; no luck",
     ]
     assert succeeded[2] == "succeeded"
 
@@ -61,7 +68,7 @@ def test_pages() -> None:
     assert ids("--until", "2026-12-01T09:03") == newest[2:], "not included"
     assert ids("--since", "2026-12-01T09:03") == newest[:2], "included"
     out = call("history", "report", "-n", "2").out
-    assert "There may be older ones: --until 2026-12-01T09:03:00Z goes on" in out
+    assert "--until 2026-12-01T09:03:00Z" in out
     assert call("history", "report", "-n", "2", "--json").json["more"] is True
     assert call("history", "report", "-n", "5", "--json").json["more"] is False
 
@@ -71,15 +78,18 @@ def test_states() -> None:
     assert ids("--state", "failed") == [str(runs[0].pk)]
     assert ids("--state", "failed", "--state", "missed") == [str(runs[2].pk), str(runs[0].pk)]
     assert ids("--state", "failed", "--state", "missed", "-n", "1") == [str(runs[2].pk)]
-    assert call("history", "report", "--state", "skipped").out == "No run is so.\n"
+    assert call("history", "report", "--state", "skipped").out == "No runs match.\n"
 
 
 def test_states_are_looked_for_among_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "LOOKED_AT", 2)
+    monkeypatch.setattr(run_history, "READ_LIMIT", 2)
     make_history(["failed", "succeeded", "succeeded"])
     answer = call("history", "report", "--state", "failed", "--json").json
     assert (answer["runs"], answer["more"]) == ([], True)
-    assert call("history", "report", "--state", "failed").out == "No run of the latest 10,000 is so.\n"
+    assert (
+        call("history", "report", "--state", "failed").out
+        == "None of the latest 10,000 runs match.\n"
+    )
 
 
 def test_the_queries_do_not_grow() -> None:
@@ -97,9 +107,24 @@ def test_the_queries_do_not_grow() -> None:
     assert not [sql for sql in few if "JOIN" in sql]
 
 
+def test_upcoming_runs_are_hidden_unless_asked_for() -> None:
+    job = make_idle_job(name="report")
+    ended = make_run(job, "succeeded")
+    soon = {"scheduled_at": now() + MINUTE, "due_at": now() + MINUTE}
+    upcoming, overdue = str(make_run(job, "pending", **soon).pk), str(make_run(job, "pending").pk)
+    retry = str(make_run(job, "pending", due_at=now() + MINUTE, attempt=2).pk)
+    assert ids() == [retry, overdue, str(ended.pk)]
+    assert ids("--upcoming") == [upcoming, retry, overdue, str(ended.pk)]
+    assert ids("--state", "pending") == [upcoming, retry, overdue]
+    assert call("history", upcoming).code == 0
+    assert call("history", upcoming, "--upcoming").code == 2, "for jobs only"
+    Run.objects.exclude(pk=upcoming).delete()
+    assert "--upcoming" in call("history", "report").out
+
+
 def test_no_runs_yet() -> None:
     make_idle_job(name="report")
-    assert call("history", "report").out == "It has no runs yet.\n"
+    assert call("history", "report").out == "The job has no runs yet.\n"
 
 
 def make_failure() -> Run:
@@ -138,7 +163,7 @@ def test_one_run_with_its_attempts() -> None:
             "progress  3 of 9, orders\n",
             "Log:\nlog of 2\n",
             'Traceback:\nTraceback (most recent call last):\n  File "2.py"\n',
-            "took      2.0 s\n",
+            "duration  2.0 s\n",
         ):
             assert part in out, part
     out = call("history", str(run.pk), "--attempt", "2").out
@@ -157,26 +182,28 @@ def test_the_json_of_a_run() -> None:
     assert attempt["progress"] == {"done": 3, "total": 9, "note": "orders"}
 
 
-def test_a_running_run_is_told_as_it_is() -> None:
+def test_a_running_run_is_reported_as_it_is() -> None:
     run = make_run(make_idle_job(name="report"), "running", started_at=now() - MINUTE)
     out = call("history", str(run.pk)).out
-    assert re.search(r"^took +1m \d\ds$", out, re.MULTILINE)
+    assert re.search(r"^duration +1m \d\ds$", out, re.MULTILINE)
     assert "outcome   running" in out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
-        (["nobody"], "There is no job 'nobody'"),
-        (["019a9f3c-5b7e"], "There is no run '019a9f3c-5b7e'"),
-        (["report", "--attempt", "1"], "--attempt is for a run; this is a job."),
-        (["report", "--since", "noon"], "--since 'noon' is neither"),
-        (["RUN", "--since", "2h"], "--since is for a job; this is a run."),
+        (["nobody"], "'nobody'"),
+        (["019a9f3c-5b7e"], "'019a9f3c-5b7e'"),
+        (["report", "--attempt", "1"], "--attempt needs a run"),
+        (["report", "--since", "noon"], "--since 'noon'"),
+        (["RUN", "--since", "2h"], "--since needs a job"),
         (["RUN", "--attempt", "7"], "has no attempt 7; it has 2."),
     ],
 )
-def test_what_is_refused(arguments: list[str], said: str) -> None:
+def test_what_is_refused(arguments: list[str], output: str) -> None:
     run = make_failure()
-    code, out, err = call("history", *(argument.replace("RUN", str(run.pk)) for argument in arguments))
+    code, out, err = call(
+        "history", *(argument.replace("RUN", str(run.pk)) for argument in arguments)
+    )
     assert (code, out) == (2, "")
-    assert said in err
+    assert output in err

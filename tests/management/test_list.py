@@ -1,4 +1,4 @@
-"""``dcron list``, and the choice of jobs that other subcommands share."""
+"""``dcron list``, and the selection of jobs that other subcommands share."""
 
 import pytest
 from django.db import connection
@@ -6,9 +6,10 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.domain.lifecycle import State
+from django_dcron.jobs.representation import summary_of
 from django_dcron.models import Cursor, Job
 from django_dcron.models.statistics import count
+from django_dcron.policies.lifecycle import State
 from tests.factories import make_idle_job, make_job, make_run
 from tests.management.calling import call, table
 
@@ -47,7 +48,7 @@ def test_the_next_run_is_in_the_sites_time_zone(settings: Settings) -> None:
 def test_nothing_there_and_nothing_chosen() -> None:
     assert call("list").out == "There are no jobs yet.\n"
     make_idle_job()
-    assert call("list", "--search", "nobody").out == "No job is so.\n"
+    assert call("list", "--search", "nobody").out == "No jobs match.\n"
 
 
 def test_the_json() -> None:
@@ -57,23 +58,16 @@ def test_the_json() -> None:
     (row,) = document["jobs"]
     assert (document["version"], document["more"]) == (1, 0)
     assert document["at"].endswith("Z")
-    next_at, last = row.pop("next_at"), row.pop("last")
-    assert next_at.endswith("-01-01T00:00:00Z")
-    assert last["state"] == "failed"
-    assert last["finished_at"].endswith("Z")
-    assert row == {
-        "id": job.pk,
-        "namespace": "default",
-        "name": "report",
-        "target": "tests.app.tasks.ok",
-        "schedule": "0 0 1 1 *",
-        "timezone": "UTC",
-        "tags": ["billing"],
+    status = row.pop("status")
+    assert row == summary_of(Job.objects.get())
+    assert "args" not in row
+    assert status.pop("next_at").endswith("-01-01T00:00:00Z")
+    assert status.pop("last_finished_at").endswith("Z")
+    assert status == {
         "state": "enabled",
         "problem": "",
-        "pause_reason": "",
-        "paused_until": None,
-        "failures_in_a_row": 1,
+        "last_state": "failed",
+        "consecutive_failures": 1,
     }
 
 
@@ -99,9 +93,9 @@ def test_chosen_by_state() -> None:
     assert names("--failing") == names("--state", "failing") == ["failing"]
     assert names("--state", "running") == ["running"]
     assert names("--paused") == ["paused"]
-    assert names("--state", "problem") == ["unreadable"]
+    assert names("--state", "quarantined") == ["unreadable"]
     assert names("--enabled") == ["failing", "fine", "running"]
-    assert "out of scheduling" in call("list").out
+    assert "quarantined" in call("list").out
     count([failing.pk], State.SUCCEEDED)
     assert names("--failing") == []
 
@@ -111,12 +105,14 @@ def test_at_most_so_many() -> None:
         make_idle_job(name=name)
     assert names("--limit", "2") == ["a", "b"]
     assert call("list", "--limit", "2", "--json").json["more"] == 1
-    assert "and 1 more: --limit 3 shows them" in call("list", "--limit", "2").out
+    assert "and 1 more. Use --limit 3" in call("list", "--limit", "2").out
 
 
 def test_a_job_written_past_control_and_one_that_cannot_be_read_are_listed() -> None:
     Job.objects.create(name="new", target="tests.app.tasks.ok", schedule="@daily")
-    Job.objects.filter(pk=make_idle_job(name="odd").pk).update(schedule="nonsense", timezone="Nowhere/Land")
+    Job.objects.filter(pk=make_idle_job(name="odd").pk).update(
+        schedule="nonsense", timezone="Nowhere/Land"
+    )
     assert names() == ["new", "odd"]
     assert "nonsense (Nowhere/Land)" in call("list").out
 

@@ -1,4 +1,4 @@
-"""Tables and lines for people, JSON for programs, with rich and without it."""
+"""Tables and lines for people, and JSON for programs, with and without rich."""
 
 import builtins
 import json
@@ -26,7 +26,9 @@ x            7  a b
 
 def make(stream: StringIO | None = None, **options: Any) -> tuple[Output, StringIO]:
     stream = stream or StringIO()
-    return Output(BaseCommand(stdout=stream, force_color=options.get("force_color", False)), options), stream
+    return Output(
+        BaseCommand(stdout=stream, force_color=options.get("force_color", False)), options
+    ), stream
 
 
 class Terminal(StringIO):
@@ -108,9 +110,17 @@ def test_lines_of_a_text_stay_lines() -> None:
 def test_fields_are_aligned_and_those_without_a_value_left_out() -> None:
     out, stream = make()
     out.fields(
-        [("state", "enabled"), ("reason", ""), ("next run", "soon\nor later"), ("none", None), ("0", 0)]
+        [
+            ("state", "enabled"),
+            ("reason", ""),
+            ("next run", "soon\nor later"),
+            ("none", None),
+            ("0", 0),
+        ]
     )
-    assert stream.getvalue() == "state     enabled\nnext run  soon\n          or later\n0         0\n"
+    assert (
+        stream.getvalue() == "state     enabled\nnext run  soon\n          or later\n0         0\n"
+    )
 
 
 def test_json_is_one_document_with_times_in_utc() -> None:
@@ -131,7 +141,7 @@ def test_times_and_durations() -> None:
     assert (output.iso(None), output.seconds(None)) == (None, None)
     assert (output.moment(NOW), output.moment(None)) == ("2026-12-01 09:00:00 UTC", "-")
     assert output.distance(NOW + timedelta(minutes=2), NOW) == "in 2m 00s"
-    assert output.distance(NOW - timedelta(days=3), NOW) == "3d 0h ago"
+    assert output.distance(NOW - timedelta(days=3), NOW) == "3 days ago"
     assert output.distance(None, NOW) == "-"
     assert output.state("timed_out") == Styled("timed out", BAD)
     assert output.state("").text == "-"

@@ -1,4 +1,4 @@
-"""Who holds a pid file is told by its lock, whatever is written in it."""
+"""The lock of a pid file, not its content, decides which process holds it."""
 
 import fcntl
 import os
@@ -37,12 +37,14 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hold(path: Path) -> Iterator[Hold]:
-    """Another process that holds the file, or tries to, until its input ends."""
+    """Start another process that locks the file, or tries to, until its input ends."""
     started: list[subprocess.Popen[str]] = []
 
     def start() -> "subprocess.Popen[str]":
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        started.append(subprocess.Popen([sys.executable, "-c", HOLD, str(path)], text=True, **pipes))
+        started.append(
+            subprocess.Popen([sys.executable, "-c", HOLD, str(path)], text=True, **pipes)
+        )
         return started[-1]
 
     yield start
@@ -51,7 +53,7 @@ def hold(path: Path) -> Iterator[Hold]:
         process.communicate()
 
 
-def said(process: "subprocess.Popen[str]") -> str:
+def message(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -60,9 +62,12 @@ def test_the_holder_is_known_until_it_ends(path: Path, hold: Hold) -> None:
     file = PidFile(path)
     assert file.holder() is None
     process = hold()
-    assert said(process) == "held"
+    assert message(process) == "held"
     assert file.holder() == process.pid == int(path.read_text())
-    with pytest.raises(CommandError, match=f"A node is running already: process {process.pid} holds"), file:
+    with (
+        pytest.raises(CommandError, match=f"process {process.pid} has"),
+        file,
+    ):
         pass
     process.communicate()
     assert file.holder() is None
@@ -71,7 +76,7 @@ def test_the_holder_is_known_until_it_ends(path: Path, hold: Hold) -> None:
 
 def test_a_killed_holder_leaves_its_file_and_no_lock(path: Path, hold: Hold) -> None:
     process = hold()
-    assert said(process) == "held"
+    assert message(process) == "held"
     assert PidFile(path).signal(signal.SIGKILL) == process.pid
     process.wait(30)
     assert path.read_text() == f"{process.pid}\n"
@@ -87,7 +92,7 @@ def test_a_number_that_was_given_to_another_program_is_not_signalled(path: Path)
     file = PidFile(path)
     assert file.holder() is None
     assert file.signal(signal.SIGTERM) is None
-    assert file.ask_to_end() is None
+    assert file.request_stop() is None
     innocent.communicate(b"\n")
     assert innocent.returncode == 0
 
@@ -95,14 +100,14 @@ def test_a_number_that_was_given_to_another_program_is_not_signalled(path: Path)
 def test_a_holder_that_ends_while_it_is_signalled(
     path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the question who it is and the signal, its number may be another's already."""
+    """The process id may be reused between the lookup and the signal."""
     process = hold()
-    assert said(process) == "held"
+    assert message(process) == "held"
     open_process = pid_file._open_process
 
     def late(pid: int) -> int | None:
         process.communicate()
-        return open_process(os.getpid())  # as if the number were another's by now
+        return open_process(os.getpid())  # as if the process id had been reused
 
     monkeypatch.setattr(pid_file, "_open_process", late)
     arrived: list[int] = []
@@ -116,25 +121,27 @@ def test_a_holder_that_ends_while_it_is_signalled(
 
 def test_of_many_at_once_one_holds_it(path: Path, hold: Hold) -> None:
     processes = [hold() for _ in range(5)]
-    words = [said(process) for process in processes]
+    words = [message(process) for process in processes]
     assert words.count("held") == 1, words
     winner = processes[words.index("held")]
-    assert all(f"process {winner.pid} holds" in word for word in words if word != "held"), words
+    assert all(f"process {winner.pid} has" in word for word in words if word != "held"), words
 
 
 def test_a_lock_on_a_file_that_was_replaced_counts_for_nothing(path: Path, hold: Hold) -> None:
     first = hold()
-    assert said(first) == "held"
+    assert message(first) == "held"
     path.unlink()
     assert PidFile(path).holder() is None
     second = hold()
-    assert said(second) == "held"
+    assert message(second) == "held"
     first.communicate()
     assert PidFile(path).holder() == second.pid, "what the first left at the path is not its own"
 
 
-def test_a_file_that_is_replaced_while_it_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one before removes it at its end, after this one has opened it."""
+def test_a_file_that_is_replaced_while_it_is_locked(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The previous holder removes the file when it exits, after this process has opened it."""
     lock, replaced = fcntl.lockf, []
 
     def late(fd: int, how: int) -> None:
@@ -150,11 +157,11 @@ def test_a_file_that_is_replaced_while_it_is_locked(path: Path, monkeypatch: pyt
 
 
 def test_who_asks_in_the_holder_itself_does_not_let_go(path: Path, hold: Hold) -> None:
-    """As a job might, that runs in the node."""
+    """A job that runs inside the node might do so."""
     with PidFile(path):
         assert PidFile(path).holder() == os.getpid()
         other = hold()
-        assert said(other).startswith(f"A node is running already: process {os.getpid()} holds")
+        assert f"process {os.getpid()} has locked" in message(other)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -171,26 +178,28 @@ def test_a_child_made_by_fork_does_not_hold_it(path: Path) -> None:
     os.close(writing)
 
 
-def test_without_handles_of_processes(path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_handles_of_processes(
+    path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     process = hold()
-    assert said(process) == "held"
+    assert message(process) == "held"
     assert PidFile(path).signal(signal.SIGTERM) == process.pid
     wait_until(lambda: PidFile(path).holder() is None, what="its end")
     assert process.wait(30) == -signal.SIGTERM
 
 
 def test_it_is_asked_to_end_once(path: Path, hold: Hold) -> None:
-    """A node leaves at once at a second signal."""
+    """A node exits at once on a second signal."""
     process = hold()
-    assert said(process) == "held"
+    assert message(process) == "held"
     os.kill(process.pid, signal.SIGSTOP)
     file = PidFile(path)
-    assert file.ask_to_end() == process.pid
+    assert file.request_stop() == process.pid
     assert (path.parent / "dcron.pid.stopping").exists()
     signals: list[int] = []
     file.signal = signals.append  # type: ignore[assignment,method-assign]
-    assert file.ask_to_end() == process.pid
+    assert file.request_stop() == process.pid
     assert not signals
     assert not file.wait_for_end(process.pid, 0)
     os.kill(process.pid, signal.SIGCONT)
@@ -199,36 +208,41 @@ def test_it_is_asked_to_end_once(path: Path, hold: Hold) -> None:
         assert not (path.parent / "dcron.pid.stopping").exists(), "it was about another process"
 
 
-def test_who_may_not_signal_it_has_not_asked(path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_not_signal_it_has_not_asked(
+    path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*arguments: object) -> None:
         raise PermissionError
 
     process = hold()
-    assert said(process) == "held"
+    assert message(process) == "held"
     monkeypatch.setattr(signal, "pidfd_send_signal", refused, raising=False)
     monkeypatch.setattr(os, "kill", refused)
-    with pytest.raises(CommandError, match=f"Process {process.pid} cannot be signalled"):
-        PidFile(path).ask_to_end()
+    with pytest.raises(CommandError, match=f"process {process.pid}"):
+        PidFile(path).request_stop()
     monkeypatch.undo()
-    assert PidFile(path).ask_to_end() == process.pid
+    assert PidFile(path).request_stop() == process.pid
     assert process.wait(30) == -signal.SIGTERM
 
 
 def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "such.pid"):
-        with pytest.raises(CommandError, match=r"The pid file .* cannot be used: ") as refused, PidFile(path):
+        with (
+            pytest.raises(CommandError, match=f"{path}: ") as refused,
+            PidFile(path),
+        ):
             pass
         assert refused.value.returncode == 2
 
 
 def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
-    """Whoever may write into the directory could have a node empty any file of its user."""
+    """Otherwise anybody who can write to the directory could make a node empty other files."""
     precious = tmp_path / "precious"
     precious.write_text("keep me")
     path.symlink_to(precious)
 
     for use in (lambda: PidFile(path).__enter__(), lambda: PidFile(path).holder()):
-        with pytest.raises(CommandError, match="is a symbolic link, which is not followed"):
+        with pytest.raises(CommandError, match="symbolic links"):
             use()
 
     assert precious.read_text() == "keep me"
@@ -237,7 +251,7 @@ def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
 
 def test_a_symbolic_link_to_nothing_creates_nothing(path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "new")
-    with pytest.raises(CommandError, match="is a symbolic link"):
+    with pytest.raises(CommandError, match="symbolic links"):
         PidFile(path).__enter__()
     assert not (tmp_path / "new").exists()
 
@@ -252,7 +266,13 @@ def test_a_draft_is_not_written_through_a_symbolic_link(path: Path, tmp_path: Pa
     draft = path.with_name(f".{path.name}.options.{os.getpid()}")
     draft.symlink_to(precious)
     kept = Kept(
-        daemon=False, directory="", log_file="", health_file="", started_at="", settings="", arguments=[]
+        daemon=False,
+        directory="",
+        log_file="",
+        health_file="",
+        started_at="",
+        settings="",
+        arguments=[],
     )
     with pytest.raises(OSError, match="symbolic"):
         keep(PidFile(path), kept)

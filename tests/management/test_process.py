@@ -1,29 +1,30 @@
-"""As from a shell: real processes on the test's database."""
+"""Subcommands as from a shell: real processes on the test database."""
 
 import json
 from typing import Any
 
 import pytest
 
-from django_dcron.sync.portable import read
+from django_dcron.jobs.portable import read_document
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_run
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture
 def ask(start_process: StartProcess) -> Any:
     def asked(*arguments: str) -> tuple[int | None, str]:
         process = start_process("dcron", "-m", "django", "dcron", *arguments)
-        return process.wait(PATIENCE), process.log
+        return process.wait(TIMEOUT), process.log
 
     return asked
 
 
 READ_ONE_LINE = """
 import subprocess, sys
-command = [sys.executable, "-m", "django", "dcron", "next", "* * * * * *", "-n", "1000", "--force-color"]
+command = [sys.executable, "-m", "django", "dcron", "next", "* * * * * *"]
+command += ["-n", "1000", "--force-color"]
 with subprocess.Popen(command, stdout=subprocess.PIPE) as asked:
     asked.stdout.readline()
     asked.stdout.close()
@@ -32,28 +33,31 @@ sys.exit(asked.returncode)
 
 
 def test_who_reads_only_the_beginning_of_a_drawn_table(start_process: StartProcess) -> None:
-    """rich would end it with 1: the answer is no."""
+    """rich would exit with 1, which means "no"."""
     reader = start_process("reader", "-c", READ_ONE_LINE)
-    assert (reader.wait(PATIENCE), reader.log) == (141, "")
+    assert (reader.wait(TIMEOUT), reader.log) == (141, "")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.nightly)])
 def test_a_name_in_any_letters_on_any_terminal(encoding: str, start_process: StartProcess) -> None:
     make_idle_job(name="ünï 日本")
     env = {"PYTHONIOENCODING": encoding}
     listed = start_process("dcron", "-m", "django", "dcron", "list", env=env)
-    assert listed.wait(PATIENCE) == 0, listed.log
+    assert listed.wait(TIMEOUT) == 0, listed.log
     assert "\\u65e5\\u672c" in listed.log_path.read_text(encoding)
     exported = start_process("dcron", "-m", "django", "dcron", "export", env=env)
-    assert exported.wait(PATIENCE) == 0, exported.log
-    (entry,) = read(exported.log_path.read_text("utf-8")).entries
+    assert exported.wait(TIMEOUT) == 0, exported.log
+    (entry,) = read_document(exported.log_path.read_text("utf-8")).entries
     assert entry.values["name"] == "ünï 日本"
 
 
 def test_what_is_there_and_what_is_not(ask: Any) -> None:
     job = make_idle_job(name="nightly-report")
     run = make_run(job, "failed", reason="no such order")
-    code, said = ask("history", str(run.pk)[:23], "--json")
-    assert (code, json.loads(said)["run"]["reason"]) == (0, "no such order")
-    code, said = ask("show", "nightly", "--skip-checks")
-    assert (code, said) == (2, "CommandError: There is no job 'nightly'; did you mean nightly-report?\n")
+    code, message = ask("history", str(run.pk)[:23], "--json")
+    assert (code, json.loads(message)["run"]["reason"]) == (0, "no such order")
+    code, message = ask("show", "nightly", "--skip-checks")
+    assert (code, message) == (
+        2,
+        "CommandError: Unknown job 'nightly'. Did you mean nightly-report?\n",
+    )

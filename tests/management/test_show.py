@@ -1,4 +1,4 @@
-"""``dcron show``: the definition, how the job stands, its figures, what comes."""
+"""``dcron show``: the definition, the job's status, its figures and its next runs."""
 
 from datetime import timedelta
 
@@ -8,9 +8,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from django_dcron import control
-from django_dcron.domain.lifecycle import State
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.statistics import count
+from django_dcron.policies.lifecycle import State
 from tests.factories import make_idle_job, make_run
 from tests.management.calling import call
 
@@ -25,7 +25,11 @@ def shown(name: str = "report") -> str:
 
 def test_a_job() -> None:
     job = make_idle_job(
-        name="report", description="Ask Ann.", max_attempts=3, timeout=timedelta(minutes=90), tags=["billing"]
+        name="report",
+        description="Ask Ann.",
+        max_attempts=3,
+        timeout=timedelta(minutes=90),
+        tags=["billing"],
     )
     make_run(job, "succeeded", finished_at=now())
     count([job.pk], State.SUCCEEDED, 7)
@@ -34,7 +38,7 @@ def test_a_job() -> None:
         "report Ask Ann. state enabled next run ",
         f"number {job.pk}, version 1",
         "runs 7 succeeded, 0 failed, 0 skipped, 0 missed, 0 cancelled",
-        "success rate 100 % of the latest 1",
+        "success rate 100% of the latest 1",
         "target tests.app.tasks.ok args [] kwargs {} schedule 0 0 1 1 * timezone UTC",
         "timeout 1h30m",
         "max_attempts 3",
@@ -50,13 +54,14 @@ def test_a_paused_a_running_and_a_broken_one() -> None:
     run = make_run(job, "running")
     control.pause(job, "stocktaking", now() + timedelta(days=1))
     text = shown()
-    assert "state paused paused because stocktaking" in text
+    assert "state paused pause reason stocktaking" in text
     assert "paused until 2" in text
     assert f"running {run.pk} since" in text
     Job.objects.filter(pk=job.pk).update(schedule="nonsense", enabled=True)
     Cursor.objects.filter(pk=job.pk).update(problem="schedule: 'nonsense' has 1 field")
     text = shown()
-    assert "state out of scheduling problem schedule: 'nonsense' has 1 field" in text
+    assert "state quarantined problem " in text
+    assert "'nonsense'" in text
 
 
 def test_the_json() -> None:
@@ -66,8 +71,6 @@ def test_the_json() -> None:
         "version",
         "at",
         "job",
-        "definition",
-        "problem",
         "followed_by",
         "running",
         "statistics",
@@ -78,7 +81,7 @@ def test_the_json() -> None:
     ]
     assert document["job"]["id"] == job.pk
     assert document["job"]["version"] == 1
-    assert document["definition"]["timeout"] == "1m30s"
+    assert document["job"]["timeout"] == "1m30s"
     assert len(document["occurrences"]) == 2
     assert document["statistics"]["succeeded"] == 0
 

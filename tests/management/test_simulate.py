@@ -1,5 +1,6 @@
-"""``dcron simulate`` and what it counts: held against the occurrences listed one by one."""
+"""``dcron simulate`` counts the occurrences that the schedules list one by one."""
 
+import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -8,13 +9,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
-from django_dcron import control, definition
-from django_dcron.domain.load import Hours
-from django_dcron.domain.schedule import parse_schedule
-from django_dcron.domain.timetable import Timetable
+from django_dcron import control
+from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.simulation import LONGEST, Simulation, simulate
+from django_dcron.jobs import saving
 from django_dcron.models import Cursor, Job
-from django_dcron.observability.selection import Selection
-from django_dcron.observability.simulation import LONGEST, Simulation, simulate
+from django_dcron.schedules.load import Hours
+from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.schedules.timetable import Timetable
 from tests.factories import make_job
 from tests.management.calling import call
 
@@ -44,7 +46,9 @@ def test_the_minutes_of_a_schedule_are_those_of_its_occurrences(text: str, zone:
     for starts, ends in ((START, end), (START + 2 * HOUR + MINUTE, START + 5 * HOUR)):
         timetable = Timetable(schedule, starts, ends - timedelta(seconds=1))
         before = (
-            known - (known - START) // schedule.interval * schedule.interval if schedule.interval else START
+            known - (known - START) // schedule.interval * schedule.interval
+            if schedule.interval
+            else START
         )
         listed = Counter(
             (instant - START) // MINUTE
@@ -57,14 +61,15 @@ def test_the_minutes_of_a_schedule_are_those_of_its_occurrences(text: str, zone:
 
 def make_jobs() -> list[Job]:
     return [
-        make_job(name=f"job-{n}", schedule=text, timezone=zone) for n, (text, zone) in enumerate(SCHEDULES)
+        make_job(name=f"job-{n}", schedule=text, timezone=zone)
+        for n, (text, zone) in enumerate(SCHEDULES)
     ]
 
 
 def listed(jobs: list[Job], simulation: Simulation) -> Counter[str]:
     found: Counter[str] = Counter()
     for job in jobs:
-        timetable = definition.timetable_of(job)
+        timetable = saving.timetable_of(job)
         occurrence = timetable.first_after(
             simulation.since - timedelta(microseconds=1), Cursor.objects.get(pk=job.pk).next_at
         )
@@ -108,10 +113,7 @@ def test_crowds_are_pointed_out() -> None:
     (crowd,) = simulate(START, START + 3 * HOUR).crowds
     assert crowd.jobs == 30
     out = call("simulate", "--from", "2083-06-07T07:30", "--until", "2083-06-07T10:30").out
-    assert (
-        "! Up to 30 jobs start at minute 0 of 1 hour. With H for the minute they would spread: at most "
-        in out
-    )
+    assert re.search(r"^! .*\b30 jobs .* minute 0 of 1 hour\b.*\bH\b", out, re.MULTILINE)
     assert "and 20 more" in out
 
 
@@ -121,14 +123,14 @@ def test_it_is_bounded() -> None:
     odd = START + timedelta(seconds=7)
     assert len(simulate(odd, odd + LONGEST).occurrences) == 7 * 24 * 60 + 1
     for end in (START, START - DAY, START + LONGEST + MINUTE):
-        with pytest.raises(ValueError, match="allowed is a time of up to 7 days"):
+        with pytest.raises(ValueError, match="7 days"):
             simulate(START, end)
     with CaptureQueriesContext(connection) as queries:
         simulate(START, START + HOUR, Selection(name="job-1"), fullest=1)
     assert len(queries) == 1
 
 
-# --- The command --------------------------------------------------------------------------------------------
+# --- The command --------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
@@ -140,20 +142,22 @@ def test_tables() -> None:
     lines = out.splitlines()
     assert lines[:2] == [
         "2083-06-07 06:00:00 UTC to 2083-06-07 08:00:00 UTC",
-        "2 jobs; 5 occurrences of 2 of them; in 1 of 120 minutes several jobs start together",
+        "2 jobs; 5 occurrences of 2 of them; several jobs start together in 1 of 120 minutes",
     ]
     assert "shop/report  0 9 * * *     Europe/Berlin            1" in lines
-    assert f"2083-06-07 06:00            2            1         1  {'#' * 16}" in lines
-    assert f"2083-06-07 07:00            3            2         2  {'#' * 24}" in lines
-    assert "2083-06-07 07:00         2            2  import, shop/report" in lines
+    rows = [line.split() for line in lines]
+    assert ["2083-06-07", "06:00", "2", "1", "1", "#" * 16] in rows
+    assert ["2083-06-07", "07:00", "3", "2", "2", "#" * 24] in rows
+    assert ["2083-06-07", "07:00", "2", "2", "import,", "shop/report"] in rows
 
 
 @pytest.mark.django_db
 def test_a_short_time_is_shown_by_minutes_and_an_empty_one_in_words() -> None:
     make_job(name="import", schedule="*/2 * * * *")
     out = call("simulate", "--from", "2083-06-07T06:00", "--until", "2083-06-07T06:04").out
-    assert f"2083-06-07 06:02            1            1         1  {'#' * 24}" in out
-    assert "2083-06-07 06:03            0            0         0" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["2083-06-07", "06:02", "1", "1", "1", "#" * 24] in rows
+    assert ["2083-06-07", "06:03", "0", "0", "0"] in rows
     assert "0 occurrences of 0 of them" in call("simulate", "--namespace", "nobody's").out
 
 
@@ -161,7 +165,15 @@ def test_a_short_time_is_shown_by_minutes_and_an_empty_one_in_words() -> None:
 def test_the_json() -> None:
     for name in "abc":
         make_job(name=name, schedule="0 9 * * *")
-    arguments = ["--from", "2083-06-07T08:58", "--until", "2083-06-07T09:02", "--top", "2", "--json"]
+    arguments = [
+        "--from",
+        "2083-06-07T08:58",
+        "--until",
+        "2083-06-07T09:02",
+        "--top",
+        "2",
+        "--json",
+    ]
     document = call("simulate", *arguments).json
     row = {"schedule": "0 9 * * *", "timezone": "UTC", "occurrences": 1}
     assert document == {
@@ -189,17 +201,17 @@ def test_the_json() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["--from", "+1d", "--until", "now"], "is not before --until"),
-        (["--until", "+8d"], "allowed are at most 7 days"),
-        (["--until", "noon"], "--until 'noon' is neither"),
+        (["--from", "+1d", "--until", "now"], "must be before --until"),
+        (["--until", "+8d"], "7 days"),
+        (["--until", "noon"], "--until 'noon'"),
     ],
 )
-def test_what_is_refused(arguments: list[str], said: str) -> None:
+def test_what_is_refused(arguments: list[str], message: str) -> None:
     code, out, err = call("simulate", *arguments)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.django_db

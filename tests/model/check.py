@@ -1,4 +1,4 @@
-"""Has spin check the model of a run's life, and that the model would notice if a guard were missing.
+"""Let spin check the model of a run's life, and that the model detects missing guards.
 
 python -m tests.model.check     (needs spin and a C compiler: apt install spin gcc)
 """
@@ -14,14 +14,38 @@ from pathlib import Path
 MODEL = Path(__file__).with_name("run.pml").read_text()
 
 MUTANTS = {
-    "the start does not look at the state": (":: (state == pending || state == queued) && attempt == got ->", ":: attempt == got && !final ->"),
-    "the start does not look at the attempt": ("(state == pending || state == queued) && attempt == got ->", "(state == pending || state == queued) ->"),
-    "the mark does not look at the state": (":: state == pending && attempt == delivered -> move(queued)", ":: attempt == delivered && !final -> move(queued)"),
-    "the finish does not look at the attempt": (":: state == running && attempt == alive[me] -> move(succeeded)", ":: state == running || final -> move(succeeded)"),
-    "nobody adopts": (":: atomic { state == pending && agenda == 0 && delivered == 0 -> agenda = attempt }", ""),
-    "nobody redelivers": (":: atomic { state == queued && messages[attempt] == 0 -> move(pending) }", ""),
-    "nobody rescues": (":: atomic { state == running && alive[0] != attempt && alive[1] != attempt -> retry_or_fail() }", ""),
-}  # fmt: skip
+    "the start does not look at the state": (
+        ":: (state == pending || state == queued) && attempt == got ->",
+        ":: attempt == got && !final ->",
+    ),
+    "the start does not look at the attempt": (
+        "(state == pending || state == queued) && attempt == got ->",
+        "(state == pending || state == queued) ->",
+    ),
+    "the mark does not look at the state": (
+        ":: state == pending && attempt == delivered -> move(queued)",
+        ":: attempt == delivered && !final -> move(queued)",
+    ),
+    "the finish does not look at the attempt": (
+        ":: state == running && attempt == alive[me] -> move(succeeded)",
+        ":: state == running || final -> move(succeeded)",
+    ),
+    "nobody adopts": (
+        ":: atomic { state == pending && agenda == 0 && delivered == 0 -> agenda = attempt }",
+        "",
+    ),
+    "nobody redelivers": (
+        ":: atomic { state == queued && messages[attempt] == 0 -> move(pending) }",
+        "",
+    ),
+    "nobody rescues": (
+        (
+            ":: atomic { state == running && alive[0] != attempt && alive[1] != attempt -> "
+            "retry_or_fail() }"
+        ),
+        "",
+    ),
+}
 
 
 def main() -> int:
@@ -38,7 +62,11 @@ def main() -> int:
 
 
 def errors_in(model: str) -> str:
-    """What spin finds: a violated assertion (a double start, a final state left), or a run that never ends."""
+    """Return spin's error, if any.
+
+    It is a violated assertion (a second start, a transition from a final state), or a run that
+    never ends.
+    """
     safety = _verify(model, ["-DNOCLAIM", "-DSAFETY"], [])
     return safety or _verify(model, [], ["-a", "-f"])
 

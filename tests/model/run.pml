@@ -3,7 +3,7 @@
    Two nodes and two workers act in any order. A node or worker may crash before any step, forgetting what it knew, and
    start again; it may also be frozen for any time, which is the same as not being chosen: what it knew is then stale.
    The broker may lose a message or deliver it twice. Only the row is shared, and every change of it is one guarded
-   UPDATE, that is, one atomic step whose guard is its WHERE clause (django_dcron/transitions.py).
+   UPDATE, that is, one atomic step whose guard is its WHERE clause (django_dcron/runs/transitions.py).
 
    Checked: an attempt never starts twice (assertion), a final state is never left (assertion), and the run reaches a
    final state, whatever was lost and whoever crashed (ltl no_lost_run, under weak fairness, with a bounded number of

@@ -1,1 +1,4 @@
-"""Mutation testing of the code that decides whether a run is lost or doubled: ``python -m tests.mutation --help``."""
+"""Mutation tests of the code that prevents lost and duplicate runs.
+
+See ``python -m tests.mutation --help``.
+"""

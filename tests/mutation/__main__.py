@@ -1,7 +1,8 @@
 """Change the code that decides whether a run is lost or doubled, and see whether the tests notice.
 
-For each part: mutants of its files, in an order that the seed decides; for each of them the tests of the part that reach
-it. Ends with a table, the survivors, and exit code 1 if fewer mutants than ``--least`` percent were killed in some part.
+For each part, the program mutates the part's files in an order that depends on the seed. For each
+mutant it runs the tests that reach the mutated code. It prints the survivors and a table, and exits
+with 1 if the tests of a part kill less than ``--least`` percent of its mutants.
 """
 
 from __future__ import annotations
@@ -28,8 +29,14 @@ from tests.mutation.sessions import CannotSwap, Fresh, Warm
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 STARTUP = 60.0
 """Seconds of processor time that a fresh session may need before its first test."""
-PRELOADED = ("celery.app.base", "django.db.models", "hypothesis.strategies", "kombu.transport.redis", "redis")
-"""Packages that each fresh session would have to import again."""
+PRELOADED = (
+    "celery.app.base",
+    "django.db.models",
+    "hypothesis.strategies",
+    "kombu.transport.redis",
+    "redis",
+)
+"""Packages that each fresh session would otherwise import again."""
 ARGUMENTS = (
     *("-q", "-p", "no:cacheprovider"),
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
@@ -41,9 +48,9 @@ ARGUMENTS = (
 class Tally:
     part: str
     found: int = 0
-    """How many mutants there are; only the sample has been looked at for equivalent ones."""
+    """Number of all mutants. Only the sample has been checked for equivalent ones."""
     verdicts: list[tuple[str, str, str]] = field(default_factory=list)
-    """Outcome, mutant, and the test that failed."""
+    """Outcome, mutant, and the name of the failed test."""
     seconds: float = 0
     problem: str = ""
 
@@ -57,9 +64,9 @@ class Tally:
 
 def main() -> int:
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers must end, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the servers must end, too
     os.environ["DCRON_TEST_SAME_LIVES"] = "1"
-    os.environ.pop("DCRON_TEST_DEPTH", None)  # many mutants, not many examples
+    os.environ.pop("DCRON_TEST_DEPTH", None)  # many mutants, but few examples for each
     for name in PRELOADED:
         import_module(name)
     chosen = [part for part in PARTS if part.name in (options.part or [part.name])]
@@ -76,17 +83,28 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("--part", action="append", choices=[part.name for part in PARTS], help="default: all")
+    parser.add_argument(
+        "--part", action="append", choices=[part.name for part in PARTS], help="default: all"
+    )
     parser.add_argument(
         "--sample", type=int, default=200, help="mutants for each part (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, help="which mutants (default: %(default)s)")
-    parser.add_argument("--least", type=float, default=90, help="percentage to kill (default: %(default)s)")
     parser.add_argument(
-        "--minutes", type=float, default=24 * 60, help="how long all of it may take; a part stops early"
+        "--least", type=float, default=90, help="percentage to kill (default: %(default)s)"
     )
-    parser.add_argument("--match", default="", help="only mutants whose description contains this text")
-    parser.add_argument("--verbose", action="store_true", help="say of each mutant which test killed it")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=24 * 60,
+        help="how long all of it may take; a part stops early",
+    )
+    parser.add_argument(
+        "--match", default="", help="only mutants whose description contains this text"
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="say of each mutant which test killed it"
+    )
     parser.add_argument("--results", type=Path, help="write the results as JSON")
     return parser.parse_args()
 
@@ -100,16 +118,24 @@ def _print_survivors(tallies: list[Tally]) -> None:
 
 
 def _print_table(tallies: list[Tally]) -> None:
-    print("\n| part | mutants | tried | killed | timed out | survived | killed or timed out | time |")
+    print(
+        "\n| part | mutants | tried | killed | timed out | survived | killed or timed out | time |"
+    )
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for tally in tallies:
         counts = (tally.count(), tally.count(KILLED), tally.count(TIMED_OUT), tally.count(SURVIVED))
-        cells = (tally.part, tally.found, *counts, f"{tally.percentage:.1f} %", f"{tally.seconds:.0f} s")
+        cells = (
+            tally.part,
+            tally.found,
+            *counts,
+            f"{tally.percentage:.1f} %",
+            f"{tally.seconds:.0f} s",
+        )
         print("|", " | ".join(map(str, cells)), "|")
 
 
 class _Trial:
-    """The trial of one part: a warm session for all mutants, then a fresh one for each that needs it."""
+    """The trial of one part: a warm session for all mutants, then fresh ones for some."""
 
     def __init__(self, part: Part, options: argparse.Namespace, seconds: float) -> None:
         self._part = part
@@ -118,7 +144,7 @@ class _Trial:
         self._seconds = seconds
         self._tally = Tally(part.name)
         self._sample: list[Mutant] = []
-        self._console = os.fdopen(os.dup(1), "w", buffering=1)  # a session has its output captured
+        self._console = os.fdopen(os.dup(1), "w", buffering=1)  # a session captures its output
 
     def run(self) -> Tally:
         os.environ["DCRON_TEST_DATABASE"] = self._part.database
@@ -130,7 +156,9 @@ class _Trial:
             except Died:
                 tried = {"problem": "the session ended early", "verdicts": []}
         self._tally.problem = tried["problem"]
-        for mutant, (outcome, killer, tests, limit) in zip(self._sample, tried["verdicts"], strict=False):
+        for mutant, (outcome, killer, tests, limit) in zip(
+            self._sample, tried["verdicts"], strict=False
+        ):
             if outcome is None:
                 if self._out_of_time(1):
                     continue
@@ -180,7 +208,11 @@ class _Trial:
         return answer
 
     def _try_warm(self, warm: Warm, mutant: Mutant) -> tuple[str | None, str, list[str], float]:
-        """The outcome, None if a fresh session has to tell; what killed it; the tests to try and the time they may take."""
+        """Try the mutant in the warm session.
+
+        Return the outcome (None if a fresh session must decide), the killing test, and the tests
+        and seconds for a fresh session.
+        """
         tests = warm.tests_of(mutant)
         if not tests:
             return SURVIVED, "no test reaches it", [], 0
@@ -199,7 +231,9 @@ class _Trial:
         return outcome, killer, tests, warm.limit(tests)
 
     def _try_fresh(self, mutant: Mutant, tests: list[str], limit: float) -> tuple[str, str]:
-        os.environ["DCRON_TEST_DATABASE"] = "sqlite"  # a server of its own would take longer than the tests
+        os.environ["DCRON_TEST_DATABASE"] = (
+            "sqlite"  # a database server would take longer to start than the tests to run
+        )
         arguments = [*ARGUMENTS, *self._part.tests]
         with directory_for_servers():
             try:

@@ -1,7 +1,7 @@
-"""Mutants that no test has to kill, each with the reason. They are left out of the samples.
+"""Mutants that no test has to kill, each with the reason. Samples leave them out.
 
-An entry names the file, the function, and what the changed lines look like before and after, in full. An entry that matches
-no mutant any more is reported, to be removed.
+An entry contains the file, the function, and the full changed lines before and after. A stale
+entry, which matches no mutant, is reported.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from typing import NamedTuple
 class Equivalent(NamedTuple):
     file: str
     function: str
-    """Or the empty string, for code that runs at import."""
+    """Empty for code that runs at import."""
     before: str
     after: str
     reason: str
 
 
-LOCKED = "The run's row is locked, and its attempt was compared just before."
+ALL_COLUMNS = "Django reads the names only if some columns are missing."
 ONE_TOKEN = "A token belongs to one attempt of one run."
-SHORTCUT = "Only saves time: the unique column, or a look under its lock, decides the same."
 SAVES_QUERIES = "Only saves a query for each row."
 ANY = "Only asks whether there is any row."
 TUNING = "A limit chosen for speed; one more or less changes nothing that is promised."
@@ -29,21 +28,25 @@ NEVER_INSERTED = (
 )
 NOT_STORED = "A name within the program: no row, page or message holds it."
 LEFT_OUT_BY_PYTHON = "``available_timezones`` leaves it out by itself."
+FIRST_COLUMN = "The first column is the key."
 FALSY = "``None`` is as false as ``False``."
 TYPES_ONLY = "Only type checkers read it."
-ABOVE = "Another condition of the same query includes this one; this one lets the database use an index."
+ABOVE = (
+    "Another condition of the same query includes this one; this one lets the database use an "
+    "index."
+)
 
-_CALENDAR = "django_dcron/domain/calendar.py"
-_CHAINS = "django_dcron/domain/chains.py"
-_CLAIMING = "django_dcron/scheduler/claiming.py"
-_CONCLUSION = "django_dcron/conclusion.py"
-_DURATIONS = "django_dcron/domain/durations.py"
-_JSON_VALUES = "django_dcron/domain/json_values.py"
-_OVERLAP = "django_dcron/domain/overlap.py"
+_CALENDAR = "django_dcron/schedules/calendar.py"
+_CHAINS = "django_dcron/policies/chains.py"
+_CLAIMING = "django_dcron/scheduler/claim.py"
+_CONCLUSION = "django_dcron/runs/completion.py"
+_DURATIONS = "django_dcron/utils/durations.py"
+_JSON_VALUES = "django_dcron/utils/json_values.py"
 _RESCUE = "django_dcron/scheduler/rescue.py"
-_RETRY = "django_dcron/domain/retry.py"
-_START = "django_dcron/execution/start.py"
-_TRANSITIONS = "django_dcron/transitions.py"
+_RETRY = "django_dcron/policies/retry.py"
+_START = "django_dcron/runs/start.py"
+_START_DECISION = "django_dcron/policies/start_decision.py"
+_TRANSITIONS = "django_dcron/runs/transitions.py"
 
 _NOT_ZONES = '_NOT_ZONES = {"localtime", "posixrules", "Factory"}'
 _FIELD = " = field(compare=False, repr=False)"
@@ -51,72 +54,125 @@ _DUMPS = "text = json.dumps(value, ensure_ascii=False, allow_nan=False)"
 _ESCAPED_NUL = r"""if r"\u0000" in text.replace(r"\\", ""):"""
 _UNITS = '_UNITS = {"days": "d", "hours": "h", "minutes": "m", "seconds": "s"}'
 _KEY = 'Key = TypeVar("Key", bound=Hashable)'
-_SECONDS = 'return Phrase(_("%(number)d s"), number=seconds if seconds < 5 else seconds // 5 * 5)'
+_SECONDS = '_("%(number)d s"), number=seconds if seconds < 5 else seconds // 5 * 5'
 _FULLMATCH = "match = _FRIENDLY.fullmatch(plain) if 0 < len(plain) <= MAX_LENGTH else None"
-_DUE = '_DUE = Select(Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).values_list("pk")[:1])'
+_DUE = (
+    "_DUE = Select(Cursor, lambda: Cursor.objects.due(Given(Cursor, "
+    '"next_at")).values_list("pk")[:1])'
+)
+
+_FIRST_KEYS, _SECOND_KEYS = (
+    'set(rows.values_list("pk", flat=True))',
+    'set(lockable.values_list("pk", flat=True))',
+)
+_HOLDER_NEWER = (
+    "if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:"
+)
+_NEXT_NEWER = "if next_in_line is not None and next_in_line.scheduled_at > facts.scheduled_at:"
+_SILENT = '_silent(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]'
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     # --- start ---
     Equivalent(
         _START,
-        "_started_before",
-        "ours = Attempt.objects.using(alias_for(Attempt)).filter(run=run, number=run.attempt, token=token)",
-        "ours = Attempt.objects.using(alias_for(Attempt)).filter(number=run.attempt, token=token)",
+        "_resume",
+        "attempt = Attempt.objects.using(alias_for(Attempt)).filter(run=run, token=token).first()",
+        "attempt = Attempt.objects.using(alias_for(Attempt)).filter(token=token).first()",
         ONE_TOKEN,
     ),
     Equivalent(
-        _START,
-        "_started_before",
-        "ours = Attempt.objects.using(alias_for(Attempt)).filter(run=run, number=run.attempt, token=token)",
-        "ours = Attempt.objects.using(alias_for(Attempt)).filter(run=run, token=token)",
+        _TRANSITIONS,
+        "_executing",
+        'Exists(Attempt.objects.filter(run=OuterRef("pk"), token=last_sign.token))',
+        "Exists(Attempt.objects.filter(token=last_sign.token))",
         ONE_TOKEN,
     ),
     Equivalent(
-        _START,
-        "_give_way",
-        "transitions.hold_back(run.pk, run.attempt, slot=next_slot, reason=blocked)",
-        "transitions.hold_back(run.pk, None, slot=next_slot, reason=blocked)",
-        LOCKED,
+        _TRANSITIONS,
+        "note_late_outcome",
+        (
+            "own = Attempt.objects.using(alias_for(Attempt)).filter(run=run_id, token=token, "
+            'late_outcome="")'
+        ),
+        'own = Attempt.objects.using(alias_for(Attempt)).filter(token=token, late_outcome="")',
+        ONE_TOKEN,
     ),
-    Equivalent(
-        _START,
-        "_take_turn",
-        "if not slot_taken and not look:",
-        "if slot_taken and not look:",
-        SHORTCUT,
+    *(
+        Equivalent(_START, "_read", line, line.replace(f"{names}, ", "None, ", 1), ALL_COLUMNS)
+        for names, line in (
+            ("_RUN", "run = Run.from_db(using, _RUN, columns[: len(_RUN)])"),
+            ("_JOB", "run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])"),
+        )
     ),
+    *(
+        Equivalent(
+            _START_DECISION,
+            function,
+            line,
+            line.replace(" > ", " >= "),
+            "Two runs of a job never share ``scheduled_at``.",
+        )
+        for function, line in (
+            ("_decide_overlap", _HOLDER_NEWER),
+            ("_decide_replacement", _NEXT_NEWER),
+        )
+    ),
+    Equivalent(_START, "", "LOOKS = 10", "LOOKS = 11", TUNING),
     # --- claiming ---
     *(
-        Equivalent(_CLAIMING, "_moved", f"{column}=cursor.{column},", "", NEVER_INSERTED)
-        for column in ("namespace", "name", "schedule", "timezone", "calendar_policy", "starts_at", "ends_at")
+        Equivalent(_CLAIMING, "_moved_cursor", f"{column}=cursor.{column},", "", NEVER_INSERTED)
+        for column in (
+            "namespace",
+            "name",
+            "schedule",
+            "timezone",
+            "calendar_policy",
+            "starts_at",
+            "ends_at",
+        )
     ),
     *(
-        Equivalent(_CLAIMING, "_moved", f"{column}=cursor.{column},", f"{column}=None,", NEVER_INSERTED)
+        Equivalent(
+            _CLAIMING,
+            "_moved_cursor",
+            f"{column}=cursor.{column},",
+            f"{column}=None,",
+            NEVER_INSERTED,
+        )
         for column in ("starts_at", "ends_at")
     ),
-    Equivalent(_CLAIMING, "_moved", "enabled=True,", "enabled=False,", NEVER_INSERTED),
+    Equivalent(_CLAIMING, "_moved_cursor", "enabled=True,", "enabled=False,", NEVER_INSERTED),
     Equivalent(_CLAIMING, "", _DUE, _DUE.replace("[:1]", "[:2]"), ANY),
+    *(
+        Equivalent(
+            _CLAIMING,
+            "_locked_ids",
+            f"return {_FIRST_KEYS} - {_SECOND_KEYS}",
+            f"return {_FIRST_KEYS} - {_SECOND_KEYS}".replace(keys, keys.replace('"pk", ', "")),
+            FIRST_COLUMN,
+        )
+        for keys in (_FIRST_KEYS, _SECOND_KEYS)
+    ),
+    Equivalent(_CLAIMING, "", "CLAIMED_AT_ONCE = 2000", "CLAIMED_AT_ONCE = 2001", TUNING),
     # --- conclusion ---
     Equivalent(
         _CONCLUSION,
         "conclude",
         "if not won and token is not None:",
         "if not won or token is not None:",
-        "An outcome that won is the attempt's, and one without a token matches no attempt: nothing is noted.",
+        (
+            "An outcome that won is the attempt's, and one without a token matches no attempt: "
+            "nothing is noted."
+        ),
     ),
-    # --- domain ---
+    # --- pure ---
     *(
         Equivalent(_RETRY, "", f'{name} = "{name.lower()}"', f'{name} = "{value}"', NOT_STORED)
         for name in ("TRANSIENT", "CONTENTION", "PERMANENT")
         for value in (name, f"XX{name.lower()}XX")
     ),
-    *(
-        Equivalent(_OVERLAP, "", f'{name} = "{name.lower()}"', f'{name} = "{value}"', NOT_STORED)
-        for name in ("WAIT", "WAIT_NEXT", "REPLACE", "REPLACE_NEXT")
-        for value in (name, f"XX{name.lower()}XX")
-    ),
     Equivalent(
-        "django_dcron/domain/hashing.py",
+        "django_dcron/schedules/hashing.py",
         "hashed_value",
         'digest = sha256(f"{field}\\n{key}".encode("utf-8", "surrogatepass")).digest()',
         'digest = sha256(f"{field}\\n{key}".encode("UTF-8", "surrogatepass")).digest()',
@@ -124,37 +180,51 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     *(
         Equivalent(
-            "django_dcron/domain/zones.py", "", _NOT_ZONES, _NOT_ZONES.replace(old, new), LEFT_OUT_BY_PYTHON
+            "django_dcron/schedules/zones.py",
+            "",
+            _NOT_ZONES,
+            _NOT_ZONES.replace(old, new),
+            LEFT_OUT_BY_PYTHON,
         )
         for old, new in (("posixrules", "XXposixrulesXX"), ("posixrules", "POSIXRULES"))
     ),
     Equivalent(
-        "django_dcron/domain/load.py",
-        "Hours._counted",
+        "django_dcron/schedules/load.py",
+        "Hours._occurrences_per_unit",
         "ahead = (known - self.begin) // _MICROSECOND",
         "ahead = (known - self.begin) / _MICROSECOND",
         "A whole number of microseconds is exact as a float, too.",
     ),
     *(
-        Equivalent(file, "", line + _FIELD, line + _FIELD.replace(f"{option}=False", f"{option}=None"), FALSY)
+        Equivalent(
+            file,
+            "",
+            line + _FIELD,
+            line + _FIELD.replace(f"{option}=False", f"{option}=None"),
+            FALSY,
+        )
         for file, line in (
             (_CALENDAR, "weekdays: frozenset[int]"),
             (_CALENDAR, "yearly: frozenset[tuple[int, int]]"),
             (_CALENDAR, "ranges: tuple[tuple[date, date], ...]"),
             (_CALENDAR, "holidays: tuple[HolidaysOf, ...]"),
-            ("django_dcron/domain/schedule.py", "rule: WallClock | Every | Once | Never"),
+            ("django_dcron/schedules/schedule.py", "rule: WallClock | Every | Once | Never"),
         )
         for option in ("compare", "repr")
     ),
     *(
         Equivalent(
-            _JSON_VALUES, "storable", _DUMPS, _DUMPS.replace(f"{option}=False", f"{option}=None"), FALSY
+            _JSON_VALUES,
+            "check_storable",
+            _DUMPS,
+            _DUMPS.replace(f"{option}=False", f"{option}=None"),
+            FALSY,
         )
         for option in ("ensure_ascii", "allow_nan")
     ),
     Equivalent(
         _JSON_VALUES,
-        "storable",
+        "check_storable",
         _ESCAPED_NUL,
         _ESCAPED_NUL.replace('""', '"XXXX"'),
         "Whatever replaces an escaped backslash is not looked at.",
@@ -188,7 +258,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "A duration has a digit and a letter: one character is never one.",
     ),
     Equivalent(
-        "django_dcron/domain/alerting.py",
+        "django_dcron/policies/alerting.py",
         "_read_span",
         "span = None",
         'span = ""',
@@ -196,17 +266,17 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     *(
         Equivalent(
-            "django_dcron/domain/system_health.py",
-            "age_in_words",
+            "django_dcron/policies/health/problems.py",
+            "age_text",
             _SECONDS,
             _SECONDS.replace("seconds < 5", changed),
             "Five is itself a multiple of five.",
         )
         for changed in ("seconds <= 5", "seconds < 6")
     ),
-    Equivalent("django_dcron/domain/clock.py", "", "SAMPLES_KEPT = 8", "SAMPLES_KEPT = 9", TUNING),
+    Equivalent("django_dcron/db/clock.py", "", "SAMPLES_KEPT = 8", "SAMPLES_KEPT = 9", TUNING),
     Equivalent(
-        "django_dcron/domain/clock.py",
+        "django_dcron/db/clock.py",
         "ClusterClock.__init__",
         "self._latest: Sample | None = None",
         'self._latest: Sample | None = ""',
@@ -215,17 +285,46 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     # --- rescue ---
     Equivalent(
         _RESCUE,
-        "_undelivered",
+        "_redeliver_overdue",
         'overdue = queued.filter(_overdue_deliveries(now)).select_related("job")[:RESCUED_AT_ONCE]',
         "overdue = queued.filter(_overdue_deliveries(now)).select_related(None)[:RESCUED_AT_ONCE]",
         SAVES_QUERIES,
     ),
+    Equivalent(
+        _RESCUE,
+        "_lost",
+        _SILENT,
+        _SILENT.replace('"job"', "None"),
+        SAVES_QUERIES,
+    ),
+    Equivalent(
+        _RESCUE,
+        "_overdue_deliveries",
+        "for deliveries in range(DOUBLINGS + 1):",
+        "for deliveries in range(DOUBLINGS + 2):",
+        "The first condition says the same about one more delivery.",
+    ),
+    Equivalent(
+        _RESCUE,
+        "_locked_run_ids",
+        'return frozenset(run_ids).difference(lockable.values_list("pk", flat=True))',
+        "return frozenset(run_ids).difference(lockable.values_list(flat=True))",
+        FIRST_COLUMN,
+    ),
+    Equivalent(
+        _RESCUE,
+        "_locked_run_ids",
+        'run_ids = list(silent.values_list("pk", flat=True)[:RESCUED_AT_ONCE])',
+        "run_ids = list(silent.values_list(flat=True)[:RESCUED_AT_ONCE])",
+        FIRST_COLUMN,
+    ),
+    Equivalent(_RESCUE, "", "RESCUED_AT_ONCE = 500", "RESCUED_AT_ONCE = 501", TUNING),
     Equivalent(_RESCUE, "", '.values_list("pk")[:1]', '.values_list("pk")[:2]', ANY),
     Equivalent(
         _RESCUE,
-        "_undelivered",
-        'queued = _in(shards).queued().filter(due_at__lt=now - settings.REDELIVER_AFTER).order_by("due_at")',
-        'queued = _in(shards).queued().filter(due_at__lt=now + settings.REDELIVER_AFTER).order_by("due_at")',
+        "_redeliver_overdue",
+        '_in(shards).queued().filter(due_at__lt=now - settings.REDELIVER_AFTER).order_by("due_at")',
+        '_in(shards).queued().filter(due_at__lt=now + settings.REDELIVER_AFTER).order_by("due_at")',
         ABOVE,
     ),
 )

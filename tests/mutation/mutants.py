@@ -1,16 +1,21 @@
-"""The mutants of a source file: mutmut's operators, applied to every expression and statement of the module.
+"""Create the mutants of a source file: mutmut's operators on every expression and statement.
 
-mutmut itself mutates only functions without decorators. The tables, statements and dataclasses of this project are
-module-level code, so this module walks the whole file.
+mutmut itself mutates only functions without decorators. The tables, statements and dataclasses of
+this project are module-level code, so this module walks the whole file.
 
-What isn't mutated, by rule:
+Not mutated:
 
-- Annotations, decorators, imports, the type of a ``cast`` and ``__all__``: types only, or no code of ours.
-- Calls and names of loggers, a dictionary named ``extra``, the label of ``leaving_for_later``: log lines.
-- Calls of ``gettext`` and its relatives, strings in a ``raise`` or in a function named ``_log`` or ``_report``: prose, which
-  tests don't pin. So are strings of several words, except in the domain, where they may be schedules.
+- Annotations, decorators, imports, the type of a ``cast`` and ``__all__``: they are types or belong
+  to other packages.
+- Calls and names of loggers, a dictionary named ``extra``, the label of ``leaving_for_later``: they
+  only affect log lines.
+- Calls of ``gettext`` and its variants, strings in a ``raise`` or in a function named ``_log`` or
+  ``_report``: tests don't pin prose.
+- Strings of several words, for the same reason. In schedules, policies and utils they are mutated,
+  because they may be schedules.
 - ``reach``: a sync point does nothing outside of tests.
-- ``alias_for``, ``using``: which database. The tests have one, so that all of them are the same.
+- ``alias_for``, ``using``, the model of an ``Update`` or a ``Select``: they select the database,
+  and the tests have only one.
 """
 
 from __future__ import annotations
@@ -41,7 +46,9 @@ CALLS_LEFT_OUT = m.Call(
     | m.OneOf(*(m.Name(name) for name in (*PROSE, "reach", "alias_for")))
 )
 LOGS = m.FunctionDef(m.Name("_log") | m.Name("_report"))
-ARGUMENTS_LEFT_OUT = m.Arg(keyword=m.Name("using")) | m.Arg(m.Name("using") | m.Call(m.Name("alias_for")))
+ARGUMENTS_LEFT_OUT = m.Arg(keyword=m.Name("using")) | m.Arg(
+    m.Name("using") | m.Call(m.Name("alias_for"))
+)
 
 
 def _drop_call(node: cst.Expr) -> Iterable[cst.BaseSmallStatement]:
@@ -64,7 +71,7 @@ OPERATORS: list[tuple[Any, Callable[[Any], Iterable[cst.CSTNode]]]] = [
 
 
 class Source:
-    """A file that is mutated."""
+    """A source file to mutate."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,26 +104,26 @@ class Mutant:
     source: Source
     line: int
     statement: int
-    """Which one of the module's."""
+    """Index of the module's statement."""
     function: str
     """The outermost function or method around the mutation; empty for code that runs at import."""
     first_line: int
-    """Of that function, its decorators included."""
+    """First line of that function, including its decorators."""
     original: cst.CSTNode
     mutated: cst.CSTNode
     key: str
-    """Stays the same as long as the mutated expression does, wherever in the file it moves."""
+    """Identifies the mutant. The key doesn't change if the expression moves within the file."""
 
     @cached_property
     def text(self) -> str:
-        """The whole file, mutated."""
+        """The whole mutated file."""
         statement = self.source.wrapper.module.body[self.statement]
         changed = cast(cst.CSTNode, statement.deep_replace(self.original, self.mutated))
         return self.source.with_statement(self.statement, changed)
 
     @cached_property
     def change(self) -> tuple[str, str]:
-        """The lines that differ: before and after."""
+        """The changed lines, before and after."""
         before, after = self.source.text.splitlines(), self.text.splitlines()
         lines = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
         removed, added = (
@@ -126,11 +133,14 @@ class Mutant:
 
     def __str__(self) -> str:
         removed, added = self.change
-        return f"{self.source.path}:{self.line} {self.function or 'module'}\n    - {removed}\n    + {added}"
+        return (
+            f"{self.source.path}:{self.line} {self.function or 'module'}\n    - {removed}\n    + "
+            f"{added}"
+        )
 
     @cached_property
     def valid(self) -> bool:
-        """Whether it is another program, and one that compiles."""
+        """Whether the mutant compiles and differs from the original program."""
         try:
             tree = ast.parse(self.text)
             compile(tree, str(self.source.path), "exec")
@@ -147,8 +157,10 @@ class _Finder(cst.CSTVisitor):
         self.source = source
         self.mutants: list[Mutant] = []
         self._around: list[cst.CSTNode] = []
-        """The nodes from the module to the present one."""
-        self._statements = {id(statement): at for at, statement in enumerate(source.wrapper.module.body)}
+        """The nodes from the module to the current one."""
+        self._statements = {
+            id(statement): at for at, statement in enumerate(source.wrapper.module.body)
+        }
         self._seen: Counter[str] = Counter()
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -171,7 +183,9 @@ class _Finder(cst.CSTVisitor):
         if m.matches(node, CALLS_LEFT_OUT | m.Expr(CALLS_LEFT_OUT)):
             return True
         if isinstance(node, cst.SimpleString):
-            return self._is_prose(node) or any(m.matches(outer, m.Raise() | LOGS) for outer in self._around)
+            return self._is_prose(node) or any(
+                m.matches(outer, m.Raise() | LOGS) for outer in self._around
+            )
         if isinstance(node, cst.Arg):
             call = self._around[-2]
             return isinstance(call, cst.Call) and _argument_left_out(call, node)
@@ -182,7 +196,9 @@ class _Finder(cst.CSTVisitor):
         )
 
     def _is_prose(self, node: cst.SimpleString) -> bool:
-        return " " in node.raw_value and "domain" not in self.source.path.parts
+        return " " in node.raw_value and {"schedules", "policies", "utils"}.isdisjoint(
+            self.source.path.parts
+        )
 
     def _add(self, original: cst.CSTNode, mutated: cst.CSTNode) -> None:
         function, first_line = self._function()
@@ -192,7 +208,11 @@ class _Finder(cst.CSTVisitor):
             Mutant(
                 self.source,
                 self.get_metadata(PositionProvider, original).start.line,
-                next(self._statements[id(node)] for node in self._around if id(node) in self._statements),
+                next(
+                    self._statements[id(node)]
+                    for node in self._around
+                    if id(node) in self._statements
+                ),
                 function,
                 first_line,
                 original,
@@ -202,7 +222,10 @@ class _Finder(cst.CSTVisitor):
         )
 
     def _function(self) -> tuple[str, int]:
-        """The outermost function whose body the visit is in. (Defaults are evaluated when the module is imported.)"""
+        """Return the outermost function whose body contains the current node, and its first line.
+
+        Defaults don't count: Python evaluates them at import.
+        """
         names = []
         for outer, inner in pairwise(self._around):
             if isinstance(outer, cst.ClassDef):
@@ -219,13 +242,15 @@ class _Finder(cst.CSTVisitor):
 def _argument_left_out(call: cst.Call, argument: cst.Arg) -> bool:
     if m.matches(call.func, m.Name("cast")):
         return argument is call.args[0]
-    if m.matches(call.func, m.Name("leaving_for_later")):
+    if m.matches(call.func, m.Name("leaving_for_later") | m.Name("Update") | m.Name("Select")):
         return argument is call.args[0]
-    return m.matches(call.func, m.Attribute(attr=m.Name("using"))) or m.matches(argument, ARGUMENTS_LEFT_OUT)
+    return m.matches(call.func, m.Attribute(attr=m.Name("using"))) or m.matches(
+        argument, ARGUMENTS_LEFT_OUT
+    )
 
 
 def _changes_what_is_left_out(node: cst.CSTNode, mutated: cst.CSTNode) -> bool:
-    """Some operators drop or replace an argument of a call."""
+    """Return whether the mutation drops or replaces an argument that isn't to be mutated."""
     if not isinstance(node, cst.Call) or not isinstance(mutated, cst.Call):
         return False
     kept = {id(argument) for argument in mutated.args}
@@ -240,5 +265,10 @@ def mutants_of(path: Path) -> list[Mutant]:
 
 
 def shuffled(mutants: Iterable[Mutant], seed: int) -> list[Mutant]:
-    """In an order that depends on the seed and each mutant alone: new code doesn't reorder the rest."""
-    return sorted(mutants, key=lambda mutant: hashlib.sha256(f"{seed}\0{mutant.key}".encode()).digest())
+    """Return the mutants in an order that depends only on the seed and each mutant.
+
+    New code doesn't reorder the other mutants.
+    """
+    return sorted(
+        mutants, key=lambda mutant: hashlib.sha256(f"{seed}\0{mutant.key}".encode()).digest()
+    )

@@ -1,4 +1,4 @@
-"""The parts that are mutated, and the tests that answer for each."""
+"""The parts of the package to mutate, and the tests that must kill their mutants."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from pathlib import Path
 from tests.mutation.mutants import ROOT
 
 SLOW = (
-    "tests/domain/test_schedule_properties.py::test_every_zone_is_cut_where_its_file_says",
-    "tests/domain/test_schedule_properties.py::test_any_days_in_any_years",
-    "tests/domain/test_schedule_properties.py::test_every_zone_at_its_changes",
+    "tests/schedules/test_schedule_properties.py::test_every_zone_is_cut_where_its_file_says",
+    "tests/schedules/test_schedule_properties.py::test_any_days_in_any_years",
+    "tests/schedules/test_schedule_properties.py::test_every_zone_at_its_changes",
 )
-"""Each of these takes longer than most mutants live. What only they would find counts as survived."""
+"""Slow tests that aren't run: each takes longer than most mutants survive. A mutant that only they
+would kill counts as survived.
+"""
 
 
 @dataclass(frozen=True)
 class Part:
     name: str
     files: tuple[str, ...]
-    """Relative to ``django_dcron``; may be patterns."""
+    """Paths or patterns relative to ``django_dcron``."""
     tests: tuple[str, ...]
     database: str = "sqlite"
 
@@ -32,35 +34,64 @@ class Part:
 PARTS = (
     Part(
         "transitions",
-        ("transitions.py",),
+        ("runs/transitions.py",),
         (
-            "tests/test_transitions.py",
-            "tests/execution/test_start.py",
-            "tests/execution/test_conclusion.py",
+            "tests/runs/test_transitions.py",
+            "tests/runs/test_start.py",
+            "tests/runs/test_completion.py",
             "tests/scheduler/test_rescue.py",
-            "tests/test_chains.py",
+            "tests/runs/test_chains.py",
         ),
     ),
     Part(
         "claiming",
-        ("scheduler/claiming.py",),
-        ("tests/scheduler/test_claiming.py", "tests/test_calendars.py"),
+        ("scheduler/claim.py",),
+        ("tests/scheduler/test_claim.py", "tests/jobs/test_calendars.py"),
         database="postgresql",  # SQLite has no row locks to skip
     ),
     Part(
         "start",
-        ("execution/start.py",),
-        ("tests/execution/test_start.py", "tests/test_backfill.py"),
+        ("runs/start.py",),
+        (
+            "tests/runs/test_start.py",
+            "tests/execution/test_unknown_runs.py",
+            "tests/jobs/test_backfill.py",
+        ),
     ),
     Part(
-        "conclusion",
-        ("conclusion.py",),
+        "completion",
+        ("runs/completion.py",),
         (
-            "tests/execution/test_conclusion.py",
+            "tests/runs/test_completion.py",
             "tests/execution/test_executor.py",
             "tests/scheduler/test_rescue.py",
         ),
     ),
-    Part("rescue", ("scheduler/rescue.py",), ("tests/scheduler/test_rescue.py",), database="postgresql"),
-    Part("domain", ("domain/*.py",), ("tests/domain", *(f"--deselect={test}" for test in SLOW))),
+    Part(
+        "rescue",
+        ("scheduler/rescue.py",),
+        ("tests/scheduler/test_rescue.py",),
+        database="postgresql",
+    ),
+    Part(
+        "pure",
+        (
+            "schedules/*.py",
+            "policies/*.py",
+            "policies/health/*.py",
+            "utils/counts.py",
+            "utils/durations.py",
+            "utils/json_values.py",
+            "db/clock.py",
+        ),
+        (
+            "tests/schedules",
+            "tests/policies",
+            "tests/utils/test_counts.py",
+            "tests/utils/test_durations.py",
+            "tests/utils/test_json_values.py",
+            "tests/db/test_clock.py",
+            *(f"--deselect={test}" for test in SLOW),
+        ),
+    ),
 )

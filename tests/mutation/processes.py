@@ -1,4 +1,4 @@
-"""A function in a process of its own, within limits."""
+"""Call a function in a forked process with limits."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MEMORY = 4 << 30
-PATIENCE = 6
-"""How many times longer than its processor time a process may take: tests wait, and others use the machine too."""
+TIMEOUT = 6
+"""A process may wait without using processor time for this many times its limit, for example for a
+lock.
+"""
 
 
 PR_SET_PDEATHSIG = 1
-"""Linux: the signal that a process gets when its parent ends."""
+"""Linux: the signal that a process gets when its parent exits."""
 
 
 class TimedOut(Exception):
-    """The process used up its time."""
+    """The process exceeded its time limit."""
 
 
 class Died(Exception):
-    """The process ended without an answer."""
+    """The process exited without an answer."""
 
 
 def forked(function: Callable[[], Any], seconds: float | None = None) -> Any:
-    """Call the function in a silent fork of this process and return its result, which has to be JSON.
+    """Call the function in a silent fork of this process and return its result, which must be JSON.
 
-    ``seconds``: how much processor time it may use.
+    ``seconds`` is the limit of processor time.
     """
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -46,22 +48,34 @@ def forked(function: Callable[[], Any], seconds: float | None = None) -> Any:
         os.close(reader)
         _answer(function, writer, seconds)
     os.close(writer)
-    answer, in_time = b"", True
+    answer, idle, used = b"", 0, -1.0
     try:
         with os.fdopen(reader, "rb", buffering=0) as pipe:
-            while in_time:
-                in_time = bool(select.select([pipe], [], [], seconds and seconds * PATIENCE)[0])
-                if in_time and not (more := pipe.read(65536)):
-                    break
-                answer += more if in_time else b""
+            while idle < TIMEOUT:
+                if select.select([pipe], [], [], seconds)[0]:
+                    if not (more := pipe.read(65536)):
+                        break
+                    answer += more
+                else:
+                    before, used = used, _processor_time(pid)
+                    idle = idle + 1 if used == before else 0
     finally:
-        os.kill(pid, signal.SIGKILL)  # it has nothing left to do, or this process has to end
+        os.kill(pid, signal.SIGKILL)  # it has finished, or this process has to exit
         _, status = os.waitpid(pid, 0)
-    if not in_time or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
+    if idle == TIMEOUT or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
         raise TimedOut
     if not answer:
         raise Died
     return json.loads(answer)
+
+
+def _processor_time(pid: int) -> float:
+    """Return the ticks that the process has used, or always 0 where ``/proc`` doesn't exist."""
+    try:
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except FileNotFoundError:
+        return 0.0
+    return float(user) + float(system)
 
 
 def _answer(function: Callable[[], Any], writer: int, seconds: float | None) -> NoReturn:
@@ -87,7 +101,10 @@ def _answer(function: Callable[[], Any], writer: int, seconds: float | None) -> 
 
 @contextmanager
 def directory_for_servers() -> Iterator[None]:
-    """A directory for the files of a session. What is left there afterwards ends, even if the session was killed."""
+    """Provide a directory for the files of a session.
+
+    Processes whose pid files remain there are killed, even if the session was killed.
+    """
     directory = Path(tempfile.mkdtemp(prefix="dcron-mutation-"))
     os.environ["DCRON_TEST_DIR"] = str(directory / "session")
     try:

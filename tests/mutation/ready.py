@@ -1,4 +1,4 @@
-"""The one test that runs before the forks: it makes the test database and what else a session makes once."""
+"""The only test that runs before the forks. It creates the test database and session fixtures."""
 
 import pytest
 

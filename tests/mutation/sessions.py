@@ -1,9 +1,11 @@
-"""Two kinds of pytest sessions that run tests against mutants, as pytest plugins.
+"""Run tests against mutants in two kinds of pytest sessions, as pytest plugins.
 
-- ``Warm``: one session for all mutants of functions. It collects the tests and starts the servers once. For each mutant
-  it forks, gives the function its mutated code, and runs the tests that reach the mutated lines until one fails.
-- ``Fresh``: a session for one mutant, which is imported in the place of the source. It is for code that runs at import,
-  and for survivors of a warm session that imports reach: a value computed at import doesn't notice a changed function.
+- ``Warm``: one session for all mutants of functions. It collects the tests and starts the servers
+  once. For each mutant it forks, replaces the function's code, and runs the tests that reach the
+  mutated lines until one fails.
+- ``Fresh``: a session for one mutant, imported instead of the source. It is for code that runs at
+  import. It is also for survivors of a warm session that imports reach: a value computed at import
+  doesn't notice a changed function.
 """
 
 from __future__ import annotations
@@ -35,26 +37,28 @@ from tests.mutation.processes import Died, TimedOut, forked
 
 MARGIN = 10.0
 TIMES = 5
-"""A mutant gets this many times the processor time of the clean run, and ``MARGIN`` seconds."""
+"""A mutant gets the clean run's processor time multiplied by this, plus ``MARGIN`` seconds."""
 ENOUGH = 15.0
-"""Seconds of processor time, in the clean run, of the tests that a mutant has to survive."""
+"""Processor time in seconds, measured in the clean run, of the tests that a mutant must survive."""
 EXAMPLES = 25
 UNFIT = {"start_process", "redis_server", "rabbitmq_server", "live_server"}
-"""Fixtures of tests that stop servers which all forks share, or run the code in processes without the mutation."""
+"""Fixtures of unsuitable tests: they stop servers that all forks share, or start processes without
+the mutation.
+"""
 
 
 class CannotSwap(Exception):
-    """The mutation isn't in the code of one function that exists."""
+    """The mutation isn't in the code of exactly one existing function."""
 
 
 @dataclass
 class Clean:
-    """What the tests did without a mutation."""
+    """Results of the tests without a mutation."""
 
     seconds: dict[str, float]
-    """Processor time of each test."""
+    """Processor time of each test, in seconds."""
     tests: dict[str, dict[int, list[str]]]
-    """The tests that reach a line, for each file."""
+    """For each file and line, the tests that reach the line."""
     failed: list[str]
 
 
@@ -63,7 +67,7 @@ class _Session:
         self.failed: list[str] = []
 
     def pytest_sessionstart(self) -> None:
-        """Few examples for many mutants. A failure that Hypothesis finds needs no shorter one, and is not remembered."""
+        """Configure Hypothesis for many mutants: few examples, no shrinking and no database."""
         hypothesis_settings.register_profile(
             "mutation",
             parent=hypothesis_settings.get_profile("dcron"),
@@ -81,7 +85,7 @@ class _Session:
 
 class Warm(_Session):
     def __init__(self, paths: Iterable[Path], work: Callable[[Warm], None]) -> None:
-        """``work`` is called once the session is ready. Nothing of ``paths`` may be imported yet."""
+        """Call ``work`` in the ready session. Nothing may import ``paths`` before the session."""
         super().__init__()
         self._paths = [str(ROOT / path) for path in paths]
         self._work = work
@@ -107,13 +111,13 @@ class Warm(_Session):
         if not self.failed:
             self._database = _Database(session.config)
             self._functions = _functions()
-            gc.freeze()  # a fork's garbage collection would copy all of this
+            gc.freeze()  # otherwise a fork's garbage collection would copy all of this
             self._work(self)
         self._run([self._ready], None)
         return True
 
     def _run(self, items: Sequence[pytest.Item], following: pytest.Item | None) -> str | None:
-        """Run the tests until one fails; returns its name."""
+        """Run the tests until one fails, and return its name."""
         for item, next_item in zip(items, [*items[1:], following], strict=True):
             item.ihook.pytest_runtest_protocol(item=item, nextitem=next_item)
             if self.failed:
@@ -121,7 +125,7 @@ class Warm(_Session):
         return None
 
     def run_clean(self) -> Clean:
-        """Run all tests; learn how long each takes, and which lines it reaches."""
+        """Run all tests, and record the time each takes and the lines it reaches."""
         self._database.renew()
         self.clean = Clean(**forked(self._observed))
         for path, lines in self.clean.tests.items():
@@ -146,10 +150,15 @@ class Warm(_Session):
         return {"seconds": seconds, "tests": tests, "failed": failed}
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that reach the mutated statement, within reason; first those that have found most for their time."""
+        """Return a bounded number of tests that reach the mutated statement.
+
+        Tests with the most kills per second come first.
+        """
         if mutant.function:
             lines = self.clean.tests.get(str(ROOT / mutant.source.path), {})
-            found = {test for line in statement_lines(mutant) for test in lines.get(line, ()) if test}
+            found = {
+                test for line in statement_lines(mutant) for test in lines.get(line, ()) if test
+            }
         else:
             found = set(self._items)
         ordered = sorted(found, key=lambda test: self.clean.seconds[test] / (1 + self._kills[test]))
@@ -157,19 +166,15 @@ class Warm(_Session):
         return [test for test, seconds in zip(ordered, spent, strict=True) if seconds <= ENOUGH]
 
     def matters_at_import(self, mutant: Mutant) -> bool:
-        """Whether imports of the package or the tests reach the mutated statement."""
+        """Return whether imports of the package or the tests reach the mutated statement."""
         imported = self._imported.get(str(ROOT / mutant.source.path), set())
         return not imported.isdisjoint(statement_lines(mutant))
 
     def limit(self, tests: Iterable[str]) -> float:
         return MARGIN + TIMES * sum(self.clean.seconds[test] for test in tests)
 
-    def note_kill(self, test: str) -> None:
-        if test in self.clean.seconds:
-            self._kills[test] += 1
-
     def kill(self, mutant: Mutant, tests: list[str]) -> str | None:
-        """The test that fails with the mutant; None: all pass."""
+        """Return the test that fails with the mutant, or None if all pass."""
         functions = self._functions.get(_place(mutant), [])
         code = _code(mutant)
         if code is None or not functions:
@@ -189,6 +194,8 @@ class Warm(_Session):
         except (TimedOut, Died):
             self._database.empty()
             raise
+        if failed in self.clean.seconds:
+            self._kills[failed] += 1
         return failed
 
 
@@ -199,7 +206,10 @@ class Fresh(_Session):
         self._mutant = mutant
 
     def kill(self, arguments: list[str]) -> str | None:
-        """The test that fails with the mutant; None: all pass. Ends with this process, as what is imported stays."""
+        """Return the test that fails with the mutant, or None if all pass.
+
+        Works once per process, because imported modules stay.
+        """
         name = self._mutant.source.module_name
         assert name not in sys.modules
         sys.meta_path.insert(0, _Finder(name, self._mutant))
@@ -215,7 +225,7 @@ class Fresh(_Session):
 
 
 class _Finder:
-    """Finds the mutated module."""
+    """An import finder that provides the mutated module."""
 
     def __init__(self, name: str, mutant: Mutant) -> None:
         self._name = name
@@ -238,14 +248,16 @@ class _Loader(SourceFileLoader):
 
 
 class _Database:
-    """The test database, as it was before any test."""
+    """The test database in its state before any test."""
 
     def __init__(self, config: pytest.Config) -> None:
         from django.db import connection, connections
 
-        connections.close_all()  # a fork must not inherit one
+        connections.close_all()  # a fork must not inherit a connection
         self._blocker = config.stash[blocking_manager_key]
-        self._file = Path(connection.settings_dict["NAME"]) if connection.vendor == "sqlite" else None
+        self._file = (
+            Path(connection.settings_dict["NAME"]) if connection.vendor == "sqlite" else None
+        )
         if self._file:
             self._template = self._file.with_suffix(".template")
             shutil.copy(self._file, self._template)
@@ -258,7 +270,7 @@ class _Database:
             shutil.copy(self._template, self._file)
 
     def empty(self) -> None:
-        """After tests that could not tidy up."""
+        """Empty the database after tests that couldn't clean up."""
         if not self._file:
             forked(self._flush)
 
@@ -270,7 +282,7 @@ class _Database:
 
 
 def statement_lines(mutant: Mutant) -> Iterator[int]:
-    """The lines of the innermost statement around the mutation; of a block, its head."""
+    """Yield the lines of the innermost statement around the mutation, or the head of a block."""
     yield mutant.line
     around = (
         node
@@ -288,7 +300,10 @@ def statement_lines(mutant: Mutant) -> Iterator[int]:
 
 
 def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
-    """All functions that there are, by file, name and line. A function may have been copied, wrapped or renamed."""
+    """Return all existing functions by file, name and line.
+
+    One place can have several functions, because functions may be copied, wrapped or renamed.
+    """
     found = defaultdict(list)
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType):
@@ -302,7 +317,7 @@ def _place(mutant: Mutant) -> tuple[str, str, int]:
 
 
 def _code(mutant: Mutant) -> CodeType | None:
-    """The mutated function's code."""
+    """Return the code of the mutated function."""
     if not mutant.function:
         return None
     left = [compile(mutant.text, _place(mutant)[0], "exec", dont_inherit=True)]

@@ -1,5 +1,6 @@
-"""The mutation tests' own parts: what is mutated, in which order, and that a mutant that hangs ends."""
+"""The mutation tests themselves: what they mutate, in which order, and that hanging mutants end."""
 
+import threading
 from collections import defaultdict
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def test_code_that_moves_keeps_its_mutants_and_their_order(tmp_path: Path) -> No
     assert before != [mutant.change for mutant in shuffled(written(tmp_path, CODE), seed=4)]
 
 
+@pytest.mark.nightly
 def test_each_mutant_that_is_called_equivalent_exists() -> None:
     """An entry whose code has changed has to be reviewed."""
     by_function = defaultdict(set)
@@ -90,5 +92,7 @@ def test_a_process_answers_or_is_ended() -> None:
     assert forked(lambda: {"a": [1]}, 1) == {"a": [1]}
     with pytest.raises(TimedOut):
         forked(hang, 0)
+    with pytest.raises(TimedOut):
+        forked(threading.Event().wait, 0.05)
     with pytest.raises(Died):
         forked(die, 1)

@@ -1,32 +1,3 @@
-from collections.abc import Callable, Iterator
-from datetime import timedelta
-from typing import Any
+from tests.schedules.conftest import machine_in_another_zone
 
-import pytest
-from pytest_django import Settings
-
-from django_dcron.targets import functions
-from tests.policies.world import World
-
-MakeWorld = Callable[..., World]
-
-
-@pytest.fixture
-def make_world(
-    transactional_db: None, monkeypatch: pytest.MonkeyPatch, settings: Settings
-) -> Iterator[MakeWorld]:
-    monkeypatch.setattr(functions, "registered", {})
-    settings.DCRON_SHARDS = 4  # fewer locks to write
-    settings.DCRON_DISPATCHER = "thread"  # nobody to be told of a cancel but this process
-    worlds: list[World] = []
-
-    def make(*, look_ahead: timedelta | None = None, **given: Any) -> World:
-        if look_ahead is not None:
-            settings.DCRON_LOOK_AHEAD = look_ahead
-        world = World(functions.register, **given)
-        worlds.append(world)
-        return world
-
-    yield make
-    for world in worlds:
-        world.close()
+__all__ = ["machine_in_another_zone"]

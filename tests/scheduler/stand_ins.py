@@ -1,4 +1,4 @@
-"""A clock that stands still until told, and a dispatcher that keeps what it is given."""
+"""A clock that only the test moves, and a dispatcher that keeps in memory what it gets."""
 
 import threading
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
 
 class StillClock:
-    """Both clocks of a node, moved by the test alone."""
+    """The wall clock and the monotonic clock of a node. Only the test moves them."""
 
     def __init__(self, now: datetime = START):
         self.instant = now
@@ -35,17 +35,17 @@ class MemoryDispatcher:
     batch_size = 2000
 
     def __init__(self) -> None:
-        self.handed_over: list[DueRun] = []
+        self.dispatched: list[DueRun] = []
         self.batches: list[int] = []
-        self.broker_away = False
+        self.broker_unreachable = False
         self.tried = threading.Semaphore(0)
-        """Released at each publish, whatever comes of it."""
+        """Released at each publish, whether or not it succeeds."""
         self.undeliverable: set[str] = set()
         self.broken: set[str] = set()
         self.poison: set[str] = set()
-        """The names of those whose publishing raises."""
+        """Names of jobs whose publishing raises an exception."""
         self.room: dict[str, int] = {}
-        """How many of a target it takes, at the most, of those that are named here."""
+        """Maximum number of accepted runs by target. Other targets are unlimited."""
         self.unstarted: list[tuple[UUID, int]] = []
         self.revoked: list[tuple[UUID, int]] = []
         self.closed: list[bool] = []
@@ -60,7 +60,7 @@ class MemoryDispatcher:
     def publish(self, prepared: Sequence[DueRun]) -> None:
         self.batches.append(len(prepared))
         try:
-            if self.broker_away:
+            if self.broker_unreachable:
                 raise DispatchFailed("gone fishing")
             for run in prepared:
                 if run.job_name in self.poison:
@@ -78,7 +78,7 @@ class MemoryDispatcher:
             if not self.room[run.target]:
                 return False
             self.room[run.target] -= 1
-        self.handed_over.append(run)
+        self.dispatched.append(run)
         return True
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
@@ -95,13 +95,13 @@ class MemoryDispatcher:
 
     @property
     def names(self) -> list[str]:
-        return [run.job_name for run in self.handed_over]
+        return [run.job_name for run in self.dispatched]
 
 
 def due_run(
     name: str, seconds: float = 0.0, attempt: int = 1, run_id: UUID | None = None, target: str = "t"
 ) -> DueRun:
-    """A run due so many seconds after ``START``."""
+    """Return a run that is due ``seconds`` after ``START``."""
     return DueRun(
         run_id=run_id or uuid4(),
         attempt=attempt,

@@ -1,12 +1,12 @@
-"""Adoption: whatever is pending and on no agenda here is taken up, by one query."""
+"""Adoption: one query takes up the pending runs that are on no agenda of this node."""
 
 from datetime import timedelta
 
 import pytest
 
-from django_dcron.domain.lifecycle import State
+from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Run
-from django_dcron.models.database import database_now
+from django_dcron.policies.lifecycle import State
 from django_dcron.scheduler import adoption
 from django_dcron.scheduler.adoption import adopt, give_back
 from tests.factories import make_idle_job, make_run
@@ -21,7 +21,9 @@ def test_what_is_pending_elsewhere_is_taken_up_oldest_first() -> None:
     job = make_idle_job(queue="q", priority=2, timeout=timedelta(seconds=30))
     now = database_now("default")
     runs = [
-        make_run(job, node=node, scheduled_at=now + n * SECOND, due_at=now - n * SECOND, attempt=n + 1)
+        make_run(
+            job, node=node, scheduled_at=now + n * SECOND, due_at=now - n * SECOND, attempt=n + 1
+        )
         for n, node in enumerate(["dead", "", "other"])
     ]
     adopted = adopt(ALL, now, node="me")
@@ -76,7 +78,7 @@ def test_a_job_in_quarantine_keeps_the_runs_it_has() -> None:
 
 
 def test_ones_own_only_when_asked_for_and_then_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that did not hear of its own claim finds it behind any number of runs it knows."""
+    """A node that didn't learn of its claim's success finds the runs among any number of others."""
     monkeypatch.setattr(adoption, "ADOPTED_AT_ONCE", 2)
     monkeypatch.setattr(adoption, "MARKED_AT_ONCE", 1)
     job = make_idle_job()

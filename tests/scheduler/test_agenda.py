@@ -1,4 +1,4 @@
-"""The agenda, with a clock that stands still and a dispatcher in memory."""
+"""The agenda, with a clock that only the test moves and a dispatcher in memory."""
 
 import logging
 import random
@@ -9,11 +9,12 @@ from uuid import uuid4
 
 import pytest
 
+from django_dcron.db.clock import SystemClock
 from django_dcron.dispatch import DueRun
-from django_dcron.domain.clock import SystemClock
 from django_dcron.scheduler import agenda as module
 from django_dcron.scheduler import backlog
 from django_dcron.scheduler.agenda import Agenda
+from tests.logs import events, logged
 from tests.scheduler.stand_ins import START, MemoryDispatcher, StillClock, due_run
 from tests.waiting import wait_until
 
@@ -35,7 +36,7 @@ def agenda(dispatcher: MemoryDispatcher, clock: StillClock) -> Agenda:
 
 @pytest.fixture
 def running(dispatcher: MemoryDispatcher) -> Iterator[Agenda]:
-    """An agenda whose thread runs, by the real clock."""
+    """An agenda whose thread runs by the real clock."""
     agenda = Agenda(dispatcher, SystemClock())
     thread = threading.Thread(target=agenda.run, daemon=True)
     thread.start()
@@ -45,63 +46,65 @@ def running(dispatcher: MemoryDispatcher) -> Iterator[Agenda]:
     assert not thread.is_alive()
 
 
-def test_handed_over_in_the_order_of_due_times(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
+def test_dispatched_in_the_order_of_due_times(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
     seconds = [n / 10 - 5 for n in range(50)]
     agenda.add(due_run(f"{at}", at) for at in random.Random(1).sample(seconds, 50))
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names == [f"{at}" for at in seconds]
 
 
 def test_those_due_together_keep_their_order(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
     agenda.add(due_run(name) for name in "abc")
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names == ["a", "b", "c"]
 
 
-def test_nothing_is_handed_over_early(
+def test_nothing_is_dispatched_early(
     agenda: Agenda, dispatcher: MemoryDispatcher, clock: StillClock
 ) -> None:
     agenda.add([due_run("now"), due_run("next", 0.001), due_run("later", 5)])
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names == ["now"]
     clock.advance(0.001)
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names == ["now", "next"]
     clock.advance(4.998)
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names == ["now", "next"]
     assert len(agenda) == 1
 
 
-def test_an_attempt_is_there_once_until_it_is_marked(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
+def test_an_attempt_is_there_once_until_it_is_marked(
+    agenda: Agenda, dispatcher: MemoryDispatcher
+) -> None:
     run = due_run("a")
     agenda.add([run, run])
     agenda.add([run])
-    agenda.hand_over_due()
+    agenda.publish_due()
     agenda.add([run])
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names == ["a"]
     assert agenda.take_delivered() == [run]
-    agenda.add([run])  # taken, not marked yet
+    agenda.add([run])  # taken, but not marked yet
     assert len(agenda) == 0
     agenda.marked([run])
     agenda.add([run])  # found pending again: a redelivery
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names == ["a", "a"]
 
 
 def test_the_next_attempt_is_another_entry(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
     run_id = uuid4()
     agenda.add([due_run("first", run_id=run_id), due_run("second", attempt=2, run_id=run_id)])
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names == ["first", "second"]
 
 
 def test_what_was_marked_is_forgotten(agenda: Agenda) -> None:
-    """Or the memory of a node would grow for ever."""
+    """Otherwise the node's memory would grow without bound."""
     for _ in range(5):
         agenda.add(due_run("a") for _ in range(100))
-        agenda.hand_over_due()
+        agenda.publish_due()
         agenda.marked(agenda.take_delivered())
     assert not agenda._known
     assert not agenda._heap
@@ -111,24 +114,29 @@ def test_what_was_marked_is_forgotten(agenda: Agenda) -> None:
 def test_what_could_not_be_marked_is_taken_again_first(agenda: Agenda) -> None:
     first, second = due_run("first"), due_run("second")
     agenda.add([first])
-    agenda.hand_over_due()
+    agenda.publish_due()
     taken = agenda.take_delivered()
     agenda.add([second])
-    agenda.hand_over_due()
+    agenda.publish_due()
     agenda.give_back(taken)
     assert agenda.take_delivered() == [first, second]
     assert agenda.take_delivered() == []
 
 
-def test_what_can_never_be_handed_over_is_refused(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
+def test_what_can_never_be_dispatched_is_refused(
+    agenda: Agenda, dispatcher: MemoryDispatcher
+) -> None:
     dispatcher.undeliverable, dispatcher.broken = {"lost"}, {"broken"}
     lost, broken = due_run("lost"), due_run("broken")
     refused = agenda.add([due_run("a"), lost, broken, due_run("b")])
-    assert refused == [(lost, "no queue for lost"), (broken, "ZeroDivisionError: a router's own mistake")]
-    agenda.hand_over_due()
+    assert refused == [
+        (lost, "no queue for lost"),
+        (broken, "ZeroDivisionError: a router's own mistake"),
+    ]
+    agenda.publish_due()
     assert dispatcher.names == ["a", "b"]
     dispatcher.undeliverable = set()
-    assert agenda.add([lost]) == []  # it was never taken for known
+    assert agenda.add([lost]) == []  # the agenda never recorded it as known
 
 
 def test_large_numbers_go_in_batches_of_the_dispatchers_size(
@@ -136,42 +144,45 @@ def test_large_numbers_go_in_batches_of_the_dispatchers_size(
 ) -> None:
     dispatcher.batch_size = 10
     agenda.add(due_run("a") for _ in range(25))
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.batches == [10, 10, 5]
 
 
 def test_a_broker_that_is_away_loses_nothing(
-    agenda: Agenda, dispatcher: MemoryDispatcher, clock: StillClock, caplog: pytest.LogCaptureFixture
+    agenda: Agenda,
+    dispatcher: MemoryDispatcher,
+    clock: StillClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "django_dcron.scheduler")
     agenda.add(due_run(name, at) for name, at in (("a", 0), ("b", 1), ("c", 2)))
-    dispatcher.broker_away = True
+    dispatcher.broker_unreachable = True
     for _ in range(3):
-        agenda.hand_over_due()
+        agenda.publish_due()
         clock.advance(1)
     assert (len(agenda), dispatcher.names, agenda.take_delivered()) == (3, [], [])
-    assert agenda.broker_away
-    dispatcher.broker_away = False
-    agenda.hand_over_due()
+    assert agenda.broker_unreachable
+    dispatcher.broker_unreachable = False
+    agenda.publish_due()
     assert dispatcher.names == ["a", "b", "c"]
     assert [run.job_name for run in agenda.take_delivered()] == ["a", "b", "c"]
-    assert [record.getMessage() for record in caplog.records] == [
-        "the broker memory:// does not take runs, 1 waits on the agenda: gone fishing",
-        "the broker memory:// is back",
-    ]
-    assert [getattr(record, "event", None) for record in caplog.records] == ["broker_away", "broker_back"]
+    assert events(caplog) == ["broker_unreachable", "broker_back"]
+    assert logged(caplog, "broker_unreachable", "memory://", "gone fishing", agenda=1)
+    assert logged(caplog, "broker_back", "memory://")
 
 
-def test_the_pause_grows_while_the_broker_is_away(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
+def test_the_pause_grows_while_the_broker_is_away(
+    agenda: Agenda, dispatcher: MemoryDispatcher
+) -> None:
     agenda.add([due_run("a")])
-    dispatcher.broker_away = True
+    dispatcher.broker_unreachable = True
     pauses = [0.0]
     for _ in range(10):
-        pauses.append(agenda._hand_over_due(pauses[-1]))
+        pauses.append(agenda._publish_due(pauses[-1]))
     assert pauses[1:4] == [0.1, 0.2, 0.4]
-    assert pauses[-1] == backlog.LONGEST_PAUSE
-    dispatcher.broker_away = False
-    assert agenda._hand_over_due(pauses[-1]) == 0
+    assert pauses[-1] == backlog.LONGEST_PAUSE_WITHOUT_BROKER
+    dispatcher.broker_unreachable = False
+    assert agenda._publish_due(pauses[-1]) == 0
 
 
 def test_an_error_that_is_not_the_brokers_absence_belongs_to_the_run_that_caused_it(
@@ -180,11 +191,11 @@ def test_an_error_that_is_not_the_brokers_absence_belongs_to_the_run_that_caused
     runs = {name: due_run(name) for name in ("a", "mad", "b", "lost", "c")}
     agenda.add(runs.values())
     dispatcher.poison, dispatcher.undeliverable = {"mad"}, {"lost"}
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names == ["a", "b", "c"]
     assert [run.job_name for run in agenda.take_delivered()] == ["a", "b", "c"]
-    assert not agenda.broker_away
-    assert agenda.add([runs["mad"]]) == []  # known until it is taken: it is not handed over again
+    assert not agenda.broker_unreachable
+    assert agenda.add([runs["mad"]]) == []  # known until it is taken, so it isn't dispatched again
     assert len(agenda) == 0
     refused = [
         (runs["mad"], "ZeroDivisionError: mad upsets the driver"),
@@ -194,7 +205,7 @@ def test_an_error_that_is_not_the_brokers_absence_belongs_to_the_run_that_caused
     assert agenda.take_refused() == []
     (record,) = caplog.records
     assert record.exc_info, "what nobody expected is logged with its traceback"
-    assert record.getMessage() == f"run {runs['mad'].run_id} of mad cannot be handed over"
+    assert logged(caplog, "dispatch_failed", run=str(runs["mad"].run_id), job="mad")
     agenda.marked([runs["a"], runs["b"], runs["c"]])
     assert not agenda._known
 
@@ -207,14 +218,14 @@ def test_a_broker_that_goes_while_runs_are_tried_alone_loses_nothing(
     publish = dispatcher.publish
 
     def goes_at_the_third(prepared: Sequence[DueRun]) -> None:
-        dispatcher.broker_away = len(dispatcher.batches) == 3
+        dispatcher.broker_unreachable = len(dispatcher.batches) == 3
         publish(prepared)
 
     dispatcher.publish = goes_at_the_third  # type: ignore[method-assign]
-    agenda.hand_over_due()
-    assert agenda.broker_away
+    agenda.publish_due()
+    assert agenda.broker_unreachable
     assert (len(agenda), dispatcher.names, agenda.take_refused()) == (2, ["a"], [])
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert [run.job_name for run in agenda.take_delivered()] == ["a", "b"]
     assert [run.job_name for run, _ in agenda.take_refused()] == ["mad"]
 
@@ -228,43 +239,47 @@ def test_refusals_keep_back_only_runs_of_their_kind_and_are_found_in_short_passe
     dispatcher.undeliverable = {run.job_name for run in bad}
     for _ in range(20):
         before = len(dispatcher.batches)
-        agenda._hand_over_due(0)
-        assert len(dispatcher.batches) <= before + 2, "between any two the thread shows that it is alive"
+        agenda._publish_due(0)
+        assert len(dispatcher.batches) <= before + 2, (
+            "between any two the thread shows that it is alive"
+        )
         clock.advance(0.001)
     agenda.add([due_run("late")])
-    agenda._hand_over_due(0)
+    agenda._publish_due(0)
     assert dispatcher.names == [*(run.job_name for run in good), "late"]
     assert len(agenda) > 25, "bad ones that are still to be told apart"
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert [run for run, _ in agenda.take_refused()] == bad
     assert len(dispatcher.batches) < 130
     assert not agenda._backlogs
 
 
 def test_a_full_queue_keeps_back_its_own_runs_alone(
-    agenda: Agenda, dispatcher: MemoryDispatcher, clock: StillClock, caplog: pytest.LogCaptureFixture
+    agenda: Agenda,
+    dispatcher: MemoryDispatcher,
+    clock: StillClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     dispatcher.room = {"full": 10}
     full = [due_run(f"full {n}", target="full") for n in range(100)]
     agenda.add([*full, due_run("a")])
-    agenda.hand_over_due()
+    agenda.publish_due()
     delivered = agenda.take_delivered()
-    assert delivered == [*full[:10], dispatcher.handed_over[-1]]
-    assert (len(agenda), agenda.take_refused(), agenda.broker_away) == (90, [], False)
+    assert delivered == [*full[:10], dispatcher.dispatched[-1]]
+    assert (len(agenda), agenda.take_refused(), agenda.broker_unreachable) == (90, [], False)
     tried = len(dispatcher.batches)
     for n in range(20):
         agenda.add([due_run(f"b{n}", n), due_run(f"new {n}", n, target="full")])
-        agenda.hand_over_due()
+        agenda.publish_due()
         clock.advance(1)
     assert dispatcher.names[11:] == [f"b{n}" for n in range(20)], "each as it fell due"
     assert sum(dispatcher.batches[tried:]) <= 20 + 15, "one at a time, ever less often"
-    assert [record.getMessage() for record in caplog.records] == [
-        "90 runs of full wait on the agenda, the others are handed over: a queue is full"
-    ]
+    assert events(caplog) == ["no_room"]
+    assert logged(caplog, "no_room", "target=full", "a queue is full", agenda=90)
     dispatcher.room["full"] = 1000
     clock.advance(backlog.LONGEST_PAUSE)
     tried = len(dispatcher.batches)
-    agenda.hand_over_due()
+    agenda.publish_due()
     assert dispatcher.names[31:] == [
         *(f"full {n}" for n in range(10, 100)),
         *(f"new {n}" for n in range(20)),
@@ -278,25 +293,25 @@ def test_a_broker_that_goes_while_a_queue_is_full_loses_nothing(
 ) -> None:
     dispatcher.room = {"full": 0}
     agenda.add(due_run(f"{n}", target="full") for n in range(3))
-    agenda.hand_over_due()
+    agenda.publish_due()
     clock.advance(1)
-    dispatcher.broker_away = True
-    agenda.hand_over_due()
-    assert (len(agenda), agenda.broker_away) == (3, True)
-    dispatcher.broker_away, dispatcher.room = False, {}
-    agenda.hand_over_due()
+    dispatcher.broker_unreachable = True
+    agenda.publish_due()
+    assert (len(agenda), agenda.broker_unreachable) == (3, True)
+    dispatcher.broker_unreachable, dispatcher.room = False, {}
+    agenda.publish_due()
     assert dispatcher.names == ["0", "1", "2"]
     assert (len(agenda), agenda._backlogs) == (0, {})
 
 
 def test_nothing_due_is_nothing_published(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
-    agenda.broker_away = True
-    assert agenda._hand_over_due(0) == 0
+    agenda.broker_unreachable = True
+    assert agenda._publish_due(0) == 0
     assert dispatcher.batches == []
-    assert agenda.broker_away, "an empty batch tells nothing of the broker"
+    assert agenda.broker_unreachable, "an empty batch tells nothing of the broker"
 
 
-# --- the thread -------------------------------------------------------------------------------------------------------
+# --- the thread ---------------------------------------------------------------------------------
 
 
 def now_due(name: str, seconds: float = 0.0) -> module.DueRun:
@@ -309,31 +324,33 @@ def test_the_thread_wakes_for_an_earlier_one(running: Agenda, dispatcher: Memory
     running.add([later])
     running.add([now_due("soon", 0.05)])
     wait_until(lambda: dispatcher.names == ["soon"], what="the earlier run")
-    assert dispatcher.handed_over[0].due_at <= SystemClock().now()
+    assert dispatcher.dispatched[0].due_at <= SystemClock().now()
     assert len(running) == 1
 
 
 def test_the_thread_tells_the_tick(dispatcher: MemoryDispatcher) -> None:
-    told = threading.Event()
-    agenda = Agenda(dispatcher, SystemClock(), on_delivered=told.set)
+    shown = threading.Event()
+    agenda = Agenda(dispatcher, SystemClock(), on_delivered=shown.set)
     thread = threading.Thread(target=agenda.run, daemon=True)
     thread.start()
     run = now_due("a")
     agenda.add([run])
-    assert told.wait(10)
+    assert shown.wait(10)
     assert agenda.take_delivered() == [run]
     agenda.stop()
     thread.join(10)
     assert not thread.is_alive()
 
 
-def test_the_thread_goes_on_when_the_broker_is_back(running: Agenda, dispatcher: MemoryDispatcher) -> None:
-    dispatcher.broker_away = True
+def test_the_thread_goes_on_when_the_broker_is_back(
+    running: Agenda, dispatcher: MemoryDispatcher
+) -> None:
+    dispatcher.broker_unreachable = True
     running.add([now_due("a")])
     for _ in range(2):
         assert dispatcher.tried.acquire(timeout=10)
     running.add([now_due("b")])
-    dispatcher.broker_away = False
+    dispatcher.broker_unreachable = False
     wait_until(lambda: dispatcher.names == ["a", "b"], what="both runs")
 
 
@@ -348,7 +365,7 @@ def test_the_thread_survives_a_run_that_nobody_can_hand_over(
 
 
 def test_the_thread_ends_while_the_broker_is_away(dispatcher: MemoryDispatcher) -> None:
-    dispatcher.broker_away = True
+    dispatcher.broker_unreachable = True
     agenda = Agenda(dispatcher, SystemClock())
     thread = threading.Thread(target=agenda.run, daemon=True)
     thread.start()
@@ -369,14 +386,18 @@ def test_its_lag_is_that_of_what_has_waited_longest(
     clock.advance(3)
     assert agenda.lag() == timedelta(seconds=2)
     dispatcher.room["full"] = 0
-    agenda.hand_over_due()
-    assert (dispatcher.names, agenda.lag()) == ([], timedelta(seconds=2)), "in a backlog it is late as well"
+    agenda.publish_due()
+    assert (dispatcher.names, agenda.lag()) == ([], timedelta(seconds=2)), (
+        "in a backlog it is late as well"
+    )
     clock.advance(3)
     dispatcher.room.clear()
     seen: list[timedelta] = []
     monkeypatch.setattr(dispatcher, "publish", lambda prepared: seen.append(agenda.lag()))
-    agenda.hand_over_due()
-    assert seen == [timedelta(seconds=5)] * 2, "the other one, and then what is being handed over itself"
+    agenda.publish_due()
+    assert seen == [timedelta(seconds=5)] * 2, (
+        "the other one, and then what is being handed over itself"
+    )
     assert agenda.lag() == timedelta()
 
 
@@ -384,19 +405,23 @@ def test_its_lag_grows_while_the_broker_is_away(
     agenda: Agenda, dispatcher: MemoryDispatcher, clock: StillClock
 ) -> None:
     agenda.add([due_run("a")])
-    dispatcher.broker_away = True
+    dispatcher.broker_unreachable = True
     for seconds in (0, 7):
         clock.advance(seconds)
-        agenda.hand_over_due()
+        agenda.publish_due()
         assert agenda.lag() == timedelta(seconds=seconds)
 
 
-def test_who_asks_for_its_length_and_lag_waits_for_nobody(agenda: Agenda, clock: StillClock) -> None:
+def test_who_asks_for_its_length_and_lag_waits_for_nobody(
+    agenda: Agenda, clock: StillClock
+) -> None:
     agenda.add([due_run("a")])
     clock.advance(1)
     asked: list[object] = []
-    with agenda._changed:  # as by a thread that is stopped in the middle
-        asker = threading.Thread(target=lambda: asked.extend((len(agenda), agenda.lag())), daemon=True)
+    with agenda._changed:  # like a thread that is suspended while it holds the lock
+        asker = threading.Thread(
+            target=lambda: asked.extend((len(agenda), agenda.lag())), daemon=True
+        )
         asker.start()
         asker.join(10)
     assert asked == [1, timedelta(seconds=1)]

@@ -1,4 +1,4 @@
-"""How a node judges itself, and the file that tells."""
+"""The health verdict of a node, and the file that reports it."""
 
 import json
 import os
@@ -34,10 +34,10 @@ WELL = Facts(
     hanging={},
     waiting={},
     look_age=2.0,
-    database_away_since=None,
+    database_unreachable_since=None,
     database_error="",
     lock_degraded=False,
-    broker_away=False,
+    broker_unreachable=False,
     skew=0.01,
     draining=False,
 )
@@ -48,21 +48,22 @@ def judged(**facts: Any) -> Health:
     return judge(replace(WELL, **facts), GRACE)
 
 
-# --- the verdict ------------------------------------------------------------------------------------------------------
+# --- the verdict --------------------------------------------------------------------------------
 
-AWAY = {"database_away_since": START, "database_error": "refused"}
-AWAY_SAID = "the database is away since 2026-03-01 12:00:00 UTC: refused"
-LOCK_SAID = "the lock cannot be reached: it leads by hashing alone"
-BROKER_SAID = "the broker does not take runs: they wait on the agenda"
+AWAY = {"database_unreachable_since": START, "database_error": "refused"}
+AWAY_SAID = "the database is unreachable since 2026-03-01 12:00:00 UTC: refused"
+LOCK_SAID = "the lock server is unreachable: shards are assigned by hash"
+BROKER_SAID = "the broker is unreachable: runs wait on the agenda"
 HANGS = {"hanging": {"tick": 61.0}}
-HANGS_SAID = "the tick thread hangs: no sign of life for 61 s"
+HANGS_SAID = "the tick thread hangs: no activity for 61 s"
 TELLS_NOBODY = {"hanging": {"alerts-ops": 61.0, "alerts": 75.0}}
 TELLS_NOBODY_SAID = [
-    "the alerts-ops thread hangs: no sign of life for 61 s",
-    "the alerts thread hangs: no sign of life for 75 s",
+    "the alerts-ops thread hangs: no activity for 61 s",
+    "the alerts thread hangs: no activity for 75 s",
 ]
 WAITS = {"waiting": {"tick": 61.0}}
-WAITS_SAID = "the tick thread has waited for the database for 61 s"
+WAITS_SAID = "the tick thread has been waiting for the database for 61 s"
+CLOCK_SAID = "the database clock jumped by -6.0 s: cluster time doesn't follow it yet"
 STARTS = {"at": None, "since": None, "ticked": False}
 
 
@@ -73,34 +74,43 @@ STARTS = {"at": None, "since": None, "ticked": False}
         ({"skew": 600.0}, "ok", []),
         ({"tick_age": GRACE, "heartbeat_age": GRACE}, "ok", []),
         ({"lock_degraded": True}, "degraded", [LOCK_SAID]),
-        ({"broker_away": True}, "degraded", [BROKER_SAID]),
+        ({"broker_unreachable": True}, "degraded", [BROKER_SAID]),
+        ({"clock_doubt": -6.0}, "degraded", [CLOCK_SAID]),
         (AWAY | {"tick_age": GRACE}, "degraded", [AWAY_SAID]),
         ({"database_error": "a deadlock"}, "ok", []),
-        ({"tick_age": GRACE + 1}, "unfit", ["no tick has gone through for 301 s"]),
+        ({"tick_age": GRACE + 1}, "unfit", ["no tick has succeeded for 301 s"]),
         (
             {"tick_age": GRACE + 1, "database_error": "a deadlock"},
             "unfit",
-            ["no tick has gone through for 301 s: a deadlock"],
+            ["no tick has succeeded for 301 s: a deadlock"],
         ),
-        ({"heartbeat_age": GRACE + 1}, "unfit", ["no heartbeat was written for 301 s"]),
+        ({"heartbeat_age": GRACE + 1}, "unfit", ["no heartbeat written for 301 s"]),
         (
             AWAY | {"tick_age": GRACE + 1},
             "unfit",
-            ["no tick has gone through for 301 s: refused", AWAY_SAID],
+            ["no tick has succeeded for 301 s: refused", AWAY_SAID],
         ),
         (HANGS, "unfit", [HANGS_SAID]),
-        ({"look_age": 10.5}, "unfit", ["the watch thread hangs: it has not looked for 10 s"]),
-        (HANGS | {"broker_away": True}, "unfit", [HANGS_SAID, BROKER_SAID]),
+        ({"look_age": 10.5}, "unfit", ["the watch thread hangs: no check for 10 s"]),
+        (HANGS | {"broker_unreachable": True}, "unfit", [HANGS_SAID, BROKER_SAID]),
         (TELLS_NOBODY, "degraded", TELLS_NOBODY_SAID),
-        ({"hanging": TELLS_NOBODY["hanging"] | HANGS["hanging"]}, "unfit", [HANGS_SAID, *TELLS_NOBODY_SAID]),
+        (
+            {"hanging": TELLS_NOBODY["hanging"] | HANGS["hanging"]},
+            "unfit",
+            [HANGS_SAID, *TELLS_NOBODY_SAID],
+        ),
         (WAITS | {"tick_age": GRACE}, "degraded", [WAITS_SAID]),
-        (WAITS | {"tick_age": GRACE + 1}, "unfit", ["no tick has gone through for 301 s", WAITS_SAID]),
+        (WAITS | {"tick_age": GRACE + 1}, "unfit", ["no tick has succeeded for 301 s", WAITS_SAID]),
         (STARTS, "starting", []),
-        (STARTS | {"tick_age": GRACE + 1}, "unfit", ["no tick has gone through for 301 s"]),
+        (STARTS | {"tick_age": GRACE + 1}, "unfit", ["no tick has succeeded for 301 s"]),
         ({"draining": True}, "draining", []),
-        (HANGS | {"draining": True, "tick_age": 1e6}, "draining", [HANGS_SAID, "no tick has gone through for 1000000 s"]),
+        (
+            HANGS | {"draining": True, "tick_age": 1e6},
+            "draining",
+            [HANGS_SAID, "no tick has succeeded for 1000000 s"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_verdict(facts: dict[str, Any], status: str, reasons: list[str]) -> None:
     health = judged(**facts)
     assert (health.status, list(health.reasons)) == (status, reasons)
@@ -113,7 +123,7 @@ def test_the_verdict(facts: dict[str, Any], status: str, reasons: list[str]) -> 
     [
         ({}, True, True),
         ({"lock_degraded": True}, True, True),
-        ({"broker_away": True}, True, True),
+        ({"broker_unreachable": True}, True, True),
         (AWAY, True, False),
         ({"ticked": False}, True, False),
         (STARTS, True, False),
@@ -131,7 +141,7 @@ def test_whether_it_is_alive_and_ready(facts: dict[str, Any], alive: bool, ready
     assert (health.alive, health.ready) == (alive, ready)
 
 
-def test_what_programs_are_told() -> None:
+def test_what_programs_see() -> None:
     shown = judged(hanging={"tick": 61.0}, **AWAY).as_json()
     assert json.loads(json.dumps(shown)) == shown
     assert shown | {"reasons": []} == {
@@ -150,22 +160,22 @@ def test_what_programs_are_told() -> None:
         "tick_age": 0.4,
         "heartbeat_age": 1.5,
         "hanging": ["tick"],
-        "database_away_since": "2026-03-01T12:00:00+00:00",
+        "database_unreachable_since": "2026-03-01T12:00:00+00:00",
         "lock_degraded": False,
-        "broker_away": False,
+        "broker_unreachable": False,
         "skew": 0.01,
         "clock_doubt": 0.0,
         "written_at": "2026-03-01T12:00:00+00:00",
     }
 
 
-def test_what_programs_are_told_by_one_that_starts() -> None:
+def test_what_programs_see_by_one_that_starts() -> None:
     shown = judged(**STARTS).as_json()
     assert json.loads(json.dumps(shown)) == shown
     assert (shown["status"], shown["since"], shown["written_at"]) == ("starting", None, None)
 
 
-# --- the file and its probe -------------------------------------------------------------------------------------------
+# --- the file and its probe ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -177,31 +187,31 @@ def file(tmp_path: Path) -> HealthFile:
 
 
 @pytest.mark.parametrize(
-    ("facts", "fit", "said"),
+    ("facts", "fit", "message"),
     [
         ({}, True, "a is ok"),
-        ({"broker_away": True}, True, f"a is degraded: {BROKER_SAID}"),
+        ({"broker_unreachable": True}, True, f"a is degraded: {BROKER_SAID}"),
         ({"draining": True}, True, "a is draining"),
         (STARTS, True, "a is starting"),
         (HANGS | AWAY, False, f"a is unfit: {HANGS_SAID}; {AWAY_SAID}"),
         (
             {"tick_age": 301.0, "database_error": "no\nroute"},
             False,
-            "a is unfit: no tick has gone through for 301 s: no route",
+            "a is unfit: no tick has succeeded for 301 s: no route",
         ),
     ],
 )
 def test_the_probe_says_what_the_file_says(
-    file: HealthFile, facts: dict[str, Any], fit: bool, said: str
+    file: HealthFile, facts: dict[str, Any], fit: bool, message: str
 ) -> None:
     file.write(judged(**facts).as_json(), 2.0)
-    assert probe(file.path) == (fit, said)
+    assert probe(file.path) == (fit, message)
     assert [path.name for path in file.path.parent.iterdir()] == ["health.json"], "no draft is left"
 
 
 @pytest.mark.parametrize("direction", [-1, 1])
 def test_an_old_file_is_of_a_dead_node_whatever_it_says(file: HealthFile, direction: int) -> None:
-    """Nor is one trusted that claims to be of the future."""
+    """A file with a time stamp in the future isn't trusted either."""
     file.write(judged().as_json(), 2.0)
     for age, fit in ((2.0 * INTERVALS - 1.5, True), (2.0 * INTERVALS + 1.5, False)):
         written_at = time.time() + direction * age
@@ -212,16 +222,25 @@ def test_an_old_file_is_of_a_dead_node_whatever_it_says(file: HealthFile, direct
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b"{}", b"\xff", b'{"status": "ok"}', b'{"status": "fine", "name": "a", "interval": 2, "reasons": []}'],
-)  # fmt: skip
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"{}",
+        b"\xff",
+        b'{"status": "ok"}',
+        b'{"status": "fine", "name": "a", "interval": 2, "reasons": []}',
+    ],
+)
 def test_what_is_no_health_file_is_not_fit(file: HealthFile, content: bytes) -> None:
     file.path.write_bytes(content)
-    assert probe(file.path) == (False, f"{file.path} is not a health file")
+    assert probe(file.path) == (False, f"{file.path} isn't a health file")
 
 
 def test_a_file_that_is_not_there_is_not_fit(file: HealthFile) -> None:
-    assert probe(file.path) == (False, f"{file.path} is not there: no node is up")
-    assert "cannot be read" in probe(file.path.parent).reason
+    assert probe(file.path) == (False, f"{file.path} doesn't exist: no node is running")
+    assert "isn't readable" in probe(file.path.parent).reason
 
 
 def test_nothing_is_left_at_the_end(file: HealthFile) -> None:
@@ -231,12 +250,12 @@ def test_nothing_is_left_at_the_end(file: HealthFile) -> None:
 
 
 def test_two_nodes_with_one_file_notice_and_do_not_remove_the_others(file: HealthFile) -> None:
-    """Two containers may both have pid 1, and share a directory."""
+    """Two containers may both have pid 1 and share a directory."""
     file.write(judged(id="a-1").as_json(), 2.0)
     other = HealthFile(file.path)
     assert other._draft != file._draft
     other.prepare()
-    assert probe(file.path).fit, "it is a neighbour's"
+    assert probe(file.path).fit, "it is a neighbor's"
     other.write(judged(id="b-2", name="b").as_json(), 2.0)
     assert not other.shared, "it may be what a predecessor has left"
     file.remove()
@@ -250,7 +269,7 @@ def test_two_nodes_with_one_file_notice_and_do_not_remove_the_others(file: Healt
 
 
 def test_the_command(file: HealthFile, capsys: pytest.CaptureFixture[str]) -> None:
-    """It needs no database: this test is not allowed any."""
+    """The command needs no database. This test has no access to one."""
     file.write(judged().as_json(), 2.0)
     call_command("dcron", "health", "--file", str(file.path))
     assert capsys.readouterr().out == "a is ok\n"
@@ -270,21 +289,23 @@ def test_the_probe_without_django(file: HealthFile, capsys: pytest.CaptureFixtur
     assert subprocess.run([sys.executable, "-c", loaded]).returncode == 0
 
 
-# --- runcron's option -------------------------------------------------------------------------------------------------
+# --- runcron's option ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/no/such/directory/health.json", "/", "", "/dev"])
-def test_a_path_that_cannot_be_written_is_said_at_the_start(path: str) -> None:
-    with pytest.raises(CommandError, match=r"cannot start: the health file cannot be written: .+"):
+def test_a_path_that_cannot_be_written_is_reported_at_the_start(path: str) -> None:
+    with pytest.raises(CommandError, match=r"can't start: the health file can't be written: .+"):
         call_command("runcron", embedded=True, health_file=path)
 
 
 def test_one_pass_has_no_health(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="--once does not"):
+    with pytest.raises(CommandError, match="--once"):
         call_command("runcron", embedded=True, once=True, health_file=str(tmp_path / "health.json"))
 
 
 def test_every_status_has_its_meaning_in_the_document() -> None:
-    document = (Path(__file__).resolve().parents[2] / "docs" / "observability.md").read_text()
+    document = (
+        Path(__file__).resolve().parents[2] / "docs" / "reference" / "observability.md"
+    ).read_text()
     assert all(f"| `{status}` | {'yes' if status.fit else 'no'} |" in document for status in Status)
     assert all(f"`{key}`" in document for key in [*judged().as_json(), "interval"])

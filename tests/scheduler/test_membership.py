@@ -1,4 +1,4 @@
-"""Membership: several nodes share the shards, over real locks and the database's clock."""
+"""Membership: several nodes share the shards, with real locks and the database's clock."""
 
 import logging
 from collections.abc import Collection
@@ -8,14 +8,15 @@ import pytest
 from django.db import OperationalError
 from pytest_django import Settings
 
-from django_dcron.domain.clock import ClusterClock
+from django_dcron.db.clock import ClusterClock
+from django_dcron.db.now import database_now
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lease, Lock, get_lock
 from django_dcron.models import Node
-from django_dcron.models.database import database_now
 from django_dcron.scheduler import membership as module
 from django_dcron.scheduler.membership import Membership
 from tests import services
+from tests.logs import events, logged
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,7 +30,7 @@ def lock(request: pytest.FixtureRequest, redis_server: services.Server) -> Lock:
 
 
 class FailingLock:
-    """A lock whose server may be away."""
+    """A lock whose server the test can make unreachable."""
 
     def __init__(self) -> None:
         self.away = False
@@ -60,7 +61,7 @@ def node(lock: Lock, name: str = "a", namespace: str = "") -> Membership:
 
 
 def beat(*nodes: Membership, times: int = 2) -> None:
-    """Twice: what one lets go of, another takes at its next beat."""
+    """Beat twice, because a node takes released shards only at its next beat."""
     for _ in range(times):
         for each in nodes:
             each.beat(agenda=0)
@@ -76,7 +77,7 @@ def test_one_node_leads_all_at_once(lock: Lock) -> None:
     assert row.id.startswith("a-")
 
 
-def test_two_share_and_the_second_is_told_what_it_gained(lock: Lock) -> None:
+def test_two_share_and_the_second_gets_the_gained_shards(lock: Lock) -> None:
     a = node(lock, "a")
     b = node(lock, "b")
     assert b.shards == frozenset()
@@ -125,7 +126,7 @@ def test_a_dead_nodes_shards_move_when_its_leases_end(lock: Lock, settings: Sett
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
     kept = b.shards
-    # From here on "a" is dead. Its row is old at once, its locks only when their time is over.
+    # From here on "a" is dead. Its row is expired already, its locks only after their lease.
     Node.objects.filter(pk=a.id).update(heartbeat_at=database_now("default") - timedelta(seconds=1))
 
     def leads_all() -> bool:
@@ -146,7 +147,7 @@ def test_a_frozen_node_leads_nothing_when_it_wakes_and_takes_its_share_again(
     a._clock.monotonic = lambda: monotonic() + 60  # type: ignore[method-assign]
     assert a.shards == frozenset()
     a._clock.monotonic = monotonic  # type: ignore[method-assign]
-    Node.objects.filter(pk=a.id).delete()  # forgotten meanwhile
+    Node.objects.filter(pk=a.id).delete()  # pruned meanwhile
     b.beat(agenda=0)
     assert b.shards < ALL, "the locks of the frozen one are still held"
     a.beat(agenda=7)
@@ -160,31 +161,40 @@ def test_rings_of_two_namespaces_do_not_meet(lock: Lock, caplog: pytest.LogCaptu
     a, b = node(lock, "a", "shop"), node(lock, "b", "billing")
     beat(a, b)
     assert a.shards == b.shards == ALL
-    assert "give all nodes a namespace, or none" not in caplog.text
+    assert events(caplog, "namespaces_overlap") == []
 
 
-def test_a_node_of_all_beside_nodes_of_one_namespace_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_of_all_beside_nodes_of_one_namespace_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     lock = FailingLock()
     everything, shop = node(lock, "a"), node(lock, "b", "shop")
     beat(everything, shop, times=3)
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert said == [
-        "b serves namespace shop while other nodes serve some of the same jobs: give all nodes a namespace, or none",
-        "a serves all namespaces while other nodes serve some of the same jobs: give all nodes a namespace, or none",
+    warnings = [vars(record) for record in caplog.records if record.levelno == logging.WARNING]
+    assert [(record["event"], record["node"]) for record in warnings] == [
+        ("namespaces_overlap", "b"),
+        ("namespaces_overlap", "a"),
     ]
+    assert logged(caplog, "namespaces_overlap", "=shop", node="b")
 
 
 def test_dead_rows_are_kept_a_day_for_people_to_see() -> None:
     now = database_now("default")
     for age in (timedelta(hours=23), timedelta(hours=25)):
         Node.objects.create(
-            id=str(age), name="x", host="h", pid=1, release="0", started_at=now, heartbeat_at=now - age
+            id=str(age),
+            name="x",
+            host="h",
+            pid=1,
+            release="0",
+            started_at=now,
+            heartbeat_at=now - age,
         )
     node(FailingLock())
     assert sorted(Node.objects.values_list("name", flat=True)) == ["a", "x"]
 
 
-# --- degraded ---------------------------------------------------------------------------------------------------------
+# --- degraded -----------------------------------------------------------------------------------
 
 
 def test_without_its_lock_a_node_leads_by_hashing_and_says_so_once_each_way(
@@ -205,10 +215,9 @@ def test_without_its_lock_a_node_leads_by_hashing_and_says_so_once_each_way(
     beat(a, b, times=3)
     assert (a.degraded, b.degraded) == (False, False)
     assert (a.shards, b.shards) == shares
-    assert [message for message in caplog.messages if "a " in message or message.endswith(" a")] == [
-        "degraded: the lock cannot be reached, a leads by hashing alone: no route to the lock",
-        "a can reach the lock again",
-    ]
+    own = [vars(record)["event"] for record in caplog.records if vars(record)["node"] == "a"]
+    assert own == ["degraded", "recovered"]
+    assert logged(caplog, "degraded", "no route to the lock", node="a")
 
 
 def test_without_its_lock_a_dead_nodes_shards_still_move() -> None:
@@ -229,7 +238,7 @@ def test_a_node_may_start_and_leave_without_the_lock(caplog: pytest.LogCaptureFi
     assert a.shards == ALL
     a.leave()
     assert not Node.objects.exists()
-    assert "can reach the lock again" not in caplog.text, "nobody asked it"
+    assert events(caplog, "recovered") == [], "nobody asked it"
 
 
 def test_a_redis_that_stops_and_comes_back(redis_server: services.Server) -> None:
@@ -266,7 +275,7 @@ def test_while_the_database_is_away_the_leases_are_renewed(monkeypatch: pytest.M
 def test_a_node_that_its_database_refuses_gives_its_shards_to_others(
     lock: Lock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock's server still answers this node, so its leases would never end."""
+    """The lock server still answers this node, so its leases would never expire."""
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
     monotonic, passed = a._clock.monotonic, [0.0]
@@ -281,14 +290,15 @@ def test_a_node_that_its_database_refuses_gives_its_shards_to_others(
             with pytest.raises(OperationalError):
                 a.beat(agenda=0)
     assert a.shards == frozenset()
-    # To the others it is dead by now; nothing is left of its leases, which would end in six seconds only.
+    # The other nodes consider it dead by now. It must have released its leases, which would
+    # expire only in six seconds.
     Node.objects.filter(pk=a.id).update(heartbeat_at=database_now("default") - timedelta(seconds=9))
     assert b.beat(agenda=0)
     assert b.shards == ALL
     assert [vars(each)["event"] for each in caplog.records if each.levelno == logging.WARNING] == [
         "heartbeat_expired"
     ]
-    passed[0] = 0.0  # leases are taken by the real clock
+    passed[0] = 0.0  # leases use the real clock
     beat(a, b)
     assert a.shards
     assert a.shards | b.shards == ALL
@@ -313,10 +323,10 @@ def test_a_node_without_database_and_lock_leads_nothing(monkeypatch: pytest.Monk
 
 
 def away_for(membership: Membership, seconds: float) -> None:
-    """As if it had not reached the broker for so long."""
+    """Make the node look as if it hadn't reached the broker for this many seconds."""
     since = database_now("default") - timedelta(seconds=seconds)
-    membership._broker_away_since = since
-    Node.objects.filter(pk=membership.id).update(broker_away_since=since)
+    membership._broker_unreachable_since = since
+    Node.objects.filter(pk=membership.id).update(broker_unreachable_since=since)
 
 
 def test_a_node_cut_off_from_the_broker_gives_its_shards_to_one_that_reaches_it(
@@ -325,7 +335,7 @@ def test_a_node_cut_off_from_the_broker_gives_its_shards_to_one_that_reaches_it(
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
     shares = a.shards, b.shards
-    a.broker_away = lambda: True
+    a.broker_unreachable = lambda: True
     beat(a, b)
     assert (a.shards, b.shards) == shares, "not at once: a broker may be away for a moment"
     away_for(a, 7)
@@ -336,7 +346,7 @@ def test_a_node_cut_off_from_the_broker_gives_its_shards_to_one_that_reaches_it(
     assert "shards_without_broker" in [vars(record)["event"] for record in caplog.records]
     monotonic, passed = a._clock.monotonic, [0.0]
     a._clock.monotonic = lambda: monotonic() + passed[0]  # type: ignore[method-assign]
-    a.broker_away = lambda: False
+    a.broker_unreachable = lambda: False
     beat(a, b)
     assert a.shards == frozenset(), "nor is it back at once"
     passed[0] = 7.0
@@ -351,20 +361,29 @@ def test_a_broker_that_nobody_reaches_moves_no_shard(lock: Lock) -> None:
     beat(a, b)
     shares = a.shards, b.shards
     for each in (a, b):
-        each.broker_away = lambda: True
+        each.broker_unreachable = lambda: True
         away_for(each, 7)
     beat(a, b, times=3)
     assert (a.shards, b.shards) == shares
     for each in (a, b):
-        each.broker_away = lambda: False
+        each.broker_unreachable = lambda: False
     beat(a, b)
     assert (a.shards, b.shards) == shares
-    assert not Node.objects.exclude(broker_away_since=None).exists()
+    assert not Node.objects.exclude(broker_unreachable_since=None).exists()
+
+
+def test_the_heartbeat_tells_how_far_the_databases_clock_has_jumped(lock: Lock) -> None:
+    a = node(lock, "a")
+    for step in (timedelta(seconds=-6), timedelta()):
+        a._clock.sample = lambda read: None  # type: ignore[method-assign, assignment]
+        a._clock.doubt = step
+        a.beat(agenda=0)
+        assert Node.objects.get(pk=a.id).clock_doubt == step
 
 
 def test_a_node_alone_keeps_its_shards_without_a_broker(lock: Lock) -> None:
     a = node(lock, "a")
-    a.broker_away = lambda: True
+    a.broker_unreachable = lambda: True
     away_for(a, 60)
     beat(a)
     assert a.shards == ALL
@@ -373,7 +392,9 @@ def test_a_node_alone_keeps_its_shards_without_a_broker(lock: Lock) -> None:
 def test_nodes_with_other_shards_each_lead_all_their_own_and_say_so_once(
     lock: Lock, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in a deploy that changes the number: no job is without a leader, and two of a kind share."""
+    """This happens in a deploy that changes the number: every job has a leader, and nodes with the
+    same number share the jobs.
+    """
     settings.DCRON_SHARDS = 64
     a = node(lock, "a")
     settings.DCRON_SHARDS = 16
@@ -387,8 +408,6 @@ def test_nodes_with_other_shards_each_lead_all_their_own_and_say_so_once(
         beat(b, c)
         assert b.shards | c.shards == frozenset(range(16))
         assert not b.shards & c.shards
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert sorted(said) == [
-        f"{name} cuts the jobs into {its} shards, other nodes into {others}: give all nodes the same DCRON_SHARDS"
-        for name, its, others in (("a", 64, 16), ("b", 16, 64), ("c", 16, 64))
-    ]
+    assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 3
+    for name, its, others in (("a", 64, 16), ("b", 16, 64), ("c", 16, 64)):
+        assert logged(caplog, "shards_differ", f"shards={its} ", f"others={others};", node=name)

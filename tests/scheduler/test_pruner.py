@@ -1,4 +1,7 @@
-"""The pruner: only what the node leads, at a pace, again after trouble, and no further once the node is to stop."""
+"""The pruner prunes only the shards that the node leads, at a limited pace.
+
+It retries after errors and stops when the node stops.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -11,12 +14,13 @@ from django.db import OperationalError
 from django.db.models.signals import post_delete
 from pytest_django import Settings
 
-from django_dcron import pruning
+from django_dcron.db.now import database_now
 from django_dcron.models import Job, Run
-from django_dcron.models.database import database_now
+from django_dcron.runs import retention
 from django_dcron.scheduler import pruner as module
 from django_dcron.scheduler.pruner import FIRST_AFTER, ROUND_EVERY, Pruner
 from tests.factories import make_idle_job, make_run
+from tests.logs import events, logged
 
 pytestmark = pytest.mark.django_db
 
@@ -24,14 +28,14 @@ ALL = frozenset(range(64))
 
 
 class World:
-    """A clock that goes on by itself a little, and rests that end with the node when the test says so."""
+    """A clock that advances at each step, and pauses that stop the node when the test says so."""
 
     def __init__(self) -> None:
         self.membership = SimpleNamespace(name="a", shards=ALL, namespace="")
         self.rests: list[float] = []
         self.seconds = 0.0
         self.work = 1.0
-        """Seconds that each thing takes."""
+        """Duration of each step, in seconds."""
         self.rounds = 1
         self.stops: Callable[[], bool] = lambda: False
 
@@ -67,13 +71,16 @@ def numbers() -> dict[str, int]:
     return {job.name: Run.objects.filter(job=job).count() for job in Job.objects.all()}
 
 
-def test_all_old_runs_go_and_it_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_all_old_runs_go_and_it_is_reported_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("one", "two"):
         make_old(make_idle_job(name=name), 3)
     make_idle_job(name="three")
     world.run()
     assert numbers() == {"one": 1, "two": 1, "three": 0}
-    assert caplog.messages == ["a: pruned 6 runs of 2 jobs"]
+    assert events(caplog) == ["pruned"]
+    assert logged(caplog, "pruned", "runs=6 ", "jobs=2", node="a")
 
 
 def test_only_what_the_node_leads_and_serves(world: World, settings: Settings) -> None:
@@ -105,7 +112,7 @@ def test_it_rests_nine_times_as_long_as_it_works(world: World) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "BATCH_SIZE", 2)
     monkeypatch.setattr(module, "JOBS_AT_ONCE", 2)
 
 
@@ -142,21 +149,19 @@ def test_a_database_that_is_away_is_tried_again_in_the_next_round(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_old(make_idle_job())
-    real = pruning.candidates
+    real = retention.candidates
 
     def away(*args: Any) -> list[int]:
-        monkeypatch.setattr(pruning, "candidates", real)
+        monkeypatch.setattr(retention, "candidates", real)
         raise OperationalError("the server closed\nthe connection")
 
     monkeypatch.setattr(module.connections, "close_all", lambda: None)
-    monkeypatch.setattr(pruning, "candidates", away)
+    monkeypatch.setattr(retention, "candidates", away)
     world.rounds = 2
     world.run()
     assert set(numbers().values()) == {1}
-    assert caplog.messages == [
-        "a: pruning goes on later: the server closed the connection",
-        "a: pruned 1 run of 1 job",
-    ]
+    assert events(caplog) == ["pruning_failed", "pruned"]
+    assert logged(caplog, "pruning_failed", "the server closed the connection", node="a")
 
 
 def test_what_is_in_the_way_of_one_job_is_not_in_the_way_of_others(
@@ -164,17 +169,17 @@ def test_what_is_in_the_way_of_one_job_is_not_in_the_way_of_others(
 ) -> None:
     first, second = make_idle_job(), make_idle_job()
     make_old(first), make_old(second)
-    real = pruning.prune
+    real = retention.prune
 
     def prune(job_id: int, *args: Any) -> Iterator[int]:
         if job_id == first.pk:
-            raise pruning.InTheWay("a row is locked")
+            raise retention.InTheWay("a row is locked")
         return real(job_id, *args)
 
-    monkeypatch.setattr(pruning, "prune", prune)
+    monkeypatch.setattr(retention, "prune", prune)
     world.run()
     assert numbers() == {first.name: 2, second.name: 1}
-    assert caplog.messages[0] == f"a: old runs of job {first.pk} stay for now: a row is locked"
+    assert logged(caplog, "not_pruned", f"={first.pk} ", "a row is locked", node="a")
 
 
 def test_a_receiver_of_the_project_s_that_fails_does_not_end_the_node(
@@ -193,7 +198,7 @@ def test_a_receiver_of_the_project_s_that_fails_does_not_end_the_node(
     finally:
         post_delete.disconnect(fails, sender=Run)
     assert numbers() == {"first": 2, "second": 1}
-    assert f"old runs of job {first.pk} stay for now" in caplog.text
+    assert logged(caplog, "not_pruned", f"={first.pk}", node="a")
 
 
 def test_a_job_that_is_deleted_meanwhile_is_no_trouble(world: World, small: None) -> None:

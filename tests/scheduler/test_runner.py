@@ -1,4 +1,4 @@
-"""The process's own parts, in this process: three threads, the drain, and what becomes of errors."""
+"""The runner, in this process: its three threads, the drain and the handling of errors."""
 
 import logging
 import os
@@ -13,18 +13,19 @@ import pytest
 from django.db import IntegrityError, InternalError, OperationalError
 from pytest_django import Settings
 
-from django_dcron import pruning
+from django_dcron.db.now import database_now
 from django_dcron.dispatch import Dispatcher
 from django_dcron.dispatch.thread import ThreadDispatcher
 from django_dcron.execution.executor import execute
 from django_dcron.locks import get_lock
 from django_dcron.models import LockLease, Node, Run
-from django_dcron.models.database import database_now
-from django_dcron.scheduler import pruner, setbacks
+from django_dcron.runs import retention
+from django_dcron.scheduler import backoff, pruner
 from django_dcron.scheduler import runner as module
 from django_dcron.scheduler.runner import EXIT_FAILED, EXIT_OK, Runner
 from tests.factories import make_idle_job, make_job, make_run
 from tests.lock_holder import keeping_locked
+from tests.logs import events, logged
 from tests.scheduler.stand_ins import MemoryDispatcher
 from tests.waiting import wait_until
 
@@ -55,7 +56,7 @@ def runner(dispatcher: MemoryDispatcher) -> Runner:
 
 
 class Aside:
-    """Does something beside the main thread, which runs the node; what it raises fails the test."""
+    """Run ``work`` in a thread beside the node's main thread. An exception fails the test."""
 
     def __init__(self, work: Callable[[], None], runner: Runner):
         self._failure: BaseException | None = None
@@ -68,7 +69,7 @@ class Aside:
         except BaseException as error:
             self._failure = error
         finally:
-            runner._signals.wake()  # whatever happened, the node comes to an end
+            runner._signals.wake()  # stops the node even if the work failed
             module.connections.close_all()
 
     def join(self) -> None:
@@ -96,24 +97,24 @@ def nothing_is_left() -> bool:
     return not Node.objects.exists() and not LockLease.objects.held().exists()
 
 
-# --- one pass ---------------------------------------------------------------------------------------------------------
+# --- one pass -----------------------------------------------------------------------------------
 
 
 def test_once_hands_over_what_is_due_and_gives_back_the_rest(
     runner: Runner, dispatcher: MemoryDispatcher
 ) -> None:
     make_job()
-    due = make_run(make_idle_job())
+    due = make_run(make_idle_job(), due_at=database_now("default") - timedelta(minutes=1))
     assert runner.run_once() == EXIT_OK
-    assert due.pk in {run.run_id for run in dispatcher.handed_over}
+    assert due.pk in {run.run_id for run in dispatcher.dispatched}
     assert set(Run.objects.filter(state="pending").values_list("node", flat=True)) == {""}
-    assert Run.objects.filter(state="queued").count() == len(dispatcher.handed_over)
+    assert Run.objects.filter(state="queued").count() == len(dispatcher.dispatched)
     assert dispatcher.closed == [True]
     assert nothing_is_left()
 
 
 def test_once_in_threads_finishes_all_that_is_due() -> None:
-    """More than there are threads: what has been taken must not be left lying."""
+    """There are more runs than threads. None that was claimed may remain undone."""
     job = make_idle_job(overlap_policy="allow")
     now = database_now("default")
     for n in range(12):
@@ -122,17 +123,17 @@ def test_once_in_threads_finishes_all_that_is_due() -> None:
     assert list(Run.objects.values_list("state", flat=True)) == ["succeeded"] * 12
 
 
-def test_once_where_another_node_leads_is_told(
+def test_once_where_another_node_leads_is_reported(
     runner: Runner, dispatcher: MemoryDispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = make_runner(MemoryDispatcher())
     leader.membership.register()
     due = make_run(make_idle_job())
     assert runner.run_once() == EXIT_OK
-    assert "a: another node leads all shards; it will do the work" in caplog.messages
-    assert "nothing to do" not in caplog.text
+    assert logged(caplog, "others_lead", node="a")
+    assert events(caplog, "report") == []
     due.refresh_from_db()
-    assert (due.state, dispatcher.handed_over) == ("pending", [])
+    assert (due.state, dispatcher.dispatched) == ("pending", [])
     leader.membership.leave()
 
 
@@ -141,10 +142,10 @@ def test_once_rescues_what_was_silent_for_long(runner: Runner) -> None:
     assert runner.run_once() == EXIT_OK
     run.refresh_from_db()
     assert run.state == "failed"
-    assert "gave no sign of life for " in run.reason
+    assert "no heartbeat from " in run.reason
 
 
-# --- the life of a node -----------------------------------------------------------------------------------------------
+# --- the life of a node -------------------------------------------------------------------------
 
 
 def test_until_a_signal(
@@ -153,18 +154,19 @@ def test_until_a_signal(
     make_job()
 
     def work() -> None:
-        wait_until(lambda: len(dispatcher.handed_over) >= 2, what="two runs handed over")
+        wait_until(lambda: len(dispatcher.dispatched) >= 2, what="two runs dispatched")
         terminate()
 
     beside(work, runner)
     assert runner.run() == EXIT_OK
-    handed_over = {run.run_id for run in dispatcher.handed_over}
-    assert set(Run.objects.filter(state="queued").values_list("pk", flat=True)) == handed_over
+    dispatched = {run.run_id for run in dispatcher.dispatched}
+    assert set(Run.objects.filter(state="queued").values_list("pk", flat=True)) == dispatched
     assert set(Run.objects.filter(state="pending").values_list("node", flat=True)) == {""}
     assert nothing_is_left()
-    assert caplog.messages[1] == f"a is up as {runner.membership.id}, process {os.getpid()}"
-    assert caplog.messages[0] == "a leads 64 of 64 shards"
-    assert caplog.messages[-1] == "a has stopped"
+    output = events(caplog)
+    assert (output[:2], output[-1]) == (["shards", "started"], "stopped")
+    assert logged(caplog, "started", runner.membership.id, os.getpid(), node="a")
+    assert logged(caplog, "shards", node="a", shards=64)
 
 
 def test_for_a_time(runner: Runner, dispatcher: MemoryDispatcher) -> None:
@@ -192,11 +194,11 @@ def test_the_first_signal_while_it_drains_by_itself_is_not_the_second(beside: Be
         may_close.set()
 
     beside(work, runner)
-    assert runner.run(seconds=0.01) == EXIT_OK  # and not the end of this whole process
+    assert runner.run(seconds=0.01) == EXIT_OK  # and it doesn't end this process
 
 
 def test_a_signal_delivered_twice_is_one(beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
-    """Supervisors signal the child, and then its group."""
+    """Supervisors signal the child first and then its group."""
     closing, may_close = threading.Event(), threading.Event()
 
     class Slow(MemoryDispatcher):
@@ -216,23 +218,25 @@ def test_a_signal_delivered_twice_is_one(beside: Beside, caplog: pytest.LogCaptu
         may_close.set()
 
     beside(work, runner)
-    assert runner.run() == EXIT_OK  # and not the end of this whole process
-    assert "a stops: it waits for 1 run (long); a second signal leaves at once" in caplog.messages
+    assert runner.run() == EXIT_OK  # and it doesn't end this process
+    assert logged(caplog, "stopping", "=1 ", "=long", node="a")
 
 
-def test_what_is_left_because_the_broker_is_away_is_told(
+def test_what_is_left_because_the_broker_is_away_is_reported(
     runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dispatcher.broker_away = True
+    dispatcher.broker_unreachable = True
     for _ in range(3):
         make_run(make_idle_job())
-    beside(lambda: wait_until(lambda: runner.agenda.broker_away) and terminate(), runner)
+    beside(lambda: wait_until(lambda: runner.agenda.broker_unreachable) and terminate(), runner)
     assert runner.run() == EXIT_OK
-    assert "a: the broker is away, 3 of its runs are left to other nodes" in caplog.messages
+    assert logged(caplog, "given_back", "=3", node="a")
 
 
-def test_a_changed_ring_is_beaten_for_at_once(runner: Runner, beside: Beside, settings: Settings) -> None:
-    """The heartbeat's own time would be in 20 seconds."""
+def test_a_changed_ring_is_beaten_for_at_once(
+    runner: Runner, beside: Beside, settings: Settings
+) -> None:
+    """The next regular heartbeat would be due in 20 seconds."""
     settings.DCRON_LEASE = timedelta(seconds=60)
     other = make_runner(MemoryDispatcher())
 
@@ -277,9 +281,13 @@ def test_what_its_threads_have_not_started_is_given_back(beside: Beside) -> None
 
     def work() -> None:
         assert started.wait(10)
-        wait_until(lambda: Run.objects.filter(state="queued").count() == 3, what="all three handed over")
+        wait_until(
+            lambda: Run.objects.filter(state="queued").count() == 3, what="all three dispatched"
+        )
         terminate()
-        wait_until(lambda: Run.objects.filter(state="pending", node="").count() == 2, what="two given back")
+        wait_until(
+            lambda: Run.objects.filter(state="pending", node="").count() == 2, what="two given back"
+        )
         may_end.set()
 
     beside(work, runner)
@@ -288,7 +296,7 @@ def test_what_its_threads_have_not_started_is_given_back(beside: Beside) -> None
     assert Run.objects.get(state="queued").due_at == now - 2 * SECOND
 
 
-# --- pruning ----------------------------------------------------------------------------------------------------------
+# --- pruning ------------------------------------------------------------------------------------
 
 
 def test_old_runs_are_pruned_while_it_works(
@@ -303,7 +311,7 @@ def test_old_runs_are_pruned_while_it_works(
 
     def work() -> None:
         wait_until(lambda: Run.objects.filter(job=job).count() == 1, what="three runs pruned")
-        wait_until(lambda: dispatcher.handed_over, what="a run handed over")
+        wait_until(lambda: dispatcher.dispatched, what="a run dispatched")
         terminate()
 
     beside(work, runner)
@@ -315,7 +323,9 @@ def test_a_drain_does_not_wait_for_pruning_to_be_done(
     runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
-    monkeypatch.setattr(pruning, "candidates", lambda jobs, now: list(jobs.values_list("pk", flat=True)))
+    monkeypatch.setattr(
+        retention, "candidates", lambda jobs, now: list(jobs.values_list("pk", flat=True))
+    )
     begun = threading.Event()
 
     def endless(job_id: int, now: object) -> Iterator[int]:
@@ -323,7 +333,7 @@ def test_a_drain_does_not_wait_for_pruning_to_be_done(
             begun.set()
             yield 1
 
-    monkeypatch.setattr(pruning, "prune", endless)
+    monkeypatch.setattr(retention, "prune", endless)
     make_idle_job()
     beside(lambda: begun.wait(10) and terminate(), runner)
     assert runner.run() == EXIT_OK
@@ -331,7 +341,7 @@ def test_a_drain_does_not_wait_for_pruning_to_be_done(
     assert nothing_is_left()
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("thread", ["tick", "agenda", "heartbeat", "prune"])
@@ -347,9 +357,9 @@ def test_a_thread_that_dies_takes_the_node_down(
     runner = make_runner(dispatcher)
     where = {
         "tick": (runner.ticker, "tick"),
-        "agenda": (runner.agenda, "_hand_over_due"),
+        "agenda": (runner.agenda, "_publish_due"),
         "heartbeat": (runner.membership, "beat"),
-        "prune": (pruning, "candidates"),
+        "prune": (retention, "candidates"),
     }[thread]
     monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
     due = make_run(make_idle_job())
@@ -360,7 +370,7 @@ def test_a_thread_that_dies_takes_the_node_down(
     monkeypatch.setattr(runner.membership, "register", lambda: None)
     assert runner.run() == EXIT_FAILED
     (died,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
-    assert died.getMessage() == "a thread of a died"
+    assert (vars(died)["event"], vars(died)["node"]) == ("died", "a")
     assert "nobody expected it" in caplog.text
     assert nothing_is_left()
     due.refresh_from_db()
@@ -374,7 +384,7 @@ def failing_ticks(
     *errors: str,
     error: type[Exception] = OperationalError,
 ) -> list[bool]:
-    """Have the first ticks fail; whether each later one looked for its own claims."""
+    """Make the first ticks fail. Return whether each later tick adopted the node's own claims."""
     left = list(errors)
     original, seen = runner.ticker.tick, []
 
@@ -389,16 +399,20 @@ def failing_ticks(
 
 
 def test_a_database_that_is_away_is_waited_for(
-    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    runner: Runner,
+    beside: Beside,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = failing_ticks(runner, monkeypatch, *["connection refused"] * 3)
     beside(lambda: wait_until(lambda: len(seen) >= 2) and terminate(), runner)
     assert runner.run() == EXIT_OK
-    said = [message for message in caplog.messages if "database" in message]
-    assert said == [
-        "the database does not answer: connection refused",
-        "the database answers a again, after 3 tries",
+    assert events(caplog, "database_unreachable", "database_back") == [
+        "database_unreachable",
+        "database_back",
     ]
+    assert logged(caplog, "database_unreachable", "connection refused", node="a")
+    assert logged(caplog, "database_back", "=3", node="a")
     assert seen[0] is True
     assert seen[1] is False
 
@@ -406,34 +420,37 @@ def test_a_database_that_is_away_is_waited_for(
 def test_a_database_may_be_away_for_days(
     runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner._setbacks._away = 50_000
-    monkeypatch.setattr(setbacks, "LONGEST_PAUSE", 0.01)
+    runner._backoff._unreachable = 50_000
+    monkeypatch.setattr(backoff, "LONGEST_PAUSE", 0.01)
     seen = failing_ticks(runner, monkeypatch, "connection refused", "connection refused")
     beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
     assert runner.run() == EXIT_OK
 
 
 def test_a_database_that_has_become_read_only_is_waited_for(
-    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    runner: Runner,
+    beside: Beside,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = failing_ticks(runner, monkeypatch, "read-only transaction", error=InternalError)
     beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
     assert runner.run() == EXIT_OK
-    assert "the database does not answer: read-only transaction" in caplog.messages
+    assert logged(caplog, "database_unreachable", "read-only transaction", node="a")
 
 
-def test_what_the_database_refuses_is_told_and_the_node_goes_on(
-    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_what_the_database_refuses_is_reported_and_the_node_goes_on(
+    runner: Runner,
+    beside: Beside,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = failing_ticks(runner, monkeypatch, "a job was deleted meanwhile", error=IntegrityError)
     beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
     assert runner.run() == EXIT_OK
-    assert (
-        "a: the database refused a part of the tick, once more: a job was deleted meanwhile"
-        in caplog.messages
-    )
+    assert logged(caplog, "refused", "a job was deleted meanwhile", node="a")
     assert "Traceback" in caplog.text
-    assert "does not answer" not in caplog.text
+    assert events(caplog, "database_unreachable") == []
     assert seen[0] is True
 
 
@@ -457,13 +474,16 @@ def test_somebody_in_the_way_is_not_taken_for_a_database_that_is_away(
     seen = failing_ticks(runner, monkeypatch, message)
     beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
     assert runner.run() == EXIT_OK
-    assert "does not answer" not in caplog.text
-    assert f"a: another transaction was in the way, once more: {message}" in caplog.messages
+    assert events(caplog, "database_unreachable") == []
+    assert logged(caplog, "contention", message, node="a")
     assert seen[0] is True
 
 
-def test_a_heartbeat_that_cannot_be_written_is_told_once(
-    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_heartbeat_that_cannot_be_written_is_reported_once(
+    runner: Runner,
+    beside: Beside,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     original, beats = runner.membership.beat, []
     runner.membership.register()
@@ -478,7 +498,7 @@ def test_a_heartbeat_that_cannot_be_written_is_told_once(
     monkeypatch.setattr(runner.membership, "beat", beat)
     beside(lambda: wait_until(lambda: len(beats) >= 4) and terminate(), runner)
     assert runner.run() == EXIT_OK
-    assert caplog.messages.count("a: heartbeat not written: gone") == 1
+    assert len(logged(caplog, "heartbeat_missed", "gone", node="a")) == 1
 
 
 def test_a_heartbeat_that_is_written_again_ends_the_pause_of_the_tick(
@@ -486,13 +506,16 @@ def test_a_heartbeat_that_is_written_again_ends_the_pause_of_the_tick(
 ) -> None:
     settings.DCRON_LEASE = timedelta(seconds=0.5)
     seen = failing_ticks(runner, monkeypatch, "gone")
-    monkeypatch.setattr(setbacks.Setbacks, "pause", 3600.0)
+    monkeypatch.setattr(backoff.TickBackoff, "pause", 3600.0)
     original, beats = runner.membership.beat, []
     runner.membership.register()
     monkeypatch.setattr(runner.membership, "register", lambda: None)
 
     def beat(*, agenda: int) -> bool:
-        wait_until(lambda: runner.ticker._unsure and runner._setbacks._away, what="a tick that failed")
+        wait_until(
+            lambda: runner.ticker._unsure and runner._backoff._unreachable,
+            what="a tick that failed",
+        )
         beats.append(agenda)
         if len(beats) == 1:
             raise OperationalError("gone")
@@ -513,7 +536,7 @@ def test_a_heartbeat_does_not_wait_for_somebody_who_keeps_the_nodes_row_locked(
     def work() -> None:
         wait_until(lambda: runner._threads["heartbeat"].is_alive(), what="the node")
         with keeping_locked(Node.objects.all()):
-            wait_until(lambda: "heartbeat not written" in caplog.text, what="a heartbeat that gave up")
+            wait_until(lambda: events(caplog, "heartbeat_missed"), what="a heartbeat that gave up")
         terminate()
 
     beside(work, runner)
@@ -531,7 +554,7 @@ def test_a_drain_without_the_database_leaves_the_runs_to_others(
 
     monkeypatch.setattr(module, "give_back", gone)
     assert runner.run(seconds=0.01) == EXIT_OK
-    assert "a could not give back its runs, others will take them up: gone" in caplog.messages
+    assert logged(caplog, "not_given_back", "gone", node="a")
     assert dispatcher.closed == [True]
 
 
@@ -543,7 +566,7 @@ def test_a_drain_that_breaks_is_a_failure(
     assert runner.run(seconds=0.01) == EXIT_FAILED
 
 
-def test_a_database_away_at_the_start_is_said_by_the_first_question(
+def test_a_database_away_at_the_start_is_reported_by_the_first_question(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone() -> None:

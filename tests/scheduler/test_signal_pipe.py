@@ -1,4 +1,4 @@
-"""Signals as bytes, and a wait that ends for a signal, a call or a deadline."""
+"""Signals as bytes, and a wait that ends at a signal, a call or a deadline."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ import pytest
 from django_dcron.scheduler.signal_pipe import SignalPipe
 
 
-def test_a_signal_is_told_by_its_number_and_its_handler_is_put_back() -> None:
+def test_a_signal_is_reported_by_its_number_and_its_handler_is_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with SignalPipe() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -22,10 +22,12 @@ def test_a_signal_is_told_by_its_number_and_its_handler_is_put_back() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_a_signal_that_another_thread_gets_is_told_at_once() -> None:
-    """The system may choose any thread; the one that waits goes on for no other's."""
+def test_a_signal_that_another_thread_gets_is_reported_at_once() -> None:
+    """A signal may reach any thread. That alone doesn't end the wait of another thread."""
     with SignalPipe() as signals:
-        getting = threading.Timer(0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        getting = threading.Timer(
+            0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        )
         getting.start()
         assert signals.wait(10) == signal.SIGTERM
         getting.join()
@@ -62,10 +64,10 @@ def test_woken_by_another_thread() -> None:
 def test_waking_after_the_end_writes_nowhere() -> None:
     with SignalPipe() as signals:
         pass
-    reader, writer = os.pipe()  # takes the numbers of the descriptors that were closed
+    reader, writer = os.pipe()  # reuses the numbers of the closed descriptors
     signals.wake()
     os.set_blocking(reader, False)
-    with pytest.raises(BlockingIOError):  # nothing to read
+    with pytest.raises(BlockingIOError):  # nothing was written to it
         os.read(reader, 1)
     os.close(reader)
     os.close(writer)
@@ -88,7 +90,7 @@ def test_outside_the_main_thread_no_handler_is_touched() -> None:
 
 
 def _ended_by(number: int) -> int | None:
-    """How a process ends that a thread of this one forks, and that is sent a signal as soon as it is there."""
+    """Fork a process from a thread, signal it at once, and return its exit code."""
     started: list[BaseProcess] = []
 
     def start() -> None:
@@ -109,7 +111,7 @@ def _ended_by(number: int) -> int | None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_what_a_job_forks_has_signals_of_its_own(number: signal.Signals) -> None:
-    """A node with --embedded executes jobs that may use multiprocessing: it stops its processes with SIGTERM."""
+    """With --embedded, jobs may use multiprocessing, which stops its processes with SIGTERM."""
     before = signal.signal(number, signal.SIG_DFL)
     try:
         with SignalPipe() as signals:

@@ -1,4 +1,4 @@
-"""A database connection that falls silent: its thread gets an error within the lease, and connects anew."""
+"""Silent database connections: the waiting thread gets an error within the lease and reconnects."""
 
 import os
 import socket
@@ -11,10 +11,12 @@ import pytest
 from django.db import OperationalError, connections
 from pytest_django import Settings
 
+from django_dcron.db import connection_sockets
+from django_dcron.db.connection_sockets import limit_connecting, new_connection, notice_silence
+from django_dcron.db.session_limits import WaitLimits
+from django_dcron.execution.database_outage import wait_out
 from django_dcron.locks import get_lock
-from django_dcron.models import Node, connection_sockets
-from django_dcron.models.connection_sockets import limit_connecting, new_connection, notice_silence
-from django_dcron.models.database import WaitLimits
+from django_dcron.models import Node
 from django_dcron.scheduler import silent_connections, watch, watchdog
 from django_dcron.scheduler.runner import EXIT_OK, Runner
 from django_dcron.scheduler.silent_connections import SilentConnections
@@ -29,7 +31,7 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 SECOND = timedelta(seconds=1)
 
 
@@ -40,7 +42,7 @@ def proxy(transactional_db: None) -> Iterator[SilentProxy]:
 
 
 class Asking:
-    """A node's thread that asks the database something, once it is told to."""
+    """A node's thread that sends a query to the database when the test says so."""
 
     def __init__(self, silent: SilentConnections, question: str = "SELECT 1") -> None:
         self.error: Exception | None = None
@@ -50,7 +52,7 @@ class Asking:
         self._connected, self._go_on = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._ask)
         self.thread.start()
-        assert self._connected.wait(PATIENCE)
+        assert self._connected.wait(TIMEOUT)
 
     def ask(self) -> None:
         self._go_on.set()
@@ -62,7 +64,7 @@ class Asking:
             connection.ensure_connection()
             self.session = connection_sockets.session_of(connection)
             self._connected.set()
-            assert self._go_on.wait(PATIENCE)
+            assert self._go_on.wait(TIMEOUT)
             with connection.cursor() as cursor:
                 cursor.execute(self._question)
         except OperationalError as error:
@@ -95,21 +97,24 @@ def look(silent: SilentConnections, clock: StillClock, seconds: float) -> None:
         clock.advance(watchdog.LOOK_EVERY)
         silent.look()
     if silent._asking:
-        silent._asking.join(PATIENCE)
+        silent._asking.join(TIMEOUT)
         assert not silent._asking.is_alive()
 
 
 def test_a_connection_that_fell_silent_is_shut_once_a_new_one_is_answered(
-    proxy: SilentProxy, silent: SilentConnections, clock: StillClock, caplog: pytest.LogCaptureFixture
+    proxy: SilentProxy,
+    silent: SilentConnections,
+    clock: StillClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     asking = Asking(silent)
     proxy.fall_silent()
     asking.ask()
-    wait_until(lambda: asking.is_asking, PATIENCE)
+    wait_until(lambda: asking.is_asking, TIMEOUT)
     look(silent, clock, 6)
     assert not asking.ended, "not before the lease is over"
     look(silent, clock, 2)
-    asking.thread.join(PATIENCE)
+    asking.thread.join(TIMEOUT)
     assert isinstance(asking.error, OperationalError)
     assert [vars(record)["event"] for record in caplog.records] == ["connection_silent"]
 
@@ -121,22 +126,27 @@ def test_a_statement_that_the_server_is_at_work_on_is_left_alone(
     asking = Asking(silent, "SELECT pg_sleep(600)" if postgresql else "SELECT SLEEP(600)")
     asking.ask()
     asked = connections["default"]
-    wait_until(lambda: connection_sockets.is_at_work(asking.session or 0, asked), PATIENCE)
+    wait_until(lambda: connection_sockets.is_at_work(asking.session or 0, asked), TIMEOUT)
     look(silent, clock, 60)
     assert not asking.ended
     assert not caplog.records
     with asked.cursor() as cursor:
         cursor.execute(
-            f"SELECT pg_terminate_backend({asking.session})" if postgresql else f"KILL {asking.session}"
+            f"SELECT pg_terminate_backend({asking.session})"
+            if postgresql
+            else f"KILL {asking.session}"
         )
-    asking.thread.join(PATIENCE)
+    asking.thread.join(TIMEOUT)
     assert asking.error
 
 
 def test_while_the_database_answers_nobody_nothing_is_shut(
-    proxy: SilentProxy, silent: SilentConnections, clock: StillClock, monkeypatch: pytest.MonkeyPatch
+    proxy: SilentProxy,
+    silent: SilentConnections,
+    clock: StillClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It stalls; an answer may come yet."""
+    """The database stalls and may still answer."""
 
     def refuse(*given: Any) -> Any:
         raise OperationalError("no answer")
@@ -144,20 +154,23 @@ def test_while_the_database_answers_nobody_nothing_is_shut(
     asking = Asking(silent)
     proxy.fall_silent()
     asking.ask()
-    wait_until(lambda: asking.is_asking, PATIENCE)
+    wait_until(lambda: asking.is_asking, TIMEOUT)
     with monkeypatch.context() as patched:
         patched.setattr(silent_connections, "is_at_work", refuse)
         look(silent, clock, 60)
         assert not asking.ended
     look(silent, clock, 2)
-    asking.thread.join(PATIENCE)
+    asking.thread.join(TIMEOUT)
     assert asking.error
 
 
 def test_a_question_that_gets_no_answer_is_ended_as_well(
-    proxy: SilentProxy, silent: SilentConnections, clock: StillClock, monkeypatch: pytest.MonkeyPatch
+    proxy: SilentProxy,
+    silent: SilentConnections,
+    clock: StillClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else nobody would ever ask again."""
+    """Otherwise nothing would check connections any more."""
     is_at_work = connection_sockets.is_at_work
 
     def in_silence(*given: Any) -> bool:
@@ -168,7 +181,7 @@ def test_a_question_that_gets_no_answer_is_ended_as_well(
     asking = Asking(silent)
     proxy.fall_silent()
     asking.ask()
-    wait_until(lambda: asking.is_asking, PATIENCE)
+    wait_until(lambda: asking.is_asking, TIMEOUT)
     with monkeypatch.context() as patched:
         patched.setattr(silent_connections, "is_at_work", in_silence)
         clock.advance(watchdog.LOOK_EVERY)
@@ -176,7 +189,7 @@ def test_a_question_that_gets_no_answer_is_ended_as_well(
         for _ in range(4):
             clock.advance(watchdog.LOOK_EVERY)
             silent.look()
-        wait_until(lambda: silent._asked_by, PATIENCE, what="the question")
+        wait_until(lambda: silent._asked_by, TIMEOUT, what="the question")
         first = silent._asking
         assert first is not None
 
@@ -185,8 +198,10 @@ def test_a_question_that_gets_no_answer_is_ended_as_well(
             silent.look()
             return not first.is_alive()
 
-        wait_until(ended, PATIENCE, what="the question to be ended")
-    wait_until(lambda: (look(silent, clock, 2), asking.ended)[1], PATIENCE, what="the thread to go on")
+        wait_until(ended, TIMEOUT, what="the question to be ended")
+    wait_until(
+        lambda: (look(silent, clock, 2), asking.ended)[1], TIMEOUT, what="the thread to go on"
+    )
     assert asking.error
 
 
@@ -196,20 +211,23 @@ def test_a_suspended_process_shuts_nothing(
     asking = Asking(silent)
     proxy.fall_silent()
     asking.ask()
-    wait_until(lambda: asking.is_asking, PATIENCE)
+    wait_until(lambda: asking.is_asking, TIMEOUT)
     silent.look()
     clock.advance(3600)
     silent.look()
     assert silent._asking is None
     look(silent, clock, 8)
-    asking.thread.join(PATIENCE)
+    asking.thread.join(TIMEOUT)
 
 
-# --- a whole node -----------------------------------------------------------------------------------------------------
+# --- a whole node -------------------------------------------------------------------------------
 
 
 def test_a_node_whose_connections_all_fall_silent_goes_on(
-    proxy: SilentProxy, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    proxy: SilentProxy,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings.DCRON_TICK, settings.DCRON_LEASE = 0.05 * SECOND, SECOND
     settings.DCRON_LOOK_AHEAD = SECOND
@@ -227,19 +245,21 @@ def test_a_node_whose_connections_all_fall_silent_goes_on(
     node = threading.Thread(target=live)
     node.start()
     try:
-        wait_until(lambda: dispatcher.handed_over, PATIENCE, what="a run handed over")
+        wait_until(lambda: dispatcher.dispatched, TIMEOUT, what="a run dispatched")
         proxy.fall_silent()
         connections["default"].close()
-        number = len(dispatcher.handed_over)
-        wait_until(lambda: len(dispatcher.handed_over) > number + 3, PATIENCE, what="the schedule to go on")
+        number = len(dispatcher.dispatched)
+        wait_until(
+            lambda: len(dispatcher.dispatched) > number + 3, TIMEOUT, what="the schedule to go on"
+        )
         assert "connection_silent" in {vars(record).get("event") for record in caplog.records}
     finally:
-        wait_until(lambda: runner._signals.wake() or not node.is_alive(), PATIENCE)
+        wait_until(lambda: runner._signals.wake() or not node.is_alive(), TIMEOUT)
     assert codes == [EXIT_OK]
     assert not Node.objects.exists()
 
 
-# --- what is set on a connection --------------------------------------------------------------------------------------
+# --- what is set on a connection ----------------------------------------------------------------
 
 
 def option_of(connection: Any, level: int, name: int) -> int:
@@ -262,12 +282,49 @@ def test_the_kernel_looks_after_a_nodes_connection(proxy: SilentProxy) -> None:
 
 
 def test_the_kernel_looks_after_the_connection_of_a_workers_heartbeats(proxy: SilentProxy) -> None:
-    """And of every thread that has its connection to itself."""
+    """The same holds for every thread with a connection of its own."""
     connections["default"].close()
     limits = WaitLimits("default")
     limits.impose(lock=SECOND, silence=15 * SECOND)
     assert option_of(connections["default"], socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
     limits.lift()
+
+
+def test_the_kernel_looks_after_the_connection_that_a_worker_starts_and_ends_runs_on(
+    proxy: SilentProxy, settings: Settings
+) -> None:
+    settings.DCRON_RUN_LEASE = 9 * SECOND
+    connection = connections["default"]
+    before = connection.settings_dict
+    try:
+        for _ in range(2):  # also after an outage
+            connection.close()
+            wait_out(lambda: None, "a test", "default")
+            assert option_of(connection, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 9
+            assert option_of(connection, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 18_000
+        assert connection.settings_dict["OPTIONS"]["connect_timeout"] == 9
+    finally:
+        connection.close()
+        connection.settings_dict = before
+
+
+def test_the_connection_of_a_nodes_thread_is_bounded_as_soon_as_it_is_made(
+    proxy: SilentProxy, settings: Settings
+) -> None:
+    settings.DCRON_LEASE = 9 * SECOND
+    connection = connections["default"]
+    connection.close()
+    before = connection.settings_dict
+    silent = SilentConnections("node-a", StillClock().monotonic)
+    try:
+        silent.watch_this_thread("tick")
+        connection.ensure_connection()
+        assert option_of(connection, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 9
+        assert connection.settings_dict["OPTIONS"]["connect_timeout"] == 9
+    finally:
+        silent.forget_this_thread()
+        connection.close()
+        connection.settings_dict = before
 
 
 @pytest.mark.parametrize(
@@ -282,4 +339,6 @@ def test_connecting_is_bounded_unless_the_project_says_otherwise(
     connection.settings_dict = connection.settings_dict | {"OPTIONS": options}
     limit_connecting(connection, 6 * SECOND)
     assert connection.settings_dict["OPTIONS"].get("connect_timeout") == timeout
-    assert "connect_timeout" not in connections.settings["default"]["OPTIONS"], "which all threads share"
+    assert "connect_timeout" not in connections.settings["default"]["OPTIONS"], (
+        "which all threads share"
+    )

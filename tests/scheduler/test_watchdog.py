@@ -1,4 +1,4 @@
-"""The watchdog: who hangs, who merely rests, and what a suspended process may not be blamed for."""
+"""The watchdog: which threads hang, which only rest, and what it tolerates after a suspension."""
 
 import logging
 import threading
@@ -10,6 +10,7 @@ from django.db import connection
 from pytest_django import Settings
 
 from django_dcron.scheduler.watchdog import LOOK_EVERY, Watchdog
+from tests.logs import logged
 from tests.scheduler.stand_ins import StillClock
 
 LIMIT = 10.0
@@ -32,13 +33,13 @@ def watchdog(clock: StillClock) -> Watchdog:
 
 
 def watch(watchdog: Watchdog, clock: StillClock, seconds: float) -> None:
-    """Let time pass, with a look every now and then."""
+    """Let time pass and run the watchdog at its usual interval."""
     for _ in range(round(seconds / LOOK_EVERY)):
         clock.advance(LOOK_EVERY)
         watchdog.look()
 
 
-def test_a_thread_that_is_silent_for_too_long_hangs_and_that_is_said_once(
+def test_a_thread_that_is_silent_for_too_long_hangs_and_that_is_reported_once(
     watchdog: Watchdog, clock: StillClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     watchdog.alive("tick")
@@ -55,10 +56,12 @@ def test_a_thread_that_is_silent_for_too_long_hangs_and_that_is_said_once(
     assert watchdog.hanging == {}
     watch(watchdog, clock, LIMIT)
     assert [record.__dict__["event"] for record in caplog.records] == ["hangs", "goes_on", "hangs"]
-    assert caplog.messages[1] == "a: its tick thread goes on"
+    assert logged(caplog, "goes_on", node="a", hanging="tick")
 
 
-def test_one_that_rests_does_not_hang_until_its_rest_is_over(watchdog: Watchdog, clock: StillClock) -> None:
+def test_one_that_rests_does_not_hang_until_its_rest_is_over(
+    watchdog: Watchdog, clock: StillClock
+) -> None:
     watchdog.alive("tick", rest=100.0)
     watchdog.alive("agenda", rest=None)
     watchdog.alive("heartbeat", rest=-5.0)
@@ -110,7 +113,7 @@ def test_how_long_ago_something_happened(watchdog: Watchdog, clock: StillClock) 
 
 @pytest.fixture
 def stuck(watchdog: Watchdog) -> Iterator[None]:
-    """Two threads, one of which has given a sign; both stay where they are until the end of the test."""
+    """Two threads that block until the test ends. One of them has reported to the watchdog."""
     here, may_end = threading.Semaphore(0), threading.Event()
 
     def waits_for_ever() -> None:
@@ -139,20 +142,23 @@ def test_the_stacks_of_all_are_logged_its_own_first(
     watchdog: Watchdog, clock: StillClock, stuck: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch(watchdog, clock, LIMIT + 2.0)
-    (said,) = caplog.messages
-    assert said.startswith(
-        "a: its tick thread hangs, it has given no sign of life for 12 s\nThread dcron-tick:\n"
+    (message,) = caplog.messages
+    assert logged(caplog, "hangs", "=12s", node="a", hanging="tick")
+    assert message.split("\n")[1] == "Thread dcron-tick:"
+    assert (
+        message.index("in waits_for_ever")
+        < message.index("Thread a-bystander:")
+        < message.index("in stands_by")
     )
-    assert said.index("in waits_for_ever") < said.index("Thread a-bystander:") < said.index("in stands_by")
-    assert "in _report_hanging" not in said, "the watchdog's own is of no interest"
+    assert "in _judge" not in message, "the watchdog's own is of no interest"
 
 
-# --- a database that stalls -------------------------------------------------------------------------------------------
+# --- a database that stalls ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def in_the_database(watchdog: Watchdog) -> Iterator[Callable[[], None]]:
-    """A thread in the midst of a query, until it is called; then it gives a sign of life and is somewhere else."""
+    """A thread within a query. A call ends the query; then the thread reports and waits."""
     here, answered, may_end = threading.Semaphore(0), threading.Event(), threading.Event()
 
     def stalls(execute: Callable[..., object], *query: object) -> object:
@@ -208,7 +214,7 @@ def test_one_that_waits_for_a_database_that_answers_nobody_hangs_only_past_the_g
     watchdog.look()
     assert (watchdog.hanging, watchdog.waiting) == ({}, {})
     assert [record.__dict__["event"] for record in caplog.records] == ["waits", "hangs", "goes_on"]
-    assert caplog.messages[0] == "a: its tick thread has waited for the database for 12 s"
+    assert logged(caplog, "waits", "=12s", node="a", hanging="tick")
     watch(watchdog, clock, LIMIT + 2.0)
     assert watchdog.hanging.keys() == {"tick"}, "it is not in the database any more"
 

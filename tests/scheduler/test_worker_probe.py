@@ -1,4 +1,4 @@
-"""The worker probe: when a node asks the workers, what it keeps of their answers, and what it dispatches again."""
+"""The worker probe: when a node asks the workers, what it records, and what it dispatches again."""
 
 import logging
 from datetime import datetime, timedelta
@@ -8,12 +8,12 @@ from uuid import UUID, uuid4
 import pytest
 from pytest_django import Settings
 
-from django_dcron import transitions
+from django_dcron.db.now import database_now
 from django_dcron.dispatch.base import DispatchFailed, UnknownAtWorker, WorkerAnswer
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.locks.file import FileLock
 from django_dcron.models import Node
-from django_dcron.models.database import database_now
+from django_dcron.runs import transitions
 from django_dcron.scheduler.runner import Runner
 from django_dcron.scheduler.worker_probe import (
     ASK_ANYWAY_EVERY,
@@ -48,17 +48,23 @@ def waiting(queued_before: float) -> WaitingRun:
     ("answers", "queued_before", "again"),
     [
         pytest.param([foreign(), GOOD], 10, True, id="dropped after it was queued"),
-        pytest.param([foreign(age=5), GOOD], 4, True, id="dropped just before it was marked as queued"),
+        pytest.param(
+            [foreign(age=5), GOOD], 4, True, id="dropped just before it was marked as queued"
+        ),
         pytest.param([foreign(age=20), GOOD], 10, False, id="dropped before its latest delivery"),
         pytest.param([foreign(dropped=False), GOOD], 10, False, id="returned to the queue"),
         pytest.param([foreign()], 10, False, id="no other worker"),
         pytest.param([foreign(queue="other"), GOOD], 10, False, id="no other worker of this queue"),
-        pytest.param([foreign(), WorkerAnswer("w", ("celery",), False)], 10, False, id="none that executes"),
+        pytest.param(
+            [foreign(), WorkerAnswer("w", ("celery",), False)], 10, False, id="none that executes"
+        ),
         pytest.param([foreign(run_id=UUID(int=8)), GOOD], 10, False, id="another run"),
         pytest.param([GOOD], 10, False, id="no foreign worker"),
     ],
 )
-def test_what_is_dispatched_again(answers: list[WorkerAnswer], queued_before: float, again: bool) -> None:
+def test_what_is_dispatched_again(
+    answers: list[WorkerAnswer], queued_before: float, again: bool
+) -> None:
     run = waiting(queued_before)
     named = foreign_workers(answers, {RUN, UUID(int=8)})
     assert dropped_runs(answers, [run], START, named) == ([run] if again else [])
@@ -75,7 +81,7 @@ class Leader:
 
 
 class Workers:
-    """A dispatcher whose workers answer what the test says."""
+    """A dispatcher whose workers give the answers that the test chooses."""
 
     node = ""
 
@@ -137,7 +143,7 @@ def test_the_node_keeps_the_answers_and_dispatches_again_what_was_dropped(
     bad = WorkerAnswer("bad", ("celery",), True, unknown)
     mute = WorkerAnswer("mute", ("celery", "mail"), False)
     probe = WorkerProbe(Leader(), clock, Workers([bad, GOOD, mute]))
-    for _ in range(2):  # once because a run waits, once anyway
+    for _ in range(2):  # the first because a run waits, the second by its interval
         clock.advance(ASK_ANYWAY_EVERY)
         probe.look()
 
@@ -152,7 +158,11 @@ def test_the_node_keeps_the_answers_and_dispatches_again_what_was_dropped(
     }
     run.refresh_from_db()
     assert (run.state, run.attempt, run.node, run.deliveries) == ("pending", 1, "", 2)
-    events = [getattr(record, "event", "") for record in caplog.records if record.levelno == logging.WARNING]
+    events = [
+        getattr(record, "event", "")
+        for record in caplog.records
+        if record.levelno == logging.WARNING
+    ]
     assert events == ["foreign_worker", "redelivered"]
 
 

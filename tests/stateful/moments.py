@@ -1,14 +1,17 @@
-"""Time that only the test moves, and the moments between two transactions, at which anything may happen.
+"""Time that only the test moves, and the moments between two transactions, at which anything may
+happen.
 
-All actors of the test share one thread and one connection. What makes them race all the same: code of ours has nothing in
-hand but what it has read before, wherever it is outside of a transaction. So at each such moment, before a transaction and
-before a statement of its own, an event that was planned may take place: other actors act, the actor dies, or it learns
-that the answer to its commit was lost.
+All actors of the test share one thread and one connection. They race all the same: outside of
+transactions, the code has nothing but the rows that it has read before. So a planned event may
+happen before each transaction and before each single statement. Other actors act, the actor dies,
+or it learns that the answer to its commit was lost.
 
-No moments are within a transaction. Nothing is doubled or lost by them: what it has written nobody sees, what it has locked
-nobody changes, and the guards of the UPDATEs are looked at once more after the wait for a lock. But whoever freezes there
-keeps others waiting, and two may wait for one another. That takes connections of their own, and real locks: ``tests/cluster``
-freezes and kills processes within transactions (``django_dcron.sync_points``, those marked).
+There are no moments within a transaction. They couldn't double or lose anything: other actors see
+no uncommitted change and can't change locked rows. After an UPDATE has waited for a lock, it checks
+its WHERE clause again. But an actor that freezes there keeps others waiting, and two actors may
+wait for each other. Such cases need several connections and real locks: ``tests/cluster`` freezes
+and kills processes within transactions (see the marked points in
+``django_dcron.utils.sync_points``).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from django.db import OperationalError, connection
 from django.db.transaction import Atomic
 from django.utils import timezone
 
-from django_dcron.dispatch import favour
+from django_dcron.dispatch import best_effort
 from django_dcron.execution import forced_end
 from django_dcron.models import run as run_module
 from tests.scheduler.stand_ins import StillClock
@@ -35,7 +38,7 @@ NOW = {
     "postgresql": (re.compile(r"STATEMENT_TIMESTAMP\(\)"), "'{}+00'::timestamptz"),
     "mysql": (re.compile(r"UTC_TIMESTAMP\(6\)"), "TIMESTAMP'{}'"),
 }
-"""How ``UtcNow`` is spelled on each database, and an instant."""
+"""For each database, the pattern of ``UtcNow`` in SQL and the literal of an instant."""
 WRITES = ("UPDATE", "INSERT", "DELETE", "WITH")
 
 
@@ -44,13 +47,13 @@ class Crash(BaseException):
 
 
 class AnswerLost(OperationalError):
-    """The connection broke after the commit: what was written is written, and the actor does not know."""
+    """The connection broke after the commit. The changes are stored, but the actor doesn't know."""
 
 
 class Moments:
     def __init__(self, observe: Callable[[], None]):
         self._observe = observe
-        """Looks at the rows; called outside of transactions, when something was written since."""
+        """Check the rows, outside of transactions, if anything was written since the last call."""
         self._event: Callable[[], None] | None = None
         self._countdown = 0
         self._lose_answer = 0
@@ -59,18 +62,21 @@ class Moments:
         self.written = False
 
     def plan(self, after: int, event: Callable[[], None]) -> None:
-        """``event`` happens at the moment before the transaction that follows ``after`` others."""
+        """Run ``event`` before the transaction that follows ``after`` others."""
         self._countdown, self._event = after, event
 
     def plan_lost_answer(self, of: int) -> None:
-        """The answer to a commit is lost: to that of the transaction after ``of`` others."""
+        """Lose the answer to the commit of the transaction that follows ``of`` others."""
         self._lose_answer = of + 1
 
     def forget(self) -> None:
         self._event, self._lose_answer = None, 0
 
     def look(self) -> None:
-        """Between two looks there is one transaction at most, and no time passes."""
+        """Check the rows if anything was written.
+
+        At most one transaction lies between two looks, and no time passes.
+        """
         if self._breach is not None:  # the code under test may have caught it
             raise self._breach
         if self.written and not self._looking:
@@ -107,14 +113,14 @@ class Moments:
                 self._committed()
             return result
 
-        never_closed = SimpleNamespace(close_all=lambda: None)  # it is all actors' connection
+        never_closed = SimpleNamespace(close_all=lambda: None)  # all actors share this connection
         with (
             patch.object(Atomic, "__enter__", before),
             patch.object(Atomic, "__exit__", after),
             patch.object(forced_end, "connections", never_closed),
             patch.dict(
                 connection.settings_dict, DISABLE_SERVER_SIDE_CURSORS=True
-            ),  # a crash leaves them open
+            ),  # a crash leaves cursors open
             connection.execute_wrapper(statement),
         ):
             yield
@@ -140,24 +146,29 @@ class Moments:
 
 @contextmanager
 def time_of(clock: StillClock) -> Iterator[None]:
-    """The database's clock, that of this process, the monotonic one of a web process and the runs' keys are ``clock``."""
+    """Make ``clock`` the clock of the database, of all processes and of the runs' keys."""
     spelled, literal = NOW[connection.vendor]
 
     def in_its_place(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        # In the statement itself, as the code keeps some of them compiled.
+        # Change the statement itself, because the code caches some compiled statements.
         return execute(
-            spelled.sub(literal.format(f"{clock.instant:%Y-%m-%d %H:%M:%S.%f}"), sql), params, many, context
+            spelled.sub(literal.format(f"{clock.instant:%Y-%m-%d %H:%M:%S.%f}"), sql),
+            params,
+            many,
+            context,
         )
 
     drawn = iter(range(1, 2**80))
     system = SimpleNamespace(urandom=lambda size: next(drawn).to_bytes(size))
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    times = SimpleNamespace(time_ns=lambda: (clock.instant - epoch) // timedelta(microseconds=1) * 1000)
+    times = SimpleNamespace(
+        time_ns=lambda: (clock.instant - epoch) // timedelta(microseconds=1) * 1000
+    )
     with ExitStack() as played:
         played.enter_context(connection.execute_wrapper(in_its_place))
         played.enter_context(patch.object(timezone, "now", clock.now))
-        played.enter_context(patch.object(favour, "monotonic", clock.monotonic))
-        played.enter_context(patch.object(favour, "_broker_away_until", float("-inf")))
+        played.enter_context(patch.object(best_effort, "monotonic", clock.monotonic))
+        played.enter_context(patch.object(best_effort, "_broker_unreachable_until", float("-inf")))
         played.enter_context(patch.object(run_module, "time", times))
         played.enter_context(patch.object(run_module, "os", system))
         yield

@@ -1,4 +1,4 @@
-"""The nodes and the broker between them and the workers: what surrounds the agenda and the ticker, which are the code's own."""
+"""The surroundings of the real agenda and the real ticker: nodes and a broker."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from uuid import UUID
 
 from django_dcron.dispatch.base import DispatchFailed, DueRun, Undeliverable
 from django_dcron.scheduler.agenda import Agenda
-from django_dcron.scheduler.ticking import Ticker
+from django_dcron.scheduler.tick import Ticker
 from tests.scheduler.stand_ins import StillClock
 
 
 class Broker:
-    """A dispatcher whose messages lie about until somebody takes one, whichever. ``django_dcron.dispatch.base``."""
+    """A dispatcher that keeps messages until somebody takes one, in any order.
+
+    It implements the protocol of ``django_dcron.dispatch.base``.
+    """
 
     address = "memory://"
     batch_size = 2000
@@ -39,13 +42,13 @@ class Broker:
             self._on_sent(run.key)
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
-        """Workers remember it, and drop it whenever it comes."""
+        """Revoke an attempt. Workers remember it and drop its messages."""
         if self.away:
             raise DispatchFailed("gone")
         self._revoked.add((run_id, attempt))
 
     def take(self, which: int, *, again: bool) -> tuple[UUID, int] | None:
-        """One of the messages, as a worker gets it; ``again``: it will come once more."""
+        """Take a message, as a worker gets it. With ``again``, it will be delivered once more."""
         if not self.messages:
             return None
         message = self.messages[which % len(self.messages)]
@@ -56,7 +59,7 @@ class Broker:
 
 @dataclass
 class Ring:
-    """The membership of a node that leads what it is told it does."""
+    """The membership of a node. The test chooses its shards."""
 
     id: str
     name: str

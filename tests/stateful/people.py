@@ -1,4 +1,4 @@
-"""What people do with jobs and runs, by ``control`` and past it. They take no for an answer."""
+"""Actions of people on jobs and runs, through ``control`` and past it. They accept refusals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from django.core.exceptions import ValidationError
 
 from django_dcron import control
 from django_dcron.admin.jobs import deletion
-from django_dcron.domain.lifecycle import FINAL
 from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
 from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import FINAL
 from tests.scheduler.stand_ins import StillClock
 from tests.stateful.moments import AnswerLost, Crash
 from tests.stateful.promises import Promises
@@ -33,7 +33,10 @@ class People:
     def create(self, fields: dict[str, Any]) -> None:
         if len(self.promises.rows.jobs) < MOST_JOBS:
             job = Job(
-                name=f"job-{next(self._numbers)}", target="tests.app.tasks.witness", retry_jitter=0, **fields
+                name=f"job-{next(self._numbers)}",
+                target="tests.app.tasks.witness",
+                retry_jitter=0,
+                **fields,
             )
             with _person():
                 control.save(job)
@@ -50,7 +53,9 @@ class People:
             control.save(job)
 
     def chain(self, which: int, after: int, on: str | None) -> None:
-        """None: after nobody any more. Some would close a circle."""
+        """Chain the job after another, or after none if ``on`` is None. Some links close a
+        circle.
+        """
         with _person():
             job = self._job(which)
             job.after = {str(self._job(after)): on} if on else {}
@@ -61,8 +66,8 @@ class People:
             Job.objects.filter(pk=self._job(which).pk).update(schedule=schedule)
 
     def pause(self, which: int, seconds: float | None) -> None:
-        """For so long, or until somebody resumes it."""
-        with _person(), suppress(ValueError):  # what happens meanwhile may take longer
+        """Pause the job for this many seconds, or until somebody resumes it."""
+        with _person(), suppress(ValueError):  # other events may outlast the pause
             until = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
             control.pause(self._job(which), "by hand", until)
 
@@ -82,14 +87,18 @@ class People:
             assert all(run == made for run in again)
 
     def backfill(self, which: int, seconds: float) -> None:
-        """Of what has passed in so many seconds."""
+        """Backfill the occurrences of the last ``seconds`` seconds."""
         with _person():
             now = self.clock.now()
             control.backfill(self._job(which), now - timedelta(seconds=seconds), now, limit=5)
 
     def _run(self, which: int, *, finished: bool) -> Run:
-        runs = [run.pk for run in self.promises.rows.runs.values() if (run.state in FINAL) is finished]
-        return Run.objects.select_related("job").get(pk=runs[which % len(runs)] if runs else UUID(int=NOBODY))
+        runs = [
+            run.pk for run in self.promises.rows.runs.values() if (run.state in FINAL) is finished
+        ]
+        return Run.objects.select_related("job").get(
+            pk=runs[which % len(runs)] if runs else UUID(int=NOBODY)
+        )
 
     def rerun(self, which: int) -> None:
         with _person():
@@ -102,6 +111,6 @@ class People:
 
 @contextmanager
 def _person() -> Iterator[None]:
-    """Somebody who takes no for an answer."""
+    """Act as a person who accepts a refusal."""
     with suppress(*NOES, AnswerLost, Crash):
         yield

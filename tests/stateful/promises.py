@@ -1,17 +1,26 @@
-"""What must be true of the rows after every single transaction: the promises as a comparison with the rows before it.
+"""The promises: what must be true of the rows after every single transaction, compared with the
+rows before it.
 
-Between two looks at most one transaction was committed and no time has passed, so each change is seen alone, and "now" is
-known exactly. What is promised:
+At most one transaction is committed between two looks, and no time passes. So each change is seen
+alone, and "now" is known exactly.
 
-- One run per occurrence: each occurrence has a row of its own, or is one of those another row says were missed; not both.
-- One start per attempt: executions say when they begin (``witness``), each attempt at most once and never unrecorded.
-- No silent loss: whatever a cursor passes is accounted for in the same transaction, and so is all that is due when the
-  definition changes. A cursor moves from occurrence to occurrence; only a change of definition places it anew.
-- Only legal transitions; a final row never changes; only what was claimed ahead is ever withdrawn.
-- A running run of a job whose policy is exclusive has the job's slot; whoever has ended has none.
-- A run that ends makes, with its end, one run of each job that comes after such an end and is not paused; nothing else does.
-- What is queued was handed over; what is declared lost was silent for a lease, or seen to die.
-- The statistics are the rows, counted.
+Invariants:
+
+- One run per occurrence: each occurrence has its own row or is counted as missed by another row,
+  but never both.
+- One start per attempt: executions report their begin (``witness``), each attempt at most once and
+  never unrecorded.
+- No silent loss: the transaction that moves a cursor past an occurrence also accounts for it. The
+  same holds for due occurrences when the definition changes.
+- A cursor moves from occurrence to occurrence. Only a change of the definition places it again.
+- Only legal transitions happen. A final row never changes, and only runs that were claimed ahead
+  are withdrawn.
+- A running run of a job with an exclusive policy has the job's slot. A run that has ended has none.
+- The end of a run makes one run of each unpaused job that follows such an end, in the same
+  transaction. Nothing else makes these runs.
+- A queued run was dispatched. A run that is declared lost was silent for a lease, or its worker was
+  seen to die.
+- The statistics equal the counted rows.
 """
 
 from __future__ import annotations
@@ -23,17 +32,18 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django_dcron.conf import settings
-from django_dcron.definition import EXHAUSTED
-from django_dcron.domain.chains import met_by
-from django_dcron.domain.lifecycle import FINAL, TRANSITIONS, Outcome, State, Trigger
-from django_dcron.domain.overlap import OverlapPolicy, next_slot_of, slot_of, turn_of
-from django_dcron.domain.timetable import INSTANT
+from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.policies.chains import met_by
+from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State, Trigger
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.slots import backfill_slot, next_in_line_slot, running_slot
+from django_dcron.schedules.timetable import MICROSECOND
 from tests.scheduler.stand_ins import StillClock
 from tests.stateful.rows import ENDS, AttemptRow, JobRow, Rows, RunRow
 
-UNDER_WAY = (State.PENDING, State.QUEUED, State.RUNNING)
+IN_PROGRESS = (State.PENDING, State.QUEUED, State.RUNNING)
 BY_HAND = timedelta(milliseconds=1)
-"""By so much at most are runs made at one instant set apart."""
+"""Maximum distance between runs that were made at the same instant."""
 
 
 class Promises:
@@ -41,27 +51,29 @@ class Promises:
         self._clock = clock
         self.rows = Rows()
         self.owed: defaultdict[int, set[datetime]] = defaultdict(set)
-        """Each job's occurrences that a row has to account for."""
+        """The occurrences of each job for which a row must account."""
         self.policies: defaultdict[int, list[str]] = defaultdict(list)
-        """Each job's overlap policies, one after the other."""
+        """The overlap policies of each job, in their order."""
         self.changed_at = clock.now()
-        """From when on no row is of a definition before the latest change."""
-        self.handed_over: set[tuple[UUID, int]] = set()
-        """Attempts of which a message was sent since they became pending."""
+        """From this instant on, all rows belong to the latest definition."""
+        self.dispatched: set[tuple[UUID, int]] = set()
+        """Attempts with a message that was sent since they became pending."""
         self.killed: set[tuple[UUID, int]] = set()
         """Attempts whose worker was seen to die."""
         self._witnesses: dict[tuple[UUID, int], UUID] = {}
         self._policies_before: dict[UUID, int] = {}
-        """Of runs somebody is about to start: how many policies their jobs had had when they were read."""
+        """For runs that are about to start: the number of the job's policies when the run
+        was read.
+        """
 
     def witness(self, run_id: UUID, attempt: int, token: UUID) -> None:
-        """An execution begins."""
+        """Record that an execution begins."""
         other = self._witnesses.setdefault((run_id, attempt), token)
         assert other == token, f"run {run_id} attempt {attempt} was started twice"
 
     @contextmanager
     def starting(self, run_id: UUID) -> Iterator[None]:
-        """An execution reads the run and its job, to start it perhaps."""
+        """Record the time in which an execution reads the run and its job and may start it."""
         run = self.rows.runs.get(run_id)
         if run is None or run_id in self._policies_before:
             yield
@@ -78,11 +90,15 @@ class Promises:
         for job_id, job in self.rows.jobs.items():
             if self.policies[job_id][-1:] != [job.overlap_policy]:
                 self.policies[job_id].append(job.overlap_policy)
-        placed_anew = {job for job in before.jobs.keys() & self.rows.jobs if self._follow(before, job)}
+        placed_anew = {
+            job for job in before.jobs.keys() & self.rows.jobs if self._follow(before, job)
+        }
         for job_id in self.rows.jobs.keys() - before.jobs:
             self._check_first_place(self.rows.jobs[job_id])
         for run in self.rows.runs.values():
-            assert not (run.job_id in placed_anew and self._is_withdrawn(run)), f"not withdrawn: {run}"
+            assert not (run.job_id in placed_anew and self._is_withdrawn(run)), (
+                f"not withdrawn: {run}"
+            )
         for run_id in before.runs.keys() | self.rows.runs:
             old, new = before.runs.get(run_id), self.rows.runs.get(run_id)
             if old is None:
@@ -96,14 +112,18 @@ class Promises:
         self._check_attempts(before)
         self._check_accounts()
 
-    # --- runs ---------------------------------------------------------------------------------------------------------
+    # --- runs ------------------------------------------------------------------------------------
 
     def _check_made(self, run: RunRow) -> None:
-        made = (State.WAITING,) if run.trigger == Trigger.BACKFILL else (State.PENDING, State.MISSED)
+        made = (
+            (State.WAITING,) if run.trigger == Trigger.BACKFILL else (State.PENDING, State.MISSED)
+        )
         assert run.state in made, f"made as {run.state}: {run}"
         assert run.attempt == 1, run
         if run.trigger == Trigger.SCHEDULE:
-            assert run.scheduled_at <= self._clock.now() + settings.LOOK_AHEAD, f"past the horizon: {run}"
+            assert run.scheduled_at <= self._clock.now() + settings.LOOK_AHEAD, (
+                f"past the horizon: {run}"
+            )
             assert run.due_at >= run.scheduled_at, run
         elif run.trigger == Trigger.BACKFILL:
             assert run.scheduled_at < self._clock.now(), f"backfilled ahead: {run}"
@@ -112,7 +132,11 @@ class Promises:
         self._check_as_it_is(run)
 
     def _check_followers(self, before: Rows) -> None:
-        ended = [run for run in self.rows.runs.values() if run.state in FINAL and not _was_final(before, run)]
+        ended = [
+            run
+            for run in self.rows.runs.values()
+            if run.state in FINAL and not _was_final(before, run)
+        ]
         owed = [
             (job_id, run.pk)
             for run in ended
@@ -131,29 +155,41 @@ class Promises:
         assert self._is_withdrawn(run), f"gone, and it was due or under way: {run}"
 
     def _is_withdrawn(self, run: RunRow) -> bool:
-        """Whether it goes when its job is changed."""
+        """Whether the run is deleted when its job changes."""
         ahead = run.trigger == Trigger.SCHEDULE and run.scheduled_at > self._clock.now()
         return ahead and (run.state, run.attempt) == (State.PENDING, 1)
 
     def _check_moved(self, old: RunRow, new: RunRow) -> None:
         if old.state in FINAL:
             assert _ended_ahead(old), f"a final row has changed: {old} -> {new}"
-            stands_for_more = old._replace(missed_before=new.missed_before, missed_from=new.missed_from)
+            stands_for_more = old._replace(
+                missed_before=new.missed_before, missed_from=new.missed_from
+            )
             assert stands_for_more == new, f"a final row has changed: {old} -> {new}"
             return
-        assert (old.job_id, old.scheduled_at, old.trigger) == (new.job_id, new.scheduled_at, new.trigger)
+        assert (old.job_id, old.scheduled_at, old.trigger) == (
+            new.job_id,
+            new.scheduled_at,
+            new.trigger,
+        )
         if old.state != new.state:
             assert State(new.state) in TRANSITIONS[State(old.state)], f"illegal: {old} -> {new}"
         tried_again = (old.state, new.state) == (State.RUNNING, State.PENDING)
         assert new.attempt == old.attempt + tried_again, f"{old} -> {new}"
-        moved = tried_again or (old.trigger == Trigger.BACKFILL and State.WAITING in (old.state, new.state))
+        moved = tried_again or (
+            old.trigger == Trigger.BACKFILL and State.WAITING in (old.state, new.state)
+        )
         assert moved or new.due_at == old.due_at, f"{old} -> {new}"
         if new.state == State.PENDING != old.state:
-            self.handed_over.discard((new.pk, new.attempt))
+            self.dispatched.discard((new.pk, new.attempt))
         if new.state == State.QUEUED != old.state:
-            assert (new.pk, new.attempt) in self.handed_over, f"queued, and nobody has handed it over: {new}"
+            assert (new.pk, new.attempt) in self.dispatched, (
+                f"queued, and nobody has handed it over: {new}"
+            )
         if new.state == State.RUNNING != old.state:
-            assert new.cancel_requested_at is None, f"started although it was to be cancelled: {new}"
+            assert new.cancel_requested_at is None, (
+                f"started although it was to be cancelled: {new}"
+            )
             assert new.due_at - self._clock.now() < BY_HAND, f"started early: {new}"
             assert new.started_at == self._clock.now(), new
             self._check_slot(new)
@@ -168,7 +204,7 @@ class Promises:
             assert run.finished_at is None, run
 
     def _check_slot(self, run: RunRow) -> None:
-        """Of a run that has just started: it has the slot, unless the policy let it go without, as it was read."""
+        """Check that a started run has the slot, unless it may have read a policy without slots."""
         policies = self.policies[run.job_id][self._policies_before[run.pk] - 1 :]
         assert run.slot or OverlapPolicy.ALLOW in policies, (
             f"it runs without the slot under {policies}: {run}"
@@ -204,10 +240,10 @@ class Promises:
             silent = self._clock.now() - run.heartbeat_at
             assert silent > settings.RUN_LEASE, f"declared lost after {silent}: {run}"
 
-    # --- jobs ---------------------------------------------------------------------------------------------------------
+    # --- jobs ------------------------------------------------------------------------------------
 
     def _follow(self, before: Rows, job_id: int) -> bool:
-        """Note what the job owes since the last look; whether its cursor was placed anew."""
+        """Record the occurrences that the job owes. Return whether its cursor was placed again."""
         old, new = before.jobs[job_id], self.rows.jobs[job_id]
         if old[5:15] == new[5:15]:
             return False
@@ -227,24 +263,29 @@ class Promises:
         owed.update(instant for instant in _walk(old, until=None, limit=now) if instant <= now)
         if over and not (
             new.next_at and new.next_at <= now
-        ):  # else the pause has just ended, and they are yet to be claimed
+        ):  # otherwise the pause has just ended, and they are still to be claimed
             owed.update(_since_pause(old, now))
         early = _pause_ends(old, by=now + settings.LOOK_AHEAD)
         self._check_first_place(new, _end_of_pause(old) if early else now)
         return True
 
     def _check_first_place(self, job: JobRow, since: datetime | None = None) -> None:
-        """``since``: from when on its occurrences may count, if not from now on: its pause may have ended by itself."""
+        """Check the place of a new cursor.
+
+        Occurrences count from ``since`` on if the pause ended by itself, otherwise from now on.
+        """
         kept = [
             run.scheduled_at for run in self.rows.runs.values() if run.job_id == job.pk
-        ]  # cancelled ahead, say
-        self.changed_at = max(self.changed_at, self._clock.now(), *kept, *([since] if since else []))
+        ]  # for example, cancelled ahead
+        self.changed_at = max(
+            self.changed_at, self._clock.now(), *kept, *([since] if since else [])
+        )
         expected: set[datetime | None] = {None}
         if job.enabled and (timetable := job.timetable):
             possible = {self._clock.now(), since or self._clock.now()}
             expected = {timetable.first_after(instant, job.previous_at) for instant in possible}
         assert job.next_at in expected, f"its cursor should be at {expected}: {job}"
-        # One that is paused is read by nobody, unless a node has tried to end its pause.
+        # Nothing reads the schedule of a paused job, unless a node has tried to end its pause.
         may_be_read = job.enabled or _pause_ends(job, by=self._clock.now() + settings.LOOK_AHEAD)
         assert not job.problem or (job.timetable is None and may_be_read), job
         assert job.problem or not job.enabled or job.timetable is not None, job
@@ -257,7 +298,9 @@ class Promises:
             _check_occurrences(job, self.owed[job_id], runs[job_id])
             _check_statistics(job, runs[job_id])
             backfilled = [
-                run for run in runs[job_id] if run.trigger == Trigger.BACKFILL and run.state in UNDER_WAY
+                run
+                for run in runs[job_id]
+                if run.trigger == Trigger.BACKFILL and run.state in IN_PROGRESS
             ]
             assert len(backfilled) <= settings.BACKFILL_CONCURRENCY, backfilled
 
@@ -265,10 +308,10 @@ class Promises:
 def _places(run: RunRow) -> tuple[int | None, ...]:
     """The slots that an unfinished run may have."""
     if run.state != State.WAITING:
-        return (None, slot_of(run.job_id))
+        return (None, running_slot(run.job_id))
     if run.trigger == Trigger.BACKFILL:
-        return (turn_of(run.job_id, run.scheduled_at),)
-    return (None, next_slot_of(run.job_id))
+        return (backfill_slot(run.job_id, run.scheduled_at),)
+    return (None, next_in_line_slot(run.job_id))
 
 
 def _pause_ends(job: JobRow, *, by: datetime) -> bool:
@@ -285,9 +328,9 @@ def _since_pause(job: JobRow, now: datetime) -> Iterator[datetime]:
 
 
 def _end_of_pause(job: JobRow) -> datetime:
-    """Just before it, or when the job was changed after it."""
+    """The instant just before the end of the pause, or the job's last change if that was later."""
     assert job.paused_until is not None
-    return max(job.paused_until - INSTANT, job.placed_at)
+    return max(job.paused_until - MICROSECOND, job.placed_at)
 
 
 def _was_final(before: Rows, run: RunRow) -> bool:
@@ -295,12 +338,18 @@ def _was_final(before: Rows, run: RunRow) -> bool:
 
 
 def _ended_ahead(run: RunRow) -> bool:
-    """Cancelled, or refused by the broker's library, before its time: after a change the cursor comes by it once more."""
+    """Whether the run ended before its time, because it was cancelled or the broker's client
+    refused it.
+
+    After a change of the job, the cursor passes the occurrence again.
+    """
     return run.state in FINAL and run.finished_at is not None and run.finished_at < run.scheduled_at
 
 
-def _walk(job: JobRow, *, until: datetime | None, limit: datetime | None = None) -> Iterator[datetime]:
-    """The occurrences from the job's cursor on, to before ``until``, which is one; at least up to ``limit``."""
+def _walk(
+    job: JobRow, *, until: datetime | None, limit: datetime | None = None
+) -> Iterator[datetime]:
+    """Yield the occurrences from the cursor to before ``until``, and at least to ``limit``."""
     timetable = job.timetable
     instant = job.next_at if job.enabled and timetable else None
     while instant is not None and instant != until and (limit is None or instant <= limit):
@@ -311,7 +360,7 @@ def _walk(job: JobRow, *, until: datetime | None, limit: datetime | None = None)
 
 
 def _at_rest(old: JobRow, new: JobRow) -> bool:
-    """Whether it has merely come to its last occurrence."""
+    """Whether the job has only reached its last occurrence."""
     disabled = old.enabled and not new.enabled and new.pause_reason == EXHAUSTED
     return disabled and old.definition[1:] == new.definition[1:]
 
@@ -334,4 +383,6 @@ def _check_statistics(job: JobRow, runs: list[RunRow]) -> None:
     ended = Counter(run.state for run in runs if run.state in FINAL)
     ended[State.MISSED] += sum(run.missed_before for run in runs)
     counted = dict(zip(ENDS, job[15:], strict=True))
-    assert counted == {state: ended[state] for state in ENDS}, f"statistics of {job}, but of its runs {ended}"
+    assert counted == {state: ended[state] for state in ENDS}, (
+        f"statistics of {job}, but of its runs {ended}"
+    )

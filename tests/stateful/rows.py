@@ -1,4 +1,4 @@
-"""The rows as they are between two transactions."""
+"""The rows between two transactions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from django_dcron.domain.lifecycle import FINAL, Trigger
-from django_dcron.domain.schedule import parse_schedule
-from django_dcron.domain.timetable import Timetable
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.following import followed
 from django_dcron.models import Attempt, Job, Link, Run
+from django_dcron.policies.lifecycle import FINAL, Trigger
+from django_dcron.runs.chains import parse_follower_key
+from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.schedules.timetable import Timetable
 
 
 class RunRow(NamedTuple):
@@ -71,14 +71,16 @@ class JobRow(NamedTuple):
 
     @property
     def definition(self) -> tuple[object, ...]:
-        """What the cursor stands for."""
+        """The part of the definition that the cursor depends on."""
         return self[8:15]
 
     @property
     def timetable(self) -> Timetable | None:
-        """None: it cannot be read."""
+        """The job's timetable, or None if the schedule is invalid."""
         try:
-            schedule = parse_schedule(self.schedule, self.timezone, hash_key=f"{self.namespace}/{self.name}")
+            schedule = parse_schedule(
+                self.schedule, self.timezone, hash_key=f"{self.namespace}/{self.name}"
+            )
         except InvalidSchedule:
             return None
         return Timetable(schedule, self.starts_at, self.ends_at)
@@ -98,19 +100,21 @@ class Rows:
     attempts: dict[tuple[UUID, int], AttemptRow] = field(default_factory=dict)
     jobs: dict[int, JobRow] = field(default_factory=dict)
     links: list[tuple[int, int, str]] = field(default_factory=list)
-    """Job, the one it comes after, and on what end."""
+    """Tuples of the following job, the preceding job, and the end that links them."""
     followers: list[tuple[int, UUID]] = field(default_factory=list)
-    """For each run that follows another: its job, and that one."""
+    """For each run that follows another: its job and the preceding run."""
     enabled: set[int] = field(default_factory=set)
-    """Jobs."""
+    """Ids of enabled jobs."""
 
     @classmethod
     def read(cls) -> Rows:
         runs = map(RunRow._make, Run.objects.order_by("pk").values_list(*RunRow._fields))
-        attempts = map(AttemptRow._make, Attempt.objects.order_by("pk").values_list(*AttemptRow._fields))
+        attempts = map(
+            AttemptRow._make, Attempt.objects.order_by("pk").values_list(*AttemptRow._fields)
+        )
         jobs = Job.objects.exclude(cursor=None).order_by("pk")
         keys = Run.objects.filter(trigger=Trigger.CHAIN).values_list("job_id", "idempotency_key")
-        pairs = [(job_id, followed(key)) for job_id, key in keys]
+        pairs = [(job_id, parse_follower_key(key)) for job_id, key in keys]
         return cls(
             {run.pk: run for run in runs},
             {(attempt.run_id, attempt.number): attempt for attempt in attempts},

@@ -1,13 +1,13 @@
-"""What lives of runs have brought to light, each in as few steps as it takes."""
+"""Bugs that random lives have found, each reproduced in as few steps as possible."""
 
 from datetime import timedelta
 
 import pytest
 
-from django_dcron import definition
+from django_dcron.db.now import database_now
+from django_dcron.jobs import saving
 from django_dcron.models import Cursor, Job, Run, Statistics
-from django_dcron.models.database import database_now
-from django_dcron.scheduler.claiming import claim
+from django_dcron.scheduler.claim import claim
 from tests.factories import make_job, make_run
 
 pytestmark = pytest.mark.django_db
@@ -15,20 +15,20 @@ pytestmark = pytest.mark.django_db
 SECOND = timedelta(seconds=1)
 
 
-def test_a_node_that_was_frozen_before_it_caught_up_with_a_change_withdraws_nothing_that_is_due() -> None:
-    """It had read the clock, then slept; meanwhile another node has claimed and handed over."""
+def test_a_node_that_froze_before_it_saw_a_change_withdraws_no_due_run() -> None:
+    """The node read the clock and then froze. Meanwhile, another node has dispatched the run."""
     job = make_job()
     asleep_since = database_now("default") - 60 * SECOND
     due = make_run(job, scheduled_at=asleep_since + 30 * SECOND, due_at=asleep_since + 30 * SECOND)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-    assert definition.follow_changes(asleep_since, Job.objects.all()) == 1
+    assert saving.follow_changes(asleep_since, Job.objects.all()) == 1
     assert Run.objects.filter(pk=due.pk).exists()
     assert Cursor.objects.get().schedule == "0 0 1 1 *"
 
 
 @pytest.mark.parametrize("policy", ["run_latest", "skip"])
 def test_a_run_that_was_cancelled_ahead_stands_for_what_was_missed_before_it(policy: str) -> None:
-    """The job was changed after the cancel, so its cursor came by again; and then there was an outage."""
+    """After a cancel, a change of the job made the cursor pass again. Then came an outage."""
     job = make_job(schedule="*/5 * * * * *", misfire_grace=SECOND, misfire_policy=policy)
     lost = Cursor.objects.get().next_at
     assert lost is not None
@@ -36,5 +36,9 @@ def test_a_run_that_was_cancelled_ahead_stands_for_what_was_missed_before_it(pol
     cancelled = make_run(job, "cancelled", scheduled_at=newest, due_at=newest)
     claim(range(64), newest + 2 * SECOND, node="n")
     cancelled.refresh_from_db()
-    assert (cancelled.state, cancelled.missed_before, cancelled.missed_from) == ("cancelled", 1, lost)
+    assert (cancelled.state, cancelled.missed_before, cancelled.missed_from) == (
+        "cancelled",
+        1,
+        lost,
+    )
     assert Statistics.objects.get().missed == 1

@@ -1,11 +1,14 @@
-"""The life of runs, in any order: two nodes, two workers, a broker and people, each dying or freezing at any moment.
+"""Random lives of runs: two nodes, two workers, a broker and people act in any order.
 
-``moments``: how they come between one another's transactions; ``world``: what each can do; ``promises``: what must be true
-after every transaction. At the end everybody works again: then every run ends, and the strict checker finds nothing.
+Each process may die or freeze at any moment. ``moments`` lets actors come between each other's
+transactions, ``world`` defines their operations, and ``promises`` checks the rows after every
+transaction. At the end, everything works again: then every run must end, and the strict checker
+must find nothing.
 
-Random lives, a few each time; DCRON_TEST_EXAMPLES says how many: 1000 take about ten minutes. A failure prints its life and a
-``@reproduce_failure`` line, which belongs above ``LifeOfRuns``. With DCRON_TEST_SAME_LIVES=1, as in .ci/run, or where Hypothesis
-finds itself in a CI, they are the same each time: there the verdict is on the change, and the same tree gets the same one.
+DCRON_TEST_EXAMPLES sets the number of lives; 1000 take about ten minutes. A failure prints its life
+and a ``@reproduce_failure`` line, which belongs above ``LifeOfRuns``. The lives are the same each
+time with DCRON_TEST_SAME_LIVES=1, as in .ci/run, or if Hypothesis detects a CI. There, the result
+must depend on the change alone.
 """
 
 import logging
@@ -22,18 +25,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from pytest_django import Settings
 
-from django_dcron import occurrences
-from django_dcron.dispatch import favour
+from django_dcron.dispatch import best_effort
 from django_dcron.models import Attempt, Cursor, Job, Link, Run, Statistics
+from django_dcron.runs import creation
 from tests import depth
 from tests.app.models import Witness
 from tests.checker import check
-from tests.stateful.deeds import DEEDS, JOBS, LAPSE
 from tests.stateful.moments import time_of
-from tests.stateful.world import Deed, World
+from tests.stateful.operations import JOBS, LAPSE, OPERATIONS
+from tests.stateful.world import Operation, World
 
 EXAMPLES = int(os.environ.get("DCRON_TEST_EXAMPLES", "0"))
-SAME_LIVES = not EXAMPLES and (settings.default.derandomize or bool(os.environ.get("DCRON_TEST_SAME_LIVES")))
+SAME_LIVES = not EXAMPLES and (
+    settings.default.derandomize or bool(os.environ.get("DCRON_TEST_SAME_LIVES"))
+)
 STEPS = 50
 
 
@@ -43,23 +48,26 @@ class LifeOfRuns(RuleBasedStateMachine):
         forget_everything()
         self.world = World()
         self._broken = False
-        """A promise was broken, or a deed failed: no need to look any further."""
+        """Whether a promise was broken or an operation failed. Then no further check is useful."""
         self._played = ExitStack()
         self._played.enter_context(self.world.moments.watched())
-        # Inside of it: what time it is, is asked after a moment.
+        # Enter the clock within the moments, so that a moment comes before each query for the
+        # time.
         self._played.enter_context(time_of(self.world.clock))
-        self._played.enter_context(patch.object(favour, "shared_dispatcher", lambda: self.world.broker))
+        self._played.enter_context(
+            patch.object(best_effort, "shared_dispatcher", lambda: self.world.broker)
+        )
 
     @initialize(jobs=st.lists(JOBS, min_size=1, max_size=2))
     def begin(self, jobs: list[dict[str, Any]]) -> None:
         for fields in jobs:
             self.world.do("create", {"fields": fields})
 
-    @rule(lapse=LAPSE, deed=DEEDS)
-    def happens(self, lapse: float, deed: Deed) -> None:
+    @rule(lapse=LAPSE, operation=OPERATIONS)
+    def happens(self, lapse: float, operation: Operation) -> None:
         self._broken = True
         self.world.pass_time(lapse)
-        self.world.do(*deed)
+        self.world.do(*operation)
         self._broken = False
 
     def teardown(self) -> None:
@@ -74,7 +82,7 @@ class LifeOfRuns(RuleBasedStateMachine):
         promises = self.world.promises
         Witness.objects.exclude(
             run_id__in=[str(run_id) for run_id in promises.rows.runs]
-        ).delete()  # of deleted jobs
+        ).delete()  # witnesses of deleted jobs
         verdict = check(promises.changed_at, self.world.clock.now())
         assert not verdict.problems, verdict
 
@@ -91,8 +99,8 @@ def quick_times(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
     settings.DCRON_RUN_LEASE = timedelta(seconds=6)
     settings.DCRON_BACKFILL_CONCURRENCY = 2
     settings.DCRON_REDELIVER_AFTER = timedelta(seconds=5)
-    # By the occurrence alone: the jobs' keys are others in each life.
-    monkeypatch.setattr(occurrences, "offset", lambda job_id, at, jitter: jitter * (at.second % 4) / 4)
+    # Only the occurrence may decide, because each life has other job ids.
+    monkeypatch.setattr(creation, "offset", lambda job_id, at, jitter: jitter * (at.second % 4) / 4)
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -102,7 +110,7 @@ def quick_times(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
 @pytest.mark.timeout(0 if EXAMPLES else 600)
 def test_the_life_of_runs(transactional_db: None, quick_times: None) -> None:
     chosen = settings(
-        max_examples=EXAMPLES or (1000 if depth.FULL else 6),
+        max_examples=EXAMPLES or (1000 if depth.FULL else 4),
         derandomize=SAME_LIVES,
         database=None,
         stateful_step_count=STEPS,

@@ -1,8 +1,8 @@
-"""Two nodes, their broker, two workers and the people, over the real code and the real database, in one thread.
+"""Two nodes, their broker, two workers and people, with the real code and database, in one thread.
 
-Each deed is one step of one actor. An actor is frozen as long as none of its deeds come. What it does is the code's own;
-what is played here is only what surrounds it: who leads (anybody may believe so at any time), what the broker does with
-messages, how the work of a run ends, and when a process dies.
+Each operation is one step of one actor. An actor without operations is frozen. The real code does
+the work. The test only plays its surroundings. It decides who leads (any node may believe so at any
+time), how the broker treats messages, how the work of a run ends, and when a process dies.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django_dcron import transitions
-from django_dcron.conclusion import Ending, conclude
 from django_dcron.conf import settings
-from django_dcron.definition import EXHAUSTED
-from django_dcron.domain.lifecycle import FINAL, Outcome
 from django_dcron.exceptions import (
     PermanentFailure,
     RetryLater,
@@ -28,8 +24,12 @@ from django_dcron.exceptions import (
 )
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.failure import ending_of
-from django_dcron.execution.forced_end import end_by_force
-from django_dcron.execution.start import start
+from django_dcron.execution.forced_end import record_forced_end
+from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.policies.lifecycle import FINAL, Outcome
+from django_dcron.runs import transitions
+from django_dcron.runs.completion import Ending, conclude
+from django_dcron.runs.start import start
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.rescue import rescue
 from tests.app.models import Witness
@@ -40,13 +40,13 @@ from tests.stateful.people import People
 from tests.stateful.promises import Promises
 from tests.stateful.rows import RunRow
 
-Deed = tuple[str, dict[str, Any]]
+Operation = tuple[str, dict[str, Any]]
 
 ALL = frozenset(range(64))
 SOUND = "*/5 * * * * *"
 GARBAGE = "every now and then"
 LEAST_ROUNDS = 4
-"""Until then what was changed past ``control.save`` is caught up with."""
+"""Number of rounds after which changes past ``control.save`` are followed."""
 ROUNDS = 200
 T = TypeVar("T")
 ENDINGS: dict[str, Callable[[], BaseException]] = {
@@ -56,7 +56,7 @@ ENDINGS: dict[str, Callable[[], BaseException]] = {
     "times out": RunTimedOut,
     "is cancelled": RunCancelled,
 }
-"""How the work of an attempt ends, if it does not succeed."""
+"""How the work of an attempt ends, if it doesn't succeed."""
 
 
 class World(People):
@@ -64,47 +64,52 @@ class World(People):
         clock = StillClock()
         super().__init__(Promises(clock), clock, count(1))
         self.moments = Moments(self.promises.look)
-        self.broker = Broker(self.promises.handed_over.add)
+        self.broker = Broker(self.promises.dispatched.add)
         self._nodes = [self._new_node(name) for name in "ab"]
         self._busy: set[str] = set()
-        """The nodes in the middle of something."""
+        """The nodes that are within an operation."""
         self._executions: list[CurrentRun] = []
-        """What the workers are at, in the middle of the work."""
+        """The runs that workers are executing."""
 
-    def do(self, deed: str, given: dict[str, Any]) -> None:
-        getattr(self, deed)(**given)
+    def do(self, operation: str, given: dict[str, Any]) -> None:
+        getattr(self, operation)(**given)
         self.moments.look()
 
-    def interrupted(self, after: int, by: list[tuple[float, Deed]], deed: Deed) -> None:
-        """Before the deed's transaction that follows ``after`` others, others act; or in a later deed, if it has not so many."""
+    def interrupted(
+        self, after: int, by: list[tuple[float, Operation]], operation: Operation
+    ) -> None:
+        """Let others act before the operation's transaction that follows ``after`` others.
+
+        If the operation has fewer transactions, they act in a later operation.
+        """
         self.moments.plan(after, lambda: self.in_turn(by))
-        self.do(*deed)
+        self.do(*operation)
 
-    def in_turn(self, deeds: list[tuple[float, Deed]]) -> None:
-        """Each after so many seconds."""
-        for lapse, deed in deeds:
+    def in_turn(self, operations: list[tuple[float, Operation]]) -> None:
+        """Do each operation after its number of seconds."""
+        for lapse, operation in operations:
             self.pass_time(lapse)
-            self.do(*deed)
+            self.do(*operation)
 
-    def crashed(self, after: int, deed: Deed) -> None:
-        """Before the deed's transaction that follows ``after`` others, its actor is killed."""
+    def crashed(self, after: int, operation: Operation) -> None:
+        """Kill the actor before the operation's transaction that follows ``after`` others."""
 
         def crash() -> None:
             raise Crash
 
         self.moments.plan(after, crash)
-        self.do(*deed)
+        self.do(*operation)
 
-    def unanswered(self, after: int, deed: Deed) -> None:
-        """The answer to the commit of the transaction that follows ``after`` others is lost."""
+    def unanswered(self, after: int, operation: Operation) -> None:
+        """Lose the answer to the commit of the transaction that follows ``after`` others."""
         self.moments.plan_lost_answer(after)
-        self.do(*deed)
+        self.do(*operation)
 
     def pass_time(self, seconds: float) -> None:
         self.moments.look()
         self.clock.advance(seconds)
 
-    # --- nodes --------------------------------------------------------------------------------------------------------
+    # --- nodes -----------------------------------------------------------------------------------
 
     def _new_node(self, name: str) -> Node:
         return Node(name, next(self._numbers), self.broker, self.clock)
@@ -114,7 +119,7 @@ class World(People):
 
     @contextmanager
     def _in_node(self, number: int) -> Iterator[Node | None]:
-        """The node's thread that uses the database; None while it is in the middle of something."""
+        """Yield the node for work in its database thread, or None if it is within an operation."""
         node = self._nodes[number]
         if node.ring.id in self._busy:
             yield None
@@ -123,7 +128,7 @@ class World(People):
         try:
             yield node
         except AnswerLost:
-            node.ticker.failed(database_away=True)
+            node.ticker.failed(database_unreachable=True)
         except Crash:
             self._replace(number)
         finally:
@@ -137,7 +142,7 @@ class World(People):
                 there.ticker.tick(adopt_own=gained or looks_for_own)
 
     def only_tick(self, node: int) -> None:
-        """Of a node that is started for one tick."""
+        """A single tick, as of a node that was started with ``--once``."""
         with self._in_node(node) as there:
             if there:
                 there.ring.shards = ALL
@@ -149,31 +154,31 @@ class World(People):
                 there.ticker.mark_delivered()
 
     def take_up(self, node: int) -> None:
-        """The rescue, without the caution of the tick before it."""
+        """The rescue, without the tick's precautions before it."""
         with self._in_node(node) as there:
             if there:
                 rescue(ALL, self.clock.now(), settings.RUN_LEASE)
 
-    def hand_over(self, node: int) -> None:
-        """The agenda's own thread: it needs no database, and may run while the node ticks."""
-        self._nodes[node].agenda.hand_over_due()
+    def publish(self, node: int) -> None:
+        """The agenda's own thread. It needs no database and may run during a tick."""
+        self._nodes[node].agenda.publish_due()
 
     def drain(self, node: int) -> None:
-        """A clean stop, and another node in its place."""
+        """Stop the node cleanly and replace it."""
         with self._in_node(node) as there:
             if there:
-                there.agenda.hand_over_due()
+                there.agenda.publish_due()
                 there.ticker.mark_delivered()
                 give_back(there.ring.id)
                 self._replace(node)
 
     def restart(self, node: int) -> None:
-        """Killed: what was in its memory is gone. Another one takes its place."""
+        """Kill the node, which loses its memory, and replace it."""
         if self._nodes[node].ring.id in self._busy:
-            raise Crash  # ... in the middle of what it does
+            raise Crash  # it dies within its operation
         self._replace(node)
 
-    # --- the broker ---------------------------------------------------------------------------------------------------
+    # --- the broker ------------------------------------------------------------------------------
 
     def lose_message(self, which: int) -> None:
         self.broker.take(which, again=False)
@@ -181,10 +186,10 @@ class World(People):
     def broker_goes(self, away: bool) -> None:
         self.broker.away = away
 
-    # --- workers ------------------------------------------------------------------------------------------------------
+    # --- workers ---------------------------------------------------------------------------------
 
     def deliver(self, which: int, worker: int, again: bool = False) -> None:
-        """A worker takes a message and starts the run, if it is to be started."""
+        """A worker takes a message and starts the run, if it may start."""
         message = self.broker.take(which, again=again)
         if message is None:
             return
@@ -220,7 +225,7 @@ class World(People):
                 _until_answered(lambda: transitions.beat(run.id, run.attempt))
 
     def end(self, which: int, how: str) -> None:
-        """The work ends, and the worker concludes the attempt."""
+        """The work ends, and the worker completes the attempt."""
         if (run := self._execution(which)) is None:
             return
         self._executions.remove(run)
@@ -229,19 +234,19 @@ class World(People):
             _until_answered(lambda: conclude(run.run, run.attempt, ending, run.token))
 
     def kill(self, which: int, reported: bool) -> None:
-        """The worker's process dies; ``reported``: Celery sees it."""
+        """The worker's process dies. ``reported`` says whether Celery reports it."""
         if (run := self._execution(which)) is None:
             return
         self._executions.remove(run)
         if reported:
             self.promises.killed.add((run.id, run.attempt))
             with suppress(Crash):
-                end_by_force(run.id, run.attempt, Outcome.LOST, "killed", worker=run.worker)
+                record_forced_end(run.id, run.attempt, Outcome.LOST, "killed", worker=run.worker)
 
-    # --- and then all is well -----------------------------------------------------------------------------------------
+    # --- and then all is well --------------------------------------------------------------------
 
     def come_to_rest(self) -> None:
-        """Nobody dies any more and everybody works: all that was due by then ends, in bounded time."""
+        """Let everything work without faults: all runs that are due must end in bounded time."""
         self.moments.forget()
         self.broker.away = False
         for which in range(len(self.promises.rows.jobs)):
@@ -254,16 +259,27 @@ class World(People):
             if not left and done > LEAST_ROUNDS:
                 return
             self.round("succeeds")
-        raise AssertionError(f"{ROUNDS} rounds later, unfinished: {left} of {self.promises.rows.jobs}")
+        raise AssertionError(
+            f"{ROUNDS} rounds later, unfinished: {left} of {self.promises.rows.jobs}"
+        )
 
     def _mend(self, which: int) -> None:
-        """Of a paused job nothing backfilled is released, and one without an occurrence to come cannot be resumed."""
-        if self._job(which).pause_after_failures:  # what a queue refuses would pause it once more
+        """Resume the job and make its schedule valid.
+
+        A paused job releases no backfilled runs, and a job without future occurrences can't be
+        resumed.
+        """
+        if self._job(which).pause_after_failures:  # a rejected run would pause it again
             self.do("edit", {"which": which, "fields": {"pause_after_failures": None}})
         self.do("resume", {"which": which})
         job = self._job(which)
         if job.schedule == GARBAGE or not (job.enabled or job.pause_reason == EXHAUSTED):
-            sound = {"schedule": SOUND, "ends_at": None, "enabled": True, "pause_after_failures": None}
+            sound = {
+                "schedule": SOUND,
+                "ends_at": None,
+                "enabled": True,
+                "pause_after_failures": None,
+            }
             self.do("edit", {"which": which, "fields": sound})
 
     def all_go_well(self, rounds: int, work: str) -> None:
@@ -271,11 +287,11 @@ class World(People):
             self.round(work)
 
     def round(self, work: str) -> None:
-        """Two seconds in which everybody does what they are there for. ``work``: how far that of the workers comes."""
+        """Let everybody do their work for two seconds. ``work`` says how far the workers get."""
         self.pass_time(2)
         for node in range(2):
             self.do("tick", {"node": node, "leads": node == 0})
-            self.hand_over(node)
+            self.publish(node)
         self.do("mark", {"node": 0})
         while self.broker.messages and work != "none":
             self.do("deliver", {"which": 0, "worker": 0})
@@ -284,7 +300,7 @@ class World(People):
 
 
 def _until_answered(work: Callable[[], T]) -> T:
-    """As ``execution.outage.wait_out``, without the waiting."""
+    """Repeat ``work`` like ``execution.database_outage.wait_out``, but without pauses."""
     while True:
         try:
             return work()

@@ -1,4 +1,4 @@
-"""Celery tasks as targets: run by the real Celery classes, in process, with no broker that could take a message."""
+"""Celery tasks as targets, run by the real Celery classes in this process without a broker."""
 
 import subprocess
 import sys
@@ -15,15 +15,22 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject
 from django_dcron import targets
 from django_dcron.exceptions import InvalidArguments, RetryLater, UnknownTarget
 from django_dcron.targets import Invocation, TargetKind, django_tasks
+from tests.logs import logged
 
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[celery.Celery]:
-    """An app of its own for this thread; whatever is published fails the test. There are no tasks but Celery's."""
+    """A separate app for this thread, with only Celery's own tasks. Publishing fails the test."""
     monkeypatch.setattr(django_tasks, "has_tasks", lambda: False)
     before = celery.current_app._get_current_object()
-    builtin = {done for done in celery._state._on_app_finalizers if done.__module__ == "celery.app.builtins"}
-    monkeypatch.setattr(celery._state, "_on_app_finalizers", builtin)  # else all apps share their tasks
+    builtin = {
+        done
+        for done in celery._state._on_app_finalizers
+        if done.__module__ == "celery.app.builtins"
+    }
+    monkeypatch.setattr(
+        celery._state, "_on_app_finalizers", builtin
+    )  # otherwise all apps share their tasks
     app = celery.Celery("proj", broker="memory://", fixups=[])
 
     def refuse(*args: Any, **options: Any) -> None:
@@ -39,7 +46,9 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[celery.Celery]:
 def nothing() -> None: ...
 
 
-def call(task: Any, *args: Any, attempt: int = 1, max_attempts: int | None = None, **kwargs: Any) -> Any:
+def call(
+    task: Any, *args: Any, attempt: int = 1, max_attempts: int | None = None, **kwargs: Any
+) -> Any:
     invocation = Invocation(list(args), kwargs, "call-1", attempt, "w1@host", max_attempts)
     return targets.get(task.name).call(invocation)
 
@@ -55,7 +64,11 @@ def test_a_task_is_a_target_under_its_own_name(app: celery.Celery) -> None:
 
     target = targets.get("shop.report")
 
-    assert (target.key, target.kind, target.route_name) == ("shop.report", TargetKind.TASK, "shop.report")
+    assert (target.key, target.kind, target.route_name) == (
+        "shop.report",
+        TargetKind.TASK,
+        "shop.report",
+    )
     assert target.description == "Write the report."
     assert target.call(Invocation(["today"])) == "report of today"
     assert repr(target) == "<CeleryTarget shop.report>"
@@ -148,7 +161,7 @@ def test_a_custom_call_is_honoured_and_sees_the_request(app: celery.Celery) -> N
     assert seen == ["call-1"]
 
 
-# --- Retrying -----------------------------------------------------------------------------------------------
+# --- Retrying -----------------------------------------------------------------------------------
 
 
 class Down(Exception):
@@ -219,7 +232,9 @@ def test_retry_without_a_time_raises_the_exception_for_the_jobs_policy(app: cele
     assert caught.value.__context__ is None
 
 
-def test_retry_without_a_time_or_an_exception_leaves_the_time_to_the_job(app: celery.Celery) -> None:
+def test_retry_without_a_time_or_an_exception_leaves_the_time_to_the_job(
+    app: celery.Celery,
+) -> None:
     @app.task(bind=True)
     def fetch(self: Any) -> None:
         raise self.retry(throw=False)
@@ -261,7 +276,9 @@ def test_autoretry_with_backoff_asks_for_celerys_wait(app: celery.Celery) -> Non
     assert isinstance(retried(fetch).__cause__, Down)
 
 
-def test_autoretry_without_backoff_raises_the_exception_for_the_jobs_policy(app: celery.Celery) -> None:
+def test_autoretry_without_backoff_raises_the_exception_for_the_jobs_policy(
+    app: celery.Celery,
+) -> None:
     @app.task(autoretry_for=(Down,))
     def fetch() -> None:
         raise Down("no answer")
@@ -282,7 +299,7 @@ def test_beyond_celerys_max_retries_the_exception_itself_is_raised(app: celery.C
         call(fetch, attempt=2)
 
 
-# --- Other ways to end --------------------------------------------------------------------------------------
+# --- Other ways to end --------------------------------------------------------------------------
 
 
 def test_ignore_is_success_without_a_result(app: celery.Celery) -> None:
@@ -336,7 +353,7 @@ def test_what_is_no_exception_passes_without_hooks(app: celery.Celery) -> None:
     assert stop.request_stack.top is None
 
 
-# --- Hooks --------------------------------------------------------------------------------------------------
+# --- Hooks --------------------------------------------------------------------------------------
 
 
 def hooked(noted: list[str], raising: bool = False) -> type[celery.Task]:
@@ -381,7 +398,11 @@ def test_hooks_are_called_and_what_they_raise_hides_nothing(
         return how
 
     assert call(act, "well") == "well"
-    assert noted == ["before_start", "on_success well call-1 ['well'] {}", "after_return SUCCESS 'well'"]
+    assert noted == [
+        "before_start",
+        "on_success well call-1 ['well'] {}",
+        "after_return SUCCESS 'well'",
+    ]
 
     noted.clear()
     with pytest.raises(Down):
@@ -402,7 +423,7 @@ def test_hooks_are_called_and_what_they_raise_hides_nothing(
         "on_failure Down('later') Down",
         "after_return FAILURE Down('later')",
     ]
-    assert ("on_success of Celery task" in caplog.text) is raising
+    assert bool(logged(caplog, "hook_failed", "=on_success ")) is raising
 
 
 def test_before_start_may_refuse(app: celery.Celery) -> None:
@@ -417,7 +438,7 @@ def test_before_start_may_refuse(app: celery.Celery) -> None:
         call(act)
 
 
-# --- Arguments ----------------------------------------------------------------------------------------------
+# --- Arguments ----------------------------------------------------------------------------------
 
 
 def test_arguments_are_checked_without_self(app: celery.Celery) -> None:
@@ -436,7 +457,7 @@ def test_arguments_are_checked_without_self(app: celery.Celery) -> None:
         target.check_arguments([], {"city": "Berlin"})
         with pytest.raises(InvalidArguments, match="'city' is missing"):
             target.check_arguments([], {})
-        with pytest.raises(InvalidArguments, match="2 positional arguments are too many"):
+        with pytest.raises(InvalidArguments, match=r"2 .*1.*city"):
             target.check_arguments(["Berlin", 1], {})
 
 
@@ -446,7 +467,7 @@ def test_arguments_are_not_checked_where_celery_does_not(app: celery.Celery) -> 
 
     class OfC(celery.Task):
         name = "of.c"
-        run = staticmethod(dict.fromkeys)  # has a signature, to be without one below
+        run = staticmethod(dict.fromkeys)  # has a signature, which is removed below
 
     app.register_task(OfC())
     targets.get(injected.name).check_arguments([], {})
@@ -454,16 +475,18 @@ def test_arguments_are_not_checked_where_celery_does_not(app: celery.Celery) -> 
     targets.get("of.c").check_arguments([1, 2, 3, 4], {})
 
 
-# --- Finding ------------------------------------------------------------------------------------------------
+# --- Finding ------------------------------------------------------------------------------------
 
 
-def test_task_modules_are_imported_once(app: celery.Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_modules_are_imported_once(
+    app: celery.Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     imports = []
 
     def import_modules() -> None:
         imports.append(1)
         app.task(nothing, name="found.late")
-        assert targets.available() == ["found.late"]  # asked within: no endless loop
+        assert targets.available() == ["found.late"]  # no endless recursion during the import
 
     monkeypatch.setattr(app.loader, "import_default_modules", import_modules)
 
@@ -473,7 +496,9 @@ def test_task_modules_are_imported_once(app: celery.Celery, monkeypatch: pytest.
     assert targets.discovery_problem() == ""
 
 
-def test_a_worker_has_imported_them_itself(app: celery.Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_imported_them_itself(
+    app: celery.Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app.loader, "worker_initialized", True)
     monkeypatch.setattr(app.loader, "import_default_modules", lambda: pytest.fail("imported again"))
     assert targets.available() == []
@@ -490,9 +515,9 @@ def test_task_modules_that_cannot_be_imported_are_named(
     app.task(nothing, name="shop.report")
 
     assert targets.get("shop.report").key == "shop.report"
-    with pytest.raises(UnknownTarget, match=r"no module named shpo.*did you mean shop\.report"):
+    with pytest.raises(UnknownTarget, match=r"no module named shpo.*'shop\.report'"):
         targets.get("shop.reprot")
-    assert "could not be imported" in caplog.text
+    assert logged(caplog, "tasks_not_imported")
     assert "no module named shpo" in targets.discovery_problem()
 
 
@@ -536,3 +561,17 @@ print(targets.available(), repr(targets.discovery_problem()), logger.disabled)
 def test_the_tasks_of_the_project_are_found() -> None:
     assert targets.get("tests.app.tasks.ok").call(Invocation()) == "ok"
     assert "tests.app.tasks.echo" in targets.available()
+
+
+@pytest.mark.parametrize(("attempt", "noted"), [(1, False), (2, True)])
+def test_the_last_cause_of_a_retry_says_that_the_job_allows_no_more(
+    app: celery.Celery, attempt: int, noted: bool
+) -> None:
+    @app.task(name="shop.flaky", autoretry_for=(ConnectionError,))
+    def flaky() -> None:
+        raise ConnectionError("no answer")
+
+    with pytest.raises(ConnectionError) as caught:
+        call(flaky, attempt=attempt, max_attempts=2)
+    notes = getattr(caught.value, "__notes__", [])
+    assert [("2 attempts" in note) for note in notes] == [True] * noted

@@ -1,4 +1,4 @@
-"""Management commands as targets, with Django's own command machinery."""
+"""Management commands as targets, run by Django's own command machinery."""
 
 import sys
 from types import ModuleType
@@ -32,12 +32,16 @@ class Command(base.BaseCommand):
 
 @pytest.fixture(autouse=True)
 def commands(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
-    """The project has the commands ``stock`` and Django's; the settings allow two, and one that does not exist."""
+    """The project has Django's commands and ``stock``. The settings also allow a missing one."""
     module = ModuleType("shop.management.commands.stock")
     module.Command = Command  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(get_commands(), "stock", "shop")
-    settings.DCRON_COMMANDS = {"stock": ["shelves", "--unit", "--exit"], "check": [], "vanished": []}
+    settings.DCRON_COMMANDS = {
+        "stock": ["shelves", "--unit", "--exit"],
+        "check": [],
+        "vanished": [],
+    }
 
 
 @pytest.fixture
@@ -55,19 +59,20 @@ def test_what_the_settings_allow_is_a_target(stock: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("command:flush", "'command:flush' is no target: DCRON_COMMANDS does not allow 'flush'"),
-        ("command:stok", "DCRON_COMMANDS does not allow 'stok'; did you mean command:stock"),
-        ("command:vanished", "DCRON_COMMANDS allows 'vanished', but there is no such management command"),
-    ],
+    ("key", "near"),
+    [("command:flush", ""), ("command:stok", "'command:stock'"), ("command:vanished", "")],
 )
-def test_nothing_else_is(key: str, message: str) -> None:
-    with pytest.raises(UnknownTarget, match=message):
+def test_nothing_else_is(key: str, near: str) -> None:
+    with pytest.raises(UnknownTarget) as caught:
         targets.get(key)
+    params = caught.value.params
+    assert params["target"] == repr(key)
+    assert all(text in str(caught.value) for text in ("DCRON_COMMANDS", repr(key), near))
 
 
-def test_it_runs_with_its_output_on_stdout(stock: Target, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_runs_with_its_output_on_stdout(
+    stock: Target, capsys: pytest.CaptureFixture[str]
+) -> None:
     returned = stock.call(Invocation([1, "2"], {"unit": "kg"}))
 
     assert returned == "counted [1, 2] in kg"
@@ -80,7 +85,7 @@ def test_an_error_of_the_command_passes_through(stock: Target) -> None:
 
 
 def test_sys_exit_ends_the_run_and_not_the_worker(stock: Target) -> None:
-    with pytest.raises(base.CommandError, match="stock exited with 3"):
+    with pytest.raises(base.CommandError, match=r"stock .*3"):
         stock.call(Invocation(kwargs={"unit": "kg", "code": 3}))
     assert stock.call(Invocation(kwargs={"unit": "kg", "code": 0})) is None
 
@@ -93,9 +98,9 @@ def test_sys_exit_ends_the_run_and_not_the_worker(stock: Target) -> None:
         ([], {"shelves": [1], "unit": "kg"}, ".", "kwargs"),
         ([], {"shelves": 1, "unit": "kg"}, ".", "kwargs"),
         ([], {"unit": "kg", "colour": "red"}, "Unknown option.* colour", "kwargs"),
-        ([], {"unit": "kg", "stdout": "x"}, "'stdout' is set by django-dcron", "kwargs"),
-        ([["1"]], {"unit": "kg"}, r"\['1'\] cannot stand on a command line", "args"),
-        (["--help"], {"unit": "kg"}, "--help shows a text and runs nothing", "args"),
+        ([], {"unit": "kg", "stdout": "x"}, "'stdout'", "kwargs"),
+        ([["1"]], {"unit": "kg"}, r"\['1'\]", "args"),
+        (["--help"], {"unit": "kg"}, "--help", "args"),
     ],
 )
 def test_arguments_are_checked_by_the_commands_parser(
@@ -121,11 +126,14 @@ def test_a_command_that_is_loaded_already(monkeypatch: pytest.MonkeyPatch) -> No
     assert target.call(Invocation(kwargs={"unit": "kg"})) == "counted [] in kg"
 
 
-# --- Which arguments ------------------------------------------------------------------------------------------------------
+# --- Which arguments ----------------------------------------------------------------------------
 
 
 class Tree(base.BaseCommand):
-    """With subcommands, an option that must be given, one that writes a file, and one that its parser does not have."""
+    """A command with subcommands and unusual options.
+
+    One option is required, one writes a file, and one is missing from the parser.
+    """
 
     stealth_options = ("stream",)
 
@@ -173,10 +181,10 @@ def test_no_argument_is_taken_that_the_settings_do_not_list(
 ) -> None:
     with pytest.raises(InvalidArguments) as caught:
         tree.check_arguments(args, kwargs)
-    assert (caught.value.field, caught.value.phrase.values["argument"]) == (field, argument)
-    assert caught.value.phrase.values["allowed"] == "--into, --quiet, prune, rows"
+    assert (caught.value.field, caught.value.text.values["argument"]) == (field, argument)
+    assert caught.value.text.values["allowed"] == "--into, --quiet, prune, rows"
 
-    with pytest.raises(InvalidArguments):  # such as were stored before the settings were narrowed
+    with pytest.raises(InvalidArguments):  # stored before the settings were narrowed
         tree.call(Invocation(args, kwargs))
 
 
@@ -198,9 +206,10 @@ def test_a_list_of_names_allows_no_arguments(settings: Settings) -> None:
         (["--output", "/x"], {}, "--output"),
         ([], {"output": "/x"}, "--output"),
     ]:
-        with pytest.raises(InvalidArguments, match="DCRON_COMMANDS allows no arguments") as caught:
+        with pytest.raises(InvalidArguments, match="DCRON_COMMANDS") as caught:
             target.check_arguments(args, kwargs)
-        assert caught.value.phrase.values["entry"] == f'"dumpdata": ["{argument}"]'
+        assert caught.value.code == "not_allowed"
+        assert caught.value.text.values["entry"] == f'"dumpdata": ["{argument}"]'
 
 
 def test_all_arguments_are_taken_where_the_settings_say_so(settings: Settings) -> None:
@@ -212,6 +221,8 @@ def test_a_required_positional_by_name_is_refused_at_its_field(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     settings.DCRON_COMMANDS = {"sqlmigrate": ["app_label", "migration_name"]}
-    with pytest.raises(InvalidArguments, match="'app_label' is a positional argument") as caught:
-        targets.get("command:sqlmigrate").check_arguments([], {"app_label": "x", "migration_name": "y"})
+    with pytest.raises(InvalidArguments, match="'app_label'") as caught:
+        targets.get("command:sqlmigrate").check_arguments(
+            [], {"app_label": "x", "migration_name": "y"}
+        )
     assert caught.value.field == "kwargs"

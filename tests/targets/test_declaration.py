@@ -1,4 +1,4 @@
-"""@cron: what it registers and declares, and what it refuses, at decoration."""
+"""@cron: what it registers and declares, and what it rejects at decoration."""
 
 import functools
 from collections.abc import Iterator
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from celery import shared_task
+from django.utils.translation import gettext_lazy
 
 import django_dcron
 from django_dcron import targets
-from django_dcron.domain.misfire import MisfirePolicy
 from django_dcron.exceptions import InvalidSchedule
+from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.targets import Invocation, TargetKind, cron
 from django_dcron.targets import declaration as module
 from django_dcron.targets.declaration import JobFields
@@ -44,8 +45,57 @@ def test_the_function_is_a_target_and_stays_a_function() -> None:
     assert target.key in targets.available()
 
 
+def test_a_lazy_text_is_stored_as_text() -> None:
+    cron("@daily", description=gettext_lazy("Report"))(fetch)  # type: ignore[arg-type]
+
+    [declaration] = targets.declarations()
+    description = declaration.fields["description"]
+    assert (type(description), description) == (str, "Report")
+
+
 def test_the_package_offers_it() -> None:
     assert django_dcron.cron is cron
+    assert set(django_dcron.__all__) <= set(dir(django_dcron))
+    assert all(hasattr(django_dcron, name) for name in dir(django_dcron))
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "named"),
+    [
+        ({"after": "import-orders"}, TypeError, ("after", "{'import-orders': 'succeeded'}")),
+        ({"after": {"a": "success"}}, ValueError, ("after", "'a'", "mean 'succeeded'", "'ended'")),
+        ({"after": {1: "ended"}}, TypeError, ("after", "1")),
+        ({"alerts": "ops"}, TypeError, ("alerts", "'ops'", "'to'")),
+        ({"alerts": {"on": "failed"}}, TypeError, ("alerts", "'to'")),
+        ({"alerts": ["failed"]}, TypeError, ("alerts", "rule 1", "'failed'")),
+        ({"alerts": [{"on": "fialed"}]}, ValueError, ("alerts", "rule 1", "mean 'failed'")),
+        ({"overlap_policy": "skipp"}, ValueError, ("overlap_policy", "'skipp'", "mean 'skip'")),
+        ({"overlap_policy": "x"}, ValueError, ("overlap_policy", "'queue_one'", "'allow'")),
+        ({"overlap_policy": True}, TypeError, ("overlap_policy", "True", "'queue_one'")),
+        ({"misfire_policy": "run_last"}, ValueError, ("misfire_policy", "mean 'run_latest'")),
+        ({"calendar_policy": "nextday"}, ValueError, ("calendar_policy", "mean 'next_day'")),
+        ({"max_attempts": "3"}, TypeError, ("max_attempts", "'3'")),
+        ({"max_attempts": True}, TypeError, ("max_attempts", "True")),
+        ({"retry_jitter": "0"}, TypeError, ("retry_jitter", "'0'")),
+        ({"enabled": 1}, TypeError, ("enabled", "True")),
+        ({"queue": 5}, TypeError, ("queue", "5")),
+    ],
+)
+def test_an_invalid_value_names_field_value_and_choices(
+    fields: Any, error: type[Exception], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(error) as raised:
+        cron("@daily", **fields)
+    assert [text for text in named if text not in str(raised.value)] == []
+    assert targets.declarations() == ()
+
+
+def test_choices_may_be_members_or_their_values() -> None:
+    rules = [{"on": "failed", "to": ["ops"]}]
+    cron("@daily", overlap_policy="allow", misfire_policy=MisfirePolicy.SKIP, alerts=rules)(fetch)
+    [declared] = targets.declarations()
+    assert declared.fields["overlap_policy"] == "allow"
+    assert declared.fields["alerts"] == rules
 
 
 def test_a_declaration_says_what_the_code_said() -> None:
@@ -83,11 +133,12 @@ def test_a_declaration_says_what_the_code_said() -> None:
 
 
 def test_every_field_of_a_job_can_be_declared() -> None:
-    """So that a field added to the job is not forgotten here."""
+    """A field that is added to the job must be added to the declaration, too."""
     from django_dcron.models import Job
 
     fixed = {"namespace", "name", "target", "args", "kwargs", "schedule"}
     ours = {"id", "pause_reason", "paused_until", "declared", "version", "created_at", "updated_at"}
+    ours |= {"import_source", "import_key", "imported"}
     fields = {field.name for field in Job._meta.get_fields() if field.concrete}
     assert fields - fixed - ours == set(JobFields.__annotations__)
 
@@ -148,18 +199,16 @@ def test_a_function_without_a_signature_takes_anything() -> None:
     FunctionTarget("type", type).check_arguments([1, 2, 3, 4], {})
 
 
-# --- What is refused ----------------------------------------------------------------------------------------
+# --- What is refused ----------------------------------------------------------------------------
 
 
 def test_without_parentheses_it_says_what_is_missing() -> None:
-    with pytest.raises(
-        TypeError, match=r'@cron needs a schedule first: @cron\("\*/5 \* \* \* \*"\), not <func'
-    ):
+    with pytest.raises(TypeError, match=r"schedule .*, not <func"):
         cron(fetch)  # type: ignore[arg-type]
 
 
 def test_a_bad_schedule_names_the_job() -> None:
-    with pytest.raises(InvalidSchedule, match=r"job fetch declared by @cron: minute: .*61"):
+    with pytest.raises(InvalidSchedule, match=r"job fetch: minute: .*61"):
         cron("61 * * * *")(fetch)
     assert targets.declarations() == ()
     assert f"{__name__}.fetch" not in targets.available()
@@ -168,15 +217,15 @@ def test_a_bad_schedule_names_the_job() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"time_out": timedelta(1)}, "a job has no field 'time_out'; did you mean timeout?"),
-        ({"color": "red"}, "a job has no field 'color'$"),
-        ({"timeout": 30}, r"timeout=30 is not a timedelta; write timeout=timedelta\(seconds=30\)"),
-        ({"jitter": "1m"}, r"jitter='1m' is not a timedelta; write jitter=timedelta\(seconds="),
-        ({"jitter": None}, "jitter=None is not a timedelta"),
-        ({"starts_at": "2027-01-01"}, "starts_at='2027-01-01' is not an aware datetime"),
-        ({"ends_at": datetime(2027, 1, 1)}, r"ends_at=.* is not an aware datetime"),  # noqa: DTZ001
-        ({"retry_on": [404]}, "retry_on: 404 is neither an exception class nor the name of one"),
-        ({"retry_on": dict}, "retry_on: <class 'dict'> is neither"),
+        ({"time_out": timedelta(1)}, r"'time_out'\..* 'timeout'"),
+        ({"color": "red"}, r"'color'\.$"),
+        ({"timeout": 30}, r"timeout=30 .*timeout=timedelta\(seconds=30\)"),
+        ({"jitter": "1m"}, r"jitter='1m' .*jitter=timedelta\(seconds="),
+        ({"jitter": None}, "jitter=None .*timedelta"),
+        ({"starts_at": "2027-01-01"}, "starts_at='2027-01-01' .*aware datetime"),
+        ({"ends_at": datetime(2027, 1, 1)}, "ends_at=.*aware datetime"),  # noqa: DTZ001
+        ({"retry_on": [404]}, "retry_on .*404.*exception"),
+        ({"retry_on": dict}, "retry_on .*<class 'dict'>"),
     ],
 )
 def test_a_field_that_cannot_be_is_named(fields: dict[str, Any], message: str) -> None:
@@ -188,9 +237,9 @@ def test_two_jobs_of_one_name_are_refused() -> None:
     def other() -> None: ...
 
     cron("@daily", name="rates")(fetch)
-    with pytest.raises(ValueError, match=r"two jobs named rates .* for .*\.fetch and for .*other"):
+    with pytest.raises(ValueError, match=r"rates.* \S+\.fetch .*other"):
         cron("@daily", name="rates")(other)
-    with pytest.raises(ValueError, match="two jobs named rates"):
+    with pytest.raises(ValueError, match="rates"):
         cron("@hourly", name="rates")(fetch)
 
 
@@ -207,14 +256,14 @@ def test_a_module_loaded_again_is_no_second_job() -> None:
     assert targets.get("shop.cron.job").call(Invocation()) == 2
 
 
-def test_functions_that_a_factory_makes_cannot_be_told_apart() -> None:
+def test_functions_that_a_factory_makes_cannot_be_distinguished() -> None:
     def declare(city: str) -> None:
         @cron("@daily", name=city)
         def report() -> str:
             return city
 
     declare("Ulm")
-    with pytest.raises(TypeError, match="cannot tell two functions named"):
+    with pytest.raises(TypeError, match=r"declare\.<locals>\.report"):
         declare("Bonn")
 
 
@@ -226,16 +275,16 @@ def test_what_runs_nothing_is_refused() -> None:
         yield 1
 
     for generator in (pages, events):
-        with pytest.raises(TypeError, match="it is a generator function"):
+        with pytest.raises(TypeError, match=rf"{generator.__name__} .*generator"):
             cron("@daily")(generator)
 
     class Report: ...
 
-    with pytest.raises(TypeError, match=r"and .*Report is a class; decorate a function"):
+    with pytest.raises(TypeError, match=r"\.Report .*class"):
         cron("@daily")(Report)
-    with pytest.raises(TypeError, match="needs name="):
+    with pytest.raises(TypeError, match="name="):
         cron("@daily")(lambda: None)
-    with pytest.raises(TypeError, match="needs a function or a Celery task"):
+    with pytest.raises(TypeError, match=r"functools\.partial"):
         cron("@daily", name="partial")(functools.partial(fetch, "May"))
 
 

@@ -1,4 +1,4 @@
-"""Arguments without the values of secrets."""
+"""Arguments are shown without the values of secrets."""
 
 import copy
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_dcron.targets import MASK, redacted, restored
+from django_dcron.targets import MASK, redact, restore
 
 SECRETS = [
     ({"password": "x"}, {"password": MASK}),
@@ -29,29 +29,34 @@ NO_SECRETS = [
 @pytest.mark.parametrize(("value", "expected"), SECRETS)
 def test_secrets_are_masked_and_the_value_stays(value: Any, expected: Any) -> None:
     before = copy.deepcopy(value)
-    assert redacted(value) == expected
+    assert redact(value) == expected
     assert value == before
 
 
 @pytest.mark.parametrize("value", NO_SECRETS)
 def test_nothing_else_is(value: Any) -> None:
-    assert redacted(value) == value
+    assert redact(value) == value
 
 
 def test_the_setting_says_which_words(settings: Settings) -> None:
     settings.DCRON_REDACT = ["PIN"]
-    assert redacted({"pin": "1", "password": "x"}) == {"pin": MASK, "password": "x"}
+    assert redact({"pin": "1", "password": "x"}) == {"pin": MASK, "password": "x"}
     settings.DCRON_REDACT = []
-    assert redacted({"password": "x"}) == {"password": "x"}
+    assert redact({"password": "x"}) == {"password": "x"}
 
 
 @pytest.mark.parametrize("value", [value for value, _expected in SECRETS] + NO_SECRETS)
 def test_what_is_left_masked_is_the_original_again(value: Any) -> None:
-    assert restored(redacted(value), value) == value
+    assert restore(redact(value), value) == value
 
 
 def test_what_is_changed_stays_changed() -> None:
     own = {"password": "x", "city": "Berlin", "list": ["--token=t"]}
-    sent = redacted(own) | {"city": "Rome", "list": ["--token=other"], "new": MASK}
-    assert restored(sent, own) == {"password": "x", "city": "Rome", "list": ["--token=other"], "new": MASK}
-    assert restored({"password": "mine"}, own) == {"password": "mine"}
+    sent = redact(own) | {"city": "Rome", "list": ["--token=other"], "new": MASK}
+    assert restore(sent, own) == {
+        "password": "x",
+        "city": "Rome",
+        "list": ["--token=other"],
+        "new": MASK,
+    }
+    assert restore({"password": "mine"}, own) == {"password": "mine"}

@@ -45,16 +45,20 @@ def test_what_the_settings_name_is_a_target(settings: Settings) -> None:
 
     target = targets.get("shell:backup")
     assert (target.key, target.kind, target.route_name) == ("shell:backup", TargetKind.SHELL, None)
-    assert target.description == "runs pg_dump"  # the rest is nobody's business
+    assert target.description == "runs pg_dump"  # the arguments may be confidential
     assert "shell:backup" in targets.available()
-    with pytest.raises(UnknownTarget, match=r"DCRON_SHELL names no 'bakcup'; did you mean shell:backup\?"):
+    with pytest.raises(UnknownTarget, match=r"DCRON_SHELL.*'shell:backup'") as caught:
         targets.get("shell:bakcup")
+    assert caught.value.params["target"] == "'shell:bakcup'"
 
 
 def test_output_goes_to_stdout_in_the_order_written(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = "import sys; print('one', flush=True); print('zwei ü', file=sys.stderr, flush=True); print('end', end='')"
+    code = (
+        "import sys; print('one', flush=True); print('zwei ü', file=sys.stderr, flush=True); "
+        "print('end', end='')"
+    )
     assert run(settings, python(code)) is None
     assert capsys.readouterr() == ("one\nzwei ü\nend", "")
 
@@ -63,7 +67,10 @@ def test_output_that_is_no_text_and_a_line_without_end(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "CHUNK", 7)
-    run(settings, python(r"import sys; sys.stdout.buffer.write(b'\xff' + 30 * b'a\xc3\xbc' + b'\r\nx\xc3')"))
+    run(
+        settings,
+        python(r"import sys; sys.stdout.buffer.write(b'\xff' + 30 * b'a\xc3\xbc' + b'\r\nx\xc3')"),
+    )
     assert capsys.readouterr().out == "�" + 30 * "aü" + "\r\nx�"
 
 
@@ -78,16 +85,16 @@ def test_arguments_are_taken_only_where_the_settings_say_so(settings: Settings) 
 
     fixed.check_arguments([], {})
     opened.check_arguments(["a", 1, 2.5], {})
-    for target, args, kwargs, message, field in [
-        (fixed, ["a"], {}, 'takes no arguments; DCRON_SHELL allows them where its list has "{}"', "args"),
-        (opened, [True], {}, "True is neither text nor a number", "args"),
-        (opened, [["a"]], {}, "is neither text nor a number", "args"),
-        (opened, ["a\0b"], {}, "is neither text nor a number", "args"),
-        (opened, [], {"a": 1}, "'a': a shell command takes no arguments by name", "kwargs"),
+    for target, args, kwargs, code, params, field in [
+        (fixed, ["a"], {}, "no_arguments", {"target": "shell:fixed", "place": "{}"}, "args"),
+        (opened, [True], {}, "not_text", {"value": "True"}, "args"),
+        (opened, [["a"]], {}, "not_text", {"value": "['a']"}, "args"),
+        (opened, ["a\0b"], {}, "not_text", {"value": r"'a\x00b'"}, "args"),
+        (opened, [], {"a": 1}, "by_name", {"name": "'a'"}, "kwargs"),
     ]:
         with pytest.raises(InvalidArguments) as caught:
             target.check_arguments(args, kwargs)
-        assert message in str(caught.value)
+        assert (caught.value.code, caught.value.params) == (code, params)
         assert caught.value.field == field
 
 
@@ -107,12 +114,10 @@ def test_an_argument_that_could_be_an_option_is_taken_only_behind_the_end_of_opt
         assert capsys.readouterr().out == f"-- {argument}\n"
         return
     for given in ([argument], ["a", argument]):
-        with pytest.raises(
-            InvalidArguments, match='DCRON_SHELL allows that where its list has "--" before'
-        ) as caught:
+        with pytest.raises(InvalidArguments, match="DCRON_SHELL") as caught:
             target.check_arguments(given, {})
         assert caught.value.field == "args"
-        with pytest.raises(InvalidArguments):  # one that was stored before, or past the validation
+        with pytest.raises(InvalidArguments):  # arguments stored earlier or without validation
             target.call(Invocation(given))
     assert capsys.readouterr().out == ""
 
@@ -124,18 +129,19 @@ def test_arguments_that_a_command_does_not_take_never_reach_it(settings: Setting
 
 
 def test_another_exit_code_than_0_is_a_failure(settings: Settings) -> None:
-    with pytest.raises(ShellFailed, match=r"^job exited with 3: disk full$") as caught:
+    with pytest.raises(ShellFailed, match=r"^job .*3: disk full$") as caught:
         run(settings, python("print('disk full'); print(); raise SystemExit(3)"))
     assert (caught.value.exit_code, caught.value.last_line) == (3, "disk full")
-    with pytest.raises(ShellFailed, match=r"^job exited with 1$"):
+    with pytest.raises(ShellFailed, match=r"^job .*1$"):
         run(settings, ["false"])
 
 
 @pytest.mark.parametrize(
-    ("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")]
+    ("number", "name"),
+    [(signal.SIGTERM, "SIGTERM"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")],
 )
 def test_an_end_by_a_signal_is_named(settings: Settings, number: int, name: str) -> None:
-    with pytest.raises(ShellFailed, match=rf"^job was ended by {name}$"):
+    with pytest.raises(ShellFailed, match=rf"^job .*{name}$"):
         run(settings, python(f"import os; os.kill(os.getpid(), {number:d})"))
 
 
@@ -145,8 +151,11 @@ def test_a_program_that_is_not_there(settings: Settings) -> None:
 
 
 def test_a_command_that_closes_its_output_is_waited_for(settings: Settings) -> None:
-    with pytest.raises(ShellFailed, match="exited with 4"):
-        run(settings, python("import os, time; os.close(1); os.close(2); time.sleep(.5); os._exit(4)"))
+    with pytest.raises(ShellFailed, match="4"):
+        run(
+            settings,
+            python("import os, time; os.close(1); os.close(2); time.sleep(.5); os._exit(4)"),
+        )
 
 
 def test_what_a_command_leaves_behind_is_not_waited_for(
@@ -166,8 +175,11 @@ def test_an_interruption_ends_the_whole_process_group(
     capsys: pytest.CaptureFixture[str],
     stubborn: bool,
 ) -> None:
-    """As in a thread pool: the exception is sent to the thread while the command is silent. It has been heard of before, or
-    the exception might come while Python is still starting it."""
+    """The exception is sent to the thread while the command is silent, as in a thread pool.
+
+    The command prints a line first. Otherwise the exception might arrive while Python still starts
+    it.
+    """
     import ctypes
 
     monkeypatch.setattr(shell, "TERMINATION_SECONDS", 0.3)
@@ -188,7 +200,9 @@ def test_an_interruption_ends_the_whole_process_group(
     thread.start()
     wait_for(lambda: "up" in capsys.readouterr().out, 30)
     assert thread.ident
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(RunCancelled))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(RunCancelled)
+    )
     thread.join(30)
 
     assert not thread.is_alive()

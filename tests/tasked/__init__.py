@@ -1,1 +1,1 @@
-"""An app whose tasks are Django's own. Installed only where Django has them."""
+"""An app with tasks of Django's own framework. It is installed only if Django has them."""

@@ -1,4 +1,4 @@
-"""What the tests let their jobs run, as tasks of Django's own."""
+"""Targets that the jobs of the tests run, as tasks of Django's own framework."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the tests of ``django_dcron.testing`` share: a time they begin at, and targets that say when they were called."""
+"""Shared by the tests of ``django_dcron.testing``: a start time, and targets that record calls."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from django_dcron import current_run, targets
-from django_dcron.domain import clock
+from django_dcron.db import clock
 from django_dcron.targets import functions
-from django_dcron.testing import StandingClock, set_clock
+from django_dcron.testing import ManualClock, set_clock
 
 NINE = datetime(2026, 3, 2, 9, tzinfo=UTC)
 """A Monday."""
@@ -18,26 +18,26 @@ MakeTarget = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def no_time_is_left_set() -> Iterator[None]:
-    assert clock.stands_at is None
+    assert clock.fixed_at is None
     yield
-    assert clock.stands_at is None
+    assert clock.fixed_at is None
 
 
 @pytest.fixture
-def nine() -> Iterator[StandingClock]:
-    with set_clock(NINE) as standing:
-        yield standing
+def nine() -> Iterator[ManualClock]:
+    with set_clock(NINE) as manual_clock:
+        yield manual_clock
 
 
 @pytest.fixture
 def calls() -> list[tuple[str, datetime, datetime]]:
-    """(job, occurrence, what django-dcron took for now), for each call of a target of ``make_target``."""
+    """Calls of targets of ``make_target``: job, occurrence, and django-dcron's current time."""
     return []
 
 
 @pytest.fixture
 def make_target(calls: list[tuple[str, datetime, datetime]]) -> Iterator[MakeTarget]:
-    """The key of a target that notes each call and then does what it is given."""
+    """Return the key of a target that records each call and then calls ``work``."""
 
     def make(work: Callable[[], Any] = lambda: None) -> str:
         def target() -> Any:

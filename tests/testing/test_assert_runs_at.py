@@ -1,4 +1,4 @@
-"""``assert_runs_at`` takes a job in any form, and shows what it found beside what was expected."""
+"""``assert_runs_at`` accepts a job in any form, and shows actual and expected times."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from celery import shared_task
 from django_dcron import control, cron, targets
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Calendar, Job
-from django_dcron.testing import StandingClock, assert_runs_at, run_due, set_clock
+from django_dcron.testing import ManualClock, assert_runs_at, run_due, set_clock
 from tests.factories import make_job
 from tests.testing.conftest import NINE
 
@@ -44,13 +44,13 @@ def test_a_text_is_meant_in_the_projects_zone(settings: Any) -> None:
 
 
 def test_the_difference_is_shown_in_the_zone_of_the_job() -> None:
-    said = failure(
+    message = failure(
         "30 2 * * *",
         [berlin(2026, 3, 28, 2, 30), datetime(2026, 3, 29, 2, 30, tzinfo=UTC)],
         after=berlin(2026, 3, 28),
         timezone="Europe/Berlin",
     )
-    assert said.splitlines() == [
+    assert message.splitlines() == [
         "30 2 * * *, At 02:30 (Europe/Berlin)",
         "The next occurrences after Sat 2026-03-28 00:00:00+0100, in Europe/Berlin:",
         "  expected                      actual",
@@ -83,14 +83,14 @@ def test_what_cannot_be_asked() -> None:
         assert_runs_at("@hourly", [], after=naive)
     with pytest.raises(InvalidSchedule, match="minute"):
         assert_runs_at("61 * * * *", [], after=NINE)
-    with pytest.raises(ValueError, match="H is drawn from the name of a job"):
+    with pytest.raises(ValueError, match="H depends"):
         assert_runs_at("H * * * *", [], after=NINE)
-    with pytest.raises(TypeError, match="5 is neither a job nor a function"):
+    with pytest.raises(TypeError, match=r"^5 is neither"):
         assert_runs_at(5, [], after=NINE)  # type: ignore[arg-type]
 
 
 @pytest.mark.django_db
-def test_a_job_with_all_that_decides_its_occurrences(nine: StandingClock) -> None:
+def test_a_job_with_all_that_decides_its_occurrences(nine: ManualClock) -> None:
     control.save_calendar(Calendar(name="off", dates="2026-03-04"))
     given: dict[str, Any] = {
         "name": "report",
@@ -104,9 +104,9 @@ def test_a_job_with_all_that_decides_its_occurrences(nine: StandingClock) -> Non
     noons = [datetime(2026, 3, day, 12, tzinfo=UTC) for day in (3, 5)]
     for job in (Job(**given), make_job(**given)):
         assert_runs_at(job, noons)
-        said = failure(job, [*noons, NINE])
-        assert said.startswith("job report: 0 12 * * *, At 12:00")
-        assert said.endswith("! Mon 2026-03-02 09:00:00+0000  none")
+        message = failure(job, [*noons, NINE])
+        assert message.startswith("job report: 0 12 * * *, At 12:00")
+        assert message.endswith("! Mon 2026-03-02 09:00:00+0000  none")
         assert_runs_at(job, [noon - HOUR for noon in noons], timezone="Europe/Berlin")
         assert job.timezone == "UTC"
     control.pause(job)
@@ -114,7 +114,7 @@ def test_a_job_with_all_that_decides_its_occurrences(nine: StandingClock) -> Non
 
 
 @pytest.mark.django_db
-def test_an_interval_counts_on_from_what_has_been(nine: StandingClock) -> None:
+def test_an_interval_counts_on_from_what_has_been(nine: ManualClock) -> None:
     job = make_job(schedule="@every 40m")
     nine.advance(HOUR)
     assert_runs_at(job, [NINE + 2 * HOUR * 40 / 60])
@@ -135,32 +135,34 @@ def test_what_the_code_declares() -> None:
         def undeclared() -> None: ...
 
         assert_runs_at(task, [NINE], after=NINE - HOUR)
-        with pytest.raises(ValueError, match="declared as several jobs, two, one: give the saved job"):
+        with pytest.raises(ValueError, match="several jobs: two, one"):
             assert_runs_at(function, [], after=NINE)
-        with pytest.raises(ValueError, match="it has no @cron"):
+        with pytest.raises(ValueError, match="has no @cron"):
             assert_runs_at(undeclared, [], after=NINE)
 
 
 @pytest.mark.django_db
-def test_what_the_code_declares_is_run(nine: StandingClock) -> None:
+def test_what_the_code_declares_is_run(nine: ManualClock) -> None:
     with targets.isolated():
-        said = []
+        message = []
 
         @cron("@hourly", name="one")
         @cron("30 * * * *", name="two", namespace="shop")
         def function() -> None:
-            said.append("called")
+            message.append("called")
 
         runs = run_due(at=NINE + HOUR, jobs=[function])
         assert [str(run.job) for run in runs] == ["shop/two", "one"]
         control.pause(Job.objects.get(name="one"))
-        assert [str(run.job) for run in run_due(at=NINE + 2 * HOUR, jobs=[function])] == ["shop/two"]
-        assert len(said) == 3
+        assert [str(run.job) for run in run_due(at=NINE + 2 * HOUR, jobs=[function])] == [
+            "shop/two"
+        ]
+        assert len(message) == 3
 
 
 @pytest.mark.django_tasks
 @pytest.mark.django_db
-def test_what_the_code_declares_for_a_task_of_djangos_own(nine: StandingClock) -> None:
+def test_what_the_code_declares_for_a_task_of_djangos_own(nine: ManualClock) -> None:
     from tests.tasked.tasks import fetch, report
 
     with targets.isolated():
@@ -172,18 +174,19 @@ def test_what_the_code_declares_for_a_task_of_djangos_own(nine: StandingClock) -
             "succeeded",
             "tests.tasked.tasks.report",
         )
-        with pytest.raises(ValueError, match="it has no @cron"):
+        with pytest.raises(ValueError, match="has no @cron"):
             run_due(jobs=[fetch])
 
 
 @pytest.mark.django_db
-def test_what_the_code_declares_badly(nine: StandingClock) -> None:
+def test_what_the_code_declares_badly(nine: ManualClock) -> None:
     with targets.isolated():
 
         @cron("@hourly", queue="no queue")
         def function() -> None: ...
 
         with pytest.raises(
-            ValueError, match="job function is declared, but cannot be saved: invalid function queue"
+            ValueError,
+            match=r"function .*: invalid function queue",
         ):
             run_due(jobs=[function])

@@ -1,4 +1,4 @@
-"""The fixtures, in a small project of their own, with a pytest of its own."""
+"""The pytest fixtures, in a small separate project with its own pytest process."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ from datetime import UTC, datetime, timedelta
 
 from bakery.cron import bake, baked
 from django_dcron.models import Job
-from django_dcron.models.database import database_now
+from django_dcron.db.now import database_now
 from django_dcron.testing import assert_runs_at
 
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
@@ -76,11 +76,18 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pytest_in(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def pytest_in(
+    project: Path, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *arguments]
     inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{project}"}
     return subprocess.run(
-        command, cwd=project, env=inherited | environment, capture_output=True, text=True, check=False
+        command,
+        cwd=project,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -91,7 +98,7 @@ def test_a_project_that_uses_them(project: Path) -> None:
 
 
 def test_the_projects_own_database_is_not_touched(project: Path) -> None:
-    """Though no other test asks for one."""
+    """The database stays untouched even if no other test requests it."""
     settings = SETTINGS.replace(":memory:", str(project / "own.sqlite3"))
     (project / "project_settings.py").write_text(settings)
     (project / "test_bakery.py").write_text(
@@ -105,9 +112,13 @@ def test_the_projects_own_database_is_not_touched(project: Path) -> None:
     assert not (project / "own.sqlite3").exists()
 
 
+@pytest.mark.nightly
 def test_settings_may_come_later(project: Path) -> None:
-    """As where a conftest configures them itself."""
-    late = "def pytest_configure():\n    import os\n    os.environ['DJANGO_SETTINGS_MODULE'] = 'project_settings'\n"
+    """A conftest may configure the settings itself."""
+    late = (
+        "def pytest_configure():\n    import os\n    os.environ['DJANGO_SETTINGS_MODULE'] = "
+        "'project_settings'\n"
+    )
     (project / "conftest.py").write_text(
         f"{CONFTEST}import sys\nassert 'django_dcron.models' not in sys.modules\n{late}"
         "    import django\n    django.setup()\n"
@@ -116,6 +127,7 @@ def test_settings_may_come_later(project: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_without_pytest_django(project: Path) -> None:
     (project / "test_bakery.py").write_text("def test_it(dcron_run_due): ...\n")
     done = pytest_in(project, "-p", "no:django")
@@ -125,7 +137,8 @@ def test_without_pytest_django(project: Path) -> None:
 
 def test_it_costs_nothing_where_nobody_asks(project: Path) -> None:
     (project / "test_bakery.py").write_text(
-        "import sys\n\ndef test_it():\n    assert not {'django', 'celery', 'django_dcron.domain'} & set(sys.modules)\n"
+        "import sys\n\ndef test_it():\n    assert not {'django', 'celery', 'django_dcron.db'} "
+        "& set(sys.modules)\n"
     )
     done = pytest_in(project, "-p", "no:django", "-p", "no:celery")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""For those who write ``django.test.TestCase``: each test's rows go with its transaction, and its time with it."""
+"""Use from ``django.test.TestCase``: a test's rows and its time end with its transaction."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from datetime import timedelta
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
 
 from django_dcron import control
-from django_dcron.domain import clock
+from django_dcron.db import clock
 from django_dcron.models import Job, Run
 from django_dcron.testing import assert_runs_at, run_due, set_clock
 from tests.docs.test_documents import ROOT
@@ -51,11 +51,14 @@ class OutsideOfATransaction(TransactionTestCase):
 
 class WithoutADatabase(SimpleTestCase):
     def test_times(self) -> None:
-        assert clock.stands_at is None
+        assert clock.fixed_at is None
         assert_runs_at("@daily", [NINE + 15 * HOUR], after=NINE)
 
 
 def test_importing_it_needs_neither_django_nor_pytest() -> None:
-    program = "import sys, django_dcron.testing; assert not {'django', 'pytest', 'celery'} & set(sys.modules)"
+    program = (
+        "import sys, django_dcron.testing; assert not {'django', 'pytest', 'celery'} & "
+        "set(sys.modules)"
+    )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)

@@ -1,4 +1,4 @@
-"""The dashboard: how everything stands, on one page that refreshes itself."""
+"""The dashboard: the state of the whole system on one page that refreshes itself."""
 
 from django_dcron.admin.dashboard.page import DashboardAdmin
 

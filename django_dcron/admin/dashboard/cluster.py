@@ -1,4 +1,4 @@
-"""The dashboard's cluster: each node, live or not, and its share of the shards."""
+"""The cluster section of the dashboard: all nodes, and their shares of the shards."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django.utils.translation import gettext as _
 from django_dcron.admin.display import badge, change_url, list_url, moment
 from django_dcron.admin.node import namespace_of, skew_of, state_badge_of
 from django_dcron.admin.visibility import visible_nodes
+from django_dcron.diagnosis import cluster
 from django_dcron.models import Node
-from django_dcron.observability import cluster
 
 SHOWN = 20
 RANGES_SHOWN = 6
@@ -22,23 +22,23 @@ A_MOMENT = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NodeRow:
     node: Node
     is_live: bool
     url: str
     state: str
     namespace: str
     share: int
-    """Of the shards, in per cent."""
+    """The share of the shards that the node leads, in percent."""
     named: int
-    """For how many shards the hashing names it; it may not hold the locks of all yet."""
+    """The number of shards assigned to the node by hash. It may not have all their locks yet."""
     ranges: str
-    """These; where they are many, the first ones."""
+    """The first ranges of these shards."""
     all_ranges: str
     skew: str
     last_tick: str
     has_other_release: bool
-    """Than the first node."""
+    """Whether the node's release differs from the first node's."""
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     live = [node for node in nodes if cluster.is_live(node)]
     rings = {(node.namespace, node.shard_count) for node in live}
     release = live[0].release if live else ""
-    named = cluster.named_shards(every)  # the hidden nodes have their share, too
+    named = cluster.named_shards(every)  # hidden nodes have shards, too
     return {
         "rows": [_row(node, named.get(node.pk, []), release, site) for node in nodes[:SHOWN]],
         "more": len(nodes[SHOWN:]),
@@ -60,11 +60,11 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     }
 
 
-def _row(node: Node, named: list[int], release: str, site: admin.AdminSite) -> Row:
+def _row(node: Node, named: list[int], release: str, site: admin.AdminSite) -> NodeRow:
     is_live = cluster.is_live(node)
     ranges = cluster.in_ranges(named)
     more = ["\N{HORIZONTAL ELLIPSIS}"] if len(ranges) > RANGES_SHOWN else []
-    return Row(
+    return NodeRow(
         node=node,
         is_live=is_live,
         url=change_url(node, site),
@@ -81,8 +81,8 @@ def _row(node: Node, named: list[int], release: str, site: admin.AdminSite) -> R
 
 
 def _last_tick(node: Node) -> str:
-    """A node ticks all the time: no more than that, and the row stays as it is."""
+    """Show a recent tick as "just now", so that the row doesn't change with every tick."""
     if node.ticked_at is not None and cluster.age(node, node.ticked_at) < A_MOMENT:
-        return _("a moment ago")
+        return _("just now")
     last = moment(node.ticked_at) if node.ticked_at else _("none yet")
     return badge("degraded", last) if cluster.is_stalled(node) else last

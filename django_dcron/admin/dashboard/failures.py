@@ -1,4 +1,4 @@
-"""The dashboard's latest failures, each with the first line of what was said."""
+"""The latest failures on the dashboard, each with the first line of its message."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from django.http import HttpRequest
 
 from django_dcron.admin.display import change_url, link, list_url, may_view
 from django_dcron.admin.visibility import scope_of
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.failures import Failure, latest_failures
+from django_dcron.diagnosis.figures import window_start
 from django_dcron.models import Attempt, Job, Run
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.failures import Failure, latest_failures
-from django_dcron.observability.figures import window_start
 
 SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FailureRow:
     failure: Failure
     url: str
     job: str
 
     @property
     def exception(self) -> str:
-        """Without its module."""
+        """The name of the exception without its module."""
         return self.failure.exception_class.rpartition(".")[2]
 
 
@@ -35,13 +36,15 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     since = window_start(now)
     scope = scope_of(request, site)
     found = latest_failures(since, SHOWN, scope)
-    if not may_view(request, Attempt, site):  # a run's own reason says it shorter
+    if not may_view(request, Attempt, site):  # show the shorter reason of the run instead
         found = [Failure(failure.run, message=failure.run.reason) for failure in found]
     sees_jobs = may_view(request, Job, site)
 
-    def row(failure: Failure) -> Row:
+    def row(failure: Failure) -> FailureRow:
         run = failure.run
-        return Row(failure, change_url(run, site), link(run.job, site) if sees_jobs else str(run.job))
+        return FailureRow(
+            failure, change_url(run, site), link(run.job, site) if sees_jobs else str(run.job)
+        )
 
     return {
         "now": now,

@@ -1,4 +1,4 @@
-"""The form above the dashboard's pictures: which jobs they show."""
+"""The filter above the dashboard's charts, which selects jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.http import HttpRequest
 
 from django_dcron.admin.display import may_view
 from django_dcron.admin.visibility import scope_of
+from django_dcron.diagnosis.selection import Selection
 from django_dcron.models import Job
-from django_dcron.observability.selection import Selection
 
 NAMESPACES_LISTED = 50
 LENGTHS = {"namespace": 64, "q": 120}
@@ -21,7 +21,7 @@ LENGTHS = {"namespace": 64, "q": 120}
 class Filter:
     chosen: Selection
     namespaces: tuple[str, ...]
-    """The first of them, and the chosen one."""
+    """The first namespaces, and always the chosen one."""
 
     @property
     def is_set(self) -> bool:
@@ -33,18 +33,22 @@ def selection(request: HttpRequest) -> Selection:
 
 
 def query(request: HttpRequest) -> dict[str, str]:
-    """What was chosen, as the page's query has it."""
+    """Return the chosen filter as parameters of the page's query string."""
     chosen = selection(request)
-    return {name: text for name, text in {"namespace": chosen.namespace, "q": chosen.name}.items() if text}
+    return {
+        name: text
+        for name, text in {"namespace": chosen.namespace, "q": chosen.name}.items()
+        if text
+    }
 
 
 def _read(request: HttpRequest, name: str) -> str:
-    """No longer than what it may be found in, and nothing that a database refuses."""
+    """Read a parameter, limited to the length of its column and without NUL characters."""
     return request.GET.get(name, "").replace("\0", "").strip()[: LENGTHS[name]]
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    """No filter where there is nothing to choose from, or nothing is shown."""
+    """Return no filter if there is nothing to choose from or the user may not view jobs."""
     if not may_view(request, Job, site):
         return {"filter": None}
     jobs = scope_of(request, site).jobs.order_by("namespace")

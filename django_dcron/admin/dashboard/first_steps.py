@@ -1,4 +1,4 @@
-"""What the dashboard shows before there is a job: what to do first."""
+"""The first steps, which the dashboard shows until a job exists."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.urls import reverse
 
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.admin.visibility import visible_nodes
+from django_dcron.diagnosis import cluster
 from django_dcron.models import Job, Node
-from django_dcron.observability import cluster
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
@@ -19,7 +19,9 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     sees_nodes = may_view(request, Node, site)
     return {
         "add_url": reverse("admin:django_dcron_job_add", current_app=site.name) if may_add else "",
-        "live_nodes": sum(map(cluster.is_live, filter(visible_nodes(request, site), cluster.nodes())))
+        "live_nodes": sum(
+            map(cluster.is_live, filter(visible_nodes(request, site), cluster.nodes()))
+        )
         if sees_nodes
         else 0,
         "nodes_url": list_url(Node, site) if sees_nodes else "",

@@ -1,4 +1,4 @@
-"""The first lines of the dashboard and of the admin's index: how the system is, what is wrong and what to do."""
+"""The health lines on the dashboard and on the admin's index: problems and their remedies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.admin.visibility import scope_of
-from django_dcron.domain.system_health import Issue, Problem, Severity, SystemFacts, Verdict, assess
+from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.models import Job, Node, Run
-from django_dcron.observability.system_health import read_facts
+from django_dcron.policies.health.facts import SystemFacts
+from django_dcron.policies.health.problems import Issue, Problem, Severity
+from django_dcron.policies.health.verdict import Verdict, assess
 
 Listing = tuple[type[Model], dict[str, str]]
-"""A list of the admin, and its filters."""
+"""A change list and its filters."""
 
 _QUEUED: Listing = (Run, {"state__exact": "queued"})
 _PENDING: Listing = (Run, {"state__exact": "pending"})
@@ -31,27 +33,27 @@ _LISTINGS: dict[Problem, Listing] = {
     Problem.WORKERS_BEHIND: _QUEUED,
     Problem.RUN_UNKNOWN_TO_WORKER: _QUEUED,
     Problem.TASK_UNKNOWN_TO_WORKER: _QUEUED,
-    Problem.BROKER_AWAY: _PENDING,
+    Problem.NO_BROKER: _PENDING,
     Problem.RUN_OVERDUE: _PENDING,
     Problem.RUN_STUCK: _RUNNING,
     Problem.RUN_OVERLONG: _RUNNING,
     Problem.EVERY_RUN_FAILS: _FAILED,
     Problem.JOBS_FAILING: _FAILED,
-    Problem.QUARANTINED: (Job, {"state": "problem", "enabled__exact": "1"}),
+    Problem.QUARANTINED: (Job, {"state": "quarantined"}),
     Problem.JOB_PAUSED_ITSELF: (Job, {"enabled__exact": "0"}),
     Problem.CURSOR_OVERDUE: (Job, {}),
 }
-"""Where a person sees what a problem is about; of all others the list of nodes."""
+"""The list that shows the rows behind a problem. All other problems link the list of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One problem, or that there is none."""
+    """One problem, or the message that there is none."""
 
     summary: str
     remedy: str = ""
     kind: str = "ok"
-    """ok, warning or error."""
+    """One of ``ok``, ``warning`` and ``error``."""
     url: str = ""
     link: str = ""
 
@@ -61,13 +63,13 @@ class Line:
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    """``health``: the lines, the most urgent first. With the names that this person may see."""
+    """Return the lines as ``health``, most urgent first, with only the names the user may see."""
     verdict = assess(_visible(read_facts(), request, site))
     return {"health": list(_lines(verdict, request, site)), "status": verdict.status.value}
 
 
 def _visible(facts: SystemFacts, request: HttpRequest, site: admin.AdminSite) -> SystemFacts:
-    """Where jobs, or nodes, are narrowed, none of them is named."""
+    """Hide the names of jobs unless the user may see every job, and the names of nodes likewise."""
     scope = scope_of(request, site)
     return facts.visible(
         jobs=may_view(request, Job, site) and not scope.narrows(Job),
@@ -78,16 +80,16 @@ def _visible(facts: SystemFacts, request: HttpRequest, site: admin.AdminSite) ->
 def _lines(verdict: Verdict, request: HttpRequest, site: admin.AdminSite) -> Iterator[Line]:
     for issue in verdict.issues:
         url, link = _link(issue, request, site)
-        summary, remedy = issue.summary.said(translation), issue.remedy.said(translation)
+        summary, remedy = issue.summary.translate(translation), issue.remedy.translate(translation)
         yield Line(summary, remedy, issue.severity.value, url, link)
     if not verdict.issues:
-        yield Line(verdict.summary.said(translation))
+        yield Line(verdict.summary.translate(translation))
 
 
 def _link(issue: Issue, request: HttpRequest, site: admin.AdminSite) -> tuple[str, str]:
-    """URL and text; empty if this person may not view that list."""
+    """Return URL and text of the link, both empty if the user may not view that list."""
     model, filters = _LISTINGS.get(issue.problem, (Node, {}))
     if not may_view(request, model, site):
         return "", ""
-    texts = {Run: _("View these runs"), Job: _("View these jobs"), Node: _("View the nodes")}
+    texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
     return list_url(model, site, **filters), texts[model]

@@ -1,4 +1,4 @@
-"""The line on the admin's index: the most urgent problem, or that all is well."""
+"""The health line on the admin's index: the most urgent problem, or a message that all is well."""
 
 from __future__ import annotations
 
@@ -15,19 +15,29 @@ from django_dcron.admin.display import list_url, may_view
 from django_dcron.models import Dashboard
 
 SHOWN = "_dcron_health_is_shown"
-"""Of a request: the index of one app extends the index of all."""
+"""The request attribute that records that the page contains the line.
+
+The index of one app extends the index of all apps, and both templates call the tag.
+"""
 
 
 def index_line(request: HttpRequest) -> dict[str, Any]:
-    """The template's context. Nothing for those who may not view the dashboard, and nothing when asked once more."""
+    """Return the template's context.
+
+    It's empty for users who may not view the dashboard, and for a second call in one request.
+    """
     site = _site_of(request)
-    if hasattr(request, SHOWN) or not (site.is_registered(Dashboard) and may_view(request, Dashboard, site)):
+    if hasattr(request, SHOWN) or not (
+        site.is_registered(Dashboard) and may_view(request, Dashboard, site)
+    ):
         return {}
     setattr(request, SHOWN, True)
     try:
         lines = health.context(request, site)["health"]
     except (DatabaseError, InterfaceError):
-        lines = [health.Line(_("The database does not say how django-dcron is."), kind="error")]
+        lines = [
+            health.Line(_("The scheduler's status can't be read from the database."), kind="error")
+        ]
     return {"line": lines[0], "others": len(lines) - 1, "dashboard_url": list_url(Dashboard, site)}
 
 

@@ -1,8 +1,12 @@
-"""The dashboard's heat map: how many occurrences each hour of seven days has, and advice where many jobs crowd.
+"""The dashboard's heat map of the occurrences in seven days, with advice about crowded minutes.
 
-A cell's colour says where its number lies between the least and the greatest one that is not zero, or half of the greatest if all
-are greater: what differs little looks much the same. The legend names both ends.
-Along the axis everything is in percent of the picture's width, down it in pixels.
+Invariants:
+
+- A cell represents one hour.
+- The color of a cell shows its position between the two ends of the scale, which the legend names.
+- The scale ends at the greatest number. It starts at the least number above zero, or at half of the
+  greatest if that is lower. Small differences therefore look similar.
+- Horizontal positions are percentages of the image's width. Vertical positions are pixels.
 """
 
 from __future__ import annotations
@@ -26,11 +30,12 @@ from django.utils.translation import ngettext
 from django_dcron.admin.dashboard.filter import selection
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.admin.visibility import scope_of
-from django_dcron.domain.crowding import Crowd
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.load import DAYS, Load, planned_load
+from django_dcron.diagnosis.selection import Selection
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.load import DAYS, Load, planned_load
-from django_dcron.observability.selection import Selection
+from django_dcron.schedules.crowding import Crowd
 
 HOURS = 24
 COLUMN = 100 / HOURS
@@ -48,7 +53,7 @@ class Cell:
     y: int
     number: int
     opacity: float
-    """Zero: nothing is planned."""
+    """Zero if the hour has no occurrences."""
     title: str
     is_now: bool
 
@@ -58,7 +63,7 @@ class Day:
     label: str
     y: int
     cells: tuple[Cell | None, ...]
-    """By the hour; None: its clocks skip it."""
+    """The cells by hour. A cell is None if the clock skips that hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +71,17 @@ class Advice:
     text: str
     remedy: SafeString
     links: tuple[tuple[str, str], ...]
-    """URL and words: the jobs of each of the most common schedules. (The list, which cannot be asked for a jitter, has those that one
-    spreads as well.)"""
+    """URL and text of the list of jobs for each of the most common schedules.
+
+    The lists can't filter by jitter. They include jobs that jitter spreads already.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     days: tuple[Day, ...]
     scale: tuple[tuple[float, str], ...]
-    """Where each hour begins, and its name."""
+    """The position of each hour, and its label."""
     busiest: str
     least: str
     greatest: str
@@ -121,7 +128,7 @@ def _picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> Picture:
 
 
 def _days(load: Load, now: datetime, least: int, greatest: int) -> Iterator[Day]:
-    """An hour that its day has twice is one cell."""
+    """Yield the days. An hour that occurs twice in a day is one cell."""
     numbers: Counter[tuple[date, int]] = Counter()
     for at, number in enumerate(load.hours):
         start = load.start_of(at)
@@ -164,13 +171,14 @@ def _busiest(load: Load) -> str:
         "average": _number(round(total / len(load.hours))),
     }
     if not total:
-        return _("Nothing is planned.")
+        return _("No occurrences in the next 7 days.")
     if min(load.hours) == greatest:
-        return _("%(total)s occurrences, %(number)s in every hour.") % values
+        return _("%(total)s occurrences, %(number)s per hour.") % values
     values["when"] = _weekday_and_time(load.start_of(load.hours.index(greatest)))
     return (
         _(
-            "%(total)s occurrences. The busiest hour is %(when)s with %(number)s; the average hour has %(average)s."
+            "%(total)s occurrences. Busiest hour: %(when)s (%(number)s). Average per hour: "
+            "%(average)s."
         )
         % values
     )
@@ -178,14 +186,14 @@ def _busiest(load: Load) -> str:
 
 def _advice(crowd: Crowd, load: Load, site: admin.AdminSite, chosen: Selection) -> Advice:
     remedy = format_html(
-        _("With {} for the minute they would spread: at most {} a minute."),
+        _("Use {} as the minute to spread them: at most {} per minute."),
         format_html_join(SafeString(", "), "<code>{}</code>", ((form,) for form in crowd.forms)),
         _number(crowd.at_most),
     )
     links = []
     for text, zone, number in crowd.texts[:SCHEDULES_NAMED]:
         words = ngettext("%(number)s job: %(schedule)s", "%(number)s jobs: %(schedule)s", number)
-        names_zone = text.startswith(ZONE_PREFIXES)  # whatever zone the job has besides
+        names_zone = text.startswith(ZONE_PREFIXES)  # takes precedence over the job's zone
         schedule = text if names_zone or zone == "UTC" else f"{text} ({zone})"
         lookups = chosen.lookups() | {"state": "enabled", "schedule__exact": text}
         if not names_zone:
@@ -218,10 +226,14 @@ def _where(crowd: Crowd, load: Load) -> str:
     if len(times) == 1:
         return _("%(jobs)s jobs start at %(time)s on %(days)s.") % values
     if crowd.fewest == crowd.jobs:
-        return _("%(jobs)s jobs start at minute %(minute)d of %(hours)d hours of these days.") % values
+        return (
+            _("%(jobs)s jobs start at minute %(minute)d of %(hours)d hours in the next 7 days.")
+            % values
+        )
     return (
         _(
-            "%(fewest)s to %(jobs)s jobs start at minute %(minute)d of %(hours)d hours of these days, the most on %(fullest)s."
+            "%(fewest)s to %(jobs)s jobs start at minute %(minute)d of %(hours)d hours in the "
+            "next 7 days. Peak: %(fullest)s."
         )
         % values
     )

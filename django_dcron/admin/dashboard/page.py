@@ -1,9 +1,10 @@
-"""The dashboard's page: sections, each of which refreshes itself.
+"""The dashboard's page, made of sections that refresh themselves.
 
 Invariants:
 
-- A section is there, and its URL answers, for those alone who may view the rows it tells of.
-- What a section costs does not grow with the number of runs: see ``observability`` for each.
+- A section and its URL are available only to users who may view the rows behind the section.
+- The cost of a section doesn't grow with the number of runs. The modules in ``diagnosis`` explain
+  how.
 """
 
 from __future__ import annotations
@@ -21,11 +22,19 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
+from django_dcron.admin.auto_refresh import REFRESH, Part
 from django_dcron.admin.base import ReadOnlyAdmin
-from django_dcron.admin.dashboard import cluster, failures, first_steps, health, load, tiles, timeline
+from django_dcron.admin.dashboard import (
+    cluster,
+    failures,
+    first_steps,
+    health,
+    load,
+    tiles,
+    timeline,
+)
 from django_dcron.admin.dashboard import filter as choice
 from django_dcron.admin.display import may_view
-from django_dcron.admin.refreshing import REFRESH, Part
 from django_dcron.admin.visibility import scope_of
 from django_dcron.models import Dashboard, Job, Node, Run
 
@@ -34,13 +43,13 @@ from django_dcron.models import Dashboard, Job, Node, Run
 class Section:
     context: Callable[[HttpRequest, admin.AdminSite], dict[str, Any]]
     every: int = 5
-    """Seconds from one refresh to the next."""
+    """Seconds between two refreshes."""
     shows: tuple[type[Model], ...] = ()
-    """Whoever may not view all of these does not get it."""
+    """Only users who may view all of these models get the section."""
 
 
 FIRST_STEPS = "first_steps"
-"""In place of all others until there is a job."""
+"""Replaces all other sections until a job exists."""
 SECTIONS = {
     "health": Section(health.context),
     "tiles": Section(tiles.context),
@@ -50,7 +59,7 @@ SECTIONS = {
     "load": Section(load.context, every=60, shows=(Job,)),
     FIRST_STEPS: Section(first_steps.context, shows=(Job,)),
 }
-"""In the order of the page; each has a template of its name."""
+"""Sections in the order of the page. Each has a template of the same name."""
 
 
 @admin.register(Dashboard)
@@ -59,7 +68,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         css = {"all": ["django_dcron/dashboard.css", "django_dcron/dashboard_pictures.css"]}
 
     def get_urls(self) -> list[URLPattern]:
-        """No others: there are no rows to add, change or delete."""
+        """Omit Django's other URLs, because there are no rows to add, change or delete."""
         view = self.admin_site.admin_view
         return [
             path("", view(self.changelist_view), name="django_dcron_dashboard_changelist"),
@@ -100,7 +109,9 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         return self._part(name, request).refreshed(context, request)
 
     def _sections(self, request: HttpRequest) -> dict[str, Section]:
-        seen = {name: section for name, section in SECTIONS.items() if self._may_see(request, section)}
+        seen = {
+            name: section for name, section in SECTIONS.items() if self._may_see(request, section)
+        }
         if FIRST_STEPS in seen and not _has_jobs(request, self.admin_site):
             return {FIRST_STEPS: seen[FIRST_STEPS]}
         seen.pop(FIRST_STEPS, None)
@@ -110,9 +121,11 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         return all(may_view(request, model, self.admin_site) for model in section.shows)
 
     def _part(self, name: str, request: HttpRequest) -> Part:
-        url = reverse("admin:django_dcron_dashboard_part", args=[name], current_app=self.admin_site.name)
-        if told := choice.query(request):
-            url += f"?{urlencode(told)}"
+        url = reverse(
+            "admin:django_dcron_dashboard_part", args=[name], current_app=self.admin_site.name
+        )
+        if query := choice.query(request):
+            url += f"?{urlencode(query)}"
         template = f"admin/django_dcron/dashboard/{name}.html"
         return Part(f"dcron-{name}", template, url, SECTIONS[name].every)
 

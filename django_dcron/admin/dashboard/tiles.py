@@ -1,4 +1,4 @@
-"""The dashboard's tiles: a few figures, each linked to the list of what it counts if there is one."""
+"""The dashboard's tiles: numbers, linked to the list of the counted rows if there is one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.admin.display import EMPTY, list_url, may_view, moment, span
+from django_dcron.admin.display import EMPTY, format_duration, list_url, may_view, moment
 from django_dcron.admin.lists.time_filter import PRESET
 from django_dcron.admin.visibility import scope_of
-from django_dcron.models import Job, Run
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.figures import (
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.figures import (
     Count,
     JobFigures,
     RunFigures,
@@ -28,17 +28,20 @@ from django_dcron.observability.figures import (
     percentile,
     run_figures,
 )
+from django_dcron.models import Job, Run
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
+    name: str
+    """What the tile shows, independent of the language."""
     label: str
     value: str
     note: str
     url: str
-    """Empty: no list has just what it counts."""
+    """Empty if no list shows exactly the counted rows."""
     kind: str = ""
-    """A state whose colour it has."""
+    """The state whose color the tile has."""
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
@@ -56,30 +59,31 @@ def _of_jobs(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterator
     parts = {
         "enabled": _number(jobs.enabled),
         "paused": _number(jobs.paused),
-        "out": _number(jobs.out_of_scheduling),
+        "quarantined": _number(jobs.quarantined),
     }
     note = (
-        _("%(enabled)s enabled, %(paused)s paused, %(out)s out of scheduling")
-        if jobs.out_of_scheduling
+        _("%(enabled)s enabled, %(paused)s paused, %(quarantined)s quarantined")
+        if jobs.quarantined
         else _("%(enabled)s enabled, %(paused)s paused")
     )
-    yield Tile(_("Jobs"), _number(jobs.total), note % parts, list_url(Job, site))
+    yield Tile("jobs", _("Jobs"), _number(jobs.total), note % parts, list_url(Job, site))
     first = (
-        format_html(_("the first at {}"), moment(jobs.next_at, near=now))
+        format_html(_("first at {}"), moment(jobs.next_at, near=now))
         if jobs.next_at
-        else _("none is due")
+        else _("none due")
     )
-    yield Tile(_("Jobs due in the next hour"), _in_words(jobs.due_soon), first, "")
+    yield Tile("due_soon", _("Jobs due in the next hour"), _count_text(jobs.due_soon), first, "")
 
 
 def _of_runs(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
     since = runs.since.isoformat()
-    # In whatever state: of the times, only that of this filter has an index then.
+    # The list covers all states, and only this filter's time column has an index then.
     in_24_hours = list_url(Run, site, **{PRESET: "24h"})
-    waiting = {"queued": _in_words(runs.queued), "waiting": _in_words(runs.waiting)}
+    waiting = {"queued": _count_text(runs.queued), "waiting": _count_text(runs.waiting)}
     yield Tile(
+        "running",
         _("Running now"),
-        _in_words(runs.running),
+        _count_text(runs.running),
         _("%(queued)s queued, %(waiting)s waiting") % waiting,
         list_url(Run, site, state__exact="running"),
         "running" if runs.running.number else "",
@@ -88,24 +92,30 @@ def _of_runs(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
     ended: list[tuple[str, str, str, str, int]] = [
         (
             "failed",
-            _("Failed, 24 h"),
-            _in_words(runs.failed),
-            _("after the last attempt"),
+            _("Failed runs (24 h)"),
+            _count_text(runs.failed),
+            _("after all attempts"),
             runs.failed.number,
         ),
-        ("missed", _("Missed, 24 h"), _missed(runs), _missed_note(runs), runs.missed_occurrences),
+        (
+            "missed",
+            _("Missed runs (24 h)"),
+            _missed_tile(runs),
+            _missed_note(runs),
+            runs.missed_occurrences,
+        ),
         (
             "skipped",
-            _("Skipped, 24 h"),
-            _in_words(runs.skipped),
+            _("Skipped runs (24 h)"),
+            _count_text(runs.skipped),
             _("an earlier run was unfinished"),
             runs.skipped.number,
         ),
     ]
     for state, label, value, note, number in ended:
         url = list_url(Run, site, state__exact=state, due_at__gte=since)
-        yield Tile(label, value, note, url, state if number else "")
-    yield _lateness(runs.starts, in_24_hours)
+        yield Tile(state, label, value, note, url, state if number else "")
+    yield _start_delay(runs.starts, in_24_hours)
 
 
 def _success(runs: RunFigures, url: str) -> Tile:
@@ -113,50 +123,70 @@ def _success(runs: RunFigures, url: str) -> Tile:
     percent = rate.percent
     ended = rate.succeeded + rate.failed
     if percent is None:
-        return Tile(_("Success rate, 24 h"), EMPTY, _("no run has ended"), url)
+        return Tile("success_rate", _("Success rate (24 h)"), EMPTY, _("no finished runs"), url)
     text = (
-        _("of the latest %(count)s runs that started")
+        _("of the latest %(count)s started runs")
         if rate.sampled
         else ngettext("of %(count)s run", "of %(count)s runs", ended)
     )
-    value = _("%(percent)s %%") % {"percent": number_format(percent, decimal_pos=1)}
+    value = _("%(percent)s%%") % {"percent": number_format(percent, decimal_pos=1)}
     kind = "succeeded" if percent == 100 else ""
-    return Tile(_("Success rate, 24 h"), value, text % {"count": _number(ended)}, url, kind)
+    return Tile(
+        "success_rate", _("Success rate (24 h)"), value, text % {"count": _number(ended)}, url, kind
+    )
 
 
-def _missed(runs: RunFigures) -> str:
-    """All occurrences that were missed, whether or not they have a row of their own."""
+def _missed_tile(runs: RunFigures) -> str:
+    """Return the number of missed occurrences, including those that another run covers."""
     total = _number(runs.missed_occurrences)
-    return _("%(count)s or more") % {"count": total} if runs.missed.more or runs.counted_at_least else total
+    at_least = runs.missed_occurrences and (runs.missed.truncated or runs.counted_at_least)
+    return _("%(count)s or more") % {"count": total} if at_least else total
 
 
 def _missed_note(runs: RunFigures) -> str:
-    """One run may stand for many missed occurrences, as the misfire policy has it."""
+    """Describe the missed occurrences. With some misfire policies, one run covers many."""
     if not (others := runs.counted_elsewhere):
+        if runs.starts.cut:
+            return _("in the latest %(count)s started runs") % {
+                "count": _number(runs.starts.number)
+            }
         return _("not started in time")
     text = ngettext(
-        "%(count)s of them counted on another run", "%(count)s of them counted on other runs", others
+        "%(count)s covered by another run",
+        "%(count)s covered by other runs",
+        others,
     )
     return text % {"count": _number(others)}
 
 
-def _lateness(starts: Starts, url: str) -> Tile:
-    middle, worst = (percentile(starts.lateness, percent) for percent in (50, 99))
+def _start_delay(starts: Starts, url: str) -> Tile:
+    middle, worst = (percentile(starts.start_delays, percent) for percent in (50, 99))
     if middle is None:
-        return Tile(_("Lateness, p50 / p99"), EMPTY, _("no run has started in 24 h"), url)
+        return Tile(
+            "start_delay", _("Start delay (p50 / p99)"), EMPTY, _("no started runs in 24 h"), url
+        )
     text = (
-        _("of the latest %(count)s runs that started")
+        _("of the latest %(count)s started runs")
         if starts.cut
-        else ngettext("of %(count)s run that started", "of %(count)s runs that started", starts.number)
+        else ngettext("of %(count)s started run", "of %(count)s started runs", starts.number)
     )
-    value = _("%(middle)s / %(worst)s") % {"middle": span(middle), "worst": span(worst)}
-    return Tile(_("Lateness, p50 / p99"), value, text % {"count": _number(starts.number)}, url)
+    value = _("%(middle)s / %(worst)s") % {
+        "middle": format_duration(middle),
+        "worst": format_duration(worst),
+    }
+    return Tile(
+        "start_delay",
+        _("Start delay (p50 / p99)"),
+        value,
+        text % {"count": _number(starts.number)},
+        url,
+    )
 
 
 def _number(value: int) -> str:
     return number_format(value, force_grouping=True)
 
 
-def _in_words(count: Count) -> str:
+def _count_text(count: Count) -> str:
     number = _number(count.number)
-    return _("more than %(limit)s") % {"limit": number} if count.more else number
+    return _("more than %(limit)s") % {"limit": number} if count.truncated else number

@@ -1,12 +1,12 @@
-"""The dashboard's timeline: where each bar, mark and tick goes.
+"""Lay out the dashboard's timeline: the positions of bars, marks and ticks.
 
 Invariants:
 
-- Along the axis everything is in percent of the picture's width and lies within 0 and 100; down it, in pixels. So it is as
-  wide as there is room, and its words stay as large as the page's.
-- It has what happened until now. Its axis is as of a multiple of ``PACE``: while nothing happens, a refresh within that time
-  draws the same.
-- A lane has a bar at most for each minute and state, and a tick at most for each minute to come.
+- Horizontal positions are percentages of the image's width, from 0 to 100. Vertical positions are
+  pixels. The image fills the page's width without scaling its text.
+- The timeline shows everything that happened until now. The time of the axis is rounded down to a
+  multiple of ``PACE``, so that refreshes without news draw the same image.
+- A lane has at most one bar per minute and state, and at most one tick per future minute.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from django_dcron.admin.dashboard.timeline_words import (
 )
 from django_dcron.admin.display import change_url, list_url, may_view
 from django_dcron.admin.visibility import scope_of
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.timeline import Coming, Lane, Runs, Timeline, minute_of, timeline
 from django_dcron.models import Job, Run
-from django_dcron.models.database import alias_for, database_now
 from django_dcron.models.run import STATE_LABELS
-from django_dcron.observability.timeline import Coming, Lane, Runs, Timeline, minute_of, timeline
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -47,7 +48,7 @@ PACE = timedelta(seconds=15)
 GRID = timedelta(minutes=15)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LANE, BAR = 24, 12
-"""Heights: of a lane, and of a bar in it."""
+"""Height of a lane and of a bar in it, in pixels."""
 AXIS = 26
 LEAST_WIDTH = 0.35
 LEAST_HEIGHT = 4.0
@@ -55,7 +56,10 @@ LEAST_HEIGHT = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A bar; a mark, for runs that did not start, at ``x``; a tick or a band, for what comes."""
+    """A shape at ``x``.
+
+    It's a bar, a mark for runs that didn't start, or a tick or band for future occurrences.
+    """
 
     x: float
     y: float
@@ -67,7 +71,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LaneRow:
     name: str
     url: str
     title: str
@@ -76,9 +80,9 @@ class Row:
     marks: tuple[Shape, ...]
     ticks: tuple[Shape, ...]
     note: str
-    """In place of ticks: what comes later, or why nothing does."""
+    """The next occurrence after the end, or why there is none; empty if there are ticks."""
     counts: tuple[tuple[StrOrPromise, int], ...]
-    """Of its runs, by state."""
+    """Number of runs in each state."""
     next_at: datetime | None
 
     @property
@@ -93,18 +97,18 @@ class Line:
 
     @property
     def anchor(self) -> str:
-        """So that the outer ones' words stay inside."""
+        """The text anchor, which keeps the labels at both ends inside the image."""
         return "start" if self.x < 3 else "end" if self.x > 97 else "middle"
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    rows: tuple[Row, ...]
+    rows: tuple[LaneRow, ...]
     lines: tuple[Line, ...]
     now: Line
     caption: str
     legend: tuple[tuple[str, StrOrPromise], ...]
-    """The states that are in it."""
+    """The states that occur in the timeline."""
     shows_runs: bool
     zone: str
     axis = AXIS
@@ -115,12 +119,12 @@ class Picture:
 
     @property
     def depth(self) -> int:
-        """Of the lanes together."""
+        """The height of all lanes."""
         return LANE * len(self.rows)
 
     @property
     def ahead(self) -> float:
-        """The width of what is to come."""
+        """The width of the future part."""
         return 100 - self.now.x
 
     @property
@@ -133,7 +137,9 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
         return {"timeline": None}
     with_runs = may_view(request, Run, site)
     scope = scope_of(request, site)
-    drawn = timeline(database_now(alias_for(Run)), selection(request), with_runs=with_runs, scope=scope)
+    drawn = timeline(
+        database_now(alias_for(Run)), selection(request), with_runs=with_runs, scope=scope
+    )
     return {"timeline": _Drawing(drawn, site, with_runs).picture()}
 
 
@@ -141,7 +147,11 @@ class _Drawing:
     def __init__(self, drawn: Timeline, site: admin.AdminSite, shows_runs: bool) -> None:
         self._timeline = drawn
         late = (drawn.now - EPOCH) % PACE
-        self._since, self._now, self._until = drawn.since - late, drawn.now - late, drawn.until - late
+        self._since, self._now, self._until = (
+            drawn.since - late,
+            drawn.now - late,
+            drawn.until - late,
+        )
         self._site = site
         self._shows_runs = shows_runs
 
@@ -169,12 +179,12 @@ class _Drawing:
             yield Line(self._x(at), f"{localtime(at):%H:%M}")
             at += GRID
 
-    def _row(self, lane: Lane, y: int) -> Row:
+    def _row(self, lane: Lane, y: int) -> LaneRow:
         started = [runs for runs in lane.runs if has_run(runs)]
         counts: Counter[str] = Counter()
         for runs in lane.runs:
             counts[runs.state] += runs.number
-        return Row(
+        return LaneRow(
             str(lane.job),
             change_url(lane.job, self._site),
             f"{lane.job}\n{lane.job.schedule}",
@@ -188,11 +198,16 @@ class _Drawing:
         )
 
     def _bars(self, job: Job, started: Sequence[Runs], y: float) -> Iterator[Shape]:
-        """One above the other where runs of one minute are in several states; the fewest are on top."""
+        """Yield the bars of a lane.
+
+        Runs of one minute in several states are stacked, with the rarest state on top.
+        """
         for _minute, group in groupby(started, minute_of):
             stack = sorted(group, key=lambda runs: runs.number)
             spans = [self._span(runs) for runs in stack]
-            if stack[-1].number > 1:  # of some it is not known when: all of them have the whole time
+            if (
+                stack[-1].number > 1
+            ):  # a bar of several runs has no exact times, so the whole stack gets one width
                 whole = (min(left for left, _ in spans), max(right for _, right in spans))
                 spans = [whole for _ in spans]
             top = y
@@ -200,7 +215,15 @@ class _Drawing:
             for runs, (left, right), height in zip(stack, spans, heights, strict=True):
                 width = max(round(right - left, 2), LEAST_WIDTH)
                 left = min(left, 100 - width)
-                yield Shape(left, top, about_runs(job, runs), runs.state, width, height, self._url(job, runs))
+                yield Shape(
+                    left,
+                    top,
+                    about_runs(job, runs),
+                    runs.state,
+                    width,
+                    height,
+                    self._url(job, runs),
+                )
                 top = round(top + height, 1)
 
     def _span(self, runs: Runs) -> tuple[float, float]:
@@ -210,7 +233,11 @@ class _Drawing:
     def _mark(self, job: Job, runs: Runs, y: int) -> Shape:
         middle = y + LANE / 2
         return Shape(
-            self._x(runs.scheduled_at), middle, about_runs(job, runs), runs.state, url=self._url(job, runs)
+            self._x(runs.scheduled_at),
+            middle,
+            about_runs(job, runs),
+            runs.state,
+            url=self._url(job, runs),
         )
 
     def _tick(self, job: Job, coming: Coming, y: int) -> Shape:
@@ -220,7 +247,9 @@ class _Drawing:
 
     def _url(self, job: Job, runs: Runs) -> str:
         if runs.run_id:
-            return reverse("admin:django_dcron_run_change", args=[runs.run_id], current_app=self._site.name)
+            return reverse(
+                "admin:django_dcron_run_change", args=[runs.run_id], current_app=self._site.name
+            )
         lookups = {
             "job__id__exact": str(job.pk),
             "state__exact": runs.state,
@@ -231,6 +260,6 @@ class _Drawing:
 
 
 def _heights(numbers: Sequence[int]) -> list[float]:
-    """Each its share of a bar, and none too small to be seen."""
+    """Divide the height of a bar in proportion to ``numbers``, with a visible minimum height."""
     shares = [max(BAR * number / sum(numbers), LEAST_HEIGHT) for number in numbers]
     return [round(BAR * share / sum(shares), 1) for share in shares]

@@ -1,4 +1,4 @@
-"""What the dashboard's timeline says: of its runs and what comes, when one points at them, and of itself."""
+"""Texts of the dashboard's timeline: the titles of runs and occurrences, notes and the caption."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.admin.display import span
-from django_dcron.domain.lifecycle import State
+from django_dcron.admin.display import format_duration
+from django_dcron.diagnosis.timeline import JOBS_COUNTED, Coming, Lane, Runs, Timeline
 from django_dcron.models import Job
 from django_dcron.models.run import STATE_LABELS
-from django_dcron.observability.timeline import JOBS_COUNTED, Coming, Lane, Runs, Timeline
+from django_dcron.policies.lifecycle import State
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -23,8 +23,10 @@ _LABELS: dict[str, StrOrPromise] = dict(STATE_LABELS)
 
 
 def has_run(runs: Runs) -> bool:
-    """Whether it ran, or runs; one that waits for its next attempt does not."""
-    return runs.started_at is not None and (runs.finished_at is not None or runs.state == State.RUNNING)
+    """Return whether the runs ran or are running. A run that waits for a retry doesn't count."""
+    return runs.started_at is not None and (
+        runs.finished_at is not None or runs.state == State.RUNNING
+    )
 
 
 def about_runs(job: Job, runs: Runs) -> str:
@@ -35,11 +37,13 @@ def about_runs(job: Job, runs: Runs) -> str:
         "at": time_of(runs.scheduled_at),
         "last": time_of(runs.last_scheduled_at),
         "started": time_of(runs.started_at or runs.scheduled_at),
-        "late": span(max((runs.started_at or runs.due_at) - runs.due_at, timedelta())),
-        "took": span(runs.finished_at - runs.started_at) if runs.finished_at and runs.started_at else "",
+        "late": format_duration(max((runs.started_at or runs.due_at) - runs.due_at, timedelta())),
+        "took": format_duration(runs.finished_at - runs.started_at)
+        if runs.finished_at and runs.started_at
+        else "",
     }
     if runs.number > 1:
-        title = _("%(job)s: %(number)d runs %(state)s, scheduled from %(at)s to %(last)s") % values
+        title = _("%(job)s: %(state)s, %(number)d runs scheduled from %(at)s to %(last)s") % values
     elif not has_run(runs):
         title = _("%(job)s: %(state)s, scheduled %(at)s") % values
     elif runs.state == State.RUNNING:
@@ -48,8 +52,8 @@ def about_runs(job: Job, runs: Runs) -> str:
         title = _("%(job)s: %(state)s, scheduled %(at)s, %(late)s late, took %(took)s") % values
     if runs.missed_before:
         missed = ngettext(
-            "It also stands for %(missed)d occurrence that was missed.",
-            "It also stands for %(missed)d occurrences that were missed.",
+            "Also covers %(missed)d missed occurrence.",
+            "Also covers %(missed)d missed occurrences.",
             runs.missed_before,
         )
         title += "\n" + missed % {"missed": runs.missed_before}
@@ -60,24 +64,24 @@ def about_coming(job: Job, coming: Coming) -> str:
     values = {"job": job, "first": time_of(coming.first), "last": time_of(coming.last)}
     if coming.first == coming.last:
         return _("%(job)s: due %(first)s") % values
-    return _("%(job)s: due more than once a minute, from %(first)s to %(last)s") % values
+    return _("%(job)s: due several times per minute, from %(first)s to %(last)s") % values
 
 
 def note(lane: Lane) -> str:
-    """What comes later than the timeline ends, or why nothing does."""
+    """Return the next occurrence after the timeline's end, or why there is none."""
     if not lane.job.enabled:
-        return _("paused")
+        return _("Paused")
     if lane.next_at is None:
         cursor = getattr(lane.job, "cursor", None)
-        return _("out of scheduling") if cursor is not None and cursor.problem else ""
-    return _("next %(time)s") % {"time": f"{localtime(lane.next_at):%Y-%m-%d %H:%M}"}
+        return _("Quarantined") if cursor is not None and cursor.problem else ""
+    return _("Next %(time)s") % {"time": f"{localtime(lane.next_at):%Y-%m-%d %H:%M}"}
 
 
 def caption(drawn: Timeline, shows_runs: bool) -> str:
     if drawn.jobs <= len(drawn.lanes):
         return ngettext(
-            "%(number)d job: the hour before now and the hour after it.",
-            "%(number)d jobs: the hour before now and the hour after it.",
+            "%(number)d job, from one hour ago to one hour ahead.",
+            "%(number)d jobs, from one hour ago to one hour ahead.",
             drawn.jobs,
         ) % {"number": drawn.jobs}
     many = _("more than %(number)s") % {"number": number_format(JOBS_COUNTED, force_grouping=True)}
@@ -86,16 +90,20 @@ def caption(drawn: Timeline, shows_runs: bool) -> str:
     if shows_runs:
         return (
             _(
-                "%(lanes)d of %(jobs)s jobs: those that run, failed lately or are due next. Others by namespace or name, above."
+                "Showing %(lanes)d of %(jobs)s jobs: running, recently failed or due next. Use the "
+                "filter to find others."
             )
             % values
         )
     return (
-        _("%(lanes)d of %(jobs)s jobs: those that are due next. Others by namespace or name, above.") % values
+        _("Showing %(lanes)d of %(jobs)s jobs: those due next. Use the filter to find others.")
+        % values
     )
 
 
 def time_of(instant: datetime) -> str:
-    """With the date if that is not today's."""
+    """Format the time, with the date unless it's today."""
     local = localtime(instant)
-    return f"{local:%H:%M:%S}" if local.date() == localtime().date() else f"{local:%Y-%m-%d %H:%M:%S}"
+    return (
+        f"{local:%H:%M:%S}" if local.date() == localtime().date() else f"{local:%Y-%m-%d %H:%M:%S}"
+    )

@@ -1,1 +1,1 @@
-"""The admin of jobs: the list, the form and its preview, the page, and what can be done to one."""
+"""The admin of jobs: list, form, preview, page, verbs and deletion."""

@@ -1,11 +1,10 @@
-"""Jobs: edited, run, paused, resumed, duplicated, deleted. All of it through ``control``."""
+"""The admin of jobs: their list, form and verbs. Every write goes through ``control``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from django.contrib import admin
@@ -20,15 +19,26 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control, targets
+from django_dcron.admin.action_forms import ArgumentsForm, ChangedPauseForm, PauseForm
+from django_dcron.admin.actions import (
+    OTHER_ARGUMENTS,
+    ActionAdmin,
+    Button,
+    Done,
+    Verb,
+    as_action,
+    reason,
+    validated_data,
+)
 from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY, moment, moment_in, quiet, state_badge
-from django_dcron.admin.jobs import backfill_page, deletion
+from django_dcron.admin.jobs import backfill_page, deletion, preset_links
 from django_dcron.admin.jobs.copying import duplicate
 from django_dcron.admin.jobs.form import JobForm
 from django_dcron.admin.jobs.groups import FIELDSETS
 from django_dcron.admin.jobs.page import (
     JobPage,
-    ToldAdmin,
+    JobViewsAdmin,
     pause_note,
     state_badge_of,
     words_of,
@@ -37,77 +47,69 @@ from django_dcron.admin.jobs.page import (
 from django_dcron.admin.jobs.preview import PreviewedAdmin
 from django_dcron.admin.lists.export import EXPORTS, ExportedAdmin
 from django_dcron.admin.lists.filters import (
+    JobStateFilter,
     LastOutcomeFilter,
     NamespaceFilter,
-    StandingFilter,
     TagFilter,
     TargetKindFilter,
     titled,
 )
-from django_dcron.admin.verb_forms import ArgumentsForm, ChangedPauseForm, PauseForm
-from django_dcron.admin.verbs import (
-    OTHER_ARGUMENTS,
-    Button,
-    Done,
-    OperatedAdmin,
-    Verb,
-    as_action,
-    asked,
-    reason,
-)
 from django_dcron.admin.visibility import scope_of
-from django_dcron.domain import clock
+from django_dcron.db import clock
+from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
+from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.exceptions import InvalidValue
+from django_dcron.jobs import audit_messages
+from django_dcron.jobs.representation import JOB_FIELDS, Field
 from django_dcron.models import Job
-from django_dcron.observability import deeds
-from django_dcron.observability.jobs import next_run_of, problem_of, statistics_of
-from django_dcron.observability.lookahead import problem_in_words
 
 
 def _run_now(request: HttpRequest, job: Job) -> Done:
     run = control.trigger(job)
-    return Done(deeds.triggered(run), run)
+    return Done(audit_messages.triggered(run), run)
 
 
 def _run_with(request: HttpRequest, job: Job) -> Done:
-    said = asked(ArgumentsForm, request, job)
-    run = control.trigger(job, args=said["args"], kwargs=said["kwargs"])
-    return Done(deeds.triggered(run), run)
+    choices = validated_data(ArgumentsForm, request, job)
+    run = control.trigger(job, args=choices["args"], kwargs=choices["kwargs"])
+    return Done(audit_messages.triggered(run), run)
 
 
 def _pause(request: HttpRequest, job: Job) -> Done:
-    return _paused(job, reason(request), asked(PauseForm, request, job)["until"])
+    return _pause_job(job, reason(request), validated_data(PauseForm, request, job)["until"])
 
 
 def _change_pause(request: HttpRequest, job: Job) -> Done:
-    said = asked(ChangedPauseForm, request, job)
-    return _paused(job, reason(request) if said["reason"] else job.pause_reason, said["until"])
+    choices = validated_data(ChangedPauseForm, request, job)
+    return _pause_job(
+        job, reason(request) if choices["reason"] else job.pause_reason, choices["until"]
+    )
 
 
-def _paused(job: Job, why: str, until: datetime | None) -> Done:
+def _pause_job(job: Job, why: str, until: datetime | None) -> Done:
     try:
         control.pause(job, why, until)
-    except InvalidValue as error:  # it has passed meanwhile
-        raise ValidationError(error.problem.said(translation)) from None
-    return Done(deeds.paused(job))
+    except InvalidValue as error:  # the time has passed since the form was validated
+        raise ValidationError(error.problem.translate(translation)) from None
+    return Done(audit_messages.paused(job))
 
 
 def _resume(request: HttpRequest, job: Job) -> Done:
     control.resume(job)
-    return Done(deeds.resumed())
+    return Done(audit_messages.resumed())
 
 
 def _duplicate(request: HttpRequest, job: Job) -> Done:
     made = duplicate(job)
-    return Done(_("duplicated as %(copy)s, which is paused") % {"copy": made}, made)
+    return Done(_("Duplicated as %(copy)s (paused)") % {"copy": made}, made)
 
 
-def _if_paused(job: Job) -> str:
-    return "" if job.enabled else _("It is paused already.")
+def _refuse_if_paused(job: Job) -> str:
+    return "" if job.enabled else _("The job is already paused.")
 
 
-def _if_not_paused(job: Job) -> str:
-    return _("It is not paused.") if job.enabled else ""
+def _refuse_if_not_paused(job: Job) -> str:
+    return _("The job isn't paused.") if job.enabled else ""
 
 
 VERBS: tuple[Verb[Job], ...] = (
@@ -117,7 +119,10 @@ VERBS: tuple[Verb[Job], ...] = (
         _run_now,
         "trigger",
         is_primary=True,
-        explained=gettext_lazy("Each runs once, at once, paused or not, beside what its schedule says."),
+        explained=gettext_lazy(
+            "Starts one run of each job immediately, even if the job is paused. The schedules "
+            "stay the same."
+        ),
     ),
     Verb(
         "run_with",
@@ -132,26 +137,28 @@ VERBS: tuple[Verb[Job], ...] = (
         gettext_lazy("Pause"),
         _pause,
         "pause",
-        against=_if_paused,
+        against=_refuse_if_paused,
         form=PauseForm,
-        explained=gettext_lazy("They have no new runs until they are resumed. What is running goes on."),
+        explained=gettext_lazy(
+            "No new runs start until the jobs are resumed. Runs in progress continue."
+        ),
     ),
     Verb(
         "resume",
         gettext_lazy("Resume"),
         _resume,
         "pause",
-        against=_if_not_paused,
+        against=_refuse_if_not_paused,
         explained=gettext_lazy(
-            "They run by their schedules from now on. What fell into the pause is not made up for."
+            "The jobs follow their schedules again. Occurrences during the pause are not caught up."
         ),
     ),
     Verb(
         "change_pause",
-        gettext_lazy("Change the pause"),
+        gettext_lazy("Edit pause"),
         _change_pause,
         "pause",
-        against=_if_not_paused,
+        against=_refuse_if_not_paused,
         form=ChangedPauseForm,
         has_page=True,
     ),
@@ -160,21 +167,25 @@ VERBS: tuple[Verb[Job], ...] = (
         gettext_lazy("Duplicate"),
         _duplicate,
         "add",
-        explained=gettext_lazy("Each copy is paused, and called like the original with “copy” behind it."),
+        explained=gettext_lazy("Creates a paused copy of each job. “copy” is added to its name."),
     ),
 )
 
 TAGS_SHOWN = 5
-OUT_OF_SIGHT = gettext_lazy("You may not see a job with these values, so you may not save it.")
+OUT_OF_SIGHT = gettext_lazy(
+    "The job wasn't saved because you don't have permission to view a job with these values."
+)
 ARGUMENTS = ("args", "kwargs")
 
 
-def _redacted(name: str) -> Callable[[Job], Any]:
-    return lambda job: targets.redacted(getattr(job, name))
+def _public(field: Field, job: Job) -> Any:
+    return field.public(field.json_of(job))
 
 
 @admin.register(Job)
-class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job], OperatedAdmin[Job]):
+class JobAdmin(
+    VersionedAdmin[Job], JobViewsAdmin, PreviewedAdmin, ExportedAdmin[Job], ActionAdmin[Job]
+):
     form = JobForm
     verbs = VERBS
     actions = [
@@ -186,7 +197,7 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
     list_display = ("label", "status", "last_outcome", "next_run", "when")
     list_select_related = ("cursor", "statistics", "calendar")
     list_filter = (
-        StandingFilter,
+        JobStateFilter,
         LastOutcomeFilter,
         NamespaceFilter,
         TagFilter,
@@ -196,17 +207,13 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
     )
     search_fields = ("name", "namespace", "description", "target", "schedule")
     nothing_yet = gettext_lazy(
-        "No jobs yet. Add one here; or declare it in code with @cron, and run manage.py dcron sync."
+        "No jobs yet. Add one here, or declare it in code with @cron and run manage.py dcron sync."
     )
-    exported = tuple(
-        (field.name, _redacted(field.name) if field.name in ARGUMENTS else attrgetter(field.attname))
-        for field in Job._meta.concrete_fields
-        if field.editable and not field.primary_key
-    )
+    exported = tuple((name, partial(_public, field)) for name, field in JOB_FIELDS.items())
     fieldsets = FIELDSETS
 
     def listed(self, rows: QuerySet[Job]) -> QuerySet[Job]:
-        return rows.defer(*ARGUMENTS, "declared")
+        return rows.defer(*ARGUMENTS, "declared", "imported")
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(partial(backfill_page.view, self))
@@ -216,11 +223,13 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
         ]
 
     def has_delete_several_permission(self, request: HttpRequest) -> bool:
-        """Unless the site has disabled the action."""
+        """Return whether the user may delete jobs and the site hasn't disabled the action."""
         offered = any(name == "delete_selected" for name, _action in self.admin_site.actions)
         return offered and self.has_delete_permission(request)
 
-    def has_trigger_with_arguments_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+    def has_trigger_with_arguments_permission(
+        self, request: HttpRequest, obj: Job | None = None
+    ) -> bool:
         return self.has_trigger_permission(request, obj) and request.user.has_perm(OTHER_ARGUMENTS)
 
     def may_backfill(self, request: HttpRequest, job: Job | None = None) -> bool:
@@ -229,7 +238,9 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
     def buttons(self, request: HttpRequest, obj: Job) -> list[Button]:
         buttons = super().buttons(request, obj)
         if self.may_backfill(request, obj):
-            url = reverse("admin:django_dcron_job_backfill", args=[obj.pk], current_app=self.admin_site.name)
+            url = reverse(
+                "admin:django_dcron_job_backfill", args=[obj.pk], current_app=self.admin_site.name
+            )
             buttons.append(Button(backfill_page.TITLE, url, has_page=True))
         return buttons
 
@@ -239,7 +250,7 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
         shown = format_html_join(" ", '<span class="dcron-tag">{}</span>', tags)
         return format_html("{}{}{}", job, quiet(job.target), quiet(shown))
 
-    def standing(self, obj: Job) -> str:
+    def state_label(self, obj: Job) -> str:
         return state_badge_of(obj)
 
     @admin.display(description=gettext_lazy("schedule"), ordering="schedule")
@@ -254,19 +265,22 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
             return shown
         return format_html("{}{}", shown, quiet(moment_in(at, zone)))
 
-    @admin.display(description=gettext_lazy("last outcome"), ordering="statistics__last_finished_at")
+    @admin.display(
+        description=gettext_lazy("last outcome"), ordering="statistics__last_finished_at"
+    )
     def last_outcome(self, job: Job) -> str:
         statistics = statistics_of(job)
         if statistics is None or not statistics.last_state:
             return EMPTY
         when = format_html(
-            '<div class="dcron-quiet">{}</div>', moment(statistics.last_finished_at, near=clock.now())
+            '<div class="dcron-quiet">{}</div>',
+            moment(statistics.last_finished_at, near=clock.now()),
         )
         return format_html("{}{}", state_badge(statistics.last_state), when)
 
     @admin.display(description=gettext_lazy("status"), ordering="enabled")
     def status(self, job: Job) -> str:
-        notes = [pause_note(job), problem_in_words(job, problem_of(job))]
+        notes = [pause_note(job), translate_problem(job, problem_of(job))]
         return format_html("{}{}", state_badge_of(job), quiet(" ".join(filter(None, notes))))
 
     def render_change_form(
@@ -280,29 +294,35 @@ class JobAdmin(VersionedAdmin[Job], ToldAdmin, PreviewedAdmin, ExportedAdmin[Job
     ) -> HttpResponse:
         if obj is not None and obj.pk is not None:
             if not self.has_change_permission(request, obj):
-                for name in ARGUMENTS:  # for this page alone: nothing is saved from here on
-                    setattr(obj, name, targets.redacted(getattr(obj, name)))
+                for name in ARGUMENTS:  # redacts this page only, because nothing saves ``obj`` here
+                    setattr(obj, name, targets.redact(getattr(obj, name)))
             page = JobPage(obj.pk, request, self)
             context |= {"page": page, "buttons": self.buttons(request, page.job)}
+        elif add and not context.get("is_popup"):
+            context["presets"] = preset_links.links(request)
         return super().render_change_form(request, context, add, change, form_url, obj)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        given = super().get_changeform_initial_data(request)
+        return {**preset_links.initial_values(request), **given}
 
     def get_form(
         self, request: HttpRequest, obj: Job | None = None, change: bool = False, **kwargs: Any
     ) -> type[JobForm]:
-        """A class made for this request, so that it can carry what the user may see."""
+        """Add the request's scope to the form class. Django creates the class for each request."""
         form: Any = super().get_form(request, obj, change, **kwargs)
         form.scope = scope_of(request, self.admin_site)
         return form  # type: ignore[no-any-return]
 
     def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
         control.save(obj, expected_version=form.cleaned_data["seen_version"] if change else None)
-        if not form.scope.sees(obj):  # rolled back
+        if not form.scope.sees(obj):  # the save is rolled back
             raise ValidationError(OUT_OF_SIGHT)
 
     def get_deleted_objects(
         self, objs: QuerySet[Job] | Sequence[Job], request: HttpRequest
     ) -> tuple[list[str], dict[str, Any], set[str], list[str]]:
-        """Their history goes with them: the right to delete a job is enough."""
+        """List what a deletion removes. The permission to delete a job covers its history."""
         jobs = list(objs)
         may_delete = self.has_delete_permission(request) and all(
             self.has_delete_permission(request, job) for job in jobs

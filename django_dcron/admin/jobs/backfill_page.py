@@ -1,10 +1,10 @@
-"""A job's backfill: what would be made is shown first, and then just that is made.
+"""The backfill page of a job: the user previews the runs, then creates them.
 
 Invariants:
 
-- Nothing is made by looking, nor by the preview.
-- What is made is what was shown, or less if others have made some of it meanwhile: the second form carries the range as
-  the preview has bounded it, also by the limit, and the version of the job.
+- Neither opening the page nor the preview creates a run.
+- The second form creates the runs that the preview showed, except runs that exist by then.
+- For that, the second form carries the job's version and the end of the previewed range.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from django.template.response import TemplateResponse
 from django.utils import translation
 from django.utils.html import format_html
@@ -26,30 +32,32 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control
+from django_dcron.admin.action_forms import InstantField, VerbForm
 from django_dcron.admin.display import change_url, list_url, may_view
 from django_dcron.admin.jobs.page import zone_name
-from django_dcron.admin.verb_forms import InstantField, VerbForm
-from django_dcron.backfill import LARGEST_LIMIT, LIMIT, Backfill
-from django_dcron.definition import EXHAUSTED
-from django_dcron.exceptions import InvalidValue, Told
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import InvalidValue, TranslatableError
+from django_dcron.jobs import audit_log, audit_messages
+from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT, Backfill
+from django_dcron.jobs.differences import values_of
+from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.models import Job, Run
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability import deeds, noting
-from django_dcron.observability.differences import values_of
 
 if TYPE_CHECKING:
     from django_dcron.admin.jobs.admin import JobAdmin
 
 SHOWN = 5
-"""So many of the first, and of the last."""
+"""The number of first occurrences to show, and of last ones."""
 TITLE = gettext_lazy("Backfill")
 OUTDATED = gettext_lazy(
-    "The job was changed after the preview, so nothing was made. This is what would be made now."
+    "The job was changed after the preview, so no runs were created. The preview now "
+    "shows the changed job."
 )
 
 
 class LocalTimeInput(forms.DateTimeInput):
-    """The browser's own calendar and clock."""
+    """The date and time input of the browser."""
 
     input_type = "datetime-local"
 
@@ -59,22 +67,24 @@ class LocalTimeInput(forms.DateTimeInput):
 
 class BackfillForm(VerbForm):
     start = InstantField(label=gettext_lazy("From"), widget=LocalTimeInput())
-    end = InstantField(label=gettext_lazy("To just before"), widget=LocalTimeInput())
+    end = InstantField(label=gettext_lazy("Until (exclusive)"), widget=LocalTimeInput())
     limit = forms.IntegerField(
-        label=gettext_lazy("At most"),
+        label=gettext_lazy("Limit"),
         initial=LIMIT,
         validators=[MinValueValidator(1), MaxValueValidator(LARGEST_LIMIT)],
-        help_text=gettext_lazy("So many runs at once. What is left over, a further backfill makes."),
+        help_text=gettext_lazy(
+            "The maximum number of runs to create, such as 100. Backfill again to create the rest."
+        ),
     )
     version = forms.IntegerField(required=False, widget=forms.HiddenInput)
-    """Of the job as it was previewed."""
+    """The version of the job in the preview."""
     shown_until = InstantField(required=False, widget=forms.HiddenInput)
-    """Where the preview has cut the range: from here on nobody was shown anything."""
+    """The end of the occurrences that the preview showed."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         for name in ("start", "end"):
-            self.fields[name].help_text = _("In the time zone %(zone)s.") % {
+            self.fields[name].help_text = _("Time zone: %(zone)s") % {
                 "zone": get_current_timezone_name()
             }
 
@@ -82,17 +92,19 @@ class BackfillForm(VerbForm):
         cleaned = super().clean() or self.cleaned_data
         start, end = cleaned.get("start"), cleaned.get("end")
         if start and end and start >= end:
-            self.add_error("end", _("It is not after the start."))
+            text = _("The end must be after the start.")
+            self.add_error("end", ValidationError(text, code="end_not_after_start"))
         elif start and start >= database_now(alias_for(Run)):
-            self.add_error("start", _("It has not come yet: only what has passed can be backfilled."))
+            text = _("This time is in the future. Enter a past time.")
+            self.add_error("start", ValidationError(text, code="future"))
         return cleaned
 
-    def refuse(self, error: Told) -> None:
-        """Say beside its field, if it is about one, what ``control.backfill`` had against it."""
+    def refuse(self, error: TranslatableError) -> None:
+        """Show an error of ``control.backfill`` next to its field, or else above the form."""
         if isinstance(error, InvalidValue) and error.field in self.fields:
-            self.add_error(error.field, error.problem.said(translation))
+            self.add_error(error.field, error.problem.translate(translation))
         else:
-            self.add_error(None, error.said(translation))
+            self.add_error(None, error.translate(translation))
 
 
 class Preview:
@@ -132,24 +144,24 @@ def view(model_admin: JobAdmin, request: HttpRequest, object_id: str) -> HttpRes
         makes = wanted and is_fresh
         try:
             found = control.backfill(job, **_range(form, as_shown=makes), dry_run=not makes)
-        except Told as error:
+        except TranslatableError as error:
             form.refuse(error)
         else:
             if makes:
                 return _made(model_admin, request, job, found, form)
             if wanted:
-                form.add_error(None, OUTDATED)
+                form.add_error(None, ValidationError(OUTDATED, code="outdated"))
     return _page(model_admin, request, job, form, Preview(found, form, job) if found else None)
 
 
 def _initial(request: HttpRequest) -> dict[str, Any]:
-    """What a link asks for; texts that are no times are refused when they come back."""
+    """Return initial values from a link. Invalid texts stay as they are and fail on submission."""
     asked = {name: request.GET[name] for name in ("start", "end", "limit") if name in request.GET}
     return {"end": database_now(alias_for(Run)).replace(microsecond=0), **_read(asked)}
 
 
 def _read(asked: dict[str, str]) -> dict[str, Any]:
-    """Times as such, so that they are shown in the site's zone."""
+    """Parse the values, so that times are shown in the site's time zone."""
     fields = BackfillForm.base_fields
     read: dict[str, Any] = {}
     for name, text in asked.items():
@@ -168,7 +180,11 @@ def _range(form: BackfillForm, *, as_shown: bool) -> dict[str, Any]:
 
 
 def _page(
-    model_admin: JobAdmin, request: HttpRequest, job: Job, form: BackfillForm, preview: Preview | None = None
+    model_admin: JobAdmin,
+    request: HttpRequest,
+    job: Job,
+    form: BackfillForm,
+    preview: Preview | None = None,
 ) -> HttpResponse:
     context = {
         **model_admin.admin_site.each_context(request),
@@ -191,16 +207,23 @@ def _made(
 ) -> HttpResponse:
     site = model_admin.admin_site
     if not made.occurrences:
-        model_admin.message_user(request, _("Nothing was left to be made."), messages.WARNING)
+        model_admin.message_user(
+            request, _("No runs were created because they all exist already."), messages.WARNING
+        )
     else:
-        text = deeds.backfilled(made)
-        noting.note_deed(request.user, job, values_of(job), text)
+        text = audit_messages.backfilled(made)
+        audit_log.note_action(request.user, job, values_of(job), text)
         model_admin.message_user(request, f"“{job}”: {text}", messages.SUCCESS)
-    left_from, end = made.continue_from or form.cleaned_data["shown_until"], form.cleaned_data["end"]
+    left_from, end = (
+        made.continue_from or form.cleaned_data["shown_until"],
+        form.cleaned_data["end"],
+    )
     if left_from and left_from < end:
         onward = urlencode({"start": left_from.isoformat(), "end": end.isoformat()})
-        text = format_html('<a href="{}?{}">{}</a>', request.path, onward, _("Go on with what is left"))
+        text = format_html('<a href="{}?{}">{}</a>', request.path, onward, _("Backfill the rest"))
         model_admin.message_user(request, text, messages.INFO)
     if not may_view(request, Run, site):
         return HttpResponseRedirect(change_url(job, site))
-    return HttpResponseRedirect(list_url(Run, site, job__id__exact=str(job.pk), trigger__exact="backfill"))
+    return HttpResponseRedirect(
+        list_url(Run, site, job__id__exact=str(job.pk), trigger__exact="backfill")
+    )

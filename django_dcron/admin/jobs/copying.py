@@ -1,4 +1,4 @@
-"""A copy of a job, to start a new one from."""
+"""Duplicate a job."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from django_dcron.models import Job
 
 
 def duplicate(job: Job) -> Job:
-    """Saved, and paused: a copy that ran at once would do the work twice. Raises ``ValidationError``."""
-    copied = [field.name for field in Job._meta.concrete_fields if field.editable and not field.primary_key]
+    """Save a copy of ``job`` and return it. Raises ``ValidationError``.
+
+    The copy is paused, because it would do the same work twice.
+    """
+    copied = [
+        field.name
+        for field in Job._meta.concrete_fields
+        if field.editable and not field.primary_key
+    ]
     values = {name: deepcopy(getattr(job, name)) for name in copied}
     values["name"] = _free_name(job)
     values["enabled"], values["paused_until"] = False, None
-    values["pause_reason"] = (_("a copy of %(job)s") % {"job": job})[:255]
+    values["pause_reason"] = (_("copy of %(job)s") % {"job": job})[:255]
     return control.save(Job(**values))
 
 

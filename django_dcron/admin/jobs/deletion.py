@@ -1,5 +1,10 @@
-"""Deleting a job whose history may be a million runs: neither the confirmation nor the deletion loads it whole. And deleting
-many jobs: not more at once than a form can carry (``DATA_UPLOAD_MAX_NUMBER_FIELDS``)."""
+"""Delete jobs whose history may have a million runs.
+
+Invariants:
+
+- Neither the confirmation page nor the deletion loads the whole history.
+- One action deletes at most as many jobs as a form can carry (``DATA_UPLOAD_MAX_NUMBER_FIELDS``).
+"""
 
 from __future__ import annotations
 
@@ -14,30 +19,36 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron import control
-from django_dcron.admin import verbs
+from django_dcron.admin import actions as admin_actions
 from django_dcron.admin.base import BaseAdmin
-from django_dcron.admin.lists.bounded import in_words
+from django_dcron.admin.lists.bounded import bounded_count_text
+from django_dcron.diagnosis.scope import Scope
 from django_dcron.exceptions import Conflict
 from django_dcron.models import Job, Link, Run
-from django_dcron.observability.scope import Scope
 
 MOST_LISTED = 100
 
 
 def what_goes_too(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict[str, str]]:
-    """The lines and the counts of the confirmation page."""
-    runs = in_words(Run.objects.filter(job__in=jobs))
+    """Return the lines and the counts of the confirmation page."""
+    runs = bounded_count_text(Run.objects.filter(job__in=jobs))
     lines = [_("Job: %(job)s") % {"job": job} for job in jobs[:MOST_LISTED]]
-    lines.append(_("All their runs, with their attempts and logs: %(count)s") % {"count": runs})
-    followers = Link.objects.filter(after__in=jobs).exclude(job__in=jobs).select_related("job", "after")
+    lines.append(_("All runs, with their attempts and logs: %(count)s") % {"count": runs})
+    followers = (
+        Link.objects.filter(after__in=jobs).exclude(job__in=jobs).select_related("job", "after")
+    )
     lines += [
         _("%(job)s will no longer run after %(after)s") % {"job": link.job, "after": link.after}
         for link in scope.of_jobs(followers, "job").order_by("pk")[:MOST_LISTED]
     ]
-    if scope.narrows(Job) and (hidden := followers.exclude(job__in=scope.jobs.values("pk")).count()):
+    if scope.narrows(Job) and (
+        hidden := followers.exclude(job__in=scope.jobs.values("pk")).count()
+    ):
         text = ngettext(
-            "%(count)d job that you may not see will no longer run after these",
-            "%(count)d jobs that you may not see will no longer run after these",
+            "%(count)d job that you don't have permission to view will no longer run after these "
+            "jobs",
+            "%(count)d jobs that you don't have permission to view will no longer run after "
+            "these jobs",
             hidden,
         )
         lines.append(text % {"count": hidden})
@@ -54,14 +65,17 @@ def what_goes_too(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict[st
 def delete_selected(
     model_admin: BaseAdmin[Job], request: HttpRequest, jobs: QuerySet[Job]
 ) -> HttpResponse | None:
-    """Django's, which this replaces by its name, for the first of the jobs: as many as a verb handles at once."""
-    most = verbs.MOST_AT_ONCE
+    """Replace Django's action of this name, and delete at most ``MOST_AT_ONCE`` of the jobs."""
+    most = admin_actions.MOST_AT_ONCE
     if (found := jobs.count()) > most:
-        text = _("Chosen: %(found)s. At most %(most)s are handled at once: these are the first.")
+        text = _(
+            "%(found)s jobs are selected, but at most %(most)s can be deleted at once. These are "
+            "the first ones."
+        )
         model_admin.message_user(request, text % {"found": found, "most": most}, messages.WARNING)
     return actions.delete_selected(model_admin, request, jobs[:most])
 
 
 def delete(job: Job) -> None:
-    with suppress(Conflict):  # somebody else has deleted it meanwhile: that is what was asked for
+    with suppress(Conflict):  # another user has deleted the job already
         control.delete(job)

@@ -1,10 +1,13 @@
-"""The history of a job as a picture: a bar for each of its latest runs, as high as it lasted.
+"""Draw a bar chart of the durations of a job's latest runs.
 
-Only geometry, in units of the picture's own: ``WIDTH`` by ``HEIGHT``, from the top left, stretched to the page's width. So there
-is no text in it; ticks are at fixed heights, at the bottom, the middle and the top.
+Invariants:
 
-The scale is linear, from zero, as long as a typical run can be seen on it. If the longest one lasted more than ``CROWDED`` times
-as long as the median, it is logarithmic, and says so.
+- The module computes geometry only. Coordinates refer to an image of ``WIDTH`` by ``HEIGHT`` with
+  the origin at the top left.
+- The page stretches the image to its width, so the image contains no text. Ticks are at fixed
+  heights: bottom, middle and top.
+- The scale is linear from zero, unless the longest run takes more than ``CROWDED`` times the
+  median. Then the scale is logarithmic and labeled so.
 """
 
 from __future__ import annotations
@@ -19,24 +22,24 @@ from statistics import median
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.display import EMPTY, span
-from django_dcron.domain.durations import write_duration
-from django_dcron.domain.lifecycle import State
+from django_dcron.admin.display import EMPTY, format_duration
+from django_dcron.diagnosis.run_durations import start_delay
 from django_dcron.models import Run
 from django_dcron.models.run import STATE_LABELS
-from django_dcron.observability.lengths import lateness
+from django_dcron.policies.lifecycle import State
+from django_dcron.utils.durations import write_duration
 
 WIDTH = 1000.0
 HEIGHT = 100.0
 LANE = 9.0
-"""Below the bars: a mark for each run that did not succeed, or never started."""
+"""Height of the lane below the bars. It marks each run that didn't succeed or never started."""
 FEWEST_PLACES = 40
-"""The width is parted for so many runs at least: a bar is a bar, not a wall."""
+"""The width is divided into at least this many places, so that a few bars stay narrow."""
 LOWEST = 1.5
-"""No bar is lower: it must be seen, and hit."""
+"""The minimum height of a bar, so that it's visible and clickable."""
 CROWDED = 30
 GAP = 0.25
-"""Of a run's place, left free."""
+"""The share of a run's place that stays empty."""
 
 SECOND, MINUTE, HOUR, DAY = 1.0, 60.0, 3600.0, 86400.0
 TOPS = (
@@ -45,7 +48,7 @@ TOPS = (
     *(HOUR, 2 * HOUR, 4 * HOUR, 8 * HOUR, 12 * HOUR, DAY),
     *(digit * 10**power * DAY for power in range(5) for digit in (2, 4, 10)),
 )
-"""Ends of a linear scale, in seconds: they and their halves are round."""
+"""Ends of a linear scale in seconds. They and their halves are round numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,13 @@ class Bar:
     y: float
     width: float
     height: float
-    """Zero: the run has only its mark in the lane."""
+    """Zero if the run has only its mark in the lane."""
     has_mark: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """The same in words."""
+class RunRow:
+    """A bar in words."""
 
     run: Run
     state: str
@@ -74,15 +77,15 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Chart:
     bars: tuple[Bar, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[RunRow, ...]
     ticks: tuple[str, str, str]
-    """From the top down."""
+    """Labels of the ticks, from top to bottom."""
     logarithmic: bool
     median: str
     median_y: float | None
-    """None: no run has started."""
+    """None if no run has started."""
     counts: tuple[tuple[str, int], ...]
-    """The states there are, the most frequent first."""
+    """Number of runs in each state, the most frequent state first."""
     width: float = WIDTH
     height: float = HEIGHT
     middle: float = HEIGHT / 2
@@ -94,7 +97,7 @@ class Chart:
 @dataclass(frozen=True, slots=True)
 class Scale:
     bottom: float
-    """Seconds at the bottom; zero if it is linear."""
+    """Seconds at the bottom of the scale; zero if the scale is linear."""
     top: float
 
     @classmethod
@@ -106,17 +109,19 @@ class Scale:
         low, high = floor(log10(shortest)), ceil(log10(longest))
         return cls(
             10.0 ** (low - (high - low) % 2), 10.0**high
-        )  # an even number of decades has a round middle
+        )  # the middle is a round number only if the number of decades is even
 
     @property
     def logarithmic(self) -> bool:
         return self.bottom > 0
 
     def share(self, seconds: float) -> float:
-        """How far up it is, from 0 to 1."""
+        """Return the height of a duration, from 0 at the bottom to 1 at the top."""
         if not self.logarithmic:
             return seconds / self.top
-        return max(log10(max(seconds, self.bottom) / self.bottom) / log10(self.top / self.bottom), 0.0)
+        return max(
+            log10(max(seconds, self.bottom) / self.bottom) / log10(self.top / self.bottom), 0.0
+        )
 
     @property
     def ticks(self) -> tuple[str, str, str]:
@@ -125,11 +130,13 @@ class Scale:
 
 
 def draw(runs: Sequence[Run]) -> Chart | None:
-    """``runs``: finished ones, newest first. None if there are none."""
+    """Draw the finished ``runs``, which are sorted newest first. Return None if there are none."""
     if not runs:
         return None
     rows = [_row(run) for run in reversed(runs)]
-    lasted = [duration.total_seconds() for run in runs if (duration := _lasted(run)) is not None]
+    lasted = [
+        duration.total_seconds() for run in runs if (duration := _latest_duration(run)) is not None
+    ]
     scale = Scale.for_durations(lasted)
     place = WIDTH / max(len(runs), FEWEST_PLACES)
     typical = median(lasted) if lasted else None
@@ -138,15 +145,17 @@ def draw(runs: Sequence[Run]) -> Chart | None:
         rows=tuple(rows),
         ticks=scale.ticks,
         logarithmic=scale.logarithmic,
-        median=EMPTY if typical is None else span(timedelta(seconds=typical)),
+        median=EMPTY if typical is None else format_duration(timedelta(seconds=typical)),
         median_y=None if typical is None else round(HEIGHT * (1 - scale.share(typical)), 2),
         counts=tuple(Counter(run.state for run in runs).most_common()),
     )
 
 
-def _bar(row: Row, number: int, place: float, scale: Scale) -> Bar:
-    duration = _lasted(row.run)
-    height = 0.0 if duration is None else max(HEIGHT * scale.share(duration.total_seconds()), LOWEST)
+def _bar(row: RunRow, number: int, place: float, scale: Scale) -> Bar:
+    duration = _latest_duration(row.run)
+    height = (
+        0.0 if duration is None else max(HEIGHT * scale.share(duration.total_seconds()), LOWEST)
+    )
     return Bar(
         run=row.run,
         title=_title(row),
@@ -158,32 +167,41 @@ def _bar(row: Row, number: int, place: float, scale: Scale) -> Bar:
     )
 
 
-def _lasted(run: Run) -> timedelta | None:
-    """Of the latest attempt; None if it never started."""
+def _latest_duration(run: Run) -> timedelta | None:
+    """Return the duration of the run's latest attempt, or None if the run never started."""
     if run.started_at is None or run.finished_at is None:
         return None
     return max(run.finished_at - run.started_at, timedelta())
 
 
-def _row(run: Run) -> Row:
+def _row(run: Run) -> RunRow:
     scheduled = f"{localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}"
-    return Row(
+    return RunRow(
         run,
         str(dict(STATE_LABELS).get(run.state, run.state)),
         scheduled,
-        span(_lasted(run)),
-        span(lateness(run)),
+        format_duration(_latest_duration(run)),
+        format_duration(start_delay(run)),
     )
 
 
-def _title(row: Row) -> str:
-    said = {"scheduled": row.scheduled, "state": row.state, "lasted": row.lasted, "late": row.late}
+def _title(row: RunRow) -> str:
+    values = {
+        "scheduled": row.scheduled,
+        "state": row.state,
+        "lasted": row.lasted,
+        "late": row.late,
+    }
     if row.run.started_at is None:
-        return _("%(scheduled)s: %(state)s, never started") % said
-    return _("%(scheduled)s: %(state)s, lasted %(lasted)s, started %(late)s late") % said
+        return _("%(scheduled)s: %(state)s, not started") % values
+    return _("%(scheduled)s: %(state)s, took %(lasted)s, started %(late)s late") % values
 
 
 def _tick(seconds: float) -> str:
     if not seconds:
         return "0"
-    return f"{seconds * 1000:g} ms" if seconds < 1 else write_duration(timedelta(seconds=round(seconds, 3)))
+    return (
+        f"{seconds * 1000:g} ms"
+        if seconds < 1
+        else write_duration(timedelta(seconds=round(seconds, 3)), " ")
+    )

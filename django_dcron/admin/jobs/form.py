@@ -1,8 +1,11 @@
-"""The job's form: friendly fields, and no lost update.
+"""The job's form.
 
-The form carries the version of the job as it was rendered. If the row has another one when it comes back, somebody
-else (a person, ``sync``, the job's own circuit) saved in between: the form then says what differs and saves nothing,
-and carries the fresh version, so that saving once more is a decision and not an accident.
+Invariants:
+
+- A save never silently overwrites another change by a person, by ``sync`` or by the scheduler. The
+  form carries the version of the job that it was rendered from.
+- If the row has another version, the form lists the differences and saves nothing. It then
+  carries the new version, so that a second save is deliberate.
 """
 
 from __future__ import annotations
@@ -20,18 +23,19 @@ from django.db import models
 from django.db.models import Q
 from django.forms.fields import InvalidJSONInput
 from django.utils.formats import date_format
-from django.utils.text import capfirst, format_lazy
+from django.utils.text import capfirst
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
-from django_dcron import chaining, targets
+from django_dcron import targets
 from django_dcron.admin.durations import DurationInput
 from django_dcron.admin.jobs.target_note import TargetNote
-from django_dcron.domain.json_values import storable
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.jobs import chains
 from django_dcron.models import Calendar, Job
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.scope import EVERYTHING, Scope
+from django_dcron.utils.json_values import check_storable
 
 if TYPE_CHECKING:
     JobModelForm = forms.ModelForm[Job]
@@ -40,11 +44,13 @@ else:
 
 
 class SuggestingInput(forms.TextInput):
-    """A text input with suggestions: HTML's own ``datalist``, no script."""
+    """A text input with suggestions in an HTML ``datalist``, without JavaScript."""
 
     template_name = "django_dcron/widgets/suggesting_input.html"
 
-    def __init__(self, suggestions: Callable[[], Iterable[str]], attrs: dict[str, Any] | None = None):
+    def __init__(
+        self, suggestions: Callable[[], Iterable[str]], attrs: dict[str, Any] | None = None
+    ):
         super().__init__({"class": "vTextField", "autocomplete": "off", **(attrs or {})})
         self.suggestions = suggestions
 
@@ -56,7 +62,7 @@ class SuggestingInput(forms.TextInput):
 
 
 class TargetInput(SuggestingInput):
-    """With a note on what the target is."""
+    """A text input for a target, with a note about that target."""
 
     template_name = "django_dcron/widgets/target_input.html"
 
@@ -66,26 +72,40 @@ class TargetInput(SuggestingInput):
 
 @lru_cache(maxsize=1)
 def _zones() -> frozenset[str]:
-    """Those named after a place, and UTC; any other that exists may be typed too."""
+    """Return the suggested time zones: UTC, and zones named after a place."""
     return frozenset(name for name in available_timezones() if "/" in name or name == "UTC")
 
 
 def json_input(rows: int = 2) -> forms.Textarea:
-    return forms.Textarea({"rows": rows, "class": "vLargeTextField dcron-code", "spellcheck": "false"})
+    return forms.Textarea(
+        {"rows": rows, "class": "vLargeTextField dcron-code", "spellcheck": "false"}
+    )
 
 
 def _code_input() -> forms.TextInput:
-    return forms.TextInput({"class": "vTextField dcron-code", "spellcheck": "false", "autocomplete": "off"})
+    return forms.TextInput(
+        {"class": "vTextField dcron-code", "spellcheck": "false", "autocomplete": "off"}
+    )
 
 
 _FIELDS = [field for field in Job._meta.concrete_fields if field.editable]
 _JSON = {field.name: field for field in _FIELDS if isinstance(field, models.JSONField)}
 _DURATIONS = [field.name for field in _FIELDS if isinstance(field, models.DurationField)]
-_EXAMPLES = gettext_lazy("Such as 90s, 5m, 1h30m or 2d.")
+_EXAMPLES = {
+    "jitter": "30s",
+    "misfire_grace": "1m",
+    "start_deadline": "10m",
+    "timeout": "1h 30m",
+    "retry_backoff": "10s",
+    "retry_backoff_max": "1h",
+    "keep_for": "30d",
+    "keep_failed_for": "90d",
+}
+"""An example of each duration for its help text."""
 
 
 _NOT_READ = (RecursionError, ValueError)
-"""What Python raises of JSON that is nested too deep, or has a number of thousands of digits."""
+"""Errors that Python raises for JSON with too many levels or numbers with thousands of digits."""
 
 
 class JsonInput(forms.JSONField):
@@ -94,19 +114,19 @@ class JsonInput(forms.JSONField):
 
     def to_python(self, value: Any) -> Any:
         try:
-            return storable(super().to_python(value))
+            return check_storable(super().to_python(value))
         except _NOT_READ:
             raise ValidationError(self.error_messages["invalid"], code="invalid") from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         try:
-            return storable(super().bound_data(data, initial))
+            return check_storable(super().bound_data(data, initial))
         except _NOT_READ:
             return InvalidJSONInput(data)
 
 
 def _label_both(field: forms.SplitDateTimeField) -> None:
-    """Django's one label names neither the date nor the time."""
+    """Label both inputs, because Django's one label names neither the date nor the time."""
     date, time = field.widget.widgets
     date.attrs["aria-label"] = _("%(field)s: date") % {"field": field.label}
     time.attrs["aria-label"] = _("%(field)s: time") % {"field": field.label}
@@ -114,7 +134,7 @@ def _label_both(field: forms.SplitDateTimeField) -> None:
 
 class JobForm(JobModelForm):
     scope: Scope = EVERYTHING
-    """What the user may see: the job may name no other calendar, and come after no other job."""
+    """The rows that the user may see. The form accepts only these calendars and jobs."""
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
     class Media:
@@ -124,7 +144,10 @@ class JobForm(JobModelForm):
     class Meta:
         model = Job
         fields = "__all__"
-        field_classes = {**dict.fromkeys(_DURATIONS, DurationInput), **dict.fromkeys(_JSON, JsonInput)}
+        field_classes = {
+            **dict.fromkeys(_DURATIONS, DurationInput),
+            **dict.fromkeys(_JSON, JsonInput),
+        }
         widgets = {
             "schedule": _code_input(),
             "timezone": SuggestingInput(_zones),
@@ -142,10 +165,12 @@ class JobForm(JobModelForm):
             offered = Calendar.objects.filter(Q(pk__in=self.scope.keys(Calendar)) | own)
             self.fields["calendar"].queryset = offered  # type: ignore[attr-defined]
         for name in self.fields.keys() & _JSON.keys():
-            # Django would have the page carry the default along, to tell a change from it; the row tells it better.
+            # Django adds a hidden input to detect changes of a callable default. The stored row
+            # suffices for that.
             self.fields[name].show_hidden_initial = False
         for name in self.fields.keys() & _DURATIONS:
-            self.fields[name].help_text = format_lazy("{} {}", self.fields[name].help_text, _EXAMPLES)
+            example = _("Example: %(duration)s.") % {"duration": _EXAMPLES[name]}
+            self.fields[name].help_text = f"{self.fields[name].help_text} {example}"
         for field in self.fields.values():
             if isinstance(field, forms.SplitDateTimeField):
                 _label_both(field)
@@ -153,48 +178,55 @@ class JobForm(JobModelForm):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         for name in cleaned.keys() & _JSON.keys():
-            if cleaned[name] is None:  # an emptied text area
+            if cleaned[name] is None:  # the user emptied the text area
                 cleaned[name] = _JSON[name].get_default()
         if cleaned.get("enabled"):
             cleaned["pause_reason"], cleaned["paused_until"] = "", None
         elif "paused_until" in self.changed_data and _has_passed(cleaned.get("paused_until")):
-            self.add_error("paused_until", _("It has passed."))
+            text = _("The time is in the past. Enter a later one.")
+            self.add_error("paused_until", ValidationError(text, code="passed"))
         if not self.instance._state.adding and cleaned.get("seen_version") != self.instance.version:
             self._refuse(cleaned)
         return cleaned
 
     def _post_clean(self) -> None:
-        """What the model's own validation cannot tell: it knows of no other job."""
-        super()._post_clean()  # type: ignore[misc]  # the stubs leave it out
+        """Validate the job's chain, which the model can't do because it needs other jobs."""
+        super()._post_clean()  # type: ignore[misc]  # the stubs lack it
         if not self.errors:
             try:
                 visible = self.scope.jobs if self.scope.narrows(Job) else None
-                chaining.check(self.instance, alias_for(Job), visible, self.initial.get("after", ()))
+                chains.check(self.instance, alias_for(Job), visible, self.initial.get("after", ()))
             except ValidationError as error:
                 self.add_error(None, error)
 
     def _refuse(self, cleaned: dict[str, Any]) -> None:
         intro = _(
-            "This job was changed meanwhile by someone else, so nothing was saved. If you save again, your values "
-            "replace theirs."
+            "Someone else changed this job, so your changes were not saved. Save again to "
+            "replace their values with yours."
         )
-        self.add_error(None, ValidationError([intro, *self._differences(cleaned)], code="conflict"))
+        conflict = ValidationError(intro, code="conflict")
+        self.add_error(None, ValidationError([conflict, *self._differences(cleaned)]))
         sent = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
         sent[self.add_prefix("seen_version")] = str(self.instance.version)
         self.data = sent
 
-    def _differences(self, cleaned: dict[str, Any]) -> Iterator[str]:
-        """The instance is still as the database has it: its fields are set after ``clean``."""
+    def _differences(self, cleaned: dict[str, Any]) -> Iterator[ValidationError]:
+        """Yield the differences to the stored job.
+
+        The instance still has the stored values, because Django sets its fields after ``clean``.
+        """
         for name, field in self.fields.items():
             if name == "seen_version" or name not in cleaned:
                 continue
             theirs, yours = getattr(self.instance, name), cleaned[name]
             if theirs != yours:
-                yield _("%(field)s: theirs is %(theirs)s, yours is %(yours)s.") % {
+                params = {
                     "field": capfirst(str(field.label)),
                     "theirs": _shown(field, theirs),
                     "yours": _shown(field, yours),
                 }
+                text = _("%(field)s: saved value %(theirs)s, your value %(yours)s.")
+                yield ValidationError(text, code=f"conflict_{name}", params=params)
 
 
 def _has_passed(until: datetime | None) -> bool:

@@ -1,6 +1,9 @@
-"""The job form's fields in groups: four that every job needs, and the others folded away until they are of interest.
+"""Group the fields of the job's form.
 
-A group opens by itself if it has an error, or a value that is not the default.
+Invariants:
+
+- Four fields that every job needs come first. The other groups are collapsed.
+- A group opens if one of its fields has an error or a value other than the default.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         {
             "fields": ("args", "kwargs"),
             "classes": _FOLDED,
-            "description": _("What the target is called with."),
+            "description": _("Values passed to the target"),
         },
     ),
     (
-        _("Late, or still running"),
+        _("Missed and overlapping runs"),
         {
             "fields": (
                 "misfire_policy",
@@ -39,11 +42,11 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
                 "overlap_policy",
             ),
             "classes": _FOLDED,
-            "description": _("What happens after an outage, and when runs overlap."),
+            "description": _("What happens after an outage or while an earlier run is unfinished"),
         },
     ),
     (
-        _("Timeout and retry"),
+        _("Timeout and retries"),
         {
             "fields": (
                 ("timeout", "max_attempts"),
@@ -53,15 +56,17 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
                 "never_retry_on",
             ),
             "classes": _FOLDED,
-            "description": _("How long a run may take, and how often it is tried."),
+            "description": _("How long an attempt may take, and when to retry"),
         },
     ),
     (
-        _("First, last, jitter"),
+        _("Start, end and jitter"),
         {
             "fields": ("starts_at", "ends_at", "jitter"),
             "classes": _FOLDED,
-            "description": _("From when until when it runs, and how far its runs are spread."),
+            "description": _(
+                "Period in which the job is scheduled, and how far to spread its runs"
+            ),
         },
     ),
     (
@@ -69,7 +74,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         {
             "fields": ("calendar", "calendar_policy"),
             "classes": _FOLDED,
-            "description": _("On which dates it does not run, and what it does instead."),
+            "description": _("Dates without runs"),
         },
     ),
     (
@@ -77,7 +82,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         {
             "fields": ("after",),
             "classes": _FOLDED,
-            "description": _("After which other jobs it runs."),
+            "description": _("Run after other jobs"),
         },
     ),
     (
@@ -85,7 +90,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         {
             "fields": (("queue", "priority"),),
             "classes": _FOLDED,
-            "description": _("Which workers take it, and before which others."),
+            "description": _("Queue and priority of the runs"),
         },
     ),
     (
@@ -93,7 +98,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         {
             "fields": ("enabled", "pause_reason", "paused_until", "pause_after_failures"),
             "classes": _FOLDED,
-            "description": _("Whether it runs at all, and when it stops by itself."),
+            "description": _("Pause the job now or after repeated failures"),
         },
     ),
     (
@@ -101,15 +106,15 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         {
             "fields": ("alerts",),
             "classes": _FOLDED,
-            "description": _("Who is told, and of what."),
+            "description": _("Who gets notified, and about which events"),
         },
     ),
     (
-        _("History"),
+        _("Retention"),
         {
             "fields": ("keep_for", "keep_failed_for", "keep_runs"),
             "classes": _FOLDED,
-            "description": _("How long its finished runs, with their logs, can be looked at."),
+            "description": _("How long to keep finished runs and their logs"),
         },
     ),
     (
@@ -117,14 +122,14 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         {
             "fields": ("namespace", "description", "tags"),
             "classes": _FOLDED,
-            "description": _("Where it belongs, what it is for and who to ask."),
+            "description": _("Namespace, description and tags"),
         },
     ),
 ]
 
 _FIELDS = {field.name: field for field in Job._meta.concrete_fields}
 _PREVIEWED = {"overlap_policy": "policies", "max_attempts": "retry", "keep_for": "retention"}
-"""The field whose group shows this piece of the preview."""
+"""Maps a field to the preview piece that the field's group shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +139,11 @@ class Group:
     fieldset: Fieldset
     is_open: bool
     piece: str
-    """The piece of the preview it shows, if any."""
+    """The name of the preview piece in this group; empty if there is none."""
 
 
 def groups(form: AdminForm) -> Iterator[Group]:
-    """The groups that are folded; the fieldsets are without the titles, which the groups show themselves."""
+    """Yield the collapsible groups. The page shows their titles, so the fieldsets lose theirs."""
     fieldset: Any
     for fieldset in form:
         if "collapse" not in fieldset.classes:
@@ -147,7 +152,9 @@ def groups(form: AdminForm) -> Iterator[Group]:
         fieldset.name, fieldset.description, fieldset.classes = None, None, ""
         names = flatten(fieldset.fields)
         piece = next((_PREVIEWED[name] for name in names if name in _PREVIEWED), "")
-        yield Group(title, about, fieldset, any(_of_interest(form.form, name) for name in names), piece)
+        yield Group(
+            title, about, fieldset, any(_of_interest(form.form, name) for name in names), piece
+        )
 
 
 def _of_interest(form: Any, name: str) -> bool:

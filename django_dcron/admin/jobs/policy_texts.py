@@ -1,92 +1,111 @@
-"""What a job's policies will do, in sentences with the job's own figures."""
+"""Describe the effect of a job's policies in sentences with the job's own values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.domain.durations import write_duration
-from django_dcron.domain.lifecycle import State
-from django_dcron.domain.misfire import MisfirePolicy
-from django_dcron.domain.overlap import OverlapPolicy
 from django_dcron.models import Job
-from django_dcron.pruning import retention_of
+from django_dcron.policies.lifecycle import State
+from django_dcron.policies.misfire import MisfirePolicy
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.runs.retention import retention_of
+from django_dcron.utils.durations import write_duration
 
 MISFIRE_FIELDS = frozenset({"misfire_policy", "misfire_grace", "catchup_limit", "start_deadline"})
 OVERLAP_FIELDS = frozenset({"overlap_policy", "timeout", "max_attempts"})
 RETENTION_FIELDS = frozenset({"keep_for", "keep_failed_for", "keep_runs"})
 
 
-def misfire_texts(job: Job) -> Iterator[str]:
-    """What becomes of occurrences that cannot start in time."""
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    code: str
+    """What the text explains, such as ``misfire_skip``."""
+    text: str
+
+
+def misfire_texts(job: Job) -> Iterator[Explanation]:
+    """Describe what happens to occurrences that can't start in time."""
     texts = {
         MisfirePolicy.SKIP: _(
-            "An occurrence that cannot start within %(grace)s of its time is recorded as missed and does not run."
+            "An occurrence that is more than %(grace)s late is recorded as missed and doesn't run."
         ),
         MisfirePolicy.RUN_LATEST: _(
-            "Of the occurrences that cannot start within %(grace)s of their time only the latest runs, late; the others are "
-            "counted on it."
+            "If occurrences are more than %(grace)s late, only the latest one runs. It covers "
+            "the others, which count as missed."
         ),
         MisfirePolicy.RUN_ALL: _(
-            "Occurrences that cannot start within %(grace)s of their time run late, oldest first, at most %(limit)d of "
-            "them; the rest are recorded as missed."
+            "Occurrences that are more than %(grace)s late still run: oldest first, at most "
+            "%(limit)d. The rest are recorded as missed."
         ),
     }
-    grace = write_duration(job.misfire_grace)
-    yield texts[job.misfire.policy] % {"grace": grace, "limit": job.catchup_limit}
+    grace = write_duration(job.misfire_grace, " ")
+    text = texts[job.misfire.policy] % {"grace": grace, "limit": job.catchup_limit}
+    yield Explanation(f"misfire_{job.misfire.policy}", text)
     if job.start_deadline is not None:
-        deadline = write_duration(job.start_deadline)
-        yield _("But none starts later than %(deadline)s after it was due.") % {"deadline": deadline}
+        deadline = write_duration(job.start_deadline, " ")
+        text = _("No run starts later than %(deadline)s after it's due.")
+        yield Explanation("start_deadline", text % {"deadline": deadline})
 
 
-def overlap_texts(job: Job, shortest_gap: timedelta | None) -> Iterator[str]:
-    """What becomes of an occurrence while an earlier run is unfinished. ``shortest_gap``: of its next occurrences."""
+def overlap_texts(job: Job, shortest_gap: timedelta | None) -> Iterator[Explanation]:
+    """Describe what happens to an occurrence while an earlier run is unfinished.
+
+    ``shortest_gap`` is the shortest time between two of the job's next occurrences.
+    """
     texts = {
-        OverlapPolicy.ALLOW: _("Runs go on side by side, however many there are."),
-        OverlapPolicy.SKIP: _(
-            "An occurrence that comes while an earlier run is unfinished is recorded as skipped."
-        ),
+        OverlapPolicy.ALLOW: _("Runs may overlap, without a limit."),
+        OverlapPolicy.SKIP: _("While an earlier run is unfinished, new occurrences are skipped."),
         OverlapPolicy.QUEUE_ONE: _(
-            "An occurrence that comes while an earlier run is unfinished waits for it; while one waits, more are skipped."
+            "While an earlier run is unfinished, one occurrence waits and the others are skipped."
         ),
         OverlapPolicy.QUEUE_ALL: _(
-            "Occurrences that come while an earlier run is unfinished wait for it, all of them, and run one after another."
+            "While an earlier run is unfinished, all new occurrences wait. They run one after "
+            "another."
         ),
         OverlapPolicy.CANCEL_RUNNING: _(
-            "An occurrence that comes while an earlier run is unfinished has that one cancelled, and starts when it has ended."
+            "A new occurrence cancels an unfinished earlier run, and starts when that run has "
+            "ended."
         ),
     }
-    yield texts[job.overlap]
+    yield Explanation(f"overlap_{job.overlap}", texts[job.overlap])
     if job.timeout is not None and shortest_gap is not None and job.timeout > shortest_gap:
-        yield _("This can happen: a run may take %(timeout)s, and the next may come after %(gap)s.") % {
-            "timeout": write_duration(job.timeout),
-            "gap": write_duration(shortest_gap),
+        text = _(
+            "Runs can overlap: a run may take %(timeout)s, and the next occurrence may follow "
+            "after %(gap)s."
+        ) % {
+            "timeout": write_duration(job.timeout, " "),
+            "gap": write_duration(shortest_gap, " "),
         }
+        yield Explanation("can_overlap", text)
     if job.overlap is OverlapPolicy.ALLOW:
         return
     if job.max_attempts > 1:
-        yield _("A run that waits for its next attempt is unfinished, too.")
+        yield Explanation("retries", _("A run that waits for a retry is unfinished, too."))
     if job.timeout is None and job.overlap is not OverlapPolicy.CANCEL_RUNNING:
-        yield _("There is no timeout: a run that hangs keeps all later ones from running.")
+        text = _("No timeout is set, so a run that hangs blocks all later runs.")
+        yield Explanation("no_timeout", text)
 
 
-def retention_texts(job: Job) -> Iterator[str]:
-    """How long its finished runs are kept, with the settings' figures where it has none of its own."""
+def retention_texts(job: Job) -> Iterator[Explanation]:
+    """Describe how long finished runs are kept, with the settings as defaults."""
     retention = retention_of(job)
-    ages = [write_duration(retention.age_of(state)) for state in (State.SUCCEEDED, State.FAILED)]
-    yield _(
-        "A finished run is deleted %(keep)s after its end, a failed one %(keep_failed)s after; the latest one stays."
-    ) % {
-        "keep": ages[0],
-        "keep_failed": ages[1],
-    }
+    ages = [
+        write_duration(retention.age_of(state), " ") for state in (State.SUCCEEDED, State.FAILED)
+    ]
+    text = _(
+        "Finished runs are deleted after %(keep)s, failed runs after %(keep_failed)s. The "
+        "latest run is kept."
+    )
+    yield Explanation("keep_for", text % {"keep": ages[0], "keep_failed": ages[1]})
     if retention.keep_runs is not None:
         text = ngettext(
-            "Of these only the latest %(number)d is kept, and of the failed ones as many.",
-            "Of these only the latest %(number)d are kept, and of the failed ones as many.",
+            "At most %(number)d run is kept, and at most as many failed runs.",
+            "At most %(number)d runs are kept, and at most as many failed runs.",
             retention.keep_runs,
         )
-        yield text % {"number": retention.keep_runs}
+        yield Explanation("keep_runs", text % {"number": retention.keep_runs})

@@ -1,18 +1,19 @@
-"""The preview beside the job's form: what the definition means as it is typed, by the very form that would save it.
+"""The preview next to the job's form: it explains the definition while the user types.
 
 Invariants:
 
-- Nothing is written: the form is validated, and the instance it has filled in is looked at and dropped.
-- An error is told in the words of a refused save; only an empty field that nobody has touched is not complained about yet.
-- What cannot be told because the fields it reads are in error is left out, never guessed.
-- The pieces look the same whether the page brings them or an answer does: one template each, one ``Preview``.
+- The preview writes nothing. It validates the form that saves a job and drops the instance.
+- An error has the same text as in a refused save. An empty field that the user hasn't touched
+  shows no error yet.
+- The preview omits a piece whose fields have errors. It never guesses.
+- A piece looks the same in the page and in an answer: both use one template and one ``Preview``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -24,32 +25,33 @@ from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.formats import date_format
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
 
 from django_dcron.admin.base import BaseAdmin
-from django_dcron.admin.display import span
 from django_dcron.admin.jobs.form import JobForm
 from django_dcron.admin.jobs.groups import groups
 from django_dcron.admin.jobs.policy_texts import (
     MISFIRE_FIELDS,
     OVERLAP_FIELDS,
     RETENTION_FIELDS,
+    Explanation,
     misfire_texts,
     overlap_texts,
     retention_texts,
 )
 from django_dcron.admin.jobs.retry_picture import RetryPicture
 from django_dcron.admin.jobs.target_note import TargetNote
-from django_dcron.domain.load import MINUTE
+from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
-from django_dcron.observability.lookahead import Lookahead, look_ahead
+from django_dcron.utils.durations import write_duration
 
 URL_NAME = "django_dcron_job_preview"
 SAVE_WAS_REFUSED = "_refused"
-"""Sent by a form that comes from a refused save."""
+"""A form sends this name if it was rendered after a refused save."""
 
-SCHEDULE_FIELDS = frozenset({"schedule", "timezone", "calendar", "calendar_policy", "starts_at", "ends_at"})
+SCHEDULE_FIELDS = frozenset(
+    {"schedule", "timezone", "calendar", "calendar_policy", "starts_at", "ends_at"}
+)
 RETRY_FIELDS = frozenset(
     {"max_attempts", "retry_backoff", "retry_backoff_factor", "retry_backoff_max", "retry_jitter"}
 )
@@ -59,14 +61,18 @@ ARGUMENT_FIELDS = ("args", "kwargs")
 @dataclass(frozen=True, slots=True)
 class FieldError:
     field: str
-    """``__all__``: of the whole form."""
+    """The name of the field, or ``__all__`` for an error of the whole form."""
     label: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """An occurrence as the table shows it: the UTC date only where it is another one, the seconds only if any has some."""
+class OccurrenceRow:
+    """An occurrence as a row of the table.
+
+    The UTC date is empty if it equals the local date. Times have seconds only if any occurrence
+    needs them.
+    """
 
     day: str
     time: str
@@ -76,32 +82,37 @@ class Row:
 
 
 class Preview:
-    """``all_told``: every error of the form has been told, also those of fields that nobody has touched."""
+    """The data of the preview.
 
-    def __init__(self, form: JobForm, *, all_told: bool):
+    With ``show_all_errors``, untouched fields have errors, too.
+    """
+
+    def __init__(self, form: JobForm, *, show_all_errors: bool):
         self.form = form
-        self.all_told = all_told
+        self.show_all_errors = show_all_errors
         self.job: Job = form.instance
         self.problem = ""
-        """Why there is no lookahead, if no field says so."""
+        """Why there is no lookahead, if the reason isn't an error of a field."""
 
     @cached_property
     def errors(self) -> list[FieldError]:
-        """In the order of the fields, what is about the whole form first."""
+        """The errors of the whole form, then the errors of the fields in their order."""
         return [
             FieldError(name, self._label(name), str(message))
             for name in (NON_FIELD_ERRORS, *self.form.fields)
-            if name in self.form.errors and self._is_told(name)
+            if name in self.form.errors and self._shows_error(name)
             for message in self.form.errors[name]
         ]
 
-    def _is_told(self, name: str) -> bool:
-        if name == NON_FIELD_ERRORS or self.all_told:
+    def _shows_error(self, name: str) -> bool:
+        if name == NON_FIELD_ERRORS or self.show_all_errors:
             return True
         return bool(self.form[name].data) or name in self.form.changed_data
 
     def _label(self, name: str) -> str:
-        return "" if name == NON_FIELD_ERRORS else str(capfirst(self.form.fields[name].label or name))
+        return (
+            "" if name == NON_FIELD_ERRORS else str(capfirst(self.form.fields[name].label or name))
+        )
 
     @cached_property
     def ahead(self) -> Lookahead | None:
@@ -109,17 +120,17 @@ class Preview:
             return None
         try:
             return look_ahead(self.job, scope=self.form.scope)
-        except InvalidSchedule as error:  # of a stored job: nothing of it was typed
-            self.problem = error.said(translation)
+        except InvalidSchedule as error:  # of a stored job: the user has typed no part of it
+            self.problem = error.translate(translation)
             return None
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is known of when it runs, and nothing is wrong either."""
+        """Whether the form has no schedule and no error in the time zone."""
         return not self.job.schedule and not self._in_error({"timezone"})
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[OccurrenceRow]:
         return list(_rows(self.ahead)) if self.ahead else []
 
     @property
@@ -127,11 +138,11 @@ class Preview:
         return self.ahead is not None and self.ahead.zone in ("UTC", "Etc/UTC")
 
     @property
-    def misfire(self) -> list[str]:
+    def misfire(self) -> list[Explanation]:
         return [] if self._in_error(MISFIRE_FIELDS) else list(misfire_texts(self.job))
 
     @property
-    def overlap(self) -> list[str]:
+    def overlap(self) -> list[Explanation]:
         if self._in_error(OVERLAP_FIELDS):
             return []
         return list(overlap_texts(self.job, self.ahead.shortest_gap if self.ahead else None))
@@ -141,7 +152,7 @@ class Preview:
         return None if self._in_error(RETRY_FIELDS) else RetryPicture(self.job.retry)
 
     @property
-    def retention(self) -> list[str]:
+    def retention(self) -> list[Explanation]:
         return [] if self._in_error(RETENTION_FIELDS) else list(retention_texts(self.job))
 
     @property
@@ -150,28 +161,24 @@ class Preview:
 
     @property
     def argument_problem(self) -> str:
-        """What the target misses, or does not take."""
+        """The error in the arguments: what the target requires or doesn't accept."""
         return next((error.message for error in self.errors if error.field in ARGUMENT_FIELDS), "")
 
     def _in_error(self, names: Iterable[str]) -> bool:
         return any(name in self.form.errors for name in names)
 
 
-def _rows(ahead: Lookahead) -> Iterable[Row]:
+def _rows(ahead: Lookahead) -> Iterable[OccurrenceRow]:
     clock = "H:i:s" if any(occurrence.at.second for occurrence in ahead.occurrences) else "H:i"
     for occurrence in ahead.occurrences:
         local, utc = occurrence.local.replace(tzinfo=None), occurrence.at.replace(tzinfo=None)
-        yield Row(
+        yield OccurrenceRow(
             day=_day(local),
             time=date_format(local, clock),
             utc_day=_day(utc) if utc.date() != local.date() else "",
             utc_time=date_format(utc, clock),
-            gap=_gap(occurrence.gap) if occurrence.gap else "",
+            gap=write_duration(occurrence.gap, " ") if occurrence.gap else "",
         )
-
-
-def _gap(gap: timedelta) -> str:
-    return span(gap) if gap >= MINUTE else _("%(seconds)d s") % {"seconds": gap.total_seconds()}
 
 
 def _day(local: datetime) -> str:
@@ -179,7 +186,7 @@ def _day(local: datetime) -> str:
 
 
 class PreviewedAdmin(BaseAdmin[Job]):
-    """The job's admin with the preview, and with the form's fields in groups."""
+    """The job's admin with the preview and with grouped form fields."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.preview_view)
@@ -190,13 +197,15 @@ class PreviewedAdmin(BaseAdmin[Job]):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        job = self._stored(request)
+        job = self._read_saved_job(request)
         form_class: Any = self.get_form(request, job, change=job is not None)
-        preview = Preview(form_class(request.POST, instance=job), all_told=SAVE_WAS_REFUSED in request.POST)
+        preview = Preview(
+            form_class(request.POST, instance=job), show_all_errors=SAVE_WAS_REFUSED in request.POST
+        )
         return render(request, "admin/django_dcron/job/preview_answer.html", {"preview": preview})
 
-    def _stored(self, request: HttpRequest) -> Job | None:
-        """The job that is being changed; None: a new one."""
+    def _read_saved_job(self, request: HttpRequest) -> Job | None:
+        """Return the job that the user is editing, or None for a new job."""
         if "job" not in request.GET:
             return None
         job = self.get_object(request, unquote(request.GET["job"]))
@@ -218,7 +227,7 @@ class PreviewedAdmin(BaseAdmin[Job]):
         form = context["adminform"]
         context["groups"] = list(groups(form))
         if add or self.has_change_permission(request, obj):
-            context["preview"] = Preview(form.form, all_told=True)
+            context["preview"] = Preview(form.form, show_all_errors=True)
             context["preview_url"] = self._preview_url(obj)
         return super().render_change_form(request, context, add, change, form_url, obj)
 

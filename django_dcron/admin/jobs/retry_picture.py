@@ -1,7 +1,11 @@
-"""A retry policy as a picture: the attempts on a time axis, the waits between them, and how far jitter may move them.
+"""Draw a retry policy: the attempts on a time axis, the waits between them, and the jitter.
 
-Invariant: an attempt is drawn where the sum of the waits before it puts it, between the places where all of them were
-as short and as long as jitter allows. How long the attempts themselves take is not known, and not drawn.
+Invariants:
+
+- An attempt is drawn at the sum of the waits before it.
+- Its range reaches from the sum of the shortest waits to the sum of the longest waits that jitter
+  allows.
+- The duration of the attempts is unknown and takes no space on the axis.
 """
 
 from __future__ import annotations
@@ -11,15 +15,16 @@ from datetime import timedelta
 from functools import cached_property
 from itertools import accumulate
 
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-from django_dcron.domain.durations import write_duration
-from django_dcron.domain.retry import RetryPolicy
+from django_dcron.policies.retry import RetryPolicy
+from django_dcron.utils.durations import write_duration
 
 WIDTH, HEIGHT = 360, 56
 LEFT, RIGHT = 12, 12
 DIGIT = 6.5
-"""About how wide a character is."""
+"""The approximate width of a character."""
 WAITS_NAMED = 5
 _SECOND = timedelta(seconds=1)
 
@@ -28,14 +33,14 @@ _SECOND = timedelta(seconds=1)
 class Attempt:
     number: int
     wait: timedelta
-    """Since the one before it failed."""
+    """Time since the previous attempt failed."""
     after: timedelta
-    """Since the first one failed; all waits together."""
+    """The sum of all waits since the first attempt failed."""
     x: float
     earliest_x: float
     latest_x: float
     label: str
-    """The wait, if there is room for it between the two."""
+    """The wait, or an empty string if there is no room for it between the two attempts."""
     label_x: float
     is_numbered: bool
     is_last: bool
@@ -45,12 +50,12 @@ class Attempt:
         return self.latest_x - self.earliest_x
 
     @property
-    def wait_in_words(self) -> str:
-        return in_words(self.wait)
+    def wait_text(self) -> str:
+        return format_wait(self.wait)
 
     @property
-    def after_in_words(self) -> str:
-        return in_words(self.after)
+    def after_text(self) -> str:
+        return format_wait(self.after)
 
 
 @dataclass(frozen=True)
@@ -71,26 +76,30 @@ class RetryPicture:
     @property
     def sentence(self) -> str:
         if not self.waits:
-            return _("Tried once: a run that fails stays failed.")
+            return _("One attempt, no retries.")
         if not self.total:
-            return _("%(count)d attempts, one right after the other.") % {"count": self.policy.max_attempts}
-        return _("%(count)d attempts: after %(waits)s; gives up after about %(total)s.") % {
+            return _("Up to %(count)d attempts, without waiting in between.") % {
+                "count": self.policy.max_attempts
+            }
+        return _(
+            "Up to %(count)d attempts, with waits of %(waits)s. Gives up after about %(total)s."
+        ) % {
             "count": self.policy.max_attempts,
-            "waits": self._waits_in_words(),
-            "total": in_words(self.total),
+            "waits": self._waits_text(),
+            "total": format_wait(self.total),
         }
 
     @property
     def spread(self) -> str:
-        """What jitter does, if it does anything."""
+        """The effect of jitter in words; empty if it has none."""
         if not self.policy.jitter or not self.total:
             return ""
-        percent = f"{self.policy.jitter * 100:g}"
-        return _("Each wait is up to %(percent)s %% shorter or longer, at random.") % {"percent": percent}
+        percent = number_format(f"{self.policy.jitter * 100:g}")
+        return _("Each wait varies randomly by up to %(percent)s%%.") % {"percent": percent}
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        """All of them; empty if there is nothing to see."""
+        """All attempts to draw; empty if there are no waits."""
         if not self.total:
             return []
         places = [timedelta(), *accumulate(self.waits)]
@@ -99,7 +108,7 @@ class RetryPicture:
         numbered_x = -DIGIT * 4
         for index, (place, x) in enumerate(zip(places, xs, strict=True)):
             wait = self.waits[index - 1] if index else timedelta()
-            label = in_words(wait) if index else ""
+            label = format_wait(wait) if index else ""
             room = x - xs[index - 1] - DIGIT if index else 0.0
             is_numbered = x - numbered_x >= DIGIT * (len(str(index + 1)) + 1)
             numbered_x = x if is_numbered else numbered_x
@@ -123,13 +132,13 @@ class RetryPicture:
         longest = self.total * (1 + self.policy.jitter)
         return round(LEFT + (WIDTH - LEFT - RIGHT) * (place / longest), 1)
 
-    def _waits_in_words(self) -> str:
-        named = ", ".join(map(in_words, self.waits[:WAITS_NAMED]))
+    def _waits_text(self) -> str:
+        named = ", ".join(map(format_wait, self.waits[:WAITS_NAMED]))
         if len(self.waits) <= WAITS_NAMED:
             return named
-        return f"{named} … {in_words(self.waits[-1])}"
+        return f"{named} … {format_wait(self.waits[-1])}"
 
 
-def in_words(wait: timedelta) -> str:
-    """10s, 1m20s; to the second from ten seconds on."""
-    return write_duration(wait if wait < 10 * _SECOND else wait // _SECOND * _SECOND)
+def format_wait(wait: timedelta) -> str:
+    """Format a wait such as 10s or 1m 20s. From ten seconds on, it's in whole seconds."""
+    return write_duration(wait if wait < 10 * _SECOND else wait // _SECOND * _SECOND, " ")

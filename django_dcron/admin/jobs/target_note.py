@@ -1,4 +1,4 @@
-"""What a target is, in a line or two, for below the field it is typed into."""
+"""Describe a target in one or two lines below its form field."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 KINDS: dict[TargetKind, StrOrPromise] = {
     TargetKind.TASK: _("Celery task"),
     TargetKind.DJANGO_TASK: _("Django task"),
-    TargetKind.FUNCTION: _("function"),
-    TargetKind.COMMAND: _("management command"),
-    TargetKind.SHELL: _("shell command"),
+    TargetKind.FUNCTION: _("Function"),
+    TargetKind.COMMAND: _("Management command"),
+    TargetKind.SHELL: _("Shell command"),
 }
 
 
@@ -27,12 +27,12 @@ KINDS: dict[TargetKind, StrOrPromise] = {
 class TargetNote:
     kind: StrOrPromise
     call: str
-    """Its name and signature; only the name if the signature is not known."""
+    """The target's name with its signature, or the name only if the signature is unknown."""
     description: str
 
     @classmethod
     def of(cls, key: str) -> TargetNote | None:
-        """None if there is no such target."""
+        """Return None if no target has this key."""
         try:
             target = targets.get(key)
         except UnknownTarget:

@@ -1,1 +1,1 @@
-"""What the lists have in common: bounds for millions of rows, filters, confirmations, exports."""
+"""Shared parts of the change lists: bounds for millions of rows, filters, confirmation, export."""

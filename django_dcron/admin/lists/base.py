@@ -1,4 +1,4 @@
-"""What the lists have in common: a row of links on top, what an empty one says, and bounds over a million rows."""
+"""Base classes of the change lists: quick links, texts for empty lists, bounds for many rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin import ShowFacets
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
@@ -13,14 +14,14 @@ from django.http import HttpRequest, HttpResponse
 
 from django_dcron.admin.base import BaseAdmin, M, ReadOnlyAdmin
 from django_dcron.admin.lists.bounded import BoundedPaginator
-from django_dcron.admin.lists.lookups import check_lookups
+from django_dcron.admin.lists.lookups import check_lookups, could_be_key
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 
 MOST_WORDS = 8
-"""Of a search: each makes the query longer, and a database takes no query of any length."""
+"""Limit on the words of a search. Each word makes the query longer, and databases limit that."""
 
 
 def words_of(search_term: str) -> list[str]:
@@ -28,7 +29,7 @@ def words_of(search_term: str) -> list[str]:
 
 
 class ShortRows(ChangeList):
-    """A list whose rows are read without the columns that it does not show."""
+    """A change list that doesn't load the columns that it doesn't show."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -37,15 +38,18 @@ class ShortRows(ChangeList):
 
 
 class ListAdmin(BaseAdmin[M]):
-    """Its template is ``admin/django_dcron/change_list.html``, by Django's own rule."""
+    """Admin with a change list, for which Django finds the app's ``change_list.html``."""
 
     quick_links: Sequence[tuple[StrOrPromise, str]] = ()
-    """Label and query string of each."""
+    """Pairs of label and query string."""
     nothing_yet: StrOrPromise = ""
-    """What an empty list says: where its rows come from."""
+    """Text of an empty list, which names the source of its rows."""
     searched: StrOrPromise = ""
-    """What the search looks at. Not Django's ``search_help_text``, beside which the search has no visible label."""
-    show_facets = ShowFacets.NEVER  # each would be counted over the whole table
+    """Text about what the search covers.
+
+    It replaces Django's ``search_help_text``, which leaves the search without a visible label.
+    """
+    show_facets = ShowFacets.NEVER  # a facet counts the whole table
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -56,15 +60,28 @@ class ListAdmin(BaseAdmin[M]):
         return super().changelist_view(request, shown | (extra_context or {}))
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """What a query string asks for may be no value of its column. Some of it only a database, or its driver, finds."""
+        """Report invalid values in the query string.
+
+        Some of them only surface as an error of the database or its driver.
+        """
         check_lookups(self.model, request.GET.lists())
         try:
             return super().get_changelist_instance(request)
         except (ValueError, OverflowError) as error:
             raise IncorrectLookupParameters(error) from error
 
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[M], *args: Any, **options: Any
+    ) -> HttpResponse | None:
+        """Drop the submitted keys that no row can have."""
+        sent = request.POST.copy()
+        chosen = sent.getlist(ACTION_CHECKBOX_NAME)
+        sent.setlist(ACTION_CHECKBOX_NAME, [key for key in chosen if could_be_key(self.model, key)])
+        request.POST = sent  # type: ignore[assignment]  # mutable, like Django's own copies
+        return super().response_action(request, queryset, *args, **options)
+
     def listed(self, rows: QuerySet[M]) -> QuerySet[M]:
-        """The rows of a page, without long columns that the list does not show."""
+        """Return the rows of a page without the long columns that the list doesn't show."""
         return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -77,7 +94,10 @@ class ListAdmin(BaseAdmin[M]):
 
 
 class HistoryAdmin(ReadOnlyAdmin[M], ListAdmin[M]):
-    """Of a table that may have a million rows: one order, that of an index, and no count over all."""
+    """Admin of a table with up to millions of rows.
+
+    The order is the order of an index, and no query counts all rows.
+    """
 
     sortable_by = ()
     show_full_result_count = False

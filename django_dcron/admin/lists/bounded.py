@@ -1,4 +1,4 @@
-"""Counting that stays fast over a million rows: it stops at a limit."""
+"""Count rows up to a limit, so that the count stays fast in a table of a million rows."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from django.db.models import Model, QuerySet
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
-from django_dcron.observability.bounded import LIMIT, count_up_to
+from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
 
 if TYPE_CHECKING:
     RowPaginator = Paginator[Model]
 else:
     RowPaginator = Paginator
 
-__all__ = ["LIMIT", "BoundedPaginator", "count_up_to", "in_words"]
+__all__ = ["LIMIT", "BoundedPaginator", "bounded_count_text", "count_up_to"]
 
 
-def in_words(queryset: QuerySet[Any], limit: int = LIMIT) -> str:
+def bounded_count_text(queryset: QuerySet[Any], limit: int = LIMIT) -> str:
     found = count_up_to(queryset, limit)
     return str(found) if found <= limit else _("more than %(limit)d") % {"limit": limit}
 
 
 class BoundedPaginator(RowPaginator):
-    """Pages over the first ``LIMIT`` rows; who looks for older ones narrows the list by a filter."""
+    """Paginate the first ``LIMIT`` rows. Users reach older rows with a filter."""
 
     object_list: QuerySet[Any]
 
@@ -35,7 +35,7 @@ class BoundedPaginator(RowPaginator):
 
     @property
     def is_cut(self) -> bool:
-        """Whether there are rows beyond the last page."""
+        """Whether rows exist beyond the last page."""
         return self._found > LIMIT
 
     @property

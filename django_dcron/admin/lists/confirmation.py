@@ -1,11 +1,11 @@
-"""Before a verb is applied to many rows, a page asks: what will be done, to which rows, and what the verb wants to know.
+"""Ask for confirmation and the verb's form before a verb is applied to many rows.
 
 Invariants:
 
-- What is done is what was shown: the page carries the keys of its rows, not the filter that found them, which may find
-  others a moment later.
-- The answer is the same action of the same list: CSRF and permission are checked as they were for the question.
-- Rows for which the verb makes no sense are left out, and named.
+- The verb applies to the rows that the page showed. The page carries their keys instead of a
+  filter, which may match other rows later.
+- The answer is a request of the same list action, so that CSRF and permissions are checked again.
+- Rows to which the verb doesn't apply are left out and listed with the reason.
 """
 
 from __future__ import annotations
@@ -20,33 +20,37 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
+from django_dcron.admin.action_forms import VerbForm
 from django_dcron.admin.display import link
-from django_dcron.admin.lists.bounded import in_words
-from django_dcron.admin.verb_forms import VerbForm
+from django_dcron.admin.lists.bounded import bounded_count_text
 
 if TYPE_CHECKING:
-    from django_dcron.admin.verbs import OperatedAdmin, Verb
+    from django_dcron.admin.actions import ActionAdmin, Verb
 
 CONFIRMED = "confirmed"
 FILTERS = "list_filters"
-"""The query string of the list, which the answer leads back to."""
+"""The form field with the query string of the list, to which the answer redirects."""
 MOST_SHOWN = 20
 
 
 def ask_or_do(
-    model_admin: OperatedAdmin[Any], request: HttpRequest, verb: Verb[Any], rows: QuerySet[Any], most: int
+    model_admin: ActionAdmin[Any],
+    request: HttpRequest,
+    verb: Verb[Any],
+    rows: QuerySet[Any],
+    most: int,
 ) -> HttpResponse:
-    """At most ``most`` rows, the first of the list."""
+    """Show the page, or apply the verb to the first ``most`` rows of the list."""
     answered = CONFIRMED in request.POST
     form = verb.form(request.POST if answered else None) if verb.form else None
     if not answered or (form is not None and not form.is_valid()):
         return _page(model_admin, request, verb, rows, most, form)
     chosen = list(rows[: most + 1])
     if not chosen:
-        text = _("Nothing was done: what was chosen is no longer there.")
+        text = _("Nothing was changed because the selected items no longer exist.")
         model_admin.message_user(request, text, messages.WARNING)
     if len(chosen) > most:
-        text = _("Only the first %(count)d were handled.") % {"count": most}
+        text = _("Only the first %(count)d selected items were processed.") % {"count": most}
         model_admin.message_user(request, text, messages.WARNING)
     model_admin.perform(request, verb, chosen[:most])
     filters = request.POST.get(FILTERS, "")
@@ -54,7 +58,7 @@ def ask_or_do(
 
 
 def _page(
-    model_admin: OperatedAdmin[Any],
+    model_admin: ActionAdmin[Any],
     request: HttpRequest,
     verb: Verb[Any],
     rows: QuerySet[Any],
@@ -73,17 +77,19 @@ def _page(
     name = model_ngettext(model_admin.opts, len(chosen))
     context = {
         **site.each_context(request),
-        "title": _("%(verb)s: %(count)d %(name)s") % {"verb": verb.label, "count": len(chosen), "name": name},
+        "title": _("%(verb)s: %(count)d %(name)s")
+        % {"verb": verb.label, "count": len(chosen), "name": name},
         "opts": model_admin.opts,
         "media": model_admin.media,
         "verb": verb,
+        "submit_label": verb.submit_label(len(chosen)),
         "form": form,
-        "shown": [(link(row, site), model_admin.standing(row)) for row in chosen[:MOST_SHOWN]],
+        "shown": [(link(row, site), model_admin.state_label(row)) for row in chosen[:MOST_SHOWN]],
         "more": max(len(chosen) - MOST_SHOWN, 0),
         "left_out": left_out[:MOST_SHOWN],
         "left_out_more": max(len(left_out) - MOST_SHOWN, 0),
         "most": most,
-        "found": in_words(rows) if len(found) > most else None,
+        "found": bounded_count_text(rows) if len(found) > most else None,
         "checkbox": ACTION_CHECKBOX_NAME,
         "keys": [row.pk for row in chosen],
         "confirmed": CONFIRMED,

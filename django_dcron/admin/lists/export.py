@@ -1,14 +1,16 @@
-"""Jobs and runs as CSV and JSON: those chosen in the list, or all that its filters and its search leave.
+"""Export jobs and runs as CSV and JSON: the chosen rows, or all rows that match the filters.
 
 Invariants:
 
-- Memory is bounded: first the keys, at most ``MOST_ROWS`` of them, then the rows by their keys, ``AT_ONCE`` at a time. No
-  cursor stays open on a database while a slow browser reads. A row that is deleted meanwhile is left out.
-- What is not all says so: in the file's name, and in JSON as ``"complete": false``.
-- A cell of the CSV is never a formula to a spreadsheet. JSON has each value as it is, a job's by the names of its fields.
+- Memory is bounded. The export loads up to ``MOST_ROWS`` keys, then ``AT_ONCE`` rows at a time.
+- No database cursor stays open while a slow client reads. Rows deleted meanwhile are left out.
+- An incomplete export says so: in the file name, and in JSON as ``"complete": false``.
+- No cell of the CSV is a formula to a spreadsheet. JSON contains the plain values, by field name.
+- Times are ISO 8601 in UTC. Durations of runs are in seconds, fields of jobs are those of
+  ``jobs.representation``.
 
-Times are ISO 8601 in UTC, durations are seconds. Python's own ``csv`` and ``json`` do it: django-import-export would bring
-tablib, which holds the whole file in memory, and an import that saves rows past ``control``.
+django-import-export isn't used: its tablib keeps the whole file in memory, and its import saves
+rows without ``control``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseRedirect,
+    StreamingHttpResponse,
+)
 from django.urls import URLPattern, path, reverse
 from django.utils.timezone import now
 from django.utils.translation import gettext_lazy
@@ -39,10 +47,10 @@ if TYPE_CHECKING:
 MOST_ROWS = 100_000
 AT_ONCE = 500
 FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""What a spreadsheet may take for the beginning of one, full-width signs included."""
+"""Characters that start a formula in spreadsheets, including full-width signs."""
 
 Column = tuple[str, Callable[[Any], Any]]
-"""The name, and how it is read from a row."""
+"""The name of the column, and a function that reads its value from a row."""
 
 
 def fields_of(model: type[Model], *names: str) -> list[Column]:
@@ -63,12 +71,14 @@ class ExportedAdmin(ListAdmin[M]):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         filters = request.GET.copy()
-        filters.pop("p", None)  # all pages
-        links = [(label, f"{self._export_url(kind)}?{filters.urlencode()}") for kind, label in LINKS]
+        filters.pop("p", None)  # the export covers all pages
+        links = [
+            (label, f"{self._export_url(kind)}?{filters.urlencode()}") for kind, label in LINKS
+        ]
         return super().changelist_view(request, {"exports": links} | (extra_context or {}))
 
     def export_view(self, request: HttpRequest, kind: str) -> HttpResponseBase:
-        """The list, as it is filtered and searched."""
+        """Export the list with its filters and its search."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         if kind not in WRITERS:
@@ -84,14 +94,16 @@ class ExportedAdmin(ListAdmin[M]):
         complete = len(keys) <= MOST_ROWS
         name = str(self.model._meta.model_name)
         content_type, write = WRITERS[kind]
-        lines = write(f"{name}s", self.exported, self._in_chunks(request, keys[:MOST_ROWS]), complete)
+        lines = write(
+            f"{name}s", self.exported, self._in_chunks(request, keys[:MOST_ROWS]), complete
+        )
         cut = "" if complete else f"-first-{MOST_ROWS}"
         file = f"dcron-{name}s{cut}-{now().astimezone(UTC):%Y%m%dT%H%M%SZ}.{kind}"
         disposition = {"Content-Disposition": f'attachment; filename="{file}"'}
         return StreamingHttpResponse(lines, content_type=content_type, headers=disposition)
 
     def _in_chunks(self, request: HttpRequest, keys: list[Any]) -> Iterator[M]:
-        """In the order of the list."""
+        """Yield the rows in the order of the list, chunk by chunk."""
         rows = self.exported_rows(request)
         for start in range(0, len(keys), AT_ONCE):
             chunk = keys[start : start + AT_ONCE]
@@ -99,11 +111,13 @@ class ExportedAdmin(ListAdmin[M]):
             yield from (found[key] for key in chunk if key in found)
 
     def exported_rows(self, request: HttpRequest) -> QuerySet[M]:
-        """With all that ``exported`` reads."""
+        """Return the rows with everything that the columns in ``exported`` read."""
         return self.get_queryset(request).order_by()
 
     def _export_url(self, kind: str) -> str:
-        return reverse(f"admin:{self._export_url_name}", args=[kind], current_app=self.admin_site.name)
+        return reverse(
+            f"admin:{self._export_url_name}", args=[kind], current_app=self.admin_site.name
+        )
 
     @property
     def _export_url_name(self) -> str:
@@ -129,20 +143,24 @@ LINKS = [("csv", gettext_lazy("Export CSV")), ("json", gettext_lazy("Export JSON
 
 
 class _Echo:
-    """A file for ``csv.writer`` that hands back what is written."""
+    """A file for ``csv.writer`` whose ``write`` returns the text."""
 
     def write(self, text: str) -> str:
         return text
 
 
-def _write_csv(name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool) -> Iterator[str]:
+def _write_csv(
+    name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool
+) -> Iterator[str]:
     writer: Any = csv.writer(_Echo())
     yield writer.writerow([title for title, _read in columns])
     for row in rows:
         yield writer.writerow([_cell(read(row)) for _title, read in columns])
 
 
-def _write_json(name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool) -> Iterator[str]:
+def _write_json(
+    name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool
+) -> Iterator[str]:
     yield f'{{"complete": {json.dumps(complete)}, "{name}": ['
     separator = "\n"
     for row in rows:

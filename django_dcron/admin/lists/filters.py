@@ -1,7 +1,11 @@
-"""Filters whose choices stay few, however many jobs, runs and workers there are, and whose queries an index bounds.
+"""Filters of the change lists.
 
-A run has neither its job's namespace nor its tags: such a filter looks up the jobs first, and their ids find the runs by an
-index. With a join instead, a database may start from the jobs, and sort all their runs.
+Invariants:
+
+- The number of choices is bounded, regardless of the number of jobs, runs and workers.
+- An index bounds each query.
+- A filter of runs by namespace or tag looks up the jobs first. An index finds the runs by the jobs'
+  ids. With a join, a database may start from the jobs and sort all their runs.
 """
 
 from __future__ import annotations
@@ -22,24 +26,24 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.visibility import scope_of
 from django_dcron.conf import settings
-from django_dcron.domain.lifecycle import FINAL
+from django_dcron.diagnosis.figures import latest_attempts
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.diagnosis.tags import with_tag, words_in_use
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.run import STATE_LABELS
-from django_dcron.observability.figures import latest_attempts
-from django_dcron.observability.scope import Scope
-from django_dcron.observability.tags import tagged, words_in_use
+from django_dcron.policies.lifecycle import FINAL
 from django_dcron.targets import commands, shell
 
 CHOICES_LISTED = 50
 JOBS_SEARCHED = 500
-"""So many ids are written into a query; of more jobs the query looks them up itself."""
-ATTEMPTS_LOOKED_AT = 1_000
+"""A query contains at most this many ids. For more jobs, it contains a subquery."""
+ATTEMPTS_READ_LIMIT = 1_000
 
 Choices = list[tuple[Any, Any]]
 
 
 def as_uuid(text: str) -> uuid.UUID | None:
-    """A whole run id, typed into a search box."""
+    """Parse a complete run id from a search box."""
     try:
         return uuid.UUID(text.strip())
     except ValueError:
@@ -47,18 +51,21 @@ def as_uuid(text: str) -> uuid.UUID | None:
 
 
 def ids_of(jobs: QuerySet[Job]) -> list[int] | QuerySet[Any]:
-    """For an ``__in``: the jobs' ids; or a query for them, if there are many."""
+    """Return the jobs' ids for an ``__in`` lookup, or a subquery if there are many jobs."""
     job_ids = list(jobs.order_by().values_list("pk", flat=True)[: JOBS_SEARCHED + 1])
     return jobs.order_by().values("pk") if len(job_ids) > JOBS_SEARCHED else job_ids
 
 
 def runs_of(runs: QuerySet[Run], jobs: QuerySet[Job]) -> QuerySet[Run]:
-    """The jobs first: with their ids an index finds the runs, or at once that there are none."""
+    """Filter by job ids, with which an index finds the runs or finds that there are none."""
     return runs.filter(job__in=ids_of(jobs))
 
 
 def jobs_named(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
-    """For each word, what ``ids_of`` has for the jobs of which it is a part of the name; by one query for all words."""
+    """Return the result of ``ids_of`` for each word, for the jobs whose name contains the word.
+
+    One query serves all words.
+    """
     if not words:
         return []
     named = [Q(name__icontains=word) | Q(namespace__icontains=word) for word in words]
@@ -71,7 +78,10 @@ def jobs_named(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
 
 
 def titled(text: str | Promise) -> type[admin.ChoicesFieldListFilter]:
-    """A filter by choices, seldom used, under a title of its own: a field's name may make sense in a form alone."""
+    """Return a rarely used filter by choices with its own title.
+
+    The field's name may only make sense in a form.
+    """
 
     class Titled(admin.ChoicesFieldListFilter):
         template = "admin/django_dcron/closed_filter.html"
@@ -84,7 +94,7 @@ def titled(text: str | Promise) -> type[admin.ChoicesFieldListFilter]:
 
 
 class _WordFilter(admin.SimpleListFilter):
-    """By one of words that the rows themselves hold: some of them, and always the chosen one."""
+    """A filter by words from the rows. It lists the first words, and always the chosen one."""
 
     def words(self, scope: Scope) -> Iterable[str]:
         raise NotImplementedError
@@ -96,16 +106,16 @@ class _WordFilter(admin.SimpleListFilter):
         return [(word, word) for word in sorted(words)]
 
 
-class StandingFilter(admin.SimpleListFilter):
+class JobStateFilter(admin.SimpleListFilter):
     title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         return [
-            ("enabled", _("enabled")),
-            ("paused", _("paused")),
-            ("problem", _("out of scheduling")),
-            ("running", _("running now")),
+            ("enabled", _("Enabled")),
+            ("paused", _("Paused")),
+            ("quarantined", _("Quarantined")),
+            ("running", _("Running now")),
         ]
 
     def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
@@ -115,14 +125,16 @@ class StandingFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         match self.value():
             case "enabled":
-                # Not by exclude(): a job without a cursor is a new one, and in order.
+                # exclude() would drop new jobs, which have no cursor yet.
                 return queryset.filter(Q(cursor=None) | Q(cursor__problem=""), enabled=True)
             case "paused":
                 return queryset.filter(enabled=False)
-            case "problem":
-                return queryset.filter(cursor__problem__gt="")
+            case "quarantined":
+                return queryset.filter(enabled=True, cursor__problem__gt="")
             case "running":
-                return queryset.filter(pk__in=self._scope.runs.using(None).running().order_by().values("job"))
+                return queryset.filter(
+                    pk__in=self._scope.runs.using(None).running().order_by().values("job")
+                )
             case _:
                 return queryset
 
@@ -132,7 +144,10 @@ class LastOutcomeFilter(admin.SimpleListFilter):
     parameter_name = "last"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        return [*((value, label) for value, label in STATE_LABELS if value in FINAL), ("none", _("none yet"))]
+        return [
+            *((value, label) for value, label in STATE_LABELS if value in FINAL),
+            ("none", _("None yet")),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         value = self.value()
@@ -142,26 +157,29 @@ class LastOutcomeFilter(admin.SimpleListFilter):
 
 
 class TargetKindFilter(admin.SimpleListFilter):
-    """By what the target's text says; whether other text is a task or a function is for the registry to say."""
+    """Filter by the prefix of the target. Only the registry knows tasks from functions."""
 
     title = _("target")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         return [
-            ("code", _("task or function")),
-            ("command", _("management command")),
-            ("shell", _("shell command")),
+            ("code", _("Task or function")),
+            ("command", _("Management command")),
+            ("shell", _("Shell command")),
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        a_command, a_shell = Q(target__startswith=commands.PREFIX), Q(target__startswith=shell.PREFIX)
+        a_command, a_shell = (
+            Q(target__startswith=commands.PREFIX),
+            Q(target__startswith=shell.PREFIX),
+        )
         chosen = {"code": ~a_command & ~a_shell, "command": a_command, "shell": a_shell}
         return queryset.filter(chosen.get(self.value() or "", Q()))
 
 
 class NamespaceFilter(_WordFilter):
-    """Of jobs, or of runs by their jobs."""
+    """Filter jobs by namespace, or runs by the namespace of their jobs."""
 
     title = _("namespace")
     parameter_name = "namespace"
@@ -180,7 +198,7 @@ class NamespaceFilter(_WordFilter):
 
 
 class TagFilter(_WordFilter):
-    """Of jobs, or of runs by their jobs."""
+    """Filter jobs by tag, or runs by the tags of their jobs."""
 
     title = _("tag")
     parameter_name = "tag"
@@ -190,7 +208,7 @@ class TagFilter(_WordFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
-        return _of_jobs(queryset, tagged(Job.objects.all(), value)) if value else queryset
+        return _of_jobs(queryset, with_tag(Job.objects.all(), value)) if value else queryset
 
 
 def _of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
@@ -200,9 +218,11 @@ def _of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
 
 
 class JobFilter(admin.RelatedFieldListFilter):
-    """The first jobs and the chosen one; the search box finds the others by name."""
+    """List the first jobs and the chosen one. The search box finds other jobs by name."""
 
-    def field_choices(self, field: Field[Any, Any], request: HttpRequest, model_admin: Any) -> Choices:
+    def field_choices(
+        self, field: Field[Any, Any], request: HttpRequest, model_admin: Any
+    ) -> Choices:
         visible = scope_of(request, model_admin.admin_site).jobs.order_by("namespace", "name")
         jobs = list(visible.only("namespace", "name")[:CHOICES_LISTED])
         try:
@@ -214,14 +234,14 @@ class JobFilter(admin.RelatedFieldListFilter):
 
 
 class WorkerFilter(_WordFilter):
-    """The workers of the latest attempts: the names of all that ever were could be thousands."""
+    """List the workers of the latest attempts. The history may name thousands of workers."""
 
     title = _("worker")
     parameter_name = "worker"
 
     def words(self, scope: Scope) -> Iterable[str]:
         attempts = latest_attempts(scope).order_by("-pk")
-        return set(attempts.values_list("worker", flat=True)[:ATTEMPTS_LOOKED_AT])
+        return set(attempts.values_list("worker", flat=True)[:ATTEMPTS_READ_LIMIT])
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Attempt]) -> QuerySet[Attempt]:
         return queryset.filter(worker=self.value()) if self.value() else queryset
@@ -232,7 +252,7 @@ class LiveFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        return [("live", _("live")), ("expired", _("expired"))]
+        return [("live", _("Live")), ("expired", _("Expired"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Node]:
         match self.value():

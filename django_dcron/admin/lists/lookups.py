@@ -1,7 +1,7 @@
-"""Which lookups the address of a list may have, and which values: what no database refuses half way.
+"""Validate the lookups and values in the query string of a list before a query runs.
 
-Django takes a lookup on any column of the model from the address, and finds out in the database whether the value fits. Here the
-columns, lookups and values are checked before there is a query.
+Django accepts a lookup on any column of the model and leaves the validation of the value to the
+database.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.db import models
 
-from django_dcron.domain.json_values import storable
-from django_dcron.domain.timetable import BEGIN, END, WIDEST_OFFSET
+from django_dcron.schedules.timetable import BEGIN, END, WIDEST_OFFSET
+from django_dcron.utils.json_values import check_storable
 
 COMPARING = ("exact", "in", "lt", "lte", "gt", "gte")
 TEXTUAL = ("iexact", "contains", "icontains", "startswith", "istartswith")
 MOST_VALUES = 100
 LONGEST_VALUE = 300
 NOT_LOOKED_UP = (models.JSONField, models.DurationField)
-"""Columns whose values cannot be read from an address."""
+"""Columns whose values can't be parsed from a query string."""
 
 
 def check_lookups(model: type[models.Model], parameters: Iterable[tuple[str, list[Any]]]) -> None:
-    """Raise ``IncorrectLookupParameters`` if a parameter looks up a column and cannot. Others are for the filters to check."""
+    """Raise ``IncorrectLookupParameters`` for an invalid lookup on a column.
+
+    Filters validate all other parameters.
+    """
     for name, values in parameters:
         try:
-            storable([name, *values])
+            check_storable([name, *values])
             found = _column(model, name)
             if found is not None:
                 for value in values:
@@ -40,7 +43,7 @@ def check_lookups(model: type[models.Model], parameters: Iterable[tuple[str, lis
 
 
 def _column(model: type[models.Model], name: str) -> tuple[models.Field[Any, Any], str] | None:
-    """The column that a parameter looks up, and how; None if it is not a column."""
+    """Return the column and the lookup of a parameter, or None if it doesn't name a column."""
     first, *others = name.split("__")
     field = _field(model, first)
     if field is None:
@@ -71,16 +74,35 @@ def _check(field: Any, lookup: str, value: str) -> None:
     if lookup == "isnull":
         return
     is_text = isinstance(field, (models.CharField, models.TextField))
-    if isinstance(field, NOT_LOOKED_UP) or lookup not in (COMPARING + TEXTUAL if is_text else COMPARING):
+    if isinstance(field, NOT_LOOKED_UP) or lookup not in (
+        COMPARING + TEXTUAL if is_text else COMPARING
+    ):
         raise ValueError("this lookup is not taken")
     values = value.split(",") if lookup == "in" else [value]
     if len(values) > MOST_VALUES:
         raise ValueError(f"{len(values)} values are too many (allowed: {MOST_VALUES})")
-    for each in filter(None, values):  # an input left empty
-        _check_value(field, each)
+    for each in filter(None, values):  # skips an empty input
+        check_value(field, each)
 
 
-def _check_value(field: Any, value: str) -> None:
+def could_be_key(model: type[models.Model], text: str) -> bool:
+    """Return whether a row could have ``text`` as its primary key.
+
+    A database raises an error for some texts that no key can have.
+    """
+    try:
+        check_storable(text)
+        check_value(model._meta.pk, text)
+    except (ValueError, OverflowError, ValidationError):
+        return False
+    return True
+
+
+def check_value(field: Any, value: str) -> None:
+    """Raise an error if the column can't store the value.
+
+    The error is a ``ValueError``, an ``OverflowError`` or a ``ValidationError``.
+    """
     if len(value) > LONGEST_VALUE:
         raise ValueError(f"{len(value)} characters are too many (allowed: {LONGEST_VALUE})")
     read = field.to_python(value)

@@ -1,4 +1,4 @@
-"""A filter by time: today, the last hours and days, or an exact range that is typed in, in the site's time zone."""
+"""A filter by time: today, the last hours or days, or an exact range in the site's time zone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from django.utils.timezone import is_naive, localtime, make_aware
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.lists.filters import as_uuid
-from django_dcron.domain.lifecycle import UNFINISHED
-from django_dcron.domain.timetable import BEGIN, END
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.models import Attempt, Run
-from django_dcron.models.database import alias_for, database_now
+from django_dcron.policies.lifecycle import UNFINISHED
+from django_dcron.schedules.timetable import BEGIN, END
 
 PRESET = "when"
 SPANS = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
@@ -30,21 +31,22 @@ PRESET_LABELS = [
     ("7d", _("Last 7 days")),
 ]
 YEARS = range(BEGIN.year, END.year)
-"""Beyond them a time zone or the minute aside may lead out of what a datetime can hold."""
+"""Outside these years, a time zone or ``ASIDE`` could exceed the range of ``datetime``."""
 RUNS_SEARCHED = 100_000
 ATTEMPTS_SEARCHED = 100_000
 ASIDE = timedelta(minutes=1)
-"""By how much attempts may have started in another order than that of their keys."""
+"""The maximum difference between the order of attempts by start and their order by key."""
 
 Bounds = tuple[datetime | None, datetime | None]
 
 
 class TimeFilter(ListFilter):
-    """Of runs, by their occurrence: an index has their order.
+    """Filter runs by occurrence, in the order of an index.
 
-    There is no index of their triggers. So where one is chosen, the list looks at the ``RUNS_SEARCHED`` latest runs up to the
-    time in question, and at no more but those of the same time as the last; unless it is of one job, or of an unfinished
-    state, whose runs an index finds.
+    No index covers the trigger of a run. If a trigger is chosen, the list searches only the
+    ``RUNS_SEARCHED`` latest runs before the end of the range. Runs scheduled at the same time as
+    the oldest of them are included. A filter by one job or by an unfinished state removes this
+    limit, because an index finds the matching runs.
     """
 
     title = _("time")
@@ -56,11 +58,13 @@ class TimeFilter(ListFilter):
         self.model = model
         self.since_name, self.until_name = f"{self.column}__gte", f"{self.column}__lt"
         self.others: list[tuple[str, str]] = []
-        """What the form carries along: the other filters."""
+        """The other filters, which the form submits again."""
         for name in self.expected_parameters():
             if name in params:
                 self.used_parameters[name] = params.pop(name)[-1]
-        since, until = (self.used_parameters.get(name) for name in (self.since_name, self.until_name))
+        since, until = (
+            self.used_parameters.get(name) for name in (self.since_name, self.until_name)
+        )
         self.typed: Bounds = _read(since), _read(until)
 
     def expected_parameters(self) -> list[Any]:
@@ -71,7 +75,7 @@ class TimeFilter(ListFilter):
 
     @cached_property
     def bounds(self) -> Bounds:
-        """From the first, to before the second."""
+        """The start of the range (inclusive) and its end (exclusive)."""
         preset = self.used_parameters.get(PRESET)
         if preset in SPANS:
             now = database_now(alias_for(self.model))
@@ -79,7 +83,7 @@ class TimeFilter(ListFilter):
         if preset == "today":
             now = localtime(database_now(alias_for(self.model)))
             midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-            return midnight, midnight + timedelta(days=1)  # by the wall clock
+            return midnight, midnight + timedelta(days=1)  # in wall-clock time
         return self.typed
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -127,15 +131,18 @@ class TimeFilter(ListFilter):
 
     @property
     def fields(self) -> list[tuple[str, Any, str]]:
-        """Name, label and value of each input of the range."""
-        since, until = (_as_typed(at) for at in self.typed)
+        """The name, label and value of each input of the range."""
+        since, until = (_format_time(at) for at in self.typed)
         return [(self.since_name, _("From"), since), (self.until_name, _("Before"), until)]
 
 
 class AttemptTimeFilter(TimeFilter):
-    """Of attempts, by their start, of which there is no index. But keys ascend with it, so whatever the filters and the
-    search say, they look at the ``ATTEMPTS_SEARCHED`` latest attempts up to the time in question, and at no more; unless
-    the search is for a run, whose attempts an index finds."""
+    """Filter attempts by start, which has no index.
+
+    Keys ascend with the start. With any filter or search, the list covers only the
+    ``ATTEMPTS_SEARCHED`` latest attempts before the end of the range. A search for a run removes
+    this limit, because an index finds its attempts.
+    """
 
     column = "started_at"
 
@@ -150,7 +157,10 @@ class AttemptTimeFilter(TimeFilter):
 
 
 def _last_started_before(limit: datetime, last: int) -> int:
-    """The greatest key of an attempt that started before ``limit``, 0 if there is none; by halving, a row each time."""
+    """Return the greatest key of an attempt that started before ``limit``, or 0 without one.
+
+    A binary search reads one row per step.
+    """
     low, high = 0, last
     while low < high:
         middle = (low + high + 1) // 2
@@ -164,7 +174,7 @@ def _last_started_before(limit: datetime, last: int) -> int:
 
 
 def _read(text: Any) -> datetime | None:
-    """A date, or a date and a time, in the site's zone unless it says another; of one of the ``YEARS``."""
+    """Parse a date, with or without a time, in the site's time zone unless it names an offset."""
     if not text:
         return None
     try:
@@ -176,8 +186,10 @@ def _read(text: Any) -> datetime | None:
         raise IncorrectLookupParameters(error) from error
 
 
-def _as_typed(at: datetime | None) -> str:
-    """As an ``<input type="datetime-local">`` has it."""
+def _format_time(at: datetime | None) -> str:
+    """Format the time as the value of an ``<input type="datetime-local">``."""
     if at is None:
         return ""
-    return localtime(at).replace(tzinfo=None).isoformat(timespec="seconds" if at.second else "minutes")
+    return (
+        localtime(at).replace(tzinfo=None).isoformat(timespec="seconds" if at.second else "minutes")
+    )

@@ -1,1 +1,1 @@
-"""The admin of runs and their attempts: what became of each occurrence."""
+"""The admin of runs and attempts."""

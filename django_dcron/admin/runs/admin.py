@@ -1,4 +1,4 @@
-"""Runs: what became of each occurrence. Read-only, fast over a million rows, with cancel and rerun."""
+"""The admin of runs, which is read-only except for the verbs cancel and rerun."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_dcron import control
+from django_dcron.admin.action_forms import ReasonForm
+from django_dcron.admin.actions import OTHER_ARGUMENTS, ActionAdmin, Done, Verb, as_action, reason
+from django_dcron.admin.auto_refresh import REFRESH
 from django_dcron.admin.display import (
     EMPTY,
     link,
@@ -25,32 +28,30 @@ from django_dcron.admin.display import (
     state_badge,
 )
 from django_dcron.admin.lists.export import EXPORTS
-from django_dcron.admin.refreshing import REFRESH
 from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, part_of
-from django_dcron.admin.verb_forms import ReasonForm
-from django_dcron.admin.verbs import OTHER_ARGUMENTS, Done, OperatedAdmin, Verb, as_action, reason
 from django_dcron.admin.visibility import scope_of
-from django_dcron.domain.lifecycle import Trigger
+from django_dcron.diagnosis import chains
+from django_dcron.jobs import audit_messages
 from django_dcron.models import Attempt, Job, Run
-from django_dcron.observability import chains, deeds
-from django_dcron.targets import redacted
+from django_dcron.policies.lifecycle import Trigger
+from django_dcron.targets import redact
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 RERUNS_SHOWN = 20
-OF_JOB = gettext_lazy("The job's, as they are now.")
+OF_JOB = gettext_lazy("The job's current arguments")
 
 
 def _cancel(request: HttpRequest, run: Run) -> Done:
     cancelled = control.cancel(run, reason(request))
-    return Done(deeds.cancelled(cancelled))
+    return Done(audit_messages.cancelled(cancelled))
 
 
 def _rerun(request: HttpRequest, run: Run) -> Done:
     made = control.rerun(run)
-    return Done(deeds.rerun(made), made)
+    return Done(audit_messages.rerun(made), made)
 
 
 VERBS: tuple[Verb[Run], ...] = (
@@ -59,9 +60,12 @@ VERBS: tuple[Verb[Run], ...] = (
         gettext_lazy("Cancel"),
         _cancel,
         "cancel",
-        against=lambda run: _("It has ended already.") if run.is_final else "",
+        against=lambda run: _("The run has already finished.") if run.is_final else "",
         form=ReasonForm,
-        explained=gettext_lazy("What has not started ends at once. What is running is told to stop."),
+        explained=gettext_lazy(
+            "Runs that haven't started are cancelled immediately. Running ones are asked to stop."
+        ),
+        confirm_label=lambda number: ngettext("Cancel run", "Cancel runs", number),
     ),
     Verb(
         "rerun",
@@ -69,30 +73,36 @@ VERBS: tuple[Verb[Run], ...] = (
         _rerun,
         "rerun",
         also_needs=lambda run: [OTHER_ARGUMENTS] if run.has_other_arguments else [],
-        against=lambda run: "" if run.is_final else _("It has not ended yet."),
+        against=lambda run: "" if run.is_final else _("The run hasn't finished yet."),
         explained=gettext_lazy(
-            "Each that has ended runs once more, at once, for the same time and with the same arguments."
+            "Each finished run is repeated immediately, for the same scheduled time and with "
+            "the same arguments."
         ),
     ),
 )
 
 
 @admin.register(Run)
-class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
+class RunAdmin(RunListAdmin, ActionAdmin[Run]):
     verbs = VERBS
     actions = [*(as_action(verb) for verb in VERBS), *EXPORTS]
 
     readonly_fields = ("id", "job_link")
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Run | None:
-        """With what its page needs to know of other runs: a read-only field gets no request."""
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Run | None:
+        """Attach the request's scope to the run, because read-only fields get no request."""
         run: Any = super().get_object(request, object_id, from_field)
         if run is not None:
             run.scope = scope_of(request, self.admin_site)
         return run  # type: ignore[no-any-return]
 
     def get_fieldsets(self, request: HttpRequest, obj: Run | None = None) -> Any:
-        """What does not change while it runs; the rest is in the parts. The job's only for those who may see jobs."""
+        """Return the fields that don't change while the run is active.
+
+        The page's parts show all others. Fields of the job need the permission to view jobs.
+        """
         sees_jobs = may_view(request, Job, self.admin_site)
         fields = ["job_link" if sees_jobs else "job_name", "trigger"]
         if obj is not None:
@@ -103,16 +113,16 @@ class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
         if not sees_jobs:
             arguments = ("own_arguments", "own_keyword_arguments")
         keys = ("id", "idempotency_key") if obj is not None and self._shows_key(obj) else ("id",)
-        return [(_("What it runs"), {"fields": (tuple(fields), arguments, keys)})]
+        return [(_("Job and arguments"), {"fields": (tuple(fields), arguments, keys)})]
 
     def _shows_key(self, run: Any) -> bool:
-        """That of a run in a chain has the id of the run before it."""
+        """Return whether the user may see the key, which may contain another run's id."""
         names_another = run.trigger == Trigger.CHAIN and run.scope.narrows(Run)
         return bool(run.idempotency_key) and not (
             names_another and chains.followed_run(run, run.scope) is None
         )
 
-    def standing(self, obj: Run) -> str:
+    def state_label(self, obj: Run) -> str:
         return state_badge(obj.state)
 
     @admin.display(description=gettext_lazy("job"))
@@ -121,45 +131,46 @@ class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
 
     @admin.display(description=gettext_lazy("arguments"))
     def arguments(self, run: Run) -> str:
-        return _own(redacted(run.args)) or _of_job(redacted(run.job.args))
+        return _own(redact(run.args)) or _of_job(redact(run.job.args))
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def keyword_arguments(self, run: Run) -> str:
-        return _own(redacted(run.kwargs)) or _of_job(redacted(run.job.kwargs))
+        return _own(redact(run.kwargs)) or _of_job(redact(run.job.kwargs))
 
     @admin.display(description=gettext_lazy("arguments"))
     def own_arguments(self, run: Run) -> str:
-        return _own(redacted(run.args)) or quiet(OF_JOB)
+        return _own(redact(run.args)) or quiet(OF_JOB)
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def own_keyword_arguments(self, run: Run) -> str:
-        return _own(redacted(run.kwargs)) or quiet(OF_JOB)
+        return _own(redact(run.kwargs)) or quiet(OF_JOB)
 
     @admin.display(description=gettext_lazy("rerun of"))
     def rerun_of_link(self, run: Any) -> str:
         before = run.scope.visible(run.rerun_of)
         return link(before, self.admin_site) if before else EMPTY
 
-    @admin.display(description=gettext_lazy("after"))
+    @admin.display(description=gettext_lazy("triggered by"))
     def follows(self, run: Any) -> str:
         before = chains.followed_run(run, run.scope)
         if before is not None:
             return link(before, self.admin_site)
         if run.scope.narrows(Run):
-            return quiet(_("a run that was deleted, or that you may not see"))
-        run_id = chains.followed_id(run)
-        return quiet(_("run %(id)s, which was deleted") % {"id": run_id}) if run_id else EMPTY
+            return quiet(_("a run that was deleted or that you don't have permission to view"))
+        run_id = chains.followed_run_id(run)
+        return quiet(_("run %(id)s (deleted)") % {"id": run_id}) if run_id else EMPTY
 
-    @admin.display(description=gettext_lazy("followed by"))
+    @admin.display(description=gettext_lazy("triggered runs"))
     def followers(self, run: Any) -> str:
         lines = ((link(after, self.admin_site),) for after in chains.followers_of(run, run.scope))
         return format_html_join(", ", "{}", lines) or EMPTY
 
-    @admin.display(description=gettext_lazy("run again as"))
+    @admin.display(description=gettext_lazy("reruns"))
     def reruns(self, run: Any) -> str:
         later = run.scope.runs.filter(rerun_of=run.pk).order_by("scheduled_at")
         lines = (
-            (link(again, self.admin_site, moment(again.scheduled_at)),) for again in later[:RERUNS_SHOWN]
+            (link(again, self.admin_site, moment(again.scheduled_at)),)
+            for again in later[:RERUNS_SHOWN]
         )
         return format_html_join(", ", "{}", lines) or EMPTY
 
@@ -185,7 +196,7 @@ class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
         ]
 
     def part_view(self, request: HttpRequest, run_id: UUID, name: str) -> HttpResponse:
-        """A part of the page as it is now; or word that the page has to be brought anew, as the run is final, or gone."""
+        """Refresh a part of the page. If the run is final or deleted, reload the whole page."""
         if name not in PARTS:
             raise Http404
         may_see = self.has_view_permission(request)
@@ -204,13 +215,15 @@ class RunAdmin(RunListAdmin, OperatedAdmin[Run]):
         page = RunPage(run, request, self.admin_site)
         request.current_app = self.admin_site.name
         shown = PARTS if page.shows_attempts else PARTS[:1]
-        parts = [part_of(run, name, self.admin_site).render(page.context(), request) for name in shown]
+        parts = [
+            part_of(run, name, self.admin_site).render(page.context(), request) for name in shown
+        ]
         return {**page.context(), "parts": parts}
 
 
 def _own(value: Any) -> str:
-    """A run's own arguments, if it has any."""
-    return "" if value is None else _of(value, _("This run's own."))
+    """Render arguments of the run itself, or return an empty string if it has none."""
+    return "" if value is None else _of(value, _("Set for this run"))
 
 
 def _of_job(value: Any) -> str:

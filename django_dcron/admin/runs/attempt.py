@@ -1,4 +1,4 @@
-"""Attempts: each try at a run, with its log and traceback. Read-only."""
+"""The read-only admin of attempts, with their logs and tracebacks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.html import format_html
-from django.utils.text import Truncator
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.display import (
     EMPTY,
     exact_moment,
+    format_duration,
     link,
     may_view,
     moment,
     moment_column,
     outcome_badge,
     quiet,
-    span,
 )
 from django_dcron.admin.lists.base import HistoryAdmin, words_of
 from django_dcron.admin.lists.filters import WorkerFilter, as_uuid, jobs_named
@@ -33,9 +32,10 @@ from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
 from django_dcron.admin.runs.progress import progress_of
 from django_dcron.admin.visibility import is_withheld, of_visible_runs
-from django_dcron.domain import clock
+from django_dcron.db import clock
+from django_dcron.diagnosis.run_durations import duration
 from django_dcron.models import Attempt, Run
-from django_dcron.observability.lengths import duration
+from django_dcron.utils.bounded_text import shortened
 
 LONG_TEXTS = ("log", "traceback", "result")
 
@@ -46,24 +46,30 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     list_filter = ("outcome", AttemptTimeFilter, WorkerFilter)
     search_fields = ("run__job__name", "exception_class", "worker")
     searched = _(
-        "At most eight words of a job's name, an exception or a worker, which are looked for in the 100,000 latest attempts up "
-        "to the time that is chosen, as are the filters; or a run's whole id, whose attempts are found however old they are."
+        "Enter up to eight words of a job name, an exception or a worker. The search and "
+        "the filters cover the 100,000 latest attempts before the end of the selected "
+        "time range. Enter the full ID of a run to find all of its attempts."
     )
     ordering = ("-pk",)
-    nothing_yet = _("No attempts yet. One appears when a worker starts a run.")
+    nothing_yet = _("No attempts yet. An attempt appears here when a worker starts a run.")
 
     readonly_fields = ("run_link",)
 
-    exactly_finished = moment_column("finished_at", _("finished"), near="started_at", show=exact_moment)
+    exactly_finished = moment_column(
+        "finished_at", _("finished"), near="started_at", show=exact_moment
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
-        """Without the logs, which the list does not show; an attempt's page fetches its own. And without a join, with
-        which a database may start from the jobs, and sort all their attempts."""
+        """Return attempts without long texts and without a join.
+
+        An attempt's page loads the texts itself. With a join, a database may start from the jobs
+        and sort all their attempts.
+        """
         rows = super().get_queryset(request).prefetch_related("run__job").defer(*LONG_TEXTS)
         return of_visible_runs(rows, "run", request, self.admin_site)
 
     def has_view_permission(self, request: HttpRequest, obj: Attempt | None = None) -> bool:
-        """Without the attempts of a run, or of a job, that is withheld."""
+        """Deny attempts whose run or job is withheld."""
         site = self.admin_site
         withheld = obj is not None and (
             is_withheld(request, obj.run, site) or is_withheld(request, obj.run.job, site)
@@ -79,7 +85,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         words = words_of(search_term)
         for word, job_ids in zip(words, jobs_named(words), strict=True):
             matching = Q(exception_class__icontains=word) | Q(worker__icontains=word)
-            if job_ids != []:  # else there is no need to look at the runs
+            if job_ids != []:  # without matching jobs, the query needs no runs
                 matching |= Q(run__job__in=job_ids)
             queryset = queryset.filter(matching)
         return queryset, False
@@ -109,7 +115,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     def number_column(self, attempt: Attempt) -> str:
         return str(attempt.number)
 
-    @admin.display(description=_("reported too late"))
+    @admin.display(description=_("late outcome"))
     def late_outcome_column(self, attempt: Attempt) -> str:
         return outcome_badge(attempt.late_outcome) if attempt.late_outcome else EMPTY
 
@@ -121,9 +127,9 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     def due_column(self, attempt: Attempt) -> str:
         return attempt_times.due(attempt)
 
-    @admin.display(description=_("handed over"))
-    def handed_over_column(self, attempt: Attempt) -> str:
-        return attempt_times.handed_over(attempt, near=attempt.due_at)
+    @admin.display(description=_("sent to worker"))
+    def dispatched_column(self, attempt: Attempt) -> str:
+        return attempt_times.dispatched(attempt, near=attempt.due_at)
 
     @admin.display(description=_("started"))
     def started_column(self, attempt: Attempt) -> str:
@@ -131,21 +137,23 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("duration"))
     def duration_column(self, attempt: Attempt) -> str:
-        return span(duration(attempt))
+        return format_duration(duration(attempt))
 
     @admin.display(description=_("outcome"))
     def outcome_and_failure(self, attempt: Attempt) -> str:
         name = attempt.exception_class.rpartition(".")[2]
-        message = Truncator(attempt.message).chars(100)
+        message = shortened(attempt.message, 100)
         failure = format_html("{}: {}", name, message) if name and message else name or message
         return format_html("{}{}", outcome_badge(attempt.outcome), quiet(failure))
 
     @admin.display(description=_("duration"))
     def took(self, attempt: Attempt) -> str:
         if attempt.finished_at is None:
-            return span(duration(attempt))
-        until = format_html(gettext("until {}"), moment(attempt.finished_at, near=attempt.started_at))
-        return format_html("{}{}", span(duration(attempt)), quiet(until))
+            return format_duration(duration(attempt))
+        until = format_html(
+            gettext("until {}"), moment(attempt.finished_at, near=attempt.started_at)
+        )
+        return format_html("{}{}", format_duration(duration(attempt)), quiet(until))
 
     @admin.display(description=_("progress"))
     def progress(self, attempt: Attempt) -> str:
@@ -170,10 +178,12 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     def _text(self, attempt: Any, name: str) -> str:
         text = attempt.texts[name]
-        return render_to_string("admin/django_dcron/run/text.html", {"text": text}) if text else EMPTY
+        return (
+            render_to_string("admin/django_dcron/run/text.html", {"text": text}) if text else EMPTY
+        )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Without what it has not."""
+        """Omit the fields that have no value."""
         if obj is None:
             return []
         late = ["late_outcome_column"] if obj.late_outcome else []
@@ -181,16 +191,24 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         left = ["exception_class"] if obj.exception_class else []
         left += [f"{name}_text" for name, text in obj.texts.items() if text]
         waits = ["due_column"] if obj.due_at else []
-        waits += ["handed_over_column"] if obj.queued_at else []
+        waits += ["dispatched_column"] if obj.queued_at else []
         times = (*waits, "started_column", "exactly_finished", "duration_column")
         run = "run_link" if may_view(request, Run, self.admin_site) else "run_text"
-        found = [(run, "number_column"), ("outcome_column", *late, "worker_column"), times, *progress]
-        return [(None, {"fields": found}), *([(_("What it left"), {"fields": left})] if left else [])]
+        found = [
+            (run, "number_column"),
+            ("outcome_column", *late, "worker_column"),
+            times,
+            *progress,
+        ]
+        return [
+            (None, {"fields": found}),
+            *([(_("Output"), {"fields": left})] if left else []),
+        ]
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Attempt | None:
-        """With its long texts, as much of them as its page shows."""
+        """Attach the attempt's long texts, cut to what the page shows."""
         attempt = super().get_object(request, object_id, from_field)
         if attempt is not None:
             attempt.texts = texts_of(attempt, self.admin_site)  # type: ignore[attr-defined]
@@ -204,7 +222,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         ]
 
     def text_view(self, request: HttpRequest, attempt_id: int, name: str) -> HttpResponse:
-        """One of its long texts, whole."""
+        """Serve one of the attempt's long texts without cutting it."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         attempt = self.get_queryset(request).filter(pk=attempt_id).first()

@@ -1,7 +1,9 @@
-"""An attempt's long texts, as much of them as a page can bear, and each as a plain text of its own.
+"""Load the long texts of an attempt: bounded for a page, or complete as plain text.
 
-What is shown is cut by the database, so that neither the page nor the process that makes it holds more, however large
-``DCRON_LOG_LIMIT`` is.
+Invariants:
+
+- The database cuts the texts for a page. The process never loads more, regardless of
+  ``DCRON_LOG_LIMIT``.
 """
 
 from __future__ import annotations
@@ -22,10 +24,15 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 SHOWN = 100_000
-"""Characters. More than what is kept by default, with its mark."""
+"""Maximum number of characters on a page. By default, stored texts and their marks are shorter."""
 CUT = {"message": Left, "traceback": Right, "result": Left, "log": Right}
-"""What is shown of each if it is longer: its beginning, or its end."""
-TITLES = {"message": _("Message"), "traceback": _("Traceback"), "result": _("Result"), "log": _("Log")}
+"""The side of each text that is kept if the text is too long: its beginning or its end."""
+TITLES = {
+    "message": _("Message"),
+    "traceback": _("Traceback"),
+    "result": _("Result"),
+    "log": _("Log"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +40,9 @@ class ShownText:
     name: str
     text: str
     length: int
-    """Of all of it."""
+    """The number of characters of the complete text."""
     url: str
-    """Where all of it is."""
+    """The URL of the complete text."""
 
     def __bool__(self) -> bool:
         return bool(self.text)
@@ -58,26 +65,29 @@ class ShownText:
 
     @property
     def readable(self) -> str:
-        """JSON, if it is that, in lines."""
+        """The text. JSON of a complete result has one line per value."""
         return self.text if self.is_cut or self.name != "result" else in_lines(self.text)
 
 
 def texts_of(attempt: Attempt, site: admin.AdminSite) -> dict[str, ShownText]:
-    """By name. One query."""
+    """Return the texts by name, with one query."""
     cut = {f"{name}_shown": cut(name, SHOWN) for name, cut in CUT.items()}
     lengths = {f"{name}_length": Length(name) for name in CUT}
     rows: Any = Attempt.objects.filter(pk=attempt.pk).order_by("pk").values(**cut, **lengths)
-    row = rows.first() or {}  # it may have been pruned this moment
+    row = rows.first() or {}  # the attempt may just have been pruned
     return {
         name: ShownText(
-            name, row.get(f"{name}_shown", ""), row.get(f"{name}_length", 0), _url(attempt, name, site)
+            name,
+            row.get(f"{name}_shown", ""),
+            row.get(f"{name}_length", 0),
+            _url(attempt, name, site),
         )
         for name in CUT
     }
 
 
 def plain_text(attempt_id: int, name: str) -> HttpResponse:
-    """All of it. Whatever the job wrote, a browser must not take it for a page."""
+    """Serve a complete text. The headers prevent a browser from rendering it as HTML."""
     if name not in CUT:
         raise Http404
     text = Attempt.objects.filter(pk=attempt_id).values_list(name, flat=True).first()
@@ -91,7 +101,10 @@ def plain_text(attempt_id: int, name: str) -> HttpResponse:
 
 
 def in_lines(text: str) -> str:
-    """JSON with a line for each value; ``text`` itself if it is none, cannot be told, or would become too long."""
+    """Format JSON with one line per value.
+
+    Returns ``text`` itself if it isn't JSON, can't be encoded, or becomes too long.
+    """
     lines, length = [], 0
     try:
         for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
@@ -99,12 +112,14 @@ def in_lines(text: str) -> str:
             length += len(piece)
             if length > SHOWN:
                 return text
-        told = "".join(lines)
-        told.encode()
-    except (ValueError, RecursionError):  # a lone surrogate, too, can only be told escaped
+        formatted = "".join(lines)
+        formatted.encode()
+    except (ValueError, RecursionError):  # also for lone surrogates, which UTF-8 can't encode
         return text
-    return told
+    return formatted
 
 
 def _url(attempt: Attempt, name: str, site: admin.AdminSite) -> str:
-    return reverse("admin:django_dcron_attempt_text", args=[attempt.pk, name], current_app=site.name)
+    return reverse(
+        "admin:django_dcron_attempt_text", args=[attempt.pk, name], current_app=site.name
+    )

@@ -1,10 +1,10 @@
-"""The picture of a run's attempts: where each bar, tick and word goes.
+"""Lay out the timeline of a run's attempts: the positions of bars, ticks and labels.
 
 Invariants:
 
-- Along the axis everything is in percent of the picture's width and lies within 0 and 100; down it, in pixels. So it is as
-  wide as there is room, and its words stay as large as the page's.
-- Bars of a lane do not overlap but by the least width, which keeps an instant visible.
+- Horizontal positions are percentages of the image's width, from 0 to 100. Vertical positions are
+  pixels. The image fills the page's width without scaling its text.
+- Bars of a lane don't overlap, except by the minimum width that keeps an instant visible.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_dcron.admin.display import span
-from django_dcron.domain.lifecycle import FINAL, State
+from django_dcron.admin.display import format_duration
+from django_dcron.diagnosis.phases import Course, Kind, Phase
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
-from django_dcron.observability.phases import Course, Kind, Phase
+from django_dcron.policies.lifecycle import FINAL, State
 
 LEAST_WIDTH = 0.4
 LABELLED_FROM = 15
-"""The least width of a bar that says how long it lasted."""
+"""The minimum width of a bar with a duration label."""
 LANE, BAR = 38, 14
-"""Heights: of a lane, which has a line of words above its bar, and of the bar."""
+"""Height of a lane with a line of text above its bar, and height of the bar, in pixels."""
 AXIS = 22
 MOST_STEPS = 5
 SHORTEST = timedelta(milliseconds=5)
 
 WORDS = {
-    Kind.EARLY: gettext_lazy("not due yet"),
-    Kind.UNCLAIMED: gettext_lazy("due, claimed by no node yet"),
-    Kind.TURN: gettext_lazy("until its turn"),
-    Kind.BACKOFF: gettext_lazy("backoff"),
-    Kind.BETWEEN: gettext_lazy("backoff, and until it started"),
-    Kind.DUE: gettext_lazy("due, until handed over"),
-    Kind.QUEUED: gettext_lazy("handed over, until a worker started it"),
-    Kind.START: gettext_lazy("due, until it started"),
-    Kind.RUNNING: gettext_lazy("running"),
+    Kind.EARLY: gettext_lazy("Not due yet"),
+    Kind.UNCLAIMED: gettext_lazy("Due, not claimed by a node yet"),
+    Kind.TURN: gettext_lazy("Waiting for earlier runs"),
+    Kind.BACKOFF: gettext_lazy("Backoff"),
+    Kind.BETWEEN: gettext_lazy("Backoff and wait for the start"),
+    Kind.DUE: gettext_lazy("Due, not sent to a worker yet"),
+    Kind.QUEUED: gettext_lazy("Sent, waiting for a worker"),
+    Kind.START: gettext_lazy("Due, not started yet"),
+    Kind.RUNNING: gettext_lazy("Running"),
 }
 COLOURS = {
     Kind.UNCLAIMED: "missed",
@@ -51,13 +51,18 @@ COLOURS = {
 }
 HATCHED = {Kind.BACKOFF, Kind.BETWEEN}
 MEANINGS = {
-    "missed": gettext_lazy("claimed by no node"),
-    "waiting": gettext_lazy("waiting for its turn"),
-    "queued": gettext_lazy("waiting for a worker"),
-    "hatched": gettext_lazy("backoff"),
-    "pending": gettext_lazy("waiting to be handed over"),
+    "missed": gettext_lazy("Not claimed by a node"),
+    "waiting": gettext_lazy("Waiting for earlier runs"),
+    "queued": gettext_lazy("Waiting for a worker"),
+    "hatched": gettext_lazy("Backoff"),
+    "pending": gettext_lazy("Waiting to be sent"),
 }
-"""Of the looks of waits; several kinds may have the same. What an attempt's bar means its lane says."""
+"""Legend of the styles of waits. Several kinds may share a style.
+
+The text of a lane explains the bar of its attempt.
+"""
+CLAIMED_EARLY = gettext_lazy("claimed %(time)s early")
+CLAIMED_LATE = gettext_lazy("claimed %(time)s late")
 _LABELS = dict([*STATE_LABELS, *OUTCOME_LABELS])
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -68,7 +73,7 @@ STEPS = [
     *(n * _HOUR for n in (1, 2, 3, 6, 12)),
     *(n * _DAY for n in (1, 2, 7)),
 ]
-"""Milliseconds from tick to tick."""
+"""Allowed distances between two ticks, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +103,15 @@ class Bar:
 
     @property
     def label(self) -> str:
-        return "" if self.solid or self.width < LABELLED_FROM else span(self.phase.length)
+        return (
+            "" if self.solid or self.width < LABELLED_FROM else format_duration(self.phase.length)
+        )
 
     @property
     def title(self) -> str:
         return _("%(what)s: %(time)s, from %(since)s to %(until)s") % {
             "what": self.words,
-            "time": span(self.phase.length),
+            "time": format_duration(self.phase.length),
             "since": _exactly(self.phase.since),
             "until": _exactly(self.phase.until),
         }
@@ -114,15 +121,15 @@ class Bar:
 class Lane:
     number: int
     y: int
-    """Of its bars' upper edge."""
+    """The upper edge of the lane's bars."""
     words: str
     bars: tuple[Bar, ...]
     claimed: str
-    """In words; empty if it is another attempt that tells of it."""
+    """When the run was claimed, in words; empty if another attempt's lane shows it."""
 
     @property
     def words_y(self) -> int:
-        """Their base line."""
+        """The baseline of the lane's text."""
         return self.y - 5
 
     @property
@@ -138,7 +145,7 @@ class Tick:
 
     @property
     def anchor(self) -> str:
-        """So that the outer ones' words stay inside."""
+        """The text anchor, which keeps the labels at both ends inside the image."""
         return "start" if self.x < 8 else "end" if self.x > 92 else "middle"
 
 
@@ -148,12 +155,12 @@ class Timeline:
     lanes: tuple[Lane, ...]
     ticks: tuple[Tick, ...]
     now: float | None
-    """None: it has ended."""
+    """The position of the current time, or None if the run has ended."""
     bar = BAR
 
     @property
     def bottom(self) -> int:
-        """Where the lanes end and the axis begins."""
+        """The position at which the lanes end and the axis begins."""
         return len(self.lanes) * LANE + 4
 
     @property
@@ -162,14 +169,19 @@ class Timeline:
 
     @property
     def legend(self) -> list[Bar]:
-        """One wait of each look."""
+        """One wait of each style."""
         waits = {bar.meaning: bar for lane in self.lanes for bar in lane.bars if not bar.solid}
         return list(waits.values())
 
 
 def draw(courses: Sequence[Course], state: str, now: datetime | None) -> Timeline | None:
-    """``state``: the run's. ``now``: None if it has ended. Returns None if no time has passed that could be shown."""
-    instants = [at for course in courses for phase in course.phases for at in (phase.since, phase.until)]
+    """Lay out the timeline, or return None if there is no phase to show.
+
+    ``state`` is the state of the run. ``now`` is None if the run has ended.
+    """
+    instants = [
+        at for course in courses for phase in course.phases for at in (phase.since, phase.until)
+    ]
     if not instants:
         return None
     if now is not None:
@@ -198,21 +210,25 @@ def _lane(place: int, course: Course, state: str, scale: _Scale) -> Lane:
 def _claim_words(course: Course) -> str:
     if course.claimed is None:
         return ""
-    said = _("claimed %(time)s late") if course.claimed > timedelta() else _("claimed %(time)s ahead")
-    return said % {"time": span(abs(course.claimed))}
+    text = CLAIMED_LATE if course.claimed > timedelta() else CLAIMED_EARLY
+    return text % {"time": format_duration(abs(course.claimed))}
 
 
 def _lane_words(course: Course, state: str) -> str:
-    """A list of facts: what it is, after which wait, how it ended, how long it took."""
+    """Describe a lane: the number of the attempt, the wait before it, its outcome and duration."""
     facts = [_("Attempt %(number)d") % {"number": course.number}]
-    waited = sum((phase.length for phase in course.phases if phase.kind is not Kind.RUNNING), timedelta())
+    waited = sum(
+        (phase.length for phase in course.phases if phase.kind is not Kind.RUNNING), timedelta()
+    )
     if waited and (course.number > 1 or course.attempt):
-        facts.append(_("after %(time)s") % {"time": span(waited)})
+        facts.append(_("waited %(time)s") % {"time": format_duration(waited)})
     if course.attempt is None:
         facts += [_("not started")] if state in FINAL else []
         return " · ".join([*facts, str(_LABELS.get(state, state))])
     outcome = course.attempt.outcome or State.RUNNING
-    return " · ".join([*facts, str(_LABELS.get(outcome, outcome)), span(course.phases[-1].length)])
+    return " · ".join(
+        [*facts, str(_LABELS.get(outcome, outcome)), format_duration(course.phases[-1].length)]
+    )
 
 
 def _bar(phase: Phase, course: Course, scale: _Scale) -> Bar:
@@ -231,11 +247,17 @@ def _ticks(scale: _Scale) -> Iterator[Tick]:
     milliseconds = scale.length / timedelta(milliseconds=1)
     week = STEPS[-1]
     longer = ceil(milliseconds / MOST_STEPS / week) * week
-    step = timedelta(milliseconds=next((step for step in STEPS if milliseconds <= step * MOST_STEPS), longer))
+    step = timedelta(
+        milliseconds=next((step for step in STEPS if milliseconds <= step * MOST_STEPS), longer)
+    )
     for place in range(int(scale.length / step) + 1):
         after = place * step
         at = scale.since + after
-        label = f"+{span(after)}".replace(".0 s", " s") if place else f"{localtime(at):%H:%M:%S}"
+        label = (
+            f"+{format_duration(after)}".replace(".0 s", " s")
+            if place
+            else f"{localtime(at):%H:%M:%S}"
+        )
         yield Tick(scale.x(at), label, _exactly(at))
 
 

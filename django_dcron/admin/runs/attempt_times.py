@@ -1,4 +1,4 @@
-"""An attempt's times, each with the wait before it."""
+"""Render the times of an attempt, each with the wait before it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.display import exact_moment, quiet, span
+from django_dcron.admin.display import exact_moment, format_duration, quiet
 from django_dcron.models import Attempt
 
 
 def due(attempt: Attempt, near: datetime | None = None, before: Attempt | None = None) -> str:
-    """``before``: the attempt before it, after whose end it was put off."""
+    """Render the due time. ``before`` is the previous attempt, whose end starts the wait."""
     return _after(before.finished_at if before else None, attempt.due_at, near)
 
 
-def handed_over(attempt: Attempt, near: datetime | None = None) -> str:
+def dispatched(attempt: Attempt, near: datetime | None = None) -> str:
     return _after(attempt.due_at, attempt.queued_at, near)
 
 
@@ -25,9 +25,13 @@ def started(attempt: Attempt, near: datetime | None = None) -> str:
 
 
 def _after(before: datetime | None, at: datetime | None, near: datetime | None) -> str:
-    """Several processes write the times, milliseconds apart: no wait is less than nothing."""
+    """Render ``at`` with the time since ``before``.
+
+    Several processes write the times, so they may be out of order by milliseconds. Such a wait is
+    shown as zero.
+    """
     shown = exact_moment(at, near)
     if before is None or at is None:
         return shown
-    wait = _("after %(time)s") % {"time": span(max(at - before, timedelta()))}
+    wait = _("after %(time)s") % {"time": format_duration(max(at - before, timedelta()))}
     return format_html("<div>{}{}</div>", shown, quiet(wait))

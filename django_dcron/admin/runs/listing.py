@@ -1,4 +1,4 @@
-"""The list of runs: what became of each occurrence, found by filters that stay fast over a million rows."""
+"""The list of runs, with filters that stay fast in a table of a million rows."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ from django.contrib import admin
 from django.db.models import Prefetch, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
-from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_dcron.admin.display import EMPTY, may_view, moment, quiet, span, state_badge
+from django_dcron.admin.display import EMPTY, format_duration, may_view, moment, quiet, state_badge
 from django_dcron.admin.lists.base import HistoryAdmin, words_of
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
-from django_dcron.admin.lists.filters import JobFilter, NamespaceFilter, TagFilter, as_uuid, runs_of, titled
+from django_dcron.admin.lists.filters import (
+    JobFilter,
+    NamespaceFilter,
+    TagFilter,
+    as_uuid,
+    runs_of,
+    titled,
+)
 from django_dcron.admin.lists.time_filter import TimeFilter
 from django_dcron.admin.visibility import is_withheld, of_visible_jobs
-from django_dcron.domain import clock
-from django_dcron.domain.lifecycle import UNFINISHED, State, Trigger
+from django_dcron.db import clock
+from django_dcron.diagnosis.run_durations import duration, start_delay
 from django_dcron.models import Job, Run
-from django_dcron.observability.lengths import duration, lateness
-from django_dcron.targets import redacted
+from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
+from django_dcron.targets import redact
+from django_dcron.utils.bounded_text import shortened
 
 BY_JOBS: tuple[Any, ...] = (("job", JobFilter), NamespaceFilter, TagFilter)
-"""Their choices are of all jobs, also of those that never ran."""
-TRIGGER_TITLE = gettext_lazy("trigger, of the 100,000 latest runs")
+"""Filters whose choices name all jobs, including jobs without runs."""
+TRIGGER_TITLE = gettext_lazy("trigger (latest 100,000 runs)")
 
 
 class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
@@ -34,8 +41,8 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
     list_display_links = ("scheduled",)
     list_filter = ("state", TimeFilter, *BY_JOBS, ("trigger", titled(TRIGGER_TITLE)))
     search_fields = ("job__name", "job__namespace")
-    searched = gettext_lazy("A job's name, of at most eight words, or a run's whole id.")
-    ordering = ("-scheduled_at", "-pk")  # an index of the table, read backwards
+    searched = gettext_lazy("Enter up to eight words of a job name, or the full ID of a run.")
+    ordering = ("-scheduled_at", "-pk")  # matches an index of the table, read backwards
     quick_links = (
         (gettext_lazy("Failed in the last 24 hours"), "state__exact=failed&when=24h"),
         (gettext_lazy("Missed in the last 24 hours"), "state__exact=missed&when=24h"),
@@ -43,8 +50,8 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         (gettext_lazy("Waiting"), "state__exact=waiting"),
     )
     nothing_yet = gettext_lazy(
-        "No runs yet. One appears when an occurrence of a job comes near while a node (manage.py runcron) is up, or when "
-        "somebody runs a job now."
+        "No runs yet. A run appears here shortly before it is due if a node (manage.py "
+        "runcron) is running, or when someone runs a job now."
     )
     exported = [
         ("id", lambda run: str(run.pk)),
@@ -52,11 +59,11 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         ("job", lambda run: run.job.name),
         *fields_of(Run, "scheduled_at", "state", "reason", "trigger", "attempt"),
         *fields_of(Run, "due_at", "claimed_at", "queued_at", "started_at", "finished_at"),
-        ("lateness_seconds", lateness),
+        ("start_delay_seconds", start_delay),
         ("duration_seconds", lambda run: duration(run) if run.finished_at else None),
         *fields_of(Run, "missed_before", "missed_from"),
-        ("args", lambda run: redacted(run.args)),
-        ("kwargs", lambda run: redacted(run.kwargs)),
+        ("args", lambda run: redact(run.args)),
+        ("kwargs", lambda run: redact(run.kwargs)),
         *fields_of(Run, "idempotency_key"),
         ("rerun_of", lambda run: run.rerun_of_id and str(run.rerun_of_id)),
         *fields_of(Run, "node", "cancel_requested_at"),
@@ -75,16 +82,20 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
     def state_and_reason(self, run: Run) -> str:
         most = max(run.attempt, run.job.max_attempts)
         tried = _("attempt %(attempt)d of %(most)d") % {"attempt": run.attempt, "most": most}
-        reason = Truncator(run.reason).chars(100)
-        return format_html("{}{}{}", state_badge(run.state), quiet(tried if most > 1 else ""), quiet(reason))
+        reason = shortened(run.reason, 100)
+        return format_html(
+            "{}{}{}", state_badge(run.state), quiet(tried if most > 1 else ""), quiet(reason)
+        )
 
     @admin.display(description=gettext_lazy("started"))
     def started(self, run: Run) -> str:
-        """How late it was; or when it is due, if it waits for its first or next attempt."""
-        late = lateness(run)
+        """Show the start and its delay. For a run that waits for an attempt, show when it's due."""
+        late = start_delay(run)
         if late is not None:
             started = moment(run.started_at, near=run.scheduled_at)
-            return format_html("{}{}", started, quiet(_("%(time)s late") % {"time": span(late)}))
+            return format_html(
+                "{}{}", started, quiet(_("%(time)s late") % {"time": format_duration(late)})
+            )
         if State(run.state) in UNFINISHED:
             return quiet(format_html(_("due {}"), moment(run.due_at, near=run.scheduled_at)))
         return EMPTY
@@ -92,9 +103,9 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
     @admin.display(description=gettext_lazy("duration"))
     def took(self, run: Run) -> str:
         if run.started_at is None or run.finished_at is None:
-            return span(duration(run))
+            return format_duration(duration(run))
         until = format_html(_("until {}"), moment(run.finished_at, near=run.scheduled_at))
-        return format_html("{}{}", span(duration(run)), quiet(until))
+        return format_html("{}{}", format_duration(duration(run)), quiet(until))
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         offered = super().get_list_filter(request)
@@ -103,12 +114,15 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         return [each for each in offered if each not in BY_JOBS]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
-        """The jobs by a query of their own: with a join a database may start from the jobs, and sort all their runs."""
+        """Load the jobs with a separate query.
+
+        With a join, a database may start from the jobs and sort all their runs.
+        """
         rows = super().get_queryset(request).prefetch_related("job")
         return of_visible_jobs(rows, "job", request, self.admin_site)
 
     def listed(self, rows: QuerySet[Run]) -> QuerySet[Run]:
-        jobs = Prefetch("job", Job.objects.defer("args", "kwargs", "declared"))
+        jobs = Prefetch("job", Job.objects.defer("args", "kwargs", "declared", "imported"))
         return rows.defer("args", "kwargs").prefetch_related(None).prefetch_related(jobs)
 
     def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:

@@ -1,8 +1,9 @@
-"""What the page of a run shows: how it stands and why, its attempts in time, what they left, and its neighbours.
+"""The page of a run: state, reason, attempts with their texts, previous and next run.
 
-While the run is unfinished, two parts of the page refresh themselves: how it stands, which changes as time goes by, and what its
-attempts left, which changes when a worker writes it. Once the run is final, the whole page is brought anew, with the buttons
-that fit it.
+Invariants:
+
+- While the run is unfinished, two parts of the page refresh: the status and the attempts.
+- Once the run is final, the whole page is reloaded, so that it shows the right buttons.
 """
 
 from __future__ import annotations
@@ -21,50 +22,55 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_dcron.admin.auto_refresh import Part
 from django_dcron.admin.display import (
     EMPTY,
     exact_moment,
+    format_duration,
     link,
     list_url,
     may_view,
     moment,
-    span,
     state_badge,
 )
 from django_dcron.admin.lists.filters import WorkerFilter
-from django_dcron.admin.refreshing import Part
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import CUT, ShownText, texts_of
 from django_dcron.admin.runs.attempt_timeline import Timeline, draw
 from django_dcron.admin.runs.progress import Progress, progress_of
 from django_dcron.admin.visibility import scope_of
 from django_dcron.conf import settings
-from django_dcron.domain.lifecycle import State
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.phases import courses_of
+from django_dcron.diagnosis.run_durations import duration, start_delay
 from django_dcron.models import Attempt, Node, Run
-from django_dcron.models.database import alias_for, database_now
 from django_dcron.models.run import RunQuerySet
-from django_dcron.observability.lengths import duration, lateness
-from django_dcron.observability.phases import courses_of
+from django_dcron.policies.lifecycle import State
 
 ATTEMPTS_SHOWN = 10
 REFRESHED_EVERY = 2
-"""Seconds."""
-PARTS = ("standing", "attempts")
+"""Seconds between two refreshes."""
+PARTS = ("status", "attempts")
 EXCERPT = 200
-"""Characters of an earlier attempt's message."""
+"""Characters to show of an earlier attempt's message."""
 
 
 SENTENCES = {
-    State.PENDING: gettext_lazy("It is due at {due}."),
-    State.QUEUED: gettext_lazy("It was handed over at {queued}, and waits for a worker."),
-    State.WAITING: gettext_lazy("It waits for its turn."),
-    State.RUNNING: gettext_lazy("It has been running since {started}."),
-    State.SUCCEEDED: gettext_lazy("It succeeded at {finished}."),
-    State.FAILED: gettext_lazy("It failed at {finished}."),
-    State.SKIPPED: gettext_lazy("It was skipped at {finished}."),
-    State.MISSED: gettext_lazy("It was not started in time."),
-    State.CANCELLED: gettext_lazy("It was cancelled at {finished}."),
+    State.PENDING: gettext_lazy("Due at {due}."),
+    State.QUEUED: gettext_lazy("Sent to a worker at {queued}, not started yet."),
+    State.WAITING: gettext_lazy("Waiting for earlier runs of the job to finish."),
+    State.RUNNING: gettext_lazy("Running since {started}."),
+    State.SUCCEEDED: gettext_lazy("Finished at {finished}."),
+    State.FAILED: gettext_lazy("Finished at {finished}."),
+    State.SKIPPED: gettext_lazy("Skipped at {finished}."),
+    State.MISSED: gettext_lazy("Not started in time."),
+    State.CANCELLED: gettext_lazy("Finished at {finished}."),
 }
+
+OVERDUE = gettext_lazy("Due since {due}, not sent to a worker yet.")
+RETRY_DUE = gettext_lazy("Attempt {number} is due at {due}.")
+CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
 
 
 def part_of(run: Run, name: str, site: admin.AdminSite) -> Part:
@@ -74,7 +80,7 @@ def part_of(run: Run, name: str, site: admin.AdminSite) -> Part:
 
 
 class RunPage:
-    """Each property asks the database when it is first needed: a part pays for its own."""
+    """The data of the page. Properties query on first use, so a part loads only its own data."""
 
     def __init__(self, run: Run, request: HttpRequest, site: admin.AdminSite):
         self.run = run
@@ -89,7 +95,7 @@ class RunPage:
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        """The latest first; without their long texts."""
+        """The latest attempts, newest first, without their long texts."""
         if not self.shows_attempts:
             return []
         attempts = self.scope.attempts.filter(run=self.run.pk)
@@ -98,7 +104,7 @@ class RunPage:
 
     @property
     def unlisted(self) -> int:
-        """How many attempts were before those."""
+        """The number of attempts before the listed ones."""
         return self.attempts[-1].number - 1 if self.attempts else 0
 
     @property
@@ -107,14 +113,14 @@ class RunPage:
 
     @property
     def earlier(self) -> list[tuple[Attempt, list[str]]]:
-        """Each with when it was due, handed over and started."""
+        """The attempts before the latest one, each with its due, dispatch and start times."""
         near, pairs = self.run.scheduled_at, zip_longest(self.attempts[1:], self.attempts[2:])
         return [
             (
                 attempt,
                 [
                     attempt_times.due(attempt, near, before),
-                    attempt_times.handed_over(attempt, near),
+                    attempt_times.dispatched(attempt, near),
                     attempt_times.started(attempt, near),
                 ],
             )
@@ -123,7 +129,7 @@ class RunPage:
 
     @cached_property
     def texts(self) -> dict[str, ShownText]:
-        """The latest attempt's."""
+        """The texts of the latest attempt, by name."""
         return texts_of(self.latest, self._site) if self.latest else {}
 
     @property
@@ -148,23 +154,27 @@ class RunPage:
     @property
     def sentences(self) -> list[SafeString]:
         run = self.run
-        found = [_standing(run, self.now)]
+        found = [_state_sentence(run, self.now)]
         if run.cancel_requested_at and run.state == State.RUNNING:
-            told = _("It was told to stop at {time}.")
-            found.append(format_html(told, time=moment(run.cancel_requested_at, near=self.now)))
+            at = moment(run.cancel_requested_at, near=self.now)
+            found.append(format_html(str(CANCEL_REQUESTED), time=at))
         if run.missed_before:
             stands_for = ngettext(
-                "It stands for {count} earlier occurrence that was not started in time, of {time}.",
-                "It stands for {count} earlier occurrences that were not started in time, from {time} on.",
+                "This run also covers {count} earlier occurrence that didn't start in time, "
+                "scheduled at {time}.",
+                "This run also covers {count} earlier occurrences that didn't start in time, the "
+                "first scheduled at {time}.",
                 run.missed_before,
             )
-            found.append(format_html(stands_for, count=run.missed_before, time=moment(run.missed_from)))
+            found.append(
+                format_html(stands_for, count=run.missed_before, time=moment(run.missed_from))
+            )
         return found
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """Label and value of what is known."""
-        run, timed = self.run, self._timed
+        """Pairs of label and value, without unknown values."""
+        run, timed = self.run, self._run_or_attempt
         near = run.scheduled_at
         most = max(run.attempt, run.job.max_attempts)
         tried = run.started_at is not None or not run.is_final
@@ -172,40 +182,51 @@ class RunPage:
             (_("scheduled"), moment(run.scheduled_at)),
             (_("claimed"), moment(run.claimed_at, near)),
             (_("due"), moment(run.due_at, near) if run.due_at != run.scheduled_at else EMPTY),
-            (_("handed over"), moment(run.handed_over_at, near)),
+            (_("sent to worker"), moment(run.dispatched_at, near)),
             (_("started"), exact_moment(timed.started_at, near)),
             (_("finished"), exact_moment(timed.finished_at, near)),
-            (_("lateness"), span(lateness(run))),
-            (_("duration"), span(duration(timed))),
+            (_("start delay"), format_duration(start_delay(run))),
+            (_("duration"), format_duration(duration(timed))),
             (
                 _("attempt"),
-                _("%(attempt)d of %(most)d") % {"attempt": run.attempt, "most": most} if tried else EMPTY,
+                _("%(attempt)d of %(most)d") % {"attempt": run.attempt, "most": most}
+                if tried
+                else EMPTY,
             ),
             (_("deliveries"), str(run.deliveries) if run.deliveries > 1 else EMPTY),
             (_("worker"), self._worker_link),
             (_("node"), self._node_link),
-            (_("heartbeat"), moment(run.heartbeat_at, near) if run.state == State.RUNNING else EMPTY),
+            (
+                _("heartbeat"),
+                moment(run.heartbeat_at, near) if run.state == State.RUNNING else EMPTY,
+            ),
         ]
         return [(label, value) for label, value in found if value != EMPTY]
 
     @property
-    def _timed(self) -> Run | Attempt:
-        """What says when it ran: the latest attempt's row and the run's are written a moment apart."""
+    def _run_or_attempt(self) -> Run | Attempt:
+        """The row with the times to show: the current attempt's, or else the run's.
+
+        Workers write the two rows a moment apart.
+        """
         return self.latest if self.latest and self.latest.number == self.run.attempt else self.run
 
     @property
     def _worker_link(self) -> str:
         if self.latest is None:
             return EMPTY
-        # Up to this attempt: the list does not look at much older ones unless it is told to.
+        # The list covers only the latest attempts before the end of its time range.
         until = self.latest.started_at.replace(second=0, microsecond=0) + timedelta(minutes=1)
-        chosen = {str(WorkerFilter.parameter_name): self.latest.worker, "started_at__lt": until.isoformat()}
+        chosen = {
+            str(WorkerFilter.parameter_name): self.latest.worker,
+            "started_at__lt": until.isoformat(),
+        }
         attempts = list_url(Attempt, self._site, **chosen)
         return format_html('<a href="{}">{}</a>', attempts, self.latest.worker)
 
     @property
     def _node_link(self) -> str:
-        """A node that is long gone has no row any more."""
+        """A link to the node, or its name if the node's row has been deleted."""
         if not self.run.node:
             return EMPTY
         node = self.scope.rows(Node).filter(pk=self.run.node).first() if self.shows_nodes else None
@@ -213,7 +234,7 @@ class RunPage:
 
     @cached_property
     def previous(self) -> Run | None:
-        """The job's run before this one, by the time it was scheduled for."""
+        """The job's previous run, in the order of ``scheduled_at``."""
         before = self._of_job.filter(scheduled_at__lt=self.run.scheduled_at)
         return before.order_by("-scheduled_at").first()
 
@@ -230,14 +251,14 @@ class RunPage:
         return {"page": self, "run": self.run}
 
 
-def _standing(run: Run, now: datetime) -> SafeString:
-    said = str(SENTENCES[State(run.state)])
+def _state_sentence(run: Run, now: datetime) -> SafeString:
+    text = SENTENCES[State(run.state)]
     if run.state == State.PENDING and run.due_at <= now:
-        said = _("It has been due since {due}, and waits to be handed over.")
+        text = OVERDUE
     elif run.state == State.PENDING and run.attempt > 1:
-        said = _("Attempt {number} is due at {due}.")
+        text = RETRY_DUE
     return format_html(
-        said,
+        str(text),
         number=run.attempt,
         due=moment(run.due_at),
         queued=moment(run.queued_at),

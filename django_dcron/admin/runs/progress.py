@@ -1,4 +1,4 @@
-"""How far an attempt says it is."""
+"""The progress that an attempt reports."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Progress:
     total: int | None
     note: str
     moving: bool
-    """Still running: without a total, nobody knows how far it is."""
+    """Whether the attempt is still running. Without a total, its percentage is unknown."""
 
     @property
     def percent(self) -> int | None:
-        """Rounded down: 100 is said of what is done."""
+        """Rounded down, so that 100 means that all work is done."""
         if self.done is None or not self.total:
             return None
         return min(100 * self.done // self.total, 100)
 
 
 def progress_of(attempt: Attempt) -> Progress | None:
-    """None: it has said nothing."""
+    """Return None if the attempt has reported no progress."""
     if attempt.progress_done is None and not attempt.progress_note:
         return None
     moving = not attempt.outcome

@@ -1,4 +1,7 @@
-"""``manage.py dcron SUBCOMMAND``: each is a module of ``django_dcron.management.dcron``, imported only when it is asked for."""
+"""``manage.py dcron SUBCOMMAND``.
+
+Each subcommand is a module of ``django_dcron.management.dcron``, imported only when it is used.
+"""
 
 from __future__ import annotations
 
@@ -24,51 +27,60 @@ from django.core.management.base import (
 from django.db import DatabaseError, InterfaceError
 from django.utils.translation import override
 
-from django_dcron.management.dcron.exits import CANNOT, cannot
+from django_dcron.management.dcron.exits import USAGE_ERROR, usage_error
 
 GROUPS = {
-    "Look": {
-        "list": "the jobs: when each runs next, how it went last, how it stands",
-        "show": "one job: its definition, how it stands, what comes next",
-        "next": "the next occurrences of a job, or of any schedule",
-        "history": "the runs of a job, or one run with its attempts and log",
-        "why": "why a job ran at a time, or did not",
-        "simulate": "what would run between two times: the load, the fullest minutes, clashes",
-        "nodes": "the nodes that schedule",
-        "doctor": "look at everything, and say what is wrong",
+    "Inspect": {
+        "list": "list jobs with their next run, last run and state",
+        "show": "show a job: definition, state and next occurrences",
+        "next": "show the next occurrences of a job or a schedule",
+        "history": "show the runs of a job, or one run with its log",
+        "why": "explain why a job ran or didn't run at a time",
+        "simulate": "simulate a period: load, busiest minutes, clashes",
+        "nodes": "list the nodes",
+        "doctor": "find problems with jobs, runs and nodes",
     },
-    "Act": {
-        "run": "run a job now, and wait for its end",
-        "pause": "no new occurrences of jobs, for now or until a time",
-        "resume": "paused jobs go on",
-        "cancel": "end runs that wait, have those that execute stop",
-        "rerun": "finished runs once more",
-        "backfill": "runs for occurrences that have passed and have none",
-        "export": "write jobs as JSON or YAML",
-        "import": "move jobs in from another scheduler, a crontab or an export",
-        "sync": "bring the jobs declared in code into the database",
+    "Control": {
+        "run": "run a job now and wait for it",
+        "pause": "pause jobs, optionally until a time",
+        "resume": "resume paused jobs",
+        "cancel": "cancel runs",
+        "rerun": "run finished runs again",
+        "backfill": "create runs for past occurrences",
+        "export": "export jobs as JSON or YAML",
+        "import": "import jobs from another scheduler, a crontab or an export",
+        "handover": "take over from another scheduler, or hand back",
+        "sync": "write jobs declared in code to the database",
     },
     "Operate": {
-        "prune": "delete the finished runs that are kept no longer",
-        "start": "a node, in the foreground or in the background",
-        "stop": "drain and stop the node that start began",
-        "restart": "stop it, and start it with the same options",
-        "state": "whether it runs, since when, and how it is",
-        "health": "ask a node's health file, for a probe",
-        "alert": "send a trial message through a channel for alerts",
+        "prune": "delete expired runs",
+        "start": "start a node in the foreground or background",
+        "stop": "drain and stop a node",
+        "restart": "restart a node with the same options",
+        "state": "show whether a node is running",
+        "health": "check a node's health file, for probes",
+        "alert": "send a test message to an alert channel",
     },
 }
-"""The subcommands as people see them. A line here, and a module of that name, is all it takes."""
+"""The subcommands with their summaries.
+
+A new subcommand needs a line here and a module of the same name.
+"""
 
 SUBCOMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 UNCHECKED = {"health", "start", "stop", "restart", "state"}
-"""Those that are asked often, need nothing of the project, or leave them to runcron: no system checks before them."""
+"""Subcommands without system checks.
 
-EXIT_CODES = "Exit codes: 0 done, or yes; 1 no, or it has failed; 2 it cannot be done or told."
-MORE = f"manage.py dcron SUBCOMMAND --help says more. {EXIT_CODES}"
+They run often, don't depend on the project, or leave the checks to ``runcron``.
+"""
+
+EXIT_CODES = (
+    "Exit codes: 0 success; 1 failure or a negative answer; 2 invalid input or an internal error."
+)
+MORE = f"Run manage.py dcron SUBCOMMAND --help for details. {EXIT_CODES}"
 WIDTH = 90
 BROKEN_PIPE, INTERRUPTED = 141, 130
-"""As a shell reports a process that SIGPIPE or SIGINT has ended."""
+"""The exit codes that a shell reports for a process ended by SIGPIPE or SIGINT."""
 
 
 class Subcommand(Protocol):
@@ -85,11 +97,14 @@ def load(name: str) -> Subcommand:
 
 
 class HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
-    """Django's order of options, and texts as they are."""
+    """Use Django's order of options, and leave texts unwrapped."""
 
 
 class SubcommandParser(CommandParser):
-    """Knows its options only when it is asked: ``dcron health`` imports nothing of the others."""
+    """A parser that loads its options only when used.
+
+    ``dcron health`` therefore imports no other subcommand.
+    """
 
     def __init__(self, *, subcommand: str, **options: Any) -> None:
         super().__init__(**options)
@@ -102,7 +117,9 @@ class SubcommandParser(CommandParser):
         self._loaded = True
         module = load(self._subcommand)
         self.description = fill(module.HELP, WIDTH)
-        examples = "\n".join(f"  manage.py dcron {line}" for line in module.EXAMPLES.strip().splitlines())
+        examples = "\n".join(
+            f"  manage.py dcron {line}" for line in module.EXAMPLES.strip().splitlines()
+        )
         self.epilog = f"Examples:\n{examples}"
         module.add_arguments(self)
         _add_options_of_django(self)
@@ -114,14 +131,16 @@ class SubcommandParser(CommandParser):
     def error(self, message: str) -> NoReturn:
         if self.called_from_command_line:
             super().error(message)
-        raise cannot(f"Error: {message}")
+        raise usage_error(f"Error: {message}")
 
 
 class Command(BaseCommand):
-    help = "Tools for django-dcron."
+    help = "Inspect and control jobs, runs and nodes of django-dcron."
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
-        return super().create_parser(prog_name, subcommand, formatter_class=HelpFormatter, **options)
+        return super().create_parser(
+            prog_name, subcommand, formatter_class=HelpFormatter, **options
+        )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.description = f"{self.help}\n\n{tree()}"
@@ -134,13 +153,13 @@ class Command(BaseCommand):
             added = subparsers.add_parser(
                 name, subcommand=name, formatter_class=HelpFormatter, prog=f"{parser.prog} {name}"
             )
-            if not parser.called_from_command_line:  # ``call_command`` wants to know all options beforehand
+            # ``call_command`` needs all options in advance.
+            if not parser.called_from_command_line:
                 added.load()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        if (
-            sys.stdin is None
-        ):  # closed by whoever called, as the others may be; what runs in the background wants one
+        # The caller may have closed the standard streams. A background process needs them.
+        if sys.stdin is None:
             sys.stdin = open(os.devnull)  # noqa: SIM115 (until the process ends)
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
@@ -148,17 +167,21 @@ class Command(BaseCommand):
                 stream = open(os.devnull, "w")  # noqa: SIM115
                 setattr(sys, name, stream)
                 setattr(self, name, OutputWrapper(stream))
-            if isinstance(stream, TextIOWrapper):  # a name that the terminal cannot show ends nothing
+            # A name that the terminal can't encode must not end the command.
+            if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> Any:
         if options["subcommand"] in UNCHECKED or options["subcommand"] is None:
-            options |= {"skip_checks": True, "skip_checks_of_node": options.get("skip_checks", False)}
+            options |= {
+                "skip_checks": True,
+                "skip_checks_of_node": options.get("skip_checks", False),
+            }
         try:
             return super().execute(*args, **options)
         except SystemCheckError as error:
-            error.returncode = CANNOT
+            error.returncode = USAGE_ERROR
             raise
 
     def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
@@ -170,19 +193,21 @@ class Command(BaseCommand):
                     load(subcommand).run(self, options)
             self.stdout.flush()
         except (DatabaseError, InterfaceError) as error:
-            said = " ".join(str(error).split()) or type(error).__name__
-            raise cannot(f"The database does not answer: {said} (is it up and migrated?)") from error
+            message = " ".join(str(error).split()) or type(error).__name__
+            raise usage_error(
+                f"Database error: {message}. Check that the database is running and migrated."
+            ) from error
         except UnicodeEncodeError as error:
-            raise cannot(f"{error.object!r:.200} is not UTF-8.") from error
+            raise usage_error(f"{error.object!r:.200} isn't valid UTF-8.") from error
         except ImproperlyConfigured as error:
-            raise cannot(f"The settings do not fit: {error}") from error
+            raise usage_error(f"Invalid settings: {error}") from error
         except CommandError:
             self.stdout.flush()  # before the error's line, which goes to stderr
             raise
         except BrokenPipeError:
-            if not _nobody_reads():  # it was another pipe, to a server
+            if not _nobody_reads():  # It was another pipe, to a server.
                 raise
-            # The interpreter must not try to write once more at its end.
+            # Prevent the interpreter from writing to the pipe again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(BROKEN_PIPE)
         except KeyboardInterrupt:
@@ -190,14 +215,14 @@ class Command(BaseCommand):
 
 
 def _nobody_reads() -> bool:
-    """Whether whoever reads the standard output has had enough."""
+    """Return whether the reader of standard output has closed it."""
     stdout = select.poll()
     stdout.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _fd, event in stdout.poll(0))
 
 
 def tree() -> str:
-    """The subcommands, in groups."""
+    """Return the subcommands in groups."""
     width = max(map(len, SUBCOMMANDS))
     blocks = []
     for group, members in GROUPS.items():
@@ -207,13 +232,16 @@ def tree() -> str:
 
 
 def _add_options_of_django(parser: CommandParser) -> None:
-    """Those of every management command are taken before the subcommand and after it; not given here, they stay as they
-    were given there."""
+    """Add the options of all management commands.
+
+    They are accepted before and after the subcommand. An option that isn't given after the
+    subcommand keeps its value from before it.
+    """
     flags = {
-        "--no-color": "no colours",
-        "--force-color": "colours and drawn tables, also where there is no terminal",
-        "--skip-checks": "no system checks",
-        "--traceback": "on an error, where in the code it came from",
+        "--no-color": "disable colors",
+        "--force-color": "force colors and tables without a terminal",
+        "--skip-checks": "skip system checks",
+        "--traceback": "show tracebacks of errors",
     }
     group = parser.add_argument_group("options of every command")
     for flag, text in flags.items():

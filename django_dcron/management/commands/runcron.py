@@ -1,4 +1,4 @@
-"""``manage.py runcron``: one node of the scheduler."""
+"""``manage.py runcron``: run one node of the scheduler."""
 
 from __future__ import annotations
 
@@ -15,33 +15,31 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
-from django_dcron import sync
-from django_dcron.conf import settings
-from django_dcron.dispatch import make_dispatcher
+from django_dcron.checks import as_node_start
+from django_dcron.db.routing import alias_for
+from django_dcron.db.sqlite_writes import early_write_locks
 from django_dcron.exceptions import LockUnavailable
-from django_dcron.execution.bounded_text import storable
-from django_dcron.execution.executor import execute
-from django_dcron.locks import get_lock
-from django_dcron.log_lines import LineFormatter
-from django_dcron.observability.http.routes import routes
-from django_dcron.observability.http.server import LOCALHOST, Address, HttpServer
-from django_dcron.observability.log_context import as_node
-from django_dcron.observability.metrics import NodeMetrics
-from django_dcron.observability.system_health import read_verdict
+from django_dcron.models import Job
+from django_dcron.monitoring.http.routes import routes
+from django_dcron.monitoring.http.server import LOCALHOST, Address, HttpServer
+from django_dcron.monitoring.log_context import as_node
+from django_dcron.monitoring.metrics import NodeMetrics
+from django_dcron.node import make_runner, sync_declared
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.runner import EXIT_AT_ONCE, EXIT_FAILED, Runner
-
-logger = logging.getLogger("django_dcron.scheduler")
+from django_dcron.utils.bounded_text import replace_unstorable
+from django_dcron.utils.log_lines import LineFormatter
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 
 class Command(BaseCommand):
     help = (
-        "Runs one node of the scheduler: claims the jobs' occurrences ahead of time and hands each over to a worker at "
-        "its time. Start as many nodes as you like, on as many machines. SIGTERM or SIGINT drains and stops it; a second "
-        f"one leaves at once. Exit codes: 0 stopped; 1 cannot start (the message says why), or a thread died "
-        f"(the log says of what: {EXIT_FAILED}); {EXIT_AT_ONCE} left at once."
+        "Runs a scheduler node: claims occurrences of jobs ahead of time and dispatches each run "
+        "to a worker on time. Start any number of nodes on any number of machines. SIGTERM or "
+        "SIGINT drains and stops the node; a second signal exits at once. Exit codes: 0 stopped; "
+        f"1 can't start (see the message); {EXIT_FAILED} a thread died (see the log); "
+        f"{EXIT_AT_ONCE} exited at once."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -49,62 +47,71 @@ class Command(BaseCommand):
             "--name",
             type=_at_most(120),
             default=platform.node()[:120],
-            help="the node's name in logs and the admin (host name)",
+            help="name of the node in logs and the admin (default: host name)",
         )
         parser.add_argument(
-            "--namespace", type=_at_most(64), default="", help="serve the jobs of this namespace only (all)"
+            "--namespace",
+            type=_at_most(64),
+            default="",
+            help="serve only the jobs of this namespace (default: all)",
         )
-        parser.add_argument("--once", action="store_true", help="make one pass over what is due, then stop")
+        parser.add_argument("--once", action="store_true", help="process due jobs once, then stop")
         parser.add_argument(
             "--for",
             dest="seconds",
             type=_seconds,
             metavar="SECONDS",
-            help="stop by itself after so many seconds",
+            help="stop after this many seconds",
         )
         parser.add_argument(
             "--embedded",
             action="store_true",
-            help="execute runs in threads of this process and lock in the database: no Redis, no Celery",
+            help=(
+                "execute runs in threads of this process, with locks in the database; needs no "
+                "Redis or Celery"
+            ),
         )
         parser.add_argument(
             "--health-file",
             metavar="PATH",
-            help="keep a JSON file fresh that says how the node is; ask it with: manage.py dcron health --file PATH",
+            help=(
+                "write the node's health to this JSON file; check it with dcron health --file PATH"
+            ),
         )
         parser.add_argument(
             "--http",
             type=_address,
             metavar="[HOST:]PORT",
-            help=f"answer /livez, /readyz, /health (JSON) and /metrics (Prometheus) by HTTP: to this machine ({LOCALHOST}) alone unless HOST says more",
+            help=(
+                f"serve /livez, /readyz, /health and /metrics over HTTP (default HOST: {LOCALHOST})"
+            ),
         )
+
+    def check(self, *args: Any, **options: Any) -> None:
+        with as_node_start():
+            super().check(*args, **options)
 
     def execute(self, *args: Any, **options: Any) -> Any:
         if not options["embedded"]:
             return super().execute(*args, **options)
-        with _embedded():
+        with _embedded_settings():
             return super().execute(*args, **options)
 
     def handle(self, *args: Any, **options: Any) -> None:
         _log_to_console(options["verbosity"])
+        health_file = _health_file(options["health_file"], once=options["once"])
         try:
-            dispatcher = make_dispatcher(settings.DISPATCHER, execute)
+            runner = make_runner(options["name"], options["namespace"], health_file)
         except ImproperlyConfigured as error:
-            raise CommandError(f"cannot start: {error}") from error
-        runner = Runner(
-            name=options["name"],
-            namespace=options["namespace"],
-            lock=get_lock(),
-            dispatcher=dispatcher,
-            health_file=_health_file(options["health_file"], once=options["once"]),
-            read_verdict=read_verdict,
-        )
+            raise CommandError(f"can't start: {error}") from error
         server = _http_server(options["http"], runner, once=options["once"])
         try:
-            with as_node(options["name"]):
+            with as_node(options["name"]), early_write_locks(alias_for(Job)):
                 code = _run(runner, server, options)
         except (DatabaseError, InterfaceError, LockUnavailable) as error:
-            raise CommandError(f"cannot start: {error} (is the database up and migrated?)") from error
+            raise CommandError(
+                f"can't start: {error}. Check that the database is running and migrated."
+            ) from error
         finally:
             if server:
                 server.stop()
@@ -114,22 +121,27 @@ class Command(BaseCommand):
 
 def _run(runner: Runner, server: HttpServer | None, options: dict[str, Any]) -> int:
     if options["once"]:
-        _sync_declared()
+        sync_declared()
         return runner.run_once()
 
     def prepare() -> None:
         if server:
-            server.start()  # first: it also answers while the database does not
-        _sync_declared()
+            server.start()  # first, because it also answers while the database is down
+        sync_declared()
 
     return runner.run(options["seconds"], prepare=prepare)
 
 
 @contextmanager
-def _embedded() -> Iterator[None]:
-    """Settings of this process: so the system checks, and jobs that trigger others, know that there is no Redis or Celery."""
+def _embedded_settings() -> Iterator[None]:
+    """Override the settings of this process for ``--embedded``.
+
+    System checks and jobs that trigger others then use neither Redis nor Celery.
+    """
     embedded = {"DCRON_LOCK": "database", "DCRON_DISPATCHER": "thread"}
-    before = {name: getattr(django_settings, name) for name in embedded if hasattr(django_settings, name)}
+    before = {
+        name: getattr(django_settings, name) for name in embedded if hasattr(django_settings, name)
+    }
     for name, value in embedded.items():
         setattr(django_settings, name, value)
     try:
@@ -146,12 +158,12 @@ def _health_file(path: str | None, *, once: bool) -> HealthFile | None:
     if path is None:
         return None
     if once:
-        raise CommandError("--health-file is for a node that stays; --once does not.")
+        raise CommandError("--health-file can't be combined with --once.")
     try:
         file = HealthFile(path)
         file.prepare()
     except (OSError, ValueError) as error:
-        raise CommandError(f"cannot start: the health file cannot be written: {error}") from error
+        raise CommandError(f"can't start: the health file can't be written: {error}") from error
     return file
 
 
@@ -159,7 +171,7 @@ def _http_server(address: Address | None, runner: Runner, *, once: bool) -> Http
     if address is None:
         return None
     if once:
-        raise CommandError("--http is for a node that stays; --once does not.")
+        raise CommandError("--http can't be combined with --once.")
     try:
         membership = runner.membership
         metrics = NodeMetrics(runner.health, membership.namespace, lambda: membership.shards)
@@ -167,24 +179,16 @@ def _http_server(address: Address | None, runner: Runner, *, once: bool) -> Http
         return HttpServer(address, table, membership.name)
     except OSError as error:
         raise CommandError(
-            f"cannot start: --http {address} cannot be had: {error.strerror or error}"
+            f"can't start: --http can't listen on {address}: {error.strerror or error}"
         ) from error
-
-
-def _sync_declared() -> None:
-    """Jobs declared in code come into the database before the first tick."""
-    for change in sync.apply(sync.plan()):
-        if change.is_difference or change.is_problem:
-            level = logging.ERROR if change.is_problem else logging.INFO
-            logger.log(level, "%s", change, extra={"event": "synced", "job": change.job})
 
 
 def _at_most(characters: int) -> Callable[[str], str]:
     def checked(text: str) -> str:
         if len(text) > characters:
             raise ArgumentTypeError(f"{text!r} has more than {characters} characters")
-        if storable(text) != text:  # bytes of another encoding
-            raise ArgumentTypeError(f"{text!r} is not UTF-8")
+        if replace_unstorable(text) != text:  # bytes in another encoding
+            raise ArgumentTypeError(f"{text!r} isn't valid UTF-8")
         return text
 
     return checked
@@ -196,7 +200,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1
     if not 0 < seconds < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise ArgumentTypeError(f"{text!r} isn't a positive number of seconds")
     return seconds
 
 
@@ -208,7 +212,7 @@ def _address(text: str) -> Address:
 
 
 def _log_to_console(verbosity: int) -> None:
-    """Unless the project has configured logging for us, people see the log on stderr."""
+    """Log to stderr, unless the project configures logging for django-dcron."""
     logger = logging.getLogger("django_dcron")
     if verbosity == 0 or logger.hasHandlers():
         return

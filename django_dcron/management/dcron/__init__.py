@@ -1,9 +1,15 @@
-"""The subcommands of ``manage.py dcron``, a module each, imported when it is asked for.
+"""The subcommands of ``manage.py dcron``, one module each, imported when used.
 
-A module has ``HELP`` (what it does, and what its exit codes mean), ``EXAMPLES`` (lines, shown below its options),
-``add_arguments(parser)`` and ``run(command, options)``. What it writes goes through ``output.Output``; what it cannot do, or has
-to say no to, it raises from ``exits``. Jobs, runs and times that people name are read by ``finding`` and ``times``.
+A module defines ``HELP`` (what the subcommand does, and its exit codes), ``EXAMPLES`` (lines shown
+below its options), ``add_arguments(parser)`` and ``run(command, options)``. Conventions:
 
-To add one: a line in ``management/commands/dcron.py``, a module here of the same name (with a ``_`` if Python keeps that name for
-itself), and its section in ``docs/cli.md``.
+- Output goes through ``output.Output``.
+- Failures and negative answers are raised from ``exits``.
+- ``lookup`` and ``times`` parse jobs, runs and times from the command line.
+
+To add a subcommand, add three things:
+
+- a line in ``management/commands/dcron.py``
+- a module of the same name here (with a trailing ``_`` if the name is a Python keyword)
+- a section in ``docs/reference/cli.md``
 """

@@ -1,4 +1,4 @@
-"""``manage.py dcron backfill``: runs for occurrences that have passed and have none."""
+"""``manage.py dcron backfill``: create runs for past occurrences that have none."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from zoneinfo import ZoneInfo
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Count
 
-from django_dcron import backfill as backfilling
 from django_dcron import control
-from django_dcron.backfill import Backfill
 from django_dcron.conf import settings
-from django_dcron.domain.counts_in_words import number_of
-from django_dcron.domain.lifecycle import FINAL, State, Trigger
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import DcronError
+from django_dcron.jobs import backfill as backfilling
+from django_dcron.jobs.backfill import Backfill
 from django_dcron.management.dcron import times
-from django_dcron.management.dcron.exits import cannot, no
-from django_dcron.management.dcron.finding import JOB_HELP, find_job
+from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.numbers import whole
 from django_dcron.management.dcron.output import GOOD, ODD, Output, add_json, iso, moment
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job, Node, Run
-from django_dcron.models.database import alias_for, database_now
+from django_dcron.policies.lifecycle import FINAL, State, Trigger
+from django_dcron.utils.counts import number_of
 
 HELP = (
-    "Make runs for the occurrences of a job from START to just before END that have none, and wait until they have ended. They "
-    "run oldest first, a few at a time, behind what is due anyway. Ctrl-C ends the waiting, not the runs. Exit codes: 0 all have "
-    "succeeded (with --no-wait: they were made; with --dry-run: they would be); 1 some have not, or it is refused as things are; "
-    "2 it makes no sense: nothing was made."
+    "Create runs for a job's occurrences from START until END (exclusive) that have no run, and "
+    "wait for them. They run oldest first, a few at a time, after runs that are due now. Ctrl-C "
+    "stops the waiting, not the runs. Exit codes: 0 if all runs succeeded (with --no-wait: were "
+    "created; with --dry-run: can be created); 1 if a run didn't succeed or the job's state "
+    "doesn't allow a backfill; 2 if the arguments are invalid and nothing was created."
 )
 EXAMPLES = """
 backfill nightly-report 2026-11-01 2026-11-08 --dry-run
@@ -46,24 +48,26 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "start",
         metavar="START",
-        help="an ISO time (in the job's time zone unless it has an offset), or how long ago",
+        help="ISO time (in the job's time zone unless it has an offset), or a span in the past",
     )
-    parser.add_argument("end", metavar="END", help="in the same forms, or now; not included")
+    parser.add_argument("end", metavar="END", help="same formats, or now; exclusive")
     parser.add_argument(
         "--limit",
         type=whole(1, backfilling.LARGEST_LIMIT),
         default=backfilling.LIMIT,
         metavar="N",
-        help=f"make at most N runs, the oldest ({backfilling.LIMIT})",
+        help=f"create at most N runs, oldest first (default: {backfilling.LIMIT})",
     )
     parser.add_argument(
         "--over-pruned",
         action="store_true",
-        help="also where older runs were pruned: what has run there, and is forgotten, runs again",
+        help="include times whose runs were pruned; occurrences that ran then run again",
     )
     waiting = parser.add_mutually_exclusive_group()
-    waiting.add_argument("--dry-run", action="store_true", help="write nothing; show what would run")
-    waiting.add_argument("--no-wait", action="store_true", help="do not wait until they have ended")
+    waiting.add_argument(
+        "--dry-run", action="store_true", help="show what would run; write nothing"
+    )
+    waiting.add_argument("--no-wait", action="store_true", help="don't wait for the runs")
     add_json(parser)
 
 
@@ -82,11 +86,14 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if output.is_json:
         output.json(_document(job, planned, options["dry_run"], ended if waits else None))
     if ended is None:
-        raise no(
-            f"Waits no longer; the runs go on. manage.py dcron cancel {job} ends all that are unfinished."
+        raise negative_result(
+            "Stopped waiting; the runs continue. To cancel all unfinished runs: manage.py dcron "
+            f"cancel {job}"
         )
     if failed := {state: number for state, number in ended.items() if state != State.SUCCEEDED}:
-        raise no(", ".join(f"{number} {state}" for state, number in sorted(failed.items())) + ".")
+        raise negative_result(
+            ", ".join(f"{number} {state}" for state, number in sorted(failed.items())) + "."
+        )
     if waits and not output.is_json:
         output.line(f"{ended.get(State.SUCCEEDED, 0)} succeeded.", GOOD)
 
@@ -95,12 +102,14 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
     chosen = {name: options[name] for name in ("limit", "dry_run", "over_pruned")}
     try:
         zone = _zone(job)
-        start, end = (times.instant(name.upper(), options[name], now, zone) for name in ("start", "end"))
+        start, end = (
+            times.instant(name.upper(), options[name], now, zone) for name in ("start", "end")
+        )
         return control.backfill(job, start, end, **chosen)
     except ValueError as error:
-        raise cannot(str(error)) from error
+        raise usage_error(str(error)) from error
     except DcronError as error:
-        raise no(str(error)) from error
+        raise negative_result(str(error)) from error
 
 
 def _zone(job: Job) -> ZoneInfo:
@@ -112,34 +121,38 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     if dry_run:
         for occurrence in planned.occurrences:
             output.line(moment(occurrence, _zone(job)))
-    output.line(f"{job}: {number_of(number, 'run')} {'would be made' if dry_run else 'made'}.")
+    output.line(
+        f"{job}: {number_of(number, 'run')} {'would be created' if dry_run else 'created'}."
+    )
     if planned.have_run:
-        output.line(
-            f"{number_of(planned.have_run, 'other occurrence has', 'other occurrences have')} a run already."
-        )
+        output.line(f"{number_of(planned.have_run, 'other occurrence')} with a run already.")
     if planned.continue_from:
-        output.line(f"There may be more: START {iso(planned.continue_from)} goes on.", ODD)
+        output.line(f"There may be more. To continue, use START {iso(planned.continue_from)}.", ODD)
 
 
 def _say_what_keeps_it(output: Output, job: Job) -> None:
     if not job.enabled:
-        output.line("The job is paused: they run when it is resumed.", ODD)
+        output.line("The job is paused: the runs start when it is resumed.", ODD)
     if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
-        output.line("No node runs (manage.py runcron): they run when one does.", ODD)
+        output.line("No node is running: the runs start when one does (manage.py runcron).", ODD)
 
 
 def _wait(
     output: Output, job: Job, occurrences: Sequence[datetime], made_since: datetime
 ) -> dict[str, int] | None:
-    """How many ended in which state. None: somebody had enough of it."""
+    """Return the number of finished runs by state, or None if the user interrupts the wait."""
     try:
         with ProgressBar(output) as bar:
             while True:
                 states = _count(job, occurrences, made_since)
                 ended = {state: number for state, number in states.items() if State(state) in FINAL}
-                # Some may be gone, deleted by hand: those that are there decide.
+                # Runs may have been deleted manually. The remaining ones decide.
                 running = states.get(State.RUNNING, 0)
-                bar.show(sum(ended.values()), sum(states.values()), f"({running} running)" if running else "")
+                bar.show(
+                    sum(ended.values()),
+                    sum(states.values()),
+                    f"({running} running)" if running else "",
+                )
                 if ended.keys() == states.keys():
                     return ended
                 time.sleep(LOOK_EVERY)
@@ -158,7 +171,9 @@ def _count(job: Job, occurrences: Sequence[datetime], made_since: datetime) -> d
     return dict(runs.order_by().values_list("state").annotate(number=Count("pk")))
 
 
-def _document(job: Job, planned: Backfill, dry_run: bool, ended: dict[str, int] | None) -> dict[str, Any]:
+def _document(
+    job: Job, planned: Backfill, dry_run: bool, ended: dict[str, int] | None
+) -> dict[str, Any]:
     return {
         "version": 1,
         "job": str(job),

@@ -1,61 +1,80 @@
-"""``manage.py dcron cancel``: end runs that have not started, and have those that execute stop."""
+"""``manage.py dcron cancel``: cancel runs that haven't started, and ask executing runs to stop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
-from django_dcron.domain.lifecycle import UNFINISHED
-from django_dcron.management.dcron import deeds
-from django_dcron.management.dcron.deeds import Deed, Done
-from django_dcron.management.dcron.finding import JOB_HELP, RUN_HELP, find_job_or_run
+from django_dcron.db.routing import alias_for
+from django_dcron.management.dcron import bulk_actions
+from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan
+from django_dcron.management.dcron.job_selection import add_selection, select
+from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job, Run
-from django_dcron.models.database import alias_for
+from django_dcron.policies.lifecycle import UNFINISHED
 
 HELP = (
-    "Cancel runs: one that has not started is ended, one that executes is asked to stop. Of a job, all its unfinished runs; its "
-    "schedule goes on (dcron pause stops that). Exit codes: 1 a run could not be cancelled (the others are); 2 there is no such "
-    "run or job: nothing was done."
+    "Cancel runs. A run that hasn't started ends; a running run is asked to stop. With a job: "
+    "cancel all its unfinished runs. Its schedule continues; use dcron pause to stop that. A "
+    "selection of jobs by pattern or option asks for confirmation. Exit codes: 1 if a run couldn't "
+    "be cancelled (the others are) or no jobs match; 2 if there is no such run or job and nothing "
+    "was done."
 )
 EXAMPLES = """
 cancel 019a9f3c-5b7e
 cancel nightly-report --reason "wrong month"
+cancel --namespace shop --state running --dry-run
 """
+
+JOBS_PER_QUERY = 500
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument(
-        "what", nargs="+", metavar="RUN|JOB", help=f"{RUN_HELP}; or {JOB_HELP}, of which all unfinished runs"
+    add_selection(
+        parser,
+        metavar="RUN|JOB",
+        help_text=f"{RUN_HELP}; or {JOB_HELP}, to cancel all its unfinished runs",
     )
     parser.add_argument(
-        "--reason", default="", metavar="TEXT", help="shown wherever the run is; your name is added"
+        "--reason", default="", metavar="TEXT", help="shown with the run; your user name is added"
     )
+    bulk_actions.add_confirmation(parser)
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    chosen = [find_job_or_run(text) for text in options["what"]]
-    reason = deeds.reason(options["reason"])
+    selected = select(options, find_job_or_run)
+    reason = bulk_actions.reason(options["reason"])
     output = Output(command, options)
-    runs = [run for each in chosen for run in (_unfinished(each) if isinstance(each, Job) else [each])]
+    runs = [row for row in selected.rows if isinstance(row, Run)]
+    runs += _unfinished_runs([row for row in selected.rows if isinstance(row, Job)])
     if not runs and not output.is_json:
-        output.line("There is nothing to cancel: no run is unfinished.")
+        output.line("Nothing to cancel: there are no unfinished runs.")
         return
-    deeds.perform(output, (_deed(each, reason) for each in runs))
+    actions = [_bulk_action(run, reason) for run in {run.pk: run for run in runs}.values()]
+    bulk_actions.perform_plan(
+        output, Plan(actions, "cancel", "run"), options, asks=selected.by_criteria
+    )
 
 
-def _unfinished(job: Job) -> Iterator[Run]:
-    runs = Run.objects.using(alias_for(Run)).filter(job=job, state__in=UNFINISHED)
-    return runs.select_related("job").order_by("due_at", "pk").iterator()
+def _unfinished_runs(jobs: Sequence[Job]) -> Iterator[Run]:
+    """Yield the unfinished runs of the jobs, job by job."""
+    for start in range(0, len(jobs), JOBS_PER_QUERY):
+        runs = Run.objects.using(alias_for(Run)).filter(
+            job__in=[job.pk for job in jobs[start : start + JOBS_PER_QUERY]], state__in=UNFINISHED
+        )
+        yield from runs.select_related("job").order_by(
+            "job__namespace", "job__name", "due_at", "pk"
+        )
 
 
-def _deed(run: Run, reason: str) -> Deed:
+def _bulk_action(run: Run, reason: str) -> BulkAction:
     def cancel() -> Done:
         control.cancel(run, reason)
         return Done("cancelled" if run.is_final else "asked to stop", {"state": run.state})
 
-    return Deed({"run": str(run.pk), "job": str(run.job)}, f"{run} ({run.pk})", cancel)
+    return BulkAction({"run": str(run.pk), "job": str(run.job)}, f"{run} ({run.pk})", cancel)

@@ -1,11 +1,13 @@
-"""Exit codes, the same for every subcommand:
+"""Exit codes, the same for every subcommand.
 
-- 0: done; the answer is yes, or there is one;
-- 1: the answer is no, or what was asked for has failed (a finding, a difference, a failed run);
-- 2: it cannot be done or told: bad input, nothing of that name, no database. Nothing was changed.
+- 0: success, or the answer is yes.
+- 1: the answer is no, or the requested action failed (a finding, a difference, a failed run).
+- 2: the request can't be processed: invalid input, an unknown name, no database. Nothing was
+  changed.
 
-A database that is away, a setting that makes no sense and an option that does not exist end with 2 whatever the subcommand:
-``management/commands/dcron.py`` and argparse see to that. A message may quote anybody: it cannot steer the terminal.
+An unreachable database, an invalid setting and an unknown option end every subcommand with 2.
+``management/commands/dcron.py`` and argparse implement that. Messages may quote
+untrusted text, so control characters are escaped.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from django.core.management.base import CommandError
 
 from django_dcron.management.dcron.plain_text import printable
 
-NO = 1
-CANNOT = 2
+NEGATIVE = 1
+USAGE_ERROR = 2
 
 
-def no(message: str) -> CommandError:
-    """To be raised: the answer is no."""
-    return CommandError(printable(message), returncode=NO)
+def negative_result(message: str) -> CommandError:
+    """Return the error to raise if the answer is no."""
+    return CommandError(printable(message), returncode=NEGATIVE)
 
 
-def cannot(message: str) -> CommandError:
-    """To be raised: it cannot be done or told."""
-    return CommandError(printable(message), returncode=CANNOT)
+def usage_error(message: str) -> CommandError:
+    """Return the error to raise if the request can't be processed."""
+    return CommandError(printable(message), returncode=USAGE_ERROR)

@@ -1,4 +1,7 @@
-"""``manage.py dcron export``: jobs as JSON or YAML, with the calendars that they name. Exit codes: 0; 1 no job is so; 2 it cannot be written."""
+"""``manage.py dcron export``: write jobs and their calendars as JSON or YAML.
+
+Exit codes: 0; 1 no job matches; 2 the output can't be written.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,19 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron.domain.counts_in_words import number_of
-from django_dcron.management.dcron.choosing import add_filters, filter_of
-from django_dcron.management.dcron.exits import cannot, no
-from django_dcron.management.dcron.finding import JOB_HELP, find_job
+from django_dcron.diagnosis.job_list import jobs
+from django_dcron.jobs import portable
+from django_dcron.jobs.portable import Syntax
+from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.job_selection import add_filters, filter_of
+from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.models import Job
-from django_dcron.observability.jobs import jobs
-from django_dcron.sync import portable
-from django_dcron.sync.portable import Syntax
+from django_dcron.utils.counts import number_of
 
 HELP = (
-    "Write jobs, all of them or those chosen, as a document that another installation can import and that diffs well: every field of "
-    "each definition, the calendars that they name, none of the history. YAML needs django-dcron[yaml]. Exit code 1: no job is so."
+    "Write all or some jobs as a document for another installation or for version control. It "
+    "contains all fields of each job and the calendars in use, but no history. YAML needs "
+    "django-dcron[yaml]. Exit code 1: no jobs match."
 )
 EXAMPLES = """
 export --output jobs.json
@@ -32,32 +36,38 @@ SUFFIXES = {".json": Syntax.JSON, ".yaml": Syntax.YAML, ".yml": Syntax.YAML}
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "jobs", nargs="*", metavar="JOB", help=f"{JOB_HELP}; none: all, or those chosen below"
+        "jobs",
+        nargs="*",
+        metavar="JOB",
+        help=f"{JOB_HELP} (default: all jobs that match the options)",
     )
     add_filters(parser)
     parser.add_argument(
         "--format",
         choices=[syntax.value for syntax in Syntax],
-        help="how it is written (by the name of the file, else json)",
+        help="file format (default: from the file name, else json)",
     )
-    parser.add_argument("--output", metavar="PATH", help="the file to write (standard output)")
+    parser.add_argument("--output", metavar="PATH", help="output file (default: standard output)")
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     path = Path(options["output"]) if options["output"] else None
     found = _chosen(options)
     if not found:
-        raise no("No job is so; nothing was written.")
-    text = portable.write(found, _syntax(options["format"], path))
+        raise negative_result("No jobs match; nothing was written.")
+    text = portable.write_document(found, _syntax(options["format"], path))
     if path is None:
-        if getattr(command, "_called_from_command_line", False) and isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8")  # as a document is, whatever the terminal's language
+        if getattr(command, "_called_from_command_line", False) and isinstance(
+            sys.stdout, TextIOWrapper
+        ):
+            # A document is UTF-8, whatever the terminal's encoding.
+            sys.stdout.reconfigure(encoding="utf-8")
         command.stdout.write(text, ending="")
         return
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise cannot(f"--output {options['output']!r} cannot be written: {error}") from error
+        raise usage_error(f"--output {options['output']!r} isn't writable: {error}") from error
     command.stdout.write(f"{number_of(len(found), 'job')} written to {path}.")
 
 
@@ -66,7 +76,7 @@ def _chosen(options: dict[str, Any]) -> list[Job]:
         return list(jobs(filter_of(options)))
     for name in ("namespace", "tag", "search", "state"):
         if options[name]:
-            raise cannot(f"Name jobs, or choose them by --{name}: not both.")
+            raise usage_error(f"Job names can't be combined with --{name}.")
     return list({job.pk: job for job in map(find_job, options["jobs"])}.values())
 
 

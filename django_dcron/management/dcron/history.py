@@ -1,6 +1,7 @@
-"""``manage.py dcron history``: the runs of a job, or one run. Exit codes: 0; 2 it cannot be told.
+"""``manage.py dcron history``: show the runs of a job, or one run.
 
-What names a job is a job; anything else is taken for the beginning of a run's id.
+The argument is a job if it names one, else the beginning of a run's id. Exit codes: 0; 2 the
+request can't be processed.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from django_dcron.domain.lifecycle import State, Trigger
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.chains import followed_run_id, followers_of
+from django_dcron.diagnosis.run_durations import duration, start_delay
+from django_dcron.diagnosis.run_history import READ_LIMIT, attempts_of, has_upcoming_run, runs_of
 from django_dcron.management.dcron import times
-from django_dcron.management.dcron.exits import cannot
-from django_dcron.management.dcron.finding import JOB_HELP, RUN_HELP, find_job_or_run
+from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.numbers import whole
 from django_dcron.management.dcron.output import (
     BAD,
@@ -25,21 +30,19 @@ from django_dcron.management.dcron.output import (
     Output,
     Styled,
     add_json,
+    format_duration,
     iso,
     moment,
-    span,
     state,
 )
 from django_dcron.models import Attempt, Job, Run
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.chains import followed_id, followers_of
-from django_dcron.observability.history import LOOKED_AT, attempts_of, runs_of
-from django_dcron.observability.lengths import duration, lateness
-from django_dcron.targets import redacted
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.targets import redact
 
 HELP = (
-    "Show the runs of a job, newest first; or one run with its attempts, their logs, tracebacks and results. What names a job is a "
-    "job, anything else the beginning of a run's id."
+    "Show the runs of a job, newest first, without upcoming runs; or one run with its attempts, "
+    "logs, tracebacks and results. The argument is a job if a job has this name, otherwise the "
+    "beginning of a run's id."
 )
 EXAMPLES = """
 history nightly-report
@@ -49,27 +52,44 @@ history 019a9f3c-5b7e --attempt 2 --json
 """
 RUNS = 20
 ID_SHOWN = 23
-"""Characters of a run's id that fit in a line: its millisecond, and 26 random bits."""
+"""Characters of a run's id in a table: its millisecond and 26 random bits."""
 MOST = 10_000
 
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("what", metavar="JOB|RUN", help=f"{JOB_HELP}; or {RUN_HELP}")
-    of_job = parser.add_argument_group("of a job")
+    of_job = parser.add_argument_group("options for a job")
     of_job.add_argument(
-        "-n", "--limit", type=whole(1, MOST), default=RUNS, metavar="N", help=f"at most N runs ({RUNS})"
+        "-n",
+        "--limit",
+        type=whole(1, MOST),
+        default=RUNS,
+        metavar="N",
+        help=f"maximum number of runs (default: {RUNS})",
     )
-    of_job.add_argument("--since", metavar="TIME", help=f"scheduled for then or later: {times.time_help()}")
-    of_job.add_argument("--until", metavar="TIME", help="scheduled for earlier, in the same forms")
+    of_job.add_argument(
+        "--since", metavar="TIME", help=f"scheduled at or after this time: {times.time_help()}"
+    )
+    of_job.add_argument("--until", metavar="TIME", help="scheduled before this time, same formats")
     of_job.add_argument(
         "--state",
         action="append",
         default=[],
         choices=[state.value for state in State],
-        help=f"those in this state, among the latest {LOOKED_AT:,}; may be given several times",
+        help=f"runs in this state, among the latest {READ_LIMIT:,}; can be repeated",
     )
-    of_run = parser.add_argument_group("of a run")
-    of_run.add_argument("--attempt", type=whole(1, 32_767), metavar="N", help="this attempt only (all)")
+    of_job.add_argument(
+        "--upcoming",
+        action="store_true",
+        help="also runs that nodes have claimed ahead of time and that aren't due yet",
+    )
+    of_run = parser.add_argument_group("options for a run")
+    of_run.add_argument(
+        "--attempt",
+        type=whole(1, 32_767),
+        metavar="N",
+        help="show only this attempt (default: all)",
+    )
     add_json(parser)
 
 
@@ -77,12 +97,12 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, found = Output(command, options), find_job_or_run(options["what"])
     if isinstance(found, Job):
         if options["attempt"]:
-            raise cannot("--attempt is for a run; this is a job.")
+            raise usage_error("--attempt needs a run, not a job.")
         _show_job(out, found, options)
         return
-    for name in ("since", "until", "state"):
+    for name in ("since", "until", "state", "upcoming"):
         if options[name]:
-            raise cannot(f"--{name} is for a job; this is a run.")
+            raise usage_error(f"--{name} needs a job, not a run.")
     _show_run(out, found, options["attempt"])
 
 
@@ -94,7 +114,14 @@ def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
         else None
         for name in ("since", "until")
     }
-    page = runs_of(job, options["limit"], states=options["state"], **bounds)
+    shows_upcoming = options["upcoming"] or State.PENDING in options["state"]
+    page = runs_of(
+        job,
+        options["limit"],
+        states=options["state"],
+        hide_upcoming_at=None if shows_upcoming else now,
+        **bounds,
+    )
     if out.is_json:
         out.json(
             {
@@ -107,21 +134,24 @@ def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
         return
     if not page.runs:
         out.line(_nothing(chosen=any(bounds.values()) or bool(options["state"]), more=page.more))
+        if not shows_upcoming and has_upcoming_run(job, now):
+            out.line("To show upcoming runs, use --upcoming.")
         return
-    numbers = [Column(title, right=True) for title in ("Late", "Took")]
+    numbers = [Column(title, right=True) for title in ("Start delay", "Duration")]
     scheduled = f"Scheduled ({timezone.get_current_timezone_name()})"
     first = [Column("Run"), Column(scheduled), Column("State")]
     out.table([*first, *numbers, Column("Note", wraps=True)], map(_cells, page.runs))
     if page.more:
         out.line(
-            f"There may be older ones: --until {iso(page.runs[-1].scheduled_at)} goes on, --limit shows more."
+            f"There may be older runs: use --until {iso(page.runs[-1].scheduled_at)} or a higher "
+            "--limit."
         )
 
 
 def _nothing(*, chosen: bool, more: bool) -> str:
     if more:
-        return f"No run of the latest {LOOKED_AT:,} is so."
-    return "No run is so." if chosen else "It has no runs yet."
+        return f"None of the latest {READ_LIMIT:,} runs match."
+    return "No runs match." if chosen else "The job has no runs yet."
 
 
 def _cells(run: Run) -> list[Cell]:
@@ -129,8 +159,8 @@ def _cells(run: Run) -> list[Cell]:
         str(run.pk)[:ID_SHOWN],
         f"{timezone.localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}",
         state(run.state),
-        span(lateness(run)),
-        span(duration(run)),
+        format_duration(start_delay(run)),
+        format_duration(duration(run)),
         "; ".join(_notes(run)),
     ]
 
@@ -141,7 +171,7 @@ def _notes(run: Run) -> Iterator[str]:
     if run.attempt > 1:
         yield f"attempt {run.attempt}"
     if run.missed_before:
-        yield f"and {run.missed_before} missed before it"
+        yield f"{run.missed_before} missed before"
     if run.reason:
         yield run.reason
 
@@ -150,9 +180,11 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
     attempts = attempts_of(run)
     chosen = [attempt for attempt in attempts if number in (None, attempt.number)]
     if number is not None and not chosen:
-        raise cannot(f"Run {run.pk} has no attempt {number}; it has {len(attempts)}.")
+        raise usage_error(f"Run {run.pk} has no attempt {number}; it has {len(attempts)}.")
     if out.is_json:
-        document = run_document(run) | {"attempts": [_attempt_document(attempt) for attempt in chosen]}
+        document = run_document(run) | {
+            "attempts": [_attempt_document(attempt) for attempt in chosen]
+        }
         out.json({"version": 1, "run": document})
         return
     out.line(f"{run.job}, run {run.pk}", STRONG)
@@ -178,18 +210,21 @@ def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "due", moment(run.due_at) if run.due_at != run.scheduled_at else ""
     yield "trigger", run.trigger
     yield "rerun of", str(run.rerun_of_id) if run.rerun_of_id else ""
-    yield "follows", str(followed_id(run) or "")
+    yield "follows", str(followed_run_id(run) or "")
     yield "followed by", ", ".join(f"{after.job} {after.pk}" for after in followers_of(run))
-    yield "arguments", "" if run.args is None else json.dumps(redacted(run.args))
-    yield "keyword arguments", "" if run.kwargs is None else json.dumps(redacted(run.kwargs))
+    yield "arguments", "" if run.args is None else json.dumps(redact(run.args))
+    yield "keyword arguments", "" if run.kwargs is None else json.dumps(redact(run.kwargs))
     yield "idempotency key", run.idempotency_key
     yield "started", moment(run.started_at)
-    yield "late", span(lateness(run))
+    yield "start delay", format_duration(start_delay(run))
     yield "finished", moment(run.finished_at)
-    yield "took", span(duration(run))
+    yield "duration", format_duration(duration(run))
     if run.missed_before:
-        yield "stands for", f"{run.missed_before} missed before it, from {moment(run.missed_from)} on"
-    yield "asked to stop", moment(run.cancel_requested_at) if run.cancel_requested_at else ""
+        yield (
+            "missed before",
+            f"{run.missed_before}, since {moment(run.missed_from)}",
+        )
+    yield "cancel requested", moment(run.cancel_requested_at) if run.cancel_requested_at else ""
     yield "node", run.node
     yield "deliveries", run.deliveries
 
@@ -197,11 +232,11 @@ def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
 def _attempt_fields(attempt: Attempt) -> Iterator[tuple[str, Cell]]:
     yield "outcome", state(attempt.outcome or "running")
     if attempt.late_outcome:
-        yield "reported too late", state(attempt.late_outcome)
+        yield "late outcome", state(attempt.late_outcome)
     yield "worker", attempt.worker
     yield "started", moment(attempt.started_at)
     yield "finished", moment(attempt.finished_at)
-    yield "took", span(attempt.duration)
+    yield "duration", format_duration(attempt.duration)
     if attempt.progress_done is not None:
         of = f" of {attempt.progress_total}" if attempt.progress_total is not None else ""
         note = f", {attempt.progress_note}" if attempt.progress_note else ""
@@ -224,11 +259,11 @@ def run_document(run: Run) -> dict[str, Any]:
         "started_at": iso(run.started_at),
         "finished_at": iso(run.finished_at),
         "attempt": run.attempt,
-        "args": redacted(run.args),
-        "kwargs": redacted(run.kwargs),
+        "args": redact(run.args),
+        "kwargs": redact(run.kwargs),
         "idempotency_key": run.idempotency_key,
         "rerun_of": str(run.rerun_of_id) if run.rerun_of_id else None,
-        "follows": str(followed_id(run)) if followed_id(run) else None,
+        "follows": str(followed_run_id(run)) if followed_run_id(run) else None,
         "missed_before": run.missed_before,
         "missed_from": iso(run.missed_from),
         "node": run.node,

@@ -1,11 +1,15 @@
-"""``manage.py dcron import``: move jobs in, from another scheduler, a crontab or an export.
+"""``manage.py dcron import``: import jobs from another scheduler, a crontab or an export.
 
-Exit codes: 0 done, or there is nothing to do; 1 some entries cannot be moved (the others are all the same), or of a report: something
-differs; 2 the source cannot be read.
+Exit codes:
+
+- 0: success, or there is nothing to do.
+- 1: some entries can't be imported (the others are), or ``--report`` found a difference.
+- 2: the source can't be read, or ``--report`` had too little to compare.
 """
 
 from __future__ import annotations
 
+import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from typing import Any
@@ -14,26 +18,47 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron.domain.zones import check_zone
+from django_dcron.contrib.importers import calendars, sources
+from django_dcron.contrib.importers.calendars import CalendarMove
+from django_dcron.contrib.importers.comparison import (
+    DIFFERENCES,
+    PAUSE,
+    PROBLEMS,
+    Move,
+    MoveKind,
+    compare,
+    gone_from,
+    shadows_left,
+)
+from django_dcron.contrib.importers.found import Reading, SourceProblem
+from django_dcron.contrib.importers.origins import stored_key
+from django_dcron.contrib.importers.sources import SCHEDULERS, Format
+from django_dcron.contrib.importers.writing import carry_out, without
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.management.dcron.exits import cannot, no
+from django_dcron.jobs.representation import JOB_DEFINITION, JOB_FIELDS
+from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.import_report import report
-from django_dcron.management.dcron.import_words import STYLES, changes_of, counted, show_calendars, verb_of
+from django_dcron.management.dcron.import_words import (
+    STYLES,
+    changes_of,
+    format_counts,
+    show_calendars,
+    verb_of,
+)
+from django_dcron.management.dcron.numbers import whole
 from django_dcron.management.dcron.output import ODD, Output, add_json
 from django_dcron.management.dcron.times import time_help
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.moving import calendars, sources
-from django_dcron.moving.calendars import CalendarMove
-from django_dcron.moving.comparison import DIFFERENCES, PROBLEMS, Move, MoveKind, compare
-from django_dcron.moving.found import Reading, SourceProblem
-from django_dcron.moving.sources import SCHEDULERS, Format
-from django_dcron.moving.writing import carry_out, without
-from django_dcron.sync.changes import shown
+from django_dcron.schedules.zones import check_zone
+from django_dcron.targets.base import did_you_mean
+from django_dcron.targets.shadow import PREFIX
 
 HELP = (
-    "Move jobs in from another scheduler, a crontab, or what export has written. It shows what would be created and changed, field by "
-    "field; --apply writes it. Exit code 1: some entries cannot be moved, each with its reason; the others are written all the same; of --report: something differs."
+    "Import jobs from another scheduler, a crontab or an export. Shows what would be created and "
+    "changed, field by field; --apply writes it. Exit code 1: some entries can't be imported, "
+    "each with its reason (the others are written); with --report: there are differences."
 )
 EXAMPLES = """
 import django-celery-beat
@@ -51,36 +76,60 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help=f"{names}; or a file: .json and .yaml as export writes them, any other is a crontab; - is the standard input",
+        help=f"{names}; or a file: an export (.json, .yaml) or a crontab; - is standard input",
     )
     parser.add_argument(
         "--format",
         choices=[form.value for form in Format],
-        help="what the file is (by its name); of a system-crontab, lines name a user",
+        help="file format (default: by its name); lines of a system-crontab contain a user",
     )
     parser.add_argument(
-        "--namespace", type=_namespace, help="the jobs' namespace (default; of an export, what it says)"
+        "--namespace",
+        type=_namespace,
+        help="namespace of the jobs (default: the namespace in an export, otherwise 'default')",
     )
+    parser.add_argument("--timezone", help="time zone of a crontab's machine (default: TIME_ZONE)")
     parser.add_argument(
-        "--timezone", help="of a crontab: the zone of its machine's clock (the site's TIME_ZONE)"
-    )
-    parser.add_argument(
-        "--disabled", action="store_true", help="new jobs arrive paused, while the old scheduler goes on"
+        "--disabled",
+        action="store_true",
+        help="create new jobs paused, while the old scheduler is still running",
     )
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
-        "--dry-run", action="store_true", help="write nothing, show what would be done (the default)"
+        "--dry-run",
+        action="store_true",
+        help="show what would be done; write nothing (default)",
     )
-    mode.add_argument("--apply", action="store_true", help="write it")
+    mode.add_argument("--apply", action="store_true", help="write the changes")
     mode.add_argument(
         "--report",
         action="store_true",
-        help="hold what the old scheduler ran against what was due of the shadows",
+        help="compare the runs of the old scheduler with the runs of its shadow jobs",
     )
     parser.add_argument(
-        "--shadow", action="store_true", help="new jobs are shadows: claimed and recorded, but not executed"
+        "--shadow",
+        action="store_true",
+        help="create new jobs as shadows: scheduled and recorded, but not executed",
     )
-    parser.add_argument("--since", default="1h", help=f"of --report: {time_help()} (1h)")
+    parser.add_argument(
+        "--overwrite",
+        action="append",
+        type=_field,
+        default=[],
+        metavar="FIELD",
+        help="take the source's value even if somebody changed this field here (repeatable)",
+    )
+    parser.add_argument(
+        "--since", default="1h", help=f"start of --report: {time_help()} (default: 1h)"
+    )
+    parser.add_argument(
+        "--at-least",
+        type=whole(0, 100),
+        default=50,
+        metavar="PERCENT",
+        help="--report fails with exit code 2 if it compares fewer of the shadows that ran "
+        "(default: 50)",
+    )
     add_json(parser)
 
 
@@ -95,6 +144,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         options["namespace"] or "default",
         disabled=options["disabled"],
         shadow=options["shadow"],
+        source=reading.source,
+        overwrite=options["overwrite"],
+        take_over=options.get("take_over", False),
         calendars=calendars.to_be(planned),
     )
     planned = calendars.held_back(planned, moves)
@@ -108,11 +160,28 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     else:
         show_calendars(out, brought, applied=options["apply"])
         done = _show(out, options, reading, doing)
+        _show_remainder(out, options, _gone(reading, done), done)
     kinds = [*(calendar.kind for calendar in brought), *(move.kind for move in done)]
     if DIFFERENCES & {*kinds} and not options["apply"] and not out.is_json:
-        out.line("Nothing was written: --apply does that.")
+        out.line("Nothing was written. To write, use --apply.")
     if problems := sum(kind in PROBLEMS for kind in kinds):
-        raise no(f"{problems} of {len(kinds)} cannot be moved{'' if out.is_json else ', see above'}.")
+        raise negative_result(
+            f"{problems} of {len(kinds)} entries can't be "
+            f"imported{'' if out.is_json else ', see above'}."
+        )
+
+
+def _gone(reading: Reading, moves: list[Move]) -> list[Job]:
+    return gone_from(reading.source, moves) if reading.source else []
+
+
+def _field(text: str) -> str:
+    allowed = sorted({each.name for each in JOB_DEFINITION} - {"namespace", "declared", *PAUSE[1:]})
+    if text not in allowed:
+        raise ArgumentTypeError(
+            f"unknown field {text!r}.{did_you_mean(text, allowed)} Allowed: {', '.join(allowed)}"
+        )
+    return text
 
 
 def _namespace(text: str) -> str:
@@ -129,19 +198,21 @@ def _read(options: dict[str, Any]) -> Reading:
         if source in SCHEDULERS:
             for name in ("format", "timezone"):
                 if options[name]:
-                    raise cannot(f"--{name} is for files; {source} knows its own.")
+                    raise usage_error(f"--{name} is only for files, not for {source}.")
             return SCHEDULERS[source].read(database_now(alias_for(Job)))
         zone = check_zone(options["timezone"] or django_settings.TIME_ZONE)
         form = Format(options["format"]) if options["format"] else None
         return sources.read_file(source, form, zone, options["namespace"] or "")
     except InvalidSchedule as error:
-        raise cannot(str(error)) from error
+        raise usage_error(str(error)) from error
     except SourceProblem as error:
-        raise cannot(f"{error} Sources: {', '.join(SCHEDULERS)}, or a file.") from error
+        raise usage_error(f"{error} Sources: {', '.join(SCHEDULERS)}, or a file.") from error
 
 
-def _show(out: Output, options: dict[str, Any], reading: Reading, doing: Iterator[Move]) -> list[Move]:
-    """Each as it is done, if it is to be done."""
+def _show(
+    out: Output, options: dict[str, Any], reading: Reading, doing: Iterator[Move]
+) -> list[Move]:
+    """Show each move as soon as it is planned or carried out."""
     moves = []
     for move in doing:
         moves.append(move)
@@ -151,8 +222,8 @@ def _show(out: Output, options: dict[str, Any], reading: Reading, doing: Iterato
     for note in reading.notes:
         out.line(f"! {note}", ODD)
     _show_shell(out, reading)
-    said = counted((move.kind for move in moves), applied=options["apply"])
-    out.line(f"{said or 'There is nothing to move'}.")
+    message = format_counts((move.kind for move in moves), applied=options["apply"])
+    out.line(f"{message or 'Nothing to import'}.")
     return moves
 
 
@@ -164,19 +235,50 @@ def _show_move(out: Output, move: Move, *, applied: bool) -> None:
         paused = "" if move.job.enabled else f", paused{why}"
         details.append(f"{move.job.schedule} ({move.job.timezone}) {move.job.target}{paused}")
     else:
-        details += [f"{name}: {shown(was)} -> {shown(now)}" for name, (was, now) in move.changes.items()]
+        details += [
+            f"{name}: {field.text(was)} -> {field.text(now)}"
+            for name, (was, now) in move.changes.items()
+            for field in [JOB_FIELDS[name]]
+        ]
     if move.found.origin not in (move.name, str(move)) and move.kind in (*PROBLEMS, MoveKind.LEFT):
         details = [f"({move.found.origin}) {detail}" for detail in details]
     for detail in details:
         out.line(f"{verb} {move} {detail}", STYLES.get(move.kind, ""))
+    for name, (here, there) in move.kept.items():
+        text = JOB_FIELDS[name].text
+        out.line(
+            f"kept {move} {name}: {text(here)} (changed here; source: {text(there)})",
+            STYLES[MoveKind.KEPT],
+        )
     for warning in move.found.warnings:
         out.line(f"! {move} {warning}", ODD)
+
+
+def _show_remainder(
+    out: Output, options: dict[str, Any], gone: list[Job], moves: list[Move]
+) -> None:
+    """Show the jobs that the source no longer has, and the shadows that stay shadows."""
+    for job in gone:
+        state = "enabled" if job.enabled else "paused"
+        out.line(
+            f"! {job} is gone from the source, but {state} here; to stop it: manage.py dcron "
+            f"pause {shlex.quote(str(job))}"
+            if job.enabled
+            else f"! {job} is gone from the source, and {state} here",
+            ODD,
+        )
+    for job in [] if options["shadow"] else _shadows(gone, moves):
+        out.line(f"! {job} is still a shadow: its code isn't executed", ODD)
+
+
+def _shadows(gone: list[Job], moves: list[Move]) -> list[Job]:
+    return [*shadows_left(moves), *(job for job in gone if job.target.startswith(PREFIX))]
 
 
 def _show_shell(out: Output, reading: Reading) -> None:
     if not reading.shell:
         return
-    out.line("The settings need these commands:")
+    out.line("Add these commands to your settings:")
     out.line("DCRON_SHELL = {")
     for name, argv in reading.shell.items():
         out.line(f"    {name!r}: {argv!r},")
@@ -186,6 +288,7 @@ def _show_shell(out: Output, reading: Reading) -> None:
 def _document(
     options: dict[str, Any], reading: Reading, brought: list[CalendarMove], moves: list[Move]
 ) -> dict[str, Any]:
+    gone = _gone(reading, moves)
     return {
         "version": 1,
         "source": options["source"],
@@ -204,15 +307,23 @@ def _document(
         "jobs": [
             {
                 "origin": move.found.origin,
+                "key": stored_key(move.found),
                 "namespace": move.namespace,
                 "name": move.name,
                 "outcome": move.kind,
                 "reasons": move.reasons,
                 "warnings": move.found.warnings,
                 "changes": changes_of(move),
+                "kept": changes_of(move, move.kept),
             }
             for move in moves
         ],
+        "gone": [_reference(job) for job in gone],
+        "shadows": [_reference(job) for job in _shadows(gone, moves)],
         "notes": reading.notes,
         "shell": reading.shell,
     }
+
+
+def _reference(job: Job) -> dict[str, Any]:
+    return {"namespace": job.namespace, "name": job.name, "enabled": job.enabled}

@@ -1,69 +1,101 @@
-"""``manage.py dcron import SOURCE --report``: what the old scheduler ran, beside what was due of its shadows here."""
+"""``manage.py dcron import SOURCE --report``: compare the old scheduler's runs with its shadows."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
 
-from django_dcron.domain.counts_in_words import number_of
-from django_dcron.management.dcron.exits import cannot, no
+from django_dcron.contrib.importers.found import Reading, SourceProblem
+from django_dcron.contrib.importers.report import (
+    LATE,
+    Beside,
+    Coverage,
+    Difference,
+    Why,
+    beside,
+)
+from django_dcron.contrib.importers.sources import SCHEDULERS
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import BAD, Output, iso, moment
 from django_dcron.management.dcron.times import instant
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.moving.found import Reading
-from django_dcron.moving.report import LATE, Beside, Difference, Why, beside
-from django_dcron.moving.sources import SCHEDULERS
+from django_dcron.utils.counts import number_of
 
 SECOND = timedelta(seconds=1)
 
 
 def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
     if options["source"] not in SCHEDULERS:
-        raise cannot(f"--report is of a scheduler: {', '.join(SCHEDULERS)}.")
+        raise usage_error(f"--report needs a scheduler as source: {', '.join(SCHEDULERS)}.")
     now = database_now(alias_for(Job))
     since = instant("--since", options["since"], now, timezone.get_current_timezone())
-    ran = SCHEDULERS[options["source"]].ran(since - LATE)
-    shadows = beside(reading.found, options["namespace"] or "default", ran, since, now)
+    try:
+        ran = SCHEDULERS[options["source"]].ran(since - LATE)
+    except SourceProblem as error:
+        raise usage_error(str(error)) from error
+    namespace = options["namespace"] or "default"
+    shadows = beside(reading.found, namespace, ran, since, now, reading.source)
     if not shadows and not ran.unread:
-        raise cannot(
-            f"There are no shadows: manage.py dcron import {options['source']} --shadow --apply makes them."
+        raise usage_error(
+            "There are no shadow jobs. To create them: manage.py dcron import "
+            f"{options['source']} --shadow --apply"
         )
+    coverage = Coverage.of(shadows)
     if out.is_json:
-        out.json(_report_document(options, since, now, shadows) | {"unread": dict(ran.unread)})
+        document = _report_document(options, since, now, shadows)
+        out.json(document | {"unread": dict(ran.unread), "coverage": asdict(coverage)})
     else:
         for origin, why in ran.unread.items():
             out.line(f"unread {origin}: {why}", BAD)
-        _show_report(out, since, shadows)
+        _show_report(out, since, shadows, coverage)
     above = "" if out.is_json else ", see above"
     if differing := sum(each.differs for each in shadows):
-        raise no(f"{differing} of {len(shadows)} differ{above}.")
+        raise negative_result(f"{differing} of {len(shadows)} shadow jobs differ{above}.")
     if ran.unread:
-        raise no(f"Of {number_of(len(ran.unread), 'entry', 'entries')} nobody knows when it ran{above}.")
+        raise negative_result(
+            f"{number_of(len(ran.unread), 'entry', 'entries')} with unknown run times{above}."
+        )
+    if not coverage.suffices(options["at_least"]):
+        raise usage_error(
+            f"Too little to compare: {coverage.compared} of {coverage.due} shadows that ran, and "
+            f"--at-least is {options['at_least']} %. Wait for more runs, or use an earlier --since."
+        )
 
 
-def _show_report(out: Output, since: datetime, shadows: list[Beside]) -> None:
+def _show_report(out: Output, since: datetime, shadows: list[Beside], coverage: Coverage) -> None:
     for each in shadows:
         for one in each.there:
-            out.line(f"there alone {each.job} {moment(one.at)}: {reason(one)}", BAD)
+            out.line(f"only there {each.job} {moment(one.at)}: {reason(one)}", BAD)
         for one in each.here:
-            out.line(f"here alone {each.job} {moment(one.at)}: {reason(one)}", BAD)
+            out.line(f"only here {each.job} {moment(one.at)}: {reason(one)}", BAD)
     same = sum(each.same for each in shadows)
     there, here = (sum(len(getattr(each, side)) for each in shadows) for side in ("there", "here"))
-    said = f"{number_of(same, 'run is', 'runs are')} the same, {there} there alone, {here} here alone"
-    out.line(f"{number_of(len(shadows), 'shadow')}, since {moment(since)}: {said}.")
+    text = f"{number_of(same, 'run')} in both, {there} only there, {here} only here"
+    out.line(f"{number_of(len(shadows), 'shadow')}, since {moment(since)}: {text}.")
+    out.line(
+        f"Compared: {coverage.compared} of {coverage.due} shadows that ran, "
+        f"{coverage.compared_runs} of {number_of(coverage.runs, 'run')} here."
+    )
+    if silent := coverage.shadows - coverage.due:
+        out.line(f"Nothing to compare: {number_of(silent, 'shadow')} without a run.")
     if late := max((each.late for each in shadows), default=timedelta()):
-        out.line(f"Of the same, those there came {_seconds(late)} after those here at most.")
+        out.line(f"Maximum delay of the other scheduler for the same run: {_seconds(late)}.")
 
 
 def reason(one: Difference) -> str:
     match one.why:
         case Why.LATE if one.other is not None:
-            return f"late there by {_seconds(abs(one.at - one.other))}, if it is that of {moment(one.other)}"
+            return (
+                f"possibly the run of {moment(one.other)}, late by "
+                f"{_seconds(abs(one.at - one.other))}"
+            )
         case Why.TWICE if one.other is not None:
-            return f"a second time there, for that of {moment(one.other)}"
+            return f"ran again there for {moment(one.other)}"
         case Why.NOT_DUE:
             return "nothing was due here"
         case _:
@@ -81,6 +113,8 @@ def _report_document(
         {
             "namespace": each.job.namespace,
             "name": each.job.name,
+            "runs": each.runs,
+            "compared": each.compared,
             "same": each.same,
             "there_alone": [_difference(one) for one in each.there],
             "here_alone": [_difference(one) for one in each.here],
@@ -88,7 +122,13 @@ def _report_document(
         }
         for each in shadows
     ]
-    return {"version": 1, "source": options["source"], "since": iso(since), "at": iso(now), "jobs": jobs}
+    return {
+        "version": 1,
+        "source": options["source"],
+        "since": iso(since),
+        "at": iso(now),
+        "jobs": jobs,
+    }
 
 
 def _difference(one: Difference) -> dict[str, Any]:

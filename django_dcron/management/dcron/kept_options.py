@@ -1,4 +1,7 @@
-"""How a node was started: kept beside its pid file, for ``restart`` and ``state``. It stays there when the node has stopped."""
+"""Store how a node was started, next to its pid file, for ``restart`` and ``state``.
+
+The file remains after the node has stopped.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from django_dcron.management.dcron.pid_file import PidFile
-from django_dcron.own_files import write_own
+from django_dcron.utils.safe_files import write_own
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     daemon: bool
     directory: str
-    """The working directory, to which paths in the project's settings may be relative."""
+    """The working directory; paths in the project's settings may be relative to it."""
     log_file: str
-    """Empty: it writes to its terminal, or wherever its supervisor lets it."""
+    """Empty if the node writes to its terminal or to its supervisor."""
     health_file: str
-    """Empty: it keeps none."""
+    """Empty if the node has none."""
     started_at: str
     settings: str
-    """The module of the project's settings."""
+    """The project's settings module."""
     arguments: list[str]
-    """Those of ``runcron``."""
+    """The arguments of ``runcron``."""
 
 
 def keep(pid_file: PidFile, kept: Kept) -> None:
@@ -35,7 +38,7 @@ def keep(pid_file: PidFile, kept: Kept) -> None:
 
 
 def read(pid_file: PidFile) -> Kept | None:
-    """None: nothing was kept, or nothing that can be read."""
+    """Return the stored options, or None if there are none or they are unreadable."""
     try:
         return Kept(**json.loads(path_of(pid_file).read_bytes()))
     except (OSError, ValueError, TypeError):

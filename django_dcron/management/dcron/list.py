@@ -1,4 +1,7 @@
-"""``manage.py dcron list``: the jobs, a line each. Exit codes: 0, also if there are none; 2 it cannot be told."""
+"""``manage.py dcron list``: list jobs, one per line.
+
+Exit codes: 0, even without jobs; 2 the request can't be processed.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from django_dcron.management.dcron.choosing import (
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_list import jobs, next_run_of, statistics_of
+from django_dcron.management.dcron.job_selection import (
     add_filters,
     filter_of,
     job_document,
     schedule_text,
-    standing_cell,
+    state_cell,
 )
 from django_dcron.management.dcron.numbers import whole
 from django_dcron.management.dcron.output import (
@@ -29,10 +35,8 @@ from django_dcron.management.dcron.output import (
     state,
 )
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.jobs import jobs, next_run_of, statistics_of
 
-HELP = "List jobs: the schedule of each, when it runs next, how it went last, how it stands."
+HELP = "List jobs with their schedule, next run, last run and state."
 EXAMPLES = """
 list
 list --namespace shop --failing
@@ -45,7 +49,11 @@ LIMIT = 1000
 def add_arguments(parser: CommandParser) -> None:
     add_filters(parser)
     parser.add_argument(
-        "--limit", type=whole(1, 1_000_000), default=LIMIT, metavar="N", help=f"at most N jobs ({LIMIT})"
+        "--limit",
+        type=whole(1, 1_000_000),
+        default=LIMIT,
+        metavar="N",
+        help=f"maximum number of jobs (default: {LIMIT})",
     )
     add_json(parser)
 
@@ -57,10 +65,21 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     more = chosen.count() - limit if len(found) > limit else 0
     found = found[:limit]
     if out.is_json:
-        out.json({"version": 1, "at": now, "jobs": [job_document(job, now) for job in found], "more": more})
+        out.json(
+            {
+                "version": 1,
+                "at": now,
+                "jobs": [job_document(job, now) for job in found],
+                "more": more,
+            }
+        )
         return
     if not found:
-        out.line("No job is so." if Job.objects.using(alias_for(Job)).exists() else "There are no jobs yet.")
+        out.line(
+            "No jobs match."
+            if Job.objects.using(alias_for(Job)).exists()
+            else "There are no jobs yet."
+        )
         return
     zone = timezone.get_current_timezone_name()
     columns = [
@@ -72,7 +91,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out.table(columns, (list(_cells(job, now)) for job in found))
     if more:
         out.line(
-            f"and {more} more: --limit {limit + more} shows them, --namespace, --tag and --search choose."
+            f"and {more} more. Use --limit {limit + more}, or filter with --namespace, --tag or "
+            "--search."
         )
 
 
@@ -86,4 +106,4 @@ def _cells(job: Job, now: datetime) -> Iterator[Cell]:
     yield state(statistics.last_state if statistics else "")
     ended = statistics.last_finished_at if statistics else None
     yield Styled(distance(ended, now) if ended else "", QUIET)
-    yield standing_cell(job)
+    yield state_cell(job)

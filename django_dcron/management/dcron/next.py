@@ -1,7 +1,9 @@
-"""``manage.py dcron next``: what comes, of a job or of any schedule.
+"""``manage.py dcron next``: show the next occurrences of a job or of any schedule.
 
-A text that can be read as a schedule is one; any other names a job.
-``NAMESPACE/NAME`` names a job whatever it is called. Exit codes: 0; 1 there is no further occurrence; 2 it cannot be told.
+Text that parses as a schedule is a schedule; any other text names a job. ``NAMESPACE/NAME`` always
+names a job.
+
+Exit codes: 0; 1 there is no further occurrence; 2 the request can't be processed.
 """
 
 from __future__ import annotations
@@ -10,23 +12,33 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_dcron.domain.schedule import parse_schedule
-from django_dcron.exceptions import InvalidSchedule
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.lookahead import OCCURRENCES, Lookahead, look_ahead
+from django_dcron.diagnosis.why.explanation_data import zone_of
+from django_dcron.exceptions import InvalidSchedule, InvalidTimeZone
 from django_dcron.management.dcron import times
-from django_dcron.management.dcron.choosing import schedule_text
-from django_dcron.management.dcron.exits import cannot, no
-from django_dcron.management.dcron.finding import find_job
+from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.job_selection import schedule_text
+from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.numbers import whole
-from django_dcron.management.dcron.output import EMPTY, ODD, Column, Output, add_json, iso, seconds, span
+from django_dcron.management.dcron.output import (
+    EMPTY,
+    ODD,
+    Column,
+    Output,
+    add_json,
+    format_duration,
+    iso,
+    seconds,
+)
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.lookahead import OCCURRENCES, Lookahead, look_ahead
-from django_dcron.observability.why.inquiry import zone_of
+from django_dcron.schedules.schedule import parse_schedule
 
 HELP = (
-    "Show the next occurrences of a job, or of any schedule: in its time zone and in UTC, with the time between them and what its "
-    "owner should know about them. A text that can be read as a schedule is taken for one (quote it for the shell), any other for a "
-    "job. Exit code 1: there is no further occurrence."
+    "Show the next occurrences of a job or of a schedule, in its time zone and in UTC, with the "
+    "gaps between them and warnings. Text that is a valid schedule is a schedule (quote it for "
+    "the shell); other text is a job. Exit code 1: there are no further occurrences."
 )
 EXAMPLES = """
 next nightly-report
@@ -39,7 +51,9 @@ MOST = 1000
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "what", metavar="JOB|SCHEDULE", help="NAME, NAMESPACE/NAME or a job's number; or a schedule"
+        "what",
+        metavar="JOB|SCHEDULE",
+        help="NAME, NAMESPACE/NAME or number of a job; or a schedule",
     )
     parser.add_argument(
         "-n",
@@ -47,16 +61,18 @@ def add_arguments(parser: CommandParser) -> None:
         type=whole(1, MOST),
         default=OCCURRENCES,
         metavar="N",
-        help=f"how many, at most {MOST} ({OCCURRENCES})",
+        help=f"number of occurrences, at most {MOST} (default: {OCCURRENCES})",
     )
     parser.add_argument(
-        "--timezone", metavar="ZONE", help="in which its times are meant (a schedule: UTC; a job: its own)"
+        "--timezone",
+        metavar="ZONE",
+        help="time zone of the schedule (default: the job's time zone, or UTC)",
     )
     parser.add_argument(
         "--after",
         default="now",
         metavar="TIME",
-        help=f"those after it: {times.time_help('in that time zone')} (now)",
+        help=f"occurrences after this time: {times.time_help('in that time zone')} (default: now)",
     )
     add_json(parser)
 
@@ -68,28 +84,28 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     try:
         ahead = look_ahead(job, options["count"], after=after)
     except InvalidSchedule as error:
-        raise cannot(str(error)) from error
+        raise usage_error(str(error)) from error
     if out.is_json:
         out.json(_document(job, ahead))
     else:
         _print(out, job, ahead)
     if not ahead.occurrences:
-        raise no("There is no further occurrence.")
+        raise negative_result("There are no further occurrences.")
 
 
 def _read(text: str, zone: str | None) -> Job:
-    """A job that is not stored, if it is a schedule."""
+    """Return the named job, or an unsaved job with the given schedule."""
     try:
         return Job(schedule=parse_schedule(text, zone or "UTC").text, timezone=zone or "UTC")
+    except InvalidTimeZone as error:
+        raise usage_error(str(error)) from error
     except InvalidSchedule as error:
-        if str(error).startswith("timezone:"):
-            raise cannot(str(error)) from error
         mistake = error
     try:
         job = find_job(text)
     except CommandError as error:
         if " " in text or text.startswith("@"):
-            raise cannot(f"{error} It is no schedule either: {mistake}") from mistake
+            raise usage_error(f"{error} It isn't a valid schedule either: {mistake}") from mistake
         raise
     job.timezone = zone or job.timezone
     return job
@@ -124,19 +140,23 @@ def _print(out: Output, job: Job, ahead: Lookahead) -> None:
     if ahead.words:
         out.line(ahead.words)
     if not job.enabled:
-        out.line("It is paused: as if it were resumed now.", ODD)
+        out.line("The job is paused. These are its occurrences if it is resumed now.", ODD)
     out.line()
     print_occurrences(out, ahead)
 
 
 def print_occurrences(out: Output, ahead: Lookahead) -> None:
     if ahead.zone in ("UTC", "Etc/UTC"):
-        columns = [Column("UTC"), Column("Gap", right=True)]
+        columns = [Column("UTC"), Column("Interval", right=True)]
         rows = [[f"{each.at:%a %Y-%m-%d %H:%M:%S}", _gap(each.gap)] for each in ahead.occurrences]
     else:
-        columns = [Column(ahead.zone), Column("UTC"), Column("Gap", right=True)]
+        columns = [Column(ahead.zone), Column("UTC"), Column("Interval", right=True)]
         rows = [
-            [f"{each.local:%a %Y-%m-%d %H:%M:%S %Z}", f"{each.at:%Y-%m-%d %H:%M:%S}", _gap(each.gap)]
+            [
+                f"{each.local:%a %Y-%m-%d %H:%M:%S %Z}",
+                f"{each.at:%Y-%m-%d %H:%M:%S}",
+                _gap(each.gap),
+            ]
             for each in ahead.occurrences
         ]
     if rows:
@@ -146,4 +166,4 @@ def print_occurrences(out: Output, ahead: Lookahead) -> None:
 
 
 def _gap(gap: Any) -> str:
-    return span(gap) if gap else EMPTY
+    return format_duration(gap) if gap else EMPTY

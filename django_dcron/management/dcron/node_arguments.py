@@ -1,4 +1,7 @@
-"""What ``start`` is given for ``runcron``: taken as texts, checked by runcron's own parser, and passed on (and kept) as texts."""
+"""Pass arguments from ``start`` to ``runcron``.
+
+The arguments stay text: ``runcron``'s own parser validates them, and they are stored as text.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ SKIP_CHECKS = "--skip-checks"
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """All that ``runcron`` has, besides what every command of Django's has."""
+    """Add all options of ``runcron``, except those of every Django command."""
     there = set(map(id, parser._actions))
     runcron.Command().add_arguments(parser)
     for action in parser._actions:
         if id(action) not in there and callable(action.type):
-            action.type = _checked(action.type)
+            action.type = _checked_text(action.type)
 
 
 def as_arguments(options: Mapping[str, Any]) -> list[str]:
-    """As they would be written for ``runcron``; what is the default is left out."""
+    """Return the options as command-line arguments for ``runcron``, without defaults."""
     parser = CommandParser(add_help=False)
     runcron.Command().add_arguments(parser)
     given = [part for action in parser._actions for part in _written(action, options[action.dest])]
@@ -33,16 +36,19 @@ def as_arguments(options: Mapping[str, Any]) -> list[str]:
 
 
 def check(arguments: Sequence[str]) -> None:
-    """Raises ``CommandError`` for what ``runcron`` does not take."""
+    """Raise ``CommandError`` for arguments that ``runcron`` doesn't accept."""
     runcron.Command().create_parser("manage.py", "runcron").parse_args(arguments)
 
 
 def run(arguments: Sequence[str]) -> None:
-    """A node, with the system checks of ``runcron`` before it, unless they say no. Returns, or raises ``SystemExit``, at its end."""
+    """Run a node, after the system checks of ``runcron`` unless the arguments skip them.
+
+    Returns, or raises ``SystemExit``, when the node ends.
+    """
     call_command("runcron", *arguments, skip_checks=SKIP_CHECKS in arguments)
 
 
-def _checked(read: Callable[[str], Any]) -> Callable[[str], str]:
+def _checked_text(read: Callable[[str], Any]) -> Callable[[str], str]:
     def checked(text: str) -> str:
         read(text)
         return text

@@ -1,14 +1,18 @@
-"""``manage.py dcron nodes``: who schedules. Exit codes: 0; 1 no node is live; 2 it cannot be told."""
+"""``manage.py dcron nodes``: list the nodes.
+
+Exit codes: 0; 1 no node is live; 2 the request can't be processed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron.management.dcron.exits import no
+from django_dcron.diagnosis import cluster
+from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.output import (
     BAD,
     EMPTY,
@@ -19,16 +23,16 @@ from django_dcron.management.dcron.output import (
     Output,
     Styled,
     add_json,
+    format_duration,
     iso,
     seconds,
-    span,
 )
 from django_dcron.models import Node
-from django_dcron.observability import cluster
+from django_dcron.utils import time_format
 
 HELP = (
-    "List the nodes (runcron processes): whether each is live, what it leads, how far its clock is off. One that died is "
-    "forgotten after a day. Exit code 1: no node is live."
+    "List the nodes (runcron processes) with their state, shards and clock skew. Dead nodes are "
+    "removed after 24 hours. Exit code 1: no node is live."
 )
 EXAMPLES = """
 nodes
@@ -40,7 +44,9 @@ STYLES = {LIVE: GOOD, STALLED: ODD, EXPIRED: BAD}
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("--namespace", default="", help="those that serve this namespace (all)")
+    parser.add_argument(
+        "--namespace", default="", help="only nodes that serve this namespace (default: all)"
+    )
     add_json(parser)
 
 
@@ -49,7 +55,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if out.is_json:
         out.json({"version": 1, "nodes": [_document(node) for node in found]})
     elif found:
-        numbers = [Column(title, right=True) for title in ("Heartbeat", "Tick", "Shards", "Agenda", "Skew")]
+        numbers = [
+            Column(title, right=True) for title in ("Heartbeat", "Tick", "Shards", "Agenda", "Skew")
+        ]
         place = [
             Column("Namespace", wraps=True),
             Column("Host", wraps=True),
@@ -59,7 +67,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         columns = [Column("Node", wraps=True), Column("State"), *numbers, *place]
         out.table(columns, (list(_cells(node)) for node in found))
     if not any(cluster.is_live(node) for node in found):
-        raise no("No node is live: nothing is scheduled. Start one: manage.py runcron.")
+        raise negative_result(
+            "No node is live, so no jobs will start. To start one: manage.py runcron"
+        )
 
 
 def _state(node: Node) -> str:
@@ -71,12 +81,14 @@ def _state(node: Node) -> str:
 def _cells(node: Node) -> Iterator[Cell]:
     state = _state(node)
     yield node.name
-    yield Styled(f"{state}, degraded" if node.degraded else state, ODD if node.degraded else STYLES[state])
+    yield Styled(
+        f"{state}, degraded" if node.degraded else state, ODD if node.degraded else STYLES[state]
+    )
     yield _ago(node, node.heartbeat_at)
     yield _ago(node, node.ticked_at)
     yield f"{node.shards}/{node.shard_count}"
     yield node.agenda
-    yield Styled(span(node.skew), ODD if cluster.is_skewed(node) else "")
+    yield Styled(format_duration(node.skew), ODD if cluster.is_skewed(node) else "")
     yield node.namespace or "(all)"
     yield node.host
     yield node.pid
@@ -84,7 +96,7 @@ def _cells(node: Node) -> Iterator[Cell]:
 
 
 def _ago(node: Node, at: datetime | None) -> str:
-    return f"{span(max(cluster.age(node, at), timedelta()))} ago" if at else EMPTY
+    return str(time_format.ago(cluster.age(node, at))) if at else EMPTY
 
 
 def _document(node: Node) -> dict[str, Any]:

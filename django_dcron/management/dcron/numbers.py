@@ -1,4 +1,4 @@
-"""Whole numbers as options; argparse tells what is wrong with one, and ends with 2."""
+"""Integer options; argparse reports invalid values and exits with 2."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     def checked(text: str) -> int:
         number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
         if not low <= number <= high:
-            raise ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+            raise ArgumentTypeError(f"{text!r} isn't an integer from {low} to {high}")
         return number
 
     return checked

@@ -1,12 +1,14 @@
-"""What a subcommand writes: lines and tables for people, or one JSON document for programs.
+"""Write a subcommand's output: lines and tables for people, or one JSON document for programs.
 
 Invariants:
 
-- With ``--json`` nothing but the one document goes to the standard output, in ASCII; errors go to the other.
-- What comes from people, from logs or from the database cannot steer the terminal: its control characters are shown, not sent.
-- A table is fitted to the terminal by rich, if that is installed, and only on a terminal that is wide enough for it (or with
-  ``--force-color``), not with ``--no-color``. Anywhere else nothing is cut or wrapped: a row is a line, so that ``grep`` and ``awk``
-  see it whole.
+- With ``--json``, standard output contains only the document, in ASCII. Errors go to standard
+  error.
+- Text from users, logs or the database can't control the terminal: its control characters are
+  escaped.
+- On a terminal, or with ``--force-color``, rich draws tables if it is installed and they fit.
+- Otherwise, and with ``--no-color``, nothing is cut or wrapped: each row is one line, so that
+  ``grep`` and ``awk`` work.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from unicodedata import combining, east_asian_width
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from django_dcron.domain.lifecycle import State
 from django_dcron.management.dcron.plain_text import printable
-from django_dcron.observability import wording
+from django_dcron.policies.lifecycle import State
+from django_dcron.utils import time_format
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,10 +33,10 @@ if TYPE_CHECKING:
 EMPTY = "-"
 GAP = "  "
 LEAST = 16
-"""Columns of a terminal for a text that wraps."""
+"""The minimum width of a wrapped column, in terminal columns."""
 
 GOOD, BAD, ODD, QUIET, STRONG = "good", "bad", "odd", "quiet", "strong"
-"""What a text is to look like, where there are colours."""
+"""The styles of text, where colors are available."""
 DJANGO_STYLES = {GOOD: "SUCCESS", BAD: "ERROR", ODD: "WARNING", STRONG: "HTTP_INFO"}
 RICH_STYLES = {GOOD: "green", BAD: "bold red", ODD: "yellow", QUIET: "dim", STRONG: "bold"}
 
@@ -61,13 +63,13 @@ Cell = str | int | Styled | None
 class Column:
     title: str
     right: bool = False
-    """Numbers and durations, which compare by their ends."""
+    """Align right: for numbers and durations."""
     wraps: bool = False
-    """Free text, which goes on in the next line where a terminal is narrow. Of a table one column at least should."""
+    """Wrap free text on a narrow terminal. Each table should have at least one such column."""
 
 
 def add_json(parser: CommandParser) -> None:
-    parser.add_argument("--json", action="store_true", help="write one JSON document, for programs")
+    parser.add_argument("--json", action="store_true", help="output JSON")
 
 
 class Output:
@@ -77,7 +79,10 @@ class Output:
         self.is_terminal = bool(options.get("force_color")) or command.stdout.isatty()
         plain = self.is_json or options.get("no_color") or not self.is_terminal
         self.console = None if plain else self._rich_console()
-        """rich's, where it is installed and there is a terminal: for tables, progress bars and live output."""
+        """rich's console, for tables, progress bars and live output.
+
+        It is None without rich or a terminal.
+        """
 
     def _rich_console(self) -> Console | None:
         try:
@@ -87,10 +92,10 @@ class Output:
 
         class ConsoleOfOurs(Console):
             def on_broken_pipe(self) -> None:
-                """rich would end the process with 1; how it ends is for the command to say."""
+                """Keep the command's exit code; rich would exit with 1."""
                 raise BrokenPipeError
 
-        stream: Any = self._command.stdout._out  # rich asks it for its encoding
+        stream: Any = self._command.stdout._out  # rich reads the stream's encoding
         return ConsoleOfOurs(
             file=stream,
             force_terminal=True,
@@ -100,23 +105,25 @@ class Output:
         )
 
     def line(self, text: str = "", style: str = "") -> None:
-        """One line or more; of ``text`` nothing is taken for a command to the terminal."""
-        self._command.stdout.write(self._styled(printable(text), style))
+        """Write one or more lines of text, with control characters escaped."""
+        self._command.stdout.write(self._style_text(printable(text), style))
 
     def flush(self) -> None:
-        """For whoever reads along, through a pipe."""
+        """Flush the output for a reader on a pipe."""
         self._command.stdout.flush()
 
     def json(self, document: dict[str, Any]) -> None:
-        self._command.stdout.write(json.dumps(document, indent=2, default=_encoded))
+        self._command.stdout.write(json.dumps(document, indent=2, default=_encode_json))
 
     def fields(self, pairs: Iterable[tuple[str, Cell]]) -> None:
-        """Labels and values, those without a value left out."""
+        """Write labels and values, without empty values."""
         shown = [(printable(label), cell) for label, cell in pairs if _text(cell) != ""]
         width = max((_width(label) for label, _ in shown), default=0)
         for label, cell in shown:
             first, *rest = _text(cell).split("\n")
-            self._command.stdout.write(f"{_padded(label, width)}{GAP}{self._styled(first, _style(cell))}")
+            self._command.stdout.write(
+                f"{_pad(label, width)}{GAP}{self._style_text(first, _style(cell))}"
+            )
             for each in rest:
                 self._command.stdout.write(f"{' ' * width}{GAP}{each}")
 
@@ -129,7 +136,9 @@ class Output:
         else:
             self._align(heads, lines)
 
-    def _draw(self, console: Console, heads: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
+    def _draw(
+        self, console: Console, heads: Sequence[Column], rows: Iterable[Sequence[Cell]]
+    ) -> None:
         from rich.table import Table
         from rich.text import Text
 
@@ -144,18 +153,27 @@ class Output:
 
     def _align(self, heads: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
         lines = [[Styled(head.title, STRONG) for head in heads], *rows]
-        widths = [max(_width(_in_one_line(line[place])) for line in lines) for place in range(len(heads))]
+        widths = [
+            max(_width(_in_one_line(line[place])) for line in lines) for place in range(len(heads))
+        ]
         for line in lines:
             cells = [
-                _padded(_in_one_line(cell), width, right=head.right)
+                _pad(_in_one_line(cell), width, right=head.right)
                 for cell, width, head in zip(line, widths, heads, strict=True)
             ]
-            last = len(cells) - 1 - next((n for n, cell in enumerate(reversed(cells)) if cell.strip()), 0)
+            last = (
+                len(cells)
+                - 1
+                - next((n for n, cell in enumerate(reversed(cells)) if cell.strip()), 0)
+            )
             cells = [*cells[:last], cells[last].rstrip()]
-            styled = [self._styled(text, _style(cell)) for text, cell in zip(cells, line, strict=False)]
+            styled = [
+                self._style_text(text, _style(cell))
+                for text, cell in zip(cells, line, strict=False)
+            ]
             self._command.stdout.write(GAP.join(styled))
 
-    def _styled(self, text: str, style: str) -> str:
+    def _style_text(self, text: str, style: str) -> str:
         role = DJANGO_STYLES.get(style)
         if role is None or not self.is_terminal:
             return text
@@ -163,41 +181,49 @@ class Output:
 
 
 def iso(instant: datetime | None) -> str | None:
-    """For programs: UTC, with a ``Z``."""
+    """Format a time for programs: UTC, with a ``Z``."""
     if instant is None:
         return None
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def seconds(length: timedelta | None) -> float | None:
-    """For programs."""
+    """Return a duration in seconds, for programs."""
     return None if length is None else length.total_seconds()
 
 
 def moment(instant: datetime | None, zone: Any = None) -> str:
-    """For people: in the site's time zone, or another, which it names."""
-    return EMPTY if instant is None else wording.moment(instant, zone or timezone.get_current_timezone())
+    """Format a time for people, in the site's or the given time zone, which it names."""
+    return (
+        EMPTY
+        if instant is None
+        else time_format.moment(instant, zone or timezone.get_current_timezone())
+    )
 
 
-def span(length: timedelta | None) -> str:
-    """For people: 12 ms, 3.4 s, 2m 03s, 1h 02m, 3d 4h."""
-    return EMPTY if length is None else wording.span(length)
+def format_duration(length: timedelta | None) -> str:
+    """Format a duration for people: 12 ms, 3.4 s, 2m 03s, 1h 02m, 3d 4h."""
+    return EMPTY if length is None else time_format.format_duration(length)
 
 
 def distance(instant: datetime | None, now: datetime) -> str:
-    """For people: ``in 2m 03s``, ``3d 4h ago``."""
+    """Format a relative time for people: ``in 2m 03s``, ``3 days ago``."""
     if instant is None:
         return EMPTY
-    return f"in {span(instant - now)}" if instant > now else f"{span(now - instant)} ago"
+    return (
+        f"in {format_duration(instant - now)}"
+        if instant > now
+        else str(time_format.ago(now - instant))
+    )
 
 
 def state(name: str) -> Styled:
-    """A run's state, or an attempt's outcome, in its colour."""
+    """Return a run's state or an attempt's outcome in its color."""
     outcome = State.FAILED if name in ("timed_out", "lost") else name
     return Styled(name.replace("_", " ") or EMPTY, STATE_STYLES.get(outcome, ""))
 
 
-def _encoded(value: Any) -> Any:
+def _encode_json(value: Any) -> Any:
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, timedelta):
@@ -206,7 +232,10 @@ def _encoded(value: Any) -> Any:
 
 
 def _fits(heads: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> bool:
-    """Whether what must not wrap has its place, and what may has enough to be read."""
+    """Return whether the columns fit into ``width``.
+
+    A wrapped column needs ``LEAST`` or its full width, whichever is less.
+    """
     needed = len(GAP) * (len(heads) - 1)
     for place, head in enumerate(heads):
         widest = max(_width(head.title), *(_width(_text(row[place])) for row in rows), 0)
@@ -226,13 +255,15 @@ def _style(cell: Cell) -> str:
     return cell.style if isinstance(cell, Styled) else ""
 
 
-def _padded(text: str, width: int, *, right: bool = False) -> str:
+def _pad(text: str, width: int, *, right: bool = False) -> str:
     blank = " " * (width - _width(text))
     return blank + text if right else text + blank
 
 
 def _width(text: str) -> int:
-    """In columns of a terminal."""
+    """Return the width in terminal columns."""
     if text.isascii():
         return len(text)
-    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
+    return sum(
+        0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text
+    )

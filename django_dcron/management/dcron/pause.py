@@ -1,4 +1,4 @@
-"""``manage.py dcron pause``: no new occurrences of jobs, for now or until a time."""
+"""``manage.py dcron pause``: pause jobs, indefinitely or until a time."""
 
 from __future__ import annotations
 
@@ -9,58 +9,80 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
 from django_dcron import control
-from django_dcron.management.dcron import deeds, times
-from django_dcron.management.dcron.deeds import Deed, Done
-from django_dcron.management.dcron.exits import cannot
-from django_dcron.management.dcron.finding import JOB_HELP, find_job
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.management.dcron import bulk_actions, times
+from django_dcron.management.dcron.bulk_actions import BulkAction, Done, LeftOut, Plan
+from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.job_selection import add_selection, select
+from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, moment
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for, database_now
 
 HELP = (
-    "Pause jobs: no new occurrences; what runs goes on, what waits for its time is withdrawn. Exit codes: 1 a job could not be "
-    "paused (the others are); 2 there is no such job, or --until makes no sense: nothing was done."
+    "Pause jobs. Running runs continue, future runs are withdrawn, and no new occurrences are "
+    "created. A selection by pattern or option leaves out paused jobs and asks for confirmation. "
+    "Exit codes: 1 if a job couldn't be paused (the others are) or none match; 2 if there is no "
+    "such job or --until is invalid, and nothing was done."
 )
 EXAMPLES = """
 pause nightly-report --reason "until the disk is replaced"
 pause import-orders sync-stock --until +2h
 pause shop/import-orders --until 2026-12-01T09:00
+pause 'shop/*' --reason deploy --until +30m --yes
+pause --tag billing --dry-run
 """
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help=JOB_HELP)
+    add_selection(parser)
     parser.add_argument(
-        "--reason", default="", metavar="TEXT", help="shown wherever the job is; your name is added"
+        "--reason", default="", metavar="TEXT", help="shown with the job; your user name is added"
     )
     parser.add_argument(
         "--until",
         metavar="TIME",
-        help="they resume by themselves then: a time such as 2026-12-01T09:00 (in the site's time zone unless it has an "
-        "offset), or how long ahead, such as +2h",
+        help="resume at this time, such as 2026-12-01T09:00 (in the site's time zone unless it has "
+        "an offset) or +2h",
     )
+    bulk_actions.add_confirmation(parser)
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     until = _until(options["until"]) if options["until"] else None
-    jobs = [find_job(name) for name in options["jobs"]]
-    reason = deeds.reason(options["reason"])
-    deeds.perform(Output(command, options), [_deed(job, reason, until) for job in jobs])
+    selected = select(options, find_job)
+    reason = bulk_actions.reason(options["reason"])
+    # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.
+    kept = [job for job in selected.rows if not job.enabled and selected.by_criteria]
+    plan = Plan(
+        [
+            _bulk_action(job, reason, until)
+            for job in selected.rows
+            if job.enabled or not selected.by_criteria
+        ],
+        "pause",
+        left_out=[LeftOut(_names(job), str(job), "already paused") for job in kept],
+    )
+    bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 
 
 def _until(text: str) -> datetime:
     now = database_now(alias_for(Job))
     until = times.instant("--until", text, now, timezone.get_current_timezone())
     if until <= now:
-        raise cannot(f"--until {text!r} has passed (how long ahead is written +2h).")
+        raise usage_error(f"--until {text!r} is in the past. For a span in the future, write +2h.")
     return until
 
 
-def _deed(job: Job, reason: str, until: datetime | None) -> Deed:
+def _bulk_action(job: Job, reason: str, until: datetime | None) -> BulkAction:
     def pause() -> Done:
         control.pause(job, reason, until)
-        for_how_long = f"until {moment(until)}" if until else "until it is resumed"
+        for_how_long = f"until {moment(until)}" if until else "until resumed"
         return Done(f"paused {for_how_long}: {reason}", {"reason": reason, "until": until})
 
-    return Deed({"job": str(job), "id": job.pk}, str(job), pause)
+    return BulkAction(_names(job), str(job), pause)
+
+
+def _names(job: Job) -> dict[str, Any]:
+    return {"job": str(job), "id": job.pk}

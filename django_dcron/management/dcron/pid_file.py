@@ -1,14 +1,17 @@
-"""The pid file of a node: who runs is told by a lock on it, never by the number in it.
+"""Manage a node's pid file: a lock on it identifies the running node, never the number in it.
 
 Invariants:
 
-- The node holds a lock on the file (fcntl's) for as long as it lives. The kernel takes that away with the process, however it
-  ends, and passes it on to no child. So a file without a holder is of a node that was killed.
-- The kernel names the holder. The number in the file is for people to read: a stale one, or one that has since been given to
-  another program, is never signalled. Between the question and the signal the process is held by a handle (pidfd), where
-  there are such.
-- The path is not a symbolic link: what it leads to, which may be any file of this user, is never opened or truncated.
-- There is one file at the path. A lock on one that was deleted or replaced meanwhile counts for nothing: it is taken anew.
+- The node has an ``fcntl`` lock on the file while it runs. The kernel releases the lock when the
+  process ends in any way, and doesn't pass it to children. A file without a holder therefore
+  belongs to a node that was killed.
+- The kernel identifies the holder. The number in the file is informative only: a stale or reused
+  pid is never signaled.
+- Where available, a pidfd refers to the process between the check and the signal.
+- The path isn't a symbolic link. A link's target, possibly any file of the user, is never opened or
+  truncated.
+- There is one file at the path. A lock on a file that was deleted or replaced meanwhile is
+  discarded and acquired again.
 """
 
 from __future__ import annotations
@@ -28,28 +31,34 @@ from types import TracebackType
 
 from django.core.management.base import CommandError
 
-from django_dcron.management.dcron.exits import cannot, no
+from django_dcron.management.dcron.exits import negative_result, usage_error
 
 DEFAULT = "dcron.pid"
-PATIENCE = 0.5
-"""Seconds to wait for the lock: somebody may hold it for a moment to clear up what a killed node left."""
+LOCK_TIMEOUT = 0.5
+"""Seconds to wait for the lock. A process may hold it briefly to clean up after a killed node."""
 LOOK_EVERY = 0.05
 ENDS_WITHIN = 2.0
-"""Seconds that a process has to end in, at least, once it has let go of its file."""
+"""Minimum time in seconds for a process to exit after it has released its file."""
 
 _held: dict[tuple[int, int], int] = {}
-"""By device and inode: the files that this process holds, and its number (a child made by ``fork`` holds none)."""
+"""The files that this process has locked: its pid by device and inode.
+
+A child created by ``fork`` has no locks.
+"""
 
 
 class PidFile:
-    """Entered, this process is the holder. Raises ``CommandError``."""
+    """A pid file; as a context manager, it makes this process the holder.
+
+    Raises ``CommandError``.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._fd = -1
 
     def __enter__(self) -> PidFile:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LOCK_TIMEOUT
         with self._usable():
             while not self._take():
                 if time.monotonic() >= deadline:
@@ -61,29 +70,35 @@ class PidFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         _held.pop(_identity(os.fstat(self._fd)), None)
         if self._is_at_path():
             self.beside("stopping").unlink(missing_ok=True)
             self.path.unlink()
-        os.close(self._fd)  # last: until now nobody else could have written it
+        os.close(self._fd)  # last, because until now no other process could write the file
         self._fd = -1
 
     def beside(self, what: str) -> Path:
-        """Where ``what`` is kept of the same node."""
+        """Return the path of the node's file ``what``, next to the pid file."""
         return self.path.with_name(f"{self.path.name}.{what}")
 
     def refuse_if_held(self) -> None:
         if (pid := self.holder()) is not None:
-            raise no(f"A node is running already: process {pid} holds {self.path}.")
+            raise negative_result(
+                f"A node is already running: process {pid} has locked {self.path}."
+            )
 
     def holder(self) -> int | None:
-        """The process that holds it."""
+        """Return the pid of the holder, or None."""
         with self._usable():
             try:
                 if _held.get(_identity(self.path.lstat())) == os.getpid():
-                    return os.getpid()  # closing another descriptor of the file would let go of the lock
+                    # Closing another descriptor of the file would release the lock.
+                    return os.getpid()
                 fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
             except FileNotFoundError:
                 return None
@@ -92,17 +107,19 @@ class PidFile:
             finally:
                 os.close(fd)
         if pid is not None and pid <= 0:
-            raise cannot(f"{self.path} is held by a process of another container or machine.")
+            raise usage_error(
+                f"A process in another container or on another machine has locked {self.path}."
+            )
         return pid
 
     def signal(self, number: signal.Signals) -> int | None:
-        """Signal the holder, and nobody else. Returns which process that was."""
+        """Signal the holder, and no other process; return its pid."""
         pid = self.holder()
         if pid is None:
             return None
         handle = _open_process(pid)
         try:
-            if self.holder() != pid:  # now the handle is of the holder, or of nobody any more
+            if self.holder() != pid:  # now the handle refers to the holder, or to no process
                 return None
             if handle is None:
                 os.kill(pid, number)
@@ -111,15 +128,17 @@ class PidFile:
         except ProcessLookupError:
             return None
         except PermissionError as error:
-            raise cannot(f"Process {pid} cannot be signalled: it belongs to another user.") from error
+            raise usage_error(f"Can't signal process {pid}: it belongs to another user.") from error
         finally:
             if handle is not None:
                 os.close(handle)
         return pid
 
-    def ask_to_end(self) -> int | None:
-        """SIGTERM to the holder, once, however often and by however many it is asked: at a second one it would leave at once,
-        undrained. Returns which process that is."""
+    def request_stop(self) -> int | None:
+        """Send SIGTERM to the holder only once, however many callers ask; return its pid.
+
+        A second SIGTERM would make the node exit at once, without draining.
+        """
         pid = self.holder()
         if pid is None:
             return None
@@ -131,17 +150,19 @@ class PidFile:
                 return pid
         try:
             return self.signal(signal.SIGTERM)
-        except CommandError:  # it has not been asked after all
+        except CommandError:  # the signal wasn't sent
             asked.unlink(missing_ok=True)
             raise
 
     def wait_for_end(self, pid: int, seconds: float) -> bool:
-        """Until process ``pid`` holds it no more, and has ended: what it held beside the file, a port say, is free then. False:
-        it has not."""
+        """Wait until process ``pid`` has released the file and ended; return whether it did.
+
+        Its other resources, such as a port, are then free.
+        """
         deadline = time.monotonic() + seconds
         handle = _open_process(pid)
         try:
-            if self.holder() != pid:  # it has let go, and the handle may be of another by now
+            if self.holder() != pid:  # It was released, so the handle may refer to another process.
                 return True
             while self.holder() == pid:
                 if time.monotonic() >= deadline:
@@ -153,7 +174,7 @@ class PidFile:
                 os.close(handle)
 
     def clear(self) -> None:
-        """Remove what a killed node left, unless another holds it by now."""
+        """Remove the files of a killed node, unless another process has locked them by now."""
         with self:
             pass
 
@@ -163,11 +184,11 @@ class PidFile:
             yield
         except OSError as error:
             why = (
-                "it is a symbolic link, which is not followed; name the file itself"
+                "symbolic links aren't allowed; use the path of the file itself"
                 if error.errno == errno.ELOOP
                 else error.strerror
             )
-            raise cannot(f"The pid file {self.path} cannot be used: {why}.") from error
+            raise usage_error(f"Can't use the pid file {self.path}: {why}.") from error
 
     def _take(self) -> bool:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -197,30 +218,37 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _holder(fd: int) -> int | None:
-    """Whose lock keeps others from this file. The layouts are those of ``struct flock``."""
+    """Return the pid whose lock blocks the file. The layouts are those of ``struct flock``."""
     if sys.platform.startswith("linux"):
-        asked = fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        asked = fcntl.fcntl(
+            fd, fcntl.F_GETLK, struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        )
         kind, _, _, _, pid = struct.unpack("@hhqqi", asked)
     else:
-        asked = fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack("@qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET))
+        asked = fcntl.fcntl(
+            fd, fcntl.F_GETLK, struct.pack("@qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        )
         _, _, pid, kind, _ = struct.unpack("@qqihh", asked)
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def _has_ended(handle: int, seconds: float) -> bool:
-    """Whether the process of the handle ends within so many seconds."""
+    """Return whether the process of the handle ends within ``seconds``.
+
+    It gets at least ``ENDS_WITHIN`` seconds.
+    """
     ended = select.poll()
     ended.register(handle, select.POLLIN)
     return bool(ended.poll(max(seconds, ENDS_WITHIN) * 1000))
 
 
 def _open_process(pid: int) -> int | None:
-    """A handle of the process. None: this system has none, or does not let us."""
+    """Return a pidfd, or None if the system doesn't support or permit it."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
         return os.pidfd_open(pid)
-    except (
-        OSError
-    ):  # the process has ended, or a kernel or a sandbox without them: the lock is asked once more
+    except OSError:
+        # The process has ended, or the kernel or a sandbox doesn't allow it. The caller checks the
+        # lock again.
         return None

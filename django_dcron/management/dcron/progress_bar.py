@@ -1,4 +1,4 @@
-"""How far something has come: a bar on a terminal with rich, else a line now and then."""
+"""Show progress: a bar on a terminal with rich, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 LINE_EVERY = 5.0
-"""Seconds."""
+"""In seconds."""
 
 
 class ProgressBar:
-    """Shown once there is something to show. Whatever else is written meanwhile goes through ``line``."""
+    """A progress display that appears once there is progress.
+
+    Other output during that time must go through ``line``.
+    """
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -29,7 +32,10 @@ class ProgressBar:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         if self._bar is not None:
             self._bar.stop()

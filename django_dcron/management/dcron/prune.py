@@ -1,7 +1,13 @@
-"""``manage.py dcron prune``: delete the finished runs that are kept no longer, now. Nodes do so by themselves, and take longer.
+"""``manage.py dcron prune``: delete finished runs past their retention immediately.
 
-In the same small batches as a node, but with half of the time instead of a tenth. Exit codes: 0 done, or nothing was to be
-done; 1 something was in the way of some jobs, whose old runs stay for now; 2 it cannot be done (no such job, no database).
+Nodes also prune, but more slowly. This command deletes the same small batches, but works half of
+the time instead of a tenth.
+
+Exit codes:
+
+- 0: success, or nothing to do.
+- 1: some jobs were blocked, and their old runs remain for now.
+- 2: the request can't be processed (unknown job, no database).
 """
 
 from __future__ import annotations
@@ -12,18 +18,20 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron import pruning
-from django_dcron.domain.counts_in_words import number_of
-from django_dcron.management.dcron.exits import cannot, no
-from django_dcron.management.dcron.finding import JOB_HELP, find_job
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.output import ODD, Output, add_json
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for, database_now
+from django_dcron.runs import retention
+from django_dcron.utils.counts import number_of
 
 HELP = (
-    "Delete the finished runs that are kept no longer, with their attempts and logs: by DCRON_KEEP_FOR, DCRON_KEEP_FAILED_FOR and "
-    "DCRON_KEEP_RUNS, or what a job says instead. Nodes do so by themselves; this does it at once. Counters and schedules are "
-    "not touched. Exit code 1: something was in the way, and some old runs stay for now."
+    "Delete expired finished runs with their attempts and logs. DCRON_KEEP_FOR, "
+    "DCRON_KEEP_FAILED_FOR, DCRON_KEEP_RUNS and the fields of a job decide which runs expire. "
+    "Nodes do this automatically; this command does it now. Statistics and schedules don't "
+    "change. Exit code 1: some runs couldn't be deleted now."
 )
 EXAMPLES = """
 prune --dry-run
@@ -34,22 +42,29 @@ JOBS_AT_ONCE = 500
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"{JOB_HELP}; none: all jobs")
-    parser.add_argument("--namespace", default="", help="the jobs of this namespace only (all)")
-    parser.add_argument("--dry-run", action="store_true", help="delete nothing; show how many it would be")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"{JOB_HELP} (default: all jobs)")
+    parser.add_argument(
+        "--namespace", default="", help="only the jobs of this namespace (default: all)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the number of expired runs; delete nothing"
+    )
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["jobs"] and options["namespace"]:
-        raise cannot("Name jobs or a --namespace, not both.")
-    named = [find_job(text) for text in options["jobs"]]  # all of them before anything is deleted
+        raise usage_error("Job names can't be combined with --namespace.")
+    # Resolve all names before anything is deleted.
+    named = [find_job(text) for text in options["jobs"]]
     out, dry_run = Output(command, options), options["dry_run"]
     done: list[dict[str, Any]] = []
     for job in named or _candidates(options["namespace"]):
         number, problem = _prune(job, dry_run)
         if number or problem:
-            done.append({"namespace": job.namespace, "name": job.name, "runs": number, "problem": problem})
+            done.append(
+                {"namespace": job.namespace, "name": job.name, "runs": number, "problem": problem}
+            )
             if not out.is_json:
                 _print(out, job, number, problem)
     total = sum(each["runs"] for each in done)
@@ -58,7 +73,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     else:
         out.line(f"{number_of(total, 'run')} {'would be deleted' if dry_run else 'deleted'}.")
     if left := sum(bool(each["problem"]) for each in done):
-        raise no(f"Something was in the way of {number_of(left, 'job')}; try again later.")
+        raise negative_result(
+            f"Some runs of {number_of(left, 'job')} couldn't be deleted. Try again later."
+        )
 
 
 def _candidates(namespace: str) -> Iterator[Job]:
@@ -69,21 +86,21 @@ def _candidates(namespace: str) -> Iterator[Job]:
     last = 0
     while batch := list(jobs.filter(pk__gt=last).values_list("pk", flat=True)[:JOBS_AT_ONCE]):
         last = batch[-1]
-        found = pruning.candidates(jobs.filter(pk__in=batch), database_now(using))
+        found = retention.candidates(jobs.filter(pk__in=batch), database_now(using))
         yield from jobs.filter(pk__in=found)
 
 
 def _prune(job: Job, dry_run: bool) -> tuple[int, str]:
-    """How many runs, and what was in the way of more."""
+    """Return the number of deleted runs, and what blocked the deletion of more."""
     using, number = alias_for(Job), 0
     begun = time.monotonic()
     try:
-        for deleted in pruning.prune(job.pk, lambda: database_now(using), dry_run=dry_run):
+        for deleted in retention.prune(job.pk, lambda: database_now(using), dry_run=dry_run):
             number += deleted
             if deleted and not dry_run:
                 time.sleep(time.monotonic() - begun)
             begun = time.monotonic()
-    except pruning.InTheWay as error:
+    except retention.InTheWay as error:
         return number, str(error)
     return number, ""
 
@@ -91,4 +108,4 @@ def _prune(job: Job, dry_run: bool) -> tuple[int, str]:
 def _print(out: Output, job: Job, number: int, problem: str) -> None:
     out.line(f"{job}: {number_of(number, 'run')}")
     if problem:
-        out.line(f"{job}: more stay for now, {problem}", ODD)
+        out.line(f"{job}: some runs couldn't be deleted: {problem}", ODD)

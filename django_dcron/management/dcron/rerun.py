@@ -1,4 +1,4 @@
-"""``manage.py dcron rerun``: finished runs once more, each as a run of its own."""
+"""``manage.py dcron rerun``: repeat finished runs, each as a new run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
-from django_dcron.management.dcron import deeds
-from django_dcron.management.dcron.deeds import Deed, Done
-from django_dcron.management.dcron.finding import RUN_HELP, find_run
+from django_dcron.management.dcron import bulk_actions
+from django_dcron.management.dcron.bulk_actions import BulkAction, Done
+from django_dcron.management.dcron.lookup import RUN_HELP, find_run
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Run
 
 HELP = (
-    "Run finished runs again, for the same occurrence. Does not wait for them. Exit codes: 1 a run could not be run again (the "
-    "others are); 2 there is no such run: nothing was done."
+    "Run finished runs again, for the same occurrence. Doesn't wait for them. Exit codes: 1 if a "
+    "run couldn't be run again (the others are); 2 if there is no such run and nothing was done."
 )
 EXAMPLES = "rerun 019a9f3c-5b7e"
 
@@ -27,12 +27,12 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     runs = [find_run(text) for text in options["runs"]]
-    deeds.perform(Output(command, options), [_deed(each) for each in runs])
+    bulk_actions.perform(Output(command, options), [_bulk_action(each) for each in runs])
 
 
-def _deed(run: Run) -> Deed:
+def _bulk_action(run: Run) -> BulkAction:
     def rerun() -> Done:
         made = control.rerun(run)
-        return Done(f"runs again as {made.pk}", {"made": str(made.pk)})
+        return Done(f"rerun as {made.pk}", {"made": str(made.pk)})
 
-    return Deed({"run": str(run.pk), "job": str(run.job)}, f"{run} ({run.pk})", rerun)
+    return BulkAction({"run": str(run.pk), "job": str(run.job)}, f"{run} ({run.pk})", rerun)

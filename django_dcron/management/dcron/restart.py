@@ -1,4 +1,4 @@
-"""``manage.py dcron restart``: stop the node that holds a pid file, and start it as it was started."""
+"""``manage.py dcron restart``: stop the node of a pid file, and start it as before."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from django.conf import ENVIRONMENT_VARIABLE
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_dcron.management.dcron import detached, kept_options, node_arguments, start, stop, times
-from django_dcron.management.dcron.exits import cannot
+from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.kept_options import Kept
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.pid_file import PidFile
 
 HELP = (
-    "Stop the node that holds the pid file, if it runs, and start it with the options that start --daemon was given; they are "
-    "kept beside the pid file, in PID_FILE.options, also while it is stopped. To change them: stop, then start. Exit codes: 0 "
-    "it is up; 1 it still drains after --timeout, or did not come up; 2 nothing is known of how to start it."
+    "Stop the node of the pid file, if it is running, and start it with the options of the "
+    "last start --daemon, which are stored in PID_FILE.options. To change the options, use stop "
+    "and start. Exit codes: 0 if the node is running; 1 if it was still draining after --timeout "
+    "or didn't start; 2 if its start options are unknown."
 )
 EXAMPLES = """
 restart --pid-file /run/shop/dcron.pid
@@ -35,23 +36,26 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, file = Output(command, options), PidFile(options["pid_file"])
     kept = _kept(file)
     detached.check(Path(kept.log_file), Path(kept.directory))  # before anything is stopped
-    output.line(stop.drain(file, times.duration("--timeout", options["timeout"]), force=options["force"]))
-    start.in_background(output, file, kept, times.duration("--timeout", start.PATIENCE))
+    output.line(
+        stop.drain(file, times.duration("--timeout", options["timeout"]), force=options["force"])
+    )
+    start.in_background(output, file, kept, times.duration("--timeout", start.START_TIMEOUT))
 
 
 def _kept(file: PidFile) -> Kept:
     path = kept_options.path_of(file)
     kept = kept_options.read(file)
     if kept is None:
-        raise cannot(f"Nothing is known of how it was started: {path} is not there, or cannot be read.")
+        raise usage_error(f"Unknown start options: {path} is missing or unreadable.")
     if not kept.daemon:
-        raise cannot("It was started in the foreground: let whoever did start it again.")
+        raise usage_error("The node was started in the foreground, so dcron can't restart it.")
     if kept.settings != os.environ.get(ENVIRONMENT_VARIABLE, ""):
-        raise cannot(f"It was started with other settings: say --settings {kept.settings}.")
+        raise usage_error(f"The node uses other settings. Add --settings {kept.settings}.")
     try:
         node_arguments.check(kept.arguments)
     except CommandError as error:
-        raise cannot(
-            f"It cannot be started as it was: {error} ({path}). Stop it, and start it anew."
+        raise usage_error(
+            f"The stored options no longer work: {error} ({path}). Stop the node and start it "
+            "again."
         ) from error
     return kept

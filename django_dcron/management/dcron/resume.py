@@ -1,4 +1,4 @@
-"""``manage.py dcron resume``: jobs that were paused, or have paused themselves, go on."""
+"""``manage.py dcron resume``: resume jobs that a user or a policy paused."""
 
 from __future__ import annotations
 
@@ -7,44 +7,59 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
-from django_dcron.management.dcron import deeds
-from django_dcron.management.dcron.deeds import Deed, Done
-from django_dcron.management.dcron.finding import JOB_HELP, find_job
+from django_dcron.management.dcron import bulk_actions
+from django_dcron.management.dcron.bulk_actions import BulkAction, Done, LeftOut, Plan
+from django_dcron.management.dcron.job_selection import add_selection, select
+from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, moment
 from django_dcron.models import Job
 
 HELP = (
-    "Resume jobs: occurrences from now on; what came while they were paused is not made up for (dcron backfill does that). Exit "
-    "codes: 1 a job could not be resumed (the others are); 2 there is no such job: nothing was done."
+    "Resume jobs. Occurrences during the pause aren't run; use dcron backfill for them. A "
+    "selection by pattern or option leaves out jobs that aren't paused and asks for confirmation; "
+    "it includes jobs that were paused for other reasons. Exit codes: 1 if a job couldn't be "
+    "resumed (the others are) or none match; 2 if there is no such job and nothing was done."
 )
 EXAMPLES = """
 resume nightly-report
 resume import-orders sync-stock
+resume --namespace shop --dry-run
 """
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help=JOB_HELP)
+    add_selection(parser)
+    bulk_actions.add_confirmation(parser)
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    jobs = [find_job(name) for name in options["jobs"]]
-    deeds.perform(Output(command, options), [_deed(job) for job in jobs])
+    selected = select(options, find_job)
+    kept = [job for job in selected.rows if job.enabled and selected.by_criteria]
+    plan = Plan(
+        [_bulk_action(job) for job in selected.rows if not job.enabled or not selected.by_criteria],
+        "resume",
+        left_out=[LeftOut(_names(job), str(job), "not paused") for job in kept],
+    )
+    bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 
 
-def _deed(job: Job) -> Deed:
+def _bulk_action(job: Job) -> BulkAction:
     def resume() -> Done:
         before = job.enabled
         control.resume(job)
         following = next(iter(control.preview(job, 1)), None) if job.enabled else None
         if not job.enabled:
-            said = f"what was backfilled goes on; {job.pause_reason}"
+            text = f"backfilled runs continue; {job.pause_reason}"
         else:
-            said = "was not paused" if before else "resumed"
+            text = "not paused" if before else "resumed"
         return Done(
-            f"{said}; next at {moment(following)}" if following else said,
+            f"{text}; next run {moment(following)}" if following else text,
             {"enabled": job.enabled, "next": following},
         )
 
-    return Deed({"job": str(job), "id": job.pk}, str(job), resume)
+    return BulkAction(_names(job), str(job), resume)
+
+
+def _names(job: Job) -> dict[str, Any]:
+    return {"job": str(job), "id": job.pk}

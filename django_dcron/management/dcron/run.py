@@ -1,4 +1,4 @@
-"""``manage.py dcron run``: a job now, and what becomes of it."""
+"""``manage.py dcron run``: run a job now, and show its progress and outcome; or run many jobs."""
 
 from __future__ import annotations
 
@@ -6,50 +6,66 @@ import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import connections
 
 from django_dcron import control
-from django_dcron.domain.lifecycle import State
+from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import DcronError, InvalidArguments
-from django_dcron.management.dcron import times
-from django_dcron.management.dcron.exits import cannot, no
-from django_dcron.management.dcron.finding import JOB_HELP, find_job
-from django_dcron.management.dcron.following import follow
+from django_dcron.management.dcron import bulk_actions, times
+from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan
+from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.history import run_document
+from django_dcron.management.dcron.job_selection import add_selection, select
+from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import GOOD, Output, add_json
-from django_dcron.models import Run
+from django_dcron.management.dcron.run_absence import Absence
+from django_dcron.management.dcron.run_watch import ABSENT_FOR, follow
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import State
 
 HELP = (
-    "Run a job now, paused or not, and wait for its end; its log and progress are shown as they grow. Ctrl-C ends the waiting, "
-    "not the run. Exit codes: 0 it has succeeded (with --no-wait: it was made); 1 it ended otherwise, or had not ended when the "
-    "waiting did; 2 it cannot be run: nothing was made."
+    "Run a job now, even if it is paused, and wait until it ends; show its log and progress. "
+    "Several jobs run without waiting; a selection by pattern or option asks for confirmation. "
+    "Ctrl-C stops the waiting, not the run. Without --timeout, the waiting stops if no node or "
+    f"worker is there for the run for {ABSENT_FOR:.0f} s. Exit codes: 0 if the run succeeded (with "
+    "--no-wait: was created); 1 if it ended otherwise or the waiting stopped; 2 if it can't be run "
+    "and nothing was created."
 )
 EXAMPLES = """
 run nightly-report
 run import-orders --kwargs '{"since": "2026-11-01"}' --timeout 10m
 run import-orders --no-wait --idempotency-key deploy-4711
+run 'shop/*' --failing --yes
 """
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("job", metavar="JOB", help=JOB_HELP)
+    add_selection(parser)
     parser.add_argument(
-        "--args", dest="job_args", metavar="JSON", help="a list, instead of the job's own arguments"
+        "--args",
+        dest="job_args",
+        metavar="JSON",
+        help="JSON list that replaces the job's arguments",
     )
     parser.add_argument(
         "--kwargs",
         dest="job_kwargs",
         metavar="JSON",
-        help="an object, instead of the job's own keyword arguments",
+        help="JSON object that replaces the job's keyword arguments",
     )
     parser.add_argument(
         "--idempotency-key",
         metavar="KEY",
-        help="the run made with this key before, if there is one, is the run",
+        help="return the existing run if one has this key",
     )
+    bulk_actions.add_confirmation(parser)
     waiting = parser.add_mutually_exclusive_group()
-    waiting.add_argument("--no-wait", action="store_true", help="do not wait for its end")
+    waiting.add_argument("--no-wait", action="store_true", help="don't wait until the run ends")
     waiting.add_argument(
-        "--timeout", metavar="DURATION", help="how long to wait at most, such as 10m (for ever)"
+        "--timeout",
+        metavar="DURATION",
+        help="maximum time to wait, such as 10m, even without a node or worker (default: no limit "
+        "while the run can start)",
     )
     add_json(parser)
 
@@ -57,40 +73,70 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output = Output(command, options)
     timeout = times.duration("--timeout", options["timeout"]) if options["timeout"] else None
-    made = _trigger(options)
-    ended = None
+    selected = select(options, find_job)
+    if selected.by_criteria or len(selected.rows) > 1 or options["dry_run"]:
+        if timeout is not None:
+            raise usage_error("--timeout needs a single job, given by its name.")
+        plan = Plan([_bulk_action(job, options) for job in selected.rows], "run")
+        bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
+        return
+    made = _trigger(selected.rows[0], options)
+    watched = None
     try:
         if not output.is_json:
             output.line(f"{made.job}: run {made.pk}")
             output.flush()
         if not options["no_wait"]:
-            ended = follow(output, made, timeout.total_seconds() if timeout is not None else None)
+            watched = follow(output, made, timeout.total_seconds() if timeout is not None else None)
     except KeyboardInterrupt:
+        # The interrupt may have left a query unfinished. Its connection can't send another one.
+        connections[alias_for(Run)].close()
         made.refresh_from_db()
+    ended = watched.run if watched else made
     if output.is_json:
-        _write(output, ended or made)
+        _write(output, ended, watched.absence if watched else None)
     if options["no_wait"]:
         return
-    if ended is None:
-        raise no(f"Waits no longer; the run goes on. manage.py dcron cancel {made.pk} ends it.")
+    if not ended.is_final:
+        absence = f"{watched.message} " if watched and watched.message else ""
+        raise negative_result(
+            f"{absence}Stopped waiting; the run is still {ended.state}. To cancel it: "
+            f"manage.py dcron cancel {made.pk}"
+        )
     if ended.state != State.SUCCEEDED:
-        said = f"{ended.job} {ended.state}{f': {ended.reason}' if ended.reason else ''}"
-        stop = "" if said.endswith((".", "?", "!")) else "."
-        raise no(f"{said}{stop} More: manage.py dcron history {ended.pk}")
+        message = f"{ended.job} {ended.state}{f': {ended.reason}' if ended.reason else ''}"
+        stop = "" if message.endswith((".", "?", "!")) else "."
+        raise negative_result(f"{message}{stop} Details: manage.py dcron history {ended.pk}")
     if not output.is_json:
         output.line(f"{ended.job} succeeded", GOOD)
 
 
-def _trigger(options: dict[str, Any]) -> Run:
-    job = find_job(options["job"])
+def _bulk_action(job: Job, options: dict[str, Any]) -> BulkAction:
+    arguments = _arguments(options)
+
+    def trigger() -> Done:
+        run = control.trigger(job, **arguments)
+        return Done(f"run {run.pk}", {"run": str(run.pk)})
+
+    return BulkAction({"job": str(job), "id": job.pk}, str(job), trigger)
+
+
+def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     args = _json("--args", options["job_args"], list, "a JSON list, such as [1, 2]")
-    kwargs = _json("--kwargs", options["job_kwargs"], dict, 'a JSON object, such as {"city": "Berlin"}')
+    kwargs = _json(
+        "--kwargs", options["job_kwargs"], dict, 'a JSON object, such as {"city": "Berlin"}'
+    )
+    return {"args": args, "kwargs": kwargs, "idempotency_key": options["idempotency_key"]}
+
+
+def _trigger(job: Job, options: dict[str, Any]) -> Run:
+    arguments = _arguments(options)
     try:
-        return control.trigger(job, args=args, kwargs=kwargs, idempotency_key=options["idempotency_key"])
+        return control.trigger(job, **arguments)
     except InvalidArguments as error:
-        raise cannot(f"--{error.field}: {error}") from error
+        raise usage_error(f"--{error.field}: {error}") from error
     except (DcronError, ValueError) as error:
-        raise cannot(str(error)) from error
+        raise usage_error(str(error)) from error
 
 
 def _json(option: str, text: str | None, kind: type, allowed: str) -> Any:
@@ -101,9 +147,9 @@ def _json(option: str, text: str | None, kind: type, allowed: str) -> Any:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, kind):
-        raise cannot(f"{option} {text!r:.200} cannot be read (allowed: {allowed}).")
+        raise usage_error(f"Invalid {option} {text!r:.200} (allowed: {allowed}).")
     return value
 
 
-def _write(output: Output, run: Run) -> None:
-    output.json({"version": 1, "run": run_document(run)})
+def _write(output: Output, run: Run, absence: Absence | None) -> None:
+    output.json({"version": 1, "run": run_document(run), "missing": absence})

@@ -1,4 +1,7 @@
-"""``manage.py dcron simulate``: what would run between two times. Exit codes: 0; 2 it cannot be told."""
+"""``manage.py dcron simulate``: show what would run between two times.
+
+Exit codes: 0; 2 the request can't be processed.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from django_dcron.domain.counts_in_words import number_of
-from django_dcron.domain.crowding import Crowd
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.simulation import LONGEST, FullMinute, Simulation, simulate
 from django_dcron.management.dcron import times
-from django_dcron.management.dcron.exits import cannot
+from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.numbers import whole
 from django_dcron.management.dcron.output import (
     ODD,
@@ -26,14 +31,14 @@ from django_dcron.management.dcron.output import (
     moment,
 )
 from django_dcron.models import Job
-from django_dcron.models.database import alias_for, database_now
-from django_dcron.observability.selection import Selection
-from django_dcron.observability.simulation import LONGEST, FullMinute, Simulation, simulate
+from django_dcron.schedules.crowding import Crowd
+from django_dcron.utils.counts import number_of
 
 HELP = (
-    "Show what would run between two times, by the schedules as they are now: the occurrences of each job, the load, the fullest "
-    f"minutes and the jobs that start in them together. At most {LONGEST.days} days. Paused jobs are not in it; jitter, retries and what "
-    "policies would skip are left aside. Around a change of clocks it goes by what clocks show."
+    "Show what would run between two times with the current schedules: the occurrences of each "
+    f"job, the load, the busiest minutes and the jobs that start together. At most {LONGEST.days} "
+    "days. Ignores paused jobs, jitter, retries and policies. Clock changes are taken into "
+    "account by local time."
 )
 EXAMPLES = """
 simulate
@@ -44,18 +49,32 @@ simulate --until +7d --json
 TOP = 10
 BAR = 24
 IN_MINUTES = 60
-"""A time of so many minutes is shown minute by minute, a longer one by hours."""
+"""Up to this many minutes are shown minute by minute; a longer time is shown by the hour."""
 
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "--from", dest="since", default="now", metavar="TIME", help=f"{times.time_help()} (now)"
+        "--from",
+        dest="since",
+        default="now",
+        metavar="TIME",
+        help=f"{times.time_help()} (default: now)",
     )
-    parser.add_argument("--until", default="+1d", metavar="TIME", help="in the same forms (+1d)")
-    parser.add_argument("--namespace", default="", help="the jobs of this namespace only (all)")
-    parser.add_argument("--search", default="", metavar="TEXT", help="those with TEXT in their name")
     parser.add_argument(
-        "--top", type=whole(1, 1000), default=TOP, metavar="N", help=f"so many jobs and minutes ({TOP})"
+        "--until", default="+1d", metavar="TIME", help="same formats (default: +1d)"
+    )
+    parser.add_argument(
+        "--namespace", default="", help="only jobs of this namespace (default: all)"
+    )
+    parser.add_argument(
+        "--search", default="", metavar="TEXT", help="only jobs whose name contains TEXT"
+    )
+    parser.add_argument(
+        "--top",
+        type=whole(1, 1000),
+        default=TOP,
+        metavar="N",
+        help=f"number of jobs and minutes to show (default: {TOP})",
     )
     add_json(parser)
 
@@ -66,9 +85,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     since = times.instant("--from", options["since"], now, zone)
     until = times.instant("--until", options["until"], now, zone)
     if since >= until:
-        raise cannot(f"--from, {iso(since)}, is not before --until, {iso(until)}.")
+        raise usage_error(f"--from ({iso(since)}) must be before --until ({iso(until)}).")
     if until - since > LONGEST:
-        raise cannot(f"--from {iso(since)} --until {iso(until)}: allowed are at most {LONGEST.days} days.")
+        raise usage_error(
+            f"--from {iso(since)} --until {iso(until)}: the maximum is {LONGEST.days} days."
+        )
     selection = Selection(options["namespace"], options["search"])
     found = simulate(since, until, selection, options["top"])
     if out.is_json:
@@ -80,17 +101,19 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _print(out: Output, found: Simulation, top: int) -> None:
     out.line(f"{moment(found.since)} to {moment(found.until)}")
     out.line(
-        f"{number_of(found.jobs, 'job')}; {number_of(found.total, 'occurrence')} of {len(found.by_job)} of them; "
-        f"in {found.clashes} of {number_of(len(found.occurrences), 'minute')} several jobs start together"
+        f"{number_of(found.jobs, 'job')}; {number_of(found.total, 'occurrence')} of "
+        f"{len(found.by_job)} of them; several jobs start together in {found.clashes} of "
+        f"{number_of(len(found.occurrences), 'minute')}"
     )
     if found.in_every_minute:
-        out.line(
-            f"not counting {number_of(found.in_every_minute, 'that starts', 'that start')} in every minute"
-        )
+        out.line(f"not counting {number_of(found.in_every_minute, 'job')} with a run every minute")
     if not found.total:
         return
     out.line()
-    jobs = ((_name(each.job), each.schedule, each.timezone, each.occurrences) for each in found.by_job[:top])
+    jobs = (
+        (_name(each.job), each.schedule, each.timezone, each.occurrences)
+        for each in found.by_job[:top]
+    )
     columns = [
         Column("Job", wraps=True),
         Column("Schedule", wraps=True),
@@ -102,9 +125,9 @@ def _print(out: Output, found: Simulation, top: int) -> None:
         out.line(f"and {number_of(more, 'more job')}")
     out.line()
     columns = [
-        _zoned("From"),
+        _time_column("From"),
         _number("Occurrences"),
-        _number("In a minute"),
+        _number("Per minute"),
         _number("Together"),
         Column(""),
     ]
@@ -112,7 +135,7 @@ def _print(out: Output, found: Simulation, top: int) -> None:
     if found.fullest:
         out.line()
         columns = [
-            _zoned("Minute"),
+            _time_column("Minute"),
             _number("Together"),
             _number("Occurrences"),
             Column("Which", wraps=True),
@@ -126,13 +149,14 @@ def _advice(found: Simulation, crowd: Crowd) -> str:
     minute = timezone.localtime(found.minute(crowd.minute)).minute
     hours = number_of(len(crowd.hours), "hour")
     return (
-        f"Up to {crowd.jobs} jobs start at minute {minute} of {hours}. With {', '.join(crowd.forms)} for the minute they would "
-        f"spread: at most {crowd.at_most} a minute. Their most common schedule: {crowd.texts[0][0]}"
+        f"Up to {crowd.jobs} jobs start at minute {minute} of {hours}. With "
+        f"{', '.join(crowd.forms)} as their minute, at most {crowd.at_most} start per minute. "
+        f"Their most common schedule: {crowd.texts[0][0]}"
     )
 
 
 def _name(key: str) -> str:
-    """As ``str(job)`` has it."""
+    """Return the job's name as ``str(job)`` does."""
     return key.removeprefix("default/")
 
 
@@ -140,7 +164,7 @@ def _number(title: str) -> Column:
     return Column(title, right=True)
 
 
-def _zoned(title: str) -> Column:
+def _time_column(title: str) -> Column:
     return Column(f"{title} ({timezone.get_current_timezone_name()})")
 
 
@@ -149,12 +173,19 @@ def _clock(instant: datetime) -> str:
 
 
 def _load(found: Simulation) -> Iterator[list[Cell]]:
-    """By hours, or by minutes: occurrences, the most of them in one minute, and the most jobs that start in one together."""
+    """Yield rows by hour or by minute.
+
+    Columns: occurrences, the maximum of occurrences in one minute, the maximum of jobs that start
+    in one minute.
+    """
     step = 1 if len(found.occurrences) <= IN_MINUTES else 60
     slices = range(0, len(found.occurrences), step)
     most = max(sum(found.occurrences[start : start + step]) for start in slices)
     for start in slices:
-        occurrences, starting = found.occurrences[start : start + step], found.starting[start : start + step]
+        occurrences, starting = (
+            found.occurrences[start : start + step],
+            found.starting[start : start + step],
+        )
         bar = "#" * -(-sum(occurrences) * BAR // most)
         yield [
             _clock(found.minute(start)),

@@ -1,4 +1,7 @@
-"""``manage.py dcron start``: a node, in the foreground as by ``runcron``, or in the background with a pid file and a log."""
+"""``manage.py dcron start``: start a node in the foreground or in the background.
+
+In the foreground it acts as ``runcron``. In the background it has a pid file and a log file.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,17 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.management.dcron import kept_options, node_arguments, pid_file, times
 from django_dcron.management.dcron.detached import start_node
-from django_dcron.management.dcron.exits import cannot
+from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.kept_options import Kept
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.pid_file import PidFile
 
 HELP = (
-    "Start a node: in the foreground as runcron does, with the same options; or, with --daemon, in the background, and come "
-    "back when it is up. For a machine without a supervisor; where there is one, let it run runcron. Exit codes with "
-    "--daemon: 0 it is up; 1 it did not come up (its log's last lines are shown), or another node holds the pid file; 2 it "
-    "cannot be tried. In the foreground: those of runcron."
+    "Start a node in the foreground with the options of runcron or, with --daemon, in the "
+    "background, and return when it is running. Use it on machines without a supervisor; "
+    "otherwise, let the supervisor run runcron. Exit codes with --daemon: 0 if the node is "
+    "running; 1 if it didn't start (shows the last lines of its log) or another node has locked "
+    "the pid file; 2 if it can't be started. In the foreground: the exit codes of runcron."
 )
 EXAMPLES = """
 start
@@ -31,28 +35,33 @@ start --daemon --pid-file /run/shop/dcron.pid --log-file /var/log/shop/dcron.log
 start --daemon --embedded --name berlin-1
 """
 DEFAULT_LOG = "dcron.log"
-PATIENCE = "60s"
+START_TIMEOUT = "60s"
 
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "--daemon", action="store_true", help="in the background; needs pip install django-dcron[daemon]"
+        "--daemon",
+        action="store_true",
+        help="run in the background; needs pip install django-dcron[daemon]",
     )
     parser.add_argument(
         "--pid-file",
         metavar="PATH",
-        help=f"locked by the node while it lives; stop, restart and state ask it ({pid_file.DEFAULT} with --daemon, else none)",
+        help=(
+            "pid file, locked by the running node, for stop, restart and state (default with "
+            f"--daemon: {pid_file.DEFAULT})"
+        ),
     )
     parser.add_argument(
         "--log-file",
         metavar="PATH",
-        help=f"with --daemon: what the node writes is appended there ({DEFAULT_LOG}); SIGHUP opens it anew",
+        help=f"with --daemon: log file (default: {DEFAULT_LOG}); SIGHUP reopens it",
     )
     parser.add_argument(
         "--timeout",
-        default=PATIENCE,
+        default=START_TIMEOUT,
         metavar="DURATION",
-        help=f"with --daemon: how long to wait until it is up ({PATIENCE})",
+        help=f"with --daemon: maximum time to wait for the start (default: {START_TIMEOUT})",
     )
     node_arguments.add_arguments(parser)
 
@@ -60,9 +69,11 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     daemon, path, log_file = (options[name] for name in ("daemon", "pid_file", "log_file"))
     if daemon and options["once"]:
-        raise cannot("--once is for the foreground: it makes one pass and stops.")
+        raise usage_error("--once can't be combined with --daemon.")
     if log_file and not daemon:
-        raise cannot("--log-file is for --daemon; in the foreground the log goes to the standard error.")
+        raise usage_error(
+            "--log-file needs --daemon. In the foreground, the log goes to standard error."
+        )
     if not daemon and not path:
         node_arguments.run(node_arguments.as_arguments(options))
         return
@@ -79,15 +90,19 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         arguments=node_arguments.as_arguments(options),
     )
     if daemon:
-        in_background(Output(command, options), file, kept, times.duration("--timeout", options["timeout"]))
+        in_background(
+            Output(command, options), file, kept, times.duration("--timeout", options["timeout"])
+        )
         return
     with file:
         _be_node(file, kept)
 
 
-def in_background(output: Output, file: PidFile, kept: Kept, patience: timedelta) -> None:
-    node = start_node(partial(_be_node, file, kept), file, Path(kept.log_file), kept.directory, patience)
-    output.line(f"{node} is up: process {node.pid}, log {kept.log_file}")
+def in_background(output: Output, file: PidFile, kept: Kept, timeout: timedelta) -> None:
+    node = start_node(
+        partial(_be_node, file, kept), file, Path(kept.log_file), kept.directory, timeout
+    )
+    output.line(f"{node} is running: process {node.pid}, log {kept.log_file}")
 
 
 def _be_node(file: PidFile, kept: Kept) -> None:

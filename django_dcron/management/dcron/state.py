@@ -1,5 +1,7 @@
-"""``manage.py dcron state``: whether a node holds a pid file, and how it is. The exit codes are those that the Linux Standard
-Base has for ``status``."""
+"""``manage.py dcron state``: show whether the node of a pid file is running, and its health.
+
+The exit codes are those of the Linux Standard Base for ``status``.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,19 @@ from typing import Any, NoReturn
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis import cluster
 from django_dcron.management.dcron import kept_options, stop
-from django_dcron.management.dcron.output import BAD, GOOD, Output, Styled, add_json, moment, span
+from django_dcron.management.dcron.output import BAD, GOOD, Output, Styled, add_json, moment
 from django_dcron.management.dcron.pid_file import PidFile
 from django_dcron.models import Node
-from django_dcron.models.database import alias_for
-from django_dcron.observability import cluster
 from django_dcron.scheduler.health_file import Answer, probe
+from django_dcron.utils import time_format
 
 HELP = (
-    "Say whether a node holds the pid file, since when, and whether it is fit. Exit codes: 0 it runs, fit or not (dcron health "
-    "is for that); 1 it was killed, and left its pid file; 3 it does not run; 4 it cannot be told."
+    "Show whether the node of the pid file is running, since when, and its health. Exit codes: "
+    "0 if it runs, healthy or not (see dcron health); 1 if it was killed and left its pid file; "
+    "3 if it isn't running; 4 if its state is unknown."
 )
 EXAMPLES = """
 state --pid-file /run/shop/dcron.pid
@@ -49,9 +53,20 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     health = probe(kept.health_file) if kept and kept.health_file else _by_its_heartbeat(pid)
     log_file = kept.log_file if kept else ""
     if output.is_json:
-        told = {"fit": health.fit, "health": health.reason} if health else {"fit": None, "health": None}
+        heartbeat_fields = (
+            {"fit": health.fit, "health": health.reason}
+            if health
+            else {"fit": None, "health": None}
+        )
         output.json(
-            {"version": 1, "state": RUNNING, "pid": pid, "since": since, **told, "log_file": log_file or None}
+            {
+                "version": 1,
+                "state": RUNNING,
+                "pid": pid,
+                "since": since,
+                **heartbeat_fields,
+                "log_file": log_file or None,
+            }
         )
         return
     output.fields(
@@ -59,7 +74,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             ("state", Styled(RUNNING, GOOD)),
             ("process", pid),
             ("since", moment(since) if since else None),
-            ("health", Styled(health.reason, "" if health.fit else BAD) if health else "not known"),
+            ("health", Styled(health.reason, "" if health.fit else BAD) if health else "unknown"),
             ("log", log_file),
         ]
     )
@@ -72,13 +87,17 @@ def _absent(output: Output, file: PidFile) -> NoReturn:
         output.json({"version": 1, "state": KILLED if killed else STOPPED, **none})
     if killed:
         raise CommandError(
-            f"The node was killed: {file.path} is there, and nobody holds it.", returncode=EXIT_KILLED
+            f"The node was killed: {file.path} exists, but its process has ended.",
+            returncode=EXIT_KILLED,
         )
-    raise CommandError(f"No node runs: there is no {file.path}.", returncode=EXIT_STOPPED)
+    raise CommandError(f"No node is running: {file.path} doesn't exist.", returncode=EXIT_STOPPED)
 
 
 def _by_its_heartbeat(pid: int) -> Answer | None:
-    """As the database knows it, for want of a health file. None: it does not answer, or not know."""
+    """Return the health of a node without a health file, from its heartbeat in the database.
+
+    Returns None if the database doesn't respond or has no such node.
+    """
     nodes = Node.objects.using(alias_for(Node)).filter(host=platform.node(), pid=pid)
     try:
         node = cluster.with_time(nodes).order_by("-started_at").first()
@@ -87,5 +106,5 @@ def _by_its_heartbeat(pid: int) -> Answer | None:
     if node is None:
         return None
     live = cluster.is_live(node)
-    said = f"{node}'s heartbeat is {span(cluster.age(node, node.heartbeat_at))} old"
-    return Answer(live and not cluster.is_stalled(node), said)
+    text = f"last heartbeat of {node}: {time_format.ago(cluster.age(node, node.heartbeat_at))}"
+    return Answer(live and not cluster.is_stalled(node), text)

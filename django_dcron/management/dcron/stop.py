@@ -1,4 +1,4 @@
-"""``manage.py dcron stop``: drain the node that holds a pid file, and wait for its end."""
+"""``manage.py dcron stop``: drain the node of a pid file, and wait until the node ends."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.management.dcron import pid_file, times
-from django_dcron.management.dcron.exits import no
-from django_dcron.management.dcron.output import Output, span
+from django_dcron.management.dcron.exits import negative_result
+from django_dcron.management.dcron.output import Output, format_duration
 from django_dcron.management.dcron.pid_file import PidFile
 
 HELP = (
-    "Stop the node that holds the pid file: it hands over what is due, gives back the rest, and waits for the runs that it "
-    "executes itself (--embedded). Exit codes: 0 it has stopped, or was not running; 1 it still drains after --timeout."
+    "Stop the node of the pid file. The node dispatches due runs, releases the others, and waits "
+    "for runs that it executes itself (--embedded). Exit codes: 0 if the node has stopped or "
+    "wasn't running; 1 if it is still draining after --timeout."
 )
 EXAMPLES = """
 stop --pid-file /run/shop/dcron.pid
 stop --timeout 10s --force
 """
-PATIENCE = "60s"
-KILLED_WITHIN = 10.0
-"""Seconds."""
+DRAIN_TIMEOUT = "60s"
+KILL_TIMEOUT = 10.0
+"""In seconds."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -36,45 +37,52 @@ def add_pid_file(parser: CommandParser) -> None:
         "--pid-file",
         metavar="PATH",
         default=pid_file.DEFAULT,
-        help=f"what start was given ({pid_file.DEFAULT})",
+        help=f"pid file of the node (default: {pid_file.DEFAULT})",
     )
 
 
 def add_draining(parser: CommandParser) -> None:
     parser.add_argument(
-        "--timeout", default=PATIENCE, metavar="DURATION", help=f"how long it may drain ({PATIENCE})"
+        "--timeout",
+        default=DRAIN_TIMEOUT,
+        metavar="DURATION",
+        help=f"maximum time to drain (default: {DRAIN_TIMEOUT})",
     )
     parser.add_argument(
         "--force",
         action="store_true",
-        help="kill it if it still drains then: its runs are taken up by other nodes, or by the next one",
+        help="kill the node if it is still draining after --timeout; other nodes take over its "
+        "runs",
     )
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    patience = times.duration("--timeout", options["timeout"])
-    Output(command, options).line(drain(PidFile(options["pid_file"]), patience, force=options["force"]))
+    timeout = times.duration("--timeout", options["timeout"])
+    Output(command, options).line(
+        drain(PidFile(options["pid_file"]), timeout, force=options["force"])
+    )
 
 
-def drain(file: PidFile, patience: timedelta, *, force: bool) -> str:
-    """What has become of it. Raises ``CommandError`` if it still runs."""
-    pid = file.ask_to_end()
+def drain(file: PidFile, timeout: timedelta, *, force: bool) -> str:
+    """Drain the node and return what happened; raises ``CommandError`` if it still runs."""
+    pid = file.request_stop()
     if pid is None:
         if not file.path.exists():
-            return f"No node runs: there is no {file.path}."
+            return f"No node is running: {file.path} doesn't exist."
         file.clear()
-        return f"No node runs: the one that left {file.path} was killed."
-    if file.wait_for_end(pid, patience.total_seconds()):
+        return f"No node is running. Removed {file.path}, which a killed node had left."
+    if file.wait_for_end(pid, timeout.total_seconds()):
         return f"The node has stopped: process {pid}."
     if not force:
-        raise no(
-            f"Process {pid} still drains after {span(patience)}: its log says for which runs it waits. Ask again to wait on; "
-            "--force kills it, and then other nodes take up its runs."
+        raise negative_result(
+            f"Process {pid} is still draining after {format_duration(timeout)}. Its log lists the "
+            "runs it waits for. Run stop again to keep waiting, or use --force to kill it; other "
+            "nodes then take over its runs."
         )
     file.signal(signal.SIGKILL)
-    if not file.wait_for_end(pid, KILLED_WITHIN):
-        raise no(
-            f"Process {pid} was killed, and has not ended: the system holds it, in a broken disk perhaps."
+    if not file.wait_for_end(pid, KILL_TIMEOUT):
+        raise negative_result(
+            f"Process {pid} was killed but hasn't ended. It may be waiting for disk I/O."
         )
     file.clear()
     return f"The node was killed: process {pid}."

@@ -1,7 +1,10 @@
-"""``manage.py dcron sync``: bring the jobs declared with @cron into the database.
+"""``manage.py dcron sync``: write the jobs declared with ``@cron`` to the database.
 
-Exit codes: 0 done, or nothing to do; 1 ``--check`` found differences; 2 a declaration is invalid or collides with a job
-made by people (the others are carried out all the same).
+Exit codes:
+
+- 0: success, or nothing to do.
+- 1: ``--check`` found differences.
+- 2: a declaration is invalid or conflicts with a job created by a user. The others are written.
 """
 
 from __future__ import annotations
@@ -10,14 +13,15 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron import sync
-from django_dcron.management.dcron.exits import cannot, no
+from django_dcron.jobs import sync
+from django_dcron.jobs.sync import Change, ChangeKind
+from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.plain_text import printable
-from django_dcron.sync import Change, ChangeKind
+from django_dcron.utils.counts import number_of
 
 HELP = (
-    "Create, update and disable the jobs that the code declares with @cron. Exit codes: 1 --check found differences; 2 a "
-    "declaration is invalid, or its job was made by people."
+    "Create, update and disable the jobs declared in code with @cron. Exit codes: 1 if --check "
+    "finds differences; 2 if a declaration is invalid or its job wasn't created from code."
 )
 EXAMPLES = """
 sync
@@ -43,9 +47,13 @@ STYLES = {
 def add_arguments(parser: CommandParser) -> None:
     only = parser.add_mutually_exclusive_group()
     only.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 if the database differs from the code"
+        "--check",
+        action="store_true",
+        help="exit with 1 if the database differs from the code; write nothing",
     )
-    only.add_argument("--dry-run", action="store_true", help="write nothing; show what would be done")
+    only.add_argument(
+        "--dry-run", action="store_true", help="show what would be done; write nothing"
+    )
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
@@ -56,15 +64,17 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     differences = [change for change in changes if change.is_difference]
     problems = [change for change in changes if change.is_problem]
     if problems:
-        raise cannot(f"{len(problems)} to be corrected by hand, see above.")
+        raise usage_error(f"{number_of(len(problems), 'problem')} to fix manually, see above.")
     if options["check"] and differences:
-        raise no("The database differs from the code; manage.py dcron sync brings it in line.")
+        raise negative_result(
+            "The database differs from the code. To update it: manage.py dcron sync"
+        )
     if not differences:
-        command.stdout.write("The database is in line with the code.")
+        command.stdout.write("The database matches the code.")
 
 
 def _print(command: BaseCommand, change: Change, writes: bool) -> None:
-    """A line for each detail, so that each can be read and searched for by itself."""
+    """Write one line per detail, so that each can be read and searched separately."""
     verb = (
         DONE.get(change.kind, change.kind.value)
         if writes or change.kind is ChangeKind.KEEP

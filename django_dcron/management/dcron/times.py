@@ -1,26 +1,38 @@
-"""Times and durations as people write them on a command line."""
+"""Parse times and durations from the command line."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, tzinfo
+import re
+from datetime import UTC, datetime, time, timedelta, tzinfo
 
-from django_dcron.domain.durations import read_duration
-from django_dcron.domain.timetable import BEGIN, END
-from django_dcron.management.dcron.exits import cannot
-from django_dcron.time_texts import parse_datetime
+from django_dcron.management.dcron.exits import usage_error
+from django_dcron.schedules.timetable import BEGIN, END
+from django_dcron.utils.durations import read_duration
+from django_dcron.utils.time_parsing import parse_datetime
 
 LONGEST = timedelta(days=36_500)
-SECOND = timedelta(seconds=1)
+DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
+CLOCK_TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
 def time_help(zone: str = "in the site's time zone") -> str:
-    """``zone``: in which a time without an offset is meant; it should be the one in which the answer's times are shown."""
-    return f"an ISO time ({zone} unless it has an offset), how long ago (90s, 30m, 6h, 2d) or ahead (+2h), or now"
+    """Return the help text for a time option.
+
+    ``zone`` is the zone of a time without an offset. It should be the zone in which results are
+    shown.
+    """
+    return (
+        f"ISO time ({zone} unless it has an offset), span in the past (90s, 30m, 6h, 2d) or "
+        "future (+2h), or now"
+    )
 
 
 def instant(label: str, text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
-    """Aware. ``label``: what the error calls it, such as ``--since``. ``zone``: in which a time without an offset is meant; an
-    instant given so is returned in it, as clocks there may skip it."""
+    """Return an aware time; raises ``CommandError`` for invalid text.
+
+    ``label`` names the value in errors, such as ``--since``. A time without an offset is in
+    ``zone`` and keeps that time zone, because clocks there may skip it.
+    """
     if text == "now":
         return now
     ahead = text.startswith("+")
@@ -29,28 +41,50 @@ def instant(label: str, text: str, now: datetime, zone: tzinfo = UTC) -> datetim
     try:
         found = parse_datetime(text) or datetime.fromisoformat(text)
     except ValueError:
-        raise cannot(
-            f"{label} {text!r} is neither a time such as 2026-12-01T09:00 nor a span such as 90s, 30m, 6h, 2d or +2h."
+        raise usage_error(
+            f"Invalid {label} {text!r} (allowed: a time such as 2026-12-01T09:00, or a span such "
+            "as 90s, 30m, 6h, 2d or +2h)."
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=zone)
     if not BEGIN <= found < END:
-        raise cannot(f"{label} {text!r} is out of range (allowed: years 1970 to 2199).")
+        raise usage_error(f"{label} {text!r} is out of range (allowed: years 1970 to 2199).")
     return found
 
 
+def last_clock_time(text: str, now: datetime, zone: tzinfo) -> datetime | None:
+    """Return the last time up to ``now`` at which clocks in ``zone`` showed ``14:30``.
+
+    Returns None if ``text`` isn't a time of day. The result keeps the time zone, because clocks
+    there may skip it.
+    """
+    parts = CLOCK_TIME.fullmatch(text)
+    if parts is None:
+        return None
+    try:
+        hour, minute, second = (int(part or 0) for part in parts.groups())
+        shown = time(hour, minute, second)
+    except ValueError:
+        raise usage_error(
+            f"Invalid time of day {text!r} (allowed: 00:00 to 23:59, or 00:00:00 to 23:59:59)."
+        ) from None
+    found = datetime.combine(now.astimezone(zone).date(), shown, tzinfo=zone)
+    return found if found <= now else found - DAY
+
+
 def duration(label: str, text: str) -> timedelta:
-    """``90s``, ``1h30m``, ``2d``."""
+    """Parse a duration: ``90s``, ``1h30m``, ``2d``."""
     length = _span(text)
     if length is None:
-        raise cannot(
-            f"{label} {text!r} is not a duration (allowed: such as 90s, 1h30m or 2d, at most {LONGEST.days}d)."
+        raise usage_error(
+            f"Invalid {label} {text!r} (allowed: a duration such as 90s, 1h30m or 2d, at most "
+            f"{LONGEST.days}d)."
         )
     return length
 
 
 def _span(text: str) -> timedelta | None:
-    """None: it is none, or too long a one."""
+    """Return the duration, or None if the text is invalid or the duration too long."""
     try:
         length = read_duration(text)
     except OverflowError:

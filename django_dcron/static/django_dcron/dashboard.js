@@ -1,7 +1,7 @@
 "use strict";
 
-// On a narrow screen the timeline scrolls. It begins with now in the midst of what can be seen of it, and stays where somebody has
-// scrolled it to when its part of the page is refreshed.
+// On a narrow screen, the timeline scrolls. At first, the present is in the middle of the visible part.
+// A refresh keeps the scroll position that the user has chosen.
 (() => {
     const placed = new WeakMap(); // where a chart was put by us
     let moved = new Map(); // by their part: where somebody has put those that are about to be replaced

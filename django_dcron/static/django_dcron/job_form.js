@@ -1,13 +1,13 @@
 "use strict";
 
-// The job's form: what its preview finds wrong stands at the fields, as after a refused save.
+// The job form: shows the preview's errors next to the fields, as after a rejected save.
 (() => {
     const preview = document.getElementById("dcron-preview");
     if (!preview) {
         return;
     }
     const form = preview.closest("form");
-    const said = document.getElementById("dcron-preview-said");
+    const result = document.getElementById("dcron-preview-result");
 
     const inputs = (field) => {
         const named = [...form.elements].filter((input) => input.name === field);
@@ -37,7 +37,7 @@
         }
     }
 
-    // Whether it can be seen there.
+    // Returns whether the message is visible.
     function mark(field, message) {
         const [first, ...others] = inputs(field);
         if (!first) {
@@ -49,7 +49,7 @@
             list.className = "errorlist";
             list.id = listId(field);
             const box = first.closest(".flex-container:not(.form-multiline)");
-            const help = box.querySelector(":scope > .help");  // from Django 6.1 on it stands above the field
+            const help = box.querySelector(":scope > .help");  // Django 6.1 and later show it above the field
             if (help) {
                 help.after(list);
             } else {
@@ -68,8 +68,8 @@
         return first.closest("details:not([open])") === null;
     }
 
-    // What stands at a field is there to be heard in the preview, but not to be seen twice.
-    for (const item of said.querySelectorAll("[data-dcron-field]")) {
+    // An error shown next to its field is hidden in the preview, except from screen readers.
+    for (const item of result.querySelectorAll("[data-dcron-field]")) {
         item.classList.toggle("visually-hidden", document.getElementById(listId(item.dataset.dcronField)) !== null);
     }
 
@@ -78,17 +78,17 @@
             return;
         }
         clear();
-        for (const item of said.querySelectorAll("[data-dcron-field]")) {
+        for (const item of result.querySelectorAll("[data-dcron-field]")) {
             item.classList.toggle("visually-hidden", mark(item.dataset.dcronField, item.querySelector("span").textContent));
         }
     });
 
-    // What has not changed is not said again.
-    said.addEventListener("htmx:oobBeforeSwap", (event) => {
-        event.detail.shouldSwap = event.detail.fragment.textContent !== said.textContent;
+    // Unchanged text is not announced again.
+    result.addEventListener("htmx:oobBeforeSwap", (event) => {
+        event.detail.shouldSwap = event.detail.fragment.textContent !== result.textContent;
     });
 
-    // Whoever was logged out meanwhile is told so, and keeps what was typed.
+    // A user who was logged out meanwhile sees a message and keeps the typed values.
     preview.addEventListener("htmx:beforeSwap", (event) => {
         const { xhr, pathInfo } = event.detail;
         const answered = new URL(xhr.responseURL, document.baseURI).pathname;
@@ -100,7 +100,7 @@
         }
     });
 
-    // Django's calendar and clock fill their fields in without an event.
+    // Django's calendar and clock fill in fields without sending an event.
     document.addEventListener("click", (event) => {
         if (event.target.closest(".calendarbox, .clockbox, .datetimeshortcuts")) {
             window.setTimeout(() => form.dispatchEvent(new Event("change")));

@@ -1,6 +1,6 @@
 "use strict";
 
-// Parts of a page refresh themselves (htmx): not while nobody sees the page, nor while somebody is at work in the part.
+// htmx refreshes parts of a page, except while the page is hidden or the user is working in the part.
 document.addEventListener("htmx:beforeRequest", (event) => {
     const part = event.detail.elt;
     if (!part.hasAttribute("data-dcron-part")) {
@@ -15,7 +15,7 @@ document.addEventListener("htmx:beforeRequest", (event) => {
     }
 });
 
-// Whoever was logged out meanwhile gets the login page as a page, not within the part.
+// If the user has been logged out, load the login page as a full page, not inside the part.
 document.addEventListener("htmx:beforeSwap", (event) => {
     const { xhr, pathInfo } = event.detail;
     const answered = new URL(xhr.responseURL, document.baseURI).pathname;

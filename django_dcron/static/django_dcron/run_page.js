@@ -1,7 +1,7 @@
 "use strict";
 
-// A log is read from its end, and keeps its place when its part of the page is refreshed: at its end it follows what is new,
-// elsewhere it stays where it was. (The keyboard's focus htmx keeps, as the box keeps its id.)
+// Scrolls a log to its end, and restores the scroll position after a refresh. A log that was at its
+// end shows new lines. htmx keeps the keyboard focus, because the id of the box doesn't change.
 (() => {
     const NEAR = 8; // pixels from the end that still count as the end
     let places = new Map();

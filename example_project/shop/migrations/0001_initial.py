@@ -46,9 +46,14 @@ class Migration(migrations.Migration):
                 ("price", models.DecimalField(decimal_places=2, max_digits=8)),
                 (
                     "discount",
-                    models.PositiveSmallIntegerField(default=0, help_text="Per cent off the price."),
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Per cent off the price."
+                    ),
                 ),
-                ("delivered", models.PositiveIntegerField(help_text="How many were ever put on the shelf.")),
+                (
+                    "delivered",
+                    models.PositiveIntegerField(help_text="How many were ever put on the shelf."),
+                ),
                 (
                     "on_hand",
                     models.IntegerField(
@@ -74,7 +79,9 @@ class Migration(migrations.Migration):
                 ("orders", models.PositiveIntegerField(help_text="Imported in the minute before.")),
                 (
                     "revenue",
-                    models.DecimalField(decimal_places=2, help_text="Since midnight.", max_digits=12),
+                    models.DecimalField(
+                        decimal_places=2, help_text="Since midnight.", max_digits=12
+                    ),
                 ),
             ],
             options={
@@ -90,7 +97,10 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("number", models.PositiveIntegerField(help_text="The marketplace's number.", unique=True)),
+                (
+                    "number",
+                    models.PositiveIntegerField(help_text="The marketplace's number.", unique=True),
+                ),
                 ("quantity", models.PositiveSmallIntegerField()),
                 ("unit_price", models.DecimalField(decimal_places=2, max_digits=8)),
                 ("customer", models.CharField(max_length=80)),
@@ -108,7 +118,9 @@ class Migration(migrations.Migration):
                 (
                     "product",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="orders", to="shop.product"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="orders",
+                        to="shop.product",
                     ),
                 ),
             ],

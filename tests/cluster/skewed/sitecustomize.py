@@ -1,8 +1,10 @@
-"""Loaded at the start of every Python process that finds it on its path: those of a test whose wall clock is wrong.
+"""Work around libfaketime in the Python processes of a test whose wall clock is wrong.
 
-libfaketime 0.9.10 (Debian 12, Ubuntu 24.04) passes the kernel a negative time where CPython sleeps until an instant of the
-monotonic clock, although that clock is not faked (wolfcw/libfaketime#426). Waiting for an event that never comes is no
-such call.
+Python imports this module at the start of every process that finds it on its path.
+
+CPython sleeps until an instant of the monotonic clock, which isn't faked. libfaketime 0.9.10
+(Debian 12, Ubuntu 24.04) then passes a negative time to the kernel (wolfcw/libfaketime#426).
+Waiting for an event that never comes avoids that call.
 """
 
 import threading

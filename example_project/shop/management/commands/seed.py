@@ -1,4 +1,4 @@
-"""Fills an empty database: articles, last week's orders, old sessions, an admin user, and two jobs made as rows."""
+"""Fill an empty database: articles, last week's orders, old sessions, an admin user, two jobs."""
 
 import random
 from datetime import timedelta
@@ -27,13 +27,16 @@ class Command(BaseCommand):
         if Product.objects.exists():
             self.stdout.write("The shop is open already; nothing to seed.")
             return
-        products = Product.objects.bulk_create([Product(**article._asdict()) for article in CATALOGUE])
+        products = Product.objects.bulk_create(
+            [Product(**article._asdict()) for article in CATALOGUE]
+        )
         take_last_weeks_orders(products)
         leave_expired_sessions()
         User.objects.create_superuser("admin", password="admin")
         make_jobs_as_in_the_admin()
         self.stdout.write(
-            f"Seeded {len(products)} products, {ORDERS} orders of last week, {EXPIRED_SESSIONS} old sessions, 2 jobs."
+            f"Seeded {len(products)} products, {ORDERS} orders of last week, "
+            f"{EXPIRED_SESSIONS} old sessions, 2 jobs."
         )
 
 
@@ -53,13 +56,13 @@ def take_last_weeks_orders(products: list[Product]) -> None:
     ]
     Order.objects.bulk_create(orders)
     for order in orders:
-        order.imported_at = order.placed_at  # auto_now_add would have it all imported just now
-        order.reported_at = order.placed_at  # in one of last week's reports
+        order.imported_at = order.placed_at  # auto_now_add would set the current time
+        order.reported_at = order.placed_at  # reported in one of last week's reports
     Order.objects.bulk_update(orders, ["imported_at", "reported_at"])
 
 
 def leave_expired_sessions() -> None:
-    """What visitors leave behind, and `clearsessions` clears away."""
+    """Create expired sessions for `clearsessions` to delete."""
     expired = timezone.now() - timedelta(days=1)
     sessions = [
         Session(session_key=get_random_string(32), session_data="", expire_date=expired)
@@ -69,7 +72,7 @@ def leave_expired_sessions() -> None:
 
 
 def make_jobs_as_in_the_admin() -> None:
-    """Jobs need no code: these could as well have been typed into the admin. `control.save` validates like it."""
+    """Create jobs without code, as in the admin. `control.save` validates them like the admin."""
     control.save(
         Job(
             name="nightly-clearsessions",

@@ -1,7 +1,8 @@
-"""Fills the tables with a week that never was, the same each time it is run at the same moment: for pictures.
+"""Fill the tables with an invented week, for screenshots.
 
-Whatever a page shows is here: outcomes of all kinds, a job that fails since this noon, one that runs right now, one that is
-paused, and two nodes. Nobody works on it: the runs are rows, as workers would have left them.
+The data depends only on the present time. It shows every kind of page content: all outcomes, a job
+that has failed since noon, a running job, a paused job, and two nodes. No process executes the
+runs. Their rows look as if workers had written them.
 """
 
 import random
@@ -21,10 +22,10 @@ from django.utils import timezone
 import django_dcron
 from django_dcron import control
 from django_dcron.conf import settings
-from django_dcron.domain.lifecycle import State, Trigger
-from django_dcron.domain.sharding import shards_led_by
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.statistics import Statistics, count
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.sharding import shards_led_by
 from shop.catalogue import CATALOGUE
 from shop.models import Product
 
@@ -33,12 +34,19 @@ SECOND = timedelta(seconds=1)
 AHEAD = 10 * SECOND
 NODES = ("node-a", "node-b")
 WORKERS = ("celery@shop-1/2114", "celery@shop-1/2115", "celery@shop-2/1873", "celery@shop-2/1874")
-IMPORT, REPORT, STOCK = "shop.tasks.import_orders", "shop.tasks.sales_report", "shop.tasks.stocktake"
+IMPORT, REPORT, STOCK = (
+    "shop.tasks.import_orders",
+    "shop.tasks.sales_report",
+    "shop.tasks.stocktake",
+)
 SALE, SESSIONS, PULSE = "shop.tasks.start_sale", "command:clearsessions", "shop.cron.shop_pulse"
 UNAVAILABLE = "HTTP Error 503: Service Unavailable"
 FAILURES = {
     IMPORT: ("urllib.error.HTTPError", UNAVAILABLE),
-    REPORT: ("django.db.utils.OperationalError", "could not write to file: No space left on device"),
+    REPORT: (
+        "django.db.utils.OperationalError",
+        "could not write to file: No space left on device",
+    ),
     STOCK: ("builtins.ValueError", "C-104 House espresso: counted -3"),
     PULSE: ("builtins.TimeoutError", "timed out"),
     SESSIONS: ("django.db.utils.OperationalError", "canceling statement due to lock timeout"),
@@ -53,19 +61,19 @@ TRACEBACK = """Traceback (most recent call last):
 
 @dataclass(frozen=True)
 class Story:
-    """A job, and how it fared."""
+    """A job and the history of its runs."""
 
     name: str
     target: str
     schedule: str
     seconds: float = 1.0
-    """How long a run takes, about."""
+    """Approximate duration of a run in seconds."""
     retried: float = 0.0
     """The share of runs whose first attempt fails."""
     fails_since: timedelta | None = None
-    """Before now."""
+    """Time before now since which the job fails."""
     always_underway: bool = False
-    """Whether somebody has just started a run by hand, unless an occurrence is underway anyway."""
+    """Whether a manual run is in progress if no occurrence is."""
     log: str = "Done."
     result: str = "null"
     job: dict[str, Any] = field(default_factory=dict)
@@ -85,12 +93,22 @@ STORIES = [
         retried=0.12,
         log="Imported 7 orders.",
         result='{"imported": 7}',
-        job={"description": "Fetches new orders from the marketplace.", "tags": ["orders"], **RETRIES},
+        job={
+            "description": "Fetches new orders from the marketplace.",
+            "tags": ["orders"],
+            **RETRIES,
+        },
     ),
-    Story("import-returns", IMPORT, "3-59/15 6-22 * * *", 21, log="Imported 2 returns.", job=RETRIES),
-    Story("invoice-reminders", REPORT, "15 8 * * MON-FRI", 420, log="Sent 31 reminders.", job=BERLIN),
+    Story(
+        "import-returns", IMPORT, "3-59/15 6-22 * * *", 21, log="Imported 2 returns.", job=RETRIES
+    ),
+    Story(
+        "invoice-reminders", REPORT, "15 8 * * MON-FRI", 420, log="Sent 31 reminders.", job=BERLIN
+    ),
     Story("newsletter", REPORT, "0 9 * * TUE,THU", 2_840, log="Sent 12,408 letters.", job=BERLIN),
-    Story("reprice-tea", REPORT, "*/6 9-17 * * MON-FRI", 110, log="Looked at 7 prices.", job=BERLIN),
+    Story(
+        "reprice-tea", REPORT, "*/6 9-17 * * MON-FRI", 110, log="Looked at 7 prices.", job=BERLIN
+    ),
     Story(
         "sales-report",
         REPORT,
@@ -150,7 +168,7 @@ class Command(BaseCommand):
 
 
 class Week:
-    """What became of one job's occurrences."""
+    """The occurrences of one job and their outcomes."""
 
     def __init__(self, story: Story, job: Job, now: datetime, nodes: list[Node]):
         self.story, self.job, self.now, self.nodes = story, job, now, nodes
@@ -165,13 +183,13 @@ class Week:
         if len(ended) < len(occurrences):
             runs.append(self.underway(occurrences[-1]))
         elif self.story.always_underway:
-            # Only an occurrence falls on a whole second.
+            # Only occurrences fall on a whole second.
             pressed = (self.now - 40 * SECOND).replace(microsecond=250_000)
             runs.append(self.underway(pressed, claimed_at=pressed, trigger=Trigger.MANUAL))
         Run.objects.bulk_create(runs, batch_size=500)
         Attempt.objects.bulk_create(self.attempts, batch_size=500)
         last = runs[len(ended) - 1]
-        # The last to be counted is what the job's page calls its last outcome.
+        # Count the state of the last run last: the job's page shows it as the last outcome.
         for state in sorted(self.tally, key=lambda state: last.state == state):
             count([self.job.pk], state, self.tally[state])
         Statistics.objects.filter(job=self.job).update(last_finished_at=last.finished_at)
@@ -267,7 +285,10 @@ class Week:
             started_at=run.started_at,
             finished_at=run.finished_at,
             outcome=outcome,
-            log=f"{run.finished_at:%Y-%m-%d %H:%M:%S},{self.chance.randrange(1000):03} INFO shop.tasks: {log}\n",
+            log=(
+                f"{run.finished_at:%Y-%m-%d %H:%M:%S},{self.chance.randrange(1000):03} INFO "
+                f"shop.tasks: {log}\n"
+            ),
             **(failure if failed else {"result": self.story.result}),
         )
 
@@ -306,7 +327,10 @@ def count_the_stock(now: datetime) -> None:
     interval = 4 * SECOND
     done = min((now - attempt.started_at) // interval, len(products) - 1)
     times = [attempt.started_at + number * interval for number in range(done)]
-    lines = [f"{at:%Y-%m-%d %H:%M:%S} INFO shop.tasks: {p}\n" for at, p in zip(times, products, strict=False)]
+    lines = [
+        f"{at:%Y-%m-%d %H:%M:%S} INFO shop.tasks: {p}\n"
+        for at, p in zip(times, products, strict=False)
+    ]
     attempt.log = "".join(lines)
     attempt.progress_done, attempt.progress_total, attempt.progress_note = (
         done,
@@ -328,5 +352,8 @@ def leave_a_history(job: Job, owner: User, now: datetime) -> None:
     )
     changed = '[{"changed": {"fields": ["Schedule"]}}]'
     LogEntry.objects.create(
-        action_flag=CHANGE, action_time=now - timedelta(days=2, hours=5), change_message=changed, **common
+        action_flag=CHANGE,
+        action_time=now - timedelta(days=2, hours=5),
+        change_message=changed,
+        **common,
     )

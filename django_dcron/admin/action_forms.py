@@ -1,0 +1,224 @@
+"""Forms of the verbs: a reason, the end of a pause, other arguments."""
+
+from __future__ import annotations
+
+from datetime import datetime, time, timedelta
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models import Model
+from django.forms.utils import from_current_timezone
+from django.utils import translation
+from django.utils.timezone import get_current_timezone_name, localtime
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_dcron import targets
+from django_dcron.admin.durations import read_duration
+from django_dcron.admin.jobs.form import JsonInput, json_input
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import InvalidArguments, UnknownTarget
+from django_dcron.jobs.audit_reason import LONGEST_REASON
+from django_dcron.models import Job
+from django_dcron.models.job import CALENDAR
+from django_dcron.models.job_validation import wrong_type
+from django_dcron.schedules.timetable import BEGIN, END
+from django_dcron.utils.time_format import plain_moment
+from django_dcron.utils.time_parsing import MAX_LENGTH
+
+
+class VerbForm(forms.Form):
+    """``row`` is the verb's object, or None if the verb applies to several rows of a list."""
+
+    def __init__(self, data: Any = None, *, row: Model | None = None, **options: Any):
+        super().__init__(data, **options)
+        self.row = row
+
+
+class ReasonForm(VerbForm):
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=LONGEST_REASON,
+        required=False,
+        widget=forms.TextInput({"class": "vTextField", "autocomplete": "off"}),
+        help_text=gettext_lazy("Optional. Your user name is added to the reason."),
+    )
+
+
+class InstantField(forms.DateTimeField):
+    """A date and time that every time zone can represent, which excludes the ends of datetime."""
+
+    default_error_messages = {
+        "out_of_range": gettext_lazy("The time is out of range. Use a year from 1970 to 2199.")
+    }
+
+    def to_python(self, value: Any) -> datetime | None:
+        if isinstance(value, str) and len(value) > MAX_LENGTH:
+            raise ValidationError(self.error_messages["invalid"], code="invalid")
+        instant = super().to_python(value)
+        if instant is not None and not BEGIN <= instant < END:
+            raise ValidationError(self.error_messages["out_of_range"], code="out_of_range")
+        return instant and localtime(instant)
+
+
+class UntilField(forms.Field):
+    """A future time, cleaned to an aware datetime: 2h, 1d 12h, 18:00, 2026-12-01 09:00.
+
+    Days and times are in the site's time zone, unless they name an offset: 18:00Z, 18:00+02:00.
+    """
+
+    widget = forms.TextInput
+    default_error_messages = {
+        "invalid": gettext_lazy(
+            "“%(value)s” is neither a duration nor a time. Allowed: 2h, 1d 12h, 18:00 or "
+            "2026-12-01 09:00."
+        ),
+        "passed": gettext_lazy("%(until)s is in the past. Enter a future time."),
+    }
+
+    def to_python(self, value: Any) -> datetime | None:
+        text = str(value or "").strip()
+        if not text:
+            return None
+        now = database_now(alias_for(Job))
+        until = _read_time_ahead(text, now)
+        if until is None:
+            raise ValidationError(
+                self.error_messages["invalid"], code="invalid", params={"value": f"{text:.80}"}
+            )
+        if until <= now:
+            params = {"until": plain_moment(until)}
+            raise ValidationError(self.error_messages["passed"], code="passed", params=params)
+        CALENDAR(until - now)
+        return localtime(until)  # PostgreSQL may not accept the offset that the user typed
+
+
+def _read_time_ahead(text: str, now: datetime) -> datetime | None:
+    """Return None if ``text`` isn't such a time.
+
+    Raises ``ValidationError`` for a time that the site's clock skips or repeats, and for a time too
+    far in the future.
+    """
+    if len(text) > MAX_LENGTH:
+        return None
+    if text[-1].isalpha() and (wait := read_duration(text)) is not None:
+        CALENDAR(wait)
+        return now + wait
+    of_day = _time_of_day(text)
+    if of_day is not None:
+        return _next(of_day, now)
+    try:
+        return InstantField().to_python(text)
+    except ValidationError as error:
+        if error.code == "invalid":
+            return None
+        raise
+
+
+def _time_of_day(text: str) -> time | None:
+    """Parse a time of day with its offset, which Django's ``parse_time`` drops."""
+    if ":" not in text[:3]:
+        return None
+    try:
+        return time.fromisoformat(f"0{text}" if text[1:2] == ":" else text)
+    except ValueError:
+        return None
+
+
+def _next(of_day: time, now: datetime) -> datetime:
+    if of_day.tzinfo is not None:
+        coming = datetime.combine(now.astimezone(of_day.tzinfo), of_day)
+        return coming if coming > now else coming + timedelta(days=1)
+    today = localtime(now).replace(tzinfo=None)
+    coming = datetime.combine(today, of_day)
+    return from_current_timezone(coming if coming > today else coming + timedelta(days=1))
+
+
+class PauseForm(ReasonForm):
+    until = UntilField(
+        label=gettext_lazy("Until"),
+        required=False,
+        widget=forms.TextInput(
+            {
+                "class": "vTextField",
+                "autocomplete": "off",
+                "placeholder": "2h, 18:00, 2026-12-01 09:00",
+            }
+        ),
+    )
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.fields["until"].help_text = _(
+            "Enter a duration or a time (%(zone)s). Leave empty to pause the job until "
+            "someone resumes it."
+        ) % {"zone": get_current_timezone_name()}
+
+
+class ChangedPauseForm(PauseForm):
+    """The form for a paused job. It shows the current end; an empty reason changes nothing."""
+
+    def __init__(self, data: Any = None, *, row: Job, **options: Any):
+        until = localtime(row.paused_until).isoformat(" ", "seconds") if row.paused_until else ""
+        super().__init__(data, row=row, initial={"until": until}, **options)
+        if row.pause_reason:
+            self.fields["reason"].help_text = _("Leave empty to keep “%(reason)s”.") % {
+                "reason": row.pause_reason
+            }
+
+
+class ArgumentsForm(VerbForm):
+    """Arguments that replace the job's own, with the same validation."""
+
+    args = JsonInput(
+        label=gettext_lazy("Arguments"),
+        required=False,
+        widget=json_input(rows=3),
+        help_text=gettext_lazy("A JSON list of positional arguments, such as [1, true]."),
+    )
+    kwargs = JsonInput(
+        label=gettext_lazy("Keyword arguments"),
+        required=False,
+        widget=json_input(rows=3),
+        help_text=gettext_lazy('A JSON object, such as {"city": "Berlin"}.'),
+    )
+
+    def __init__(self, data: Any = None, *, row: Job, **options: Any):
+        super().__init__(data, row=row, initial=self._own_of(row), **options)
+        self.job = row
+
+    @staticmethod
+    def _own_of(job: Job) -> dict[str, Any]:
+        """Return the job's arguments without secrets.
+
+        The permission to run a job doesn't include the right to see its definition. Values that
+        stay masked are replaced with the job's own values when the form is cleaned.
+        """
+        return {"args": targets.redact(job.args), "kwargs": targets.redact(job.kwargs)}
+
+    def clean_args(self) -> Any:
+        return self._json_value("args", list)
+
+    def clean_kwargs(self) -> Any:
+        return self._json_value("kwargs", dict)
+
+    def _json_value(self, name: str, kind: type) -> Any:
+        value = self.cleaned_data[name]
+        if value is None:  # an emptied text area
+            return kind()
+        if not isinstance(value, kind):
+            raise ValidationError(wrong_type(value, kind))
+        return targets.restore(value, getattr(self.job, name))
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if not self.errors:
+            try:
+                targets.check_arguments(self.job.target, cleaned["args"], cleaned["kwargs"])
+            except InvalidArguments as error:
+                self.add_error(error.field, error.translate(translation))
+            except UnknownTarget as error:
+                self.add_error(None, error.translate(translation))
+        return cleaned

@@ -1,0 +1,322 @@
+"""Verbs: operations on a job or a run other than editing, as buttons on its page and list actions.
+
+Invariants:
+
+- A verb is declared once. Permissions, POST and CSRF, forms, messages and the history entry work
+  the same for all verbs.
+- Each verb has its own permission (``trigger_job``, ``cancel_run``). The change permission doesn't
+  include it.
+- A user also needs the view permission, which no verb's permission includes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.contrib.auth import get_permission_codename
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Model, QuerySet
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils import translation
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from django_dcron.admin.action_forms import VerbForm
+from django_dcron.admin.base import BaseAdmin, M
+from django_dcron.admin.display import change_url, link
+from django_dcron.admin.lists.confirmation import ask_or_do
+from django_dcron.admin.visibility import may_view_row, scope_of
+from django_dcron.exceptions import DcronError, TranslatableError
+from django_dcron.jobs import audit_log
+from django_dcron.jobs.audit_reason import LONGEST_REASON, signed_reason
+from django_dcron.jobs.differences import values_of
+from django_dcron.models import Job, Run
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
+OTHER_ARGUMENTS = "django_dcron.run_job_with_arguments"
+"""Permission to run a job with other arguments, or to rerun a run that had such arguments."""
+MOST_AT_ONCE = 500
+"""Limit on the rows of one action: "select all" on a long history must not run for an hour."""
+MOST_LINES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    text: str
+    """What was done, for the message and the history."""
+    made: Model | None = None
+    """The row that the verb created. The message links it, and the button leads to it."""
+
+
+def _nothing(obj: Any) -> StrOrPromise:
+    return ""
+
+
+def _no_permissions(obj: Any) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verb(Generic[M]):
+    name: str
+    label: StrOrPromise
+    apply: Callable[[HttpRequest, M], Done]
+    permission: str
+    """The admin checks it with ``has_<permission>_permission``: ``trigger`` for ``trigger_job``."""
+    also_needs: Callable[[M], Sequence[str]] = _no_permissions
+    """Returns the further permissions that this row needs."""
+    against: Callable[[M], StrOrPromise] = _nothing
+    """Returns why the verb doesn't apply to the row's current state, or an empty string.
+
+    With a reason, the row has no button and a request is refused. ``control`` decides whether the
+    action is allowed.
+    """
+    form: type[VerbForm] | None = None
+    """The form shown before the verb is applied. ``apply`` validates it again with ``asked``."""
+    has_page: bool = False
+    """The form has its own page instead of a place next to the button.
+
+    Such a verb applies to one row only.
+    """
+    is_primary: bool = False
+    explained: StrOrPromise = ""
+    """What the verb does, for the confirmation page of many rows."""
+    confirm_label: Callable[[int], StrOrPromise] | None = None
+    """Returns the label of the button that confirms the verb for this number of rows.
+
+    The default is ``label``.
+    """
+
+    def submit_label(self, number: int = 1) -> StrOrPromise:
+        return self.confirm_label(number) if self.confirm_label else self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    label: StrOrPromise
+    url: str
+    form: forms.Form | None = None
+    """The form to show next to the button."""
+    has_page: bool = False
+    """Render the button as a link."""
+    is_primary: bool = False
+    submit_label: StrOrPromise = ""
+    """The label of the form's own button."""
+
+
+def reason(request: HttpRequest) -> str:
+    """Return the reason that the user typed, always with the user's name."""
+    typed = request.POST.get("reason", "").strip()[:LONGEST_REASON]
+    return signed_reason(typed, request.user.get_username())
+
+
+def validated_data(form: type[VerbForm], request: HttpRequest, row: Model) -> dict[str, Any]:
+    """Return the cleaned data of the submitted form. Raises ``ValidationError``."""
+    filled = form(request.POST, row=row)
+    if not filled.is_valid():
+        raise ValidationError([text for texts in filled.errors.values() for text in texts])
+    return filled.cleaned_data
+
+
+def _own(action: str) -> Callable[..., bool]:
+    def has_permission(
+        self: ActionAdmin[Any], request: HttpRequest, obj: Model | None = None
+    ) -> bool:
+        codename = get_permission_codename(action, self.opts)
+        return request.user.has_perm(f"{self.opts.app_label}.{codename}")
+
+    return has_permission
+
+
+class ActionAdmin(BaseAdmin[M]):
+    verbs: Sequence[Verb[M]] = ()
+
+    # Django looks up the same names for the list's actions.
+    has_trigger_permission = _own("trigger")
+    has_pause_permission = _own("pause")
+    has_cancel_permission = _own("cancel")
+    has_rerun_permission = _own("rerun")
+
+    class Media:
+        css: ClassVar = {"all": ["django_dcron/verbs.css"]}
+
+    def state_label(self, obj: M) -> str:
+        """Return the state of ``obj`` as a short label."""
+        return ""
+
+    def may(self, request: HttpRequest, verb: Verb[M], obj: M | None = None) -> bool:
+        """Return whether the user may apply the verb to ``obj``, or to any row if it's None."""
+        if not self.has_view_permission(request, obj):
+            return False
+        if verb.permission == "add":
+            return self.has_add_permission(request)
+        if not getattr(self, f"has_{verb.permission}_permission")(request, obj):
+            return False
+        return obj is None or request.user.has_perms(verb.also_needs(obj))
+
+    def against(self, request: HttpRequest, verb: Verb[M], obj: M) -> StrOrPromise:
+        """Return why this user can't apply the verb to ``obj`` now, or an empty string."""
+        return (
+            verb.against(obj)
+            if self.may(request, verb, obj)
+            else _("You don't have permission to do this.")
+        )
+
+    def buttons(self, request: HttpRequest, obj: M) -> list[Button]:
+        return [
+            Button(
+                verb.label,
+                reverse(
+                    f"admin:{self._verb_url_name}",
+                    args=[obj.pk, verb.name],
+                    current_app=self.admin_site.name,
+                ),
+                self._empty_form(verb, obj) if verb.form and not verb.has_page else None,
+                verb.has_page,
+                verb.is_primary,
+                verb.submit_label(),
+            )
+            for verb in self.verbs
+            if not self.against(request, verb, obj)
+        ]
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.verb_view)
+        return [
+            path("<path:object_id>/do/<str:name>/", view, name=self._verb_url_name),
+            *super().get_urls(),
+        ]
+
+    def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
+        """Apply the verb on POST, or show the verb's form."""
+        verb = next((verb for verb in self.verbs if verb.name == name), None)
+        if verb is None:
+            raise Http404
+        if not self.may(request, verb):
+            raise PermissionDenied
+        allowed = ["GET", "HEAD", "POST"] if verb.form else ["POST"]
+        if request.method not in allowed:
+            return HttpResponseNotAllowed(allowed)
+        obj = self.get_object(request, unquote(object_id))
+        if obj is None:
+            raise Http404
+        if not self.may(request, verb, obj):
+            raise PermissionDenied
+        if verb.form is not None:
+            filled = verb.form(request.POST, row=obj) if request.method == "POST" else None
+            if filled is None or not filled.is_valid():
+                return self._ask(request, verb, obj, filled or verb.form(row=obj))
+        done = self.perform(request, verb, [obj])
+        return HttpResponseRedirect(self._where_next(request, obj, done))
+
+    def _ask(self, request: HttpRequest, verb: Verb[M], obj: M, form: VerbForm) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": verb.label,
+            "submit_label": verb.submit_label(),
+            "subtitle": str(obj),
+            "opts": self.opts,
+            "original": obj,
+            "back": change_url(obj, self.admin_site),
+            "verb": verb,
+            "form": form,
+            "media": self.media,
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/django_dcron/verb.html", context)
+
+    def _empty_form(self, verb: Verb[M], obj: M) -> VerbForm | None:
+        """Return an empty form with its own element ids, because a page may have several forms."""
+        return verb.form(row=obj, auto_id=f"id_{verb.name}_%s") if verb.form else None
+
+    def perform(self, request: HttpRequest, verb: Verb[M], objects: Iterable[M]) -> list[Done]:
+        """Apply the verb to each object. A refusal for one object doesn't affect the others."""
+        done, lines, problems = [], [], []
+        for row in objects:
+            # Read the row again: the last of many rows may have been read long ago.
+            obj = self.get_queryset(request).filter(pk=row.pk).first()
+            against = self.against(request, verb, obj) if obj else _("It no longer exists.")
+            if obj is None or against:
+                problems.append(format_html("“{}”: {}", obj or row, against))
+                continue
+            before = values_of(obj)
+            try:
+                result = verb.apply(request, obj)
+            except (DcronError, ValidationError) as error:
+                problems.append(format_html("“{}”: {}", obj, error_text(error)))
+                continue
+            if isinstance(obj, Job) and isinstance(result.made, Run):
+                audit_log.note_action(request.user, result.made, {}, result.text)
+            else:
+                audit_log.note_action(request.user, obj, before, result.text)
+            lines.append(format_html("“{}”: {}", obj, self._result_text(request, result)))
+            done.append(result)
+        self._tell(request, lines, messages.SUCCESS)
+        self._tell(request, problems, messages.ERROR)
+        return done
+
+    def _result_text(self, request: HttpRequest, done: Done) -> str:
+        if done.made and self._shows(request, done.made):
+            return link(done.made, self.admin_site, done.text)
+        return done.text
+
+    def _where_next(self, request: HttpRequest, obj: M, done: list[Done]) -> str:
+        made = done[0].made if done else None
+        for target in (made, obj):
+            if target and self._shows(request, target):
+                return change_url(target, self.admin_site)
+        return reverse("admin:index", current_app=self.admin_site.name)
+
+    def _shows(self, request: HttpRequest, row: Model) -> bool:
+        site = self.admin_site
+        return may_view_row(request, row, site) and scope_of(request, site).sees(row)
+
+    def _tell(self, request: HttpRequest, lines: list[SafeString], level: int) -> None:
+        if not lines:
+            return
+        shown = lines[:MOST_LINES]
+        if more := len(lines) - len(shown):
+            shown.append(format_html("{}", _("… and %(count)d more") % {"count": more}))
+        self.message_user(
+            request, format_html_join(SafeString("<br>"), "{}", ((line,) for line in shown)), level
+        )
+
+    @property
+    def _verb_url_name(self) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_verb"
+
+
+def as_action(verb: Verb[Any]) -> Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse]:
+    """Return a list action that applies the verb to many rows after a confirmation."""
+
+    @admin.action(description=verb.label, permissions=[verb.permission])
+    def action(
+        model_admin: ActionAdmin[Any], request: HttpRequest, queryset: QuerySet[Any]
+    ) -> HttpResponse:
+        return ask_or_do(model_admin, request, verb, queryset, MOST_AT_ONCE)
+
+    action.__name__ = verb.name
+    return action
+
+
+def error_text(error: Exception) -> str:
+    """Return the message of ``error``, translated to the active language if possible."""
+    if isinstance(error, ValidationError):
+        return " ".join(error.messages)
+    return error.translate(translation) if isinstance(error, TranslatableError) else str(error)

@@ -1,0 +1,324 @@
+"""Nodes in the processes of a web server (``DCRON_AUTOSTART``).
+
+Invariants:
+
+- A node starts only in a process that created a WSGI or ASGI application to serve requests:
+  ``runserver`` (with autoreload, in the child), gunicorn, uvicorn and other servers. It starts in
+  no other management command, no Celery worker and no test.
+- No thread of a node exists when a server forks its workers. The node starts ``GRACE`` seconds
+  after the application was created, or at the first request. It starts ``FORK_GRACE`` seconds later
+  if the process has forked by then: it may be a server that forks workers or one that started a
+  helper.
+- The master of gunicorn or uWSGI that loads the application before it forks starts no node.
+- A forked process starts a node only if it is a worker of gunicorn or serves a request. A process
+  that Python code forks after the node has started starts no node.
+- A node that ends doesn't end the server. It is started again after a pause.
+- When the process exits, the node drains and releases its shards.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+from django.core.signals import request_started
+from django.db import connections
+
+from django_dcron.conf import settings
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+GRACE = 1.0
+"""Seconds. A server that loads the application before it forks its workers forks within them."""
+FORK_GRACE = 10.0
+"""Seconds after ``GRACE`` in which the workers of a server that forks get their first request."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before a node that ended is started again. The pause doubles each time, and begins again
+after a node that ran for more than ``LONGEST_PAUSE``."""
+STOP_TIMEOUT = 30.0
+"""Seconds to wait for the node when the process exits."""
+RUNSERVER = ".management.commands.runserver"
+APPLICATIONS = {"django.core.wsgi", "django.core.asgi"}
+
+
+class State(Enum):
+    IDLE = "idle"
+    """No node will start."""
+    ARMED = "armed"
+    """A thread waits to start the node."""
+    PRELOADED = "preloaded"
+    """The node starts at the first request: in a forked process and in a master that forks."""
+    STARTED = "started"
+
+
+class Autostart:
+    """The node of this process."""
+
+    def __init__(self, run_node: Callable[[Autostart], None]):
+        self._run_node = run_node
+        self._adopting = threading.Lock()
+        """Only a process that was forked in C locks it."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self.state = State.IDLE
+        self.stopping = threading.Event()
+        self.on_stop: Callable[[], None] | None = None
+        """Ends ``run_node``."""
+        self._lock = threading.Lock()
+        self._requested = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._has_forked = False
+        self._pid = os.getpid()
+
+    def arm(self) -> None:
+        """Start the node soon, if this process serves requests."""
+        modules = set(_modules_on_stack())
+        if not serves_requests(modules):
+            return
+        self._adopt()
+        with self._lock:
+            if self.state is not State.IDLE:
+                return
+            if _is_gunicorn_master(modules) or _is_uwsgi_master():
+                self.state = State.PRELOADED
+            else:
+                self._arm()
+
+    def request(self, **kwargs: Any) -> None:
+        """Start the node now. Receives ``request_started``."""
+        self._adopt()
+        if self.state is State.ARMED:
+            self._requested.set()
+        elif self.state is State.PRELOADED:
+            with self._lock:
+                if self.state is State.PRELOADED:
+                    self._requested.set()
+                    self._arm()
+
+    def stop(self) -> None:
+        """Drain the node, and wait until it has stopped."""
+        if self._pid != os.getpid():
+            return  # the node is the parent's
+        self.stopping.set()
+        self._requested.set()
+        if self.on_stop:
+            self.on_stop()
+        if self._thread:
+            self._thread.join(STOP_TIMEOUT)
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._has_forked = self.state is State.ARMED
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        waits = self.state in (State.ARMED, State.PRELOADED)
+        self._reset()  # the locks and the thread are the parent's
+        if waits and _is_gunicorn_master(set(_modules_on_stack())):
+            self._arm()
+            return
+        if waits:
+            self.state = State.PRELOADED
+        _restore_sigterm()
+
+    def _adopt(self) -> None:
+        """Notice that this process was forked in C, as by uWSGI, without the hooks of Python."""
+        if self._pid == os.getpid():
+            return
+        with self._adopting:
+            if self._pid != os.getpid():
+                will_start = self.state is not State.IDLE
+                self._reset()
+                self.state = State.PRELOADED if will_start else State.IDLE
+
+    def _arm(self) -> None:
+        self.state = State.ARMED
+        _exit_on_sigterm()
+        self._thread = threading.Thread(target=self._wait, name="dcron-node", daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        if not self._requested.wait(GRACE) and self._has_forked:
+            self._requested.wait(FORK_GRACE)
+        with self._lock:
+            if self.stopping.is_set():
+                return
+            self.state = State.STARTED
+        _at_exit(self.stop)
+        try:
+            self._run_node(self)
+        finally:
+            connections.close_all()
+
+
+def run_node(autostart: Autostart) -> None:
+    """Run a node until the process exits."""
+    # The models and the scheduler can be imported only when the apps are loaded.
+    from django.apps import apps
+
+    apps.ready_event.wait()
+    from django_dcron.checks import as_node_start, check_settings
+    from django_dcron.db.routing import alias_for
+    from django_dcron.db.sqlite_writes import early_write_locks, in_thread_of_node
+    from django_dcron.models import Job
+    from django_dcron.node import make_runner, sync_declared
+
+    name = f"{platform.node()[:100]}-{os.getpid()}"
+    with as_node_start():
+        errors = [message for message in check_settings(None) if message.is_serious()]
+    for error in errors:
+        extra = {"event": "autostart_failed", "node": name}
+        logger.error("node not started: node=%s error=%s", name, error.msg, extra=extra)
+    if errors:
+        return
+
+    def run() -> int:
+        runner = make_runner(name)
+        autostart.on_stop = runner.stop
+        return 0 if autostart.stopping.is_set() else runner.run(prepare=sync_declared)
+
+    with early_write_locks(alias_for(Job), applies=in_thread_of_node):
+        restart_until_stopped(run, autostart.stopping, name)
+
+
+def restart_until_stopped(run: Callable[[], int], stopping: threading.Event, name: str) -> None:
+    """Call ``run``, and call it again after a pause when it ends or fails."""
+    pause = FIRST_PAUSE
+    while not stopping.is_set():
+        began = time.monotonic()
+        try:
+            reason = f"exit code {run()}"
+        except Exception as error:  # The server goes on.
+            reason = str(error) or repr(error)
+        if stopping.is_set():
+            return
+        lasted = time.monotonic() - began
+        if lasted > LONGEST_PAUSE:
+            pause = FIRST_PAUSE
+        extra = {"event": "autostart_restart", "node": name, "restart_in": pause}
+        text = "node ended and restarts: node=%s restart_in=%gs ran=%.1fs reason=%s"
+        logger.warning(text, name, pause, lasted, reason, extra=extra)
+        stopping.wait(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+autostart = Autostart(run_node)
+_installed = False
+
+
+def install() -> None:
+    """Start the node when this process creates a WSGI or ASGI application."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    from django.core.handlers.asgi import ASGIHandler
+    from django.core.handlers.wsgi import WSGIHandler
+
+    for handler in (WSGIHandler, ASGIHandler):
+        _arm_after(handler)
+    request_started.connect(autostart.request, weak=False)
+    os.register_at_fork(
+        before=autostart.before_fork,
+        after_in_parent=autostart.after_fork_in_parent,
+        after_in_child=autostart.after_fork_in_child,
+    )
+
+
+def _arm_after(handler: Any) -> None:
+    """Django has no signal for a new application, so its constructor is wrapped."""
+    create = handler.__init__
+
+    @wraps(create)
+    def create_and_arm(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        if settings.AUTOSTART:
+            autostart.arm()
+
+    handler.__init__ = create_and_arm
+
+
+def serves_requests(modules: set[str]) -> bool:
+    """Return whether an application created by these modules will serve requests."""
+    if _is_test():
+        return False
+    if any(RUNSERVER in name for name in modules):
+        return True
+    if any(name.startswith(("django.core.management", "celery.")) for name in modules):
+        return False
+    return bool(APPLICATIONS & modules)
+
+
+def _is_test() -> bool:
+    utils = sys.modules.get("django.test.utils")
+    # Django's own mark of a test environment, which every test runner sets up.
+    return "pytest" in sys.modules or hasattr(getattr(utils, "_TestState", None), "saved_data")
+
+
+def _is_gunicorn_master(modules: set[str]) -> bool:
+    """Return whether gunicorn loads the application before it forks (``preload_app``)."""
+    return "gunicorn.arbiter" in modules and not any(
+        name.startswith("gunicorn.workers") for name in modules
+    )
+
+
+def _is_uwsgi_master() -> bool:
+    """Return whether uWSGI loads the application before it forks (without ``lazy-apps``)."""
+    uwsgi = sys.modules.get("uwsgi")  # Only inside uWSGI.
+    return uwsgi is not None and bool(uwsgi.masterpid()) and uwsgi.worker_id() == 0
+
+
+def _modules_on_stack() -> Iterator[str]:
+    """Return the names of the modules that called this thread's and the main thread's code."""
+    main = threading.main_thread().ident
+    frames = [sys._getframe(), sys._current_frames().get(main) if main else None]
+    for innermost in frames:
+        frame: FrameType | None = innermost
+        while frame is not None:
+            yield str(frame.f_globals.get("__name__"))
+            frame = frame.f_back
+
+
+def _exit_on_sigterm() -> None:
+    """Let SIGTERM end the process as ``sys.exit`` does, unless the server does the same."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    server = getattr(handler, "__self__", None)
+    if handler is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+    elif type(server).__module__ == "uvicorn.server":
+        # After its shutdown, uvicorn raises the signal again, which ends the process at once.
+        signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
+
+
+def _restore_sigterm() -> None:
+    """Let SIGTERM end a forked process without a node, for example one of multiprocessing."""
+    if signal.getsignal(signal.SIGTERM) is _exit:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit(*_: object) -> None:
+    sys.exit(0)
+
+
+def _at_exit(stop: Callable[[], None]) -> None:
+    """Call ``stop`` when the interpreter exits, before it waits for pools of threads.
+
+    A function of ``atexit`` would be called after that wait, so the node would go on until the
+    last run has ended.
+    """
+    threading._register_atexit(stop)  # type: ignore[attr-defined]  # not in the stubs

@@ -1,0 +1,1 @@
+"""Optional parts: a REST API, importers from other schedulers, check-ins and alerts."""

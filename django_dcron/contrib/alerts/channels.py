@@ -1,0 +1,90 @@
+"""Channels: Django's mail, and all services of apprise (extra ``alerts``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.core import mail
+
+SEND_TIMEOUT = 10
+"""Timeout in seconds for a mail server, unless the project sets its own.
+
+Apprise has its own timeouts (``cto`` and ``rto`` in a URL).
+"""
+PREFIX = "[dcron] "
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
+
+Places = dict[str, tuple[str, Mapping[str, Any]]]
+
+
+class NotSent(Exception):
+    """The channel didn't accept the message.
+
+    The error names the kind of channel and the reason, but no secret.
+    """
+
+
+def places(channels: Mapping[str, Mapping[str, Any]]) -> Places:
+    """Return the destinations of messages: each channel, and each URL of a channel with several.
+
+    Maps the destination's name (``ops``, ``ops 2``) to the channel's name and to a channel that has
+    only this destination.
+    """
+    found: Places = {}
+    for name, channel in channels.items():
+        urls = channel.get("apprise", ())
+        if len(urls) < 2:
+            found[name] = name, channel
+        for number, url in enumerate(urls if len(urls) > 1 else (), start=1):
+            found[name if number == 1 else f"{name} {number}"] = name, {**channel, "apprise": [url]}
+    return found
+
+
+def send(channel: Mapping[str, Any], subject: str, text: str, tone: str = "info") -> None:
+    """Send a message to one of ``places``. Raises any exception of the mail backend or apprise.
+
+    ``tone``: the severity in apprise's terms (info, success, warning, failure). Services choose
+    colors and icons by it.
+    """
+    subject = " ".join(f"{PREFIX}{subject}".split())  # a header is one line
+    if "mail" in channel:
+        _mail(channel["mail"], subject, text)
+    else:
+        (url,) = channel["apprise"]
+        _apprise(url, subject, text, tone)
+
+
+def _mail(addresses: Sequence[str], subject: str, text: str) -> None:
+    mailer: Any = mail.mailers.default if hasattr(mail, "mailers") else mail.get_connection()
+    if getattr(mailer, "timeout", SEND_TIMEOUT) is None:  # SMTP without a timeout
+        mailer.timeout = SEND_TIMEOUT
+    if not mailer.send_messages([mail.EmailMessage(subject, text, to=list(addresses))]):
+        raise NotSent("the mail backend sent no message")
+
+
+def _apprise(url: str, subject: str, text: str, tone: str) -> None:
+    try:
+        from apprise import Apprise, NotifyFormat, NotifyType, OverflowMode
+    except ImportError as error:
+        raise NotSent("apprise is not installed: pip install django-dcron[alerts]") from error
+    scheme = SCHEME.match(url)
+    kind, service = scheme[1] if scheme else "nothing", Apprise()
+    if not service.add(url):
+        if scheme is None:
+            raise NotSent("the URL doesn't begin with a scheme such as slack://")
+        raise NotSent(
+            f"apprise doesn't support the scheme {kind!r} of the URL, or the URL is malformed"
+        )
+    for plugin in service:
+        # An alert quotes exceptions of jobs. A service that interprets markup would show links and
+        # images from them.
+        plugin.notify_format = NotifyFormat.TEXT
+        # Unless the URL sets a mode, a service would reject a text that is too long.
+        if "overflow_mode" not in vars(plugin):
+            plugin.overflow_mode = OverflowMode.TRUNCATE
+    if not service.notify(
+        title=subject, body=text, notify_type=NotifyType(tone), body_format=NotifyFormat.TEXT
+    ):
+        raise NotSent(f"the service ({kind}) rejected the message")

@@ -1,0 +1,105 @@
+"""Alerts about the cluster: vanished nodes, degraded nodes, and errors of the health verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from time import monotonic
+
+from django_dcron.conf import settings
+from django_dcron.contrib.alerts import messages, rules
+from django_dcron.contrib.alerts.outbox import KEPT, Message, put_new
+from django_dcron.db.now import UtcNow
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Node
+from django_dcron.policies.alerting import Kind, Rule
+from django_dcron.policies.health.problems import Problem, Severity
+from django_dcron.policies.health.verdict import Verdict
+
+LEASES = 2
+"""A node is lost after this many leases without a heartbeat. A node that stops deletes its row."""
+A_WHILE = timedelta(seconds=10)
+"""Shorter degradations and errors cause no alert."""
+FIRST_SHARD = 0
+
+
+class Lost:
+    """Detects vanished nodes. Any node may detect any other.
+
+    Invariants:
+
+    - A key identifies a node and its last heartbeat, so each loss is reported once.
+    - While the database is unreachable, no node can write a heartbeat. So a node counts as lost
+      once the same last heartbeat has been seen for a lease.
+    - A row that remains for longer than its alert is kept isn't reported again.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, datetime], float] = {}
+        """Last heartbeats of expired nodes, and when this node first saw each (monotonic clock)."""
+
+    def look(self, general: Collection[Rule]) -> None:
+        asked = rules.about(general, Kind.NODE_LOST)
+        if not asked:
+            return
+        expired = Node.objects.using(alias_for(Node)).expired(settings.LEASE * LEASES)
+        nodes = {
+            (node.pk, node.heartbeat_at): node
+            for node in expired.filter(heartbeat_at__gt=UtcNow() - KEPT)
+        }
+        now = monotonic()
+        self._seen = {key: self._seen.get(key, now) for key in nodes}
+        put_new(
+            _message(Kind.NODE_LOST, f"{pk}:{at.timestamp():.0f}", messages.node_lost(node), rule)
+            for (pk, at), node in nodes.items()
+            if now - self._seen[pk, at] >= settings.LEASE.total_seconds()
+            for rule in asked
+        )
+
+
+class Unhealthy:
+    """Detects errors of the health verdict and reports each once while it lasts.
+
+    Only the leader of the first shard does this. A new leader reports the lasting errors again.
+    """
+
+    def __init__(self, read_verdict: Callable[[], Verdict] | None) -> None:
+        self._read_verdict = read_verdict
+        self._since: dict[Problem, datetime] = {}
+        """The errors of the last verdict, and when this node first saw each."""
+
+    def look(self, shards: Collection[int], now: datetime, general: Collection[Rule]) -> None:
+        asked = rules.about(general, Kind.UNHEALTHY)
+        if not asked or FIRST_SHARD not in shards or self._read_verdict is None:
+            self._since = {}
+            return
+        errors = [
+            issue for issue in self._read_verdict().issues if issue.severity is Severity.ERROR
+        ]
+        self._since = {issue.problem: self._since.get(issue.problem, now) for issue in errors}
+        put_new(
+            _message(
+                Kind.UNHEALTHY,
+                f"{issue.problem}:{since.timestamp():.0f}",
+                messages.unhealthy(issue),
+                rule,
+            )
+            for issue in errors
+            if now - (since := self._since[issue.problem]) >= A_WHILE
+            for rule in asked
+        )
+
+
+def note_degraded(
+    node_id: str, name: str, since: datetime, now: datetime, general: Collection[Rule]
+) -> None:
+    """Report that this node is degraded."""
+    if now - since < A_WHILE:
+        return
+    key = f"{node_id}:{since.timestamp():.0f}"
+    asked = rules.about(general, Kind.DEGRADED)
+    put_new(_message(Kind.DEGRADED, key, messages.degraded(name, since), rule) for rule in asked)
+
+
+def _message(kind: Kind, key: str, worded: tuple[str, str], rule: Rule) -> Message:
+    return Message(kind, f"{kind}:{key}", *worded, to=rule.to)

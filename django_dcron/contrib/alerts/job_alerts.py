@@ -1,0 +1,157 @@
+"""Detect events of jobs from the changes of their counters (``policies.alerting``).
+
+Invariants:
+
+- A check reads only jobs whose counters changed in a way that may matter. Most checks also skip
+  jobs that ended no run recently.
+- A job without a ``Notice`` row counts as seen with zeros.
+- Alerting begins once, with the first job. All existing jobs get their rows then.
+- Earlier events are never reported, except streaks of failures that still last. They are reported
+  once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import F, Q
+
+from django_dcron.conf import settings
+from django_dcron.contrib.alerts import rules
+from django_dcron.contrib.alerts.last_success import last_success
+from django_dcron.contrib.alerts.messages import of_event
+from django_dcron.contrib.alerts.outbox import Message, put
+from django_dcron.db.contention import keeping_the_others_going
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs.pausing import PAUSED_ITSELF
+from django_dcron.models import Job, Notice, Statistics
+from django_dcron.policies.alerting import Counts, Event, Kind, Rule, detect_events
+
+OVERLAP = timedelta(minutes=1)
+"""The maximum time between a run's ``finished_at`` and the commit of its transaction.
+
+The check of all jobs (``alerter``) finds runs of longer transactions, and circuits that another
+transaction opened.
+"""
+BATCH_SIZE = 500
+COUNTED = ("succeeded", "failed", "missed")
+
+_OPEN = Q(job__enabled=False, job__pause_reason__startswith=PAUSED_ITSELF)
+_QUIET = Q(failed=0, missed=0)
+_SAME = Q(
+    failed=F("job__notice__failed"),
+    missed=F("job__notice__missed"),
+    consecutive_failures=F("job__notice__streak"),
+)
+
+
+def begin(*, from_zero: bool) -> bool:
+    """Create the rows of all jobs if there are none. Return False if no job exists.
+
+    The rows mark all earlier events as seen. With ``from_zero``, they mark none, because this node
+    was running before the first job existed.
+    """
+    using = alias_for(Notice)
+    if Notice.objects.using(using).exists():
+        return True
+    now = database_now(using)
+    made = []
+    for job in (
+        Job.objects.using(using)
+        .select_related("statistics")
+        .order_by()
+        .iterator(chunk_size=BATCH_SIZE)
+    ):
+        notice, counted = Notice(job_id=job.pk, success_at=now), getattr(job, "statistics", None)
+        if counted is not None and not from_zero:
+            notice.succeeded, notice.missed = counted.succeeded, counted.missed
+            notice.failed = counted.failed - counted.consecutive_failures
+        made.append(notice)
+    Notice.objects.using(using).bulk_create(made, batch_size=BATCH_SIZE, ignore_conflicts=True)
+    return bool(made)
+
+
+def look(
+    shards: Collection[int], namespace: str, general: Collection[Rule], since: datetime | None
+) -> bool:
+    """Check the jobs of ``shards`` that ended a run after ``since`` (None: all jobs).
+
+    Return False if there are more to check.
+    """
+    using = alias_for(Statistics)
+    counted = Statistics.objects.using(using).select_related("job", "job__notice").order_by("pk")
+    if since is not None:
+        counted = counted.filter(last_finished_at__gte=since - OVERLAP)
+    if len(shards) < settings.SHARDS:
+        counted = counted.alias(shard=F("pk") % settings.SHARDS).filter(shard__in=shards)
+    if namespace:
+        counted = counted.filter(job__namespace=namespace)
+    differing = counted.filter(
+        (Q(job__notice=None) & ~_QUIET)
+        | (Q(job__notice__isnull=False) & ~_SAME)
+        | (_OPEN & Q(job__notice__circuit_open=False))
+    )
+    found = list(differing[:BATCH_SIZE])
+    for statistics in found:
+        with keeping_the_others_going(f"noticing what job {statistics.job} did", using):
+            try:
+                _notice(statistics, general, using)
+            except IntegrityError:
+                if Job.objects.using(using).filter(pk=statistics.pk).exists():
+                    raise  # otherwise, the job was deleted meanwhile
+    return len(found) < BATCH_SIZE
+
+
+def _notice(statistics: Statistics, general: Collection[Rule], using: str) -> None:
+    job = statistics.job
+    noticed: Notice | None = getattr(job, "notice", None)
+    before = _counts(noticed) if noticed else Counts()
+    now = Counts(
+        statistics.succeeded,
+        statistics.failed,
+        statistics.missed,
+        statistics.consecutive_failures,
+        _is_open(statistics),
+    )
+    events = detect_events(before, now, rules.of_job(str(job), job.alerts, general))
+    messages = [_message(event, statistics) for event in events]
+    success_at = noticed.success_at if noticed else database_now(using)
+    if noticed and now.succeeded > before.succeeded:
+        success_at = max(success_at, last_success(statistics, otherwise=database_now(using)))
+    with transaction.atomic(using=using):
+        if _note(job.pk, success_at, before, now, using):
+            put(messages)
+
+
+def _message(event: Event, statistics: Statistics) -> Message:
+    count = statistics.missed if event.rule.on is Kind.MISSED else statistics.failed
+    key = f"{event.rule.on}:{statistics.pk}:{count}:{event.rule.after}"
+    subject, text = of_event(event, statistics.job)
+    return Message(event.rule.on, key, subject, text, statistics.pk, event.rule.to)
+
+
+def _note(job_id: int, success_at: datetime, before: Counts, now: Counts, using: str) -> bool:
+    """Record the counters as seen. Return False if another process did so first."""
+    rows = Notice.objects.using(using)
+    if before == Counts():  # there may be no row yet
+        rows.bulk_create([Notice(job_id=job_id, success_at=success_at)], ignore_conflicts=True)
+    columns = {name: getattr(now, name) for name in (*COUNTED, "streak", "circuit_open")}
+    guard = {name: getattr(before, name) for name in columns}
+    return bool(rows.filter(pk=job_id, **guard).update(**columns, success_at=success_at))
+
+
+def _counts(row: Any) -> Counts:
+    return Counts(row.succeeded, row.failed, row.missed, row.streak, row.circuit_open)
+
+
+def _is_open(statistics: Statistics) -> bool:
+    """Whether the circuit breaker has paused the job. The condition equals ``_OPEN``.
+
+    It doesn't depend on runs that end after the pause, or on pauses by users.
+    """
+    job = statistics.job
+    return not job.enabled and job.pause_reason.startswith(PAUSED_ITSELF)

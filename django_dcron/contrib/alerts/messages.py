@@ -1,0 +1,136 @@
+"""The texts of alerts. They are in English, like logs, because a whole team reads an alert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+
+from django.urls import NoReverseMatch, reverse
+
+from django_dcron.conf import settings
+from django_dcron.db.errors import in_one_line
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.policies.alerting import EVERY, Event, Kind
+from django_dcron.policies.health.problems import Issue
+from django_dcron.policies.lifecycle import State
+from django_dcron.utils.durations import write_duration
+
+LATEST = 50
+"""The number of a job's latest runs that are searched for the run of an alert."""
+SECOND = timedelta(seconds=1)
+
+
+def of_event(event: Event, job: Job) -> tuple[str, str]:
+    """Return subject and text of an event."""
+    number = event.number
+    match event.rule.on:
+        case Kind.FAILED if event.rule.after == EVERY:
+            return f"{job} failed{_times(number)}", _about(job, State.FAILED)
+        case Kind.FAILED:
+            in_a_row = f" {number} times in a row" if number > 1 else ""
+            return f"{job} failed{in_a_row}", _about(job, State.FAILED)
+        case Kind.RECOVERED:
+            after = "a failed run" if number == 1 else f"{number} failed runs in a row"
+            return f"{job} has recovered", _about(
+                job, State.SUCCEEDED, f"It succeeded after {after}."
+            )
+        case Kind.MISSED:
+            occurrences = "an occurrence" if number == 1 else f"{number} occurrences"
+            return f"{job} missed {occurrences}", _about(job, State.MISSED)
+        case _:
+            text = f"{job.pause_reason}. The job won't run until someone resumes it."
+            return f"{job} was paused automatically", _about(job, State.FAILED, text)
+
+
+def late(run: Run, within: timedelta) -> tuple[str, str]:
+    text = (
+        f"The run at {_moment(run.scheduled_at)} hasn't finished within "
+        f"{write_duration(within)}. Its state is {run.state}."
+    )
+    return f"{run.job} is late", _join_sentences(text, run.reason, _link("run", run.pk))
+
+
+def silent(job: Job, since: datetime, span: timedelta) -> tuple[str, Callable[[], str]]:
+    """Return the subject and a function for the text.
+
+    Each check finds a lasting silence again, but only the first check needs the text, which queries
+    the job's runs.
+    """
+    text = f"No run has succeeded for {write_duration(span)}, since {_moment(since)}."
+    return f"{job} has had no success for {write_duration(span)}", lambda: _join_sentences(
+        text, _about(job, None)
+    )
+
+
+def node_lost(node: Node) -> tuple[str, str]:
+    text = (
+        f"The last heartbeat of node {node.id} (host {node.host}, process {node.pid}) "
+        f"was at {_moment(node.heartbeat_at)}."
+    )
+    return f"node {node.name} is lost", _join_sentences(
+        text, "Other live nodes take over its shards."
+    )
+
+
+def degraded(name: str, since: datetime) -> tuple[str, str]:
+    text = (
+        f"Node {name} hasn't reached the lock server since {_moment(since)}. No run "
+        "executes twice, but several nodes may do the same scheduling work."
+    )
+    return f"node {name} is degraded", text
+
+
+def unhealthy(issue: Issue) -> tuple[str, str]:
+    """Return the problem as the subject, and the remedy as the text."""
+    return str(issue.summary), _join_sentences(
+        str(issue.remedy), _url("admin:django_dcron_dashboard_changelist")
+    )
+
+
+def _about(job: Job, state: State | None, text: str = "") -> str:
+    return _join_sentences(text, *_run(job, state), _link("job", job.pk))
+
+
+def _run(job: Job, state: State | None) -> Iterator[str]:
+    """Yield lines about the job's latest run in ``state``, if the latest runs include one."""
+    runs = Run.objects.using(alias_for(Run)).filter(job=job.pk).order_by("-scheduled_at")
+    run = next((run for run in runs[:LATEST] if state is None or run.state == state), None)
+    if run is None:
+        return
+    yield f"Run at {_moment(run.scheduled_at)}: {run.state}" + (
+        f", {run.reason}" if run.reason else ""
+    )
+    if state is State.FAILED:
+        attempts = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk)
+        message = attempts.order_by("-number").values_list("message", flat=True).first()
+        if message and in_one_line(ValueError(message)) not in run.reason:
+            yield message[:1000]
+    if link := _link("run", run.pk):
+        yield link
+
+
+def _link(model: str, key: object) -> str:
+    return _url(f"admin:django_dcron_{model}_change", key)
+
+
+def _url(name: str, *args: object) -> str:
+    if not settings.SITE_URL:
+        return ""
+    try:
+        path = reverse(name, args=args)
+    except NoReverseMatch:  # the project has no admin
+        return ""
+    return settings.SITE_URL.rstrip("/") + path
+
+
+def _join_sentences(*parts: str) -> str:
+    return "\n".join(filter(None, parts))
+
+
+def _times(number: int) -> str:
+    return f" {number} times" if number > 1 else ""
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

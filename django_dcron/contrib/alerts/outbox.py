@@ -1,0 +1,247 @@
+"""The outbox: stores alerts, bundles them into messages and retries until they are accepted.
+
+A place is a channel, or one URL of a channel with several.
+
+Invariants:
+
+- A place gets the first message at once and the next one no sooner than ``every`` later. Alerts in
+  between go into that message.
+- Sending happens outside any transaction, by the process that has claimed the alerts. A claim
+  expires after ``CLAIM``.
+- Each place has its own alerts, so a service that accepted an alert doesn't get it again because
+  another service failed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from django.db.models import F, Max, Q
+
+from django_dcron.conf import settings
+from django_dcron.contrib.alerts.channels import places, send
+from django_dcron.db.errors import in_one_line
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Alert
+from django_dcron.policies.alerting import Kind
+
+logger = logging.getLogger("django_dcron.alerts")
+
+EVERY = timedelta(minutes=1)
+"""The default interval between two messages of a channel."""
+SENT_AT_ONCE = 200
+"""The maximum number of alerts in one message."""
+TEXT_LIMIT = 3500
+"""The maximum number of characters in a message. Services refuse longer ones on every attempt."""
+CLAIM = timedelta(minutes=5)
+"""How long a sender may take before other nodes try."""
+FIRST_WAIT = timedelta(seconds=30)
+LONGEST_WAIT = timedelta(minutes=30)
+TRIES = 55
+"""The number of attempts, which last about a day."""
+KEPT = timedelta(days=30)
+FORGOTTEN_AT_ONCE = 1000
+ERROR_LIMIT = 500
+GRAVE = frozenset({Kind.FAILED, Kind.PAUSED, Kind.SILENT, Kind.NODE_LOST, Kind.UNHEALTHY})
+
+Send = Callable[[Mapping[str, Any], str, str, str], None]
+NewAlert = tuple[Alert, str | Callable[[], str]]
+"""An alert and its text, which is added just before the insert."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One alert, before it is assigned to channels."""
+
+    kind: Kind
+    key: str
+    """Identifies the event, so that it is reported once."""
+    subject: str
+    text: str | Callable[[], str] = ""
+    """The text, or a function that returns it. The function is called only if the alert is new."""
+    job_id: int | None = None
+    to: tuple[str, ...] = ()
+
+
+def put(messages: Iterable[Message]) -> int:
+    """Store alerts, within the transaction that records their cause. Return their number.
+
+    Alerts that are stored already are ignored.
+    """
+    return _insert(list(_rows(messages)))
+
+
+def put_new(messages: Iterable[Message]) -> int:
+    """Store alerts about lasting states, except alerts that an earlier check stored.
+
+    Return their number.
+    """
+    rows = list(_rows(messages))
+    if not rows:
+        return 0
+    stored = Alert.objects.using(alias_for(Alert)).filter(
+        channel__in={row.channel for row, _ in rows}, key__in={row.key for row, _ in rows}
+    )
+    known = set(stored.order_by().values_list("channel", "key"))
+    return _insert([(row, text) for row, text in rows if (row.channel, row.key) not in known])
+
+
+def _rows(messages: Iterable[Message]) -> Iterator[NewAlert]:
+    places_of: dict[str, list[str]] = {}
+    for place, (channel, _) in places(settings.ALERT_CHANNELS).items():
+        places_of.setdefault(channel, []).append(place)
+    for message in messages:
+        for channel in message.to:
+            for place in places_of.get(channel, [channel]):
+                row = Alert(
+                    channel=place,
+                    kind=message.kind,
+                    key=message.key[:190],
+                    job_id=message.job_id,
+                    subject=message.subject[:255],
+                )
+                yield row, message.text
+
+
+def _insert(rows: list[NewAlert]) -> int:
+    if rows:
+        using = alias_for(Alert)
+        now = database_now(using)
+        for row, text in rows:
+            row.text = text() if callable(text) else text
+            row.created_at = row.try_at = now
+        Alert.objects.using(using).bulk_create([row for row, _ in rows], ignore_conflicts=True)
+    return len(rows)
+
+
+def send_due(send: Send = send) -> int:
+    """Send all due alerts, one message for each place. Return the number of accepted alerts."""
+    return sum(send_to(place, send) for place in due_places())
+
+
+def due_places() -> list[str]:
+    """Return the places with due alerts."""
+    using = alias_for(Alert)
+    due = Alert.objects.using(using).filter(try_at__lte=database_now(using)).order_by()
+    return sorted(due.values_list("channel", flat=True).distinct())
+
+
+def send_to(place: str, send: Send = send) -> int:
+    """Send the due alerts of a place, unless it must wait. Return the number of accepted alerts."""
+    using = alias_for(Alert)
+    # Read the time here, because the claim lasts from now on, however long other places took.
+    now = database_now(using)
+    _channel, channel_settings = places(settings.ALERT_CHANNELS).get(place, (place, None))
+    if channel_settings is None:
+        due = Alert.objects.using(using).filter(channel=place, try_at__lte=now)
+        _give_up(due.order_by(), "the channel no longer exists")
+        return 0
+    alerts = _claim(place, now, using) if _may_speak(place, channel_settings, now, using) else []
+    if not alerts:
+        return 0
+    rows = Alert.objects.using(using).filter(claim=alerts[0].claim).order_by()
+    try:
+        send(channel_settings, *_subject_and_text(alerts), _tone(alerts))
+    except Exception as error:
+        # A channel runs foreign code, which may raise anything. Store and log the error.
+        _put_off(place, alerts, in_one_line(error).replace("\0", "")[:ERROR_LIMIT], rows, using)
+        return 0
+    rows.update(sent_at=database_now(using), try_at=None, claim=None, error="")
+    return len(alerts)
+
+
+def forget() -> bool:
+    """Delete one batch of old alerts. Return False if there may be more."""
+    rows = Alert.objects.using(alias_for(Alert))
+    over = rows.filter(try_at=None, created_at__lt=database_now(rows.db) - KEPT).order_by("pk")
+    ids = list(over.values_list("pk", flat=True)[:FORGOTTEN_AT_ONCE])
+    rows.filter(pk__in=ids).delete()
+    return len(ids) < FORGOTTEN_AT_ONCE
+
+
+def _may_speak(place: str, channel_settings: Mapping[str, Any], now: datetime, using: str) -> bool:
+    """Whether the place may get a message now.
+
+    It may not in these cases:
+
+    - The last message is too recent.
+    - Another process is sending to the place.
+    - The place refused an alert, and the retry is due soon.
+    """
+    theirs = Alert.objects.using(using).filter(channel=place)
+    last = theirs.aggregate(at=Max("sent_at"))["at"]
+    if last is not None and now - last < channel_settings.get("every", EVERY):
+        return False
+    sending = Q(claim__isnull=False, try_at__gt=now + CLAIM - FIRST_WAIT)
+    refused = Q(claim=None, tries__gt=0, try_at__lte=now + FIRST_WAIT)
+    return not theirs.filter(sending | refused, try_at__gt=now).exists()
+
+
+def _claim(place: str, now: datetime, using: str) -> list[Alert]:
+    due = Alert.objects.using(using).filter(channel=place, try_at__lte=now)
+    ids = list(due.order_by("pk").values_list("pk", flat=True)[:SENT_AT_ONCE])
+    claim = uuid4()
+    due.filter(pk__in=ids).order_by().update(claim=claim, try_at=now + CLAIM, tries=F("tries") + 1)
+    return list(Alert.objects.using(using).filter(claim=claim).order_by("pk"))
+
+
+def _put_off(place: str, alerts: Collection[Alert], error: str, rows: Any, using: str) -> None:
+    """Postpone each alert by its own number of attempts, so a new alert still has all of them."""
+    now = database_now(using)
+    tries = sorted({alert.tries for alert in alerts})
+    if tries[-1] >= TRIES:
+        _give_up(rows.filter(tries__gte=TRIES), error)
+    again = [number for number in tries if number < TRIES]
+    for number in again:
+        rows.filter(tries=number).update(try_at=now + _wait(number), claim=None, error=error)
+    if again:
+        logger.warning(
+            "alerts not sent: channel=%s alerts=%d retry_in=%ds error=%s",
+            place,
+            len(alerts),
+            _wait(again[0]).total_seconds(),
+            error,
+            extra={"event": "alert_not_sent", "channel": place},
+        )
+
+
+def _wait(tries: int) -> timedelta:
+    return min(FIRST_WAIT * 2.0 ** min(tries - 1, 20), LONGEST_WAIT)
+
+
+def _give_up(rows: Any, error: str) -> None:
+    number = rows.update(try_at=None, claim=None, error=error)
+    logger.error(
+        "alerts given up: alerts=%d error=%s", number, error, extra={"event": "alert_given_up"}
+    )
+
+
+def _tone(alerts: list[Alert]) -> str:
+    """Return the tone of the most severe alert."""
+    kinds = {Kind(alert.kind) for alert in alerts}
+    if kinds & {Kind.MISSED, Kind.LATE, Kind.DEGRADED} and not kinds & GRAVE:
+        return "warning"
+    return "failure" if kinds & GRAVE else "success"
+
+
+def _subject_and_text(alerts: list[Alert]) -> tuple[str, str]:
+    """Return subject and text of a message. An alert that is too long is reduced to its subject."""
+    if len(alerts) == 1:
+        return alerts[0].subject, (alerts[0].text or alerts[0].subject)[:TEXT_LIMIT]
+    parts: list[str] = []
+    left = TEXT_LIMIT
+    for alert in alerts:
+        part = f"{alert.subject}\n{alert.text}".strip()
+        part = part if len(part) < left else alert.subject
+        if len(part) >= left:
+            parts.append(f"{len(alerts) - len(parts)} more alerts are listed in the admin")
+            break
+        parts.append(part)
+        left -= len(part) + 2
+    return f"{len(alerts)} alerts: {alerts[0].subject}, ...", "\n\n".join(parts)

@@ -1,0 +1,45 @@
+"""The alert rules that apply to a job: its own rules, or the rules in the settings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from django_dcron.conf import settings
+from django_dcron.policies.alerting import OF_THE_CLUSTER, InvalidRule, Kind, Rule, read_rules
+
+logger = logging.getLogger("django_dcron.alerts")
+
+
+def of_settings() -> tuple[Rule, ...]:
+    """Return the rules of the settings, or no rules if they are invalid. ``check`` reports that."""
+    try:
+        return read_rules(settings.ALERTS, settings.ALERT_CHANNELS, of_job=False)
+    except InvalidRule as error:
+        logger.error(
+            "alert rules invalid: setting=DCRON_ALERTS error=%s",
+            error,
+            extra={"event": "alert_rules"},
+        )
+        return ()
+
+
+def of_job(name: str, own: Any, general: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Return the rules of a job. If its own rules are invalid, the general rules apply.
+
+    Rules become invalid, for example, if a channel was removed. ``name``: the job's name, for the
+    log. ``own``: the value of the job's field.
+    """
+    if own is not None:
+        try:
+            return read_rules(own, settings.ALERT_CHANNELS, of_job=True)
+        except InvalidRule as error:
+            extra = {"event": "alert_rules", "job": name}
+            text = "alert rules invalid, using DCRON_ALERTS: job=%s error=%s"
+            logger.error(text, name, error, extra=extra)
+    return tuple(rule for rule in general if rule.on not in OF_THE_CLUSTER)
+
+
+def about(rules: Iterable[Rule], *kinds: Kind) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules if rule.on in kinds)

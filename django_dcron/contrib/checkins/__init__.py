@@ -1,0 +1,246 @@
+"""Middleware that checks in with services which raise an alarm if a job doesn't report.
+
+``check_in_healthchecks`` pings Healthchecks, or any service with its ping API, for jobs with the
+tag ``healthchecks``. ``check_in_sentry`` reports to Sentry Crons, through ``sentry_sdk``, for jobs
+with the tag ``sentry``. Add them to ``DCRON_MIDDLEWARE``.
+
+Invariants:
+
+- No run waits for a check-in or fails because of one. A separate thread sends check-ins in order.
+- The thread drops a check-in after a few tries, or when it is old. A service that misses check-ins
+  raises its alarm.
+- A process that ends waits a few seconds for check-ins that aren't sent yet.
+- Two jobs have different slugs, unless their names differ only in case or in word separators.
+- Check-ins report the success or failure of a run, not of an attempt. An attempt that will be
+  retried reports neither.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from django.utils.text import slugify
+
+from django_dcron.conf import settings
+from django_dcron.db.errors import in_one_line
+from django_dcron.exceptions import RunCancelled
+from django_dcron.execution.current import CurrentRun
+from django_dcron.execution.failure import ending_of
+from django_dcron.execution.worker_exit import before_exit
+from django_dcron.models import Job
+
+if TYPE_CHECKING:
+    from sentry_sdk._types import MonitorConfig
+
+logger = logging.getLogger("django_dcron.runs")
+
+Handler = Callable[[CurrentRun], Any]
+BEGUN, SUCCEEDED, FAILED, GOES_ON = "begun", "succeeded", "failed", "goes on"
+"""The kinds of check-ins.
+
+``GOES_ON``: the attempt failed or was cancelled, and the run's end is unknown.
+"""
+
+TIMEOUT = 5
+"""Seconds for one ping."""
+TRIES = 3
+TEXT_LIMIT = 10_000
+MOST_WAITING = 1000
+OLD = 300.0
+"""Seconds after which a check-in that wasn't sent is outdated."""
+LAST_TIMEOUT = 5.0
+"""Seconds that a process waits for unsent check-ins when it ends."""
+SLUG_LIMIT = 50
+"""Sentry's limit."""
+
+
+def check_in_healthchecks(call_next: Handler) -> Handler:
+    return _with_check_ins("healthchecks", _ping, call_next)
+
+
+def check_in_sentry(call_next: Handler) -> Handler:
+    return _with_check_ins("sentry", _send_to_sentry, call_next)
+
+
+def _with_check_ins(
+    tag: str, send: Callable[[CurrentRun, str, str], None], call_next: Handler
+) -> Handler:
+    def checked(run: CurrentRun) -> Any:
+        if tag not in run.job.tags:
+            return call_next(run)
+        send(run, BEGUN, "")
+        try:
+            result = call_next(run)
+        except BaseException as exception:
+            send(
+                run,
+                _after(exception, run),
+                f"{type(exception).__name__}: {_exception_text(exception)}",
+            )
+            raise
+        send(run, GOES_ON if run.cancelled else SUCCEEDED, "")
+        return result
+
+    return checked
+
+
+def _after(exception: BaseException, run: CurrentRun) -> str:
+    if isinstance(exception, RunCancelled):
+        return GOES_ON
+    failure = ending_of(exception, run).failure
+    again = failure is not None and run.job.retry.retry_after(failure, run.attempt) is not None
+    return GOES_ON if again else FAILED
+
+
+def _exception_text(exception: BaseException) -> str:
+    try:
+        return str(exception)[:TEXT_LIMIT]
+    except Exception:  # a foreign __str__ may raise anything
+        return "(unreadable error message)"
+
+
+def _slug(job: Job) -> str:
+    """Return the slug of a job's check: letters, digits and dashes.
+
+    If the slug doesn't contain the whole name, it ends with a hash of the name.
+    """
+    name = job.name if job.namespace == "default" else f"{job.namespace}-{job.name}"
+    slug = slugify(name)
+    if slug == name.lower().replace(" ", "-") and len(slug) <= SLUG_LIMIT and not slug.isdigit():
+        return slug
+    own = hashlib.sha256(f"{job.namespace}/{job.name}".encode()).hexdigest()[:8]
+    return f"{slug[: SLUG_LIMIT - 9].strip('-') or 'job'}-{own}"
+
+
+class Sender:
+    """Sends check-ins in one thread, so that a run's end never overtakes its beginning."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[tuple[float, Callable[[], None]]] = queue.Queue(MOST_WAITING)
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, send: Callable[[], None]) -> None:
+        try:
+            self._waiting.put_nowait((time.monotonic(), send))
+        except queue.Full:
+            _lost(f"more than {MOST_WAITING} check-ins are waiting")
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="dcron-checkins", daemon=True
+                )
+                self._thread.start()
+                atexit.register(self.flush, LAST_TIMEOUT)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all check-ins are sent or dropped, at most ``timeout`` seconds."""
+        with self._waiting.all_tasks_done:
+            return self._waiting.all_tasks_done.wait_for(
+                lambda: not self._waiting.unfinished_tasks, timeout
+            )
+
+    def _run(self) -> None:
+        while True:
+            since, send = self._waiting.get()
+            try:
+                if time.monotonic() - since < OLD:
+                    send()
+                else:
+                    _lost(f"older than {OLD:g} s")
+            except Exception as error:
+                # Foreign code may raise anything. Its message may contain a URL with a key, so log
+                # only the type.
+                _lost(type(error).__name__)
+            finally:
+                self._waiting.task_done()
+
+
+sender = Sender()
+
+
+def _anew() -> None:
+    """Replace the sender in a forked child. The parent keeps its thread and its check-ins."""
+    global sender
+    sender = Sender()
+
+
+os.register_at_fork(after_in_child=_anew)
+before_exit(lambda: sender.flush(LAST_TIMEOUT))
+
+
+def _lost(why: str) -> None:
+    logger.warning("check-in not sent: reason=%s", why, extra={"event": "check_in_lost"})
+
+
+# --- Healthchecks ---------------------------------------------------------------------------------
+
+_PATHS = {BEGUN: "/start", SUCCEEDED: "", FAILED: "/fail", GOES_ON: "/log"}
+
+
+def _ping(run: CurrentRun, what: str, text: str) -> None:
+    base = settings.HEALTHCHECKS_URL.rstrip("/")
+    url = f"{base}/{_slug(run.job)}{_PATHS[what]}?create=1&rid={run.id}"
+    sender.put(partial(_send, url, text))
+
+
+def _send(url: str, text: str) -> None:
+    request = Request(url, data=text.encode(errors="replace"), method="POST")  # noqa: S310 (the settings' own)
+    message = ""
+    for _ in range(TRIES):
+        try:
+            with urlopen(request, timeout=TIMEOUT):  # noqa: S310 (the settings' own)  # nosec B310
+                return
+        except (OSError, HTTPException) as error:  # includes error statuses
+            message = in_one_line(error)
+            if isinstance(error, HTTPError):
+                error.close()  # closes the response; Python 3.14 warns otherwise
+    _lost(message)
+
+
+# --- Sentry Crons ---------------------------------------------------------------------------------
+
+_STATUS = {BEGUN: "in_progress", SUCCEEDED: "ok", FAILED: "error"}
+
+
+def _send_to_sentry(run: CurrentRun, what: str, text: str) -> None:
+    """Send one check-in for all attempts of a run, in a copy of the current context for the SDK."""
+    if what in _STATUS:
+        check_in = partial(_capture, _slug(run.job), run.id.hex, _STATUS[what], _monitor(run.job))
+        sender.put(partial(copy_context().run, check_in))
+
+
+def _capture(slug: str, check_in_id: str, status: str, monitor: MonitorConfig | None) -> None:
+    try:
+        from sentry_sdk.crons import capture_checkin
+    except ImportError:
+        _lost("sentry_sdk is not installed: pip install django-dcron[sentry]")
+        return
+    capture_checkin(
+        monitor_slug=slug, check_in_id=check_in_id, status=status, monitor_config=monitor
+    )
+
+
+def _monitor(job: Job) -> MonitorConfig | None:
+    """Return Sentry's monitor configuration, or None if Sentry doesn't support the schedule."""
+    fields = job.schedule.split()
+    if (
+        len(fields) != 5
+        or not job.schedule.isascii()
+        or any(letter in job.schedule for letter in "HLW#?")
+    ):
+        return None
+    return {"schedule": {"type": "crontab", "value": job.schedule}, "timezone": job.timezone}

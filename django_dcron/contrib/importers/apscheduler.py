@@ -1,0 +1,214 @@
+"""Import from APScheduler's Django store (django-apscheduler), whose rows contain pickles.
+
+Loading a pickle can run arbitrary code, so ``untrusted`` reads each pickle as data in a child
+process. The job's function is a text in the pickle. It is matched against the existing targets.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django_dcron.contrib.importers.cron_text import FRIDAY_13TH, Part, Parts, cron_text
+from django_dcron.contrib.importers.found import (
+    Ran,
+    Reading,
+    Refused,
+    RowReader,
+    Warn,
+    check_json,
+    each_row,
+    entry,
+    interval_text,
+    once_text,
+    rows_of,
+    zone_name,
+)
+from django_dcron.schedules.fields import (
+    DAY_OF_MONTH,
+    DAY_OF_WEEK,
+    HOUR,
+    MINUTE,
+    MONTH,
+    SECOND,
+    YEAR,
+    FieldKind,
+)
+from django_dcron.utils.untrusted import Reader, Record, Unreadable
+
+SOURCE = "django-apscheduler"
+WAS_PAUSED = "was paused in APScheduler"
+HINTS = {
+    "AndTrigger": "use one schedule that covers all of them",
+    "OrTrigger": "create one job for each of its triggers",
+}
+FIELDS: dict[str, FieldKind] = {
+    "second": SECOND,
+    "minute": MINUTE,
+    "hour": HOUR,
+    "day": DAY_OF_MONTH,
+    "month": MONTH,
+    "day_of_week": DAY_OF_WEEK,
+    "year": YEAR,
+}
+
+
+NAMES = {"day": "day_of_month"}
+
+
+def read(now: datetime) -> Reading:
+    rows = rows_of("django_apscheduler", "DjangoJob", "django-apscheduler").order_by("pk")
+    with Reader() as reader:
+        return Reading(
+            [
+                entry(_origin(key), key, partial(_job, row, now, reader), key=key)
+                for key, row in each_row(rows)
+            ],
+            source=SOURCE,
+        )
+
+
+def ran(since: datetime) -> Ran:
+    """Return the scheduled times of the stored executions."""
+    executions = rows_of("django_apscheduler", "DjangoJobExecution", "django-apscheduler")
+    times = defaultdict(list)
+    for job, at in executions.filter(run_time__gte=since).values_list("job_id", "run_time"):
+        times[_origin(job)].append(at)
+    return Ran(times, complete=True)
+
+
+def _origin(key: str) -> str:
+    return f"job {key!r}"
+
+
+def state_of(pickled: bytes, reader: Reader) -> dict[str, Any]:
+    """Return the state of a job. Raises ``Refused``."""
+    try:
+        state = reader.read("pickle", pickled)
+    except Unreadable as error:
+        raise Refused(f"the job's state can't be read: {error}") from None
+    if not isinstance(state, dict) or not {"func", "trigger"} <= state.keys():
+        raise Refused("the stored state is not an APScheduler job")
+    return state
+
+
+def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str, Any]:
+    state = state_of(bytes(row().job_state), reader)
+    paused = state.get("next_run_time") is None
+    executor = state.get("executor", "default")
+    if executor != "default":
+        warn(
+            f"executor {executor!r} has no equivalent; set the job's queue to the queue of "
+            "these workers"
+        )
+    instances = state.get("max_instances") or 1
+    if instances > 1:
+        warn(
+            f"max_instances={instances} has no equivalent; overlap is set to allow, so any "
+            "number of runs may execute at once"
+        )
+    trigger = state["trigger"]
+    jitter = getattr(trigger, "jitter", None)
+    return {
+        "target": str(state["func"]).replace(":", "."),
+        "args": check_json("args", list(state.get("args") or ())),
+        "kwargs": check_json("kwargs", state.get("kwargs") or {}),
+        "jitter": timedelta(seconds=jitter or 0),
+        "overlap_policy": "allow" if instances > 1 else "skip",
+        "enabled": not paused,
+        "pause_reason": WAS_PAUSED if paused else "",
+        "starts_at": getattr(trigger, "start_date", None),
+        "ends_at": getattr(trigger, "end_date", None),
+        **_when(trigger, now, warn),
+    }
+
+
+def _when(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+    kind = _kind(trigger)
+    if kind == "DateTrigger":
+        if trigger.run_date <= now:
+            raise Refused(
+                f"its only run time, {trigger.run_date.isoformat()}, has passed; run the "
+                "job manually or set another time"
+            )
+        return {"schedule": once_text(trigger.run_date, warn), "timezone": "UTC"}
+    if kind == "IntervalTrigger":
+        return {"schedule": interval_text(trigger.interval), "timezone": "UTC"}
+    if kind == "CronTrigger":
+        return {"schedule": _cron(trigger), "timezone": zone_name(trigger.timezone)}
+    raise Refused(
+        f"the trigger {kind} has no equivalent; {HINTS.get(kind, 'choose another schedule')}"
+    )
+
+
+def _cron(trigger: Any) -> str:
+    """Return cron text for a trigger. In APScheduler, all fields must match."""
+    found = {}
+    for field in trigger.fields:
+        kind = FIELDS.get(field.name)
+        if kind:
+            found[NAMES.get(field.name, field.name)] = _part(kind, field)
+        elif any(
+            getattr(expression, "first", None) or expression.step
+            for expression in field.expressions
+        ):
+            raise Refused("schedules can't select weeks of the year")
+    parts = Parts(**found)
+    days = parts.day_of_month
+    positions = tuple(special for special in days.specials if special != "L")
+    if not positions:
+        return cron_text(parts)
+    if len(parts.day_of_week.values) < 7:
+        raise Refused(FRIDAY_13TH)
+    # Weekday positions belong to the other field here. With further days of month, either field may
+    # match.
+    rest = Part(days.values, "", tuple(special for special in days.specials if special == "L"))
+    alone = not rest.values and not rest.specials
+    month_days = Part(range(1, 32)) if alone else rest
+    return cron_text(
+        replace(parts, day_of_month=month_days, day_of_week=Part((), "", positions)),
+        both_days=alone,
+    )
+
+
+def _part(kind: FieldKind, field: Any) -> Part:
+    values: set[int] = set()
+    specials: list[str] = []
+    for expression in field.expressions:
+        name = _kind(expression)
+        if name == "LastDayOfMonthExpression":
+            specials.append("L")
+        elif name == "WeekdayPositionExpression":
+            day, nth = (expression.weekday + 1) % 7, expression.option_num
+            specials.append(f"{day}L" if nth == 5 else f"{day}#{nth + 1}")
+        else:
+            values |= _values(kind, expression)
+    return Part(values, "", tuple(specials))
+
+
+def _values(kind: FieldKind, expression: Any) -> set[int]:
+    """Return the values of ``*``, ``a`` or ``a-b``, with or without a step.
+
+    APScheduler's weekdays start on Monday.
+    """
+    first = getattr(expression, "first", kind.low)
+    last = getattr(expression, "last", None)
+    step = expression.step or 1
+    if (
+        not all(isinstance(number, int) for number in (first, last or 0, step))
+        or first < 0
+        or step < 1
+    ):
+        raise Refused(
+            f"field {kind.name} has the invalid range {first!r:.20} to {last!r:.20} with "
+            f"step {step!r:.20}"
+        )
+    values = range(first, (kind.top if last is None else min(last, kind.top)) + 1, step)
+    return {(value + 1) % 7 for value in values} if kind is DAY_OF_WEEK else set(values)
+
+
+def _kind(thing: Any) -> str:
+    return thing.kind if isinstance(thing, Record) else type(thing).__name__

@@ -1,0 +1,166 @@
+"""Import from django-celery-beat: the rows of ``PeriodicTask`` and their schedules."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.db.models import Q
+
+from django_dcron.contrib.importers import celery_entry, celery_task
+from django_dcron.contrib.importers.found import (
+    LAST_RUN,
+    NEXT_DUE,
+    Left,
+    Ran,
+    Reading,
+    Refused,
+    RowReader,
+    Warn,
+    each_row,
+    entry,
+    next_due,
+    once_text,
+    rows_of,
+)
+from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.schedules.timetable import Timetable
+
+SOURCE = "django-celery-beat"
+WAS_DISABLED = "was disabled in django-celery-beat"
+KINDS = ("interval", "crontab", "solar", "clocked")
+
+
+def read(now: datetime) -> Reading:
+    rows = _rows().select_related(*KINDS).order_by("name")
+    return Reading(
+        [
+            entry(_origin(name), name, partial(_job, row, now), key=str(key))
+            for key, name, row in each_row(rows, "name")
+        ],
+        source=SOURCE,
+    )
+
+
+def ran(since: datetime) -> Ran:
+    """Return the latest run of each row. Beat writes it within three minutes."""
+    latest = _rows().filter(last_run_at__gte=since).values_list("name", "last_run_at")
+    return Ran({_origin(name): [at] for name, at in latest}, complete=False)
+
+
+def hand_back(key: str, ran_until: datetime) -> bool:
+    """Have beat continue after ``ran_until``, so that it doesn't send what ran here.
+
+    A later run of beat stays. Returns False if the row is gone.
+    """
+    rows = _rows().filter(pk=key)
+    if rows.filter(Q(last_run_at=None) | Q(last_run_at__lt=ran_until)).update(
+        last_run_at=ran_until
+    ):
+        rows_of("django_celery_beat", "PeriodicTasks", SOURCE).model.update_changed()
+        return True
+    return bool(rows.exists())
+
+
+def _rows() -> Any:
+    return rows_of("django_celery_beat", "PeriodicTask", "django-celery-beat")
+
+
+def _origin(name: str) -> str:
+    return f"periodic task {name!r}"
+
+
+def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
+    row = get_row()
+    celery_entry.check_task(row.task)
+    if row.expires and row.expires <= now:
+        raise Left(f"expired at {row.expires.isoformat()}")
+    values = {
+        "description": row.description,
+        "target": row.task,
+        **celery_entry.arguments(_json(row, "args", "[]"), _json(row, "kwargs", "{}")),
+        **celery_entry.options(
+            {
+                "queue": row.queue,
+                "exchange": row.exchange,
+                "routing_key": row.routing_key,
+                "priority": row.priority,
+                "expires": row.expires or row.expire_seconds,
+                "headers": _json(row, "headers", "{}"),
+            },
+            warn,
+        ),
+        "starts_at": row.start_time,
+        "enabled": row.enabled,
+        "pause_reason": "" if row.enabled else WAS_DISABLED,
+    }
+    values |= celery_task.policies(row.task, {}, warn)
+    values |= _when(row, now, warn)
+    if NEXT_DUE in values:
+        values.pop("starts_at")
+    return values | {LAST_RUN: row.last_run_at or row.date_changed}
+
+
+def _json(row: Any, name: str, default: str) -> Any:
+    try:
+        return json.loads(getattr(row, name) or default)
+    except ValueError as error:
+        raise Refused(f"{name}: {getattr(row, name)!r:.80} is not JSON ({error})") from None
+
+
+def _when(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+    if row.solar:
+        raise Refused(
+            celery_entry.no_solar(row.solar.event, row.solar.latitude, row.solar.longitude)
+        )
+    if row.clocked:
+        return _once(row, row.clocked.clocked_time, now, warn)
+    if row.interval:
+        length = timedelta(**{row.interval.period: row.interval.every})
+        if row.one_off:
+            begin = row.start_time or (row.last_run_at or row.date_changed) + length
+            return _once(row, begin, now, warn)
+        return celery_entry.when(row.interval.schedule, warn) | _phase(row, length, now)
+    if row.crontab:
+        found = celery_entry.when(_crontab(row), warn)
+        return _first_alone(row, found, now, warn) if row.one_off else dict(found)
+    raise Refused("the entry has no schedule")
+
+
+def _phase(row: Any, length: timedelta, now: datetime) -> dict[str, datetime]:
+    """Return when beat would run the interval next. Beat counts from the change of a new row."""
+    if row.start_time and (row.start_time > now or row.last_run_at is None):
+        return {}
+    return next_due(row.last_run_at or row.date_changed, length, now)
+
+
+def _crontab(row: Any) -> Any:
+    try:
+        return row.crontab.schedule
+    except Exception as error:
+        # Celery's ParseException derives directly from Exception.
+        if not isinstance(error, ValueError) and type(error).__name__ != "ParseException":
+            raise
+        raise Refused(f"Celery can't read the crontab ({row.crontab}): {error}") from None
+
+
+def _first_alone(row: Any, found: dict[str, str], now: datetime, warn: Warn) -> dict[str, Any]:
+    """Translate a one-off crontab: only its next occurrence runs."""
+    schedule = parse_schedule(found["schedule"], found["timezone"])
+    first = Timetable(schedule, row.start_time).first_after(now)
+    if first is None:
+        raise Left("the schedule has no further occurrence")
+    return _once(row, first, now, warn)
+
+
+def _once(row: Any, at: datetime, now: datetime, warn: Warn) -> dict[str, Any]:
+    if row.total_run_count or not row.enabled:
+        raise Left("a one-off task that has already run or is disabled")
+    if at <= now:
+        raise Refused(
+            f"its only run time, {at.astimezone(UTC).isoformat()}, has passed, and it "
+            "hasn't run; run the job manually or set another time"
+        )
+    return {"schedule": once_text(at, warn), "timezone": "UTC", "starts_at": None}

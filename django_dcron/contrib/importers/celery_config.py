@@ -1,0 +1,134 @@
+"""Import from ``beat_schedule``, the static schedule in the configuration of the Celery app."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.apps import apps
+
+from django_dcron.contrib.importers import celery_entry, celery_task
+from django_dcron.contrib.importers.found import (
+    LONG_INTERVAL,
+    Left,
+    Ran,
+    Reading,
+    Refused,
+    SourceProblem,
+    Warn,
+    check_json,
+    entry,
+)
+from django_dcron.db.errors import in_one_line
+from django_dcron.targets.celery_tasks import discovered_app
+
+SOURCE = "celery"
+OWN_MODULE = "celery.schedules"
+KNOWN = frozenset({"task", "schedule", "args", "kwargs", "options", "relative"})
+COPIED_TO_THE_DATABASE = (
+    "django-celery-beat's scheduler copies these entries to its own table. If beat runs with it, "
+    "import django-celery-beat instead, not both."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What Celery's scheduler creates from a number of seconds or a timedelta."""
+
+    run_every: timedelta
+    relative: bool
+    tz: Any
+
+
+def read(now: datetime) -> Reading:
+    """Read all entries. Raises ``SourceProblem``."""
+    app = discovered_app()
+    try:
+        app.finalize(auto=True)  # runs the handlers that call add_periodic_task
+        schedule = app.conf.beat_schedule
+        entries = dict(schedule)
+    except Exception as error:  # the project's own handlers
+        raise SourceProblem(
+            f"Celery's beat_schedule can't be read: {in_one_line(error)}."
+        ) from error
+    reading = Reading(
+        [
+            entry(_origin(name), str(name), partial(_job, app, given, now), key=str(name))
+            for name, given in entries.items()
+        ],
+        source=SOURCE,
+    )
+    if entries and apps.is_installed("django_celery_beat"):
+        reading.notes.append(COPIED_TO_THE_DATABASE)
+    return reading
+
+
+def ran(since: datetime) -> Ran:
+    """Raise ``SourceProblem``: only beat's log has the runs."""
+    raise SourceProblem("beat stores no runs of a static schedule, so there is nothing to compare.")
+
+
+def _origin(name: Any) -> str:
+    return f"beat_schedule entry {str(name)!r}"
+
+
+def _job(app: Any, given: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+    if not isinstance(given, Mapping) or not isinstance(given.get("task"), str):
+        raise Refused("the entry has no task")
+    celery_entry.check_task(given["task"])
+    if others := sorted(set(given) - KNOWN):
+        warn(f"keys without an equivalent are ignored: {', '.join(map(str, others))}")
+    options = dict(given.get("options") or {})
+    if isinstance(options.get("expires"), timedelta):
+        options["expires"] = options["expires"].total_seconds()
+    translated = celery_entry.options(options, warn)
+    if translated["ends_at"] is not None and translated["ends_at"] < now:
+        raise Left(f"expired at {translated['ends_at'].isoformat()}")
+    schedule = _schedule(app, given.get("schedule"), relative=bool(given.get("relative")))
+    found = celery_entry.when(schedule, warn)
+    if found["schedule"].startswith("@every") and schedule.run_every >= LONG_INTERVAL:
+        warn(
+            "the interval counts from when the job is enabled, because beat's last run isn't "
+            "known; to keep its phase, set starts_at"
+        )
+    return {
+        "target": given["task"],
+        **celery_entry.arguments(
+            check_json("args", list(given.get("args") or ())),
+            check_json("kwargs", dict(given.get("kwargs") or {})),
+        ),
+        "starts_at": None,
+        **translated,
+        **celery_task.policies(given["task"], options, warn),
+        "enabled": True,
+        "pause_reason": "",
+        **found,
+    }
+
+
+def _schedule(app: Any, schedule: Any, *, relative: bool) -> Any:
+    """Return Celery's schedule object, or what Celery would create. Raises ``Refused``."""
+    if isinstance(schedule, bool) or schedule is None:
+        raise Refused(f"the entry has no schedule ({schedule!r})")
+    if isinstance(schedule, int | float):
+        schedule = _seconds(schedule)
+    if isinstance(schedule, timedelta):
+        return Interval(schedule, relative, app.timezone)
+    if hasattr(schedule, "event") and hasattr(schedule, "lat"):
+        raise Refused(celery_entry.no_solar(schedule.event, schedule.lat, schedule.lon))
+    if type(schedule).__module__ != OWN_MODULE:
+        raise Refused(
+            f"the schedule type {type(schedule).__name__} is the project's own; use a cron "
+            "schedule, or a job that runs often and lets its code decide"
+        )
+    return schedule
+
+
+def _seconds(number: float) -> timedelta:
+    try:
+        return timedelta(seconds=number)
+    except (OverflowError, ValueError) as error:
+        raise Refused(f"the interval {number!r} s is not supported ({error})") from None

@@ -1,0 +1,118 @@
+"""Translate the retries and time limits that a Celery task declares to fields of its job.
+
+The task's own retries don't run here: the job's policy decides. A task without these options leaves
+the fields to the job.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django_dcron import targets
+from django_dcron.contrib.importers.found import Refused, Warn
+from django_dcron.exceptions import UnknownTarget
+from django_dcron.policies.retry import MAX_ATTEMPTS, exception_name
+from django_dcron.utils.counts import number_of
+
+LIMITS = ("soft_time_limit", "time_limit")
+
+
+def policies(name: str, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
+    """Return the fields that the task declares, and the limits that the entry's options set.
+
+    Empty for an unknown task, which the comparison refuses.
+    """
+    try:
+        task = getattr(targets.get(name), "task", None)
+    except UnknownTarget:
+        task = None
+    if rate := getattr(task, "rate_limit", None):
+        warn(
+            f"rate_limit {rate} has no equivalent; limit the runs with the schedule, the overlap "
+            "policy or the concurrency of a queue's worker"
+        )
+    return {**_retries(task, warn), **_timeout(task, options, warn)}
+
+
+def _retries(task: Any, warn: Warn) -> dict[str, Any]:
+    automatic = tuple(getattr(task, "autoretry_for", None) or ())
+    if not automatic and not _calls_retry(task):
+        return {}
+    own: dict[str, Any] = getattr(task, "retry_kwargs", None) or {}
+    most = own.get("max_retries", task.max_retries)
+    if most is None or most >= MAX_ATTEMPTS:
+        warn(f"max_retries {most} is reduced to {MAX_ATTEMPTS} attempts, the highest possible")
+    values = {
+        "max_attempts": MAX_ATTEMPTS if most is None else min(most + 1, MAX_ATTEMPTS),
+        **_waits(task, own, automatic=bool(automatic)),
+    }
+    if automatic:
+        every = any(issubclass(Exception, error) for error in automatic)
+        values["retry_on"] = [] if every else _names(automatic)
+        values["never_retry_on"] = _names(getattr(task, "dont_autoretry_for", None) or ())
+    else:
+        warn(
+            "the task calls retry() itself, and the job retries after other exceptions, too; to "
+            "limit them, set retry_on"
+        )
+    attempts = number_of(values["max_attempts"], "attempt")
+    warn(f"the job takes over the task's retries: {attempts} at most, also after a lost worker")
+    return values
+
+
+def _calls_retry(task: Any) -> bool:
+    code = getattr(getattr(task, "run", None), "__code__", None)
+    return code is not None and "retry" in code.co_names
+
+
+def _waits(task: Any, own: dict[str, Any], *, automatic: bool) -> dict[str, Any]:
+    """Return the waits between attempts.
+
+    With full jitter, Celery waits for a random time from zero to the backoff. Half of the backoff
+    with a jitter of 1 is the same.
+    """
+    backoff = getattr(task, "retry_backoff", False) if automatic else False
+    if not backoff:
+        seconds = own.get("countdown", task.default_retry_delay) or 0
+        wait = timedelta(seconds=seconds)
+        return _backoff(wait, 1.0, wait, 0.0)
+    jitter = bool(getattr(task, "retry_jitter", True))
+    first = timedelta(seconds=max(1, int(backoff)))
+    longest = timedelta(seconds=getattr(task, "retry_backoff_max", 600))
+    return _backoff(first / (1 + jitter), 2.0, longest / (1 + jitter), float(jitter))
+
+
+def _backoff(first: timedelta, factor: float, longest: timedelta, jitter: float) -> dict[str, Any]:
+    return {
+        "retry_backoff": first,
+        "retry_backoff_factor": factor,
+        "retry_backoff_max": longest,
+        "retry_jitter": jitter,
+    }
+
+
+def _names(errors: Any) -> list[str]:
+    return sorted(map(exception_name, errors))
+
+
+def _timeout(task: Any, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
+    """Return the timeout: the soft limit, else the hard one. The entry's limits win."""
+    limits = {}
+    for name in LIMITS:
+        limit = options.get(name) or getattr(task, name, None)
+        if limit is None or limit == 0:
+            continue
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 1:
+            raise Refused(f"{name}: {limit!r:.40} is not a number of seconds of at least 1")
+        limits[name] = limit
+    if not limits:
+        return {}
+    if len(limits) > 1:
+        warn(
+            f"time_limit {limits['time_limit']} is ignored because soft_time_limit is the job's "
+            "timeout; a run is stopped soon after it"
+        )
+    return {
+        "timeout": timedelta(seconds=limits.get("soft_time_limit", limits.get("time_limit", 0)))
+    }

@@ -1,0 +1,266 @@
+"""Import crontabs: a user's, or the system's, whose lines name a user.
+
+Invariants:
+
+- No command is copied from a file to the database. A command becomes an entry of ``DCRON_SHELL``,
+  which the project must add to its settings.
+- The schedule keeps its text, because the syntax is cron's.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django_dcron.conf import settings
+from django_dcron.contrib.importers.found import Found, Reading, Refused, Warn, entry
+from django_dcron.contrib.importers.names import clean, digest
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.schedules.schedule import MACROS, has_hash, parse_schedule
+
+DEFAULT_SHELL = "/bin/sh"
+_VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
+_NAMED = re.compile(r"[\w.@:-]+")
+_BEFORE_COMMAND = re.compile(
+    r"""cd\s+\S+\s*(?:&&|;)\s*|\w+=(?:"[^"]*"|'[^']*'|\S*)\s+|(?:exec|sudo|nice|env)\s+|-\S+\s+"""
+)
+"""One of the words that may precede a command."""
+_ONWARDS = re.compile(r"(?:^|,)[0-9]+/")
+OWN_VARIABLES = {
+    "SHELL",
+    "MAILTO",
+    "MAILFROM",
+    "CRON_TZ",
+    "RANDOM_DELAY",
+    "CONTENT_TYPE",
+    "CONTENT_TRANSFER_ENCODING",
+}
+"""Variables that cron reads itself. All others are the command's environment."""
+AT_BOOT = (
+    "@reboot is not supported, because a job doesn't belong to a machine; use "
+    "systemd, or the command that starts your containers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    number: int
+    schedule: str
+    timezone: str
+    user: str
+    word: str
+    """The name of the program."""
+    command: str
+    """The command for the shell, including its standard input."""
+    environment: tuple[tuple[str, str], ...]
+    shell: str
+    comment: str
+
+    @property
+    def argv(self) -> list[str]:
+        call = [self.shell, "-c", self.command]
+        if not self.environment:
+            return call
+        return ["/usr/bin/env", *(f"{name}={value}" for name, value in self.environment), *call]
+
+
+def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> Reading:
+    """Parse a crontab.
+
+    ``timezone``: the zone of the crontab's machine, which applies to lines without a preceding
+    ``CRON_TZ``. ``path``: identifies the crontab among others.
+    """
+    reading = Reading(source=f"crontab {path}")
+    lines = list(_lines(text, timezone, system, reading))
+    programs = {
+        word: {tuple(line.argv) for line in lines if line.word == word}
+        for word in {line.word for line in lines}
+    }
+    names = [
+        f"{line.word}-{digest(str(line.argv))}" if len(programs[line.word]) > 1 else line.word
+        for line in lines
+    ]
+    times = Counter(names)
+    for line, target in zip(lines, names, strict=True):
+        when = f"{line.schedule} {line.timezone}"
+        found = _found(line, target, f"{target}-{digest(when)}" if times[target] > 1 else target)
+        reading.found.append(found)
+        if not found.refused:
+            reading.shell[target] = line.argv
+    if any(line.timezone == timezone for line in lines):
+        reading.notes.append(
+            f"Times without CRON_TZ are in the time zone {timezone}. To use another one, "
+            "pass --timezone."
+        )
+    return reading
+
+
+def _found(line: Line, target: str, name: str) -> Found:
+    def job(warn: Warn) -> dict[str, Any]:
+        _check(line, warn)
+        if line.user:
+            warn(
+                f"cron runs this command as user {line.user}, but a job runs as the user "
+                "of its worker"
+            )
+        if settings.SHELL.get(target, line.argv) not in (line.argv, tuple(line.argv)):
+            raise Refused(
+                f"DCRON_SHELL already defines another command named {target!r}; rename that entry"
+            )
+        return {
+            "description": line.comment,
+            "target": f"shell:{target}",
+            "args": [],
+            "kwargs": {},
+            "schedule": line.schedule,
+            "timezone": line.timezone,
+        }
+
+    return entry(
+        f"line {line.number}",
+        name,
+        job,
+        suffix=digest(f"{line.schedule} {line.timezone} {line.number}"),
+        key=name,
+    )
+
+
+def _check(line: Line, warn: Warn) -> None:
+    """Check a line's schedule. Raises ``Refused`` or ``InvalidSchedule``."""
+    if line.schedule.lower() == "@reboot":
+        raise Refused(AT_BOOT)
+    if line.schedule.startswith("@") and line.schedule.lower() not in MACROS:
+        raise Refused(f"{line.schedule} is not a cron schedule")
+    if "~" in line.schedule:
+        raise Refused(
+            f"{line.schedule}: random times (~) are not supported; H or H(0-29) selects a "
+            "fixed time per job"
+        )
+    if has_hash(line.schedule):
+        raise Refused(f"{line.schedule}: cron doesn't support H")
+    parse_schedule(line.schedule, line.timezone)
+    if any(_ONWARDS.search(field) for field in line.schedule.split()):
+        warn(
+            f"{line.schedule}: a step after a single value continues to the end of the "
+            "range, but some crons use only the value"
+        )
+
+
+def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator[Line]:
+    """Yield the entries. Add invalid lines and notes to ``reading``."""
+    variables: dict[str, str] = {}
+    comment: list[str] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if line.startswith("#"):
+            text = line.lstrip("# ").rstrip()
+            if not _is_disabled_line(text, system):
+                comment.append(text)
+            continue
+        description, comment = "\n".join(filter(None, comment)), []
+        if not line:
+            continue
+        if (variable := _variable(line)) is not None:
+            _set(variables, *variable, reading)
+            continue
+        found = _entry(line, system)
+        if found is None:
+            expected = "a time, a user and a command" if system else "a time and a command"
+            reading.found.append(
+                Found(f"line {number}", f"line {number}", refused=f"{line!r:.80} is not {expected}")
+            )
+            continue
+        schedule, user, command = found
+        environment = tuple(item for item in variables.items() if item[0] not in OWN_VARIABLES)
+        zone, shell = variables.get("CRON_TZ") or timezone, variables.get("SHELL") or DEFAULT_SHELL
+        yield Line(
+            number,
+            schedule,
+            zone,
+            user,
+            _word(command),
+            _with_input(command),
+            environment,
+            shell,
+            description,
+        )
+
+
+def _is_disabled_line(comment: str, system: bool) -> bool:
+    """Return whether a comment is a line of a crontab that somebody disabled."""
+    if _variable(comment) is not None:
+        return True
+    found = _entry(comment, system)
+    if found is None:
+        return False
+    schedule, _user, _command = found
+    if schedule.lower() == "@reboot":
+        return True
+    try:
+        parse_schedule(schedule)
+    except InvalidSchedule:
+        return False
+    return True
+
+
+def _variable(line: str) -> tuple[str, str] | None:
+    """Return name and value of an assignment, or None. ``line`` has no surrounding spaces."""
+    match = _VARIABLE.match(line)
+    if match is None:
+        return None
+    value = line[match.end() :].strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    return match["name"].strip("'\""), value
+
+
+def _set(variables: dict[str, str], name: str, value: str, reading: Reading) -> None:
+    variables[name] = value
+    if name == "MAILTO" and value:
+        reading.notes.append(
+            f"MAILTO={value} is ignored. Output is stored with each run and not mailed. To "
+            "get alerts, see docs/how-to/alerts.md."
+        )
+    if name == "TZ":
+        reading.notes.append(
+            "TZ only sets an environment variable of the commands. Schedules use CRON_TZ, "
+            "as in cron."
+        )
+    if name == "RANDOM_DELAY":
+        reading.notes.append("RANDOM_DELAY is ignored. Set the jitter of a job instead.")
+
+
+def _entry(line: str, system: bool) -> tuple[str, str, str] | None:
+    """Split a line into schedule, user and command. Return None if a part is missing."""
+    line = line.removeprefix("-")  # in some crons: don't log this command
+    fields = 1 if line.startswith("@") else 5
+    parts = line.split(None, fields + system)
+    if len(parts) <= fields + system:
+        return None
+    return " ".join(parts[:fields]), parts[fields] if system else "", parts[-1]
+
+
+def _word(command: str) -> str:
+    start = 0
+    while before := _BEFORE_COMMAND.match(command, start):
+        start = before.end()
+    program = (command[start:].split(maxsplit=1) or [""])[0].strip("'\"()").rsplit("/", 1)[-1]
+    found = _NAMED.search(program)
+    return clean(found[0]) if found else "command"
+
+
+def _with_input(command: str) -> str:
+    r"""Return the command with its standard input as a pipe.
+
+    The input follows the first ``%``. Any further ``%`` is a line break, and ``\%`` is a literal
+    one.
+    """
+    program, *rest = (part.replace("\\%", "%") for part in re.split(r"(?<!\\)%", command))
+    if not rest:
+        # The closing parenthesis is on its own line, because the command may end in a comment.
+        return program
+    return f"printf '%s\\n' {' '.join(map(shlex.quote, rest))} | ({program}\n)"

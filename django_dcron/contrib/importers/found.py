@@ -1,0 +1,239 @@
+"""The contents of a source: each entry as the fields of a job, or why it isn't imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.apps import apps
+from django.db import DatabaseError
+
+from django_dcron.db.errors import in_one_line
+from django_dcron.exceptions import DcronError, InvalidSchedule
+
+LONGEST_REASON = 300
+SECOND = timedelta(seconds=1)
+NEXT_DUE = "next_due"
+"""The key of ``Found.next_due`` among the values that ``entry`` gets."""
+LAST_RUN = "last_run"
+"""The key of ``Found.last_run`` among the values that ``entry`` gets."""
+LONG_INTERVAL = timedelta(minutes=10)
+"""Intervals from this length on keep the phase of the source."""
+
+
+class SourceProblem(DcronError):
+    """The source as a whole can't be read. The message says why."""
+
+
+class Refused(Exception):
+    """An entry can't be imported. The message says why, and what to do instead."""
+
+
+class Left(Exception):
+    """An entry need not be imported. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One entry of a source."""
+
+    origin: str
+    """The entry's name in the source."""
+    name: str
+    """The job's name, once ``names.distinct`` has processed it."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The job's fields that the source has. Empty if there is a reason."""
+    warnings: tuple[str, ...] = ()
+    refused: str = ""
+    left: str = ""
+    namespace: str = ""
+    """Empty: the requested namespace."""
+    suffix: str = ""
+    """Distinguishes the entry from others with the same name. Empty: derived from ``origin``."""
+    key: str = ""
+    """Identifies the entry in the source, even if its name changes. Empty: ``origin``."""
+    next_due: datetime | None = None
+    """When the source would run an interval next. It is the job's start when the job is enabled."""
+    last_run: datetime | None = None
+    """Up to when the source has run the entry, if it isn't an interval. None: unknown."""
+    calendars: frozenset[str] = frozenset()
+    """The calendars of a refused entry.
+
+    There may be several if the source has the entry several times.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCalendar:
+    """One calendar of a source."""
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The calendar's other fields. Empty if there is a reason."""
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class Reading:
+    found: list[Found] = field(default_factory=list)
+    calendars: list[FoundCalendar] = field(default_factory=list)
+    """The calendars that the jobs in ``found`` name."""
+    notes: list[str] = field(default_factory=list)
+    """Remarks about the source as a whole."""
+    shell: dict[str, list[str]] = field(default_factory=dict)
+    """The entries that ``DCRON_SHELL`` must contain for these jobs."""
+    source: str = ""
+    """Identifies the source. Empty for an export, whose values always replace those of the jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """When the other scheduler ran its entries."""
+
+    times: Mapping[str, Collection[datetime]]
+    """Times by ``origin``."""
+    complete: bool
+    """Whether the scheduler stores each run, or only the latest one."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Entries whose runs can't be read, by ``origin``, with the reason."""
+
+
+Warn = Callable[[str], None]
+
+
+def entry(
+    origin: str,
+    name: str,
+    translate: Callable[[Warn], dict[str, Any]],
+    *,
+    suffix: str = "",
+    key: str = "",
+) -> Found:
+    """Translate one entry of a source.
+
+    ``translate`` gets a function that records warnings, and may return ``NEXT_DUE`` in addition to
+    the fields. It may raise ``Refused`` or ``Left``. Any other exception, except those of the
+    database, refuses this entry and no other.
+    """
+    warnings: list[str] = []
+    try:
+        values = translate(warnings.append)
+    except (Refused, InvalidSchedule) as error:
+        return Found(origin, name, refused=str(error), suffix=suffix, key=key)
+    except Left as error:
+        return Found(origin, name, left=str(error), suffix=suffix, key=key)
+    except DatabaseError:
+        raise
+    except Exception as error:
+        return Found(origin, name, refused=unforeseen(error), suffix=suffix, key=key)
+    due, last = values.pop(NEXT_DUE, None), values.pop(LAST_RUN, None)
+    if values.get("schedule", "").startswith("@every"):
+        last = None
+    return Found(
+        origin,
+        name,
+        values,
+        tuple(warnings),
+        suffix=suffix,
+        key=key,
+        next_due=due,
+        last_run=last,
+    )
+
+
+def unforeseen(error: Exception) -> str:
+    """Return the reason for an entry whose reading raised an unexpected exception."""
+    return f"can't be read: {in_one_line(error)}"[:LONGEST_REASON]
+
+
+RowReader = Callable[[], Any]
+"""Returns a row, or raises the exception of reading it."""
+
+
+def each_row(rows: Any, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the primary key, the named columns and a ``RowReader`` for each row.
+
+    A row that can't be read affects only its own entry.
+    """
+    try:
+        at_hand = {row.pk: row for row in rows}
+    except DatabaseError:
+        raise
+    except Exception:  # one row is unreadable, for example due to an unknown time zone
+        at_hand = {}
+    for key, *named in rows.values_list("pk", *columns):
+        yield key, *named, partial(_row, rows, key, at_hand)
+
+
+def _row(rows: Any, key: Any, at_hand: Mapping[Any, Any]) -> Any:
+    row = at_hand.get(key)
+    return rows.get(pk=key) if row is None else row
+
+
+def rows_of(app: str, model: str, package: str) -> Any:
+    """Return all rows of a model. Raises ``SourceProblem``."""
+    if not apps.is_installed(app):
+        raise SourceProblem(f"{package} is not installed: {app!r} is missing in INSTALLED_APPS.")
+    return apps.get_model(app, model)._default_manager.all()
+
+
+def interval_text(length: timedelta) -> str:
+    if length < SECOND or length % SECOND:
+        raise Refused(
+            f"the interval {length.total_seconds():g} s is not supported; intervals are "
+            "whole seconds of at least 1"
+        )
+    minutes, seconds = divmod(length // SECOND, 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "m"), (seconds, "s"))
+    return "@every " + "".join(f"{number}{unit}" for number, unit in parts if number)
+
+
+def next_due(last: datetime | None, length: timedelta, now: datetime) -> dict[str, datetime]:
+    """Return ``NEXT_DUE`` for a long interval that ran at ``last``; empty if it has no phase.
+
+    An interval that is overdue is due at once, as the source would run it.
+    """
+    if last is None or length < LONG_INTERVAL:
+        return {}
+    return {NEXT_DUE: whole_second(max(last + length, now))}
+
+
+def whole_second(at: datetime) -> datetime:
+    """Return the first whole second that isn't earlier than ``at``."""
+    whole = at.replace(microsecond=0)
+    return whole + SECOND if at.microsecond else whole
+
+
+def once_text(at: datetime, warn: Warn) -> str:
+    """Return an ``@at`` schedule. Fractions of a second are rounded up, so a run is never early."""
+    whole = at.astimezone(UTC).replace(microsecond=0, tzinfo=None)
+    if at.microsecond:
+        whole += SECOND
+        warn(f"the time {at.isoformat()} is rounded up to a whole second")
+    return f"@at {whole.isoformat()}Z"
+
+
+def zone_name(zone: Any) -> str:
+    """Return the name of a time zone. Raises ``Refused`` if it has none."""
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)
+    if name is None and datetime.now(zone).utcoffset() == timedelta() and type(zone) is type(UTC):
+        name = "UTC"
+    if not isinstance(name, str):
+        raise Refused(
+            f"the time zone {zone!s:.60} is not in the tz database; use a name such as "
+            "Europe/Berlin"
+        )
+    return name
+
+
+def check_json(field_name: str, value: Any) -> Any:
+    """Return ``value`` as JSON decodes it, with lists for tuples. Raises ``Refused``."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused(f"{field_name}: {value!r:.80} is not a JSON value ({error})") from None

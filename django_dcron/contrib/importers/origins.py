@@ -1,0 +1,166 @@
+"""Match the entries of a source with the jobs that were imported from it.
+
+A job stores its source (``import_source``), the entry's key there (``import_key``) and, in
+``imported``, the entry's name and values as last imported.
+
+Invariants:
+
+- An entry matches at most one job, and a job at most one entry. So a job that was renamed or moved
+  to another namespace, here or there, isn't imported a second time.
+- The same key and name match first, then a unique name, then the key. A name that another entry
+  took over therefore carries its definition with it.
+- A job without an origin matches by its name. A job from another source never matches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django_dcron.contrib.importers.found import Found
+from django_dcron.contrib.importers.names import digest, distinct, with_unique_name
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Job
+
+NAMES_AT_ONCE = 500
+LONGEST_KEY = 190
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    found: Found
+    """The entry. Its name and namespace are those of the job, if there is one."""
+    source_name: str
+    """The entry's name in the source."""
+    proposed: str
+    """The job's name if the entry was new."""
+    job: Job | None = None
+    taken_by: Job | None = None
+    """A job from another source that has the proposed name. Then there is no ``job``."""
+
+
+def stored_key(found: Found) -> str:
+    """Return the entry's key as a job stores it."""
+    key = found.key or found.origin
+    return key if len(key) <= LONGEST_KEY else f"{key[: LONGEST_KEY - 7]}-{digest(key)}"
+
+
+def stored_source(source: str) -> str:
+    longest = Job._meta.get_field("import_source").max_length or LONGEST_KEY
+    return source if len(source) <= longest else f"{source[: longest - 7]}-{digest(source)}"
+
+
+def match(found: Iterable[Found], namespace: str, source: str = "") -> list[Match]:
+    """Return a match for each entry, in the same order.
+
+    ``source``: empty for an export, whose jobs match by name only.
+    """
+    entries = list(found)
+    named = distinct(entries)
+    pairs = _pairs(entries, jobs_of(source)) if source else [None] * len(entries)
+    existing = existing_jobs(named, namespace)
+    matches = [
+        _matched(entry, new, job)
+        if job is not None
+        else _by_name(entry, new, namespace, source, existing)
+        for entry, new, job in zip(entries, named, pairs, strict=True)
+    ]
+    return _with_distinct_names(matches, namespace, source) if source else matches
+
+
+def jobs_of(source: str) -> list[Job]:
+    return list(Job.objects.using(alias_for(Job)).filter(import_source=stored_source(source)))
+
+
+def existing_jobs(entries: list[Found], namespace: str) -> dict[tuple[str, str], Job]:
+    """Return the existing jobs with the names of ``entries``, by namespace and name."""
+    names = defaultdict(list)
+    for each in entries:
+        names[each.namespace or namespace].append(each.name)
+    rows = Job.objects.using(alias_for(Job))
+    return {
+        (job.namespace, job.name): job
+        for space, wanted in names.items()
+        for start in range(0, len(wanted), NAMES_AT_ONCE)
+        for job in rows.filter(namespace=space, name__in=wanted[start : start + NAMES_AT_ONCE])
+    }
+
+
+def _pairs(entries: list[Found], jobs: list[Job]) -> list[Job | None]:
+    pairs: list[Job | None] = [None] * len(entries)
+    for entry_key, job_key in _IDENTITIES:
+        free = [number for number, job in enumerate(pairs) if job is None]
+        paired = {job.pk for job in pairs if job is not None}
+        by_key = _unique((job_key(job), job) for job in jobs if job.pk not in paired)
+        for key, number in _unique((entry_key(entries[n]), n) for n in free).items():
+            pairs[number] = by_key.get(key)
+    return pairs
+
+
+def _name_when_imported(job: Job) -> str:
+    return str((job.imported or {}).get("name", job.name))
+
+
+_IDENTITIES: tuple[tuple[Callable[[Found], Hashable], Callable[[Job], Hashable]], ...] = (
+    (
+        lambda entry: (stored_key(entry), entry.name),
+        lambda job: (job.import_key, _name_when_imported(job)),
+    ),
+    (lambda entry: entry.name, _name_when_imported),
+    (stored_key, lambda job: job.import_key),
+)
+
+
+def _unique(items: Iterable[tuple[Hashable, Any]]) -> dict[Hashable, Any]:
+    """Return the items whose key appears once."""
+    listed = list(items)
+    times = Counter(key for key, _item in listed)
+    return {key: item for key, item in listed if times[key] == 1}
+
+
+def _matched(entry: Found, new: Found, job: Job) -> Match:
+    found = replace(new, name=job.name, namespace=job.namespace)
+    return Match(found, entry.name, new.name, job)
+
+
+def _by_name(
+    entry: Found,
+    new: Found,
+    namespace: str,
+    source: str,
+    existing: dict[tuple[str, str], Job],
+) -> Match:
+    job = existing.get((new.namespace or namespace, new.name))
+    if job is None or not source or not job.import_source:
+        return Match(new, entry.name, new.name, job)
+    return Match(new, entry.name, new.name, taken_by=job)
+
+
+def _with_distinct_names(matches: list[Match], namespace: str, source: str) -> list[Match]:
+    """Give another name to new entries whose name a job of another entry of the source has."""
+    clashes = [
+        each.taken_by is not None and each.taken_by.import_source == stored_source(source)
+        for each in matches
+    ]
+    if not any(clashes):
+        return matches
+    renamed = [
+        with_unique_name(each.found) if clashing else each.found
+        for each, clashing in zip(matches, clashes, strict=True)
+    ]
+    existing = existing_jobs(
+        [found for found, clashing in zip(renamed, clashes, strict=True) if clashing], namespace
+    )
+    return [
+        Match(
+            found,
+            each.source_name,
+            found.name,
+            taken_by=existing.get((found.namespace or namespace, found.name)),
+        )
+        if clashing
+        else each
+        for each, found, clashing in zip(matches, renamed, clashes, strict=True)
+    ]

@@ -1,0 +1,204 @@
+"""Import from RedBeat: its entries in Redis, which are read as JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django_dcron.contrib.importers import celery_entry, celery_task
+from django_dcron.contrib.importers.found import (
+    LAST_RUN,
+    Left,
+    Ran,
+    Reading,
+    Refused,
+    SourceProblem,
+    Warn,
+    entry,
+    unforeseen,
+)
+from django_dcron.db.errors import in_one_line
+
+SOURCE = "redbeat"
+SETTING = "redbeat_redis_url"
+Stored = bytes | None | Exception
+"""The value of a field in Redis, or the error of reading it."""
+WAS_DISABLED = "was disabled in RedBeat"
+KEYS_AT_ONCE = 500
+
+
+def read(now: datetime) -> Reading:
+    """Read all entries. Raises ``SourceProblem``."""
+    latest = {key: meta for _prefix, key, meta in _read_entries("meta")}
+    reading = Reading(
+        [
+            entry(
+                _origin(key),
+                key.removeprefix(prefix),
+                partial(_job, definition, latest.get(key), now),
+                key=key,
+            )
+            for prefix, key, definition in _read_entries("definition")
+        ],
+        source=SOURCE,
+    )
+    server, chosen = _server()
+    if not reading.found or not chosen:
+        reading.notes.append(f"Read from {server}. To use another server, set {SETTING}.")
+    return reading
+
+
+def _server() -> tuple[str, bool]:
+    """Return the address of RedBeat's Redis without its password, and whether it was chosen.
+
+    By default, RedBeat uses the broker.
+    """
+    from redbeat import schedulers
+
+    app = schedulers.app_or_default()
+    address = schedulers.maybe_sanitize_url(str(schedulers.ensure_conf(app).redis_url))
+    return str(address), bool(app.conf.get(SETTING))
+
+
+def ran(since: datetime) -> Ran:
+    """Return the latest run of each entry. Raises ``SourceProblem``."""
+    times, unread = {}, {}
+    for _prefix, key, meta in _read_entries("meta"):
+        try:
+            at = _last_run(meta)
+            if at and at >= since:
+                times[_origin(key)] = [at]
+        except Refused as error:
+            unread[_origin(key)] = str(error)
+        except Exception as error:  # another program may have written anything there
+            unread[_origin(key)] = unforeseen(error)
+    return Ran(times, complete=False, unread=unread)
+
+
+def hand_back(key: str, ran_until: datetime) -> bool:
+    """Have RedBeat continue after ``ran_until``, so that it doesn't send what ran here.
+
+    A later run of RedBeat stays. Returns False if the entry is gone.
+    """
+    from redbeat import schedulers
+
+    app = schedulers.app_or_default()
+    try:
+        stored = schedulers.RedBeatSchedulerEntry.from_key(key, app=app)
+    except KeyError as error:
+        if error.args != (key,):
+            raise
+        return False
+    if stored.last_run_at is None or stored.last_run_at < ran_until:
+        stored.reschedule(ran_until)
+    return True
+
+
+def _last_run(meta: Stored) -> datetime | None:
+    at = _decode(_json(meta)).get("last_run_at") if meta else None
+    return at if isinstance(at, datetime) else None
+
+
+def _origin(key: str) -> str:
+    return f"key {key!r}"
+
+
+def _read_entries(field: str) -> list[tuple[str, str, Stored]]:
+    """Return the key prefix, the key and one field of each entry."""
+    try:
+        from redbeat import schedulers
+    except ImportError:
+        raise SourceProblem("celery-redbeat is not installed: pip install celery-redbeat") from None
+    app = schedulers.app_or_default()
+    config = schedulers.ensure_conf(app)
+    found: list[tuple[str, str, Stored]] = []
+    try:
+        client = schedulers.get_redis(app)
+        # Undecoded and without a transaction, a key of another type or encoding doesn't stop the
+        # others.
+        keys = sorted(
+            client.execute_command("ZRANGE", config.schedule_key, 0, -1, NEVER_DECODE=True)
+        )
+        for start in range(0, len(keys), KEYS_AT_ONCE):
+            chosen = keys[start : start + KEYS_AT_ONCE]
+            pipe = client.pipeline(transaction=False)
+            for key in chosen:
+                pipe.execute_command("HGET", key, field, NEVER_DECODE=True)
+            values = pipe.execute(raise_on_error=False)
+            found += [
+                (config.key_prefix, key.decode(errors="backslashreplace"), value)
+                for key, value in zip(chosen, values, strict=True)
+            ]
+    except schedulers.redis.exceptions.RedisError as error:
+        raise SourceProblem(
+            f"RedBeat's Redis at {_server()[0]} is unreachable: {error}. Set {SETTING}."
+        ) from error
+    except ValueError as error:
+        raise SourceProblem(f"RedBeat can't use {SETTING}: {in_one_line(error)}.") from None
+    return found
+
+
+def _json(stored: bytes | Exception) -> Any:
+    if isinstance(stored, Exception):
+        raise Refused(f"the key can't be read: {in_one_line(stored)}")
+    try:
+        return json.loads(stored)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the definition is not valid JSON: {error}") from None
+
+
+def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[str, Any]:
+    if not definition:
+        raise Left("the entry has no definition; RedBeat would remove it")
+    plain = _json(definition)
+    if not isinstance(plain, dict) or not isinstance(plain.get("task"), str):
+        raise Refused("the definition has no task")
+    celery_entry.check_task(plain["task"])
+    enabled = bool(plain.get("enabled", True))
+    given = dict(plain.get("options") or {})
+    given["expires"] = _decode(given.get("expires"))
+    if isinstance(given["expires"], datetime) and given["expires"] <= now:
+        raise Left(f"expired at {given['expires'].isoformat()}")
+    values = {
+        "target": plain["task"],
+        **celery_entry.arguments(plain.get("args") or [], plain.get("kwargs") or {}),
+        "starts_at": None,
+        **celery_entry.options(given, warn),
+        **celery_task.policies(plain["task"], given, warn),
+        "enabled": enabled,
+        "pause_reason": "" if enabled else WAS_DISABLED,
+        **celery_entry.when(schedule := _schedule(plain.get("schedule")), warn),
+    }
+    if due := celery_entry.due(schedule, _last_run_or_none(meta), now):
+        values.pop("starts_at")
+    return values | due | {LAST_RUN: _last_run_or_none(meta)}
+
+
+def _last_run_or_none(meta: Stored) -> datetime | None:
+    try:
+        return _last_run(meta)
+    except Exception:  # ``ran`` reports it
+        return None
+
+
+def _schedule(plain: Any) -> Any:
+    kind = plain.get("__type__") if isinstance(plain, dict) else None
+    if kind == "rrule":
+        raise Refused(
+            "recurrence rules (rrule) are not supported; use a cron schedule, @every or @at"
+        )
+    if kind not in ("interval", "crontab"):
+        raise Refused(f"the schedule {json.dumps(plain):.80} is neither an interval nor a crontab")
+    return _decode(plain)
+
+
+def _decode(plain: Any) -> Any:
+    """Decode a value as RedBeat does, to a Celery object or a time."""
+    from redbeat.decoder import RedBeatJSONDecoder
+
+    try:
+        return json.loads(json.dumps(plain), cls=RedBeatJSONDecoder)
+    except Exception as error:  # Celery's classes may raise anything
+        raise Refused(f"RedBeat can't read {json.dumps(plain):.80}: {in_one_line(error)}") from None

@@ -1,0 +1,220 @@
+"""Compare the runs of another scheduler with the due times of the shadow jobs here.
+
+Invariants:
+
+- A run there matches a due time here if it comes at most ``LATE`` after it. Schedulers send runs a
+  moment late.
+- The phase of an interval differs between the schedulers, so any run within one interval matches.
+- Otherwise, a due time here matches the first run there. A second run counts as a duplicate.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from django_dcron.contrib.importers.found import Found, Ran
+from django_dcron.contrib.importers.origins import match
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import Trigger
+from django_dcron.targets.shadow import PREFIX
+
+LATE = timedelta(seconds=60)
+EARLY = timedelta(seconds=1)
+"""The tolerance for clocks of two machines that differ."""
+UNWRITTEN = timedelta(minutes=5)
+"""How long a scheduler that stores only the latest run may take to write it.
+
+Beat takes up to three minutes.
+"""
+JOBS_AT_ONCE = 500
+
+
+class Why(StrEnum):
+    NOT_DUE = "not due here"
+    NOT_RUN = "not run there"
+    LATE = "late there"
+    TWICE = "twice there"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    at: datetime
+    why: Why
+    other: datetime | None = None
+    """For a late run, probably the run on the other side. For a duplicate, the run here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One shadow job, compared with the entry it shadows."""
+
+    job: Job
+    same: int
+    """The number of runs there that match a run here."""
+    there: tuple[Difference, ...] = ()
+    """Runs there without a match."""
+    here: tuple[Difference, ...] = ()
+    """Runs here without a match there, although enough time has passed."""
+    late: timedelta = timedelta()
+    """How late a matching run there came at most. Zero for intervals, whose phases differ."""
+    runs: int = 0
+    """The number of runs here since the start of the comparison."""
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.there or self.here)
+
+    @property
+    def compared(self) -> int:
+        """The number of runs that could be compared. Zero: there was nothing to compare."""
+        return self.same + len(self.there) + len(self.here)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much a report compared."""
+
+    shadows: int
+    due: int
+    """Shadows that ran here or there since the start of the comparison."""
+    compared: int
+    """Shadows with at least one compared run."""
+    runs: int
+    """Runs here since the start of the comparison."""
+    compared_runs: int
+
+    @classmethod
+    def of(cls, shadows: Collection[Beside]) -> Coverage:
+        return cls(
+            shadows=len(shadows),
+            due=sum(bool(each.runs or each.compared) for each in shadows),
+            compared=sum(bool(each.compared) for each in shadows),
+            runs=sum(each.runs for each in shadows),
+            compared_runs=sum(each.compared for each in shadows),
+        )
+
+    def suffices(self, percent: int) -> bool:
+        """Return whether this percentage of the shadows that ran was compared, at least one."""
+        return bool(self.compared) and 100 * self.compared >= percent * self.due
+
+
+def beside(
+    found: Iterable[Found],
+    namespace: str,
+    ran: Ran,
+    since: datetime,
+    now: datetime,
+    source: str = "",
+) -> list[Beside]:
+    """Compare the shadows of ``found``, in that order.
+
+    ``ran`` begins ``LATE`` before ``since``. A shadow that is newer than ``since`` is compared from
+    ``LATE`` after its creation. Entries that aren't imported, such as a one-off that has run, are
+    omitted: beat doesn't store when it ran.
+    """
+    shadows = {
+        each.found.origin: each.job
+        for each in match(found, namespace, source)
+        if not each.found.left
+        and each.found.origin not in ran.unread
+        and each.job is not None
+        and each.job.target.startswith(PREFIX)
+    }
+    ours = _due([job.pk for job in shadows.values()], since)
+    return [
+        _compare(
+            job,
+            ours.get(job.pk, []),
+            ran.times.get(origin, ()),
+            ran.complete,
+            max(since, job.created_at + LATE),
+            now,
+        )
+        for origin, job in shadows.items()
+    ]
+
+
+def _due(job_ids: list[int], since: datetime) -> Mapping[int, list[datetime]]:
+    found = defaultdict(list)
+    runs = Run.objects.using(alias_for(Run)).filter(
+        trigger=Trigger.SCHEDULE, scheduled_at__gte=since - LATE
+    )
+    for start in range(0, len(job_ids), JOBS_AT_ONCE):
+        chosen = runs.filter(job_id__in=job_ids[start : start + JOBS_AT_ONCE])
+        for job_id, at in chosen.values_list("job_id", "scheduled_at"):
+            found[job_id].append(at)
+    return found
+
+
+def _compare(
+    job: Job,
+    ours: list[datetime],
+    theirs: Collection[datetime],
+    complete: bool,
+    since: datetime,
+    now: datetime,
+) -> Beside:
+    wide = job.parsed_schedule.interval or timedelta()
+    late, early = LATE + wide, EARLY + wide
+    ours, theirs = sorted(ours), sorted(theirs)
+    there = [at for at in theirs if at >= since + wide]
+    unmatched = [here for here in ours if not _between(theirs, here - early, here + late)]
+    alone: list[Difference] = []
+    latest = timedelta()
+    taken: set[datetime] = set()
+    for at in there:
+        pairs = _between(ours, at - late, at + early)
+        free = next((here for here in pairs if here not in taken), None)
+        if not pairs:
+            alone.append(_alone_there(at, unmatched))
+        elif wide:
+            continue
+        elif free is None:
+            alone.append(Difference(at, Why.TWICE, pairs[-1]))
+        else:
+            taken.add(free)
+            latest = max(latest, at - free)
+    # If the scheduler stores only the latest run, earlier runs can't be compared.
+    begin, timeout = (
+        (since, late) if complete else (there[-1] if there else since, UNWRITTEN + late)
+    )
+    ours_alone = [
+        _alone_here(here, ours, theirs) for here in unmatched if begin <= here <= now - timeout
+    ]
+    return Beside(
+        job,
+        len(there) - len(alone),
+        tuple(alone),
+        tuple(ours_alone),
+        latest,
+        runs=len(_between(ours, since, now)),
+    )
+
+
+def _between(ordered: list[datetime], first: datetime, last: datetime) -> list[datetime]:
+    return ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
+
+
+def _alone_there(at: datetime, unmatched: list[datetime]) -> Difference:
+    """Return the difference for a run there. ``unmatched``: runs here without a match."""
+    before = max((here for here in unmatched if here <= at), default=None)
+    return Difference(at, Why.NOT_DUE if before is None else Why.LATE, before)
+
+
+def _alone_here(here: datetime, ours: list[datetime], theirs: list[datetime]) -> Difference:
+    """Return the difference for a run here.
+
+    A run there that comes later, but before the next one here, is probably this run.
+    """
+    following, came = (
+        next(iter(each[bisect_right(each, here) :]), None) for each in (ours, theirs)
+    )
+    if came is None or (following is not None and came >= following):
+        return Difference(here, Why.NOT_RUN)
+    return Difference(here, Why.LATE, came)

@@ -1,0 +1,83 @@
+"""The sources of imports, by their names on the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from django_dcron.contrib.importers import (
+    apscheduler,
+    celery_beat,
+    celery_config,
+    crontab,
+    django_q,
+    export,
+    redbeat,
+)
+from django_dcron.contrib.importers.found import Ran, Reading, SourceProblem
+from django_dcron.jobs.portable import Syntax
+
+
+class Scheduler(Protocol):
+    def read(self, now: datetime) -> Reading: ...
+    def ran(self, since: datetime) -> Ran: ...
+
+
+SCHEDULERS: Mapping[str, Scheduler] = {
+    "django-celery-beat": celery_beat,
+    "celery": celery_config,
+    "redbeat": redbeat,
+    "django-q2": django_q,
+    "django-apscheduler": apscheduler,
+}
+STANDARD_INPUT = "-"
+
+
+class Format(StrEnum):
+    JSON = "json"
+    YAML = "yaml"
+    CRONTAB = "crontab"
+    SYSTEM_CRONTAB = "system-crontab"
+
+
+SUFFIXES = {".json": Format.JSON, ".yaml": Format.YAML, ".yml": Format.YAML}
+SYSTEM_CRONTABS = (Path("/etc/crontab"), Path("/etc/cron.d"))
+"""A file, and a directory of files, whose lines name a user."""
+
+
+def read_file(path: str, form: Format | None, timezone: str, namespace: str) -> Reading:
+    """Read a file. Raises ``SourceProblem``.
+
+    ``timezone``: the time zone of a crontab.
+    """
+    text, form = _text(path), form or format_of(path)
+    if form in (Format.JSON, Format.YAML):
+        return export.read(text, Syntax(form.value), namespace)
+    where = path if path == STANDARD_INPUT else str(Path(path).absolute())
+    return crontab.read(text, timezone, system=form is Format.SYSTEM_CRONTAB, path=where)
+
+
+def format_of(path: str) -> Format:
+    file = Path(path)
+    if form := SUFFIXES.get(file.suffix.lower()):
+        return form
+    where = file.absolute()
+    return (
+        Format.SYSTEM_CRONTAB
+        if any(each in (where, where.parent) for each in SYSTEM_CRONTABS)
+        else Format.CRONTAB
+    )
+
+
+def _text(path: str) -> str:
+    try:
+        return (
+            sys.stdin.read() if path == STANDARD_INPUT else Path(path).read_text(encoding="utf-8")
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 ({error})"
+        raise SourceProblem(f"{path!r} can't be read: {why}.") from error

@@ -1,0 +1,1 @@
+"""Calendars: list, read, create, change and delete them."""

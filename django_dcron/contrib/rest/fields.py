@@ -1,0 +1,177 @@
+"""Strict JSON fields in the formats of ``jobs.representation``.
+
+The project's ``REST_FRAMEWORK`` settings don't change the formats.
+
+Fields check types only. The model checks all other rules in ``clean_fields``, so errors have the
+same words and fields as in the admin. Of a field's validators, only those for texts that no
+database can store (NUL, lone surrogates) run. The others only document the field.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.validators import (
+    MaxLengthValidator,
+    ProhibitNullCharactersValidator,
+    RegexValidator,
+)
+from django.db.models import Q
+from django.utils import translation
+from django.utils.translation import gettext_lazy
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.validators import ProhibitSurrogateCharactersValidator
+
+from django_dcron.jobs.representation import Format, InvalidField, read, write
+from django_dcron.models.job_validation import wrong_type
+from django_dcron.utils.json_values import check_storable
+
+UNSTORABLE = (ProhibitNullCharactersValidator, ProhibitSurrogateCharactersValidator)
+
+
+def leave_rules_to_model(field: Any) -> None:
+    """Reduce a field to the check of its type, and leave other rules to the model."""
+    storable_alone = [each for each in field.validators if isinstance(each, UNSTORABLE)]
+    # JSON Schema has other regular expressions than Python.
+    field.validators = [each for each in field.validators if not isinstance(each, RegexValidator)]
+
+    def run(value: Any) -> None:
+        for validator in storable_alone:
+            validator(value)
+
+    field.run_validators = run
+
+
+def _read(form: Format, data: Any) -> Any:
+    try:
+        return read(form, data)
+    except InvalidField as error:
+        raise serializers.ValidationError(error.translate(translation), code=error.code) from None
+
+
+class Text(serializers.CharField):
+    def to_internal_value(self, data: Any) -> str:
+        text: str = _read(Format.TEXT, data)
+        if self.max_length is not None:
+            MaxLengthValidator(self.max_length)(text)  # the limit applies before trimming
+        return super().to_internal_value(text)
+
+
+class WholeNumber(serializers.IntegerField):
+    def to_internal_value(self, data: Any) -> int:
+        number: int = _read(Format.INTEGER, data)
+        return number
+
+
+class Number(serializers.FloatField):
+    def to_internal_value(self, data: Any) -> float:
+        number: float = _read(Format.NUMBER, data)
+        return number
+
+
+class YesOrNo(serializers.BooleanField):
+    def to_internal_value(self, data: Any) -> bool:
+        flag: bool = _read(Format.BOOLEAN, data)
+        return flag
+
+
+@extend_schema_field({"type": "string", "example": "1h30m"})
+class Duration(serializers.Field[timedelta, Any, str, Any]):
+    """A duration as text."""
+
+    def to_internal_value(self, data: Any) -> timedelta:
+        duration: timedelta = _read(Format.DURATION, data)
+        return duration
+
+    def to_representation(self, value: timedelta) -> str:
+        text: str = write(value)
+        return text
+
+
+@extend_schema_field({"type": "number"})
+class Seconds(serializers.Field[timedelta, Any, float, Any]):
+    """A measured duration, as a number of seconds."""
+
+    def to_representation(self, value: timedelta) -> float:
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+
+
+@extend_schema_field({"type": "string", "format": "date-time"})
+class Instant(serializers.Field[datetime, Any, str, Any]):
+    """An RFC 3339 time with an offset. Output is in UTC."""
+
+    def to_internal_value(self, data: Any) -> datetime:
+        instant: datetime = _read(Format.TIME, data)
+        return instant
+
+    def to_representation(self, value: datetime) -> str:
+        text: str = write(value)
+        return text
+
+
+@extend_schema_field({"type": "string", "format": "date-time"})
+class LocalInstant(Instant):
+    """A time that keeps the offset of its own zone."""
+
+    def to_representation(self, value: datetime) -> str:
+        return value.isoformat()
+
+
+class Name(serializers.PrimaryKeyRelatedField[Any]):
+    """The name of a row, which is its key."""
+
+    default_error_messages = {
+        "does_not_exist": gettext_lazy("“{pk_value}” doesn't exist."),
+        "incorrect_type": gettext_lazy("Not a valid string."),
+    }
+
+    def get_queryset(self) -> Any:
+        """Return the visible rows, and the row that the instance names already."""
+        rows: Any = super().get_queryset()
+        scope = self.context.get("scope")
+        if rows is None or scope is None or not scope.narrows(rows.model):
+            return rows
+        named = getattr(getattr(self.parent, "instance", None), f"{self.source}_id", None)
+        return rows.filter(Q(pk__in=scope.keys(rows.model)) | Q(pk=named))
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str):
+            self.fail("incorrect_type")
+        try:
+            check_storable(data)
+        except ValueError:
+            self.fail("does_not_exist", pk_value=ascii(data))
+        return super().to_internal_value(data)
+
+
+@extend_schema_field({})
+class JsonValue(serializers.JSONField):
+    """JSON that every database can store."""
+
+    kind: type | None = None
+
+    def to_internal_value(self, data: Any) -> Any:
+        _read(Format.JSON, data)
+        if self.kind is not None and not isinstance(data, self.kind):
+            raise serializers.ValidationError(wrong_type(data, self.kind))
+        return data
+
+
+@extend_schema_field({"type": "array", "items": {}})
+class JsonList(JsonValue):
+    kind = list
+
+
+@extend_schema_field({"type": "object", "additionalProperties": {}})
+class JsonObject(JsonValue):
+    kind = dict
+
+
+@extend_schema_field({"type": "array", "items": {"type": "string"}})
+class JsonTexts(JsonValue):
+    """A list of texts. The model checks that the items are texts."""
+
+    kind = list

@@ -1,0 +1,41 @@
+"""Write the audit log entry of a request without letting it fail the request.
+
+Invariants:
+
+- If an entry can't be written, the error is logged and the response is unchanged. After an error
+  response, a client would retry and run a job twice.
+- If the database has aborted a transaction of the project around the request, nothing was done.
+  Then the error is raised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connections
+from django.db.models import Model
+
+logger = logging.getLogger("django_dcron.rest")
+
+
+@contextmanager
+def entry_of(row: Model) -> Iterator[None]:
+    """Suppress and log errors of the block, which writes the entry about ``row``."""
+    kind, key, name = row._meta.model_name, row.pk, str(row)
+    try:
+        yield
+    except Exception:
+        if any(
+            each.in_atomic_block and each.needs_rollback
+            for each in connections.all(initialized_only=True)
+        ):
+            raise
+        logger.exception(
+            "history entry not written: %s=%s name=%s",
+            kind,
+            key,
+            name,
+            extra={"event": "not_noted"},
+        )

@@ -1,0 +1,1 @@
+"""Jobs: list, read, create, change and delete them, and act on them."""

@@ -1,0 +1,123 @@
+"""Preview a schedule, of a job or unsaved: its description, next occurrences and cautions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.jobs.editing import the_job
+from django_dcron.contrib.rest.schema import Operation
+from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
+from django_dcron.contrib.rest.view import View
+from django_dcron.diagnosis.lookahead import OCCURRENCES, Lookahead, look_ahead
+from django_dcron.models import Job
+
+MOST = 100
+READ = (
+    "namespace",
+    "name",
+    "schedule",
+    "timezone",
+    "calendar",
+    "calendar_policy",
+    "starts_at",
+    "ends_at",
+    "jitter",
+)
+UNREADABLE = {409: "The job's schedule is invalid."}
+
+
+class PreviewQuery(Strict):
+    count = serializers.IntegerField(
+        min_value=1, max_value=MOST, default=OCCURRENCES, help_text="The number of occurrences."
+    )
+
+
+class DefinitionSerializer(OfModel):
+    """The definition of a job that need not exist.
+
+    Without its name, the values of `H` may differ.
+    """
+
+    count = fields.WholeNumber(min_value=1, max_value=MOST, default=OCCURRENCES)
+
+    class Meta:
+        model = Job
+        fields = (*READ, "count")
+        extra_kwargs: ClassVar = {"name": {"required": False, "allow_blank": True}}
+
+    def get_fields(self) -> Any:
+        found = super().get_fields()
+        del found["count"].run_validators  # not a field of the model
+        return found
+
+
+class OccurrenceSerializer(AnySerializer):
+    at = fields.Instant(read_only=True)
+    local = fields.LocalInstant(read_only=True)
+
+
+class CautionSerializer(AnySerializer):
+    code = serializers.CharField(read_only=True)
+    message = serializers.CharField(read_only=True)
+
+
+class LookaheadSerializer(AnySerializer):
+    words = serializers.CharField(
+        read_only=True, help_text="A description of the schedule. Empty if there is none."
+    )
+    timezone = serializers.CharField(source="zone", read_only=True)
+    counts_from_saving = serializers.BooleanField(
+        read_only=True,
+        help_text="The interval starts when the job is saved, so these occurrences shift "
+        "until then.",
+    )
+    occurrences = OccurrenceSerializer(many=True, read_only=True)
+    cautions = CautionSerializer(many=True, read_only=True)
+
+
+class Preview(View):
+    operations = {
+        "POST": Operation(
+            "preview_schedule",
+            "Preview a schedule without saving it",
+            {200: LookaheadSerializer()},
+            needs=("view_job",),
+            body=DefinitionSerializer(),
+        )
+    }
+
+    def post(self, request: Request) -> Response:
+        asked = self.validated(DefinitionSerializer, request.data)
+        count = asked.pop("count")
+        # Paused, because an enabled job without further occurrences would be refused.
+        job = Job(**asked, enabled=False)
+        unread = {field.name for field in Job._meta.get_fields()} - {*READ}
+        job.clean_fields(exclude=unread | ({"name"} if not job.name else set()))
+        return _answer(look_ahead(job, count, scope=self.scope))
+
+
+class JobPreview(View):
+    operations = {
+        "GET": Operation(
+            "preview_job",
+            "Preview the next occurrences of a job, as if it were enabled",
+            {200: LookaheadSerializer()},
+            needs=("view_job",),
+            query=PreviewQuery,
+            refusals=UNREADABLE,
+        )
+    }
+
+    def get(self, request: Request, job_id: str) -> Response:
+        return _answer(
+            look_ahead(the_job(job_id, self.scope), self.query(request)["count"], scope=self.scope)
+        )
+
+
+def _answer(ahead: Lookahead) -> Response:
+    return Response(LookaheadSerializer(ahead).data)

@@ -1,0 +1,130 @@
+"""Jobs as JSON.
+
+A job's representation is its definition only, so that its version, and thus its ETag, identifies
+it. The job's status changes without a new version. The list shows it beside each job, and
+``stats/`` in full.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext as _
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.serializing import AnySerializer, OfDocument
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_list import JobState, status_of
+from django_dcron.jobs.representation import CONFIDENTIAL, JOB_FIELDS
+from django_dcron.models import Job
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+WRITTEN = tuple(name for name, field in JOB_FIELDS.items() if field.writable)
+
+
+class JobSerializer(OfDocument):
+    """What runs, when, and with which policies. Durations are text, such as `1h30m`."""
+
+    args = fields.JsonList(required=False, help_text="Positional arguments.")
+    kwargs = fields.JsonObject(required=False, help_text="Keyword arguments.")
+    tags = fields.JsonTexts(required=False)
+    after = fields.JsonObject(
+        required=False,
+        help_text="Jobs that start this job when they end, with the required outcome of "
+        'their run, such as {"import-orders": "succeeded"}.',
+    )
+    retry_on = fields.JsonTexts(
+        required=False,
+        help_text="Names of exceptions to retry, such as ConnectionError. Empty: any exception.",
+    )
+    never_retry_on = fields.JsonTexts(
+        required=False, help_text="Names of exceptions that are never retried."
+    )
+    declared = fields.JsonObject(
+        read_only=True,
+        allow_null=True,
+        help_text="The fields declared with @cron. Null if the job isn't declared in code.",
+    )
+
+    class Meta:
+        model = Job
+        fields = tuple(JOB_FIELDS)
+        read_only_fields = tuple(name for name in JOB_FIELDS if name not in WRITTEN)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Clear the pause of an enabled job, and refuse a pause that ends in the past.
+
+        The admin's form does the same.
+        """
+        job = self.instance or Job()
+        if attrs.get("enabled", (job if self.partial else Job()).enabled):
+            # The reason is checked although it is dropped.
+            _check_reason(attrs.get("pause_reason", ""))
+            return attrs | {"pause_reason": "", "paused_until": None}
+        until = attrs.get("paused_until")
+        if until != job.paused_until and _has_passed(until):
+            raise serializers.ValidationError(
+                {"paused_until": _("The time is in the past. Enter a later one.")}
+            )
+        return attrs
+
+
+def _check_reason(reason: str) -> None:
+    try:
+        Job._meta.get_field("pause_reason").run_validators(reason)
+    except ValidationError as error:
+        raise serializers.ValidationError({"pause_reason": error.messages}) from error
+
+
+def _has_passed(until: datetime | None) -> bool:
+    return until is not None and until <= database_now(alias_for(Job))
+
+
+class JobStatusSerializer(AnySerializer):
+    """The status of a job."""
+
+    state = serializers.ChoiceField(list(JobState), read_only=True)
+    problem = serializers.CharField(
+        read_only=True, help_text="Why the job isn't scheduled. Empty if it is."
+    )
+    next_at = fields.Instant(read_only=True, allow_null=True, help_text="The next occurrence.")
+    last_state = serializers.CharField(
+        read_only=True, help_text="The state of the last finished run. Empty if there is none."
+    )
+    last_finished_at = fields.Instant(read_only=True, allow_null=True)
+    consecutive_failures = serializers.IntegerField(read_only=True)
+
+
+class ListedJobSerializer(JobSerializer):
+    """A job in a list, without its arguments and its declaration, which may be long."""
+
+    # REST framework omits a declared field of a base class if it is set to None.
+    args = None  # type: ignore[assignment]
+    kwargs = None  # type: ignore[assignment]
+    declared = None  # type: ignore[assignment]
+    status = serializers.SerializerMethodField()
+
+    class Meta(JobSerializer.Meta):
+        fields = (*(name for name in JOB_FIELDS if name not in CONFIDENTIAL), "status")
+
+    @extend_schema_field(JobStatusSerializer())
+    def get_status(self, job: Job) -> dict[str, Any]:
+        return JobStatusSerializer(status_of(job)).data
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        return super().to_representation(instance) | {"status": self.get_status(instance)}
+
+
+class JobPageSerializer(AnySerializer):
+    next = serializers.URLField(
+        read_only=True,
+        allow_null=True,
+        help_text="The URL of the next page. Null on the last page.",
+    )
+    results = ListedJobSerializer(many=True, read_only=True)

@@ -1,0 +1,158 @@
+"""Keyset pagination: a page costs only its own rows, even in a list of millions of rows.
+
+Invariants:
+
+- Rows come in the order of an index, and a page starts after the last key of the previous page.
+  Nothing is counted or skipped.
+- A row inserted or deleted between two pages causes no other row to appear twice or not at all.
+- Filters without an index apply to the next ``READ_LIMIT`` rows of the order. Such a page may have
+  few rows or none, and still a next page.
+- A cursor contains a key and the name of its order. A cursor of another order, or with an invalid
+  key, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from django.core.exceptions import ValidationError as Unreadable
+from django.db.models import DateTimeField, Model, Q, QuerySet
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+
+from django_dcron.contrib.rest.fields import Instant
+from django_dcron.contrib.rest.serializing import Strict
+from django_dcron.utils.json_values import check_storable
+
+PAGE = 50
+LARGEST_PAGE = 500
+READ_LIMIT = 20_000
+"""The maximum number of rows that a page examines for filters without an index."""
+
+M = TypeVar("M", bound=Model)
+Narrow = Callable[[QuerySet[M]], QuerySet[M]]
+
+
+class PageQuery(Strict):
+    limit = serializers.IntegerField(
+        min_value=1, max_value=LARGEST_PAGE, default=PAGE, help_text="The maximum number of rows."
+    )
+    cursor = serializers.CharField(
+        required=False,
+        max_length=1000,
+        help_text="The cursor in the `next` URL of the previous page.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    name: str
+    fields: tuple[str, ...]
+    """The fields of an index. Together they are unique."""
+    descending: bool = False
+
+    def sorted(self, rows: QuerySet[M]) -> QuerySet[M]:
+        return rows.order_by(*(f"-{name}" if self.descending else name for name in self.fields))
+
+    def key_of(self, row: Model) -> tuple[Any, ...]:
+        return tuple(getattr(row, name) for name in self.fields)
+
+    def after(self, rows: QuerySet[M], key: Sequence[Any]) -> QuerySet[M]:
+        beyond = "lt" if self.descending else "gt"
+        return self._rows_beyond(rows, key, beyond, last=beyond)
+
+    def up_to(self, rows: QuerySet[M], key: Sequence[Any]) -> QuerySet[M]:
+        """Return the rows up to ``key``, including its row."""
+        within = "gt" if self.descending else "lt"
+        return self._rows_beyond(rows, key, within, last=f"{within}e")
+
+    def _rows_beyond(
+        self, rows: QuerySet[M], key: Sequence[Any], beyond: str, last: str
+    ) -> QuerySet[M]:
+        """Return the rows on one side of ``key``.
+
+        The separate bound on the first field lets databases seek the index.
+        """
+        first, *others = self.fields
+        if not others:
+            return rows.filter(**{f"{first}__{last}": key[0]})
+        (second,) = others
+        same_first = Q(**{first: key[0], f"{second}__{last}": key[1]})
+        bound = {f"{first}__{beyond}e": key[0]}
+        return rows.filter(Q(**{f"{first}__{beyond}": key[0]}) | same_first, **bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[M]):
+    rows: list[M]
+    next_key: tuple[Any, ...] | None
+
+
+def page_of(
+    rows: QuerySet[M],
+    order: Order,
+    *,
+    limit: int,
+    after: Sequence[Any] | None,
+    narrow: Narrow[M] | None = None,
+) -> Page[M]:
+    """Return one page, with at most two queries.
+
+    ``rows``: filtered by what an index in ``order`` finds. ``narrow``: applies the other filters.
+    """
+    rows = order.sorted(rows)
+    if after is not None:
+        rows = order.after(rows, after)
+    edge = None
+    if narrow is not None:
+        edge = next(iter(rows.values_list(*order.fields)[READ_LIMIT - 1 : READ_LIMIT]), None)
+        rows = narrow(order.up_to(rows, edge) if edge else rows)
+    found = list(rows[: limit + 1])
+    if len(found) > limit:
+        return Page(found[:limit], order.key_of(found[limit - 1]))
+    return Page(found, edge)
+
+
+def write_cursor(order: Order, key: Sequence[Any]) -> str:
+    values = [value if isinstance(value, int) else str(value) for value in key]
+    return urlsafe_b64encode(json.dumps([order.name, *values]).encode()).decode().rstrip("=")
+
+
+def read_cursor(text: str, order: Order, model: type[Model]) -> list[Any]:
+    """Parse a cursor. Raises ``ValidationError``."""
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        name, *values = check_storable(json.loads(urlsafe_b64decode(padded)))
+        if name != order.name or len(values) != len(order.fields):
+            raise ValueError("the cursor belongs to another order")
+        return [_read(model, each, value) for each, value in zip(order.fields, values, strict=True)]
+    except (ValueError, TypeError, OverflowError, RecursionError, Unreadable, ValidationError):
+        message = _(
+            "The cursor is not valid for the order %(order)s. Use the `next` URL of the "
+            "previous page unchanged."
+        )
+        raise ValidationError({"cursor": [message % {"order": order.name}]}) from None
+
+
+def _read(model: type[Model], name: str, value: Any) -> Any:
+    field: Any = model._meta.get_field(name)
+    if isinstance(field, DateTimeField):
+        return Instant().to_internal_value(value)
+    read = field.clean(value, None)
+    if isinstance(read, int) and not 0 <= read < 2**63:
+        raise ValueError("not a valid row number")
+    return read
+
+
+def next_url(request: Request, page: Page[Any], order: Order) -> str | None:
+    if page.next_key is None:
+        return None
+    query = request.query_params.copy()
+    query["cursor"] = write_cursor(order, page.next_key)
+    return request.build_absolute_uri(f"{request.path}?{query.urlencode()}")

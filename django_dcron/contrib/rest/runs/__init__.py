@@ -1,0 +1,1 @@
+"""Runs: list, read, cancel and rerun them."""

@@ -1,0 +1,153 @@
+"""Runs as JSON: short in a list; alone, with their own arguments and their attempts.
+
+The arguments of the job aren't part of a run.
+"""
+
+from __future__ import annotations
+
+from django.db.models import Prefetch, QuerySet
+from django.db.models.functions import Left
+from rest_framework import serializers
+
+from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.serializing import AnySerializer, OfModel
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import Outcome, State, Trigger
+
+SHORT = (
+    "id",
+    "job",
+    "scheduled_at",
+    "trigger",
+    "state",
+    "reason",
+    "attempt",
+    "due_at",
+    "claimed_at",
+    "queued_at",
+    "started_at",
+    "finished_at",
+    "missed_before",
+    "missed_from",
+    "rerun_of",
+    "node",
+    "cancel_requested_at",
+)
+MESSAGE_SHOWN = 1_000
+"""The maximum number of characters of an attempt's message. The log endpoint returns all of it."""
+
+
+class OfJobSerializer(AnySerializer):
+    """The job of the run."""
+
+    id = serializers.IntegerField(read_only=True)
+    namespace = serializers.CharField(read_only=True)
+    name = serializers.CharField(read_only=True)
+
+
+class RunSerializer(OfModel):
+    """A run of a job."""
+
+    job = OfJobSerializer(read_only=True)
+    state = serializers.ChoiceField([state.value for state in State], read_only=True)
+    trigger = serializers.ChoiceField([trigger.value for trigger in Trigger], read_only=True)
+    rerun_of = serializers.UUIDField(source="rerun_of_id", read_only=True, allow_null=True)
+
+    class Meta:
+        model = Run
+        fields: tuple[str, ...] = SHORT
+        read_only_fields: tuple[str, ...] = SHORT
+
+
+class RunPageSerializer(AnySerializer):
+    next = serializers.URLField(
+        read_only=True,
+        allow_null=True,
+        help_text="The URL of the next page. Null on the last page. A page may have few or "
+        "no rows and still have a next page.",
+    )
+    results = RunSerializer(many=True, read_only=True)
+
+
+class AttemptSerializer(OfModel):
+    """One try at a run. Its log, traceback and result are at `log/`."""
+
+    outcome = serializers.ChoiceField(
+        ["", *(outcome.value for outcome in Outcome)],
+        read_only=True,
+        help_text="Empty while the attempt is open.",
+    )
+    late_outcome = serializers.ChoiceField(
+        ["", *(outcome.value for outcome in Outcome)],
+        read_only=True,
+        help_text="The outcome that the worker reported after the attempt was declared "
+        "lost. It has no effect.",
+    )
+    message = serializers.CharField(
+        source="first_words",
+        read_only=True,
+        help_text=f"The first {MESSAGE_SHOWN} characters of the message.",
+    )
+
+    class Meta:
+        model = Attempt
+        fields = (
+            "number",
+            "worker",
+            "due_at",
+            "queued_at",
+            "started_at",
+            "finished_at",
+            "outcome",
+            "late_outcome",
+            "exception_class",
+            "message",
+            "progress_done",
+            "progress_total",
+            "progress_note",
+        )
+        read_only_fields = fields
+
+
+class RunDetailSerializer(RunSerializer):
+    """A run with its own arguments and its attempts."""
+
+    args = fields.JsonList(read_only=True, allow_null=True, help_text="Null: the job's arguments.")
+    kwargs = fields.JsonObject(
+        read_only=True, allow_null=True, help_text="Null: the job's arguments."
+    )
+    attempts = AttemptSerializer(
+        source="shown_attempts",
+        many=True,
+        read_only=True,
+        allow_null=True,
+        help_text="Null if the user may not view attempts.",
+    )
+
+    follows = serializers.UUIDField(
+        source="follows_id",
+        read_only=True,
+        allow_null=True,
+        help_text="The run whose end started this one (chains).",
+    )
+
+    class Meta(RunSerializer.Meta):
+        fields = (*SHORT, "follows", "args", "kwargs", "idempotency_key", "attempts")
+        read_only_fields = fields
+
+
+def short_runs(scope: Scope) -> QuerySet[Run]:
+    """Return runs with only the columns that a list shows.
+
+    Jobs are read in a separate query: with a join, a database may start from the jobs and sort all
+    their runs.
+    """
+    jobs = Prefetch("job", EVERYTHING.jobs.only("namespace", "name"))
+    return scope.runs.only(*SHORT).prefetch_related(jobs)
+
+
+def attempts_of(run: Run, scope: Scope) -> QuerySet[Attempt]:
+    attempts = scope.attempts.filter(run=run.pk).order_by("number")
+    shown = attempts.annotate(first_words=Left("message", MESSAGE_SHOWN))
+    return shown.defer("message", "traceback", "log", "result")

@@ -1,0 +1,94 @@
+"""Base classes of the serializers. They refuse unknown names, which may be typing errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.http import QueryDict
+from django.utils import translation
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail
+
+from django_dcron.contrib.rest import fields
+from django_dcron.jobs.representation import FIELDS, unknown_field
+
+if TYPE_CHECKING:
+    AnySerializer = serializers.Serializer[Any]
+    AnyModelSerializer = serializers.ModelSerializer[Any]
+else:
+    AnySerializer, AnyModelSerializer = serializers.Serializer, serializers.ModelSerializer
+
+
+class Strict(AnySerializer):
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            unknown = [name for name in data if name not in self.fields]
+            suggest = len(unknown) <= 5  # comparing many long names would take long
+            errors: dict[Any, str] = {
+                name: self._unknown(name, suggest=suggest) for name in unknown
+            }
+            if isinstance(data, QueryDict):
+                twice = [name for name, values in data.lists() if len(values) > 1]
+                errors |= {name: _("The parameter is given more than once.") for name in twice}
+                data = data.dict()  # REST framework ignores empty values of a form
+            if errors:
+                raise serializers.ValidationError(errors)
+        return super().to_internal_value(data)
+
+    def _unknown(self, name: Any, *, suggest: bool) -> ErrorDetail:
+        error = unknown_field(str(name), self.fields, suggest=suggest)
+        return ErrorDetail(error.translate(translation), error.code)
+
+
+class OfModel(Strict, AnyModelSerializer):
+    """A row in strict JSON."""
+
+    serializer_field_mapping = {
+        **serializers.ModelSerializer.serializer_field_mapping,
+        models.CharField: fields.Text,
+        models.TextField: fields.Text,
+        models.BooleanField: fields.YesOrNo,
+        models.FloatField: fields.Number,
+        models.IntegerField: fields.WholeNumber,
+        models.BigIntegerField: fields.WholeNumber,
+        models.SmallIntegerField: fields.WholeNumber,
+        models.PositiveIntegerField: fields.WholeNumber,
+        models.PositiveSmallIntegerField: fields.WholeNumber,
+        models.PositiveBigIntegerField: fields.WholeNumber,
+        models.DurationField: fields.Duration,
+        models.DateTimeField: fields.Instant,
+        models.JSONField: fields.JsonValue,
+    }
+
+    serializer_related_field = fields.Name
+
+    def get_fields(self) -> Any:
+        found = super().get_fields()
+        for field in found.values():
+            fields.leave_rules_to_model(field)
+        return found
+
+    def get_unique_together_validators(self) -> list[Any]:
+        """Return no validators: the model checks its own constraints."""
+        return []
+
+    def build_standard_field(self, field_name: str, model_field: Any) -> Any:
+        """Drop arguments of REST framework's own fields, such as ``max_digits`` and ``encoder``."""
+        field_class, options = super().build_standard_field(field_name, model_field)
+        if issubclass(field_class, fields.Duration | fields.Instant | fields.JsonValue):
+            kept = ("read_only", "required", "allow_null", "default", "help_text", "label")
+            options = {name: value for name, value in options.items() if name in kept}
+        if issubclass(field_class, fields.Text):
+            options["trim_whitespace"] = False  # a document that was read can be sent back
+        return field_class, options
+
+
+class OfDocument(OfModel):
+    """A job or a calendar, as ``jobs.representation`` writes it."""
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        described = FIELDS[type(instance)].items()
+        return {name: field.json_of(instance) for name, field in described if name in self.fields}

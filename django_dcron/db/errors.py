@@ -1,0 +1,20 @@
+"""Errors of the database: which ones mean that it is unreachable, and their text for logs."""
+
+from __future__ import annotations
+
+from django.db import InterfaceError, InternalError, OperationalError
+
+from django_dcron.utils.url_credentials import without_credentials
+
+AWAY = (OperationalError, InterfaceError, InternalError)
+"""The exceptions of a database that is unreachable, locked or read-only. PostgreSQL raises
+InternalError when it is read-only after a failover.
+"""
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the error's text in one line for a log or column, without credentials in URLs.
+
+    Texts of database errors have several lines, or none.
+    """
+    return without_credentials(" ".join(str(error).split())) or type(error).__name__

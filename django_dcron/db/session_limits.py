@@ -1,0 +1,137 @@
+"""Limits for waits and for idle transactions, per session and per transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from math import ceil
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, connections, transaction
+
+from django_dcron.db.connection_sockets import notice_silence
+
+
+class WaitLimits:
+    """Session limits of a thread that owns its connection, until ``lift``.
+
+    - A statement waits for a lock only for a limited time, because the lock's holder may be frozen.
+      Then it fails as contention.
+    - If the thread is idle in a transaction for too long, the database ends the transaction and the
+      connection.
+    - Over TCP, the kernel ends the connection once the database has been silent for longer.
+
+    SQLite has only its ``timeout``. MySQL has no limit for idle transactions.
+    """
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._connection: Any = None
+        """The driver's connection that the limits apply to."""
+        self._before: tuple[Any, ...] = ()
+
+    def impose(self, *, lock: timedelta, silence: timedelta) -> None:
+        """Set the limits, once per connection."""
+        connection = connections[self._using]
+        connection.ensure_connection()
+        if connection.connection is self._connection:
+            return
+        notice_silence(connection, silence)
+        limits = (lock, silence)
+        if connection.vendor == "postgresql":
+            self._before = self._read("current_setting('{}')")
+            self._set(tuple(f"{limit // timedelta(milliseconds=1)}ms" for limit in limits))
+        elif connection.vendor == "mysql":
+            self._before = self._read("@@SESSION.{}")
+            self._set(tuple(ceil(limit / timedelta(seconds=1)) for limit in limits))
+        self._connection = connection.connection
+
+    def lift(self) -> None:
+        """Restore the previous limits.
+
+        The connection may belong to the project, or go back to a pool.
+        """
+        if self._before and connections[self._using].connection is self._connection:
+            with suppress(DatabaseError, InterfaceError):
+                self._set(self._before)
+        self._connection, self._before = None, ()
+
+    def _names(self) -> list[str]:
+        connection = connections[self._using]
+        if connection.vendor == "postgresql":
+            return ["lock_timeout", "idle_in_transaction_session_timeout"]
+        if connection.vendor != "mysql":
+            return []
+        idle = (
+            ["idle_transaction_timeout"] if getattr(connection, "mysql_is_mariadb", False) else []
+        )
+        return ["innodb_lock_wait_timeout", *idle]
+
+    def _read(self, spelling: str) -> tuple[Any, ...]:
+        with connections[self._using].cursor() as cursor:
+            cursor.execute("SELECT " + ", ".join(spelling.format(name) for name in self._names()))
+            return tuple(cursor.fetchone())
+
+    def _set(self, values: tuple[Any, ...]) -> None:
+        if connections[self._using].vendor == "postgresql":
+            verb, spelling = "SELECT ", "set_config('{}', %s, false)"
+        else:
+            verb, spelling = "SET ", "SESSION {} = %s"
+        names = self._names()
+        with connections[self._using].cursor() as cursor:
+            cursor.execute(
+                verb + ", ".join(spelling.format(name) for name in names), values[: len(names)]
+            )
+
+
+@contextmanager
+def brief_transaction(
+    using: str, timeout: timedelta, *, savepoint: bool = True, lock: timedelta | None = None
+) -> Iterator[None]:
+    """A transaction that the database ends if this process is idle in it for ``timeout``.
+
+    Such a process is frozen or cut off, and others need the rows that it has locked. ``lock``: how
+    long to wait for a lock before failing as contention; None leaves the connection's limit. SQLite
+    and MySQL have no such limits. Within another transaction, it becomes a part of that transaction
+    and sets no limits.
+    """
+    if connections[using].in_atomic_block:
+        with transaction.atomic(using=using, savepoint=savepoint):
+            yield
+        return
+    with _limit_waits(using, timeout, lock), transaction.atomic(using=using):
+        if connections[using].vendor == "postgresql":
+            with connections[using].cursor() as cursor:
+                limit = timeout // timedelta(milliseconds=1)
+                cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = {limit}")
+                if lock is not None:
+                    cursor.execute(f"SET LOCAL lock_timeout = {lock // timedelta(milliseconds=1)}")
+        yield
+
+
+@contextmanager
+def _limit_waits(using: str, timeout: timedelta, lock: timedelta | None) -> Iterator[None]:
+    """Set MariaDB's session limits and restore them afterwards.
+
+    The connection may belong to the project.
+    """
+    connection = connections[using]
+    if not getattr(connection, "mysql_is_mariadb", False):
+        yield
+        return
+    limits = {"idle_transaction_timeout": timeout}
+    if lock is not None:
+        limits["innodb_lock_wait_timeout"] = lock
+    with connection.cursor() as cursor:
+        kept = (f"@dcron_{name} = @@SESSION.{name}" for name in limits)
+        imposed = (
+            f"SESSION {name} = {ceil(limit / timedelta(seconds=1))}"
+            for name, limit in limits.items()
+        )
+        cursor.execute(f"SET {', '.join([*kept, *imposed])}")
+    try:
+        yield
+    finally:
+        with suppress(DatabaseError, InterfaceError), connection.cursor() as cursor:
+            cursor.execute(f"SET {', '.join(f'SESSION {name} = @dcron_{name}' for name in limits)}")

@@ -1,0 +1,271 @@
+"""Prepared statements: compiled by Django once per database, executed with new values.
+
+For short statements, the ORM takes longer to build the SQL than the database takes to execute it.
+These are the statements of workers, and a node's checks that find no work. They are written with
+the ORM, with ``Given`` in place of each value, and compiled at first use.
+
+Invariants:
+
+- The SQL is the output of Django's compiler for that database.
+- At every execution, each value is converted by its field, like in the ORM.
+- The values must match the placeholders of the SQL. Otherwise, ``TypeError`` is raised.
+- Compiled statements belong to no connection, and threads share them.
+- No statement is kept that was compiled while a test had set the time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from math import ceil
+from typing import Any, cast
+
+from django.db import connections, models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+from django.db.models.expressions import Expression, RawSQL
+from django.db.models.sql import InsertQuery, UpdateQuery
+
+from django_dcron.db import clock
+from django_dcron.db.routing import alias_for
+
+Converter = Callable[[Any, Any, BaseDatabaseWrapper], Any]
+
+
+class Given(Expression):
+    """The placeholder of a value of the field ``name`` of ``model``."""
+
+    def __init__(self, model: type[models.Model], name: str) -> None:
+        self.name = name
+        super().__init__(output_field=cast("models.Field[Any, Any]", model._meta.get_field(name)))
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+        return "%s", (self,)  # the placeholder itself, because there is no value yet
+
+
+class _Compiled:
+    def __init__(self, sql: str, parameters: Sequence[Any], columns: Sequence[Any] = ()) -> None:
+        self.sql = sql
+        self.parameters = tuple(parameters)
+        """Converted values for the driver, and ``Given`` placeholders."""
+        self.names = frozenset(each.name for each in parameters if isinstance(each, Given))
+        self.columns = tuple(columns)
+        """The SELECT's columns that need conversion: position and expression."""
+
+    def execute(self, cursor: CursorWrapper, values: dict[str, Any], prefix: str = "") -> None:
+        if values.keys() != self.names:
+            raise TypeError(
+                f"Expected the values {sorted(self.names)}, got {sorted(values)}: {self.sql}"
+            )
+        parameters = [
+            each.output_field.get_db_prep_save(values[each.name], cursor.db)
+            if isinstance(each, Given)
+            else each
+            for each in self.parameters
+        ]
+        cursor.execute(prefix + self.sql, parameters)
+
+
+class _Statement(ABC):
+    def __init__(self, model: type[models.Model]) -> None:
+        self.model = model
+        self._compiled: dict[tuple[str, type[BaseDatabaseWrapper]], _Compiled] = {}
+
+    @property
+    def using(self) -> str:
+        return alias_for(self.model)
+
+    def on(self, connection: BaseDatabaseWrapper) -> _Compiled:
+        key, goes_on = (connection.alias, type(connection)), clock.fixed_at is None
+        if goes_on and (kept := self._compiled.get(key)) is not None:
+            return kept
+        compiled = self._compile(connection)
+        # A test time is a value in the SQL, so this statement isn't kept.
+        if goes_on and clock.fixed_at is None:
+            # Threads that compile at the same time get equal results.
+            self._compiled[key] = compiled
+        return compiled
+
+    @abstractmethod
+    def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled: ...
+
+
+class _Change(_Statement):
+    def execute(self, **values: Any) -> int:
+        """Execute the statement and return the number of matched rows."""
+        return self.execute_limited("", values)
+
+    def execute_limited(self, prefix: str, values: dict[str, Any]) -> int:
+        """Execute the statement and return the number of matched rows.
+
+        ``prefix`` is SQL that limits the statement.
+        """
+        connection = connections[self.using]
+        with connection.cursor() as cursor:
+            self.on(connection).execute(cursor, values, prefix)
+            matched: int = cursor.rowcount
+        return matched
+
+    def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
+        return self.compile_after("", connection)
+
+    @abstractmethod
+    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> _Compiled:
+        """Compile the statement so that it changes rows only if the relation ``step`` has a row.
+
+        Without a ``step``, there is no such condition.
+        """
+
+
+class Update(_Change):
+    """The prepared form of ``written().update(**columns)``."""
+
+    def __init__(
+        self, model: type[models.Model], written: Callable[[], models.QuerySet[Any]], **columns: Any
+    ) -> None:
+        super().__init__(model)
+        self._written = written
+        self._columns = columns
+
+    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> _Compiled:
+        rows = self._written()
+        if step:
+            rows = rows.filter(_exists(step))
+        query = cast(UpdateQuery, rows.query.chain(UpdateQuery))
+        query.add_update_values(self._columns)
+        return _Compiled(*query.get_compiler(connection.alias).as_sql())
+
+
+class Insert(_Change):
+    """The prepared form of ``written().save(force_insert=True)`` for a row without a primary key.
+
+    The new key isn't returned.
+    """
+
+    def __init__(self, model: type[models.Model], written: Callable[[], models.Model]) -> None:
+        super().__init__(model)
+        self._written = written
+
+    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> _Compiled:
+        options = self.model._meta
+        query = InsertQuery(self.model)
+        fields = [
+            field for field in options.local_concrete_fields if field is not options.auto_field
+        ]
+        query.insert_values(fields, [self._written()])
+        ((sql, parameters),) = query.get_compiler(connection.alias).as_sql()
+        if step:
+            columns, row = sql.split(" VALUES (")
+            sql = f"{columns} SELECT {row.removesuffix(')')} FROM {step}"  # noqa: S608 (Django compiled it)  # nosec B608
+        return _Compiled(sql, parameters)
+
+
+class Select(_Statement):
+    """The prepared form of ``written()``, a ``values_list``."""
+
+    def __init__(
+        self,
+        model: type[models.Model],
+        written: Callable[[], models.QuerySet[Any, tuple[Any, ...]]],
+    ) -> None:
+        super().__init__(model)
+        self._written = written
+
+    def first(self, **values: Any) -> list[Any] | None:
+        return next(iter(self.rows(**values)), None)
+
+    def rows(self, **values: Any) -> list[list[Any]]:
+        connection = connections[self.using]
+        compiled = self.on(connection)
+        with connection.cursor() as cursor:
+            compiled.execute(cursor, values)
+            rows = [list(row) for row in cursor.fetchall()]
+        for column, expression in compiled.columns:
+            for convert in _converters(expression, connection):
+                for row in rows:
+                    row[column] = convert(row[column], expression, connection)
+        return rows
+
+    def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
+        compiler = self._written().query.get_compiler(connection.alias)
+        sql, parameters = compiler.as_sql()
+        columns = enumerate(expression for expression, _, _ in compiler.select)
+        return _Compiled(
+            sql, parameters, [each for each in columns if _converters(each[1], connection)]
+        )
+
+
+def _converters(expression: Any, connection: BaseDatabaseWrapper) -> list[Converter]:
+    """Return the converters of the database and then of the field, in the ORM's order."""
+    return [
+        *connection.ops.get_db_converters(expression),
+        *expression.get_db_converters(connection),
+    ]
+
+
+class Chain(_Statement):
+    """Changes in one transaction, each made only if the previous one has matched a row.
+
+    PostgreSQL executes them in one statement and one round trip, without BEGIN and COMMIT. A step
+    that reads the rows of the previous step is executed after it, which keeps the order of the
+    locks. See "Data-Modifying Statements in WITH" in PostgreSQL's manual. Other databases use a
+    transaction.
+    """
+
+    def __init__(self, *changes: _Change, lock_timeout: timedelta | None = None) -> None:
+        """Create a chain of ``changes``.
+
+        ``lock_timeout``: how long the first change waits for a locked row before failing as
+        contention. None leaves the connection's limit. SQLite has its own limit. MySQL has no limit
+        per statement.
+        """
+        super().__init__(changes[0].model)
+        self._changes = changes
+        self._lock_timeout = lock_timeout
+
+    def execute(self, **values: Any) -> bool:
+        """Execute the changes. Return whether the first one has matched a row."""
+        connection = connections[self.using]
+        at_once = connection.vendor == "postgresql"
+        if at_once and not connection.in_atomic_block:
+            return self._execute_at_once(connection, values)
+        with transaction.atomic(using=connection.alias):
+            if at_once:
+                return self._execute_at_once(connection, values)
+            for at, change in enumerate(self._changes):
+                names = change.on(connection).names
+                limit = "" if at else self._limit(connection)
+                if not change.execute_limited(limit, {name: values[name] for name in names}):
+                    return at > 0
+        return True
+
+    def _limit(self, connection: BaseDatabaseWrapper) -> str:
+        if self._lock_timeout is None or not getattr(connection, "mysql_is_mariadb", False):
+            return ""
+        seconds = ceil(self._lock_timeout / timedelta(seconds=1))
+        return f"SET STATEMENT innodb_lock_wait_timeout={seconds} FOR "
+
+    def _execute_at_once(self, connection: BaseDatabaseWrapper, values: dict[str, Any]) -> bool:
+        with connection.cursor() as cursor:
+            self.on(connection).execute(cursor, values)
+            return cursor.fetchone() is not None
+
+    def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
+        steps: list[str] = []
+        parameters: list[Any] = []
+        first = ""
+        if self._lock_timeout is not None:
+            # The first step reads this row, so the limit is set before any row is locked. The limit
+            # ends with the transaction.
+            first, limit = "lock_limit", f"{self._lock_timeout // timedelta(milliseconds=1)}ms"
+            steps.append(f"lock_limit AS (SELECT set_config('lock_timeout', '{limit}', true))")
+        for at, change in enumerate(self._changes):
+            compiled = change.compile_after(f"step_{at - 1}" if at else first, connection)
+            steps.append(f"step_{at} AS ({compiled.sql} RETURNING 1)")
+            parameters += compiled.parameters
+        return _Compiled(f"WITH {', '.join(steps)} SELECT 1 FROM step_0", parameters)  # noqa: S608 (as above)  # nosec B608
+
+
+def _exists(step: str) -> RawSQL:
+    return RawSQL(f"EXISTS (SELECT 1 FROM {step})", (), output_field=models.BooleanField())  # noqa: S608, S611 (as above)  # nosec B608, B611

@@ -1,0 +1,14 @@
+"""Count rows up to a limit, which stays fast with millions of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+
+LIMIT = 10_000
+
+
+def count_up_to(queryset: QuerySet[Any], limit: int = LIMIT) -> int:
+    """Return the number of rows, or ``limit + 1`` if there are more than ``limit``."""
+    return queryset.order_by()[: limit + 1].count()

@@ -1,0 +1,136 @@
+"""Read the nodes' rows by the database's clock, and determine which node leads which shard.
+
+By this machine's clock, a live node could look dead.
+
+Live nodes with the same namespace and the same ``DCRON_SHARDS`` form a ring and share the jobs'
+shards. Hashing the ring's nodes assigns each shard to a node, as in ``scheduler.membership``. The
+assigned node leads the shard while it holds the shard's lock; a degraded node leads it without the
+lock. Just after a node starts or stops, another node may still hold the lock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from django.db.models import QuerySet
+
+from django_dcron.conf import settings
+from django_dcron.db.now import UtcNow
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.overdue import takeover_time
+from django_dcron.models import Job, Node
+from django_dcron.policies import sharding
+
+WORRYING_SKEW = timedelta(seconds=1)
+RINGS_KEPT = 16
+
+
+def with_time(nodes: QuerySet[Node]) -> QuerySet[Node]:
+    """Annotate each row with the time at which it was read; the functions below need it."""
+    return nodes.annotate(database_time=UtcNow())
+
+
+def nodes(namespace: str = "") -> list[Node]:
+    """Return the nodes that serve ``namespace``, live or not; all nodes if it is empty."""
+    found = Node.objects.using(alias_for(Node)).order_by("name", "pk")
+    if namespace:
+        found = found.filter(namespace__in=("", namespace))
+    return list(with_time(found))
+
+
+def age(node: Any, at: datetime) -> timedelta:
+    passed: timedelta = node.database_time - at
+    return passed
+
+
+def is_live(node: Node) -> bool:
+    return age(node, node.heartbeat_at) < settings.LEASE
+
+
+def is_stalled(node: Node) -> bool:
+    """Return whether the node's heartbeat is current but its ticks don't succeed."""
+    return (
+        is_live(node)
+        and age(node, node.ticked_at or node.started_at) > takeover_time() + 4 * settings.TICK
+    )
+
+
+def is_skewed(node: Node) -> bool:
+    return abs(node.skew) >= WORRYING_SKEW
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The node to which a job's shard is assigned."""
+
+    node: Node
+    shard: int
+    named: int
+    """The number of shards assigned to the node."""
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether the node led all of its assigned shards at its last heartbeat."""
+        return self.node.degraded or self.node.shards >= self.named
+
+    @property
+    def is_stalled(self) -> bool:
+        return is_stalled(self.node)
+
+
+def leaders_of(job: Job, nodes: Iterable[Node]) -> list[Leader]:
+    """Return the leader of the job's shard in each ring that serves the job.
+
+    With more than one leader, nodes do the same work twice. ``nodes`` must include all nodes that
+    serve the job.
+    """
+    found = []
+    for (namespace, count), ring in sorted(_rings(nodes).items()):
+        if namespace in ("", job.namespace):
+            shard = job.pk % count  # as in ``in_shards``
+            leaders = _leaders(frozenset(ring), count)
+            found.append(Leader(ring[leaders[shard]], shard, leaders.count(leaders[shard])))
+    return found
+
+
+def named_shards(nodes: Iterable[Node]) -> dict[str, list[int]]:
+    """Return the shards assigned to each live node, by the node's key.
+
+    ``nodes`` must include all nodes of their rings.
+    """
+    named: dict[str, list[int]] = {}
+    for (_namespace, count), ring in _rings(nodes).items():
+        named |= {pk: [] for pk in ring}
+        for shard, leader in enumerate(_leaders(frozenset(ring), count)):
+            named[leader].append(shard)
+    return named
+
+
+def in_ranges(shards: Collection[int]) -> list[str]:
+    """Format shards as ranges with an en dash: 0-3, 7, 12-15."""
+    ranges: list[list[int]] = []
+    for shard in sorted(shards):
+        if ranges and ranges[-1][-1] == shard - 1:
+            ranges[-1][1:] = [shard]
+        else:
+            ranges.append([shard])
+    return ["\N{EN DASH}".join(map(str, ends)) for ends in ranges]
+
+
+def _rings(nodes: Iterable[Node]) -> dict[tuple[str, int], dict[str, Node]]:
+    """Group the live nodes by (namespace, number of shards), then by key."""
+    rings: defaultdict[tuple[str, int], dict[str, Node]] = defaultdict(dict)
+    for node in nodes:
+        if is_live(node) and node.shard_count:
+            rings[node.namespace, node.shard_count][node.pk] = node
+    return rings
+
+
+@lru_cache(RINGS_KEPT)
+def _leaders(ring: frozenset[str], shards: int) -> tuple[str, ...]:
+    return tuple(sharding.leaders(ring, shards))

@@ -1,0 +1,285 @@
+"""Account for occurrences: compare each job's occurrences in a window with its runs.
+
+Invariants:
+
+- Only a job's current definition can be checked, from the time its cursor was placed for it. A
+  paused job isn't checked.
+- An occurrence must have a row once the cursor has passed it. A cursor that stays in the past is a
+  separate finding (see ``jobs``).
+- Pruning deletes old rows, failures last. A gap that is older than all other finished rows of the
+  job is pruned history, if the job's statistics count more runs than it has rows. Any other gap is
+  a loss.
+- Nodes keep working during the check. Data is read in an order that makes concurrent changes
+  harmless: cursors, then rows, then statistics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import OuterRef, Subquery
+
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.doctor.comparison import (
+    Differences,
+    Occurrences,
+    RunColumns,
+    compare,
+    occurrences,
+)
+from django_dcron.diagnosis.doctor.findings import Code, Findings
+from django_dcron.diagnosis.doctor.window import Window, about_job, at, cursor_of, listed
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs.saving import EXHAUSTED, stands_for, timetable_of
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.policies.lifecycle import FINAL, State, Trigger
+from django_dcron.runs.retention import oldest_kept, with_pruned_history
+from django_dcron.schedules.timetable import MICROSECOND, Timetable
+from django_dcron.utils.counts import number_of
+
+NO_LIMIT = 10**9
+
+
+@dataclass
+class Totals:
+    """Totals of an examination."""
+
+    jobs: int = 0
+    occurrences: int = 0
+    runs: int = 0
+    since_change: int = 0
+    """The number of jobs checked only from their latest change on."""
+    pruned: int = 0
+    """The number of jobs whose history begins within the window, because older rows were pruned."""
+    truncated: int = 0
+    """The number of jobs of which only the latest occurrences were checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A job, its timetable and the occurrences for which it must have rows."""
+
+    job: Job
+    timetable: Timetable
+    expected: Occurrences
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Occurrences of a job that no row in the window accounts for."""
+
+    job: Job
+    missing: tuple[datetime, ...]
+
+
+def examine(jobs: list[Job], window: Window, findings: Findings, totals: Totals) -> None:
+    """Account for a batch of jobs.
+
+    The number of queries doesn't depend on the size of the batch.
+    """
+    entries = list(_entries(jobs, window, totals))
+    rows = _rows(entries, window)
+    gaps = []
+    for entry in entries:
+        mine = rows[entry.job.pk]
+        differences = compare(entry.expected, mine, entry.timetable)
+        totals.jobs += 1
+        totals.occurrences += len(entry.expected.instants)
+        totals.runs += sum(row.trigger == Trigger.SCHEDULE for row in mine)
+        _report(entry.job, differences, findings)
+        if differences.missing:
+            gaps.append(Gap(entry.job, differences.missing))
+    for gap in _unexplained_gaps(gaps, window, totals) if gaps else ():
+        _report_gap(gap, findings)
+    _check_statistics([entry.job for entry in entries], rows, findings)
+
+
+def _entries(jobs: Iterable[Job], window: Window, totals: Totals) -> Iterable[Entry]:
+    """Yield the entries of the jobs that can be checked.
+
+    Jobs with the same timetable share one computation.
+    """
+    answers: dict[tuple[Timetable, datetime | None, datetime, datetime], Occurrences] = {}
+    for job in jobs:
+        between = _accountable_time(job, window)
+        if between is None:
+            continue
+        after, until, phase = between
+        totals.since_change += after > window.since
+        timetable = timetable_of(job)
+        question = (timetable, phase if timetable.schedule.interval else None, after, until)
+        if question not in answers:
+            limit = NO_LIMIT if window.runs_per_job is None else window.runs_per_job
+            answers[question] = occurrences(timetable, phase, after, until, limit)
+        totals.truncated += answers[question].truncated
+        yield Entry(job, timetable, answers[question])
+
+
+def _accountable_time(job: Job, window: Window) -> tuple[datetime, datetime, datetime] | None:
+    """Return the job's accountable time, ``(after, until]``, and one of its occurrences.
+
+    Returns None if the job can't be checked.
+    """
+    cursor = cursor_of(job)
+    if (
+        cursor is None
+        or cursor.problem
+        or cursor.previous_at is None
+        or not stands_for(cursor, job)
+    ):
+        return None
+    if not job.enabled and not (job.pause_reason == EXHAUSTED and cursor.next_at is None):
+        return None
+    try:
+        timetable_of(job)
+    except InvalidSchedule:
+        return None
+    until = min(window.until, cursor.previous_at)
+    if cursor.next_at is not None:
+        # A change of the job withdrew the runs claimed ahead.
+        until = min(until, cursor.next_at - MICROSECOND)
+    after = accountable_since(cursor, window)
+    return (after, until, cursor.next_at or cursor.previous_at) if after < until else None
+
+
+def accountable_since(cursor: Cursor, window: Window) -> datetime:
+    """Return when, within the window, the occurrences of the cursor's definition begin."""
+    return window.since if window.steady else max(window.since, cursor.placed_at)
+
+
+def _rows(entries: Iterable[Entry], window: Window) -> defaultdict[int, list[RunColumns]]:
+    """Return the rows of the entries' jobs.
+
+    Jobs are read together only if their windows differ in length by less than a factor of about
+    two. Otherwise a whole day of a job that runs each second would be read, although only its last
+    minutes are checked.
+    """
+    groups: defaultdict[int, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        groups[int((window.until - entry.expected.after).total_seconds()).bit_length()].append(
+            entry
+        )
+    rows: defaultdict[int, list[RunColumns]] = defaultdict(list)
+    for group in groups.values():
+        expected = {entry.job.pk: entry.expected for entry in group}
+        read = Run.objects.using(alias_for(Run)).filter(
+            job__in=expected,
+            trigger__in=(Trigger.SCHEDULE, Trigger.BACKFILL),
+            scheduled_at__gt=min(each.after for each in expected.values()),
+            scheduled_at__lte=max(each.until for each in expected.values()),
+        )
+        for row in map(
+            RunColumns._make, read.values_list(*RunColumns._fields).iterator(chunk_size=5000)
+        ):
+            if expected[row.job_id].after < row.scheduled_at <= expected[row.job_id].until:
+                rows[row.job_id].append(row)
+    return rows
+
+
+def _unexplained_gaps(gaps: list[Gap], window: Window, totals: Totals) -> Iterable[Gap]:
+    """Yield the gaps that neither a row after the window nor pruning explains."""
+    facts = _surroundings([gap.job.pk for gap in gaps], window)
+    leading = [
+        gap.job.pk for gap in gaps if not (facts[gap.job.pk][0] or window.now) < gap.missing[0]
+    ]
+    pruned = set() if window.steady else with_pruned_history(leading)
+    for gap in gaps:
+        oldest, missed_from = facts[gap.job.pk]
+        missing = [
+            instant for instant in gap.missing if missed_from is None or instant < missed_from
+        ]
+        if gap.job.pk in pruned:
+            totals.pruned += 1
+            missing = [instant for instant in missing if oldest is not None and instant > oldest]
+        if missing:
+            yield Gap(gap.job, tuple(missing))
+
+
+def _surroundings(
+    job_ids: list[int], window: Window
+) -> dict[int, tuple[datetime | None, datetime | None]]:
+    """Return two times for each job.
+
+    The first is the time of its oldest finished row that is neither failed nor backfilled. (A
+    backfilled run may be older than the kept history.) The second is the time from which the first
+    row after the window covers missed occurrences.
+    """
+    runs = Run.objects.filter(job=OuterRef("pk")).order_by("scheduled_at")
+    later = runs.filter(trigger=Trigger.SCHEDULE, scheduled_at__gt=window.until)
+    jobs = Job.objects.using(alias_for(Job)).filter(pk__in=job_ids).order_by()
+    found = jobs.values_list(
+        "pk",
+        Subquery(oldest_kept().values("scheduled_at")[:1]),
+        Subquery(later.values("missed_from")[:1]),
+    )
+    # A job may have been deleted meanwhile.
+    nothing: tuple[datetime | None, datetime | None] = (None, None)
+    return dict.fromkeys(job_ids, nothing) | {pk: (oldest, later) for pk, oldest, later in found}
+
+
+def _report(job: Job, differences: Differences, findings: Findings) -> None:
+    subject = about_job(job)
+    if doubled := differences.doubled:
+        findings.add(
+            Code.OCCURRENCE_DOUBLED,
+            subject,
+            f"{number_of(len(doubled), 'occurrence')} counted twice, as a run and as missed by a "
+            f"later run: {listed(doubled)}. Nothing ran twice. Report a bug, with the logs of the "
+            "nodes.",
+        )
+    if off := differences.off_schedule:
+        findings.add(
+            Code.RUN_OFF_SCHEDULE,
+            subject,
+            f"{number_of(len(off), 'scheduled run')} not at an occurrence of the schedule: "
+            f"{listed(off)}. This is expected after a tz database update or manual changes of "
+            "rows. Otherwise, report a bug.",
+        )
+    for row in differences.miscounted:
+        findings.add(
+            Code.MISSED_MISCOUNTED,
+            subject,
+            f"The run at {at(row.scheduled_at)} counts "
+            f"{number_of(row.missed_before, 'missed occurrence')} since {at(row.missed_from)}, but "
+            "the schedule has a different number. Report a bug.",
+        )
+
+
+def _report_gap(gap: Gap, findings: Findings) -> None:
+    number = len(gap.missing)
+    findings.add(
+        Code.OCCURRENCE_MISSING,
+        about_job(gap.job),
+        f"{number_of(number, 'occurrence')} lost, without a run: {listed(gap.missing)}. Run the "
+        "important ones by hand. Unless rows were deleted by hand, report a bug, with the logs of "
+        "the nodes at that time.",
+    )
+
+
+def _check_statistics(
+    jobs: list[Job], rows: dict[int, list[RunColumns]], findings: Findings
+) -> None:
+    """Report statistics that are lower than the number of finished rows.
+
+    A run is counted in the transaction that finishes it, so statistics can't be lower than the
+    rows.
+    """
+    ended: dict[int, Counter[State]] = {}
+    for job in jobs:
+        ended[job.pk] = Counter(State(row.state) for row in rows[job.pk] if row.state in FINAL)
+        ended[job.pk][State.MISSED] += sum(row.missed_before for row in rows[job.pk])
+    statistics = Statistics.objects.using(alias_for(Statistics)).in_bulk([job.pk for job in jobs])
+    for job in jobs:
+        counted = statistics.get(job.pk, Statistics())
+        for state, number in ended[job.pk].items():
+            if number > getattr(counted, state.value):
+                findings.add(
+                    Code.STATISTICS_BEHIND,
+                    about_job(job),
+                    f"{number_of(number, 'run')} {state.value} in the window, but the statistics "
+                    f"count only {getattr(counted, state.value)}. Unless rows were written by "
+                    "other code than django-dcron, report a bug.",
+                )

@@ -1,0 +1,168 @@
+"""The doctor's findings: stable codes, their severities, and a bounded collection.
+
+Programs rely on the codes, so a code is never renamed and never changes its meaning.
+``docs/reference/doctor.md`` lists them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from django_dcron.policies.health.problems import Severity
+
+NAMED = 20
+"""The number of findings listed per code; further ones are only counted."""
+
+
+class Code(StrEnum):
+    """The codes of findings; they include every ``policies.health.problems.Problem``."""
+
+    # The system's health.
+    DATABASE_READ_ONLY = "database_read_only"
+    NO_BROKER = "no_broker"
+    NO_WORKER = "no_worker"
+    QUEUE_UNSERVED = "queue_unserved"
+    WORKERS_BEHIND = "workers_behind"
+    RUN_UNKNOWN_TO_WORKER = "run_unknown_to_worker"
+    TASK_UNKNOWN_TO_WORKER = "task_unknown_to_worker"
+    EVERY_RUN_FAILS = "every_run_fails"
+    JOBS_FAILING = "jobs_failing"
+    JOB_PAUSED_ITSELF = "job_paused_itself"
+    RUN_OVERLONG = "run_overlong"
+    # Occurrences against runs.
+    OCCURRENCE_MISSING = "occurrence_missing"
+    OCCURRENCE_DOUBLED = "occurrence_doubled"
+    RUN_OFF_SCHEDULE = "run_off_schedule"
+    MISSED_MISCOUNTED = "missed_miscounted"
+    STATISTICS_BEHIND = "statistics_behind"
+    # Jobs and cursors.
+    CURSOR_OUTDATED = "cursor_outdated"
+    CURSOR_OVERDUE = "cursor_overdue"
+    CURSOR_STOPPED = "cursor_stopped"
+    CURSOR_WRONG = "cursor_wrong"
+    QUARANTINED = "quarantined"
+    NEVER_FIRES = "never_fires"
+    UNKNOWN_TARGET = "unknown_target"
+    NAMESPACE_UNSERVED = "namespace_unserved"
+    # Runs.
+    RUN_OVERDUE = "run_overdue"
+    RUN_UNDELIVERED = "run_undelivered"
+    RUN_STUCK = "run_stuck"
+    RUN_LEFT_WAITING = "run_left_waiting"
+    STATE_ILLEGAL = "state_illegal"
+    FINISHED_WITHOUT_TIME = "finished_without_time"
+    SLOT_HELD = "slot_held"
+    ATTEMPT_OPEN = "attempt_open"
+    ATTEMPTS_WRONG = "attempts_wrong"
+    OUTCOME_CONTRADICTS = "outcome_contradicts"
+    STARTED_EARLY = "started_early"
+    # Nodes, shards and the lock.
+    NO_LIVE_NODE = "no_live_node"
+    NODE_DEAD = "node_dead"
+    NODE_STALLED = "node_stalled"
+    NODE_DEGRADED = "node_degraded"
+    NODE_SKEWED = "node_skewed"
+    BROKER_UNREACHABLE = "broker_unreachable"
+    CLOCK_IN_DOUBT = "clock_in_doubt"
+    RELEASES_DIFFER = "releases_differ"
+    NAMESPACES_OVERLAP = "namespaces_overlap"
+    SHARDS_UNLED = "shards_unled"
+    SHARDS_DIFFER = "shards_differ"
+    LEASE_ORPHANED = "lease_orphaned"
+    LOCK_UNREACHABLE = "lock_unreachable"
+    LOCK_UNSAFE = "lock_unsafe"
+
+
+WARNINGS = frozenset(
+    {
+        Code.JOBS_FAILING,
+        Code.JOB_PAUSED_ITSELF,
+        Code.RUN_OVERLONG,
+        Code.RUN_OFF_SCHEDULE,
+        Code.CURSOR_OUTDATED,
+        Code.NEVER_FIRES,
+        Code.STARTED_EARLY,
+        Code.NODE_DEAD,
+        Code.NODE_DEGRADED,
+        Code.NODE_SKEWED,
+        Code.BROKER_UNREACHABLE,
+        Code.CLOCK_IN_DOUBT,
+        Code.RELEASES_DIFFER,
+        Code.NAMESPACES_OVERLAP,
+        Code.SHARDS_DIFFER,
+        Code.LEASE_ORPHANED,
+        Code.LOCK_UNREACHABLE,
+        Code.LOCK_UNSAFE,
+    }
+)
+"""All other codes are errors, unless the health verdict sets another severity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The job, run, node or other object that a finding is about."""
+
+    kind: str
+    """``job``, ``run``, ``node``, ``namespace``, ``lock``, or ``cluster`` for the whole system."""
+    id: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name or self.id}".strip()
+
+
+CLUSTER = Subject("cluster")
+LOCK = Subject("lock")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    code: Code
+    subject: Subject
+    message: str
+    """The meaning of the finding and the recommended action."""
+    severity: Severity
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.message}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "code": self.code.value,
+            "severity": self.severity.value,
+            "subject": {
+                "kind": self.subject.kind,
+                "id": self.subject.id,
+                "name": self.subject.name,
+            },
+            "message": self.message,
+        }
+
+
+@dataclass
+class Findings:
+    """The first ``named`` findings of each code, and the count of all."""
+
+    named: int = NAMED
+    listed: list[Finding] = field(default_factory=list)
+    counts: Counter[Code] = field(default_factory=Counter)
+
+    def add(
+        self, code: Code, subject: Subject, message: str, severity: Severity | None = None
+    ) -> None:
+        """Add a finding; ``severity`` overrides the code's default severity."""
+        if severity is None:
+            severity = Severity.WARNING if code in WARNINGS else Severity.ERROR
+        self.counts[code] += 1
+        if self.counts[code] <= self.named:
+            self.listed.append(Finding(code, subject, message, severity))
+
+    @property
+    def more(self) -> dict[Code, int]:
+        """The number of findings per code that are counted but not listed."""
+        return {
+            code: number - self.named for code, number in self.counts.items() if number > self.named
+        }

@@ -1,0 +1,168 @@
+"""Check single runs: are the rows of a run and of its attempts consistent and legal?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.doctor.findings import Code, Findings, Subject
+from django_dcron.diagnosis.doctor.window import Window, runs_of
+from django_dcron.models import Run
+from django_dcron.policies.lifecycle import FINAL, UNFINISHED, Outcome, State, Trigger
+
+EARLY = timedelta(milliseconds=50)
+"""The tolerated error of a node's sample of the database's clock."""
+BUG = "Report a bug, with the logs of the node and the worker."
+RUNS_AT_ONCE = 500
+
+COLUMNS = (
+    "pk",
+    "job__namespace",
+    "job__name",
+    "scheduled_at",
+    "trigger",
+    "state",
+    "reason",
+    "attempt",
+    "started_at",
+    "finished_at",
+    "slot",
+)
+ATTEMPT_COLUMNS = ("attempts__number", "attempts__outcome")
+
+Breach = tuple[Code, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The ``COLUMNS`` of a run, and its attempts as (number, outcome).
+
+    One statement reads both, so that they are consistent.
+    """
+
+    pk: Any
+    job__namespace: str
+    job__name: str
+    scheduled_at: datetime
+    trigger: str
+    state: str
+    reason: str
+    attempt: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    slot: int | None
+    attempts: tuple[tuple[int, str], ...]
+
+    @property
+    def subject(self) -> Subject:
+        return about_run(self.pk, self.job__namespace, self.job__name, self.scheduled_at)
+
+
+def about_run(run_id: Any, namespace: str, name: str, scheduled_at: datetime) -> Subject:
+    job = name if namespace == "default" else f"{namespace}/{name}"
+    return Subject("run", str(run_id), f"of {job} at {scheduled_at:%Y-%m-%d %H:%M:%S} ({run_id})")
+
+
+def examine(window: Window, findings: Findings) -> tuple[int, bool]:
+    """Check the latest runs of the window, and the unfinished runs.
+
+    Returns the number of checked runs, and whether there are more.
+    """
+    unfinished = runs_of(window).filter(state__in=UNFINISHED).order_by("-due_at", "-pk")
+    latest = runs_of(window).filter(scheduled_at__gt=window.since, scheduled_at__lte=window.until)
+    chosen: dict[Any, None] = {}  # keys in order, without duplicates
+    more = False
+    for runs in (unfinished, latest.order_by("-scheduled_at", "-pk")):
+        ids = list(
+            runs.values_list("pk", flat=True)[: None if window.runs is None else window.runs + 1]
+        )
+        more |= window.runs is not None and len(ids) > window.runs
+        chosen |= dict.fromkeys(ids[: window.runs])
+    number = 0
+    for story in _stories(list(chosen)):
+        number += 1
+        for code, message in breaches(story):
+            findings.add(code, story.subject, message)
+    return number, more
+
+
+def _stories(run_ids: list[Any]) -> Iterator[Story]:
+    """Yield the runs in batches and in the order of their keys.
+
+    No database has to sort a join for it. Runs that were deleted meanwhile are left out.
+    """
+    width = len(COLUMNS)
+    for start in range(0, len(run_ids), RUNS_AT_ONCE):
+        runs = Run.objects.using(alias_for(Run)).filter(
+            pk__in=run_ids[start : start + RUNS_AT_ONCE]
+        )
+        rows = runs.order_by("-pk", "attempts__number").values_list(*COLUMNS, *ATTEMPT_COLUMNS)
+        for columns, attempts in groupby(rows, key=lambda row: row[:width]):
+            tried = tuple(
+                (row[width], row[width + 1]) for row in attempts if row[width] is not None
+            )
+            yield Story(**dict(zip(COLUMNS, columns, strict=True)), attempts=tried)
+
+
+def breaches(story: Story) -> Iterator[Breach]:
+    if story.state not in set(State):
+        yield Code.STATE_ILLEGAL, f"Unknown state {story.state!r}. {BUG}"
+        return
+    state = State(story.state)
+    if state in FINAL and story.finished_at is None:
+        yield Code.FINISHED_WITHOUT_TIME, f"The run is {state} but has no finish time. {BUG}"
+    if (
+        story.trigger == Trigger.SCHEDULE
+        and story.started_at
+        and story.started_at < story.scheduled_at - EARLY
+    ):
+        yield (
+            Code.STARTED_EARLY,
+            f"The run started {story.scheduled_at - story.started_at} early: the node misread the "
+            "database clock, or that clock was set back. Check the clock of the database server.",
+        )
+    yield from _attempt_breaches(story, state)
+
+
+def _attempt_breaches(story: Story, state: State) -> Iterator[Breach]:
+    numbers = [number for number, _ in story.attempts]
+    open_ones = [number for number, outcome in story.attempts if not outcome]
+    if open_ones != ([story.attempt] if state is State.RUNNING else []):
+        yield (
+            Code.ATTEMPT_OPEN,
+            f"The run is {state} at attempt {story.attempt}, but its open attempts are "
+            f"{open_ones or 'none'}. {BUG}",
+        )
+    if numbers != list(range(1, len(numbers) + 1)) or len(numbers) not in _possible_numbers(
+        story, state
+    ):
+        yield (
+            Code.ATTEMPTS_WRONG,
+            f"The run is {state} at attempt {story.attempt}, but its attempts are "
+            f"{numbers or 'none'}: an attempt started twice, or its row was lost. {BUG}",
+        )
+    elif state is State.SUCCEEDED and story.attempts[-1][1] not in ("", Outcome.SUCCEEDED):
+        yield (
+            Code.OUTCOME_CONTRADICTS,
+            "The run succeeded, but its last attempt is "
+            f"{story.attempts[-1][1].replace('_', ' ')}. {BUG}",
+        )
+
+
+def _possible_numbers(story: Story, state: State) -> set[int]:
+    """Return the legal numbers of started attempts for a run in this state."""
+    match state:
+        case State.RUNNING | State.SUCCEEDED:
+            return {story.attempt}
+        case State.FAILED:
+            # A failed run has no started attempt only if it couldn't be dispatched. Its reason then
+            # says so.
+            return {story.attempt, story.attempt - 1} if story.reason else {story.attempt}
+        case State.CANCELLED:
+            return {story.attempt, story.attempt - 1}
+        case _:
+            return {story.attempt - 1}

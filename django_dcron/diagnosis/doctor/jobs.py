@@ -1,0 +1,132 @@
+"""Check jobs and their cursors: does each cursor match its schedule, and will the job run again?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from django_dcron import targets
+from django_dcron.diagnosis.doctor.account import accountable_since
+from django_dcron.diagnosis.doctor.findings import Code, Findings
+from django_dcron.diagnosis.doctor.window import Window, about_job, at, cursor_of
+from django_dcron.diagnosis.overdue import takeover_time
+from django_dcron.exceptions import InvalidSchedule, UnknownTarget
+from django_dcron.jobs.saving import runs_otherwise, stands_for, timetable_of
+from django_dcron.models import Cursor, Job
+from django_dcron.schedules.timetable import MICROSECOND, Timetable
+
+Problem = tuple[Code, str]
+
+
+class JobExaminer:
+    """Examines jobs; looks up each target only once."""
+
+    def __init__(self, window: Window, findings: Findings):
+        self._window = window
+        self._findings = findings
+        self._targets: dict[str, str] = {}
+
+    def examine(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            for code, message in self._problems(job):
+                self._findings.add(code, about_job(job), message)
+
+    def _problems(self, job: Job) -> Iterator[Problem]:
+        if job.enabled and (unknown := self._why_unknown(job.target)):
+            yield (
+                Code.UNKNOWN_TARGET,
+                f"Runs fail: {unknown}. Register the target, or correct or pause the job.",
+            )
+        cursor = cursor_of(job)
+        if cursor is None or not stands_for(cursor, job):
+            yield (
+                Code.CURSOR_OUTDATED,
+                "The job was changed without control.save, and no node has noticed yet. Nodes "
+                "check every few seconds. If this persists, no node leads the job's shard.",
+            )
+        elif cursor.problem:
+            yield (
+                Code.QUARANTINED,
+                f"The job isn't scheduled: {cursor.problem}. Correct and save it.",
+            )
+        elif job.enabled:
+            yield from self._cursor_problems(job, cursor)
+
+    def _why_unknown(self, target: str) -> str:
+        if target not in self._targets:
+            try:
+                targets.get(target)
+                self._targets[target] = ""
+            except UnknownTarget as error:
+                self._targets[target] = str(error).rstrip(".?")
+        return self._targets[target]
+
+    def _cursor_problems(self, job: Job, cursor: Cursor) -> Iterator[Problem]:
+        try:
+            timetable = timetable_of(job)
+        except InvalidSchedule as error:
+            yield Code.QUARANTINED, f"The schedule is invalid: {error}. Correct and save it."
+            return
+        if cursor.next_at is None:
+            problem = _stopped_cursor_problem(timetable, cursor, self._window)
+            if problem[0] is not Code.NEVER_FIRES or not runs_otherwise(job):
+                yield problem
+            return
+        late = self._window.now - cursor.next_at
+        if late > takeover_time():
+            yield (
+                Code.CURSOR_OVERDUE,
+                f"The occurrence at {at(cursor.next_at)} is {_span(late)} overdue, and no node "
+                "has claimed it: no node leads the job's shard, or its ticks fail. See the "
+                "findings about nodes and the logs of the nodes.",
+            )
+        yield from _cursor_position_problems(
+            timetable, cursor, accountable_since(cursor, self._window)
+        )
+
+
+def _stopped_cursor_problem(timetable: Timetable, cursor: Cursor, window: Window) -> Problem:
+    following = timetable.first_after(cursor.previous_at or window.now, cursor.previous_at)
+    if following is None or (following <= window.now and timetable.first_after(window.now) is None):
+        return (
+            Code.NEVER_FIRES,
+            "The job is enabled, but its schedule has no further occurrence. Change the schedule "
+            "or the end, or pause the job.",
+        )
+    return (
+        Code.CURSOR_STOPPED,
+        f"The job is enabled and has further occurrences ({at(following)}), but its cursor has "
+        "stopped, so nothing will run. Save the job again, and report a bug.",
+    )
+
+
+def _cursor_position_problems(
+    timetable: Timetable, cursor: Cursor, since: datetime
+) -> Iterator[Problem]:
+    """Report a cursor that isn't at an occurrence or that skipped one.
+
+    A cursor moves from one occurrence to the next, unless a change of the job places it again.
+    """
+    next_at, previous_at = cursor.next_at, cursor.previous_at
+    assert next_at is not None  # noqa: S101 (the caller has seen to it)
+    advice = "Save the job again, and report a bug."
+    if (
+        timetable.schedule.interval is None
+        and timetable.next_after(next_at - MICROSECOND) != next_at
+    ):
+        yield (
+            Code.CURSOR_WRONG,
+            f"The cursor is at {at(next_at)}, which isn't an occurrence. {advice}",
+        )
+    elif previous_at is not None and since < previous_at < next_at:
+        between = timetable.next_after(previous_at)
+        if between is not None and between != next_at:
+            yield (
+                Code.CURSOR_WRONG,
+                f"The cursor went from {at(previous_at)} to {at(next_at)} and skipped "
+                f"{at(between)}. {advice}",
+            )
+
+
+def _span(length: timedelta) -> str:
+    return str(timedelta(seconds=int(length.total_seconds())))

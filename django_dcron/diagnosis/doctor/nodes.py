@@ -1,0 +1,105 @@
+"""Check for dead nodes, and that a live node leads each shard."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from django_dcron.conf import settings
+from django_dcron.diagnosis import cluster
+from django_dcron.diagnosis.doctor.findings import LOCK, Code, Findings, Subject
+from django_dcron.diagnosis.doctor.window import Window, at
+from django_dcron.diagnosis.overdue import takeover_time
+from django_dcron.exceptions import LockUnavailable
+from django_dcron.locks import Lock
+from django_dcron.models import Node
+from django_dcron.utils.counts import number_of
+
+Groups = dict[str, list[Node]]
+"""The live nodes by the namespace that they serve. The empty namespace serves all."""
+
+
+def examine(window: Window, findings: Findings, lock: Lock) -> None:
+    """Check what the health verdict doesn't cover: dead nodes and the locks of the shards."""
+    nodes = cluster.nodes(window.namespace)
+    live = [node for node in nodes if cluster.is_live(node)]
+    started_again = {(node.namespace, node.name) for node in live}
+    for node in nodes:
+        if not cluster.is_live(node) and (node.namespace, node.name) not in started_again:
+            _dead(node, findings)
+    groups: defaultdict[str, list[Node]] = defaultdict(list)
+    for node in live:
+        groups[node.namespace].append(node)
+    _check_lock(window, groups, lock, findings)
+
+
+def _about(node: Node) -> Subject:
+    return Subject("node", str(node.pk), node.name)
+
+
+def _dead(node: Node, findings: Findings) -> None:
+    findings.add(
+        Code.NODE_DEAD,
+        _about(node),
+        f"The last heartbeat was at {at(node.heartbeat_at)}: process {node.pid} on {node.host} "
+        "died or hangs. Other live nodes have taken over its shards. Start it again. Its row is "
+        "removed after 24 hours, or delete it.",
+    )
+
+
+def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) -> None:
+    try:
+        for problem in getattr(lock, "problems", list)():
+            findings.add(Code.LOCK_UNSAFE, LOCK, problem)
+        for namespace, nodes in groups.items():
+            _check_shards(window, namespace, nodes, lock, findings)
+    except LockUnavailable as error:
+        findings.add(
+            Code.LOCK_UNREACHABLE,
+            LOCK,
+            f"{str(error).rstrip('.')}. Nodes that can't reach it assign shards by hash. Check "
+            "the lock server and the network.",
+        )
+
+
+def _check_shards(
+    window: Window, namespace: str, nodes: list[Node], lock: Lock, findings: Findings
+) -> None:
+    """Check that a live node has each shard's lock.
+
+    Nodes that have just started get time to acquire their locks. Only shards of this process's
+    ``DCRON_SHARDS`` are checked. ``SHARDS_DIFFER`` reports other values.
+    """
+    nodes = [node for node in nodes if node.shard_count == settings.SHARDS]
+    # ``scheduler.membership`` uses the same names.
+    names = {
+        f"{namespace}:shard:{shard}/{settings.SHARDS}": shard for shard in range(settings.SHARDS)
+    }
+    holders = lock.holders(list(names))
+    if not nodes:
+        return
+    if max(node.started_at for node in nodes) > window.now - takeover_time():
+        return
+    subject = Subject("namespace", namespace, namespace or "(all)")
+    free = sorted(shard for name, shard in names.items() if name not in holders)
+    if free and not all(node.degraded for node in nodes):
+        findings.add(
+            Code.SHARDS_UNLED,
+            subject,
+            f"{number_of(len(free), 'shard')} of {settings.SHARDS} without a leader "
+            f"({_some(free)}), so their jobs aren't scheduled. If this lasts longer than the "
+            f"lease ({settings.LEASE}), check DCRON_SHARDS, DCRON_LOCK and the logs of the nodes.",
+        )
+    known = {node.pk for node in nodes}
+    for holder in sorted(set(holders.values()) - known):
+        held = sorted(names[name] for name, by in holders.items() if by == holder)
+        findings.add(
+            Code.LEASE_ORPHANED,
+            Subject("node", holder, holder),
+            f"The node isn't live but still has the leases of {number_of(len(held), 'shard')} "
+            f"({_some(held)}) until they expire. If this lasts longer than the lease "
+            f"({settings.LEASE}), look for a process that can't reach the database.",
+        )
+
+
+def _some(shards: list[int]) -> str:
+    return ", ".join(map(str, shards[:8])) + (", ..." if len(shards) > 8 else "")

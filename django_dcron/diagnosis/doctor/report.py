@@ -1,0 +1,114 @@
+"""Run all checks of the doctor once and return a report, without writing anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django_dcron.diagnosis.doctor import account, history, nodes, unfinished
+from django_dcron.diagnosis.doctor.account import Totals
+from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
+from django_dcron.diagnosis.doctor.jobs import JobExaminer
+from django_dcron.diagnosis.doctor.window import Window, jobs_of
+from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.locks import Lock
+from django_dcron.policies.health.problems import Issue, Problem
+from django_dcron.policies.health.verdict import Verdict
+from django_dcron.utils.counts import number_of
+
+JSON_VERSION = 1
+"""Incremented when a key of the JSON is removed or changes its meaning, not when one is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    window: Window
+    findings: Findings
+    jobs: int
+    totals: Totals
+    runs: int
+    """The number of runs checked individually."""
+    more_runs: bool
+    verdict: Verdict
+
+    @property
+    def healthy(self) -> bool:
+        return not self.findings.counts
+
+    @property
+    def notes(self) -> list[str]:
+        """Limits of the check: what it didn't cover."""
+        totals, window = self.totals, self.window
+        notes = []
+        if totals.since_change:
+            notes.append(
+                f"{number_of(totals.since_change, 'job')} changed within the window: checked "
+                "since the change only."
+            )
+        if totals.pruned:
+            notes.append(
+                f"{number_of(totals.pruned, 'job')} checked since the oldest run only: older runs "
+                "were pruned."
+            )
+        if totals.truncated:
+            notes.append(
+                f"{number_of(totals.truncated, 'job')} checked for the latest "
+                f"{window.runs_per_job} occurrences only."
+            )
+        if self.more_runs:
+            notes.append(
+                f"Only the latest {self.runs} runs of the window were checked individually."
+            )
+        return notes
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "version": JSON_VERSION,
+            "healthy": self.healthy,
+            "at": self.window.now.isoformat(),
+            "since": self.window.since.isoformat(),
+            "until": self.window.until.isoformat(),
+            "namespace": self.window.namespace,
+            "looked_at": {
+                "jobs": self.jobs,
+                "jobs_accounted_for": self.totals.jobs,
+                "occurrences": self.totals.occurrences,
+                "scheduled_runs": self.totals.runs,
+                "runs": self.runs,
+                "live_nodes": self.verdict.facts.live_nodes,
+            },
+            "findings": [finding.as_json() for finding in self.findings.listed],
+            "more": {code.value: number for code, number in sorted(self.findings.more.items())},
+            "notes": self.notes,
+        }
+
+
+LISTED_BY_ROW = frozenset(
+    {Problem.QUARANTINED, Problem.CURSOR_OVERDUE, Problem.RUN_OVERDUE, Problem.RUN_STUCK}
+)
+"""Problems of single jobs or runs, which are reported as findings with the same code."""
+
+
+def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
+    """Check the system's health, then all nodes, jobs and runs; raises the database's errors."""
+    findings, totals = Findings(named), Totals()
+    verdict = read_verdict(window.namespace)
+    for issue in verdict.issues:
+        if issue.problem not in LISTED_BY_ROW:
+            _add(issue, findings)
+    nodes.examine(window, findings, lock)
+    examiner, jobs = JobExaminer(window, findings), 0
+    for batch in jobs_of(window):
+        examiner.examine(batch)
+        account.examine(batch, window, findings, totals)
+        jobs += len(batch)
+    unfinished.examine(window, findings, verdict)
+    for issue in verdict.issues:
+        if not findings.counts[Code(issue.problem)]:  # The rows have changed since.
+            _add(issue, findings)
+    runs, more_runs = history.examine(window, findings)
+    return Report(window, findings, jobs, totals, runs, more_runs, verdict)
+
+
+def _add(issue: Issue, findings: Findings) -> None:
+    findings.add(Code(issue.problem), CLUSTER, str(issue), issue.severity)

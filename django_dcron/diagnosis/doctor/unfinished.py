@@ -1,0 +1,135 @@
+"""Check unfinished runs: will a node or a worker process each of them?
+
+Each query uses (state, due_at) or the slot, so that millions of finished runs cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from django.db.models import Exists, OuterRef, Q
+
+from django_dcron.diagnosis.doctor.findings import Code, Findings
+from django_dcron.diagnosis.doctor.history import BUG, about_run
+from django_dcron.diagnosis.doctor.window import Window, at, runs_of
+from django_dcron.diagnosis.overdue import overdue_runs, stuck_runs, takeover_time, undelivered_runs
+from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.models import Run
+from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.health.problems import Problem
+from django_dcron.policies.health.verdict import Verdict
+from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
+from django_dcron.policies.slots import running_slot
+from django_dcron.utils.counts import number_of
+
+COUNTED = 10_000
+"""The maximum number of findings per problem; the exact number beyond it doesn't matter."""
+
+COLUMNS = (
+    "job__namespace",
+    "job__name",
+    "job__queue",
+    "scheduled_at",
+    "due_at",
+    "claimed_at",
+    "state",
+    "queued_at",
+    "heartbeat_at",
+    "node",
+    "slot",
+    "deliveries",
+)
+
+Trouble = tuple[Code, RunQuerySet, Callable[[Run], str]]
+
+
+def examine(window: Window, findings: Findings, verdict: Verdict) -> None:
+    """Add findings for all unfinished runs in trouble.
+
+    An undelivered run has the severity that the verdict gives ``WORKERS_BEHIND``.
+    """
+    severities = {issue.problem: issue.severity for issue in verdict.issues}
+    for code, runs, message_for in _troubles(window):
+        severity = severities.get(Problem.WORKERS_BEHIND) if code is Code.RUN_UNDELIVERED else None
+        oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:COUNTED]
+        for run in oldest:
+            subject = about_run(run.pk, run.job.namespace, run.job.name, run.scheduled_at)
+            findings.add(code, subject, message_for(run), severity)
+
+
+def _troubles(window: Window) -> Iterator[Trouble]:
+    runs, now = runs_of(window), window.now
+    yield Code.RUN_OVERDUE, overdue_runs(runs, now), _overdue
+    yield Code.RUN_UNDELIVERED, undelivered_runs(runs, now), _undelivered_text
+    yield Code.RUN_STUCK, stuck_runs(runs, now), _stuck
+    holder = Run.objects.filter(slot=running_slot(OuterRef("job_id")))
+    waiting = runs.waiting().filter(~Exists(holder))
+    line = waiting.exclude(trigger=Trigger.BACKFILL).filter(due_at__lt=now - takeover_time())
+    yield Code.RUN_LEFT_WAITING, line, _left_waiting
+    backfill = waiting.filter(trigger=Trigger.BACKFILL)
+    yield Code.RUN_LEFT_WAITING, _passed_over(backfill, now - takeover_time()), _left_out
+    yield Code.SLOT_HELD, runs.filter(slot__isnull=False, state__in=FINAL), _slot_held
+
+
+def _passed_over(backfill: RunQuerySet, since: datetime) -> RunQuerySet:
+    """Return the backfilled runs that could have started since ``since``.
+
+    Their job has no other backfilled run in progress, and none of its runs has finished since then.
+    """
+    under_way = Run.objects.filter(trigger=Trigger.BACKFILL, state__in=UNFINISHED - {State.WAITING})
+    idle = Q(job__statistics__last_finished_at=None) | Q(
+        job__statistics__last_finished_at__lt=since
+    )
+    able = Q(job__enabled=True) | Q(job__pause_reason=EXHAUSTED)
+    # A job may have been resumed just now.
+    waited = Q(claimed_at__lt=since, job__cursor__placed_at__lt=since)
+    return backfill.filter(idle, able, waited).exclude(job__in=under_way.values("job"))
+
+
+def _overdue(run: Run) -> str:
+    where = f"on the agenda of {run.node}" if run.node else "on no agenda"
+    return (
+        f"Due since {at(run.due_at)} but still pending, {where}: no node leads the job's shard, or "
+        "the broker accepts no messages. See the findings about nodes and the logs of the nodes."
+    )
+
+
+def _undelivered_text(run: Run) -> str:
+    queue = f"queue {run.job.queue!r}" if run.job.queue else "the target's queue"
+    return (
+        f"Dispatched at {at(run.queued_at)} "
+        f"({number_of(run.deliveries, 'delivery', 'deliveries')}), but no worker has started it. "
+        f"Start workers for {queue}, or find out what keeps them busy."
+    )
+
+
+def _stuck(run: Run) -> str:
+    return (
+        f"Running, but the last heartbeat of its worker was at {at(run.heartbeat_at)}, and no "
+        "node has rescued it: no node leads the job's shard, or the rescue fails. See the "
+        "findings about nodes and the logs of the nodes."
+    )
+
+
+def _left_waiting(run: Run) -> str:
+    return (
+        f"Waiting since {at(run.due_at)}, although no other run of the job occupies the slot: no "
+        "node leads the job's shard, or the rescue fails. See the findings about nodes and the "
+        "logs of the nodes."
+    )
+
+
+def _left_out(run: Run) -> str:
+    return (
+        f"Backfilled at {at(run.claimed_at)} and still waiting, although no other run of the job "
+        "is in progress: no node leads the job's shard, or its ticks fail. See the findings "
+        "about nodes and the logs of the nodes."
+    )
+
+
+def _slot_held(run: Run) -> str:
+    return (
+        f"The run is {run.state} but still occupies slot {run.slot}, so other runs of the job "
+        f"can't start. Set its slot to NULL. {BUG}"
+    )

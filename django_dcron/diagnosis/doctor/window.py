@@ -1,0 +1,69 @@
+"""The window of one examination, and helpers that its parts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.doctor.findings import Subject
+from django_dcron.models import Cursor, Job, Run
+from django_dcron.models.run import RunQuerySet
+
+JOBS_AT_ONCE = 500
+NAMED_TIMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    since: datetime
+    """Exclusive."""
+    until: datetime
+    """Inclusive; not after ``now``."""
+    now: datetime
+    """By the database's clock, read before all other data."""
+    namespace: str = ""
+    """Empty for all namespaces."""
+    runs_per_job: int | None = 1000
+    """The maximum number of a job's latest occurrences to account for, or None for all."""
+    runs: int | None = 20_000
+    """The maximum number of the window's latest runs to check individually, or None for all."""
+    steady: bool = False
+    """The caller knows that no job was changed and nothing was pruned in the window. For tests."""
+
+
+def jobs_of(window: Window) -> Iterator[list[Job]]:
+    """Yield batches of jobs with their cursors, one query for each, with bounded memory."""
+    jobs = Job.objects.using(alias_for(Job)).select_related("cursor", "calendar").order_by("pk")
+    if window.namespace:
+        jobs = jobs.filter(namespace=window.namespace)
+    last = 0
+    while batch := list(jobs.filter(pk__gt=last)[:JOBS_AT_ONCE]):
+        yield batch
+        last = batch[-1].pk
+
+
+def runs_of(window: Window) -> RunQuerySet:
+    runs = Run.objects.using(alias_for(Run))
+    return runs.filter(job__namespace=window.namespace) if window.namespace else runs
+
+
+def cursor_of(job: Job) -> Cursor | None:
+    return getattr(job, "cursor", None)
+
+
+def about_job(job: Job) -> Subject:
+    return Subject("job", str(job.pk), str(job))
+
+
+def at(instant: datetime | None) -> str:
+    return "never" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def listed(instants: Sequence[datetime]) -> str:
+    """Format the first few times for people."""
+    shown = ", ".join(
+        f"{instant.astimezone(UTC):%m-%d %H:%M:%S}" for instant in instants[:NAMED_TIMES]
+    )
+    return shown + (", ..." if len(instants) > NAMED_TIMES else "")

@@ -1,0 +1,46 @@
+"""List the latest failed runs with their errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import F
+from django.db.models.functions import Substr
+
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import State
+
+MESSAGE_READ = 500
+"""Characters; a message may have thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    run: Run
+    """The run with its job."""
+    exception_class: str = ""
+    message: str = ""
+
+    @property
+    def first_line(self) -> str:
+        return next(iter(self.message.strip().splitlines()), "")
+
+
+def latest_failures(since: datetime, limit: int, scope: Scope = EVERYTHING) -> list[Failure]:
+    """Return failed runs due since ``since``, the latest due time first.
+
+    An index provides this order. There are three queries: runs, jobs, attempts.
+    """
+    failed = scope.runs.filter(state=State.FAILED, due_at__gte=since)
+    runs = list(failed.order_by("-due_at").prefetch_related("job")[:limit])
+    attempts = (
+        Attempt.objects.using(alias_for(Attempt))
+        .filter(run__in=[run.pk for run in runs], number=F("run__attempt"))
+        .order_by()
+        .values_list("run", "exception_class", Substr("message", 1, MESSAGE_READ))
+    )
+    errors = {run: (exception_class, message) for run, exception_class, message in attempts}
+    return [Failure(run, *errors.get(run.pk, ("", run.reason))) for run in runs]

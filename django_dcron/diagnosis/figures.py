@@ -1,0 +1,279 @@
+"""Summarize the current state in a few figures, at bounded cost.
+
+Invariants:
+
+- No query reads more than ``LIMIT`` + 1 rows of runs or cursors, each through an index. A higher
+  count is reported as "more".
+- Jobs are counted in full: there are thousands of them, not millions.
+- A narrowed scope counts only the visible rows. Its figures read no runs outside their state or
+  window.
+- Figures of the last 24 hours use ``due_at``, because (state, due_at) is an index. A retry moves
+  ``due_at`` to the latest attempt.
+- Percentiles cover at most the latest ``SAMPLE`` starts. So does the success rate, if there are too
+  many runs to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Any
+
+from django.db.models import Count as Number
+from django.db.models import Exists, Min, OuterRef, Q, QuerySet, Sum
+
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.models import Attempt, Cursor, Run
+from django_dcron.policies.lifecycle import State, Trigger
+
+SAMPLE = 1_000
+ATTEMPTS_READ_LIMIT = 20_000
+DAY = timedelta(days=1)
+SOON = timedelta(hours=1)
+UNSTARTED = (State.PENDING, State.QUEUED, State.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    number: int
+    """At most ``LIMIT``."""
+    truncated: bool = False
+    """Whether the real number is higher."""
+
+    @classmethod
+    def of(cls, queryset: QuerySet[Any]) -> Count:
+        return cls.up_to_limit(count_up_to(queryset, LIMIT))
+
+    @classmethod
+    def up_to_limit(cls, found: int) -> Count:
+        return cls(min(found, LIMIT), found > LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    total: int
+    paused: int
+    quarantined: int
+    """Enabled jobs that aren't scheduled, because their definition is invalid."""
+    due_soon: Count
+    """Jobs with an occurrence within the next hour, or with a claimed run not dispatched yet."""
+    next_at: datetime | None
+    """The earliest of these occurrences."""
+
+    @property
+    def enabled(self) -> int:
+        return self.total - self.paused - self.quarantined
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """The latest attempts that started in the window, each only if it is its run's latest."""
+
+    number: int
+    cut: bool
+    """Whether there may be more starts."""
+    succeeded: int
+    failed: int
+    missed_before: int
+    start_delays: tuple[timedelta, ...]
+    """In ascending order."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessRate:
+    succeeded: int
+    failed: int
+    sampled: bool
+    """Whether the rate covers only the latest starts."""
+
+    @property
+    def ended(self) -> int:
+        return self.succeeded + self.failed
+
+    @property
+    def percent(self) -> float | None:
+        """The rate, rounded down to one decimal, so that 100 means all; None without runs."""
+        return self.succeeded * 1000 // self.ended / 10 if self.ended else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    since: datetime
+    running: Count
+    queued: Count
+    waiting: Count
+    # The following counts cover the window.
+    succeeded: Count
+    failed: Count
+    skipped: Count
+    missed: Count
+    missed_before: int
+    """Additional occurrences covered by the latest ``SAMPLE`` missed runs."""
+    unstarted: int
+    """Runs that haven't started yet; at most ``LIMIT`` + 1."""
+    missed_before_unstarted: int
+    """Missed occurrences that these runs cover."""
+    starts: Starts
+
+    @property
+    def counted_elsewhere(self) -> int:
+        """The number of missed occurrences without a row.
+
+        They are counted on later runs, whether these are missed, started or waiting.
+        """
+        return self.missed_before + self.missed_before_unstarted + self.starts.missed_before
+
+    @property
+    def missed_occurrences(self) -> int:
+        return self.missed.number + self.counted_elsewhere
+
+    @property
+    def counted_at_least(self) -> bool:
+        """Whether runs that weren't read may cover more missed occurrences."""
+        return self.starts.cut or self.missed.number > SAMPLE or self.unstarted > LIMIT
+
+    @property
+    def success_rate(self) -> SuccessRate:
+        if self.succeeded.truncated or self.failed.truncated:
+            return SuccessRate(self.starts.succeeded, self.starts.failed, sampled=True)
+        return SuccessRate(self.succeeded.number, self.failed.number, sampled=False)
+
+
+def window_start(now: datetime) -> datetime:
+    """Return the start of the last 24 hours.
+
+    It is at a whole minute, so that figures and links stay stable within the minute.
+    """
+    return (now - DAY).replace(second=0, microsecond=0)
+
+
+def job_figures(now: datetime, scope: Scope = EVERYTHING) -> JobFigures:
+    jobs = scope.jobs.aggregate(
+        total=Number("pk"),
+        paused=Number("pk", filter=Q(enabled=False)),
+        quarantined=Number("pk", filter=Q(enabled=True, cursor__problem__gt="")),
+    )
+    number, next_at = _due(now + SOON, scope)
+    return JobFigures(**jobs, due_soon=Count.up_to_limit(number), next_at=next_at)
+
+
+def _due(horizon: datetime, scope: Scope) -> tuple[int, datetime | None]:
+    """Return the number of jobs due up to ``horizon``, and the first due time.
+
+    Cursors are ahead of claimed occurrences, which are pending runs. At most ``LIMIT`` + 1 of these
+    are read. The query has no join, so that the database starts with the times.
+    """
+    # A paused job's cursor has no next occurrence.
+    due = Cursor.objects.using(alias_for(Cursor)).due(horizon)
+    cursors = scope.of_jobs(due, "pk")
+    coming = cursors.order_by("next_at")[: LIMIT + 1].aggregate(
+        number=Number("pk"), first=Min("next_at")
+    )
+    pending = scope.runs.pending().due(horizon).order_by("due_at")
+    counted = Exists(cursors.order_by().filter(pk=OuterRef("job_id")))
+    occurrence = Q(attempt=1, trigger=Trigger.SCHEDULE)
+    claimed = pending.annotate(counted=counted)[: LIMIT + 1].aggregate(
+        number=Number("job_id", filter=occurrence & Q(counted=False), distinct=True),
+        first=Min("due_at", filter=occurrence),
+    )
+    first = [each["first"] for each in (coming, claimed) if each["first"]]
+    return coming["number"] + claimed["number"], min(first, default=None)
+
+
+def run_figures(now: datetime, scope: Scope = EVERYTHING) -> RunFigures:
+    runs = scope.runs
+    since = window_start(now)
+    ended = runs.filter(due_at__gte=since)
+    missed = ended.filter(state=State.MISSED)
+    unstarted = _count_unstarted(runs.filter(due_at__gte=since))
+    return RunFigures(
+        since=since,
+        running=Count.of(runs.running()),
+        queued=Count.of(runs.queued()),
+        waiting=Count.of(runs.waiting()),
+        succeeded=Count.of(ended.filter(state=State.SUCCEEDED)),
+        failed=Count.of(ended.filter(state=State.FAILED)),
+        skipped=Count.of(ended.filter(state=State.SKIPPED)),
+        missed=Count.of(missed),
+        missed_before=_missed_before(missed),
+        unstarted=unstarted["number"],
+        missed_before_unstarted=unstarted["before"],
+        starts=_starts(since, scope),
+    )
+
+
+def occurrences_missed(runs: QuerySet[Run], since: datetime) -> int:
+    """Return the number of occurrences since ``since`` for which no run was started.
+
+    An occurrence counts if its run is missed, or if it is covered by a run that was missed or
+    hasn't started. The number is a lower bound if more than ``LIMIT`` runs are involved.
+    """
+    late = runs.filter(due_at__gte=since)
+    missed = late.filter(state=State.MISSED)
+    rows: int = count_up_to(missed, LIMIT)
+    unstarted: int = _count_unstarted(late)["before"]
+    return rows + _missed_before(missed) + unstarted
+
+
+def _missed_before(missed: QuerySet[Run]) -> int:
+    found = missed.order_by("-due_at")[:SAMPLE].aggregate(before=Sum("missed_before", default=0))
+    return int(found["before"])
+
+
+def _count_unstarted(runs: QuerySet[Run]) -> dict[str, int]:
+    rows = runs.filter(state__in=UNSTARTED).order_by().values("pk", "missed_before")[: LIMIT + 1]
+    return rows.aggregate(number=Number("pk"), before=Sum("missed_before", default=0))
+
+
+def _starts(since: datetime, scope: Scope) -> Starts:
+    """Return the starts since ``since`` among the latest attempts.
+
+    The keys of attempts are in the order of their starts. Two queries avoid a join, with which a
+    database may begin with all runs.
+
+    A run's ``due_at`` belongs to its latest attempt, or to the next one if it waits for a retry.
+    The start delay of earlier attempts is therefore unknown.
+    """
+    attempts = latest_attempts(scope).order_by("-pk").values_list("run", "number")[:SAMPLE]
+    latest: dict[Any, int] = {}
+    for run, number in (found := list(attempts)):
+        latest.setdefault(run, number)
+    columns = ("pk", "attempt", "state", "missed_before", "due_at", "started_at")
+    runs = Run.objects.using(alias_for(Run)).filter(pk__in=latest, started_at__gte=since)
+    rows = [row for row in runs.values_list(*columns) if row[1] == latest[row[0]]]
+    states = [row[2] for row in rows]
+    return Starts(
+        number=len(rows),
+        cut=len(found) == SAMPLE,
+        succeeded=states.count(State.SUCCEEDED),
+        failed=states.count(State.FAILED),
+        missed_before=sum(row[3] for row in rows if row[2] != State.MISSED),
+        start_delays=tuple(sorted(max(row[5] - row[4], timedelta()) for row in rows)),
+    )
+
+
+def latest_attempts(scope: Scope) -> QuerySet[Attempt]:
+    """Return the visible attempts.
+
+    For a narrowed scope, only the latest ``ATTEMPTS_READ_LIMIT`` of all attempts are searched,
+    because no index finds them.
+    """
+    if not (scope.narrows(Run) or scope.narrows(Attempt)):
+        return scope.attempts
+    last = (
+        Attempt.objects.using(alias_for(Attempt))
+        .order_by("-pk")
+        .values_list("pk", flat=True)
+        .first()
+        or 0
+    )
+    return scope.of_runs(scope.attempts.filter(pk__gt=last - ATTEMPTS_READ_LIMIT), "run")
+
+
+def percentile(ascending: Sequence[timedelta], percent: int) -> timedelta | None:
+    """Return the nearest-rank percentile, or None for an empty sequence."""
+    return ascending[ceil(len(ascending) * percent / 100) - 1] if ascending else None

@@ -1,0 +1,168 @@
+"""List jobs: filter them, and determine each job's next run and state.
+
+Only the filter for running jobs reads runs, of which few are running. All other data of a row comes
+with the job: cursor and statistics.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from django.db.models import Q
+
+from django_dcron.db import clock
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.tags import with_tag
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs import saving
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models.job import JobQuerySet
+
+DEFAULT_NAMESPACE = "default"
+
+
+class JobState(StrEnum):
+    """A job's state, for programs; a value is never renamed."""
+
+    ENABLED = "enabled"
+    PAUSED = "paused"
+    QUARANTINED = "quarantined"
+    """Enabled, but not scheduled, because its definition is invalid."""
+
+
+class Choice(StrEnum):
+    """Filters for jobs, other than their names."""
+
+    ENABLED = "enabled"
+    PAUSED = "paused"
+    QUARANTINED = "quarantined"
+    RUNNING = "running"
+    FAILING = "failing"
+    """The latest run that succeeded or failed has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """A filter for jobs; empty fields match all jobs."""
+
+    namespace: str = ""
+    tags: tuple[str, ...] = ()
+    """The job must have all of these tags."""
+    text: str = ""
+    """A part of the name, target or description, case-insensitive."""
+    pattern: str = ""
+    """``NAMESPACE/NAME`` with ``*`` for any text and ``?`` for one character.
+
+    A pattern without a namespace matches jobs of the namespace ``default``.
+    """
+    choice: Choice | None = None
+
+
+def jobs(chosen: JobFilter) -> JobQuerySet:
+    """Return the matching jobs in the order of their names, with cursor and statistics."""
+    found: JobQuerySet = Job.objects.using(alias_for(Job)).select_related(
+        "cursor", "statistics", "calendar"
+    )
+    if chosen.namespace:
+        found = found.filter(namespace=chosen.namespace)
+    if chosen.text:
+        fields = ("name", "target", "description")
+        part = Q()
+        for field in fields:
+            part |= Q(**{f"{field}__icontains": chosen.text})
+        found = found.filter(part)
+    if chosen.pattern:
+        namespace, slash, name = chosen.pattern.rpartition("/")
+        found = found.filter(
+            namespace__regex=_regex(namespace if slash else DEFAULT_NAMESPACE),
+            name__regex=_regex(name),
+        )
+    for tag in chosen.tags:
+        found = with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
+    return _chosen(found, chosen.choice).order_by("namespace", "name")
+
+
+def _regex(pattern: str) -> str:
+    """Return a regular expression that every supported database understands."""
+    wildcards = {"*": ".*", "?": "."}
+    return f"^{''.join(wildcards.get(char) or re.escape(char) for char in pattern)}$"
+
+
+def _chosen(found: JobQuerySet, choice: Choice | None) -> JobQuerySet:
+    match choice:
+        case Choice.ENABLED:
+            # ``exclude()`` would leave out new jobs, which have no cursor yet.
+            return found.filter(Q(cursor=None) | Q(cursor__problem=""), enabled=True)
+        case Choice.PAUSED:
+            return found.filter(enabled=False)
+        case Choice.QUARANTINED:
+            return found.filter(enabled=True, cursor__problem__gt="")
+        case Choice.RUNNING:
+            return found.filter(pk__in=Run.objects.running().order_by().values("job"))
+        case Choice.FAILING:
+            return found.filter(statistics__consecutive_failures__gt=0)
+        case None:
+            return found
+
+
+def cursor_of(job: Job) -> Cursor | None:
+    """Return the job's cursor.
+
+    A job saved without ``control`` has no cursor until a node has processed it.
+    """
+    return getattr(job, "cursor", None)
+
+
+def statistics_of(job: Job) -> Statistics | None:
+    return getattr(job, "statistics", None)
+
+
+def problem_of(job: Job) -> str:
+    cursor = cursor_of(job)
+    return cursor.problem if cursor else ""
+
+
+def job_state(job: Job) -> JobState:
+    if not job.enabled:
+        return JobState.PAUSED
+    return JobState.QUARANTINED if problem_of(job) else JobState.ENABLED
+
+
+def status_of(job: Job, now: datetime | None = None) -> dict[str, Any]:
+    """Return the status of the job, which the REST API and the command line show."""
+    statistics = statistics_of(job)
+    return {
+        "state": job_state(job),
+        "problem": problem_of(job),
+        "next_at": next_run_of(job, now),
+        "last_state": statistics.last_state if statistics else "",
+        "last_finished_at": statistics.last_finished_at if statistics else None,
+        "consecutive_failures": statistics.consecutive_failures if statistics else 0,
+    }
+
+
+def next_run_of(job: Job, now: datetime | None = None) -> datetime | None:
+    """Return the job's next occurrence, even if it is already claimed.
+
+    The cursor is ahead of claimed occurrences.
+    """
+    cursor = cursor_of(job)
+    if cursor is None or cursor.next_at is None or cursor.problem or not job.enabled:
+        return None
+    try:
+        coming = saving.timetable_of(job).first_after(now or clock.now(), cursor.next_at)
+    except InvalidSchedule:
+        coming = None
+    return min(coming, cursor.next_at) if coming else cursor.next_at
+
+
+def zone_of(job: Job) -> str:
+    """Return the schedule's time zone, or the job's ``timezone`` if the schedule is invalid."""
+    try:
+        return job.parsed_schedule.timezone
+    except InvalidSchedule:
+        return job.timezone

@@ -1,0 +1,100 @@
+"""Determine a job's status: who paused it, what is running, and how its latest runs ended.
+
+The cost of a query doesn't depend on the length of the history. The index (job, scheduled_at) finds
+the latest runs, and (state, due_at) the running ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import F
+
+from django_dcron.diagnosis.figures import SuccessRate
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.jobs.change_history import changes_of
+from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.models import Job, Run, Statistics
+from django_dcron.policies.lifecycle import State
+
+LATEST = 100
+"""The number of finished runs in the success rate and the history chart."""
+RUNNING_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """The user who paused a job, according to the admin's log."""
+
+    by: str = ""
+    """Empty if no user is recorded."""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    reason: str
+    by: str = ""
+    """Empty if no user is recorded."""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def paused_by(job: Job) -> Author | None:
+    """Return who paused the job, or None if it isn't paused.
+
+    This reads the job's entries in the admin's log without an index, so callers call it once per
+    version of the job.
+    """
+    if job.enabled:
+        return None
+    switches = [change for change in changes_of(job) if change.switched is not None]
+    last = switches[-1] if switches else None
+    reason = last.of("pause_reason") if last else None
+    if last and last.switched is False and (reason is None or reason.new == job.pause_reason):
+        return Author(last.by, last.at)
+    return Author()
+
+
+def pause_of(job: Job, author: Author | None) -> Pause | None:
+    """Return the job's pause, or None if it isn't paused.
+
+    A job whose schedule is exhausted pauses itself.
+    """
+    if job.enabled:
+        return None
+    if author and author.by:
+        return Pause(job.pause_reason, author.by, author.at, job.paused_until)
+    cursor = getattr(job, "cursor", None)
+    since = (
+        cursor.placed_at
+        if cursor and not cursor.enabled and job.pause_reason != EXHAUSTED
+        else None
+    )
+    return Pause(job.pause_reason, "", since, job.paused_until)
+
+
+def latest_finished(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
+    """Return the latest finished runs, newest first, with the columns that describe the outcome."""
+    runs = scope.runs.finished().filter(job=job.pk).order_by("-scheduled_at")
+    return list(runs.defer("args", "kwargs", "idempotency_key")[:LATEST])
+
+
+def running(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
+    """Return at most ``RUNNING_NAMED + 1`` running runs, unordered."""
+    # The job is compared as an expression, so that the database doesn't read all of the job's runs
+    # to find the few running ones.
+    runs = scope.runs.running().alias(of_job=F("job_id") + 0).filter(of_job=job.pk)
+    return list(runs.order_by().defer("args", "kwargs", "idempotency_key")[: RUNNING_NAMED + 1])
+
+
+def rate_of(runs: Sequence[Run]) -> SuccessRate:
+    states = [run.state for run in runs]
+    return SuccessRate(states.count(State.SUCCEEDED), states.count(State.FAILED), sampled=True)
+
+
+def rate_of_all(statistics: Statistics | None) -> SuccessRate:
+    counted = statistics or Statistics()
+    return SuccessRate(counted.succeeded, counted.failed, sampled=False)

@@ -1,0 +1,193 @@
+"""Compute the planned load: the enabled jobs' occurrences per hour over seven days, and crowds.
+
+Jobs with the same timetable are counted once (see ``schedules.load``). Reading and counting 10,000
+jobs takes about a third of a second, so the latest results are cached by the state of the jobs. A
+result is never older than the last change of a job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from django.db.models import Case, Count, F, Max, Sum, When
+
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.diagnosis.selection import Selection
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.models import Job
+from django_dcron.models.job import JobQuerySet
+from django_dcron.models.scheduled import kept_off
+from django_dcron.schedules.crowding import Crowd, Group, crowds
+from django_dcron.schedules.load import HOUR, MINUTE, Hours, Minute
+from django_dcron.schedules.schedule import Schedule, WallClock, has_hash, parse_drawn
+from django_dcron.schedules.timetable import Timetable
+
+DAYS = 7
+ANSWERS_KEPT = 8
+SPREAD = timedelta(minutes=1)
+"""A jitter of at least this spreads jobs beyond the minute of their schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    begin: datetime
+    """Midnight of the first day."""
+    zone: tzinfo
+    jobs: int
+    """The number of jobs counted."""
+    hours: tuple[int, ...]
+    """The number of occurrences in each real hour. A day with a clock change has 23 or 25 hours."""
+    crowds: tuple[Crowd, ...]
+
+    def start_of(self, hour: int) -> datetime:
+        """Return the start of an hour, in the load's zone."""
+        return (self.begin + hour * HOUR).astimezone(self.zone)
+
+
+class _JobColumns(NamedTuple):
+    namespace: str
+    name: str
+    schedule: str
+    timezone: str
+    cursor__calendar_dates: str | None
+    calendar_policy: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    jitter: timedelta
+    cursor__next_at: datetime | None
+
+    @property
+    def hash_key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def planned_load(
+    first_day: date, zone: tzinfo, selection: Selection | None = None, scope: Scope = EVERYTHING
+) -> Load:
+    """Return the load of ``DAYS`` days in the local time of ``zone``.
+
+    This takes one query, and another one if a job has changed since the last call. The result for a
+    narrowed scope isn't cached, because the next reader may see other rows.
+    """
+    selection = selection or Selection()
+    if scope.narrows(Job):
+        return _count(first_day, zone, scheduled_jobs(selection, scope))
+    return _load(first_day, zone, selection, alias_for(Job), _state(scheduled_jobs(selection)))
+
+
+@lru_cache(maxsize=ANSWERS_KEPT)
+def _load(first_day: date, zone: tzinfo, selection: Selection, using: str, state: object) -> Load:
+    """Compute the load; ``state`` is the jobs' state and only serves as a cache key."""
+    return _count(first_day, zone, scheduled_jobs(selection))
+
+
+def _count(first_day: date, zone: tzinfo, jobs: JobQuerySet) -> Load:
+    begin = _midnight(first_day, zone)
+    hours = Hours(begin, (_midnight(first_day + timedelta(days=DAYS), zone) - begin) // HOUR)
+    groups = groups_of(jobs, hours)
+    counts = [0] * hours.count
+    for group in groups:
+        for hour, number in hours.occurrences(group.timetable, group.known):
+            counts[hour] += number * len(group.keys)
+    counted = sum(len(group.keys) for group in groups)
+    return Load(begin, zone, counted, tuple(counts), tuple(crowds(hours, groups)))
+
+
+def starting_in(instant: datetime, *, but: int | None = None, scope: Scope = EVERYTHING) -> int:
+    """Return the number of jobs that start in the minute of ``instant``.
+
+    The job with the key ``but``, jobs that start every minute, and jobs spread by an ``H`` or a
+    jitter aren't counted. One query groups jobs with the same schedule.
+    """
+    minute, columns = (
+        Minute(instant),
+        (
+            "schedule",
+            "timezone",
+            "cursor__calendar_dates",
+            "calendar_policy",
+            "starts_at",
+            "ends_at",
+            "known",
+        ),
+    )
+    known = Case(When(schedule__icontains="@every", then=F("cursor__next_at")))
+    jobs = scheduled_jobs(Selection(), scope).filter(jitter__lt=SPREAD).annotate(known=known)
+    if but is not None:
+        jobs = jobs.exclude(pk=but)
+    found = 0
+    rows = jobs.values_list(*columns).annotate(number=Count("pk"))
+    for text, zone, dates, policy, starts, ends, phase, number in rows:
+        try:
+            schedule = kept_off(parse_drawn(text, zone, hash_key=""), dates, policy)
+        except InvalidSchedule:
+            continue
+        if not has_hash(text) and not in_every_minute(schedule):
+            found += number * minute.has_start(Timetable(schedule, starts, ends), phase)
+    return found
+
+
+def in_every_minute(schedule: Schedule) -> bool:
+    """Return whether the schedule starts in every minute of the hours in which it starts at all."""
+    if isinstance(schedule.rule, WallClock):
+        return schedule.rule.cron.minute.everything
+    return schedule.interval is not None and schedule.interval <= MINUTE
+
+
+def _midnight(day: date, zone: tzinfo) -> datetime:
+    return datetime.combine(day, time.min, zone).astimezone(UTC)
+
+
+def scheduled_jobs(selection: Selection, scope: Scope = EVERYTHING) -> JobQuerySet:
+    """Return the scheduled jobs.
+
+    A job saved without ``control`` isn't included until a node has created its cursor.
+    """
+    jobs = scope.jobs.enabled().filter(cursor__problem="")
+    return jobs.filter(**selection.lookups()).order_by()
+
+
+def _state(jobs: JobQuerySet) -> tuple[Any, ...]:
+    """Return a value that differs whenever a job was added, deleted or changed.
+
+    Each change raises the job's version or places its cursor.
+    """
+    state = jobs.aggregate(
+        count=Count("pk"),
+        versions=Sum("version"),
+        saved=Max("updated_at"),
+        placed=Max("cursor__placed_at"),
+    )
+    return tuple(state.values())
+
+
+def groups_of(jobs: JobQuerySet, hours: Hours) -> list[Group]:
+    """Group the jobs by what determines their occurrences."""
+    groups: dict[tuple[Timetable, datetime | None, bool], Group] = {}
+    for row in map(
+        _JobColumns._make, jobs.values_list(*_JobColumns._fields).iterator(chunk_size=5000)
+    ):
+        try:
+            drawn = parse_drawn(row.schedule, row.timezone, hash_key=row.hash_key)
+            schedule = kept_off(drawn, row.cursor__calendar_dates, row.calendar_policy)
+        except InvalidSchedule:
+            continue  # The scheduler reports it.
+        timetable = Timetable(schedule, *_bounds(row, hours))
+        known = row.cursor__next_at if schedule.interval else None
+        spread = row.jitter >= SPREAD or has_hash(row.schedule)
+        alike = (timetable, known, spread)
+        if alike not in groups:
+            groups[alike] = Group(timetable, known, row.schedule, spread, [])
+        groups[alike].keys.append(row.hash_key)
+    return list(groups.values())
+
+
+def _bounds(row: _JobColumns, hours: Hours) -> tuple[datetime | None, datetime | None]:
+    """Return the job's start and end if they are within the hours; others make no difference."""
+    starts = row.starts_at if row.starts_at and row.starts_at > hours.begin else None
+    ends = row.ends_at if row.ends_at and row.ends_at < hours.begin + hours.count * HOUR else None
+    return starts, ends

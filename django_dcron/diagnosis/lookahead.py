@@ -1,0 +1,263 @@
+"""Preview a job definition, saved or not: description, next occurrences and cautions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
+
+from django.utils import translation
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_dcron.diagnosis.load import SPREAD, in_every_minute, starting_in
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs import saving
+from django_dcron.jobs.preview import preview
+from django_dcron.models import Job
+from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
+from django_dcron.schedules.schedule import MACROS, Schedule, WallClock, has_hash, parse_schedule
+from django_dcron.schedules.timetable import MICROSECOND, Timetable
+
+OCCURRENCES = 10
+CLOCK_CHANGES_SHOWN = 2
+"""Most zones have two changes a year."""
+YEAR = timedelta(weeks=53)
+"""53 weeks: a change on the last Sunday of a month recurs after 52 or 53 weeks."""
+CLOSE = timedelta(seconds=10)
+"""Shorter gaps between occurrences cause a caution."""
+CROWD = 40
+"""This number of other jobs in one minute causes a caution."""
+
+
+class Code(StrEnum):
+    NEVER_FIRES = "never_fires"
+    ENDS_SOON = "ends_soon"
+    CLOCK_CHANGE = "clock_change"
+    FREQUENT = "frequent"
+    CROWDED_MINUTE = "crowded_minute"
+    UNNAMED = "unnamed"
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """A hint about a valid definition that may not be what the user intended."""
+
+    code: Code
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    at: datetime
+    """UTC."""
+    local: datetime
+    """In the schedule's time zone."""
+    gap: timedelta | None
+    """The time since the previous occurrence; None for the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    words: str
+    """The schedule in words; empty if it can't be described."""
+    zone: str
+    occurrences: tuple[Occurrence, ...]
+    cautions: tuple[Caution, ...]
+    counts_from_saving: bool
+    """Whether an interval counts from the time the job is saved.
+
+    The occurrences shift until then.
+    """
+
+    @property
+    def shortest_gap(self) -> timedelta | None:
+        return min(
+            (occurrence.gap for occurrence in self.occurrences if occurrence.gap), default=None
+        )
+
+
+def look_ahead(
+    job: Job, count: int = OCCURRENCES, *, after: datetime | None = None, scope: Scope = EVERYTHING
+) -> Lookahead:
+    """Preview the job as if it were enabled.
+
+    ``after`` is an aware time to use instead of now. ``scope`` limits the other jobs that a caution
+    may count. The work is bounded, with at most three queries. Raises ``InvalidSchedule``.
+    """
+    timetable = saving.timetable_of(job)
+    schedule = timetable.schedule
+    found = preview(job, count, after=after)
+    zone = ZoneInfo(schedule.timezone)
+    gaps = [None, *(later - earlier for earlier, later in pairwise(found))]
+    occurrences = tuple(
+        Occurrence(at, at.astimezone(zone), gap) for at, gap in zip(found, gaps, strict=False)
+    )
+    return Lookahead(
+        words=describe_schedule(schedule),
+        zone=schedule.timezone,
+        occurrences=occurrences,
+        cautions=tuple(_cautions(job, timetable, occurrences, count, scope)),
+        counts_from_saving=schedule.interval is not None
+        and job.starts_at is None
+        and job.pk is None,
+    )
+
+
+def describe_schedule(schedule: Schedule) -> str:
+    """Describe the schedule in the active language."""
+    try:
+        return schedule.describe(translation)
+    except Exception:  # A schedule without a description must not break the page.
+        return ""
+
+
+def translate_problem(job: Job, stored: str) -> str:
+    """Return the stored ``Cursor.problem`` in the active language.
+
+    The stored text is English. It is translated only if the job's schedule still has the same
+    problem.
+    """
+    if stored:
+        try:
+            job.parsed_schedule  # noqa: B018 (reading it parses it)
+        except InvalidSchedule as error:
+            if str(error) == stored:
+                return error.translate(translation)
+    return stored
+
+
+def _cautions(
+    job: Job, timetable: Timetable, occurrences: tuple[Occurrence, ...], count: int, scope: Scope
+) -> Iterator[Caution]:
+    schedule = timetable.schedule
+    if schedule.is_never:
+        return
+    if not occurrences:
+        yield Caution(Code.NEVER_FIRES, _("The schedule has no further occurrence."))
+        return
+    if len(occurrences) < count and schedule.at is None:
+        left = len(occurrences)
+        text = ngettext(
+            "The schedule ends soon: %(left)d occurrence left.",
+            "The schedule ends soon: %(left)d occurrences left.",
+            left,
+        )
+        yield Caution(Code.ENDS_SOON, text % {"left": left})
+    if has_hash(schedule.text) and not job.name:
+        text = _("H depends on the job's name. These times change when you enter the name.")
+        yield Caution(Code.UNNAMED, text)
+    yield from _frequent(schedule, occurrences)
+    yield from _clock_changes(timetable, occurrences[0].at)
+    yield from _crowded_minute(job, schedule, occurrences[0], scope)
+
+
+def _frequent(schedule: Schedule, occurrences: tuple[Occurrence, ...]) -> Iterator[Caution]:
+    gaps = [occurrence.gap for occurrence in occurrences if occurrence.gap]
+    if not gaps or min(gaps) >= CLOSE:
+        return
+    seconds = int(min(gaps).total_seconds())
+    text = ngettext(
+        "Occurrences are only %(seconds)d second apart. Each run is a database row.",
+        "Occurrences are only %(seconds)d seconds apart. Each run is a database row.",
+        seconds,
+    )
+    if isinstance(schedule.rule, WallClock) and schedule.rule.cron.second.starred:
+        text += " " + _(
+            "A schedule with six fields starts with the seconds. With five fields, it starts with "
+            "the minutes."
+        )
+    yield Caution(Code.FREQUENT, text % {"seconds": seconds})
+
+
+def _clock_changes(timetable: Timetable, first: datetime) -> Iterator[Caution]:
+    """Yield cautions for clock changes within a year from the first occurrence.
+
+    The first occurrence may itself be affected by a change.
+    """
+    end = first + YEAR if timetable.ends_at is None else min(first + YEAR, timetable.ends_at)
+    for change in islice(
+        clock_changes(timetable.schedule, first - MICROSECOND, end), CLOCK_CHANGES_SHOWN
+    ):
+        yield Caution(Code.CLOCK_CHANGE, _clock_change_text(change, timetable.schedule.timezone))
+
+
+def _clock_change_text(change: ClockChange, zone: str) -> str:
+    texts = {
+        Effect.ONCE_AFTER: _(
+            "Clocks in %(zone)s go forward from %(before)s to %(after)s on %(day)s. Occurrences in "
+            "between run once, at %(after)s."
+        ),
+        Effect.NOT_AT_ALL: _(
+            "Clocks in %(zone)s go forward from %(before)s to %(after)s on %(day)s. Occurrences in "
+            "between don't run."
+        ),
+        Effect.FIRST_TIME: _(
+            "Clocks in %(zone)s go back from %(before)s to %(after)s on %(day)s. Occurrences in "
+            "between run only the first time."
+        ),
+        Effect.BOTH_TIMES: _(
+            "Clocks in %(zone)s go back from %(before)s to %(after)s on %(day)s. Occurrences in "
+            "between run both times."
+        ),
+    }
+    before, after = change.shown_before, change.shown_after
+    clock = "%H:%M" if before.date() == after.date() else "%Y-%m-%d %H:%M"
+    return texts[change.effect] % {
+        "day": f"{min(before, after):%Y-%m-%d}",
+        "zone": zone,
+        "before": before.strftime(clock),
+        "after": after.strftime(clock),
+    }
+
+
+def _crowded_minute(
+    job: Job, schedule: Schedule, first: Occurrence, scope: Scope
+) -> Iterator[Caution]:
+    """Yield a caution if many other jobs start in the minute of the job's next occurrence."""
+    if job.jitter >= SPREAD or in_every_minute(schedule):
+        return
+    others = starting_in(first.at, but=job.pk, scope=scope)
+    if others < CROWD:
+        return
+    found = {
+        "count": others,
+        "minute": f"{first.local:%Y-%m-%d %H:%M}",
+        "proposal": _with_hash(schedule.text),
+    }
+    if found["proposal"]:
+        text = _(
+            "%(count)s other jobs start in the same minute, %(minute)s. Use “%(proposal)s” to "
+            "spread the load: H is a minute that depends on the job's name."
+        )
+    else:
+        text = _(
+            "%(count)s other jobs start in the same minute, %(minute)s. Set a jitter to spread "
+            "the load."
+        )
+    yield Caution(Code.CROWDED_MINUTE, text % found)
+
+
+def _with_hash(text: str) -> str:
+    """Return the schedule with ``H`` for its minute, or an empty string if that isn't possible."""
+    words = text.split()
+    prefix = [words.pop(0)] if words[0].startswith(("TZ=", "CRON_TZ=")) else []
+    if len(words) == 1:
+        words = MACROS.get(words[0].lower(), words[0]).split()
+    place = 0 if len(words) == 5 else 1
+    if len(words) < 5:
+        return ""
+    if words[place].isdecimal():
+        words[place] = "H"
+    elif words[place].startswith("*/"):
+        words[place] = f"H{words[place][1:]}"
+    proposal = " ".join([*prefix, *words])
+    try:
+        parse_schedule(proposal)
+    except InvalidSchedule:
+        return ""
+    return proposal if proposal != text else ""

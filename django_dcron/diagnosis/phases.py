@@ -1,0 +1,160 @@
+"""Split a run into phases: what each attempt waited for and when it ran, as far as recorded.
+
+Invariants:
+
+- An attempt's phases are contiguous. They begin at the end of the previous attempt. Those of the
+  first attempt begin at its scheduled time, or at its creation if it is backfilled.
+- An attempt's phases end at the attempt's end, at the current time, or at its due time.
+- Phases use recorded times only. An attempt's row records when it was due and dispatched. For the
+  next attempt, the run's row does.
+- An attempt has no dispatch time if it started before its delivery was recorded, or if a worker of
+  an older release started it.
+- A run is claimed once. The first attempt shows the claim.
+- Several processes write the rows, milliseconds apart. A time before its predecessor counts as
+  equal to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import State, Trigger
+
+
+class Kind(StrEnum):
+    """The kinds of phases; each phase lasts until the next one."""
+
+    EARLY = "early"
+    """Not due yet: claimed ahead, or delayed by jitter."""
+    UNCLAIMED = "unclaimed"
+    """Due, but not claimed by a node yet."""
+    TURN = "turn"
+    """Delayed by the overlap policy, or backfilled and waiting for other runs."""
+    BACKOFF = "backoff"
+    BETWEEN = "between"
+    """Backoff and everything else until the start; details aren't recorded."""
+    DUE = "due"
+    """Due, but not dispatched yet."""
+    QUEUED = "queued"
+    """Dispatched, but not started yet."""
+    START = "start"
+    """Due, but not started yet; details aren't recorded."""
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    kind: Kind
+    since: datetime
+    until: datetime
+
+    @property
+    def length(self) -> timedelta:
+        return self.until - self.since
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The phases of one attempt."""
+
+    number: int
+    attempt: Attempt | None
+    """None if the attempt hasn't started yet or never did."""
+    phases: tuple[Phase, ...]
+    claimed: timedelta | None = None
+    """The delay between the first attempt's due time and the claim; negative if claimed ahead.
+
+    None if no node claimed the run, or if the delay is unknown.
+    """
+
+
+def courses_of(run: Run, attempts: Sequence[Attempt], now: datetime) -> list[Course]:
+    """Return the course of each attempt, and of the next attempt if one is expected.
+
+    ``attempts`` are the latest ones in order, as many as wanted. Earlier phases are left out.
+    """
+    end = run.finished_at or now
+    at = _beginning(run, attempts, end)
+    courses = []
+    for attempt in attempts:
+        ended = attempt.finished_at or max(end, attempt.started_at)
+        marks = [*_waits(run, attempt, attempt.started_at), (Kind.RUNNING, ended)]
+        courses.append(
+            Course(attempt.number, attempt, tuple(_phases(at, marks)), _claim_delay(run, attempt))
+        )
+        at = max(at, ended)
+    if not attempts or attempts[-1].number < run.attempt:
+        until = end if run.is_final else max(now, run.due_at)
+        phases = _phases(at, _waits(run, None, until))
+        courses.append(Course(run.attempt, None, tuple(phases), _claim_delay(run, None)))
+    return courses
+
+
+def _beginning(run: Run, attempts: Sequence[Attempt], end: datetime) -> datetime:
+    first = attempts[0] if attempts else None
+    if first is None or first.number == 1:
+        return _origin(run, end)
+    return min(first.due_at or first.started_at, first.started_at)
+
+
+def _claim_delay(run: Run, attempt: Attempt | None) -> timedelta | None:
+    number, due_at = (attempt.number, attempt.due_at) if attempt else (run.attempt, run.due_at)
+    if number > 1 or due_at is None or run.trigger != Trigger.SCHEDULE:
+        return None
+    return run.claimed_at - due_at
+
+
+def _origin(run: Run, end: datetime) -> datetime:
+    """Return when the first attempt's wait begins.
+
+    A backfilled run is created long after its scheduled time. A run claimed ahead may be cancelled
+    before its scheduled time.
+    """
+    before_its_time = run.scheduled_at > end
+    return (
+        run.claimed_at if run.trigger == Trigger.BACKFILL or before_its_time else run.scheduled_at
+    )
+
+
+Mark = tuple[Kind, datetime]
+"""A phase and the time at which it ended."""
+
+STILL_WAITING: dict[str, Kind] = {State.WAITING: Kind.TURN, State.PENDING: Kind.DUE}
+"""What an unstarted run is waiting for, by its state. It may have been dispatched before."""
+AT_LEAST = {Kind.BACKOFF: Kind.BETWEEN, Kind.TURN: Kind.TURN, Kind.EARLY: Kind.START}
+"""The kind of a wait, by its first kind, if the attempt's due time isn't recorded."""
+
+
+def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[Mark]:
+    """Return what the attempt waited for until it started.
+
+    Without an ``attempt``, return what the next attempt waits for until ``until``.
+    """
+    number = attempt.number if attempt else run.attempt
+    due_at = attempt.due_at if attempt else run.due_at
+    queued_at = attempt.queued_at if attempt else run.dispatched_at
+    backfilled = run.trigger == Trigger.BACKFILL
+    first = Kind.BACKOFF if number > 1 else Kind.TURN if backfilled else Kind.EARLY
+    last = Kind.QUEUED if queued_at else Kind.START
+    if attempt is None:
+        last = STILL_WAITING.get(run.state, last)
+    elif due_at is None:
+        last = AT_LEAST[first]
+    marks = [] if due_at is None else [(first, due_at)]
+    if number == 1 and not backfilled:
+        marks.append((Kind.UNCLAIMED, run.claimed_at))
+    if last is Kind.QUEUED and queued_at:
+        marks.append((Kind.DUE, queued_at))
+    return [*((kind, min(at, until)) for kind, at in marks), (last, until)]
+
+
+def _phases(since: datetime, marks: Sequence[Mark]) -> Iterator[Phase]:
+    for kind, until in marks:
+        if until > since or kind is Kind.RUNNING:
+            until = max(until, since)
+            yield Phase(kind, since, until)
+            since = until

@@ -1,0 +1,27 @@
+"""Compute the start delay and the duration of a run or an attempt."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django_dcron.db import clock
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import UNFINISHED, State
+
+_NOT_STARTED = UNFINISHED - {State.RUNNING}
+
+
+def start_delay(run: Run) -> timedelta | None:
+    """Return the delay from due time to start of the latest attempt."""
+    if run.started_at is None or run.state in _NOT_STARTED:
+        return None
+    return max(run.started_at - run.due_at, timedelta())
+
+
+def duration(timed: Run | Attempt, now: datetime | None = None) -> timedelta | None:
+    """Return the time from start to end, or to now."""
+    if timed.started_at is None:
+        return None
+    if timed.finished_at is None and isinstance(timed, Run) and timed.state != State.RUNNING:
+        return None  # The run waits for its next attempt.
+    return max((timed.finished_at or now or clock.now()) - timed.started_at, timedelta())

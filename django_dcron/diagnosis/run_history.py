@@ -1,0 +1,72 @@
+"""List the runs of a job, newest first, and the attempts of a run.
+
+The cost of a query doesn't depend on the length of the history. The index (job, scheduled_at)
+provides the order. A filter by state searches only the latest ``READ_LIMIT`` runs. Nodes claim
+occurrences ahead of time, so the newest runs of a job may be upcoming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q
+
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Attempt, Job, Run
+from django_dcron.policies.lifecycle import State
+
+READ_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    runs: list[Run]
+    more: bool
+    """Whether there are, or may be, older runs."""
+
+
+def runs_of(
+    job: Job,
+    limit: int,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    states: Collection[str] = (),
+    hide_upcoming_at: datetime | None = None,
+) -> Page:
+    """Return the job's runs scheduled in ``[since, until)``, optionally only in ``states``.
+
+    With ``hide_upcoming_at``, the current time, runs that are upcoming then are left out. At most
+    two queries.
+    """
+    runs = Run.objects.using(alias_for(Run)).filter(job=job.pk).order_by("-scheduled_at")
+    if since is not None:
+        runs = runs.filter(scheduled_at__gte=since)
+    if until is not None:
+        runs = runs.filter(scheduled_at__lt=until)
+    if hide_upcoming_at is not None:
+        runs = runs.exclude(_upcoming(hide_upcoming_at))
+    if not states:
+        found = list(runs[: limit + 1])
+        return Page(found[:limit], len(found) > limit)
+    looked_at = list(runs.values_list("pk", "state")[:READ_LIMIT])
+    such = [run_id for run_id, state in looked_at if state in states]
+    found = list(runs.filter(pk__in=such[:limit]))
+    return Page(found, len(such) > limit or len(looked_at) == READ_LIMIT)
+
+
+def has_upcoming_run(job: Job, now: datetime) -> bool:
+    """Return whether a node has claimed an occurrence of the job that isn't due yet."""
+    return Run.objects.using(alias_for(Run)).filter(_upcoming(now), job=job.pk).exists()
+
+
+def _upcoming(now: datetime) -> Q:
+    """Match runs claimed ahead of time. A run that waits for its next attempt isn't upcoming."""
+    return Q(state=State.PENDING, attempt=1, due_at__gt=now)
+
+
+def attempts_of(run: Run) -> list[Attempt]:
+    """Return the run's attempts in order, with their logs."""
+    return list(Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk).order_by("number"))

@@ -1,0 +1,102 @@
+"""Restrict figures, lists and links to the rows that a reader may see; by default all rows.
+
+Invariants:
+
+- A query for a reader who may see all rows is the same as without a scope: same SQL, same plan.
+- A scope adds a condition on the rows, at most a subquery. It never writes a list of keys into a
+  query.
+- Rows are read from the database to which they are written, so that no decision depends on a
+  replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db.models import Model, QuerySet
+
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Attempt, Job, Run
+from django_dcron.models.job import JobQuerySet
+from django_dcron.models.run import RunQuerySet
+
+M = TypeVar("M", bound=Model)
+
+
+class Scope:
+    """The rows that a reader may see.
+
+    ``narrowed`` returns the visible rows of a model, or None for all rows. The scope calls it once
+    for each model that it needs.
+    """
+
+    def __init__(self, narrowed: Callable[[type[Model]], QuerySet[Any] | None]) -> None:
+        self._narrow = narrowed
+        self._known: dict[type[Model], QuerySet[Any] | None] = {}
+
+    def narrows(self, model: type[Model]) -> bool:
+        return self._narrowed(model) is not None
+
+    def _narrowed(self, model: type[Model]) -> QuerySet[Any] | None:
+        if model not in self._known:
+            self._known[model] = self._narrow(model)
+        return self._known[model]
+
+    def rows(self, model: type[M]) -> QuerySet[M]:
+        """Return the visible rows, unordered and without related rows."""
+        every = model._default_manager.using(alias_for(model))
+        narrowed = self._narrowed(model)
+        return every if narrowed is None else _plain(narrowed, every)
+
+    @property
+    def jobs(self) -> JobQuerySet:
+        return self.rows(Job)  # type: ignore[return-value]  # the class of its manager
+
+    @property
+    def runs(self) -> RunQuerySet:
+        return self.rows(Run)  # type: ignore[return-value]  # the class of its manager
+
+    @property
+    def attempts(self) -> QuerySet[Attempt]:
+        return self.rows(Attempt)
+
+    def of_jobs(self, rows: QuerySet[M], job: str) -> QuerySet[M]:
+        """Return those of ``rows`` that belong to visible jobs; ``job`` names the field."""
+        return rows.filter(**{f"{job}__in": self.keys(Job)}) if self.narrows(Job) else rows
+
+    def of_runs(self, rows: QuerySet[M], run: str) -> QuerySet[M]:
+        """Return those of ``rows`` that belong to visible runs; ``run`` names the field."""
+        return rows.filter(**{f"{run}__in": self.keys(Run)}) if self.narrows(Run) else rows
+
+    def keys(self, model: type[Model]) -> QuerySet[Any, Any]:
+        """Return the visible keys, for ``__in`` in a query on any database."""
+        return self.rows(model).using(None).values("pk")
+
+    def sees(self, row: Model) -> bool:
+        """Return whether the row is visible, with one query if the rows are narrowed, else none."""
+        return not self.narrows(type(row)) or self.rows(type(row)).filter(pk=row.pk).exists()
+
+    def visible(self, row: M | None) -> M | None:
+        return row if row is not None and self.sees(row) else None
+
+
+EVERYTHING = Scope(lambda model: None)
+"""The scope of a reader who may see all rows."""
+
+
+def is_narrowed(rows: QuerySet[Any]) -> bool:
+    """Return whether ``rows`` may leave out some rows of its table."""
+    query = rows.query
+    return bool(query.where) or query.is_sliced or bool(query.combinator)
+
+
+def _plain(narrowed: QuerySet[M], every: QuerySet[M]) -> QuerySet[M]:
+    """Return the rows of ``narrowed`` as a queryset to count and to filter further."""
+    query = narrowed.query
+    if query.is_sliced:
+        return every.filter(pk__in=narrowed.using(None).values("pk"))
+    narrowed = narrowed.order_by()
+    if query.distinct or query.combinator or query.group_by is not None:
+        return every.filter(pk__in=narrowed.using(None).values("pk"))
+    return narrowed.using(every.db).select_related(None).prefetch_related(None).defer(None)

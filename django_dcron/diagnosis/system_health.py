@@ -1,0 +1,327 @@
+"""Load the facts of ``policies.health`` from the database, with about ten queries.
+
+Invariants:
+
+- No query reads more than ``LIMIT`` + 1 rows of runs, attempts or cursors, each through an index.
+  Jobs are counted in full.
+- Nothing is written, and no server but the database is queried.
+- The cause of a problem is queried only if there is a problem.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Min, Q, QuerySet, Sum
+
+from django_dcron.conf import settings
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis import cluster
+from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
+from django_dcron.diagnosis.figures import occurrences_missed, window_start
+from django_dcron.diagnosis.overdue import (
+    overdue_cursors,
+    overdue_runs,
+    stuck_runs,
+    undelivered_runs,
+)
+from django_dcron.diagnosis.read_only import refuses_writes
+from django_dcron.dispatch.queues import queue_name
+from django_dcron.jobs.pausing import PAUSED_ITSELF
+from django_dcron.models import Attempt, Cursor, Job, Node, Run
+from django_dcron.models.job import JobQuerySet
+from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.health.facts import (
+    FAILURES_OF_A_FAILING_JOB,
+    LongRun,
+    Named,
+    QueueFacts,
+    SystemFacts,
+    Waiting,
+    WorkerFacts,
+)
+from django_dcron.policies.health.verdict import Verdict, assess
+from django_dcron.policies.lifecycle import State
+
+NAMES = 5
+"""The maximum number of names in a sentence."""
+LATELY = timedelta(hours=1)
+OLDEST = 200
+"""The number of undelivered runs whose queues are examined."""
+LATEST_STARTS = 200
+"""The number of latest starts in which the last start from each queue is searched."""
+ANSWERS_EXPIRE = timedelta(minutes=2)
+"""Older answers of workers to a node are outdated."""
+
+LONG_RUN = timedelta(minutes=10)
+"""A shorter run is never reported as too long."""
+TIMES_THE_USUAL = 5
+USUAL_OF = 20
+"""The longest of this many successful runs of a job is its usual duration."""
+USUAL_NEEDS = 5
+LONG_RUNS = 5
+"""The number of running runs that are compared with their jobs' usual durations."""
+
+
+def read_verdict(namespace: str = "") -> Verdict:
+    """Return the system's current health; raises the database's errors.
+
+    ``namespace`` restricts it to the jobs of a namespace and the nodes that serve them.
+    """
+    return assess(read_facts(namespace))
+
+
+def read_facts(namespace: str = "") -> SystemFacts:
+    now = database_now(alias_for(Run))
+    runs, cursors = Run.objects.using(alias_for(Run)), Cursor.objects.using(alias_for(Cursor))
+    jobs = Job.objects.using(alias_for(Job)).order_by()
+    if namespace:
+        runs, cursors = runs.filter(job__namespace=namespace), cursors.filter(namespace=namespace)
+        jobs = jobs.filter(namespace=namespace)
+    facts: dict[str, Any] = {
+        "now": now,
+        "redeliver_after": settings.REDELIVER_AFTER,
+        "dispatcher": settings.DISPATCHER,
+    }
+    nodes = cluster.nodes(namespace)
+    by_namespace = _jobs_by_namespace(jobs, now)
+    facts |= _nodes(nodes, {each["namespace"] for each in by_namespace if each["enabled_jobs"]})
+    working = [node.pk for node in nodes if cluster.is_live(node) and not cluster.is_stalled(node)]
+    facts |= _jobs(jobs, by_namespace)
+    facts |= _due(runs, cursors, working, now)
+    facts |= _workers(runs, facts, now)
+    facts["long_runs"] = _long_runs(runs, now)
+    if not working:
+        facts["database_read_only"] = bool(nodes) and refuses_writes(alias_for(Node))
+    return SystemFacts(**facts)
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
+    """Return the facts about nodes; ``wanted`` are the namespaces with enabled jobs."""
+    live = [node for node in nodes if cluster.is_live(node)]
+    stalled = [node for node in live if cluster.is_stalled(node)]
+    without_broker = [node for node in live if node.broker_unreachable_since is not None]
+    served = {node.namespace for node in live}
+    working = {node.namespace for node in live if node not in stalled}
+    unserved = sorted(wanted - served) if "" not in served else []
+    idle = wanted - working - {*unserved} if "" not in working else set()
+    return {
+        "live_nodes": len(live),
+        "dead_nodes": len(nodes) - len(live),
+        "last_heartbeat": max((node.heartbeat_at for node in nodes), default=None),
+        "stalled": _some([node.name for node in stalled]),
+        "stalled_since": min((node.ticked_at or node.started_at for node in stalled), default=None),
+        "degraded": _some([node.name for node in live if node.degraded]),
+        "without_broker": _some([node.name for node in without_broker]),
+        "without_broker_since": min(
+            (
+                node.broker_unreachable_since
+                for node in without_broker
+                if node.broker_unreachable_since
+            ),
+            default=None,
+        ),
+        "clock_doubted_by": _some([node.name for node in live if node.clock_doubt]),
+        "clock_step": max((node.clock_doubt for node in live), key=abs, default=timedelta()),
+        "skewed": _some([node.name for node in live if cluster.is_skewed(node)]),
+        "releases": tuple(sorted({node.release for node in live})),
+        "namespaces_overlap": "" in served and len(served) > 1,
+        "shard_counts": tuple(sorted({node.shard_count for node in live} | {settings.SHARDS}))
+        if live
+        else (),
+        "unserved": _some(unserved),
+        "stalled_namespaces": len(idle),
+        "workers": _answers(live),
+    }
+
+
+def _answers(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
+    """Return the workers' answers to the node that asked last.
+
+    The runs unknown to a worker are combined from all nodes that learned of them.
+    """
+    answers = [
+        (at, node.workers["answered"])
+        for node in live
+        if node.workers
+        and cluster.age(node, at := datetime.fromisoformat(node.workers["at"])) < ANSWERS_EXPIRE
+    ]
+    if not answers:
+        return None
+    unknown: defaultdict[str, set[str]] = defaultdict(set)
+    for _, answered in answers:
+        for each in answered:
+            unknown[each["name"]] |= set(each["unknown_runs"])
+    _, latest = max(answers, key=lambda answer: answer[0])
+    return tuple(
+        WorkerFacts(
+            each["name"], tuple(each["queues"]), each["executes"], len(unknown[each["name"]])
+        )
+        for each in latest
+    )
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+_QUARANTINED = Q(enabled=True, cursor__problem__gt="")
+_FAILING = Q(enabled=True, statistics__consecutive_failures__gte=FAILURES_OF_A_FAILING_JOB)
+_PAUSED_ITSELF = Q(enabled=False, pause_reason__startswith=PAUSED_ITSELF)
+_FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
+
+
+def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]:
+    lately = Q(enabled=True, statistics__last_finished_at__gte=now - LATELY)
+    ran = lately & (_FAILED_LAST | Q(statistics__last_state=State.SUCCEEDED))
+    found: Any = jobs.values("namespace").annotate(
+        enabled_jobs=Count("pk", filter=Q(enabled=True)),
+        quarantined=Count("pk", filter=_QUARANTINED),
+        failing=Count("pk", filter=_FAILING),
+        paused_themselves=Count("pk", filter=_PAUSED_ITSELF),
+        ran_lately=Count("pk", filter=ran),
+        failed_lately=Count("pk", filter=lately & _FAILED_LAST),
+        failures_lately=Sum(
+            "statistics__consecutive_failures", filter=lately & _FAILED_LAST, default=0
+        ),
+    )
+    return list(found)
+
+
+def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, Any]:
+    def total(name: str) -> int:
+        return sum(each[name] for each in by_namespace)
+
+    facts: dict[str, Any] = {
+        name: total(name)
+        for name in ("enabled_jobs", "ran_lately", "failed_lately", "failures_lately")
+    }
+    named = {"quarantined": _QUARANTINED, "failing": _FAILING, "paused_themselves": _PAUSED_ITSELF}
+    for name, which in named.items():
+        number = total(name)
+        facts[name] = Named(number, _names(jobs.filter(which)) if number else ())
+    return facts
+
+
+def _names(jobs: JobQuerySet) -> tuple[str, ...]:
+    return tuple(str(job) for job in jobs.only("namespace", "name").order_by("pk")[:NAMES])
+
+
+def _some(names: list[str]) -> Named:
+    return Named(len(names), tuple(sorted(names)[:NAMES]))
+
+
+# --- what is due ----------------------------------------------------------------------------------
+
+
+def _due(runs: RunQuerySet, cursors: Any, working: list[str], now: datetime) -> dict[str, Any]:
+    """Return the facts about due work; ``working`` are the ids of the live nodes that tick."""
+    overdue = overdue_runs(runs, now).order_by("due_at").values("pk", "due_at", "node")[: LIMIT + 1]
+    found = overdue.aggregate(
+        number=Count("pk"), since=Min("due_at"), on_agendas=Count("pk", filter=Q(node__in=working))
+    )
+    return {
+        "overdue_cursors": _waiting(overdue_cursors(cursors, now), "next_at"),
+        "overdue_runs": Waiting(found["number"], found["since"]),
+        "on_agendas": found["on_agendas"],
+    }
+
+
+def _waiting(rows: QuerySet[Any], column: str) -> Waiting:
+    oldest = rows.order_by(column).values("pk", column)[: LIMIT + 1]
+    return Waiting(**oldest.aggregate(number=Count("pk"), since=Min(column)))
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def _workers(runs: RunQuerySet, known: dict[str, Any], now: datetime) -> dict[str, Any]:
+    attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
+    last_start = attempts.values_list("started_at", flat=True).first()
+    facts: dict[str, Any] = {
+        "last_start": last_start,
+        "queued": count_up_to(runs.queued()),
+        "running": count_up_to(runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)),
+        "stuck": _waiting(stuck_runs(runs, now), "due_at"),
+    }
+    waiting = _undelivered_by_queue(runs, now)
+    if waiting or any(not worker.executes for worker in known["workers"] or ()):
+        last_starts = _last_starts(attempts)
+        facts["recent_queues"] = tuple(last_starts)
+        facts["queues"] = tuple(
+            QueueFacts(name, of, last_starts.get(name)) for name, of in waiting.items()
+        )
+    if last_start is None or now - last_start > settings.REDELIVER_AFTER:
+        since = max(filter(None, (last_start, window_start(now))))
+        facts["missed"] = occurrences_missed(runs, since)
+        published = Q(queued_at__isnull=False, started_at=None)
+        facts["never_started"] = _waiting(
+            runs.filter(published, state=State.MISSED, due_at__gt=since), "due_at"
+        )
+    elif waiting:
+        oldest = min(of.since for of in waiting.values() if of.since)
+        facts["missed"] = occurrences_missed(runs, max(oldest, window_start(now)))
+    return facts
+
+
+def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, Waiting]:
+    rows = (
+        undelivered_runs(runs, now)
+        .order_by("due_at")
+        .values_list("job__queue", "job__target", "due_at")
+    )
+    found: dict[str, Waiting] = {}
+    for queue, target, due_at in rows[:OLDEST]:
+        name = queue_name(target, queue)
+        before = found.get(name, Waiting(0, due_at))
+        found[name] = Waiting(before.number + 1, before.since)
+    return found
+
+
+def _last_starts(attempts: QuerySet[Attempt]) -> dict[str, datetime]:
+    """Return the last start by queue, with two queries: a join might begin with all runs."""
+    started = list(attempts.values_list("run", "started_at")[:LATEST_STARTS])
+    rows = Run.objects.using(alias_for(Run)).filter(pk__in={run for run, _ in started})
+    queues = {
+        run: (target, queue)
+        for run, target, queue in rows.values_list("pk", "job__target", "job__queue")
+    }
+    found: dict[str, datetime] = {}
+    for run, started_at in started:
+        if run in queues:
+            name = queue_name(*queues[run])
+            found[name] = max(found.get(name, started_at), started_at)
+    return found
+
+
+def _long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
+    running = (
+        runs.running()
+        .filter(started_at__lt=now - LONG_RUN)
+        .order_by("due_at")
+        .select_related("job")
+    )
+    found = []
+    for run in running.only("started_at", "due_at", "job__namespace", "job__name")[:LONG_RUNS]:
+        usual, lasts = _usual_duration(run.job_id), now - (run.started_at or now)
+        if usual is not None and lasts > TIMES_THE_USUAL * usual:
+            found.append(LongRun(str(run.job), lasts, usual))
+    return tuple(found)
+
+
+def _usual_duration(job_id: int) -> timedelta | None:
+    """Return the longest of the job's latest successful runs, or None if there are too few."""
+    runs = Run.objects.using(alias_for(Run)).filter(job=job_id, started_at__isnull=False)
+    latest = runs.order_by("-scheduled_at").values_list("state", "started_at", "finished_at")[
+        : 3 * USUAL_OF
+    ]
+    ended = [
+        end - start for state, start, end in latest if state == State.SUCCEEDED and start and end
+    ]
+    ended = ended[:USUAL_OF]
+    return max(ended) if len(ended) >= USUAL_NEEDS else None

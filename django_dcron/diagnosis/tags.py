@@ -1,0 +1,46 @@
+"""Query the tags of jobs. A job's tags are a JSON list of words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import BooleanField, F, Func, JSONField, QuerySet, Value
+
+from django_dcron.models import Job
+
+LISTS_READ_LIMIT = 1_000
+"""The maximum number of distinct tag lists that are read for the choice of tags."""
+
+
+class _Shares(Func):
+    """SQL condition that a JSON list contains the only word of another list, for each database."""
+
+    output_field: BooleanField[Any, Any] = BooleanField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "EXISTS (SELECT value FROM JSON_EACH(%(expressions)s))"
+        return self.as_sql(
+            compiler,
+            connection,
+            template=template,
+            arg_joiner=") INTERSECT SELECT value FROM JSON_EACH(",
+            **context,
+        )
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(
+            compiler, connection, template="(%(expressions)s)", arg_joiner=" @> ", **context
+        )
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="JSON_CONTAINS", **context)
+
+
+def with_tag(jobs: QuerySet[Job], word: str) -> QuerySet[Job]:
+    return jobs.filter(_Shares(F("tags"), Value([word], JSONField())))
+
+
+def words_in_use(jobs: QuerySet[Job]) -> set[str]:
+    """Return the tags of ``jobs``; incomplete if there are very many distinct lists of tags."""
+    lists = jobs.exclude(tags=[]).order_by().values_list("tags", flat=True).distinct()
+    return {word for words in lists[:LISTS_READ_LIMIT] for word in words if isinstance(word, str)}

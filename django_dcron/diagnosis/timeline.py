@@ -1,0 +1,283 @@
+"""Build the timeline: the runs of the last hour and the occurrences of the next, one lane per job.
+
+The cost doesn't depend on the number of jobs and runs:
+
+- There are at most ``LANES`` lanes. If there are more jobs, running, failed and due jobs are
+  chosen, each found through an index and in a bounded number of rows.
+- The database sums up the runs of the last hour by job, minute and state. A job that runs each
+  second yields about sixty rows, a job that runs every five minutes yields twelve. Consecutive
+  minutes that are alike are then merged.
+- A run scheduled earlier is included if it still runs, or if it is its job's last run from before
+  the hour.
+- Future occurrences less than ``NEAR`` apart form one stretch. Stretches are found in steps of half
+  of that, so there are at most 120 steps per timetable, whatever its schedule.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import chain, groupby, zip_longest
+from typing import Any
+
+from django.db.models import CharField, Count, Func, Max, Min, OuterRef, Subquery, Sum, TextField
+from django.db.models.functions import Cast
+
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.diagnosis.selection import Selection
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs.saving import timetable_of
+from django_dcron.models import Cursor, Job, Run
+from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.lifecycle import State
+from django_dcron.schedules.timetable import MICROSECOND, Timetable
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+LANES = 30
+NEAR = MINUTE
+RUNS_READ_LIMIT = 300
+JOBS_COUNTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of one job in one state, scheduled in the same minute.
+
+    Consecutive minutes are merged if each has more than one run, all in that state.
+    """
+
+    state: str
+    number: int
+    last_scheduled_at: datetime
+    scheduled_at: datetime
+    """This and the next two fields are times of the first run."""
+    due_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    """The time of the last run."""
+    missed_before: int
+    """The number of additional occurrences that the runs cover as missed."""
+    run_id: uuid.UUID | None
+    """The run's id if this is a single run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """Future occurrences less than ``NEAR`` apart; mostly one."""
+
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    job: Job
+    runs: tuple[Runs, ...]
+    coming: tuple[Coming, ...]
+    next_at: datetime | None
+    """The next occurrence, within the hour or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    since: datetime
+    now: datetime
+    until: datetime
+    lanes: tuple[Lane, ...]
+    """Lanes with runs first, then by name.
+
+    A lane keeps its place while its job has runs, or has none.
+    """
+    jobs: int
+    """The number of jobs to choose from; ``JOBS_COUNTED + 1`` if there are more."""
+
+
+def timeline(
+    now: datetime,
+    selection: Selection | None = None,
+    *,
+    with_runs: bool = True,
+    scope: Scope = EVERYTHING,
+) -> Timeline:
+    """Return the hours before and after ``now``, with at most nine queries."""
+    selection, since = selection or Selection(), now - HOUR
+    job_ids, number = _choose(selection, since, with_runs, scope)
+    earlier = scope.runs.filter(job=OuterRef("pk"), scheduled_at__lte=since).order_by(
+        "-scheduled_at"
+    )
+    jobs = list(
+        scope.jobs.filter(pk__in=job_ids)
+        .select_related("cursor", "calendar")
+        .annotate(earlier_run=Subquery(earlier.values("pk")[:1]))
+        .order_by("namespace", "name")
+    )
+    runs = _runs_of(jobs, since, now, scope.runs) if with_runs else {}
+    coming: dict[Any, tuple[tuple[Coming, ...], datetime | None]] = {}
+    lanes = [Lane(job, tuple(runs.get(job.pk, ())), *_what_comes(job, now, coming)) for job in jobs]
+    lanes.sort(key=lambda lane: not lane.runs)
+    return Timeline(since, now, now + HOUR, tuple(lanes), number)
+
+
+def _choose(
+    selection: Selection, since: datetime, with_runs: bool, scope: Scope
+) -> tuple[list[int], int]:
+    """Return the jobs that get a lane, and the number of jobs."""
+    jobs = scope.jobs.filter(**selection.lookups()).order_by()
+    some = list(jobs.values_list("pk", flat=True)[: LANES + 1])
+    if len(some) <= LANES:
+        return some, len(some)
+    running: Iterable[int] = ()
+    failed: Iterable[int] = ()
+    if with_runs:
+        of_them = scope.runs.filter(**selection.lookups("job__")).order_by("-due_at")
+        running = of_them.running().values_list("job", flat=True)[:RUNS_READ_LIMIT]
+        lately = of_them.filter(state=State.FAILED, due_at__gt=since)
+        failed = lately.values_list("job", flat=True)[:RUNS_READ_LIMIT]
+    scheduled = Cursor.objects.using(alias_for(Cursor)).filter(
+        enabled=True, problem="", **selection.lookups()
+    )
+    cursors = scope.of_jobs(scheduled, "pk")
+    due = (
+        cursors.exclude(next_at=None).order_by("next_at", "pk").values_list("pk", flat=True)[:LANES]
+    )
+    in_turn = zip_longest(*(dict.fromkeys(kind) for kind in (running, failed, due)))
+    chosen = dict.fromkeys(pk for pk in chain(*in_turn, some) if pk is not None)
+    return list(chosen)[:LANES], jobs[: JOBS_COUNTED + 1].count()
+
+
+class _Minute(Func):
+    """SQL value that is the same for all times of one minute.
+
+    On SQLite, ``TruncMinute`` would call a Python function.
+    """
+
+    arity = 1
+    output_field = CharField()
+    template = "SUBSTR(%(expressions)s, 1, 16)"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(
+            compiler, connection, template="DATE_TRUNC('minute', %(expressions)s)", **context
+        )
+
+
+def _runs_of(
+    jobs: list[Job], since: datetime, now: datetime, rows: RunQuerySet
+) -> dict[int, list[Runs]]:
+    found: defaultdict[int, list[Runs]] = defaultdict(list)
+    for run in _runs_from_before(jobs, since, rows):
+        found[run.job_id].append(_alone(run))
+    summed = (
+        rows.filter(job__in=[job.pk for job in jobs], scheduled_at__gt=since, scheduled_at__lte=now)
+        .order_by()
+        .values("job_id", "state", minute=_Minute("scheduled_at"))
+        .annotate(
+            number=Count("pk"),
+            last=Max("scheduled_at"),
+            scheduled=Min("scheduled_at"),
+            due=Min("due_at"),
+            started=Min("started_at"),
+            finished=Max("finished_at"),
+            missed=Sum("missed_before"),
+            one=Min(Cast("pk", TextField())),
+        )
+    )
+    for row in summed:
+        run_id = uuid.UUID(row["one"]) if row["number"] == 1 else None
+        times = (row["scheduled"], row["due"], row["started"], row["finished"])
+        summary = Runs(row["state"], row["number"], row["last"], *times, row["missed"], run_id)
+        found[row["job_id"]].append(summary)
+    return {job_id: list(_merge_minutes(runs)) for job_id, runs in found.items()}
+
+
+def minute_of(runs: Runs) -> datetime:
+    return runs.scheduled_at.replace(second=0, microsecond=0)
+
+
+def _merge_minutes(runs: list[Runs]) -> Iterator[Runs]:
+    """Yield the runs in order of time, with similar consecutive minutes merged."""
+    before: Runs | None = None  # a summary of whole minutes that isn't yielded yet
+    for _minute, group in groupby(
+        sorted(runs, key=lambda each: (each.scheduled_at, each.state)), minute_of
+    ):
+        same = list(group)
+        if before and not (len(same) == 1 and _goes_on(before, same[0])):
+            yield before
+            before = None
+        if len(same) > 1 or same[0].number == 1:
+            yield from same
+        else:
+            before = _both(before, same[0]) if before else same[0]
+    if before:
+        yield before
+
+
+def _goes_on(before: Runs, after: Runs) -> bool:
+    next_minute = before.last_scheduled_at.replace(second=0, microsecond=0) + MINUTE
+    return after.number > 1 and after.state == before.state and minute_of(after) == next_minute
+
+
+def _both(before: Runs, after: Runs) -> Runs:
+    ends = [each.finished_at for each in (before, after) if each.finished_at]
+    return replace(
+        before,
+        number=before.number + after.number,
+        last_scheduled_at=after.last_scheduled_at,
+        started_at=before.started_at or after.started_at,
+        finished_at=max(ends, default=None),
+        missed_before=before.missed_before + after.missed_before,
+    )
+
+
+def _runs_from_before(jobs: list[Job], since: datetime, rows: RunQuerySet) -> Iterator[Run]:
+    """Yield earlier runs that reach into the hour.
+
+    These are the runs that still run, and each job's last earlier run if it ended within the hour.
+    """
+    running = rows.running().filter(job__in=[job.pk for job in jobs], scheduled_at__lte=since)
+    yield from running.order_by("-due_at")[:RUNS_READ_LIMIT]
+    last = [job.earlier_run for job in jobs if job.earlier_run]  # type: ignore[attr-defined]
+    yield from (
+        rows.filter(pk__in=last, finished_at__gt=since).exclude(state=State.RUNNING).order_by()
+    )
+
+
+def _alone(run: Run) -> Runs:
+    times = (run.scheduled_at, run.due_at, run.started_at, run.finished_at)
+    return Runs(run.state, 1, run.scheduled_at, *times, run.missed_before, run.pk)
+
+
+def _what_comes(
+    job: Job, now: datetime, known: dict[Any, tuple[tuple[Coming, ...], datetime | None]]
+) -> tuple[tuple[Coming, ...], datetime | None]:
+    """Return the stretches in the hour after ``now``, and the next occurrence.
+
+    Jobs with the same timetable share the result.
+    """
+    cursor: Cursor | None = getattr(job, "cursor", None)
+    if not job.enabled or cursor is None or cursor.problem or cursor.next_at is None:
+        return (), None
+    try:
+        timetable = timetable_of(job)
+    except InvalidSchedule:
+        return (), None
+    question = (timetable, cursor.next_at if timetable.schedule.interval else None)
+    if question not in known:
+        stretches = tuple(_stretches(timetable, cursor.next_at, now))
+        known[question] = (stretches, timetable.first_after(now, cursor.next_at))
+    return known[question]
+
+
+def _stretches(timetable: Timetable, phase: datetime, now: datetime) -> Iterator[Coming]:
+    at = timetable.first_after(now, phase)
+    while at is not None and at <= now + HOUR:
+        first = last = at
+        at = timetable.first_after(at + NEAR / 2 - MICROSECOND, phase)
+        while at is not None and at <= now + HOUR and at - last < NEAR:
+            last = at
+            at = timetable.first_after(at + NEAR / 2 - MICROSECOND, phase)
+        yield Coming(first, last)

@@ -1,0 +1,1 @@
+"""Explain from the rows why a job did or didn't run at a time."""

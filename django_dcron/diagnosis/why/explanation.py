@@ -1,0 +1,202 @@
+"""Explain in sentences why a job ran or didn't run at a time.
+
+Invariants:
+
+- Nothing is guessed. Sentences state what the rows and the admin's log record, and what is unknown.
+  If nothing explains a gap, the answer says so.
+- A run's row takes precedence: it records what happened at an occurrence, whatever the job's
+  definition is now.
+- The current definition applies to occurrences after its cursor was placed, as in the doctor's
+  ``account``. For earlier ones, the rows and the log of changes apply.
+- Nodes keep working during the query. The cursor is read before the runs, so that the runs it has
+  passed are there.
+- The work doesn't depend on the length of the history, with one exception. Detecting pruned rows
+  counts the job's rows, but only for an occurrence that is older than all of them and that nothing
+  else explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_dcron.diagnosis.why.explanation_data import ExplanationData
+from django_dcron.diagnosis.why.named_time import stands_for
+from django_dcron.diagnosis.why.no_run import (
+    ask_the_doctor,
+    changed_since,
+    no_occurrence,
+    who_is_there,
+    without_run,
+)
+from django_dcron.diagnosis.why.run_sentences import (
+    claimed_late,
+    of_late_claim,
+    of_reason,
+    run_sentences,
+)
+from django_dcron.diagnosis.why.sentence import Sentence
+from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.schedules.timetable import BEGIN, END
+
+LATER_READ_LIMIT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    verdict: Verdict
+    sentences: tuple[Sentence, ...]
+    zone: str
+    """The job's time zone, used in the sentences."""
+    occurrence: datetime | None
+    """The occurrence that the answer is about; None if the schedule doesn't fall on that time."""
+    run: Run | None
+    """The run that the answer is about."""
+    before: datetime | None
+    """``before`` and ``after`` are the nearest occurrences of the job's current definition."""
+    after: datetime | None
+
+
+def explain(job: Job, instant: datetime, *, show_nodes: bool = True) -> Answer:
+    """Explain what happened at ``instant``, an aware time.
+
+    A whole minute means that minute, any other time means the second. An instant in the job's own
+    zone may be one that the local clocks skip. ``show_nodes`` is whether the reader may see nodes.
+    Raises ``ValueError`` for an instant that is naive or out of range.
+    """
+    if instant.utcoffset() is None:
+        raise ValueError(f"{instant.isoformat()} has no time zone (allowed: an aware datetime)")
+    if not BEGIN <= instant < END:
+        raise ValueError(f"{instant.isoformat()} is out of range (allowed: years 1970 to 2199)")
+    data = ExplanationData(job, instant, show_nodes=show_nodes)
+    occurrences = _occurrences(data)
+    occurrence = occurrences[0] if occurrences else None
+    run, verdict, sentences = _what_became(data, occurrence)
+    later = occurrences[1] if len(occurrences) > 1 else data.nearby.after
+    return Answer(
+        verdict,
+        (*_notes(data, occurrences), *sentences, *_by_hand(data)),
+        data.zone.key,
+        occurrence,
+        run or next(iter(data.other_runs), None),
+        data.nearby.before,
+        later,
+    )
+
+
+def _occurrences(data: ExplanationData) -> list[datetime]:
+    """Return the occurrences that have a run and the occurrences of the current definition.
+
+    The latter are left out if runs show that the definition was different then.
+    """
+    if data.runs_by_occurrence and data.definition_may_be_newer:
+        return sorted(data.runs_by_occurrence)
+    return sorted({*data.runs_by_occurrence, *data.nearby.inside})
+
+
+def _what_became(
+    data: ExplanationData, occurrence: datetime | None
+) -> tuple[Run | None, Verdict, Sequence[Sentence]]:
+    if occurrence and (run := data.runs_by_occurrence.get(occurrence)):
+        return run, *_of_run(data, run)
+    if data.definition_may_be_newer:
+        if run := _run_covering(data, occurrence or data.asked.start):
+            return run, Verdict.CHANGED, [_counts(data, run), *changed_since(data)]
+    elif occurrence and (run := _run_covering(data, occurrence)):
+        return run, Verdict.COVERED, list(_covered_sentences(data, run))
+    return None, *(no_occurrence(data) if occurrence is None else without_run(data, occurrence))
+
+
+def _of_run(data: ExplanationData, run: Run) -> tuple[Verdict, list[Sentence]]:
+    if run.state not in set(State):
+        unknown = Sentence(
+            "unknown_state", _("The run has an unknown state: %(state)s."), state=run.state
+        )
+        return Verdict.UNEXPLAINED, [unknown, ask_the_doctor()]
+    sentences = list(run_sentences(run, data.now, data.format_time))
+    if run.state == State.PENDING and run.due_at <= data.now:
+        sentences += who_is_there(data)
+    return Verdict(run.state), sentences
+
+
+def _run_covering(data: ExplanationData, occurrence: datetime) -> Run | None:
+    """Return the run that counts the occurrence as missed, among the first runs after it."""
+    later = data.runs.filter(trigger=Trigger.SCHEDULE, scheduled_at__gt=occurrence).order_by(
+        "scheduled_at"
+    )
+    for run in later[:LATER_READ_LIMIT]:
+        since = run.missed_from
+        if since == occurrence or (since and since < occurrence and run.missed_before > 1):
+            return run
+    return None
+
+
+def _counts(data: ExplanationData, run: Run) -> Sentence:
+    """Return what is certain if the run's missed occurrences belong to another definition."""
+    text = ngettext(
+        "The run at %(run)s covers %(count)d earlier missed occurrence, scheduled at %(since)s.",
+        "The run at %(run)s covers %(count)d earlier missed occurrences, the first scheduled at "
+        "%(since)s. The times of the others aren't recorded.",
+        run.missed_before,
+    )
+    return Sentence(
+        "covered_by_changed_job",
+        text,
+        run=data.format_time(run.scheduled_at),
+        count=run.missed_before,
+        since=data.format_time(run.missed_from) if run.missed_from else "",
+    )
+
+
+def _covered_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
+    text = ngettext(
+        "The occurrence was missed. The run at %(run)s covers it.",
+        "The occurrence was missed. The run at %(run)s covers %(count)d missed occurrences, "
+        "including this one.",
+        run.missed_before,
+    )
+    yield Sentence("covered", text, run=data.format_time(run.scheduled_at), count=run.missed_before)
+    if claimed_late(run):
+        yield of_late_claim(run, data.format_time)
+    if run.state == State.MISSED and run.reason:
+        yield of_reason(run.reason)
+
+
+def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sentence]:
+    if data.asked.note:
+        yield data.asked.note
+    elif occurrences and (note := stands_for(occurrences[0], data.zone, data.timetable)):
+        yield note
+    if (number := len(occurrences)) > 1:
+        text = ngettext(
+            "%(count)d occurrence is in that minute. This answer is about the first one, "
+            "%(first)s.",
+            "%(count)d occurrences are in that minute. This answer is about the first one, "
+            "%(first)s.",
+            number,
+        )
+        yield Sentence("several", text, count=number, first=data.format_time(occurrences[0]))
+
+
+def _by_hand(data: ExplanationData) -> Iterator[Sentence]:
+    chained = sum(run.trigger == Trigger.CHAIN for run in data.other_runs)
+    if chained:
+        text = ngettext(
+            "%(count)d run was triggered by another job at that time.",
+            "%(count)d runs were triggered by other jobs at that time.",
+            chained,
+        )
+        yield Sentence("chained", text, count=chained)
+    if number := len(data.other_runs) - chained:
+        text = ngettext(
+            "%(count)d run was created manually at that time.",
+            "%(count)d runs were created manually at that time.",
+            number,
+        )
+        yield Sentence("manual", text, count=number)

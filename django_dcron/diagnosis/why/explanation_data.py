@@ -1,0 +1,94 @@
+"""Load the rows that explain one time of a job, in this order: database time, cursor, runs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cached_property
+from zoneinfo import ZoneInfo
+
+from django.utils import translation
+
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis import cluster
+from django_dcron.diagnosis.why import named_time
+from django_dcron.diagnosis.why.nearby import Nearby, nearby
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs.change_history import Change, changes_of
+from django_dcron.jobs.saving import EXHAUSTED, timetable_of
+from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.policies.lifecycle import Trigger
+from django_dcron.schedules.timetable import Timetable
+from django_dcron.utils import time_format
+
+READ_LIMIT = 200
+"""The maximum number of runs loaded for one minute: one for each second, and manual runs."""
+
+
+def zone_of(job: Job) -> ZoneInfo:
+    """Return the schedule's time zone, or UTC if the schedule is invalid."""
+    try:
+        return ZoneInfo(job.parsed_schedule.timezone)
+    except InvalidSchedule:
+        return ZoneInfo("UTC")
+
+
+class ExplanationData:
+    """The rows that explain one time of a job. Each row is loaded at most once."""
+
+    def __init__(self, job: Job, instant: datetime, *, show_nodes: bool):
+        self.job = job
+        self.show_nodes = show_nodes
+        self.zone = zone_of(job)
+        self.timetable: Timetable | None = None
+        self.schedule_error = ""
+        """The error if the schedule is invalid."""
+        try:
+            self.timetable = timetable_of(job)
+        except InvalidSchedule as error:
+            self.schedule_error = error.translate(translation)
+        self.asked = named_time.read_asked_time(instant, self.zone, self.timetable)
+        self.now = database_now(alias_for(Run))
+        self.cursor = Cursor.objects.using(alias_for(Cursor)).filter(pk=job.pk).first()
+        self.runs = Run.objects.using(alias_for(Run)).filter(job=job.pk)
+        rows = self.runs.filter(scheduled_at__gte=self.asked.start, scheduled_at__lt=self.asked.end)
+        found = list(rows.order_by("scheduled_at")[:READ_LIMIT])
+        automatic = (Trigger.SCHEDULE, Trigger.BACKFILL)
+        self.runs_by_occurrence = {
+            row.scheduled_at: row for row in found if row.trigger in automatic
+        }
+        """The runs of occurrences, by occurrence."""
+        self.other_runs = [row for row in found if row.trigger not in automatic]
+        self.nearby = self._nearby()
+
+    def _nearby(self) -> Nearby:
+        if self.timetable is None:
+            return Nearby()
+        phase = (self.cursor.next_at or self.cursor.previous_at) if self.cursor else None
+        return nearby(self.timetable, phase, self.asked.start, self.asked.end)
+
+    @cached_property
+    def changes(self) -> list[Change]:
+        return changes_of(self.job)
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """The nodes that serve the job, live or not."""
+        return cluster.nodes(self.job.namespace)
+
+    @property
+    def live_nodes(self) -> list[Node]:
+        return [node for node in self.nodes if cluster.is_live(node)]
+
+    @property
+    def definition_may_be_newer(self) -> bool:
+        """Whether the current definition may be newer than the time in question."""
+        return self.cursor is None or self.asked.start <= self.cursor.placed_at
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a user or the job's circuit breaker paused it."""
+        return not self.job.enabled and self.job.pause_reason != EXHAUSTED
+
+    def format_time(self, instant: datetime) -> str:
+        return time_format.moment(instant, self.zone)

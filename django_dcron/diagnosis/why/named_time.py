@@ -1,0 +1,148 @@
+"""Interpret a local time around clock changes, and describe its effect on a schedule.
+
+The rules are those of ``schedules.daylight`` and ``schedules.clock_changes``. This module
+describes them for one time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from django.utils.translation import gettext as _
+
+from django_dcron.diagnosis.why.sentence import Sentence
+from django_dcron.schedules.clock_changes import Effect, effect_at
+from django_dcron.schedules.cron import Cron
+from django_dcron.schedules.schedule import WallClock
+from django_dcron.schedules.timetable import Timetable
+from django_dcron.schedules.zones import Stretch, stretch_at
+from django_dcron.utils.time_format import clock, moment
+
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTime:
+    """The time in question: a minute if given as a whole minute, else a second."""
+
+    start: datetime
+    end: datetime
+    """Exclusive.
+
+    It equals ``start`` if the local time doesn't exist and no occurrence replaces it.
+    """
+    is_minute: bool
+    note: Sentence | None = None
+    """A remark about a clock change on that day."""
+
+
+def read_asked_time(instant: datetime, zone: ZoneInfo, timetable: Timetable | None) -> AskedTime:
+    """Interpret ``instant``; one given in ``zone`` may be a time that the local clocks skip."""
+    local = instant if getattr(instant.tzinfo, "key", "") == zone.key else instant.astimezone(zone)
+    local = local.replace(microsecond=0)
+    is_minute = local.second == 0
+    length = MINUTE if is_minute else SECOND
+    start = local.astimezone(UTC)
+    if start.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
+        return _in_gap(local.replace(fold=0), length, zone, _cron(timetable))
+    return AskedTime(
+        start, start + length, is_minute, _repeated_time_note(local, length, zone, _cron(timetable))
+    )
+
+
+def stands_for(
+    occurrence: datetime, zone: ZoneInfo, timetable: Timetable | None
+) -> Sentence | None:
+    """Return a remark if the occurrence replaces a skipped local time, else None."""
+    cron, stretch = _cron(timetable), _stretch(occurrence, zone)
+    if cron is None or occurrence != stretch.start.replace(tzinfo=UTC):
+        return None
+    first, after = _edges(stretch)
+    skipped = cron.at_or_after(first) if effect_at(cron, stretch) is Effect.ONCE_AFTER else None
+    if skipped is None or cron.at_or_after(after) == after:
+        return None
+    text = _(
+        "The occurrence replaces %(time)s, which doesn't exist on that day in %(zone)s. Clocks go "
+        "from %(from)s to %(to)s."
+    )
+    params = {"zone": zone.key, "from": clock(first), "to": clock(after)}
+    return Sentence("replaces_skipped_time", text, time=clock(skipped), **params)
+
+
+def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | None) -> AskedTime:
+    stretch = _stretch(local.astimezone(UTC), zone)
+    end = stretch.start.replace(tzinfo=UTC)
+    first, after = _edges(stretch)
+    values = {
+        "time": clock(local),
+        "day": f"{local:%Y-%m-%d}",
+        "zone": zone.key,
+        "from": clock(first),
+        "to": clock(after),
+    }
+    if cron and _falls_on(cron, local, length) and effect_at(cron, stretch) is Effect.ONCE_AFTER:
+        note = _(
+            "%(time)s doesn't exist on %(day)s in %(zone)s. Clocks go from %(from)s to %(to)s. A "
+            "job with a fixed time in this gap runs at %(to)s."
+        )
+        moved = Sentence("skipped_time_moved", note, **values)
+        return AskedTime(end, end + SECOND, length == MINUTE, moved)
+    note = _("%(time)s doesn't exist on %(day)s in %(zone)s. Clocks go from %(from)s to %(to)s.")
+    return AskedTime(end, end, length == MINUTE, Sentence("skipped_time", note, **values))
+
+
+def _repeated_time_note(
+    local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | None
+) -> Sentence | None:
+    first, second = (local.replace(fold=fold) for fold in (0, 1))
+    if first.utcoffset() == second.utcoffset():
+        return None
+    values = {
+        "time": clock(local),
+        "day": f"{local:%Y-%m-%d}",
+        "zone": zone.key,
+        "first": moment(first, zone),
+        "second": moment(second, zone),
+        "meant": moment(local, zone),
+    }
+    falls = cron is not None and _falls_on(cron, local, length)
+    if cron and falls and effect_at(cron, _stretch(second, zone)) is Effect.FIRST_TIME:
+        note = _(
+            "%(time)s occurs twice on %(day)s in %(zone)s because clocks go back: at %(first)s "
+            "and at %(second)s. A job with a fixed time runs only the first time."
+        )
+        return Sentence("repeated_time_runs_once", note, **values)
+    if falls:
+        note = _(
+            "%(time)s occurs twice on %(day)s in %(zone)s because clocks go back: at %(first)s "
+            "and at %(second)s. The schedule matches both times. This answer is about %(meant)s."
+        )
+        return Sentence("repeated_time_runs_twice", note, **values)
+    note = _(
+        "%(time)s occurs twice on %(day)s in %(zone)s because clocks go back: at %(first)s and "
+        "at %(second)s. This answer is about %(meant)s."
+    )
+    return Sentence("repeated_time", note, **values)
+
+
+def _cron(timetable: Timetable | None) -> Cron | None:
+    rule = timetable and timetable.schedule.rule
+    return rule.cron if isinstance(rule, WallClock) else None
+
+
+def _falls_on(cron: Cron, local: datetime, length: timedelta) -> bool:
+    naive = local.replace(tzinfo=None)
+    found = cron.at_or_after(naive)
+    return found is not None and found < naive + length
+
+
+def _stretch(instant: datetime, zone: ZoneInfo) -> Stretch:
+    return stretch_at(zone.key, instant.astimezone(UTC).replace(tzinfo=None))
+
+
+def _edges(stretch: Stretch) -> tuple[datetime, datetime]:
+    """Return the local times just before and after the change."""
+    return stretch.start + stretch.offset_before, stretch.start + stretch.offset

@@ -1,0 +1,80 @@
+"""Find the occurrences of a timetable at a time and on either side of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django_dcron.schedules.schedule import Schedule
+from django_dcron.schedules.timetable import MICROSECOND, Timetable
+
+
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    inside: tuple[datetime, ...] = ()
+    out_of_bounds: tuple[datetime, ...] = ()
+    """The schedule falls on these times, but the job starts later or has ended."""
+    excluded: tuple[datetime, ...] = ()
+    """The schedule falls on these times, but the calendar excludes their dates."""
+    before: datetime | None = None
+    after: datetime | None = None
+
+
+def nearby(timetable: Timetable, phase: datetime | None, start: datetime, end: datetime) -> Nearby:
+    """Return the occurrences in ``[start, end)``, a short time, and the nearest others.
+
+    ``phase`` is one of the occurrences, from which ``@every`` counts.
+    """
+    schedule, starts_at, ends_at = timetable.schedule, timetable.starts_at, timetable.ends_at
+    if schedule.interval and phase is None:
+        return Nearby()
+    found = _between(schedule, phase, start, end)
+    excluded = (
+        set(_between(schedule.without_calendar, phase, start, end)).difference(found)
+        if schedule.calendar
+        else ()
+    )
+
+    def within(instant: datetime) -> bool:
+        return (starts_at is None or starts_at <= instant) and (
+            ends_at is None or instant <= ends_at
+        )
+
+    before = _before(
+        schedule, phase, start if ends_at is None else min(start, ends_at + MICROSECOND)
+    )
+    after = _after(
+        schedule,
+        phase,
+        end - MICROSECOND if starts_at is None else max(end - MICROSECOND, starts_at - MICROSECOND),
+    )
+    return Nearby(
+        inside=tuple(filter(within, found)),
+        out_of_bounds=tuple(each for each in found if not within(each)),
+        excluded=tuple(sorted(filter(within, excluded))),
+        before=before if before and within(before) else None,
+        after=after if after and within(after) else None,
+    )
+
+
+def _between(
+    schedule: Schedule, phase: datetime | None, start: datetime, end: datetime
+) -> list[datetime]:
+    found = []
+    occurrence = _after(schedule, phase, start - MICROSECOND)
+    while occurrence is not None and occurrence < end:
+        found.append(occurrence)
+        occurrence = _after(schedule, phase, occurrence)
+    return found
+
+
+def _after(schedule: Schedule, phase: datetime | None, instant: datetime) -> datetime | None:
+    if schedule.interval and phase:
+        return phase + ((instant - phase) // schedule.interval + 1) * schedule.interval
+    return schedule.next_after(instant)
+
+
+def _before(schedule: Schedule, phase: datetime | None, instant: datetime) -> datetime | None:
+    if schedule.interval and phase:
+        return phase + (instant - phase - MICROSECOND) // schedule.interval * schedule.interval
+    return schedule.previous_before(instant)

@@ -1,0 +1,146 @@
+"""Describe in words what happened to a run, from its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_dcron.diagnosis.why.sentence import Sentence
+from django_dcron.models import Run
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.utils.time_format import format_duration
+
+CLAIMED_LATE = timedelta(seconds=5)
+"""Runs are claimed ahead of time. One claimed this long after its time had to wait for a node."""
+
+At = Callable[[datetime], str]
+
+
+def run_sentences(run: Run, now: datetime, at: At) -> Iterator[Sentence]:
+    """Yield sentences about a run whose state is valid; ``at`` formats a time."""
+    if run.trigger == Trigger.BACKFILL:
+        text = _("A backfill created the run at %(claimed)s.")
+        yield Sentence("backfilled", text, claimed=at(run.claimed_at))
+    elif claimed_late(run):
+        yield of_late_claim(run, at)
+    state = State(run.state)
+    yield _final(run, at) if run.is_final else _unfinished_sentence(run, state, now, at)
+    if state is State.RUNNING and run.cancel_requested_at:
+        text = _("Cancellation was requested at %(asked)s.")
+        yield Sentence("cancel_requested", text, asked=at(run.cancel_requested_at))
+    if run.attempt > 1 and run.is_final:
+        text = ngettext(
+            "The run took %(count)d attempt.", "The run took %(count)d attempts.", run.attempt
+        )
+        yield Sentence("attempts", text, count=run.attempt)
+    if run.reason:
+        yield of_reason(run.reason)
+    if run.missed_before and run.missed_from:
+        text = ngettext(
+            "The run also covers %(count)d earlier occurrence that didn't start in time, "
+            "scheduled at %(since)s.",
+            "The run also covers %(count)d earlier occurrences that didn't start in time, the "
+            "first scheduled at %(since)s.",
+            run.missed_before,
+        )
+        yield Sentence("covers", text, count=run.missed_before, since=at(run.missed_from))
+
+
+def of_late_claim(run: Run, at: At) -> Sentence:
+    text = _("No node claimed the occurrence before %(claimed)s.")
+    return Sentence("claimed_late", text, claimed=at(run.claimed_at))
+
+
+def of_reason(reason: str) -> Sentence:
+    return Sentence("reason", _("Recorded reason: %(reason)s"), reason=reason)
+
+
+def claimed_late(run: Run) -> bool:
+    return run.trigger == Trigger.SCHEDULE and run.claimed_at - run.scheduled_at > CLAIMED_LATE
+
+
+def _final(run: Run, at: At) -> Sentence:
+    ended = at(run.finished_at) if run.finished_at else _("an unknown time")
+    started = at(run.started_at) if run.started_at else ""
+    match State(run.state):
+        case State.SUCCEEDED:
+            text = _(
+                "The run succeeded. It started at %(started)s, %(late)s after it was due, and "
+                "took %(took)s."
+            )
+            return Sentence("succeeded", text, started=started, late=_late(run), took=_took(run))
+        case State.FAILED if run.started_at:
+            text = _(
+                "The run failed. It started at %(started)s, %(late)s after it was due, and "
+                "took %(took)s."
+            )
+            return Sentence("failed", text, started=started, late=_late(run), took=_took(run))
+        case State.FAILED:
+            text = _("The run failed at %(ended)s, before it could start.")
+            return Sentence("failed_before_start", text, ended=ended)
+        case State.CANCELLED if run.started_at:
+            text = _("The run was cancelled at %(ended)s. It had started at %(started)s.")
+            return Sentence("cancelled", text, ended=ended, started=started)
+        case State.CANCELLED:
+            text = _("The run was cancelled at %(ended)s, before it started.")
+            return Sentence("cancelled_before_start", text, ended=ended)
+        case State.SKIPPED:
+            text = _(
+                "The run was skipped at %(ended)s because another run of the job hadn't finished."
+            )
+            return Sentence("skipped", text, ended=ended)
+        case _:
+            text = _(
+                "The run was missed because it didn't start in time. This was recorded at "
+                "%(ended)s."
+            )
+            return Sentence("missed", text, ended=ended)
+
+
+def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sentence:
+    due = at(run.due_at)
+    match state:
+        case State.RUNNING:
+            text = _(
+                "The run is in progress. It started at %(started)s, %(late)s after it was due."
+            )
+            started = at(run.started_at) if run.started_at else ""
+            return Sentence("running", text, started=started, late=_late(run))
+        case State.QUEUED:
+            text = _("The run was sent to a worker at %(queued)s but hasn't started yet.")
+            return Sentence("queued", text, queued=at(run.queued_at) if run.queued_at else "")
+        case State.WAITING if run.trigger == Trigger.BACKFILL:
+            text = _("The run is waiting for earlier backfilled runs to finish.")
+            return Sentence("waiting_for_backfill", text)
+        case State.WAITING:
+            text = _("The run is waiting for the previous run of the job to finish.")
+            return Sentence("waiting", text)
+        case _ if run.due_at <= now:
+            text = _(
+                "The run has been due since %(due)s (%(overdue)s ago) but hasn't been sent to a "
+                "worker yet."
+            )
+            return Sentence("overdue", text, due=due, overdue=format_duration(now - run.due_at))
+        case _ if run.attempt > 1:
+            text = _("The previous attempt didn't succeed. Attempt %(attempt)d is due at %(due)s.")
+            return Sentence("retry_due", text, attempt=run.attempt, due=due)
+        case _ if run.due_at != run.scheduled_at:
+            text = _("A node has claimed the run. Including jitter, it is due at %(due)s.")
+            return Sentence("due_with_jitter", text, due=due)
+        case _:
+            return Sentence("due", _("A node has claimed the run. It is due at %(due)s."), due=due)
+
+
+def _late(run: Run) -> str:
+    return format_duration(max(run.started_at - run.due_at, timedelta())) if run.started_at else ""
+
+
+def _took(run: Run) -> str:
+    return (
+        format_duration(run.finished_at - run.started_at)
+        if run.started_at and run.finished_at
+        else ""
+    )

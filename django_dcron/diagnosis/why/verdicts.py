@@ -1,0 +1,42 @@
+"""The possible verdicts on why a job ran or didn't run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """A verdict for programs; a value is never renamed and never changes its meaning.
+
+    If the occurrence has a run, the verdict is the run's state.
+    """
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+    CANCELLED = "cancelled"
+    COVERED = "covered"
+    """Missed, and covered by a later run instead of a separate row."""
+    NOT_DUE = "not_due"
+    NO_OCCURRENCE = "no_occurrence"
+    """The schedule doesn't fall on that time."""
+    EXCLUDED = "excluded"
+    """The schedule falls on that time, but the job's calendar excludes the date."""
+    BEFORE_START = "before_start"
+    AFTER_END = "after_end"
+    NOT_CREATED = "not_created"
+    """The job didn't exist then."""
+    PAUSED = "paused"
+    CHANGED = "changed"
+    """The definition was different then; which one isn't known."""
+    QUARANTINED = "quarantined"
+    """The schedule is invalid."""
+    NOT_CLAIMED = "not_claimed"
+    """No node has claimed it yet."""
+    PRUNED = "pruned"
+    UNEXPLAINED = "unexplained"

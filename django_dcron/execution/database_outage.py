@@ -1,0 +1,108 @@
+"""Wait out database outages in a worker, and drop transactions that a job's code leaves open."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+from django.db import DatabaseError, InterfaceError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_dcron.conf import settings
+from django_dcron.db.connection_sockets import limit_connecting, notice_silence
+from django_dcron.db.errors import AWAY
+
+logger = logging.getLogger("django_dcron.runs")
+
+T = TypeVar("T")
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 5.0
+"""Seconds. The pause doubles from first to longest and is randomized to spread the workers."""
+
+
+def wait_out(
+    work: Callable[[], T], what: str, using: str, *, give_up_after: float | None = None
+) -> T:
+    """Call ``work`` until the database is reachable and doesn't lock it out.
+
+    Each further try uses a new connection. ``work`` must be safe to repeat, even if it was
+    committed and only the answer was lost. After ``give_up_after`` seconds, the error is raised; by
+    default, never.
+    """
+    began = time.monotonic()
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            _limit_silence(using)
+            return work()
+        except AWAY as error:
+            waited = time.monotonic() - began
+            if give_up_after is not None and waited > give_up_after:
+                raise
+            if pause >= 1:
+                logger.warning(
+                    "waiting for the database: step=%s waited=%.0fs error=%s",
+                    what,
+                    waited,
+                    error,
+                    extra={"event": "waits_for_database"},
+                )
+            connections[using].close()
+            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 (spreads, keeps no secret)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+_limited = threading.local()
+"""``connection``: the driver's connection of this thread whose silence is limited."""
+
+
+def _limit_silence(using: str) -> None:
+    """Connect, and let the kernel end the connection after about two run leases of silence."""
+    connection = connections[using]
+    connection.close_if_health_check_failed()
+    if connection.connection is None:
+        limit_connecting(connection, settings.RUN_LEASE)
+        connection.ensure_connection()
+    if connection.connection is not getattr(_limited, "connection", None):
+        notice_silence(connection, settings.RUN_LEASE)
+        _limited.connection = connection.connection
+
+
+@contextmanager
+def own_transactions_only() -> Iterator[None]:
+    """Drop connections with transactions that the code within leaves open, on any database.
+
+    Otherwise, later writes would end up in those transactions. The code may have turned autocommit
+    off or been interrupted while a transaction began or ended.
+    """
+    before = {
+        connection.alias: _transaction_state(connection) for connection in _used_connections()
+    }
+    try:
+        yield
+    finally:
+        for connection in _used_connections():
+            if _transaction_state(connection) != before.get(connection.alias, UNTOUCHED):
+                with suppress(DatabaseError, InterfaceError):
+                    connection.close()
+                del connections[connection.alias]  # the next use creates a new one
+
+
+UNTOUCHED: tuple[object, ...] = (False, (), True)
+"""The state of a connection outside of any transaction."""
+
+
+def _used_connections() -> list[BaseDatabaseWrapper]:
+    """Return this thread's connections that have been used."""
+    return [
+        connection for connection in connections.all(initialized_only=True) if connection.connection
+    ]
+
+
+def _transaction_state(connection: BaseDatabaseWrapper) -> tuple[object, ...]:
+    return connection.in_atomic_block, tuple(connection.savepoint_ids), connection.autocommit

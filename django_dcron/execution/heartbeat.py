@@ -1,0 +1,402 @@
+"""Write the heartbeats of all runs that a worker process executes, and stop runs.
+
+One thread runs every third of ``DCRON_RUN_LEASE``. For each run, it writes the heartbeat and new
+log and progress, and reads whether the run was cancelled or declared lost and must stop. The
+process may ask for an extra round, and a run for an extra heartbeat.
+
+A second thread stops each run whose last heartbeat is older than ``DCRON_STOP_UNHEARD_AFTER``: from
+then on, a node may declare the run lost.
+
+Invariants:
+
+- A heartbeat that couldn't be written is tried again soon.
+- The thread doesn't wait for a locked row, because the lock's holder may be frozen.
+- No error of one run ends the thread.
+- The age of a heartbeat counts from before it was sent. So the stop comes no later than
+  ``DCRON_STOP_UNHEARD_AFTER`` after the time in the row.
+- A locked row counts as contact for a third of ``DCRON_RUN_LEASE``. During the lock, nobody can
+  declare the run lost. Afterwards, rescue spares it for half a lease
+  (``scheduler.delayed_heartbeats``).
+- A run that couldn't start because its rows were locked goes back to the nodes soon after they are
+  unlocked. If this process ends first, rescue does the same after ``DCRON_REDELIVER_AFTER``.
+- The second thread never uses the database, because the database may block the first one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from uuid import UUID
+
+from django.db import connections
+
+from django_dcron.conf import settings
+from django_dcron.db.connection_sockets import limit_connecting
+from django_dcron.db.contention import is_contention
+from django_dcron.db.errors import AWAY
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import WaitLimits
+from django_dcron.execution.current import CurrentRun
+from django_dcron.execution.termination import terminate
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import Outcome
+from django_dcron.runs import cancellation, transitions
+from django_dcron.runs.completion import Ending
+from django_dcron.utils.durations import write_duration
+
+logger = logging.getLogger("django_dcron.runs")
+
+LONGEST_ANSWER = 5.0
+"""Seconds that a run which requested a heartbeat waits for it."""
+LOCK_TIMEOUT = timedelta(milliseconds=200)
+"""How long a heartbeat waits for a lock, while all other runs wait. (MariaDB: whole seconds.)"""
+SHORTEST_SILENCE = timedelta(seconds=1)
+"""Lower limit of the time after which a silent connection is given up."""
+AGAIN_AFTER = 1.0
+"""Seconds, at most, until a heartbeat that couldn't be written is tried again."""
+NEVER = float("inf")
+
+
+@dataclass(eq=False)
+class _Pulse:
+    """The heartbeats of one run."""
+
+    run: CurrentRun
+    written: dict[str, str | int | None] = field(default_factory=dict)
+    """The log and progress last written."""
+    failed: bool = False
+    """Whether the last heartbeat failed: the database was unreachable or the row was locked."""
+    heard_at: float = field(default_factory=time.monotonic)
+    """When the last heartbeat that succeeded was sent, on the monotonic clock."""
+    locked_at: float = -NEVER
+    """When the row was last found locked, on the monotonic clock."""
+    limit: float = NEVER
+    """Seconds without a successful heartbeat after which the run is stopped."""
+    stopped: bool = False
+    """Whether the run was stopped because its heartbeats couldn't be written."""
+
+    @property
+    def deadline(self) -> float:
+        """When to stop the run unless a heartbeat succeeds first, on the monotonic clock."""
+        if self.stopped or self.run.code_ended:
+            return NEVER
+        return max(self.heard_at + self.limit, self.locked_at + _lock_excuse())
+
+
+@dataclass(eq=False)
+class _Wish:
+    """A request for a heartbeat at once.
+
+    ``SimpleQueue`` is implemented in C, because the waiting code may be interrupted at any point.
+    """
+
+    pulse: _Pulse
+    answer: SimpleQueue[None] = field(default_factory=SimpleQueue)
+
+
+class Heart:
+    """The heartbeats of all runs in this process, with the two threads that keep them up."""
+
+    def __init__(self) -> None:
+        self._pulses: list[_Pulse] = []
+        self._lock = threading.Lock()
+        self._wishes: SimpleQueue[_Wish | None] = SimpleQueue()
+        """Requests for extra heartbeats. None requests a heartbeat of every run."""
+        self._thread: threading.Thread | None = None
+        self._stopper: threading.Thread | None = None
+        self._sooner = threading.Condition(self._lock)
+        """Notified when a run must be stopped earlier than the second thread's next check."""
+        self._looks_at = NEVER
+        """When the second thread checks next, on the monotonic clock."""
+        self._left: dict[tuple[UUID, int], float] = {}
+        """Runs and attempts to return to the nodes, and until when (monotonic clock) to try it."""
+        self._limits = WaitLimits(alias_for(Run))
+        """Limits of the first thread's connection."""
+        self.looks = 0
+        """How many extra rounds were requested."""
+
+    @contextmanager
+    def watching(
+        self, run: CurrentRun, *, looks: int | None = None, heard_at: float | None = None
+    ) -> Iterator[None]:
+        """Write heartbeats for ``run`` within the block.
+
+        ``looks``: The value of ``self.looks`` before ``run`` started. If it has changed, an extra
+        round was requested in between, perhaps for this run, and is repeated.
+        ``heard_at``: When the start was requested, on the monotonic clock; by default, now.
+        """
+        pulse = _Pulse(run, heard_at=time.monotonic() if heard_at is None else heard_at)
+        if limit := settings.STOP_UNHEARD_AFTER:
+            pulse.limit = limit.total_seconds()
+        run.ask_for_beat = lambda: self._beat_now(pulse)
+        with self._lock:
+            self._pulses.append(pulse)
+            self._start_thread()
+            if pulse.deadline < self._looks_at:
+                self._plan_stop(pulse.deadline)
+        if looks not in (None, self.looks):
+            self._wishes.put(None)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pulses.remove(pulse)
+
+    def hand_back_later(self, run_id: UUID, attempt: int) -> None:
+        """Return the run to the nodes once its row is unlocked."""
+        with self._lock:
+            self._left[run_id, attempt] = (
+                time.monotonic() + settings.REDELIVER_AFTER.total_seconds()
+            )
+            self._start_thread()
+        self._wishes.put(None)
+
+    def _start_thread(self) -> None:
+        """Start the first thread if needed. The caller has the lock."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._live, name="dcron-heart", daemon=True)
+            self._thread.start()
+
+    def look(self) -> None:
+        """Request an extra round, because a run may have been cancelled.
+
+        Never waits, so that signal handlers may call it.
+        """
+        self.looks += 1
+        if self._thread is not None:
+            self._wishes.put(None)
+
+    def _beat_now(self, pulse: _Pulse) -> None:
+        wish = _Wish(pulse)
+        self._wishes.put(wish)
+        try:
+            wish.answer.get(timeout=LONGEST_ANSWER)
+        except Empty:
+            logger.warning(
+                "heartbeat late: job=%s late_by=%gs",
+                pulse.run.job,
+                LONGEST_ANSWER,
+                extra={"event": "heartbeat_late", **_about(pulse.run)},
+            )
+
+    def _live(self) -> None:
+        due = _next_round()
+        while True:
+            if wish := self._next_wish(due - time.monotonic()):
+                self._beat(wish.pulse)
+                wish.answer.put(None)
+            if wish is None or time.monotonic() >= due:
+                with self._lock:
+                    pulses = sorted(self._pulses, key=lambda pulse: pulse.failed)
+                for pulse in pulses:
+                    self._beat(pulse)
+                self._hand_back_what_was_left()
+                due = _next_round(soon=bool(self._left) or any(pulse.failed for pulse in pulses))
+            with suppress(Exception):
+                self._limits.lift()  # the connection may go back to a pool
+            with suppress(Exception):  # a driver may raise an error for a lost connection
+                connections.close_all()  # of this thread; most runs end before the next round
+
+    def _next_wish(self, seconds: float) -> _Wish | None:
+        try:
+            return self._wishes.get(timeout=max(seconds, 0))
+        except Empty:
+            return None
+
+    def _hand_back_what_was_left(self) -> None:
+        """Return the runs whose rows are unlocked by now to the nodes.
+
+        Waits for no lock, because heartbeats would wait as well.
+        """
+        if not self._left:
+            return
+        with self._lock:
+            now = time.monotonic()
+            self._left = {key: until for key, until in self._left.items() if until > now}
+            left = list(self._left)
+        extra = {"event": "not_handed_back", "runs": len(left)}
+        try:
+            self._limit_waits()
+            with transitions.unlocked([run_id for run_id, _ in left]) as free:
+                done = [(run_id, attempt) for run_id, attempt in left if run_id in free]
+                for run_id, attempt in done:
+                    transitions.hand_back(run_id, attempt)
+        except AWAY as error:
+            logger.info(
+                "runs not returned to the nodes yet: runs=%d error=%s",
+                len(left),
+                error,
+                extra=extra,
+            )
+            return
+        except Exception:  # Heartbeats must continue after any error.
+            logger.exception("runs not returned to the nodes: runs=%d", len(left), extra=extra)
+            return
+        with self._lock:
+            for key in done:
+                self._left.pop(key, None)
+
+    def _plan_stop(self, deadline: float) -> None:
+        """Make the second thread check at ``deadline``. The caller has the lock."""
+        self._looks_at = deadline
+        if self._stopper is None:
+            self._stopper = threading.Thread(
+                target=self._stop_unheard, name="dcron-unheard", daemon=True
+            )
+            self._stopper.start()
+        else:
+            self._sooner.notify()
+
+    def _stop_unheard(self) -> None:
+        """Stop each run at its deadline. This is the second thread."""
+        while True:
+            with self._lock:
+                self._looks_at = min((pulse.deadline for pulse in self._pulses), default=NEVER)
+                pause = self._looks_at - time.monotonic()
+                if pause > 0:
+                    self._sooner.wait(None if pause == NEVER else min(pause, threading.TIMEOUT_MAX))
+                overdue = [pulse for pulse in self._pulses if pulse.deadline <= time.monotonic()]
+            for pulse in overdue:
+                pulse.stopped = True
+                try:
+                    _stop_unheard(pulse)
+                # For example, no thread can be started. The other runs must still be stopped.
+                except Exception:
+                    extra = {"event": "not_stopped_unheard", **_about(pulse.run)}
+                    logger.exception("run not stopped: job=%s", pulse.run.job, extra=extra)
+
+    def _limit_waits(self) -> None:
+        """Limit the waits of this thread's connection: all runs of this process depend on it.
+
+        A connection that has fallen silent is replaced before the runs must be stopped.
+        """
+        limit_connecting(connections[alias_for(Run)], settings.RUN_LEASE / 3)
+        self._limits.impose(
+            lock=LOCK_TIMEOUT, silence=max(settings.RUN_LEASE / 6, SHORTEST_SILENCE)
+        )
+
+    def _beat(self, pulse: _Pulse) -> None:
+        run, pulse.failed, sent_at = pulse.run, False, time.monotonic()
+        try:
+            self._limit_waits()
+            alive = transitions.beat(run.id, run.attempt)
+            pulse.heard_at = sent_at
+            if not alive or _cancel_requested(run):
+                _stop(run)
+            if alive:
+                _write_news(pulse)
+        except AWAY as error:
+            pulse.failed = True
+            if is_contention(error):
+                pulse.locked_at = sent_at
+            extra = {"event": "heartbeat_failed", **_about(run)}
+            logger.warning("heartbeat not written: job=%s error=%s", run.job, error, extra=extra)
+        except Exception:  # an unknown error of one run must not affect the other runs
+            extra = {"event": "heartbeat_failed", **_about(run)}
+            logger.exception("heartbeat failed: job=%s", run.job, extra=extra)
+
+
+def _stop_unheard(pulse: _Pulse) -> None:
+    """Stop the job's code. If it doesn't stop, end its process, if that is possible."""
+    run = pulse.run
+    logger.error(
+        "run stopped, heartbeat not written: job=%s since=%.0fs",
+        run.job,
+        time.monotonic() - pulse.heard_at,
+        extra={"event": "stopped_unheard", **_about(run)},
+    )
+    run.stop_unheard()
+    _after_grace_period(_end_unrecorded, run)
+
+
+def _end_unrecorded(run: CurrentRun) -> None:
+    """End the process without recording an outcome, because that would need the database."""
+    if run.end_process is not None and run.interruption.armed:
+        run.end_process()
+
+
+def _about(run: CurrentRun) -> dict[str, str | int]:
+    """Return the structured fields for log records about ``run``."""
+    return {"job": str(run.job), "run": str(run.id), "attempt": run.attempt, "worker": run.worker}
+
+
+def _next_round(*, soon: bool = False) -> float:
+    third = settings.RUN_LEASE.total_seconds() / 3
+    if soon:  # spread out, because all workers may have lost the database at once
+        return time.monotonic() + min(third, AGAIN_AFTER * random.uniform(0.5, 1))  # noqa: S311 (spreads)
+    return time.monotonic() + third
+
+
+def _lock_excuse() -> float:
+    """Return the seconds that a locked row counts as contact: long enough for another try."""
+    lease = settings.RUN_LEASE.total_seconds()
+    return min(max(lease / 3, 2 * AGAIN_AFTER), lease)
+
+
+def _stop(run: CurrentRun) -> None:
+    """Stop the job's code, with the same grace period as after a timeout.
+
+    Without a process to end, waiting any longer would achieve nothing.
+    """
+    if not run.cancelled:
+        _after_grace_period(_end_if_at_work, run)
+    run.cancel()
+
+
+def _after_grace_period(end: Callable[[CurrentRun], None], run: CurrentRun) -> None:
+    """Call ``end`` after ``DCRON_HARD_TIMEOUT_AFTER``, if the run has a process to end."""
+    if run.end_process is not None:
+        timer = threading.Timer(settings.HARD_TIMEOUT_AFTER.total_seconds(), end, [run])
+        timer.daemon = True
+        timer.start()
+
+
+def _end_if_at_work(run: CurrentRun) -> None:
+    if run.interruption.armed:
+        message = (
+            f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} after cancellation"
+        )
+        terminate(run, Ending(Outcome.CANCELLED, message=message, kept=run.output()))
+
+
+def _cancel_requested(run: CurrentRun) -> bool:
+    return transitions.runs().filter(pk=run.id).exclude(cancel_requested_at=None).exists()
+
+
+def _write_news(pulse: _Pulse) -> None:
+    """Write the log and progress if they have changed since the last write."""
+    run, output = pulse.run, pulse.run.output()
+    if output == pulse.written:
+        return
+    row = Attempt.objects.using(alias_for(Attempt)).filter(
+        run=run.id, number=run.attempt, token=run.token, outcome=""
+    )
+    row.update(**output)
+    pulse.written = output
+
+
+_hearts: dict[int, Heart] = {}
+
+
+def heart() -> Heart:
+    """Return the heart of this process.
+
+    A forked worker inherits its parent's object, but not the parent's threads.
+    """
+    return _hearts.setdefault(os.getpid(), Heart())
+
+
+def look_for_cancels() -> None:
+    """Request an extra round, because a run that this process may execute was cancelled."""
+    heart().look()
+
+
+cancellation.listeners.append(look_for_cancels)

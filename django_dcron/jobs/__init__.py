@@ -1,0 +1,1 @@
+"""Changes to jobs: saving, pausing, backfill, calendars, chains, sync, exports, audit log."""

@@ -1,0 +1,79 @@
+"""Record in Django's admin log who changed what in the admin and the REST API.
+
+``change_history`` defines the content of an entry.
+
+Invariants:
+
+- An entry names a user of the project's table. A user known only from a token leaves no entry.
+  Without the admin, there are no entries.
+- Only completed, committed changes are recorded. An action that changed no field of a job is
+  recorded as text only.
+- Manual runs of a job are recorded with the run, not the job. Programs start runs all day, and a
+  job's page reads all of its entries.
+- An entry that can't be written doesn't affect the surrounding transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.db import router, transaction
+from django.db.models import Model
+
+from django_dcron.jobs.change_history import change_message
+from django_dcron.jobs.differences import Values, changed, differences, values_of
+from django_dcron.models import Calendar, Job
+
+ADDITION, CHANGE, DELETION = 1, 2, 3
+"""The action flags of Django's admin log."""
+
+
+def note_addition(user: Any, row: Job | Calendar) -> None:
+    _note(user, row, row.pk, ADDITION, change_message([{"added": {}}], [], row.version))
+
+
+def note_edit(user: Any, row: Job | Calendar, before: Values) -> None:
+    """Record an edit. ``before`` is the result of ``values_of`` when the row was read."""
+    changes = differences(type(row), before, values_of(row))
+    parts = [changed(type(row), changes)] if changes else []
+    _note(user, row, row.pk, CHANGE, change_message(parts, changes, row.version))
+
+
+def note_action(user: Any, row: Model, before: Values, message: str) -> None:
+    """Record an action on a job or a run as text. ``before``: see ``note_edit``."""
+    changes = differences(type(row), before, values_of(row))
+    if changes and isinstance(row, Job):
+        _note(
+            user,
+            row,
+            row.pk,
+            CHANGE,
+            change_message([changed(Job, changes)], changes, row.version, message),
+        )
+    else:
+        _note(user, row, row.pk, CHANGE, message)
+
+
+def note_deletion(user: Any, row: Job | Calendar, key: Any) -> None:
+    """Record a deletion. ``key`` is the deleted row's primary key."""
+    _note(user, row, key, DELETION, "")
+
+
+def _note(user: Any, row: Model, key: Any, flag: int, message: str | list[dict[str, Any]]) -> None:
+    if not apps.is_installed("django.contrib.admin") or not isinstance(user, get_user_model()):
+        return
+    from django.contrib.admin.models import LogEntry
+    from django.contrib.contenttypes.models import ContentType
+
+    with transaction.atomic(using=router.db_for_write(LogEntry)):
+        LogEntry.objects.create(
+            user_id=user.pk,
+            content_type_id=ContentType.objects.get_for_model(row).pk,
+            object_id=str(key),
+            object_repr=str(row)[:200],
+            action_flag=flag,
+            change_message=message if isinstance(message, str) else json.dumps(message),
+        )

@@ -1,0 +1,287 @@
+"""Backfill: create runs for past occurrences that have none.
+
+Invariants:
+
+- Only occurrences before the job's cursor are backfilled. A node claims the later ones.
+- Where older rows were pruned, it is unknown which occurrences have run. They aren't backfilled
+  unless the caller asks for it.
+- An occurrence that has a run is skipped, regardless of the run's state. UNIQUE (job, scheduled_at)
+  decides between two concurrent backfills.
+- An occurrence that another run only counts as missed has no run and is backfilled.
+- The runs are created waiting. A node releases them oldest first, a few at a time
+  (``scheduler.backfill_release``).
+- One call does a bounded amount of work, whatever the range. The next call continues from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+
+from django.db import transaction
+
+from django_dcron.db.contention import despite_contention
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import NAIVE, Conflict, InvalidValue, NotPossible
+from django_dcron.jobs import saving
+from django_dcron.models import Cursor, Job, Run
+from django_dcron.models.cursor import COPIED_FIELDS
+from django_dcron.models.run import new_run_id
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.slots import backfill_slot
+from django_dcron.runs.retention import kept_from
+from django_dcron.schedules.timetable import BEGIN, MICROSECOND
+from django_dcron.utils.counts import number_of
+from django_dcron.utils.messages import gettext_noop as _
+
+LIMIT = 1000
+LARGEST_LIMIT = 10_000
+BATCH_SIZE = 1000
+READ_LIMIT = 100_000
+"""How many occurrences one call checks, with or without a run."""
+INSERTED_AT_ONCE = 2000
+
+WHY_WAITING = "backfilled; waiting for its turn"
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """The result of ``backfill``: the runs that it created or, with ``dry_run``, would create."""
+
+    occurrences: tuple[datetime, ...]
+    """The occurrences that get a run, oldest first."""
+    have_run: int
+    """How many other occurrences in the range already have a run."""
+    continue_from: datetime | None
+    """The ``start`` for the next call if there may be more occurrences; None if not."""
+    until: datetime
+    """End of the range (excluded): the earliest of the requested end, now and the job's cursor."""
+
+    def __str__(self) -> str:
+        summary = number_of(len(self.occurrences), "occurrence")
+        if self.occurrences:
+            summary += (
+                f" from {self.occurrences[0].isoformat()} to {self.occurrences[-1].isoformat()}"
+            )
+        if self.have_run:
+            summary += (
+                f"; {number_of(self.have_run, 'other already has', 'others already have')} a run"
+            )
+        if self.continue_from:
+            summary += f"; continue with start={self.continue_from.isoformat()}"
+        return summary
+
+
+def backfill(
+    job: Job,
+    start: datetime,
+    end: datetime,
+    *,
+    limit: int = LIMIT,
+    dry_run: bool = False,
+    over_pruned: bool = False,
+) -> Backfill:
+    """Create runs for the past occurrences of ``job`` that have none, from ``start`` (included) to
+    ``end`` (excluded).
+
+    The occurrences are those of the job's present schedule, between its ``starts_at`` and
+    ``ends_at``. The runs execute oldest first, a few at a time, while the job isn't paused.
+
+    ``limit`` is the maximum number of runs. With ``dry_run``, nothing is written. With
+    ``over_pruned``, runs are also created where older rows were pruned, so occurrences that ran
+    before run again.
+
+    Raises ``ValueError``, ``InvalidSchedule``, ``Conflict`` if the job was changed since it was
+    read, or ``NotPossible``.
+    """
+    using = alias_for(Run)
+    now = database_now(using)
+    start, end = _check_range(start, end, limit, now)
+    planned = _plan(job, start, end, limit, using)
+    if planned.occurrences and not over_pruned:
+        _refuse_what_is_forgotten(job, planned.occurrences[0], now)
+    return planned if dry_run else _make(job, planned, now, using)
+
+
+def _check_range(
+    start: datetime, end: datetime, limit: int, now: datetime
+) -> tuple[datetime, datetime]:
+    for name, instant in (("start", start), ("end", end)):
+        if instant.utcoffset() is None:
+            raise InvalidValue(name, NAIVE, value=instant.isoformat(), code="naive")
+    if start < BEGIN:
+        raise InvalidValue(
+            "start",
+            _("%(value)s is too early (allowed: 1970 or later)"),
+            value=start.isoformat(),
+            code="too_early",
+        )
+    if start >= end:
+        raise InvalidValue(
+            "start",
+            _("%(value)s is not before the end, %(end)s"),
+            value=start.isoformat(),
+            end=end.isoformat(),
+            code="not_before_end",
+        )
+    if start >= now:
+        raise InvalidValue(
+            "start",
+            _("%(value)s is in the future (allowed: before now, %(now)s)"),
+            value=start.isoformat(),
+            now=now.isoformat(timespec="seconds"),
+            code="in_the_future",
+        )
+    if not 1 <= limit <= LARGEST_LIMIT:
+        raise InvalidValue(
+            "limit",
+            _("%(value)d runs can't be created at once (allowed: 1 to %(most)d)"),
+            value=limit,
+            most=LARGEST_LIMIT,
+            code="invalid_limit",
+        )
+    return start.astimezone(UTC), min(end, now).astimezone(UTC)
+
+
+def _refuse_what_is_forgotten(job: Job, oldest: datetime, now: datetime) -> None:
+    if kept := kept_from(job.pk, oldest, now):
+        raise NotPossible(
+            _(
+                "%(job)s can't be backfilled from %(oldest)s: its runs before %(kept)s "
+                "were pruned, so it's unknown which of these occurrences ran. Start at "
+                "%(kept)s, or pass over_pruned=True to run all of them."
+            ),
+            job=str(job),
+            oldest=oldest.isoformat(),
+            kept=kept.isoformat(),
+            code="pruned",
+        )
+
+
+def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> Backfill:
+    cursor = _cursor_of(job, using)
+    # Nodes claim the later occurrences; for a paused job, those after its pause, which may be over.
+    claimed_from = cursor.next_at or cursor.job.paused_until
+    until = min(end, claimed_from) if claimed_from else end
+    ahead = _occurrences(cursor, start, until)
+    without_run: list[datetime] = []
+    looked_at = 0
+    continue_from = next(ahead, None)
+    while continue_from is not None and len(without_run) < limit and looked_at < READ_LIMIT:
+        some = [continue_from, *islice(ahead, BATCH_SIZE - 1)]
+        have_run = _with_run(job, some[0], some[-1], using)
+        for number, occurrence in enumerate(some):
+            if len(without_run) == limit:
+                looked_at += number
+                return Backfill(tuple(without_run), looked_at - limit, occurrence, until)
+            if occurrence not in have_run:
+                without_run.append(occurrence)
+        looked_at += len(some)
+        continue_from = next(ahead, None)
+    return Backfill(tuple(without_run), looked_at - len(without_run), continue_from, until)
+
+
+def _cursor_of(job: Job, using: str) -> Cursor:
+    """Return the cursor. It must match the definition in the database and the one in ``job``."""
+    cursor = Cursor.objects.using(using).select_related("job").filter(pk=job.pk).first()
+    if cursor is None:
+        raise NotPossible(
+            _(
+                "%(job)s can't be backfilled: it wasn't saved with control.save, or it has "
+                "been deleted."
+            ),
+            job=str(job),
+            code="not_saved",
+        )
+    if not saving.stands_for(cursor, cursor.job):
+        text = _(
+            "%(job)s can't be backfilled yet: it was changed without control.save, and no "
+            "node has processed the change. Try again when a node is running."
+        )
+        raise NotPossible(text, job=str(job), code="not_placed")
+    if any(
+        getattr(cursor, field) != getattr(job, field)
+        for field in COPIED_FIELDS
+        if field != "enabled"
+    ):
+        raise Conflict(
+            _(
+                "%(job)s has changed since it was read. Nothing was backfilled. Reload it "
+                "and try again."
+            ),
+            job=str(job),
+            code="changed",
+        )
+    return cursor
+
+
+def _occurrences(cursor: Cursor, start: datetime, until: datetime) -> Iterator[datetime]:
+    """Yield the occurrences from ``start`` (included) to ``until`` (excluded)."""
+    timetable = saving.timetable_of(cursor)
+    phase = cursor.next_at or cursor.previous_at
+    if timetable.schedule.interval is not None and timetable.starts_at is None and phase is None:
+        text = _(
+            "%(job)s can't be backfilled: its interval has no starting point. Set a start "
+            "time, or enable the job."
+        )
+        raise NotPossible(text, job=str(cursor.job), code="no_starting_point")
+    occurrence = timetable.first_after(start - MICROSECOND, phase)
+    while occurrence is not None and occurrence < until:
+        yield occurrence
+        occurrence = timetable.next_after(occurrence)
+
+
+def _with_run(job: Job, first: datetime, last: datetime, using: str) -> set[datetime]:
+    runs = Run.objects.using(using).filter(
+        job=job.pk, scheduled_at__gte=first, scheduled_at__lte=last
+    )
+    return set(runs.order_by().values_list("scheduled_at", flat=True))
+
+
+def _make(job: Job, planned: Backfill, now: datetime, using: str) -> Backfill:
+    rows = [
+        Run(
+            id=new_run_id(),
+            job_id=job.pk,
+            scheduled_at=occurrence,
+            due_at=occurrence,
+            claimed_at=now,
+            trigger=Trigger.BACKFILL,
+            state=State.WAITING,
+            slot=backfill_slot(job.pk, occurrence),
+            reason=WHY_WAITING,
+        )
+        for occurrence in planned.occurrences
+    ]
+    made = despite_contention(lambda: _insert(job, rows, using), using)
+    taken = len(rows) - len(made)
+    return Backfill(tuple(made), planned.have_run + taken, planned.continue_from, planned.until)
+
+
+def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:
+    """Insert the runs and return their occurrences.
+
+    An occurrence that got a run from another process in the meantime keeps that run.
+    """
+    runs = Run.objects.using(using)
+    with transaction.atomic(using=using):
+        # The lock order of a claim. A claim skips a job whose cursor is locked, so that the
+        # caller's transaction may be long.
+        if saving.lock(job.pk, using) is None:
+            raise NotPossible(
+                _("%(job)s can't be backfilled, because it has been deleted."),
+                job=str(job),
+                code="deleted",
+            )
+        _cursor_of(job, using)  # the job may have changed since the plan was made
+        runs.bulk_create(rows, ignore_conflicts=True, batch_size=INSERTED_AT_ONCE)
+    if not rows:
+        return []
+    between = runs.filter(
+        job=job.pk, scheduled_at__gte=rows[0].scheduled_at, scheduled_at__lte=rows[-1].scheduled_at
+    )
+    made = set(between.filter(trigger=Trigger.BACKFILL).values_list("pk", flat=True))
+    return [row.scheduled_at for row in rows if row.pk in made]

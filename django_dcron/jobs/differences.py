@@ -1,0 +1,51 @@
+"""Find the changed fields of a job or a calendar, in the form that ``change_history`` stores."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.db.models import Model
+from django.utils.text import capfirst
+from django.utils.translation import override
+
+from django_dcron.jobs.change_history import FieldChange
+from django_dcron.jobs.representation import FIELDS, Field, write
+from django_dcron.utils.bounded_text import shortened
+
+LONGEST = 300
+"""Longest value in the log, in characters. A description may have thousands."""
+
+Values = dict[str, Any]
+
+
+def values_of(row: Model) -> Values:
+    """Return the writable values of ``row``. Empty unless it is a job or a calendar."""
+    fields = FIELDS.get(type(row), {})
+    return {name: field.value_of(row) for name, field in fields.items() if field.writable}
+
+
+def differences(model: type[Model], before: Values, after: Values) -> list[FieldChange]:
+    """Return the changed fields. Secrets are redacted: everyone who sees the job sees them."""
+    fields = FIELDS.get(model, {})
+    return [
+        FieldChange(name, _storable(fields[name], before[name]), _storable(fields[name], value))
+        for name, value in after.items()
+        if name in before and not fields[name].is_same(before[name], value)
+    ]
+
+
+def changed(model: type[Model], changes: list[FieldChange]) -> dict[str, Any]:
+    """Return the change in the format of Django's admin log, with untranslated labels."""
+    labels = [FIELDS[model][change.field].model_field.verbose_name for change in changes]
+    with override(None):
+        return {"changed": {"fields": [capfirst(str(label)) for label in labels]}}
+
+
+def _storable(field: Field, value: Any) -> Any:
+    """Return the value as JSON, with lists and objects as text, which may be shortened."""
+    written = field.public(write(value))
+    if written is None or isinstance(written, bool | int | float):
+        return written
+    text = written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
+    return shortened(text, LONGEST)

@@ -1,0 +1,230 @@
+"""Pause and resume jobs: on request, by the job's circuit breaker, and at the end of a pause.
+
+Invariants:
+
+- Each pause or resume is a change of definition: one transaction, under the job's locks, with the
+  cursor (``saving``).
+- A pause until T, by the database's clock, ends once, without a request, when a node checks.
+- Occurrences before T don't run. Occurrences from T on belong to the job again, even if the
+  node checks late or the job changes before the check.
+- A node checks as far ahead as it claims, so that an occurrence at T is on time.
+- A change of the pause before T changes its end.
+- The circuit opens only for a job that could run. It never replaces a person's reason for a pause.
+- An error in one job doesn't keep other jobs from being paused or resumed.
+"""
+
+from __future__ import annotations
+
+import logging
+from copy import copy
+from datetime import UTC, datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef, Q
+
+from django_dcron.conf import settings
+from django_dcron.db.contention import despite_contention, keeping_the_others_going
+from django_dcron.db.now import UtcNow, database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import NAIVE, InvalidSchedule, InvalidValue, NotPossible
+from django_dcron.jobs.saving import (
+    EXHAUSTED,
+    lock,
+    lock_version,
+    place_cursor,
+    rest,
+    runs_otherwise,
+    timetable_of,
+)
+from django_dcron.models import Cursor, Job
+from django_dcron.models.job import JobQuerySet
+from django_dcron.policies.lifecycle import Trigger
+from django_dcron.runs import transitions
+from django_dcron.schedules.timetable import END, MICROSECOND, WIDEST_OFFSET
+from django_dcron.utils.counts import number_of
+from django_dcron.utils.messages import TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+SWITCH_FIELDS = ("enabled", "pause_reason", "paused_until")
+SWITCHED_AT_ONCE = 500
+PAUSED_ITSELF = "paused itself after "
+"""Prefix of the reason if the circuit has opened."""
+
+
+def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
+    """Pause a job: it has no new occurrences, and runs claimed ahead are withdrawn. Running runs
+    continue.
+
+    At ``until``, an aware datetime, the job resumes. By default, it stays paused. Pausing a paused
+    job replaces reason and end. Raises ``ValueError`` if ``until`` is naive or in the past.
+    """
+    if until is not None:
+        _check_ahead(until, database_now(alias_for(Job)))
+        if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
+            until = until.astimezone(UTC)
+    return _switch(job, enabled=False, reason=reason[:255], until=until)
+
+
+def _check_ahead(until: datetime, now: datetime) -> None:
+    if until.utcoffset() is None:
+        raise InvalidValue("until", NAIVE, value=until.isoformat(), code="naive")
+    if until <= now:
+        raise InvalidValue(
+            "until",
+            _("%(value)s is in the past (allowed: after now, %(now)s)"),
+            value=until.isoformat(),
+            now=now.isoformat(timespec="seconds"),
+            code="in_the_past",
+        )
+    if until >= END:
+        raise InvalidValue(
+            "until",
+            _("%(value)s is too late (allowed: before the year 2200)"),
+            value=until.isoformat(),
+            code="too_late",
+        )
+
+
+def resume(job: Job) -> Job:
+    """Resume a job: it has occurrences from now on, and its failures in a row are zero.
+
+    Raises ``NotPossible`` if its schedule has no further occurrence and no backfilled run waits.
+    """
+    return _switch(job, enabled=True, reason="")
+
+
+def _switch(job: Job, *, enabled: bool, reason: str, until: datetime | None = None) -> Job:
+    using = alias_for(Job)
+    return despite_contention(lambda: _switch_once(job, enabled, reason, using, until), using)
+
+
+def _switch_once(
+    job: Job, enabled: bool, reason: str, using: str, until: datetime | None = None
+) -> Job:
+    with transaction.atomic(using=using):
+        row = lock_version(job.pk, None, using)
+        is_current = job.version == row.version
+        if (row.enabled, row.pause_reason, row.paused_until) != (enabled, reason, until):
+            before = copy(row)
+            _write_switch(row, enabled, reason, until, using)
+            cursor = place_cursor(row, database_now(using), using, before)
+            if enabled and cursor.next_at is None and not runs_otherwise(row):
+                if cursor.problem or not transitions.runs().waiting_in_backfill(row.pk).exists():
+                    raise NotPossible(
+                        _("%(job)s can't be resumed: %(why)s."),
+                        job=str(row),
+                        why=_nothing_to_come(row, cursor),
+                        code="nothing_to_run",
+                    )
+                rest([row.pk], using)  # its backfilled runs continue
+                row.enabled, row.pause_reason, row.version = False, EXHAUSTED, row.version + 1
+        for name in SWITCH_FIELDS:
+            setattr(job, name, getattr(row, name))
+        if is_current:  # else its other fields are outdated, and saving it must conflict
+            job.version = row.version
+    return job
+
+
+def _nothing_to_come(job: Job, cursor: Cursor) -> TranslatableText:
+    try:
+        timetable_of(job)
+    except InvalidSchedule as error:
+        return error.text
+    return TranslatableText(cursor.problem or EXHAUSTED)
+
+
+def _write_switch(row: Job, enabled: bool, reason: str, until: datetime | None, using: str) -> None:
+    row.enabled, row.pause_reason, row.paused_until = enabled, reason, until
+    row.version += 1
+    row.save(using=using, update_fields=(*SWITCH_FIELDS, "version", "updated_at"))
+
+
+def open_circuits(jobs: JobQuerySet) -> int:
+    """Pause the ``jobs`` that keep failing. Returns their number.
+
+    A job that a person has paused keeps that reason. A resumed job counts its failures from zero.
+    """
+    paused = 0
+    for job in _failing(jobs)[:SWITCHED_AT_ONCE]:
+        with keeping_the_others_going(f"the pause of job {job}", jobs.db):
+            paused += _open_circuit(job, jobs)
+    return paused
+
+
+def _failing(jobs: JobQuerySet) -> JobQuerySet:
+    line = transitions.runs().waiting().filter(job=OuterRef("pk"), trigger=Trigger.BACKFILL)
+    able = Q(enabled=True, cursor__enabled=True) | Q(
+        Exists(line), enabled=False, pause_reason=EXHAUSTED
+    )
+    return jobs.filter(able, statistics__consecutive_failures__gte=F("pause_after_failures"))
+
+
+def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
+    reason = PAUSED_ITSELF + number_of(
+        job.pause_after_failures or 1, "failed run", "failed runs in a row"
+    )
+    with transaction.atomic(using=jobs.db):
+        if lock(job.pk, jobs.db) is None or not _failing(jobs.filter(pk=job.pk)).exists():
+            return False  # the job changed between the query and the lock
+        _switch_once(job, enabled=False, reason=reason, using=jobs.db)
+    extra = {"event": "circuit_opened", "job": str(job)}
+    logger.error("job paused after failures: job=%s reason=%s", job, reason, extra=extra)
+    return True
+
+
+def end_pauses(jobs: JobQuerySet) -> int:
+    """Resume the ``jobs`` whose pause is over or soon will be. Returns their number."""
+    over = jobs.filter(enabled=False, paused_until__lte=UtcNow() + settings.LOOK_AHEAD)
+    ended = 0
+    # Quarantined jobs come last, because there may be many.
+    for job_id in over.order_by("cursor__problem", "paused_until").values_list("pk", flat=True)[
+        :SWITCHED_AT_ONCE
+    ]:
+        with keeping_the_others_going(f"the end of the pause of job {job_id}", jobs.db):
+            ended += _end_pause(job_id, jobs.db)
+    return ended
+
+
+def _end_pause(job_id: int, using: str) -> bool:
+    with transaction.atomic(using=using):
+        job, now = lock(job_id, using, nowait=True), database_now(using)
+        if (
+            job is None
+            or job.enabled
+            or job.paused_until is None
+            or job.paused_until > now + settings.LOOK_AHEAD
+        ):
+            return False  # the job changed between the query and the lock
+        until = job.paused_until
+        try:
+            timetable_of(job)
+        except InvalidSchedule as error:
+            _leave_paused(job, error, using)
+            return False
+        _write_switch(job, True, "", None, using)
+        cursor = place_cursor(job, now, using, since=until - MICROSECOND)
+        if cursor.next_at is None and not cursor.problem:
+            rest([job_id], using)  # nothing to come; unlike ``resume``, nobody could read an error
+    logger.info(
+        "job resumed: job=%s paused_until=%s",
+        job,
+        until,
+        extra={"event": "resumed", "job": str(job)},
+    )
+    return True
+
+
+def _leave_paused(job: Job, error: InvalidSchedule, using: str) -> None:
+    """Quarantine the job until its definition is corrected or a node can read it.
+
+    Then the occurrences since the end of the pause belong to the job.
+    """
+    if Cursor.objects.using(using).filter(pk=job.pk, problem="").update(problem=str(error)):
+        logger.error(
+            "job quarantined, pause can't end: job=%s error=%s",
+            job,
+            error,
+            extra={"event": "quarantined", "job": str(job)},
+        )

@@ -1,0 +1,336 @@
+"""Export and import jobs as a JSON or YAML document.
+
+Another installation can read the document. It changes only when the jobs change, and a diff shows
+what has changed.
+
+The format, version 1::
+
+    {"format": "django-dcron", "version": 1, "calendars": [{"name": "bank days", ...}],
+     "jobs": [{"namespace": "default", "name": "nightly-report", "calendar": "bank days", ...}]}
+
+Invariants:
+
+- A document has every field of a job's definition, defaults included. It has no columns of the
+  scheduler or the workers, and no ids of the database. A document that was written and read again
+  gives the same definitions.
+- A document has the calendars that its jobs name. If no job names one, ``calendars`` is left out. A
+  calendar missing from the document, as with earlier releases, must exist where it is read.
+- Jobs are ordered by namespace and name, fields as in the model. There is no timestamp and nothing
+  else that differs between two exports.
+- The names and formats of the fields are those of ``representation``.
+- Reading is strict: an unknown field, a value of another type or a duplicate job is a problem that
+  names job, field and value. A missing field gets its default.
+- A later version of the format is refused. Version 1 changes only by added fields.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import DcronError
+from django_dcron.jobs.representation import (
+    CALENDAR_DEFINITION,
+    JOB_DEFINITION,
+    JOB_FIELDS,
+    Field,
+    definition_of,
+    read_fields,
+    write,
+)
+from django_dcron.models import Calendar, Job
+from django_dcron.models.job_validation import definition_errors
+from django_dcron.utils import untrusted
+from django_dcron.utils.bounded_text import shortened
+
+FORMAT = "django-dcron"
+VERSION = 1
+VALUE_SHOWN = 80
+_STEERING = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that control a terminal or reverse text, and that JSON allows unescaped."""
+
+
+class Syntax(StrEnum):
+    JSON = "json"
+    YAML = "yaml"
+
+
+class Unreadable(DcronError, ValueError):
+    """The document as a whole is invalid. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem with one job or calendar of a document."""
+
+    job: str
+    """Label of the job or calendar."""
+    field: str
+    """Empty if the problem concerns the job as a whole."""
+    value: Any
+    message: str
+    code: str = "invalid"
+
+    def __str__(self) -> str:
+        if not self.field:
+            return f"{self.job}: {self.message}"
+        if self.code == "required":
+            return f"{self.job}: {self.field}: {self.message}"
+        return f"{self.job}: {self.field}: {quoted_json(self.value)}: {self.message}"
+
+
+@dataclass(slots=True)
+class Calendars:
+    """The calendars of a document."""
+
+    sound: dict[str, Calendar] = field(default_factory=dict)
+    """Calendars without a problem, by name, as new, unsaved rows."""
+    problems: list[Problem] = field(default_factory=list)
+    mentioned: set[str] = field(default_factory=set)
+    """The names of all calendars in the document, with or without a problem."""
+
+    def why_not(self, name: str | None) -> str:
+        """Return why no job can name the calendar; empty if jobs can."""
+        if name is None or name in self.sound:
+            return ""
+        if name in self.mentioned:
+            return "this calendar has a problem itself"
+        if Calendar.objects.using(alias_for(Calendar)).filter(pk=name).exists():
+            return ""
+        return "unknown calendar; it is neither in the database nor in the document"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One job of a document, with the fields that it names."""
+
+    values: Mapping[str, Any]
+    calendar: Calendar | None = None
+    """The calendar that the job names, from the document; None if the document doesn't have it."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.values["namespace"], self.values["name"]
+
+    def job(self) -> Job:
+        """Return the job as a new, unsaved row."""
+        job = Job(**{JOB_FIELDS[name].attname: value for name, value in self.values.items()})
+        if self.calendar is not None:
+            job.calendar = self.calendar
+        return job
+
+
+@dataclass(slots=True)
+class Reading:
+    entries: list[Entry] = field(default_factory=list)
+    """The jobs without a problem."""
+    problems: list[Problem] = field(default_factory=list)
+    calendars: Calendars = field(default_factory=Calendars)
+    named_by_refused: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Calendars named by the jobs with a problem, by the labels of these jobs in ``problems``."""
+
+
+def write_document(jobs: Iterable[Job], syntax: Syntax = Syntax.JSON) -> str:
+    """Return the document, with a final newline.
+
+    Raises ``ImproperlyConfigured`` if the syntax needs a package that isn't installed.
+    """
+    ordered = sorted(jobs, key=lambda job: (job.namespace, job.name))
+    document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    if calendars := _calendars_of(ordered):
+        document["calendars"] = [definition_of(each) for each in calendars]
+    document["jobs"] = [definition_of(job) for job in ordered]
+    if syntax is Syntax.JSON:
+        text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    dumped: str = _yaml().safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    return dumped
+
+
+def _calendars_of(jobs: Iterable[Job]) -> list[Calendar]:
+    """Return the calendars that the jobs name, ordered by name."""
+    one_of_each = {job.calendar_id: job for job in jobs if job.calendar_id is not None}
+    return [job.calendar for _name, job in sorted(one_of_each.items()) if job.calendar]
+
+
+def read_document(text: str, syntax: Syntax = Syntax.JSON) -> Reading:
+    """Read a document and check fields, types and the rules of each single job and calendar.
+
+    Existing jobs aren't considered. Raises ``Unreadable``, or ``ImproperlyConfigured`` like
+    ``write_document``.
+    """
+    calendars, items = _items(_parse_document(text, syntax))
+    reading = Reading(calendars=_read_calendars(calendars))
+    for number, item in enumerate(items, 1):
+        _read_job(item, number, reading)
+    named = Counter(entry.key for entry in reading.entries)
+    for key, times in named.items():
+        if times > 1:
+            reading.problems.append(_duplicate("/".join(key), times))
+    for entry in reading.entries:
+        if named[entry.key] > 1 and (calendar := entry.values.get("calendar")):
+            reading.named_by_refused["/".join(entry.key)].add(calendar)
+    reading.entries = [entry for entry in reading.entries if named[entry.key] == 1]
+    return reading
+
+
+def _parse_document(text: str, syntax: Syntax) -> Any:
+    if syntax is Syntax.JSON:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Unreadable(f"The document is not valid JSON: {error}") from error
+    _yaml()
+    try:
+        with untrusted.Reader() as reader:
+            return reader.read("yaml", text.encode())
+    except (untrusted.Unreadable, UnicodeEncodeError) as error:
+        raise Unreadable(f"The document is not valid YAML: {error}") from error
+
+
+def _yaml() -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise ImproperlyConfigured("YAML needs PyYAML: pip install django-dcron[yaml]") from None
+    return yaml
+
+
+def _items(document: Any) -> tuple[list[Any], list[Any]]:
+    """Return the calendars and the jobs of the document."""
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise Unreadable(f'The document is not an export of jobs: "format" must be "{FORMAT}".')
+    if document.get("version") != VERSION:
+        raise Unreadable(
+            f'"version" is {quoted_json(document.get("version"))}, but this release reads version '
+            f"{VERSION}. Export and import with the same release."
+        )
+    calendars: Any = document.get("calendars", [])
+    jobs: Any = document.get("jobs")
+    for name, items in (("calendars", calendars), ("jobs", jobs)):
+        if not isinstance(items, list):
+            raise Unreadable(f'"{name}" must be a list.')
+    if unknown := sorted(map(str, document.keys() - {"format", "version", "calendars", "jobs"})):
+        raise Unreadable(
+            f'Unknown key {quoted_json(unknown[0])} (allowed: "format", "version", '
+            '"calendars", "jobs").'
+        )
+    return calendars, jobs
+
+
+def _read_job(item: Any, number: int, reading: Reading) -> None:
+    label = _label(item, number)
+    values, problems = _read_item(item, label, JOB_DEFINITION, ("name", "target", "schedule"))
+    if not problems:
+        own_namespace = {"namespace": Job._meta.get_field("namespace").get_default()}
+        entry = Entry(
+            own_namespace | values, reading.calendars.sound.get(values.get("calendar", ""))
+        )
+        problems = list(_rules_broken(entry, label, reading.calendars))
+        if not problems:
+            reading.entries.append(entry)
+    if problems and isinstance(item, dict) and isinstance(name := item.get("calendar"), str):
+        reading.named_by_refused[label].add(name)
+    reading.problems += problems
+
+
+def _read_calendars(items: list[Any]) -> Calendars:
+    read = Calendars()
+    found = [_read_calendar(item, number, read) for number, item in enumerate(items, 1)]
+    named = Counter(calendar.name for calendar in found if calendar)
+    for name, times in named.items():
+        if times > 1:
+            read.problems.append(_duplicate(f"calendar {name}", times))
+    read.sound = {each.name: each for each in found if each and named[each.name] == 1}
+    return read
+
+
+def _read_calendar(item: Any, number: int, read: Calendars) -> Calendar | None:
+    label = f"calendar {number}"
+    if isinstance(item, dict) and isinstance(item.get("name"), str):
+        read.mentioned.add(item["name"])
+        label = f"calendar {item['name']}"
+    values, problems = _read_item(item, label, CALENDAR_DEFINITION, ("name", "dates"))
+    calendar = Calendar(**values) if not problems else None
+    if calendar is not None:
+        try:
+            calendar.clean_fields()
+        except ValidationError as error:
+            problems += _problems_of(error, label, calendar)
+    read.problems += problems
+    return None if problems else calendar
+
+
+def _read_item(
+    item: Any, label: str, fields: tuple[Field, ...], required: tuple[str, ...]
+) -> tuple[dict[str, Any], list[Problem]]:
+    if not isinstance(item, dict):
+        why = f"{quoted_json(item)} is not an object with fields"
+        return {}, [Problem(label, "", item, why, "not_an_object")]
+    values, errors = read_fields(item, fields, required)
+    return values, [
+        Problem(label, name, item.get(name), str(error), error.code)
+        for name, error in errors.items()
+    ]
+
+
+def _rules_broken(entry: Entry, label: str, calendars: Calendars) -> Iterator[Problem]:
+    job = entry.job()
+    if why := calendars.why_not(job.calendar_id):
+        yield Problem(label, "calendar", job.calendar_id, why, "unknown_calendar")
+        job.calendar = None
+    try:
+        check_rules(job)
+    except ValidationError as error:
+        yield from _problems_of(error, label, job)
+
+
+def _problems_of(error: ValidationError, label: str, row: Job | Calendar) -> Iterator[Problem]:
+    for name, errors in error.error_dict.items():
+        value = write(getattr(row, f"{name}_id" if name == "calendar" else name, None))
+        for each in errors:
+            for message in each.messages:
+                yield Problem(label, name, value, message, each.code or "invalid")
+
+
+def _duplicate(label: str, times: int) -> Problem:
+    return Problem(label, "", None, f"appears {times} times", "duplicate")
+
+
+def check_rules(job: Job) -> None:
+    """Check the job's own fields. A calendar set on ``job`` may be unsaved.
+
+    Raises ``ValidationError``.
+    """
+    if (
+        not Job._meta.get_field("calendar").is_cached(job)
+        or not job.calendar
+        or not job.calendar._state.adding
+    ):
+        job.clean_fields()
+        return
+    job.clean_fields(exclude={"calendar"})
+    if errors := definition_errors(job):
+        raise ValidationError(errors)
+
+
+def quoted_json(value: Any) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False, default=str), VALUE_SHOWN)
+
+
+def _label(item: Any, number: int) -> str:
+    if not isinstance(item, dict):
+        return f"job {number}"
+    name, namespace = item.get("name"), item.get("namespace", "default")
+    if not isinstance(name, str) or not isinstance(namespace, str) or not name:
+        return f"job {number}"
+    return name if namespace == "default" else f"{namespace}/{name}"

@@ -1,0 +1,36 @@
+"""Preview the next occurrences of a job, saved or not."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs import saving
+from django_dcron.models import Cursor, Job
+
+
+def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list[datetime]:
+    """Return the next ``count`` occurrences of a job as aware UTC datetimes, as if the job were
+    enabled.
+
+    The job needn't be saved. ``after`` is an aware datetime to begin from instead of now. Raises
+    ``InvalidSchedule``.
+    """
+    using = alias_for(Job)
+    timetable = saving.timetable_of(job)
+    # Not from the cursor, which is past the claimed runs. These are still to come.
+    occurrence = timetable.first_after(after or database_now(using), _phase(job, using))
+    occurrences: list[datetime] = []
+    while occurrence is not None and len(occurrences) < count:
+        occurrences.append(occurrence)
+        occurrence = timetable.next_after(occurrence)
+    return occurrences
+
+
+def _phase(job: Job, using: str) -> datetime | None:
+    """Return an occurrence from which an interval counts."""
+    cursor = Cursor.objects.using(using).filter(pk=job.pk).first() if job.pk else None
+    if cursor is None:
+        return None
+    return cursor.previous_at or (cursor.next_at if saving.stands_for(cursor, job) else None)

@@ -1,0 +1,340 @@
+"""The representation of jobs and calendars as JSON: which fields, in which format, for whom.
+
+Exports, imports, the sync of declared jobs, the REST API, the command line, the admin's export and
+the change history all use these fields. A new field of a model appears in all of them.
+
+Invariants:
+
+- A field has the same name, format and unit everywhere. Durations are texts such as ``1h30m``,
+  times are ISO 8601 in UTC with a ``Z``, and a calendar is its name.
+- Reading what was written gives the same value.
+- Reading is strict: a format accepts one JSON type. The model checks all other rules.
+- A confidential field may hold secrets. ``public`` redacts them. Lists omit such fields, because
+  they may be long.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from django.db import models
+
+from django_dcron.exceptions import DcronError, TranslatableError
+from django_dcron.models import Calendar, Job
+from django_dcron.schedules.timetable import BEGIN, END
+from django_dcron.targets import redact
+from django_dcron.targets.base import nearest
+from django_dcron.utils.durations import read_duration, write_duration
+from django_dcron.utils.json_values import check_storable, same_json
+from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.time_parsing import parse_datetime, parse_duration
+
+CONFIDENTIAL = ("args", "kwargs", "declared", "imported")
+_LOCAL = frozenset(
+    {"id", "import_source", "import_key", "imported", "version", "created_at", "updated_at"}
+)
+"""Fields that mean nothing in another installation."""
+
+
+class InvalidField(TranslatableError, DcronError, ValueError):
+    """A JSON value isn't valid for a field, or there is no such field. ``code`` tells why."""
+
+
+class Format(StrEnum):
+    """How a value is written in JSON."""
+
+    TEXT = "text"
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    NUMBER = "number"
+    DURATION = "duration"
+    """Text such as ``90s`` or ``1h30m``."""
+    TIME = "time"
+    """ISO 8601 with an offset."""
+    NAME = "name"
+    """The name of another row."""
+    JSON = "JSON"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a job or a calendar."""
+
+    model_field: models.Field[Any, Any]
+    name: str
+    """The name in documents."""
+    attname: str
+    """The attribute of the row."""
+    format: Format
+    nullable: bool
+    writable: bool
+    """Whether people and programs set it. The others are read-only."""
+    portable: bool
+    """Whether it is part of the definition, which another installation can read."""
+    confidential: bool
+
+    def value_of(self, row: models.Model) -> Any:
+        return getattr(row, self.attname)
+
+    def json_of(self, row: models.Model) -> Any:
+        return write(getattr(row, self.attname))
+
+    def read(self, written: Any) -> Any:
+        """Return the value of the row's attribute. Raises ``InvalidField``."""
+        if written is None:
+            if not self.nullable:
+                raise InvalidField(_("The field can't be null."), code="null")
+            return None
+        return read(self.format, written)
+
+    def is_same(self, value: Any, other: Any) -> bool:
+        """Return whether two values of the attribute have the same representation."""
+        return same_json(write(value), write(other))
+
+    def public(self, written: Any) -> Any:
+        """Return the JSON value without secrets."""
+        return redact(written) if self.confidential else written
+
+    def text(self, written: Any) -> str:
+        """Return the JSON value as text for a person, without secrets."""
+        return text_of(self.public(written))
+
+
+Document = dict[str, Any]
+
+
+def _described(field: models.Field[Any, Any]) -> Field:
+    return Field(
+        model_field=field,
+        name=field.name,
+        attname=field.attname,
+        format=format_of(field),
+        nullable=field.null,
+        writable=field.editable and not isinstance(field, models.AutoField),
+        portable=field.name not in _LOCAL,
+        confidential=field.name in CONFIDENTIAL,
+    )
+
+
+def format_of(field: models.Field[Any, Any]) -> Format:
+    for kind, form in _FORMATS.items():
+        if isinstance(field, kind):
+            return form
+    raise TypeError(f"{field} has no format")
+
+
+_FORMATS: Mapping[type[models.Field[Any, Any]], Format] = {
+    models.BooleanField: Format.BOOLEAN,
+    models.FloatField: Format.NUMBER,
+    models.IntegerField: Format.INTEGER,
+    models.DurationField: Format.DURATION,
+    models.DateTimeField: Format.TIME,
+    models.JSONField: Format.JSON,
+    models.CharField: Format.TEXT,
+    models.TextField: Format.TEXT,
+    models.ForeignKey: Format.NAME,
+}
+
+FIELDS: Mapping[type[models.Model], Mapping[str, Field]] = MappingProxyType(
+    {
+        model: MappingProxyType(
+            {field.name: _described(field) for field in model._meta.concrete_fields}
+        )
+        for model in (Job, Calendar)
+    }
+)
+"""The fields of jobs and calendars by name, in the order of the model."""
+
+JOB_FIELDS = FIELDS[Job]
+JOB_DEFINITION = tuple(field for field in JOB_FIELDS.values() if field.portable)
+CALENDAR_DEFINITION = tuple(field for field in FIELDS[Calendar].values() if field.portable)
+
+
+# --- whole rows ---------------------------------------------------------------------------------
+
+
+def document_of(row: Job | Calendar) -> Document:
+    """Return all fields of the row."""
+    return {name: field.json_of(row) for name, field in FIELDS[type(row)].items()}
+
+
+def definition_of(row: Job | Calendar) -> Document:
+    """Return the fields of the row that another installation can read."""
+    fields = FIELDS[type(row)].values()
+    return {field.name: field.json_of(row) for field in fields if field.portable}
+
+
+def summary_of(job: Job) -> Document:
+    """Return the fields of the job in a list."""
+    fields = JOB_FIELDS.values()
+    return {field.name: field.json_of(job) for field in fields if not field.confidential}
+
+
+def public(document: Document) -> Document:
+    """Return the document without secrets."""
+    return {
+        name: redact(written) if name in CONFIDENTIAL else written
+        for name, written in document.items()
+    }
+
+
+def read_fields(
+    document: Mapping[Any, Any], fields: Sequence[Field], required: Iterable[str]
+) -> tuple[Document, dict[str, InvalidField]]:
+    """Return the values by the names of fields, and the errors of the others by name."""
+    known = {field.name: field for field in fields}
+    values, errors = {}, {}
+    for name, written in document.items():
+        try:
+            if name not in known:
+                raise unknown_field(str(name), known)
+            values[name] = known[name].read(written)
+        except InvalidField as error:
+            errors[str(name)] = error
+    for name in required:
+        if name not in values and name not in errors:
+            errors[name] = InvalidField(_("The field is missing."), code="required")
+    return values, errors
+
+
+def unknown_field(name: str, known: Iterable[str], *, suggest: bool = True) -> InvalidField:
+    near = nearest(name[:64], list(known)) if suggest else ""
+    if not near:
+        return InvalidField(_("Unknown field."), code="unknown")
+    return InvalidField(_("Unknown field. Did you mean %(near)s?"), code="unknown", near=near)
+
+
+# --- single values ------------------------------------------------------------------------------
+
+
+def write(value: Any) -> Any:
+    """Return a value of a row as JSON."""
+    if isinstance(value, timedelta):
+        return write_duration(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+    return value
+
+
+def read(form: Format, written: Any) -> Any:
+    """Return a JSON value as a value of a row. Raises ``InvalidField``."""
+    return _READERS[form](written)
+
+
+def text_of(written: Any) -> str:
+    """Return a JSON value as text for a person."""
+    if isinstance(written, str):
+        return written or "(empty)"
+    return json.dumps(written)
+
+
+def _read_text(written: Any) -> str:
+    if not isinstance(written, str):
+        raise InvalidField(_("Enter text in quotes."))
+    _check_storable(written)
+    return written
+
+
+def _read_boolean(written: Any) -> bool:
+    if not isinstance(written, bool):
+        raise InvalidField(_("Enter true or false."))
+    return written
+
+
+def _read_integer(written: Any) -> int:
+    if isinstance(written, bool) or not isinstance(written, int):
+        raise InvalidField(_("Enter a whole number, such as 3."))
+    return written
+
+
+def _read_number(written: Any) -> float:
+    try:
+        if not isinstance(written, bool) and isinstance(written, int | float):
+            number = float(written)
+            if abs(number) < float("inf"):  # false for NaN, too
+                return number
+    except OverflowError:
+        pass
+    raise InvalidField(_("Enter a number, such as 1.5."))
+
+
+def _read_duration(written: Any) -> timedelta:
+    if isinstance(written, str):
+        try:
+            found = read_duration(written)
+            found = parse_duration(written) if found is None else found
+        except OverflowError:
+            found = None
+        if found is not None:
+            return found
+    raise InvalidField(_("Enter a duration such as 90s, 1h30m or 2d."))
+
+
+def _read_time(written: Any) -> datetime:
+    try:  # YAML has times
+        found = written if isinstance(written, datetime) else parse_datetime(written)
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise InvalidField(_("Enter a time such as 2026-12-01T09:00:00Z."))
+    if found.utcoffset() is None:
+        raise InvalidField(
+            _(
+                "The time zone is missing. Enter a time such as 2026-12-01T09:00:00Z or "
+                "2026-12-01T09:00:00+01:00."
+            ),
+            code="naive",
+        )
+    try:
+        found = found.astimezone(UTC)
+    except OverflowError:
+        found = None
+    if found is None or not BEGIN <= found < END:
+        raise InvalidField(
+            _("The time is out of range. Use a year from 1970 to 2199."), code="out_of_range"
+        )
+    return found
+
+
+def _read_json(written: Any) -> Any:
+    """Refuse YAML values that JSON doesn't have: sets, dates, keys that aren't strings."""
+    try:
+        same = json.loads(json.dumps(written, allow_nan=False)) == written
+    except TypeError:
+        same = False
+    except (ValueError, RecursionError) as error:
+        raise _unstorable(error) from None
+    if not same:
+        raise InvalidField(_("Enter a JSON value, whose keys are text in quotes."))
+    _check_storable(written)
+    return written
+
+
+def _check_storable(written: Any) -> None:
+    try:
+        check_storable(written)
+    except ValueError as error:
+        raise _unstorable(error) from None
+
+
+def _unstorable(error: Exception) -> InvalidField:
+    text = _("The value can't be stored: %(problem)s.")
+    return InvalidField(text, code="unstorable", problem=str(error))
+
+
+_READERS: Mapping[Format, Callable[[Any], Any]] = {
+    Format.TEXT: _read_text,
+    Format.BOOLEAN: _read_boolean,
+    Format.INTEGER: _read_integer,
+    Format.NUMBER: _read_number,
+    Format.DURATION: _read_duration,
+    Format.TIME: _read_time,
+    Format.NAME: _read_text,
+    Format.JSON: _read_json,
+}

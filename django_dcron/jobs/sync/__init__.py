@@ -1,0 +1,24 @@
+"""Sync the jobs declared in code to the database: ``plan`` compares, ``apply`` writes.
+
+Invariants:
+
+- The comparison merges three states: the row, the code, and the previous declaration
+  (``Job.declared``). A field follows the code only while the row has the previously declared value.
+  A field that a person changed stays until the code declares the same value.
+- A job that a person created is never changed. A declaration of the same name is refused, and one
+  of the two must be deleted or renamed.
+- A job that is no longer declared is disabled, never deleted. A new declaration enables it.
+- If some task modules can't be imported, a missing declaration proves nothing, and no job is
+  disabled.
+- Each job is written in its own transaction, on the version that was compared.
+- Nodes that sync at the same time repeat the comparison and find the work done.
+- One invalid declaration doesn't stop the others.
+"""
+
+from __future__ import annotations
+
+from django_dcron.jobs.sync.changes import Change, ChangeKind
+from django_dcron.jobs.sync.comparison import DECLARED_DISABLED, NO_LONGER_DECLARED, plan
+from django_dcron.jobs.sync.writing import apply
+
+__all__ = ["DECLARED_DISABLED", "NO_LONGER_DECLARED", "Change", "ChangeKind", "apply", "plan"]

@@ -1,0 +1,215 @@
+"""Compare code and database by merging the row, the code and the previous declaration.
+
+Nothing is written.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db.models import Q
+
+from django_dcron import targets
+from django_dcron.db import clock
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs import saving
+from django_dcron.jobs.representation import JOB_FIELDS
+from django_dcron.jobs.sync.changes import Change, ChangeKind, messages_of
+from django_dcron.jobs.sync.stored import decode, encode, renewed, wanted_by
+from django_dcron.models import Job
+from django_dcron.utils.json_values import same_json
+
+NO_LONGER_DECLARED = "no longer declared in code"
+DECLARED_DISABLED = "declared disabled in code"
+TIMING = frozenset(
+    {"schedule", "timezone", "calendar_id", "calendar_policy", "starts_at", "ends_at"}
+)
+
+
+def plan(only: tuple[str, str] | None = None) -> list[Change]:
+    """Return the differences between code and database, in the order of declaration.
+
+    ``only`` restricts the comparison to the job with this namespace and name. Nothing is written.
+    """
+    problem = targets.discovery_problem()  # first, as it imports task modules, which declare jobs
+    declared = {
+        declaration.key: declaration
+        for declaration in targets.declarations()
+        if only in (None, declaration.key)
+    }
+    rows = {(job.namespace, job.name): job for job in _rows(list(declared), only)}
+    changes = [
+        change
+        for key, declaration in declared.items()
+        for change in _compare(declaration, rows.get(key))
+    ]
+    if problem:
+        why = (f"some can't be imported: {problem}",)
+        return changes if only else [*changes, Change(ChangeKind.INVALID, "task modules", why)]
+    gone = [
+        job
+        for key, job in rows.items()
+        if key not in declared and job.declared is not None and _runs_or_will(job)
+    ]
+    return [*changes, *(_disabling(job) for job in gone)]
+
+
+def _rows(declared: list[tuple[str, str]], only: tuple[str, str] | None) -> Iterable[Job]:
+    """Return all jobs that were or are declared, and other jobs with the same names."""
+    rows = Job.objects.using(alias_for(Job))
+    if only:
+        return rows.filter(namespace=only[0], name=only[1])
+    return rows.filter(Q(declared__isnull=False) | Q(name__in={name for _, name in declared}))
+
+
+def _compare(declaration: targets.Declaration, job: Job | None) -> list[Change]:
+    try:
+        wanted = wanted_by(declaration)
+        if job is None:
+            return [_creation(declaration, wanted)]
+        if job.declared is not None:
+            return _merge(declaration, job, wanted)
+    except ValidationError as error:
+        return [Change(ChangeKind.INVALID, str(declaration), messages_of(error), declaration.key)]
+    why = "a job with this name was created by a person; delete or rename one of the two"
+    return [Change(ChangeKind.CONFLICT, str(declaration), (why,), declaration.key)]
+
+
+def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> Change:
+    namespace, name = declaration.key
+    values = {"declared": wanted, **decode(wanted)}
+    if values.get("enabled") is False:
+        values["pause_reason"] = DECLARED_DISABLED
+    elif _is_exhausted(Job(namespace=namespace, name=name, **values)):
+        values |= {"enabled": False, "pause_reason": saving.EXHAUSTED}
+    # The write checks the constraint, because another node may be creating this job right now.
+    Job(namespace=namespace, name=name, **values).full_clean(validate_constraints=False)
+    details = (f"{wanted['schedule']} ({wanted['timezone']})", *_disabled_because(values))
+    return Change(ChangeKind.CREATE, str(declaration), details, declaration.key, values)
+
+
+def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -> list[Change]:
+    updates, kept = _merge_fields(job, wanted)
+    if job.enabled and _is_exhausted(job) and not decode(updates).keys() & TIMING:
+        if not updates:
+            return []
+        why = "changes are postponed until a node has claimed the last occurrence, which has passed"
+        return [Change(ChangeKind.KEEP, str(job), (why,), declaration.key)]
+    values: dict[str, Any] = {"declared": wanted, **decode(updates)}
+    values |= _switch(job, wanted, values)
+    changes = []
+    switched_on = values.get("enabled") is True and not job.enabled
+    if updates or switched_on or wanted != job.declared:
+        candidate = copy.copy(job)
+        assign(candidate, values)
+        candidate.full_clean()
+        details = [
+            f"{name}: {field.text(field.json_of(job))} -> {field.text(field.json_of(candidate))}"
+            for name, field in ((name, JOB_FIELDS[name]) for name in updates)
+        ]
+        details += _disabled_because(values)
+        kind = ChangeKind.ENABLE if switched_on else ChangeKind.UPDATE
+        if kind is ChangeKind.UPDATE and not details:
+            details.append("the stored copy of the declaration")
+        change = Change(
+            kind, str(job), tuple(details), declaration.key, values, job.pk, job.version
+        )
+        changes.append(change)
+    if kept:
+        details = [
+            f"{name}: {field.text(field.json_of(job))} (changed in the admin)"
+            for name, field in ((name, JOB_FIELDS[name]) for name in kept)
+        ]
+        changes.append(Change(ChangeKind.KEEP, str(job), tuple(details), declaration.key))
+    return changes
+
+
+def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields to write, in stored form, and the names of fields that a person changed.
+
+    A field that one of the declarations leaves out has the model's default in it.
+    """
+    last: dict[str, Any] = job.declared or {}
+    updates, kept = {}, []
+    for name in {**last, **wanted}:
+        field = JOB_FIELDS[name]
+        default = encode(field.model_field.get_default())
+        before = renewed(field, last[name]) if name in last else default
+        now, current = wanted.get(name, default), encode(field.value_of(job))
+        if name == "enabled" and _switched_off_by_us(job):
+            current = before
+        if not same_json(current, now):
+            if same_json(current, before):
+                updates[name] = now
+            else:
+                kept.append(name)
+    return updates, kept
+
+
+def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the new values of ``enabled`` and its reason.
+
+    A person's pause stays. A pause by this package, or by the end of a schedule, ends when its
+    cause is gone.
+    """
+    returning = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
+    resting = not job.enabled and job.pause_reason == saving.EXHAUSTED
+    retimed = bool(values.keys() & TIMING)
+    said_off = wanted.get("enabled") is False and (job.declared or {}).get("enabled", True)
+    ends_by_itself = job.paused_until is not None
+    if "enabled" in values or returning or (resting and retimed) or (ends_by_itself and said_off):
+        enabled = bool(values.get("enabled", wanted.get("enabled", True)))
+        reason = "" if enabled else DECLARED_DISABLED
+    else:
+        enabled, reason = job.enabled, job.pause_reason
+    candidate = copy.copy(job)
+    assign(candidate, {**values, "enabled": enabled})
+    if enabled and _is_exhausted(candidate):
+        enabled, reason = False, saving.EXHAUSTED
+    same = (enabled, reason) == (job.enabled, job.pause_reason)
+    if same and "enabled" not in values:
+        return {}
+    return {"enabled": enabled, "pause_reason": reason, "paused_until": None}
+
+
+def _runs_or_will(job: Job) -> bool:
+    """Return whether the job runs without anybody enabling it. A pause may have an end."""
+    return job.enabled or job.paused_until is not None
+
+
+def _switched_off_by_us(job: Job) -> bool:
+    return not job.enabled and job.pause_reason in (NO_LONGER_DECLARED, saving.EXHAUSTED)
+
+
+def _disabling(job: Job) -> Change:
+    return Change(
+        ChangeKind.DISABLE,
+        str(job),
+        (NO_LONGER_DECLARED,),
+        (job.namespace, job.name),
+        {"enabled": False, "pause_reason": NO_LONGER_DECLARED},
+        job.pk,
+        job.version,
+    )
+
+
+def _is_exhausted(job: Job) -> bool:
+    if saving.runs_otherwise(job):
+        return False
+    try:
+        return saving.timetable_of(job).first_after(clock.now()) is None
+    except InvalidSchedule:
+        return False  # validation reports it
+
+
+def _disabled_because(values: Mapping[str, Any]) -> list[str]:
+    return [f"disabled: {values['pause_reason']}"] if values.get("enabled") is False else []
+
+
+def assign(job: Job, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(job, name, value)

@@ -1,0 +1,54 @@
+"""The stored form of declared fields: as in ``representation``, and independent of the code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ValidationError
+from django.utils import translation
+
+from django_dcron import targets
+from django_dcron.jobs.representation import JOB_FIELDS, Field, InvalidField, write
+
+
+def wanted_by(declaration: targets.Declaration) -> dict[str, Any]:
+    """Return the declared fields in stored form. Raises ``ValidationError`` by field."""
+    fields = {"target": declaration.target, **declaration.fields}
+    fields["timezone"] = fields["timezone"] or django_settings.TIME_ZONE
+    stored = {}
+    for name, value in fields.items():
+        try:
+            stored[name] = encode(JOB_FIELDS[name].model_field.to_python(value))
+        except (TypeError, ValueError) as error:
+            raise ValidationError({name: f"{value!r:.200}: {error}"}) from error
+        except ValidationError as error:
+            raise ValidationError({name: error.messages}) from error
+    return stored
+
+
+def encode(value: Any) -> Any:
+    return json.loads(json.dumps(write(value), allow_nan=False))
+
+
+def decode(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values by the job's attributes. Raises ``ValidationError`` by field."""
+    values = {}
+    for name, written in stored.items():
+        try:
+            values[JOB_FIELDS[name].attname] = JOB_FIELDS[name].read(written)
+        except InvalidField as error:
+            raise ValidationError(
+                {name: ValidationError(error.translate(translation), code=error.code)}
+            ) from error
+    return values
+
+
+def renewed(field: Field, written: Any) -> Any:
+    """Return a value that an earlier release stored, in the present form."""
+    try:
+        return encode(field.read(written))
+    except InvalidField:
+        return written

@@ -1,0 +1,147 @@
+"""Options that select jobs, and the output of jobs as table cells and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from django.core.management.base import CommandParser
+from django.db.models import Model
+
+from django_dcron.diagnosis.job_list import (
+    Choice,
+    JobFilter,
+    JobState,
+    job_state,
+    jobs,
+    status_of,
+)
+from django_dcron.jobs.representation import summary_of
+from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.lookup import JOB_HELP
+from django_dcron.management.dcron.output import BAD, ODD, Styled
+from django_dcron.models import Job
+
+T = TypeVar("T", bound=Model)
+STYLES = {JobState.QUARANTINED: BAD, JobState.PAUSED: ODD}
+
+
+def add_filters(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--namespace", default="", help="only jobs of this namespace (default: all)"
+    )
+    parser.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        help="only jobs with this tag; repeat to require several",
+    )
+    parser.add_argument(
+        "--search",
+        default="",
+        metavar="TEXT",
+        help="only jobs whose name, target or description contains TEXT",
+    )
+    state = parser.add_mutually_exclusive_group()
+    state.add_argument(
+        "--state",
+        choices=[choice.value for choice in Choice],
+        help="only jobs in this state; failing: the latest run failed; "
+        "quarantined: the definition is invalid",
+    )
+    for choice in (Choice.ENABLED, Choice.PAUSED, Choice.FAILING):
+        state.add_argument(
+            f"--{choice}",
+            action="store_const",
+            const=choice.value,
+            dest="state",
+            help=f"short for --state {choice}",
+        )
+
+
+def filter_of(options: dict[str, Any]) -> JobFilter:
+    return JobFilter(
+        namespace=options["namespace"],
+        tags=tuple(options["tag"]),
+        text=options["search"],
+        choice=Choice(options["state"]) if options["state"] else None,
+    )
+
+
+def add_selection(
+    parser: CommandParser, *, metavar: str = "JOB", help_text: str = JOB_HELP
+) -> None:
+    """Add names, patterns, ``--all`` and the filters, for a subcommand that changes jobs."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar=metavar,
+        help=f"{help_text}; or a pattern for jobs: 'shop/*', or '*/nightly-*' in every namespace",
+    )
+    parser.add_argument("--all", action="store_true", help="all jobs")
+    add_filters(parser)
+
+
+@dataclass(frozen=True, slots=True)
+class Selected(Generic[T]):
+    rows: list[T | Job]
+    by_criteria: bool
+    """Whether a pattern, a filter or ``--all`` selected rows, which the user may not know."""
+
+
+def select(options: dict[str, Any], find: Callable[[str], T]) -> Selected[T]:
+    """Return the selected jobs, each once; ``find`` returns the row that has an exact name.
+
+    Raises ``CommandError`` if nothing is selected.
+    """
+    names, filters = options["names"], filter_of(options)
+    patterns = [name for name in names if is_pattern(name)]
+    is_filtered = filters != JobFilter()
+    if options["all"] and (names or is_filtered):
+        raise usage_error("--all can't be combined with names or filters.")
+    if is_filtered and len(patterns) < len(names):
+        raise usage_error("Filters can be combined with patterns, but not with names.")
+    if not (names or is_filtered or options["all"]):
+        raise usage_error(
+            "Nothing is selected. Name the jobs, or use a pattern, --namespace, --tag, --search, "
+            "--state or --all."
+        )
+    if not names:
+        rows: list[T | Job] = list(jobs(filters))
+    else:
+        rows = []
+        for name in names:
+            rows += _matching(name, filters) if is_pattern(name) else [find(name)]
+    if not rows:
+        raise negative_result("No jobs match.")
+    unique = {(type(row), row.pk): row for row in rows}
+    return Selected(list(unique.values()), by_criteria=bool(patterns) or not names)
+
+
+def is_pattern(text: str) -> bool:
+    return "*" in text or "?" in text
+
+
+def _matching(pattern: str, filters: JobFilter) -> list[Job]:
+    if not jobs(JobFilter(pattern=pattern)).exists():
+        raise usage_error(f"No job matches {pattern!r}. To list all jobs: manage.py dcron list")
+    return list(jobs(replace(filters, pattern=pattern)))
+
+
+def state_cell(job: Job) -> Styled:
+    state = job_state(job)
+    return Styled(state.value, STYLES.get(state, ""))
+
+
+def schedule_text(job: Job) -> str:
+    """Return the schedule with its time zone, unless that is UTC or part of the text."""
+    if job.timezone == "UTC" or job.schedule.startswith(("TZ=", "CRON_TZ=")):
+        return job.schedule
+    return f"{job.schedule} ({job.timezone})"
+
+
+def job_document(job: Job, now: datetime) -> dict[str, Any]:
+    """Return the job as the list of the REST API does."""
+    return summary_of(job) | {"status": status_of(job, now)}

@@ -1,0 +1,122 @@
+"""Find the job or run named on the command line."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from uuid import UUID
+
+from django.core.management.base import CommandError
+
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_list import DEFAULT_NAMESPACE
+from django_dcron.management.dcron.exits import usage_error
+from django_dcron.models import Job, Run
+from django_dcron.models.job import JobQuerySet
+
+JOB_HELP = "job: NAME, NAMESPACE/NAME or its number"
+RUN_HELP = "run: its id or at least the first 8 characters"
+
+SHORTEST_ID = 8
+CANDIDATES = 5
+NAMES_COMPARED = 20_000
+
+LOWEST_ID, HIGHEST_ID = (
+    "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15,
+    "f" * 12 + "7" + "f" * 3 + "b" + "f" * 15,
+)
+"""The lowest and highest id that ``new_run_id`` creates.
+
+A database may sort other ids differently.
+"""
+
+
+def find_job(text: str) -> Job:
+    """Return the job, with its cursor and statistics.
+
+    A name takes precedence over a number. A name alone prefers the namespace ``default`` over
+    others.
+    """
+    jobs = Job.objects.using(alias_for(Job)).select_related("cursor", "statistics", "calendar")
+    namespace, slash, name = text.rpartition("/")
+    exact = jobs.filter(namespace=namespace if slash else DEFAULT_NAMESPACE, name=name).first()
+    if exact:
+        return exact
+    elsewhere = (
+        [] if slash else list(jobs.filter(name=name).order_by("namespace")[: CANDIDATES + 1])
+    )
+    if len(elsewhere) == 1:
+        return elsewhere[0]
+    if elsewhere:
+        names = _join_names([_full_name(job) for job in elsewhere])
+        raise usage_error(f"Several jobs are named {text!r}: {names}.")
+    numbered = jobs.filter(pk=int(text)).first() if re.fullmatch(r"[0-9]{1,18}", text) else None
+    if numbered:
+        return numbered
+    raise usage_error(f"Unknown job {text!r}{_hint(text, jobs)}")
+
+
+def find_run(text: str) -> Run:
+    """Return the only run whose id begins with ``text``, with its job."""
+    digits = text.replace("-", "").lower()
+    if not re.fullmatch(r"[0-9a-f]{1,32}", digits):
+        raise usage_error(
+            f"{text!r} isn't a run id (allowed: hexadecimal digits, such as 019a9f3c-5b7e)."
+        )
+    if len(digits) < SHORTEST_ID:
+        raise usage_error(
+            f"{text!r} is too short for a run id (at least {SHORTEST_ID} characters)."
+        )
+    runs = Run.objects.using(alias_for(Run)).select_related("job")
+    if len(digits) == len(LOWEST_ID):
+        found = list(runs.filter(pk=UUID(digits)))
+    else:
+        lowest, highest = (UUID(digits + bound[len(digits) :]) for bound in (LOWEST_ID, HIGHEST_ID))
+        found = list(runs.filter(pk__gte=lowest, pk__lte=highest).order_by("pk")[: CANDIDATES + 1])
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = _join_names([str(run.pk) for run in found])
+        raise usage_error(f"Several run ids start with {text!r}: {ids}. Use more characters.")
+    raise usage_error(
+        f"Unknown run {text!r}. It may have been deleted. To list runs: manage.py dcron history JOB"
+    )
+
+
+def find_job_or_run(text: str) -> Job | Run:
+    """Return a job if ``text`` names one, else the run whose id begins with ``text``."""
+    try:
+        return find_job(text)
+    except CommandError:
+        if not re.fullmatch(rf"[0-9a-fA-F-]{{{SHORTEST_ID},}}", text):
+            raise
+    return find_run(text)
+
+
+def _hint(text: str, jobs: JobQuerySet) -> str:
+    """Suggest jobs whose names contain the text, or else jobs with similar names."""
+    _, _, name = text.rpartition("/")
+    alike = (
+        list(jobs.filter(name__icontains=name).order_by("namespace", "name")[:CANDIDATES])
+        if name
+        else []
+    )
+    if not alike:
+        names = jobs.order_by().values_list("name", flat=True)[:NAMES_COMPARED]
+        alike = list(
+            jobs.filter(name__in=get_close_matches(name, set(names), n=CANDIDATES))[:CANDIDATES]
+        )
+    if not alike:
+        return ". To list all jobs: manage.py dcron list"
+    return f". Did you mean {_join_names([str(job) for job in alike], ' or ')}?"
+
+
+def _join_names(names: list[str], last: str = ", ") -> str:
+    """Join the first few names."""
+    if len(names) > CANDIDATES:
+        return ", ".join([*names[:CANDIDATES], "..."])
+    return last.join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _full_name(job: Job) -> str:
+    return f"{job.namespace}/{job.name}"

@@ -1,0 +1,72 @@
+"""Decide from the system's health whether a node or worker is missing that a run needs.
+
+Invariants:
+
+- A run that a node or worker will continue is never reported, however long it waits.
+- The facts are those of the health verdict, restricted to the run's namespace.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.dispatch.queues import queue_name
+from django_dcron.models import Run
+from django_dcron.policies.health.problems import Problem
+from django_dcron.policies.health.verdict import Verdict
+from django_dcron.policies.lifecycle import State
+
+
+class Absence(StrEnum):
+    """What a run lacks, for programs; a value is never renamed."""
+
+    NODE = "no_live_node"
+    WORKER = "no_worker"
+
+
+TEXTS = {
+    Absence.NODE: "No node is running. Start one with manage.py runcron.",
+    Absence.WORKER: "No worker starts the run.",
+}
+"""The texts where the health verdict has no issue about the absence."""
+
+
+def absence_for(run: Run) -> tuple[Absence, str] | None:
+    """Return what an unfinished run lacks, with a message, or None if it lacks nothing."""
+    verdict = read_verdict(run.job.namespace)
+    absence = decide(run, verdict)
+    return (absence, _message(run, absence, verdict)) if absence else None
+
+
+def decide(run: Run, verdict: Verdict) -> Absence | None:
+    facts = verdict.facts
+    match State(run.state):
+        case State.PENDING if not facts.live_nodes:
+            return Absence.NODE
+        case State.WAITING if not facts.live_nodes and not facts.running:
+            return Absence.NODE  # else the end of another run may release it
+        case State.QUEUED if _problems_of_workers(run, verdict):
+            return Absence.WORKER
+        case State.RUNNING if not facts.live_nodes and facts.stuck and not facts.running:
+            return Absence.NODE  # Its worker is gone, and only a node can rescue it.
+    return None
+
+
+def _problems_of_workers(run: Run, verdict: Verdict) -> list[str]:
+    """Return the issues which say that no worker consumes the run's queue."""
+    queue = queue_name(run.job.target, run.job.queue)
+    return [
+        str(issue)
+        for issue in verdict.issues
+        if issue.problem is Problem.NO_WORKER
+        or (issue.problem is Problem.QUEUE_UNSERVED and queue in issue.named.names)
+    ]
+
+
+def _message(run: Run, absence: Absence, verdict: Verdict) -> str:
+    if absence is Absence.WORKER:
+        found = _problems_of_workers(run, verdict)
+    else:
+        found = [str(issue) for issue in verdict.issues if issue.problem is Problem.NO_LIVE_NODE]
+    return next(iter(found), TEXTS[absence])

@@ -1,0 +1,179 @@
+"""Follow a run to its end: show its log and progress as the worker writes them with each heartbeat.
+
+Invariants:
+
+- No stored text is lost or shown twice.
+- Without a time limit, the wait ends if the node or worker that the run needs is missing for
+  ``ABSENT_FOR`` (``run_absence``).
+- A log grows. Once it exceeds its limit, its middle is removed and the number of removed characters
+  recorded. The number of new characters is therefore known.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django_dcron.conf import settings
+from django_dcron.db.routing import alias_for
+from django_dcron.management.dcron.exits import negative_result
+from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output, format_duration
+from django_dcron.management.dcron.progress_bar import ProgressBar
+from django_dcron.management.dcron.run_absence import Absence, absence_for
+from django_dcron.models import Attempt, Node, Run
+from django_dcron.policies.lifecycle import Outcome, State
+
+LOOK_EVERY = 0.5
+EXPLAIN_WAIT_AFTER = 5.0
+"""Seconds after which the possible cause of the wait is shown."""
+ABSENCE_EVERY = 5.0
+"""Seconds between two looks at the system's health."""
+ABSENT_FOR = 60.0
+"""Seconds. A node or worker that restarts is back earlier."""
+MARK = re.compile(r"\n\[\.\.\. ([0-9,]+) characters omitted \.\.\.\]\n")
+"""The mark in the middle of a log that has exceeded its limit."""
+STYLES = {Outcome.SUCCEEDED: GOOD, Outcome.FAILED: BAD, Outcome.TIMED_OUT: BAD, Outcome.LOST: BAD}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    run: Run
+    """The run as it was last read."""
+    absence: Absence | None = None
+    """What the unfinished run lacks, if that ended the wait."""
+    message: str = ""
+    """The absence in words."""
+
+
+def follow(output: Output, run: Run, seconds: float | None) -> Watched:
+    """Watch the run until it finishes, for at most ``seconds``.
+
+    Without ``seconds``, the wait also ends if a node or worker is missing for ``ABSENT_FOR``.
+    """
+    begun = time.monotonic()
+    absences = _Absences()
+    with ProgressBar(output) as bar:
+        printer = _Printer(bar)
+        while True:
+            now = _read(run.pk)
+            # The run is read before its attempts: once it has ended, all of their data is written.
+            printer.show_attempts(_attempts(run.pk, printer.number))
+            if now.is_final:
+                return Watched(now)
+            waited = time.monotonic() - begun
+            if waited >= EXPLAIN_WAIT_AFTER and now.state != State.RUNNING:
+                printer.explain_wait(now)
+            if seconds is not None and waited >= seconds:
+                return Watched(now)
+            if seconds is None and (absent := absences.lasting(now, waited)):
+                return Watched(now, *absent)
+            time.sleep(
+                LOOK_EVERY if seconds is None else max(min(LOOK_EVERY, seconds - waited), 0.01)
+            )
+
+
+class _Absences:
+    """How long a node or worker has been missing."""
+
+    def __init__(self) -> None:
+        self._looked_at = 0.0
+        self._since: float | None = None
+
+    def lasting(self, run: Run, waited: float) -> tuple[Absence, str] | None:
+        """Return what has been missing for ``ABSENT_FOR``, after ``waited`` seconds."""
+        if waited - self._looked_at < ABSENCE_EVERY:
+            return None
+        self._looked_at = waited
+        absent = absence_for(run)
+        if absent is None:
+            self._since = None
+            return None
+        if self._since is None:
+            self._since = waited
+        return absent if waited - self._since >= ABSENT_FOR else None
+
+
+def _read(run_id: UUID) -> Run:
+    run = Run.objects.using(alias_for(Run)).select_related("job").filter(pk=run_id).first()
+    if run is None:
+        raise negative_result(f"Run {run_id} was deleted.")
+    return run
+
+
+def _attempts(run_id: UUID, since: int) -> Sequence[Attempt]:
+    attempts = Attempt.objects.using(alias_for(Attempt)).filter(run=run_id, number__gte=since)
+    return list(attempts.defer("traceback", "result").order_by("number"))
+
+
+class _Printer:
+    def __init__(self, bar: ProgressBar) -> None:
+        self._bar = bar
+        self.number = 0
+        """The number of the latest attempt shown."""
+        self._log = ""
+        self._ended = False
+        self._waits = False
+
+    def show_attempts(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            if attempt.number > self.number:
+                self.number, self._log, self._ended = attempt.number, "", False
+                self._bar.line(f"attempt {attempt.number} runs on {attempt.worker}", QUIET)
+            self._print_log(attempt.log)
+            if attempt.progress_done is not None:
+                self._bar.show(attempt.progress_done, attempt.progress_total, attempt.progress_note)
+            if attempt.outcome and not self._ended:
+                self._ended = True
+                self._bar.line(_end(attempt), STYLES.get(Outcome(attempt.outcome), ODD))
+
+    def _print_log(self, log: str) -> None:
+        if new := news(self._log, log).rstrip("\n"):
+            self._bar.line(new)
+        self._log = log
+
+    def explain_wait(self, run: Run) -> None:
+        """Show, only once, why the run may not have started."""
+        if self._waits:
+            return
+        self._waits = True
+        if run.state == State.QUEUED:
+            text = "queued, no worker has started it yet"
+        elif run.state == State.WAITING:
+            text = run.reason or "waiting for another run of the job"
+        elif Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
+            text = f"{run.state}" + (f": {run.reason}" if run.reason else "")
+        else:
+            text = "no node is running (manage.py runcron)"
+        self._bar.line(f"not started: {text}", ODD)
+
+
+def news(printed: str, log: str) -> str:
+    """Return the text of ``log`` that isn't in ``printed``, its previous value."""
+    mark = _mark(log)
+    kept = log[mark.end() :] if mark else log
+    fresh = _written(log) - _written(printed)
+    if mark and fresh > len(kept):  # Some text was removed before it could be shown.
+        return log[min(len(printed), mark.start()) :]
+    return kept[len(kept) - fresh :]
+
+
+def _mark(log: str) -> re.Match[str] | None:
+    return MARK.match(log, settings.LOG_LIMIT // 2)
+
+
+def _written(log: str) -> int:
+    """Return the length of the log, including removed characters."""
+    mark = _mark(log)
+    return len(log) - len(mark[0]) + int(mark[1].replace(",", "")) if mark else len(log)
+
+
+def _end(attempt: Attempt) -> str:
+    text = f"attempt {attempt.number} {Outcome(attempt.outcome).value.replace('_', ' ')}"
+    if attempt.duration is not None:
+        text += f" after {format_duration(attempt.duration)}"
+    if attempt.exception_class:
+        text += f": {attempt.exception_class}: {attempt.message}"
+    return text

@@ -1,0 +1,1 @@
+"""Interfaces for monitoring systems: health endpoints, metrics and structured logs."""

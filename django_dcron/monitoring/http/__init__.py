@@ -1,0 +1,1 @@
+"""A node's HTTP server and its answers: ``runcron --http [HOST:]PORT``."""

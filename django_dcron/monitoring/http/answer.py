@@ -1,0 +1,36 @@
+"""Answers to GET requests, for a node's HTTP server and for Django."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+
+class Answer(NamedTuple):
+    status: int
+    content_type: str
+    body: bytes
+
+
+Route = Callable[[str], Answer]
+"""Takes the ``Accept`` header and returns an answer from memory, or raises.
+
+It must not block, because probes have short timeouts. ``/metrics`` is an exception: it waits a
+moment for the database.
+"""
+
+
+def in_one_line(text: str, *, well: bool) -> Answer:
+    """Return a one-line answer for a probe, which only checks the status."""
+    line = " ".join(text.split()) + "\n"
+    return Answer(_status(well), "text/plain; charset=utf-8", line.encode(errors="replace"))
+
+
+def as_json(content: Mapping[str, Any], *, well: bool) -> Answer:
+    return Answer(_status(well), "application/json", json.dumps(content).encode() + b"\n")
+
+
+def _status(well: bool) -> HTTPStatus:
+    return HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE

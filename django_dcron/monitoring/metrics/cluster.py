@@ -1,0 +1,172 @@
+"""Metrics of the cluster and its jobs, read from the database.
+
+Invariants:
+
+- The number of queries hardly depends on the number of rows.
+- A counter is one row of ``Statistics``, not the memory of a process. All scrapes agree, and
+  restarts and pruning don't change it.
+- A counter never decreases. Its labels contain the job's key, which no other job ever gets, so one
+  series never stands for two jobs.
+- The series of a deleted job ends. A renamed job gets a new series, whose first value doesn't count
+  as an increase.
+- The first ``DCRON_METRICS_JOBS`` jobs by key have counters. A new job never displaces another.
+- The counters of other jobs aren't summed up. Such a sum decreases when a job is deleted or moves
+  up, and Prometheus treats a decrease as a reset to zero.
+- Each job has all outcomes from its first scrape, at zero. Otherwise, Prometheus misses the first
+  increase of a counter.
+- No query reads more than ``LIMIT`` + 1 rows of runs or cursors, each by an index. Only the rows of
+  jobs are counted completely.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Min, Q, QuerySet
+
+from django_dcron.conf import settings
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis import cluster
+from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
+from django_dcron.diagnosis.overdue import takeover_time
+from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.monitoring.metrics import catalogue
+from django_dcron.monitoring.metrics.samples import SECOND, Sample
+from django_dcron.policies.health.problems import Problem
+from django_dcron.policies.health.verdict import SystemStatus, Verdict
+from django_dcron.policies.lifecycle import State
+
+QUERIES = 25
+"""Maximum number of queries without problems. To name a cause, the health verdict needs more."""
+OUTCOMES = (State.SUCCEEDED, State.FAILED, State.SKIPPED, State.MISSED, State.CANCELLED)
+DUE = "due"
+"""Label of pending runs that are due."""
+
+
+def read() -> tuple[Sample, ...]:
+    """Return all samples. Raises the database's errors."""
+    now = database_now(alias_for(Run))
+    nodes = cluster.nodes()
+    live = [node for node in nodes if cluster.is_live(node)]
+    return (
+        *_counters(),
+        *_jobs(),
+        *_runs(now),
+        *_cursors(now),
+        *_nodes(nodes, live),
+        *_health(read_verdict()),
+    )
+
+
+def _counters() -> Iterator[Sample]:
+    jobs = Job.objects.using(alias_for(Job)).order_by("pk")
+    counts = (f"statistics__{outcome.value}" for outcome in OUTCOMES)
+    for key, namespace, name, *counted in jobs.values_list("pk", "namespace", "name", *counts)[
+        : settings.METRICS_JOBS
+    ]:
+        for outcome, number in zip(OUTCOMES, counted, strict=True):
+            yield Sample(catalogue.RUNS, number or 0, (str(key), namespace, name, outcome.value))
+
+
+def _jobs() -> Iterator[Sample]:
+    in_quarantine = Q(enabled=True, cursor__problem__gt="")
+    by_namespace = list(
+        Job.objects.using(alias_for(Job))
+        .order_by()
+        .values("namespace")
+        .annotate(
+            total=Count("pk"),
+            paused=Count("pk", filter=Q(enabled=False)),
+            quarantined=Count("pk", filter=in_quarantine),
+            failing=Count("pk", filter=Q(enabled=True, statistics__consecutive_failures__gt=0)),
+        )
+    )
+    sums = {
+        name: sum(each[name] for each in by_namespace)
+        for name in ("total", "paused", "quarantined", "failing")
+    }
+    enabled = sums["total"] - sums["paused"] - sums["quarantined"]
+    yield Sample(catalogue.JOBS, enabled, ("enabled",))
+    yield Sample(catalogue.JOBS, sums["paused"], ("paused",))
+    yield Sample(catalogue.JOBS, sums["quarantined"], ("quarantined",))
+    yield Sample(catalogue.JOBS_FAILING, sums["failing"])
+    yield Sample(catalogue.JOBS_UNCOUNTED, max(sums["total"] - settings.METRICS_JOBS, 0))
+
+
+def _runs(now: datetime) -> Iterator[Sample]:
+    runs = Run.objects.using(alias_for(Run))
+    for state, waiting in ((DUE, runs.pending().due(now)), (State.QUEUED.value, runs.queued())):
+        number, longest = _number_and_age(waiting, "due_at", now)
+        yield Sample(catalogue.RUNS_UNFINISHED, number, (state,))
+        yield Sample(catalogue.OLDEST, longest / SECOND, (state,))
+    yield Sample(catalogue.RUNS_UNFINISHED, count_up_to(runs.running()), (State.RUNNING.value,))
+    yield Sample(catalogue.RUNS_UNFINISHED, count_up_to(runs.waiting()), (State.WAITING.value,))
+
+
+def _cursors(now: datetime) -> Iterator[Sample]:
+    """Yield the number of overdue cursors, and the lag.
+
+    A cursor is overdue only after the nodes had time to claim its occurrence. The lag counts
+    from the occurrence.
+    """
+    past = Cursor.objects.using(alias_for(Cursor)).due(now)
+    overdue = Count("pk", filter=Q(next_at__lte=now - takeover_time()))
+    found = past.values("pk", "next_at")[: LIMIT + 1].aggregate(
+        number=overdue, first=Min("next_at")
+    )
+    yield Sample(catalogue.CURSORS_OVERDUE, found["number"])
+    yield Sample(catalogue.CURSOR_LAG, (now - found["first"]) / SECOND if found["first"] else 0)
+
+
+def _number_and_age(waiting: QuerySet[Any], column: str, now: datetime) -> tuple[int, timedelta]:
+    """Return the number of rows and the age of the oldest, from at most ``LIMIT`` + 1 rows.
+
+    The query uses an index on ``column``.
+    """
+    oldest = waiting.order_by(column).values("pk", column)[: LIMIT + 1]
+    found = oldest.aggregate(number=Count("pk"), first=Min(column))
+    return found["number"], max(now - found["first"], timedelta()) if found[
+        "first"
+    ] else timedelta()
+
+
+def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[Sample]:
+    started_again = {(node.namespace, node.name) for node in live}
+    dead = {(node.namespace, node.name) for node in nodes} - started_again
+    states = {
+        "live": len(live),
+        "dead": len(dead),
+        "degraded": sum(node.degraded for node in live),
+        "stalled": sum(map(cluster.is_stalled, live)),
+        "skewed": sum(map(cluster.is_skewed, live)),
+    }
+    for state, number in states.items():
+        yield Sample(catalogue.NODES, number, (state,))
+    yield Sample(catalogue.NODES_AGENDA, sum(node.agenda for node in live))
+    yield Sample(catalogue.NODES_SKEW, max((abs(node.skew) / SECOND for node in live), default=0))
+    yield Sample(catalogue.SHARDS_UNLED, _count_unled_shards(live))
+
+
+def _health(verdict: Verdict) -> Iterator[Sample]:
+    for status in SystemStatus:
+        yield Sample(catalogue.HEALTH_STATUS, verdict.status is status, (status.value,))
+    for problem in Problem:
+        yield Sample(catalogue.PROBLEM, problem in verdict.problems, (problem.value,))
+    facts = verdict.facts
+    yield Sample(catalogue.NAMESPACES_UNSERVED, facts.unserved.number + facts.stalled_namespaces)
+
+
+def _count_unled_shards(live: Iterable[Node]) -> int:
+    """Return the number of unled shards.
+
+    Nodes with the same namespace and number of shards share these shards.
+    """
+    led: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for node in live:
+        led[node.namespace, node.shard_count] += node.shards
+    return sum(max(count - shards, 0) for (_, count), shards in led.items())

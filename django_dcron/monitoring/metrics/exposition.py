@@ -1,0 +1,90 @@
+"""Answer scrapes of a node, of Django, and of a project's own registry.
+
+Without the extra ``metrics``, scrapes fail with a clear message and everything else works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from django.core.exceptions import ImproperlyConfigured
+
+from django_dcron.monitoring.http.answer import Answer
+from django_dcron.monitoring.metrics import catalogue, cluster
+from django_dcron.monitoring.metrics.attempts import AttemptObserver
+from django_dcron.monitoring.metrics.own import own
+from django_dcron.monitoring.metrics.readings import Aside, Direct
+from django_dcron.monitoring.metrics.samples import Distribution, Sample
+from django_dcron.scheduler.health import Health
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+MISSING = "Metrics need prometheus-client: pip install django-dcron[metrics]"
+
+
+class Collector:
+    """Metrics from the database, for a project's ``REGISTRY.register(Collector())``."""
+
+    def __init__(self) -> None:
+        self._reading = Direct(cluster.read)
+
+    def samples(self) -> tuple[Sample, ...]:
+        return _with_database(self._reading.get())
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that the registration of the collector doesn't read the database."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            from django_dcron.monitoring.metrics.families import families
+        except ModuleNotFoundError as error:
+            raise ImproperlyConfigured(MISSING) from error
+        return families(self.samples())
+
+    def answer(self, accept: str = "") -> Answer:
+        return _answer(self.samples, accept)
+
+
+class NodeMetrics:
+    """A node's metrics from memory, and cluster metrics if the database answers in time."""
+
+    def __init__(
+        self, health: Callable[[], Health], namespace: str, shards: Callable[[], frozenset[int]]
+    ):
+        """``shards`` returns the shards that the node leads now."""
+        self._health = health
+        self._attempt_observer = AttemptObserver(namespace, shards)
+        self._observed = self._attempt_observer.metrics()
+        self._reading = Aside(self._read)
+
+    def samples(self) -> tuple[Sample | Distribution, ...]:
+        read = _with_database(self._reading.get())
+        return (*own(self._health()), *self._observed, *read)
+
+    def answer(self, accept: str = "") -> Answer:
+        return _answer(self.samples, accept)
+
+    def _read(self) -> tuple[Sample, ...]:
+        read = cluster.read()
+        self._attempt_observer.update()
+        self._observed = self._attempt_observer.metrics()
+        return read
+
+
+def _with_database(read: tuple[Sample, ...] | None) -> tuple[Sample, ...]:
+    return (Sample(catalogue.DATABASE_UP, read is not None), *(read or ()))
+
+
+def _answer(samples: Callable[[], Iterable[Sample | Distribution]], accept: str) -> Answer:
+    try:
+        from django_dcron.monitoring.metrics.families import encode
+    except ModuleNotFoundError:
+        return Answer(
+            HTTPStatus.NOT_IMPLEMENTED, "text/plain; charset=utf-8", MISSING.encode() + b"\n"
+        )
+    body, content_type = encode(samples(), accept)
+    return Answer(HTTPStatus.OK, content_type, body)

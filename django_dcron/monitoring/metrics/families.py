@@ -1,0 +1,75 @@
+"""Convert samples to prometheus-client's types. Only this module imports prometheus-client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+
+from django_dcron.monitoring.metrics import catalogue
+from django_dcron.monitoring.metrics.catalogue import Type
+from django_dcron.monitoring.metrics.samples import Distribution, Sample
+
+
+def families(measured: Iterable[Sample | Distribution]) -> Iterator[Metric]:
+    """Return each metric once, with all its samples in any order."""
+    by_name: dict[str, Metric] = {}
+    for each in measured:
+        name = each.metric.name
+        if name not in by_name:
+            by_name[name] = _empty(each.metric)
+        _add(by_name[name], each)
+    return iter(by_name.values())
+
+
+def encode(measured: Iterable[Sample | Distribution], accept: str) -> tuple[bytes, str]:
+    """Return the body and its content type for the ``Accept`` header."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Given(list(families(measured))))
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # the header names an invalid version
+        encoder, content_type = choose_encoder("")
+    return encoder(registry), content_type
+
+
+class _Given:
+    def __init__(self, metrics: list[Metric]):
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+def _empty(metric: catalogue.Metric) -> Metric:
+    match metric.type:
+        case Type.COUNTER:
+            return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+        case Type.GAUGE:
+            return GaugeMetricFamily(
+                metric.name, metric.help, labels=metric.labels, unit=metric.unit
+            )
+        case Type.HISTOGRAM:
+            return HistogramMetricFamily(
+                metric.name, metric.help, labels=metric.labels, unit=metric.unit
+            )
+        case Type.INFO:
+            return InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
+
+
+def _add(family: Metric, measured: Sample | Distribution) -> None:
+    if isinstance(measured, Distribution):
+        assert isinstance(family, HistogramMetricFamily)  # noqa: S101 (as the catalogue says)
+        family.add_metric(measured.labels, list(measured.buckets), measured.sum)
+        return
+    name = measured.metric.name
+    labels = dict(zip(measured.metric.labels, measured.labels, strict=True))
+    family.add_sample(name, labels, float(measured.value))

@@ -1,0 +1,99 @@
+"""Django's health endpoints: the state of this process, its database and the system.
+
+Invariants:
+
+- A view reads the user only if it needs permissions, because a probe has no session.
+- ``health`` shows names only to staff who may view them. All others get numbers.
+- No view runs in a transaction, because opening one needs the database.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from django_dcron.db.errors import in_one_line as error_in_one_line
+from django_dcron.diagnosis.system_health import read_facts
+from django_dcron.monitoring import health_json
+from django_dcron.monitoring.http.answer import Answer, as_json, in_one_line
+from django_dcron.monitoring.migrated import missing_migration
+from django_dcron.policies.health.verdict import SystemStatus, assess
+
+logger = logging.getLogger("django_dcron.observability")
+
+NO_ANSWER = "the database is unreachable or lacks the tables of django_dcron; see the log"
+
+View = Callable[[HttpRequest], HttpResponse]
+
+
+def for_probes(answer: Callable[[HttpRequest], Answer]) -> View:
+    """Return a view that answers GET and HEAD requests without authentication or caching."""
+
+    def view(request: HttpRequest) -> HttpResponse:
+        status, content_type, body = answer(request)
+        return HttpResponse(body, status=status, content_type=content_type)
+
+    for alias in connections:
+        view = transaction.non_atomic_requests(alias)(view)
+    guarded: View = login_not_required(never_cache(require_safe(view)))
+    return guarded
+
+
+@for_probes
+def livez(request: HttpRequest) -> Answer:
+    """Answer that the process is alive, without using the database."""
+    return in_one_line("ok", well=True)
+
+
+@for_probes
+def readyz(request: HttpRequest) -> Answer:
+    """Check that the database is reachable and has the tables of this release."""
+    try:
+        missing = missing_migration()
+    except (DatabaseError, InterfaceError) as error:
+        _log(error)
+        return in_one_line(NO_ANSWER, well=False)
+    return in_one_line(
+        f"migration missing: {missing}; run manage.py migrate" if missing else "ok",
+        well=not missing,
+    )
+
+
+@for_probes
+def health(request: HttpRequest) -> Answer:
+    """Return the health verdict, which the dashboard and the doctor show, too."""
+    try:
+        facts = read_facts()
+        sees_nodes = _may(request, "view_node")
+        verdict = assess(facts.visible(jobs=_may(request, "view_job"), nodes=sees_nodes))
+        content = health_json.as_json(verdict)
+        if sees_nodes:
+            content["nodes"] = health_json.nodes_as_json()
+        return as_json(content, well=verdict.status is not SystemStatus.UNFIT)
+    except (DatabaseError, InterfaceError) as error:
+        _log(error)
+        content = {"status": SystemStatus.UNFIT.value, "summary": NO_ANSWER, "reasons": [NO_ANSWER]}
+        return as_json(content, well=False)
+
+
+def _may(request: HttpRequest, permission: str) -> bool:
+    user: Any = getattr(request, "user", None)
+    return (
+        user is not None
+        and user.is_active
+        and user.is_staff
+        and user.has_perm(f"django_dcron.{permission}")
+    )
+
+
+def _log(error: Exception) -> None:
+    logger.warning(
+        "probe failed: error=%s", error_in_one_line(error), extra={"event": "probe_failed"}
+    )

@@ -1,0 +1,48 @@
+"""Create a node. ``runcron`` runs it in its own process, ``autostart`` in that of a web server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from django_dcron.conf import settings
+from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.dispatch import make_dispatcher
+from django_dcron.execution.executor import execute
+from django_dcron.jobs import sync
+from django_dcron.locks import get_lock
+from django_dcron.scheduler.health_file import HealthFile
+from django_dcron.scheduler.membership import Membership
+from django_dcron.scheduler.runner import Alerter, Runner
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+
+def make_runner(name: str, namespace: str = "", health_file: HealthFile | None = None) -> Runner:
+    """Return a node with the configured lock and dispatcher. Raises ``ImproperlyConfigured``."""
+    dispatcher = make_dispatcher(settings.DISPATCHER, execute)
+    return Runner(
+        name=name,
+        namespace=namespace,
+        lock=get_lock(),
+        dispatcher=dispatcher,
+        health_file=health_file,
+        make_alerter=_make_alerter() if settings.ALERT_CHANNELS else None,
+    )
+
+
+def _make_alerter() -> Callable[[Membership], Alerter]:
+    from django_dcron.contrib import alerts  # only a project with channels loads this package
+
+    return partial(alerts.Alerter, read_verdict=read_verdict)
+
+
+def sync_declared() -> None:
+    """Write the jobs declared in code to the database before the first tick."""
+    for change in sync.apply(sync.plan()):
+        if change.is_difference or change.is_problem:
+            level = logging.ERROR if change.is_problem else logging.INFO
+            logger.log(
+                level, "job synced: %s", change, extra={"event": "synced", "job": change.job}
+            )

@@ -1,0 +1,1 @@
+"""Policies: pure functions from facts to decisions, without I/O."""

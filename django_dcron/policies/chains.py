@@ -1,0 +1,96 @@
+"""Chains: jobs that start after other jobs have ended.
+
+Invariants:
+
+- Whether a run has followers depends only on its final state. A cancelled run counts only if an
+  attempt of it had started.
+- Links between jobs form no circle. ``circle`` finds one that contains a given job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from django_dcron.policies.lifecycle import State
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class On(StrEnum):
+    """How the previous run must end."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """The run failed and no attempt is left."""
+    ENDED = "ended"
+    """The run succeeded, failed, or was cancelled after it had started."""
+
+
+def met_by(state: State, *, started: bool) -> frozenset[On]:
+    """Return the conditions that a run in ``state`` meets.
+
+    ``started``: whether any attempt of the run has started.
+    """
+    match state:
+        case State.SUCCEEDED:
+            return frozenset({On.SUCCEEDED, On.ENDED})
+        case State.FAILED:
+            return frozenset({On.FAILED, On.ENDED})
+        case State.CANCELLED if started:
+            return frozenset({On.ENDED})
+    return frozenset()
+
+
+def key_of(label: str) -> tuple[str, str]:
+    """Split a label (``name`` or ``namespace/name``) into namespace and name."""
+    namespace, slash, name = label.partition("/")
+    return (namespace, name) if slash else ("default", namespace)
+
+
+def label_of(namespace: str, name: str) -> str:
+    return name if namespace == "default" else f"{namespace}/{name}"
+
+
+def circle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:
+    """Return a circle of links from ``job`` back to itself, or an empty list.
+
+    ``before`` maps each job to its predecessors. In the result, each job precedes its
+    follower.
+    """
+    followed_by: dict[Key, Key] = {}
+    to_visit = [job]
+    while to_visit:
+        at = to_visit.pop()
+        for earlier in before.get(at, ()):
+            if earlier == job:
+                way = [job]
+                while at != job:
+                    way.append(at)
+                    at = followed_by[at]
+                return [*way, job]
+            if earlier not in followed_by:
+                followed_by[earlier] = at
+                to_visit.append(earlier)
+    return []
+
+
+def earlier_first(before: Mapping[Key, Collection[Key]]) -> list[Key]:
+    """Sort jobs so that predecessors come first, and keep the given order otherwise.
+
+    In a circle, the first job visited breaks the tie.
+    """
+    ordered: dict[Key, None] = {}
+    begun: set[Key] = set()
+    for job in before:
+        to_visit = [job]
+        while to_visit:
+            at = to_visit[-1]
+            ahead = [each for each in before[at] if each in before and each not in begun]
+            begun.add(at)
+            if ahead:
+                to_visit.append(ahead[0])
+            else:
+                ordered.setdefault(to_visit.pop())
+    return list(ordered)

@@ -1,0 +1,200 @@
+"""The facts behind a health verdict: plain data about nodes, queues, workers, jobs and runs.
+
+Invariant: sentences contain only names that the facts contain. ``SystemFacts.visible`` removes
+names a person may not see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+FAILURES_OF_A_FAILING_JOB = 3
+"""The number of consecutive failures from which a job counts as failing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A number of things, and the names of some of them."""
+
+    number: int = 0
+    names: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.number > 0
+
+    @property
+    def listed(self) -> str:
+        """The names, or the number if there are no names."""
+        if not self.names:
+            return str(self.number)
+        return ", ".join(self.names) + (", ..." if self.number > len(self.names) else "")
+
+    @property
+    def unnamed(self) -> Named:
+        return replace(self, names=())
+
+
+NOTHING_NAMED = Named()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A number of waiting things, and since when the oldest one waits."""
+
+    number: int = 0
+    since: datetime | None = None
+
+    def __bool__(self) -> bool:
+        return self.number > 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """A queue with runs that no worker has started within ``redeliver_after``."""
+
+    name: str
+    """Empty: unknown."""
+    waiting: Waiting
+    last_start: datetime | None = None
+    """When a worker last started a run from the queue. None: not among the latest starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """A worker that answered the nodes."""
+
+    name: str
+    queues: tuple[str, ...]
+    executes: bool
+    """Whether the worker knows the task ``django_dcron.execute``."""
+    unknown_runs: int = 0
+    """The number of received runs that exist in this database but not in the worker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongRun:
+    """A run that takes far longer than its job usually does."""
+
+    job: str
+    lasts: timedelta
+    usual: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class SystemFacts:
+    """The facts behind a verdict. All instants are times of the database's clock."""
+
+    now: datetime
+    redeliver_after: timedelta
+    dispatcher: str = "celery"
+
+    database_read_only: bool = False
+
+    live_nodes: int = 0
+    dead_nodes: int = 0
+    """Nodes that vanished within the last day: they neither stopped cleanly nor restarted."""
+    last_heartbeat: datetime | None = None
+    """The latest heartbeat of any node, live or not."""
+    stalled: Named = Named()
+    """Live nodes whose ticks fail."""
+    stalled_since: datetime | None = None
+    degraded: Named = Named()
+    """Live nodes that can't reach the lock server."""
+    without_broker: Named = Named()
+    """Live nodes that couldn't reach the broker when they last tried to dispatch."""
+    without_broker_since: datetime | None = None
+    clock_doubted_by: Named = Named()
+    """Live nodes that saw the database's clock jump and don't follow it yet."""
+    clock_step: timedelta = timedelta()
+    """The size of the jump; negative if the clock jumped back."""
+    skewed: Named = Named()
+    """Live nodes whose wall clock differs from the database's clock."""
+    releases: tuple[str, ...] = ()
+    """The releases of the live nodes."""
+    namespaces_overlap: bool = False
+    """Whether some live nodes serve all namespaces and others serve one."""
+    shard_counts: tuple[int, ...] = ()
+    """The values of DCRON_SHARDS in this process and the live nodes."""
+
+    enabled_jobs: int = 0
+    unserved: Named = Named()
+    """Namespaces with enabled jobs and without a live node."""
+    stalled_namespaces: int = 0
+    """The number of namespaces with enabled jobs whose live nodes are all stalled."""
+    quarantined: Named = Named()
+    """Enabled jobs whose schedule can't be parsed."""
+    overdue_cursors: Waiting = Waiting()
+    """Jobs with an occurrence that no node has claimed in time."""
+    overdue_runs: Waiting = Waiting()
+    """Pending runs that are due and that no node has dispatched in time."""
+    on_agendas: int = 0
+    """How many of the overdue runs are on the agenda of a live node that ticks."""
+
+    workers: tuple[WorkerFacts, ...] | None = None
+    """Workers that recently answered a live node. None: the dispatcher isn't Celery."""
+    last_start: datetime | None = None
+    """When any worker last started a run."""
+    queued: int = 0
+    running: int = 0
+    """Runs that a worker executes, according to their heartbeats."""
+    queues: tuple[QueueFacts, ...] = ()
+    """Queues with runs that no worker has started within ``redeliver_after``.
+
+    Contains at least the queues of the oldest runs.
+    """
+    recent_queues: tuple[str, ...] = ()
+    """Queues from which workers started the latest runs."""
+    never_started: Waiting = Waiting()
+    """Runs that were dispatched after the last start and are missed because no worker took them."""
+    missed: int = 0
+    """Occurrences missed since the last start."""
+    stuck: Waiting = Waiting()
+    """Running runs whose heartbeat stopped and that no node has declared lost."""
+    long_runs: tuple[LongRun, ...] = ()
+
+    ran_lately: int = 0
+    """Enabled jobs with a recently ended run that have ever succeeded or failed."""
+    failed_lately: int = 0
+    """How many of these jobs failed in their last run."""
+    failures_lately: int = 0
+    """The sum of these jobs' consecutive failures."""
+    failing: Named = Named()
+    """Enabled jobs whose last ``FAILURES_OF_A_FAILING_JOB`` runs all failed."""
+    paused_themselves: Named = Named()
+    """Jobs that ``pause_after_failures`` has paused."""
+
+    shows_queues: bool = True
+    """Whether sentences may name queues. The verdict itself always needs the names."""
+    shows_workers: bool = True
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.enabled_jobs or self.overdue_runs or self.queued)
+
+    def visible(self, *, jobs: bool, nodes: bool) -> SystemFacts:
+        """Return these facts without the names that a person may not see.
+
+        ``jobs`` permits names of jobs and queues; ``nodes`` permits names of nodes, namespaces and
+        workers.
+        """
+        seen = self
+        if not jobs:
+            seen = replace(
+                seen,
+                quarantined=seen.quarantined.unnamed,
+                failing=seen.failing.unnamed,
+                paused_themselves=seen.paused_themselves.unnamed,
+                long_runs=tuple(replace(run, job="") for run in seen.long_runs),
+            )
+        if not nodes:
+            seen = replace(
+                seen,
+                stalled=seen.stalled.unnamed,
+                degraded=seen.degraded.unnamed,
+                without_broker=seen.without_broker.unnamed,
+                clock_doubted_by=seen.clock_doubted_by.unnamed,
+                skewed=seen.skewed.unnamed,
+                unserved=seen.unserved.unnamed,
+            )
+        return replace(seen, shows_queues=jobs, shows_workers=nodes)

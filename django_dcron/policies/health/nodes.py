@@ -1,0 +1,297 @@
+"""Problems of the database and the nodes, up to the dispatch of a run to its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+from django_dcron.policies.health.facts import NOTHING_NAMED, Named, SystemFacts
+from django_dcron.policies.health.problems import (
+    Issue,
+    Listing,
+    Problem,
+    Severity,
+    age_text,
+    bounded_number,
+    listed,
+)
+from django_dcron.utils.messages import TranslatableText, ngettext
+from django_dcron.utils.messages import gettext_noop as _
+
+_STALLED = {
+    Problem.NODE_STALLED: Listing(
+        "nodes",
+        lambda facts: facts.stalled,
+        _("Nodes that schedule no jobs because their ticks fail: %(nodes)s."),
+        _("Check the logs of these nodes, then restart them."),
+    ),
+}
+_UNSERVED = {
+    Problem.NAMESPACE_UNSERVED: Listing(
+        "namespaces",
+        lambda facts: facts.unserved,
+        _("Namespaces with enabled jobs but no running node: %(namespaces)s."),
+        _(
+            "Start manage.py runcron --namespace NAME, or without --namespace to serve all "
+            "namespaces."
+        ),
+        Severity.ERROR,
+    ),
+}
+_IMPAIRED = {
+    Problem.NODE_DEGRADED: Listing(
+        "nodes",
+        lambda facts: facts.degraded,
+        _("Nodes that can't reach the lock server: %(nodes)s."),
+        _(
+            "Check the lock server and the network. Nodes may duplicate work, but no run starts "
+            "twice."
+        ),
+    ),
+    Problem.NODE_SKEWED: Listing(
+        "nodes",
+        lambda facts: facts.skewed,
+        _("Nodes whose system clock is off by a second or more: %(nodes)s."),
+        _("Check NTP. Schedules follow the database clock, but log times will be wrong."),
+    ),
+}
+
+
+# --- the database and the nodes -------------------------------------------------------------------
+
+
+def database_issues(facts: SystemFacts) -> Iterator[Issue]:
+    if facts.database_read_only:
+        yield Issue(
+            Problem.DATABASE_READ_ONLY,
+            Severity.ERROR,
+            TranslatableText(
+                _("The database is read-only, so runs can't be scheduled, started or recorded.")
+            ),
+            TranslatableText(_("Make the database writable, or connect to the primary server.")),
+            facts.last_heartbeat,
+        )
+
+
+def node_issues(facts: SystemFacts) -> Iterator[Issue]:
+    if facts.database_read_only or not facts.has_work:
+        return
+    if not facts.live_nodes:
+        yield _no_live_node(facts)
+        return
+    for issue in listed(facts, _STALLED):
+        yield replace(issue, severity=_severity_of_stalled(facts), since=facts.stalled_since)
+    yield from listed(facts, _UNSERVED)
+
+
+def _severity_of_stalled(facts: SystemFacts) -> Severity:
+    """A stalled node keeps its shards, so anything that waits is an error."""
+    waits = facts.stalled_namespaces or facts.overdue_cursors or facts.overdue_runs
+    return Severity.ERROR if waits else Severity.WARNING
+
+
+def _no_live_node(facts: SystemFacts) -> Issue:
+    figures = {"jobs": facts.overdue_cursors.number, "runs": facts.overdue_runs.number}
+    remedy = TranslatableText(_("Start a node with manage.py runcron."))
+    if facts.last_heartbeat is None:
+        summary = TranslatableText(_("No scheduler node is running, so no jobs will start."))
+    elif not (facts.overdue_cursors or facts.overdue_runs):
+        age = age_text(facts.now - facts.last_heartbeat)
+        summary = TranslatableText(
+            _("No scheduler node has been running for %(age)s, so no jobs start."), age=age
+        )
+    else:
+        jobs, runs = facts.overdue_cursors.number, facts.overdue_runs.number
+        summary = TranslatableText(
+            _("No scheduler node has been running for %(age)s: %(jobs)s, %(runs)s."),
+            age=age_text(facts.now - facts.last_heartbeat),
+            jobs=ngettext(
+                "%(number)s overdue job",
+                "%(number)s overdue jobs",
+                jobs,
+                number=bounded_number(jobs),
+            ),
+            runs=ngettext(
+                "%(number)s run awaiting dispatch",
+                "%(number)s runs awaiting dispatch",
+                runs,
+                number=bounded_number(runs),
+            ),
+        )
+    return Issue(
+        Problem.NO_LIVE_NODE, Severity.ERROR, summary, remedy, facts.last_heartbeat, figures
+    )
+
+
+# --- from the node to the queue -------------------------------------------------------------------
+
+
+def dispatch_issues(facts: SystemFacts) -> Iterator[Issue]:
+    if facts.database_read_only or not facts.live_nodes:
+        return
+    overdue = facts.overdue_runs
+    if facts.on_agendas and overdue.since:
+        yield Issue(
+            Problem.NO_BROKER,
+            Severity.ERROR,
+            ngettext(
+                "The broker has accepted no messages for %(age)s: %(runs)s run awaiting dispatch.",
+                "The broker has accepted no messages for %(age)s: %(runs)s runs awaiting dispatch.",
+                facts.on_agendas,
+                age=age_text(facts.now - overdue.since),
+                runs=bounded_number(facts.on_agendas),
+            ),
+            TranslatableText(
+                _(
+                    "Check that the broker is running and reachable from the nodes, and check the "
+                    "nodes' logs."
+                )
+            ),
+            overdue.since,
+            {"runs": facts.on_agendas},
+        )
+    if facts.stalled or facts.unserved:
+        return  # They explain the rest.
+    if (left := overdue.number - facts.on_agendas) > 0 and overdue.since:
+        yield Issue(
+            Problem.RUN_OVERDUE,
+            Severity.ERROR,
+            ngettext(
+                "%(runs)s due run hasn't been dispatched for %(age)s.",
+                "%(runs)s due runs haven't been dispatched, the oldest for %(age)s.",
+                left,
+                runs=bounded_number(left),
+                age=age_text(facts.now - overdue.since),
+            ),
+            TranslatableText(
+                _(
+                    "Run manage.py dcron doctor to find shards without a leader, and check the "
+                    "nodes' logs."
+                )
+            ),
+            overdue.since,
+            {"runs": left},
+        )
+    if (cursors := facts.overdue_cursors) and cursors.since:
+        yield Issue(
+            Problem.CURSOR_OVERDUE,
+            Severity.ERROR,
+            ngettext(
+                "%(jobs)s job has been overdue for %(age)s, and no node schedules it.",
+                "%(jobs)s jobs are overdue, the oldest for %(age)s, and no node schedules them.",
+                cursors.number,
+                jobs=bounded_number(cursors.number),
+                age=age_text(facts.now - cursors.since),
+            ),
+            TranslatableText(
+                _(
+                    "Run manage.py dcron doctor to find shards without a leader, and check the "
+                    "nodes' logs."
+                )
+            ),
+            cursors.since,
+            {"jobs": cursors.number},
+        )
+
+
+# --- nodes that differ ----------------------------------------------------------------------------
+
+
+def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
+    yield from listed(facts, _IMPAIRED)
+    if facts.without_broker and not _explained_by_no_broker(facts):
+        yield _without_broker(facts)
+    if facts.clock_doubted_by:
+        yield _clock_in_doubt(facts)
+    if len(facts.shard_counts) > 1:
+        counts = ", ".join(map(str, facts.shard_counts))
+        yield _about_nodes(
+            Problem.SHARDS_DIFFER,
+            TranslatableText(
+                _("DCRON_SHARDS differs between processes (%(counts)s), so nodes duplicate work."),
+                counts=counts,
+            ),
+            TranslatableText(_("Set the same DCRON_SHARDS in all processes. No run starts twice.")),
+        )
+    if facts.namespaces_overlap:
+        yield _about_nodes(
+            Problem.NAMESPACES_OVERLAP,
+            TranslatableText(
+                _("Some nodes serve all namespaces and others only one, so nodes duplicate work.")
+            ),
+            TranslatableText(
+                _("Start all nodes with --namespace, or all without it. No run starts twice.")
+            ),
+        )
+    if len(facts.releases) > 1:
+        yield _about_nodes(
+            Problem.RELEASES_DIFFER,
+            TranslatableText(
+                _("The nodes run different releases: %(releases)s."),
+                releases=", ".join(facts.releases),
+            ),
+            TranslatableText(_("Upgrade all nodes to the same release.")),
+        )
+
+
+def _explained_by_no_broker(facts: SystemFacts) -> bool:
+    """Whether the error about runs waiting on the nodes covers it: no node can dispatch."""
+    return bool(facts.on_agendas) and facts.without_broker.number == facts.live_nodes
+
+
+def _without_broker(facts: SystemFacts) -> Issue:
+    age = facts.now - (facts.without_broker_since or facts.now)
+    if facts.without_broker.number < facts.live_nodes:
+        remedy = TranslatableText(
+            _(
+                "Check the network of these nodes. After DCRON_LEASE, the other nodes dispatch "
+                "the runs."
+            )
+        )
+    else:
+        remedy = TranslatableText(
+            _("Check that the broker is running. Runs wait until a node can reach the broker.")
+        )
+    issue = _about_nodes(
+        Problem.BROKER_UNREACHABLE,
+        TranslatableText(
+            _("Nodes that can't reach the broker: %(nodes)s. Longest outage: %(age)s."),
+            nodes=facts.without_broker.listed,
+            age=age_text(age),
+        ),
+        remedy,
+        facts.without_broker,
+    )
+    return replace(issue, since=facts.without_broker_since)
+
+
+def _clock_in_doubt(facts: SystemFacts) -> Issue:
+    if facts.clock_step > timedelta():
+        template = _(
+            "The database clock jumped forward by %(step)s. Nodes still on the old time: %(nodes)s."
+        )
+    else:
+        template = _(
+            "The database clock jumped back by %(step)s. Nodes still on the old time: %(nodes)s."
+        )
+    return _about_nodes(
+        Problem.CLOCK_IN_DOUBT,
+        TranslatableText(
+            template, step=age_text(abs(facts.clock_step)), nodes=facts.clock_doubted_by.listed
+        ),
+        TranslatableText(
+            _("Check NTP on the database server. Nodes adopt the new time if it lasts.")
+        ),
+        facts.clock_doubted_by,
+    )
+
+
+def _about_nodes(
+    problem: Problem,
+    summary: TranslatableText,
+    remedy: TranslatableText,
+    nodes: Named = NOTHING_NAMED,
+) -> Issue:
+    figures = {"nodes": nodes.number} if nodes else {}
+    return Issue(problem, Severity.WARNING, summary, remedy, None, figures, nodes)

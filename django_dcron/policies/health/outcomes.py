@@ -1,0 +1,93 @@
+"""Problems with what becomes of runs and jobs: failures, pauses, invalid jobs, overlong runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB, Named, SystemFacts
+from django_dcron.policies.health.problems import (
+    Issue,
+    Listing,
+    Problem,
+    Severity,
+    age_text,
+    bounded_number,
+    listed,
+)
+from django_dcron.utils.messages import TranslatableText, ngettext
+from django_dcron.utils.messages import gettext_noop as _
+
+_FAILING = {
+    Problem.JOBS_FAILING: Listing(
+        "jobs",
+        lambda facts: facts.failing,
+        _("Jobs with %(times)d or more consecutive failures: %(jobs)s."),
+        _("Open the latest failed runs of these jobs and fix the cause."),
+    ),
+}
+_STOPPED_JOBS = {
+    Problem.QUARANTINED: Listing(
+        "jobs",
+        lambda facts: facts.quarantined,
+        _("Quarantined jobs, which have an invalid definition: %(jobs)s."),
+        _("Open each job, fix the problem shown there and save it."),
+        Severity.ERROR,
+    ),
+    Problem.JOB_PAUSED_ITSELF: Listing(
+        "jobs",
+        lambda facts: facts.paused_themselves,
+        _("Jobs paused automatically after repeated failures: %(jobs)s."),
+        _("Fix the cause, then resume the jobs."),
+    ),
+}
+
+
+def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
+    every_run_fails = (
+        facts.ran_lately > 0
+        and facts.failed_lately == facts.ran_lately
+        and facts.failures_lately >= FAILURES_OF_A_FAILING_JOB
+    )
+    if every_run_fails:
+        yield Issue(
+            Problem.EVERY_RUN_FAILS,
+            Severity.ERROR,
+            ngettext(
+                "Every run fails: the latest run of the %(jobs)s job that ran in the last hour "
+                "failed.",
+                "Every run fails: the latest runs of all %(jobs)s jobs that ran in the last hour "
+                "failed.",
+                facts.ran_lately,
+                jobs=bounded_number(facts.ran_lately),
+            ),
+            TranslatableText(_("Open the latest failed runs and look for a common cause.")),
+            None,
+            {"jobs": facts.ran_lately, "failures": facts.failures_lately},
+        )
+    else:
+        yield from listed(facts, _FAILING, times=FAILURES_OF_A_FAILING_JOB)
+    yield from listed(facts, _STOPPED_JOBS)
+    if facts.long_runs:
+        yield _long_runs(facts)
+
+
+def _long_runs(facts: SystemFacts) -> Issue:
+    worst = max(facts.long_runs, key=lambda run: run.lasts)
+    names = tuple(dict.fromkeys(run.job for run in facts.long_runs if run.job))
+    return Issue(
+        Problem.RUN_OVERLONG,
+        Severity.WARNING,
+        TranslatableText(
+            _(
+                "Runs that take far longer than usual: %(runs)s. The longest has run for %(lasts)s "
+                "instead of about %(usual)s."
+            ),
+            runs=Named(len(facts.long_runs), names).listed,
+            lasts=age_text(worst.lasts),
+            usual=age_text(worst.usual),
+        ),
+        TranslatableText(_("Check the logs of these runs, and cancel the runs if they hang.")),
+        facts.now - worst.lasts,
+        {"runs": len(facts.long_runs)},
+        Named(len(facts.long_runs), names),
+    )

@@ -1,0 +1,135 @@
+"""The problems a health verdict can report: codes, severities and issues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from django_dcron.policies.health.facts import NOTHING_NAMED, Named, SystemFacts
+from django_dcron.utils.messages import Language, Number, TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
+
+COUNTED = 10_000
+"""Larger numbers are reported as "more than"."""
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    """A guarantee is broken, or work isn't being done."""
+    WARNING = "warning"
+    """Work is done, but something needs attention."""
+
+
+class Problem(StrEnum):
+    """Stable codes, most urgent first."""
+
+    DATABASE_READ_ONLY = "database_read_only"
+    NO_LIVE_NODE = "no_live_node"
+    NODE_STALLED = "node_stalled"
+    NAMESPACE_UNSERVED = "namespace_unserved"
+    NO_BROKER = "no_broker"
+    RUN_UNKNOWN_TO_WORKER = "run_unknown_to_worker"
+    TASK_UNKNOWN_TO_WORKER = "task_unknown_to_worker"
+    NO_WORKER = "no_worker"
+    QUEUE_UNSERVED = "queue_unserved"
+    WORKERS_BEHIND = "workers_behind"
+    CURSOR_OVERDUE = "cursor_overdue"
+    RUN_OVERDUE = "run_overdue"
+    RUN_STUCK = "run_stuck"
+    EVERY_RUN_FAILS = "every_run_fails"
+    QUARANTINED = "quarantined"
+    JOBS_FAILING = "jobs_failing"
+    JOB_PAUSED_ITSELF = "job_paused_itself"
+    RUN_OVERLONG = "run_overlong"
+    NODE_DEGRADED = "node_degraded"
+    BROKER_UNREACHABLE = "broker_unreachable"
+    CLOCK_IN_DOUBT = "clock_in_doubt"
+    NODE_SKEWED = "node_skewed"
+    SHARDS_DIFFER = "shards_differ"
+    NAMESPACES_OVERLAP = "namespaces_overlap"
+    RELEASES_DIFFER = "releases_differ"
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One problem, with its remedy."""
+
+    problem: Problem
+    severity: Severity
+    summary: TranslatableText
+    """One sentence that says what is wrong."""
+    remedy: TranslatableText
+    """One sentence that says what to do."""
+    since: datetime | None = None
+    figures: dict[str, int] = field(default_factory=dict)
+    named: Named = NOTHING_NAMED
+    """The nodes, jobs, namespaces, queues or workers that the problem is about, if any."""
+
+    def translate(self, language: Language) -> str:
+        return f"{self.summary.translate(language)} {self.remedy.translate(language)}"
+
+    def __str__(self) -> str:
+        return f"{self.summary} {self.remedy}"
+
+
+# --- problems of listed things --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A problem that is a list in the facts: its summary names the items, a figure counts them."""
+
+    things: str
+    """The name of the figure, and of the list in the summary."""
+    listed: Callable[[SystemFacts], Named]
+    summary: str
+    remedy: str
+    severity: Severity = Severity.WARNING
+
+
+def listed(
+    facts: SystemFacts, listings: dict[Problem, Listing], **values: object
+) -> Iterator[Issue]:
+    """Yield an issue for each problem whose list isn't empty.
+
+    ``values``: further values of the summaries.
+    """
+    for problem, listing in listings.items():
+        if named := listing.listed(facts):
+            summary = TranslatableText(listing.summary, **{listing.things: named.listed}, **values)
+            figures = {listing.things: named.number}
+            yield Issue(
+                problem,
+                listing.severity,
+                summary,
+                TranslatableText(listing.remedy),
+                None,
+                figures,
+                named,
+            )
+
+
+# --- wording --------------------------------------------------------------------------------------
+
+
+def age_text(age: timedelta) -> TranslatableText:
+    """Format an age coarsely, so that a sentence refreshed every few seconds rarely changes."""
+    seconds = max(int(age.total_seconds()), 0)
+    if seconds < 120:
+        return TranslatableText(
+            _("%(number)d s"), number=seconds if seconds < 5 else seconds // 5 * 5
+        )
+    if seconds < 7200:
+        return TranslatableText(_("%(number)d min"), number=seconds // 60)
+    if seconds < 48 * 3600:
+        return TranslatableText(_("%(number)d h"), number=seconds // 3600)
+    return TranslatableText(_("%(number)d days"), number=seconds // 86400)
+
+
+def bounded_number(value: int) -> TranslatableText:
+    """Return the number, or ``more than 10,000``."""
+    if value <= COUNTED:
+        return Number(value)
+    return TranslatableText(_("more than %(limit)s"), limit=Number(COUNTED))

@@ -1,0 +1,81 @@
+"""Decide the health of the whole system: facts in, a verdict out, without I/O.
+
+The dashboard, the admin index, ``dcron doctor``, ``/health``, the metrics and the alerts show this
+verdict.
+
+Invariants:
+
+- Outcomes decide whether there is a problem: runs that nobody starts, occurrences that nobody
+  claims, runs that fail.
+- Reports of nodes and workers only name the cause, and with it the remedy.
+- A problem that explains another one replaces it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from django_dcron.policies.health import nodes, outcomes, workers
+from django_dcron.policies.health.facts import SystemFacts
+from django_dcron.policies.health.problems import Issue, Problem, Severity
+from django_dcron.utils.messages import TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
+
+
+class SystemStatus(StrEnum):
+    OK = "ok"
+    DEGRADED = "degraded"
+    """There are warnings and no errors."""
+    UNFIT = "unfit"
+    """There are errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    facts: SystemFacts
+    issues: tuple[Issue, ...]
+    """Errors first, then warnings, each by urgency."""
+
+    @property
+    def status(self) -> SystemStatus:
+        if not self.issues:
+            return SystemStatus.OK
+        return (
+            SystemStatus.UNFIT
+            if self.issues[0].severity is Severity.ERROR
+            else SystemStatus.DEGRADED
+        )
+
+    @property
+    def summary(self) -> TranslatableText:
+        """One sentence for the first line."""
+        if self.issues:
+            return self.issues[0].summary
+        if not self.facts.has_work:
+            return TranslatableText(_("Healthy: no jobs are enabled, so there is nothing to do."))
+        return TranslatableText(
+            _("Healthy: runs start and succeed. Running nodes: %(nodes)d."),
+            nodes=self.facts.live_nodes,
+        )
+
+    @property
+    def problems(self) -> frozenset[Problem]:
+        return frozenset(issue.problem for issue in self.issues)
+
+
+def assess(facts: SystemFacts) -> Verdict:
+    """Return the verdict on ``facts``."""
+    found = [
+        *nodes.database_issues(facts),
+        *nodes.node_issues(facts),
+        *nodes.dispatch_issues(facts),
+        *workers.worker_issues(facts),
+        *outcomes.outcome_issues(facts),
+        *nodes.configuration_issues(facts),
+    ]
+    order = list(Problem)
+    ranked = sorted(
+        found, key=lambda each: (each.severity is not Severity.ERROR, order.index(each.problem))
+    )
+    return Verdict(facts, tuple(ranked))

@@ -1,0 +1,255 @@
+"""Problems between the queue and the worker: no worker, a wrong one, or too few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from django_dcron.policies.health.facts import Named, QueueFacts, SystemFacts, WorkerFacts
+from django_dcron.policies.health.problems import (
+    Issue,
+    Problem,
+    Severity,
+    age_text,
+    bounded_number,
+)
+from django_dcron.utils.messages import TranslatableText, ngettext
+from django_dcron.utils.messages import gettext_noop as _
+
+
+def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
+    if facts.database_read_only:
+        return
+    yield from _misled_workers(facts)
+    unexplained = [queue for queue in facts.queues if not _is_explained(queue, facts)]
+    unserved = [queue for queue in unexplained if _is_unserved(queue, facts)]
+    behind = [queue for queue in unexplained if queue not in unserved]
+    if unserved and _no_worker_at_all(facts):
+        yield _no_worker(facts, unserved)
+    elif unserved:
+        yield _queue_unserved(facts, unserved)
+    if behind:
+        yield _workers_behind(facts, behind)
+    if not facts.queues and facts.never_started and _is_long_ago(facts.last_start, facts):
+        yield _no_worker(facts, ()) if _no_worker_at_all(facts) else _workers_behind(facts, ())
+    elif not facts.queues and _nobody_answers_in_silence(facts):
+        yield Issue(
+            Problem.NO_WORKER,
+            Severity.WARNING,
+            TranslatableText(_("No Celery worker is responding to the nodes.")),
+            _start_a_worker(facts, ()),
+            facts.last_start,
+        )
+    if facts.stuck and facts.live_nodes:
+        yield Issue(
+            Problem.RUN_STUCK,
+            Severity.ERROR,
+            ngettext(
+                "%(runs)s run lost its worker, and no node has rescued it.",
+                "%(runs)s runs lost their worker, and no node has rescued them.",
+                facts.stuck.number,
+                runs=bounded_number(facts.stuck.number),
+            ),
+            TranslatableText(
+                _(
+                    "Run manage.py dcron doctor to find shards without a leader, and check the "
+                    "nodes' logs."
+                )
+            ),
+            facts.stuck.since,
+            {"runs": facts.stuck.number},
+        )
+
+
+def _misled_workers(facts: SystemFacts) -> Iterator[Issue]:
+    """Yield issues about workers that take runs from our queues but can't execute them."""
+    if strangers := [worker for worker in facts.workers or () if worker.unknown_runs]:
+        named = _workers_named(strangers, facts)
+        runs = sum(worker.unknown_runs for worker in strangers)
+        yield Issue(
+            Problem.RUN_UNKNOWN_TO_WORKER,
+            Severity.ERROR,
+            ngettext(
+                "Workers connected to another database took %(runs)s run from the queue: "
+                "%(workers)s.",
+                "Workers connected to another database took %(runs)s runs from the queue: "
+                "%(workers)s.",
+                runs,
+                runs=runs,
+                workers=named.listed,
+            ),
+            TranslatableText(
+                _("Connect these workers to this database, or give them another broker or queue.")
+            ),
+            None,
+            {"workers": named.number, "runs": runs},
+            named,
+        )
+    if ignorant := _ignorant(facts):
+        named = _workers_named(ignorant, facts)
+        yield Issue(
+            Problem.TASK_UNKNOWN_TO_WORKER,
+            Severity.ERROR,
+            TranslatableText(
+                _(
+                    "Workers that discard runs because the task django_dcron.execute isn't "
+                    "registered: %(workers)s."
+                ),
+                workers=named.listed,
+            ),
+            TranslatableText(
+                _("Call app.autodiscover_tasks() in their Celery app, then restart the workers.")
+            ),
+            None,
+            {"workers": named.number},
+            named,
+        )
+
+
+def _ignorant(facts: SystemFacts) -> list[WorkerFacts]:
+    """Return workers that consume one of our queues and don't know our task.
+
+    On other queues, they may belong to another project.
+    """
+    ours = {queue.name for queue in facts.queues} | set(facts.recent_queues)
+    return [
+        worker for worker in facts.workers or () if not worker.executes and ours & {*worker.queues}
+    ]
+
+
+def _workers_named(workers: Sequence[WorkerFacts], facts: SystemFacts) -> Named:
+    return Named(
+        len(workers), tuple(worker.name for worker in workers) if facts.shows_workers else ()
+    )
+
+
+def _is_explained(queue: QueueFacts, facts: SystemFacts) -> bool:
+    """Whether only workers that can't execute our runs consume the queue."""
+    consumers = [worker for worker in facts.workers or () if queue.name in worker.queues]
+    return bool(consumers) and not any(
+        worker.executes and not worker.unknown_runs for worker in consumers
+    )
+
+
+def _is_unserved(queue: QueueFacts, facts: SystemFacts) -> bool:
+    """Whether no worker consumes the queue: by workers' answers, or by starts if none answers."""
+    if facts.dispatcher == "thread":
+        return False
+    if facts.workers:
+        return bool(queue.name) and not any(queue.name in worker.queues for worker in facts.workers)
+    return _is_long_ago(queue.last_start, facts)
+
+
+def _no_worker_at_all(facts: SystemFacts) -> bool:
+    """Whether nothing indicates a worker. One that executes a long run may not answer."""
+    silent = not facts.workers and not facts.running
+    return facts.dispatcher != "thread" and silent and _is_long_ago(facts.last_start, facts)
+
+
+def _nobody_answers_in_silence(facts: SystemFacts) -> bool:
+    """Whether no worker answered the nodes, and neither starts nor running runs indicate one."""
+    idle = not facts.running and _is_long_ago(facts.last_start, facts)
+    return facts.workers == () and bool(facts.enabled_jobs) and bool(facts.live_nodes) and idle
+
+
+def _is_long_ago(start: datetime | None, facts: SystemFacts) -> bool:
+    return start is None or facts.now - start > facts.redeliver_after
+
+
+def _no_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
+    since = _oldest(facts, queues)
+    return Issue(
+        Problem.NO_WORKER,
+        Severity.ERROR,
+        TranslatableText(
+            _("No worker has picked up a run for %(age)s: %(queued)s queued, %(missed)s missed."),
+            age=age_text(facts.now - since),
+            queued=bounded_number(facts.queued),
+            missed=bounded_number(facts.missed),
+        ),
+        _start_a_worker(facts, queues),
+        since,
+        {"queued": facts.queued, "missed": facts.missed},
+    )
+
+
+def _queue_unserved(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
+    since = _oldest(facts, queues)
+    named = _queues_named(queues, facts)
+    queued = sum(queue.waiting.number for queue in queues)
+    return Issue(
+        Problem.QUEUE_UNSERVED,
+        Severity.ERROR,
+        TranslatableText(
+            _("Queues without a worker: %(queues)s (%(queued)s queued, the oldest for %(age)s)."),
+            queues=named.listed,
+            queued=bounded_number(queued),
+            age=age_text(facts.now - since),
+        ),
+        _start_a_worker(facts, queues),
+        since,
+        {"queues": named.number, "queued": queued},
+        named,
+    )
+
+
+def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
+    since = _oldest(facts, queues)
+    stands_still = all(_is_long_ago(queue.last_start, facts) for queue in queues)
+    figures = {"queued": facts.queued, "missed": facts.missed}
+    if facts.dispatcher == "thread":
+        remedy = TranslatableText(
+            _("Raise DCRON_THREADS, start more nodes, or find out what keeps the threads busy.")
+        )
+    else:
+        remedy = TranslatableText(
+            _("Start more workers, or find out what keeps the current ones busy.")
+        )
+    return Issue(
+        Problem.WORKERS_BEHIND,
+        Severity.ERROR if stands_still else Severity.WARNING,
+        TranslatableText(
+            _(
+                "Workers can't keep up: %(queued)s queued, the oldest for %(age)s, %(missed)s "
+                "missed."
+            ),
+            queued=bounded_number(facts.queued),
+            age=age_text(facts.now - since),
+            missed=bounded_number(facts.missed),
+        ),
+        remedy,
+        since,
+        figures,
+    )
+
+
+def _start_a_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> TranslatableText:
+    named = [queue.name for queue in queues if queue.name] if facts.shows_queues else []
+    values = {"queues": ", ".join(sorted(named))}
+    match facts.dispatcher, bool(named):
+        case "celery", True:
+            return TranslatableText(_("Start a Celery worker for queue %(queues)s."), **values)
+        case "celery", False:
+            return TranslatableText(_("Start a Celery worker."))
+        case "tasks", True:
+            return TranslatableText(
+                _("Start a Django tasks worker for queue %(queues)s."), **values
+            )
+        case "tasks", False:
+            return TranslatableText(_("Start a Django tasks worker."))
+        case _, True:
+            return TranslatableText(_("Start a worker for queue %(queues)s."), **values)
+    return TranslatableText(_("Start a worker."))
+
+
+def _queues_named(queues: Sequence[QueueFacts], facts: SystemFacts) -> Named:
+    names = (
+        tuple(sorted(queue.name for queue in queues if queue.name)) if facts.shows_queues else ()
+    )
+    return Named(len(queues), names)
+
+
+def _oldest(facts: SystemFacts, queues: Sequence[QueueFacts]) -> datetime:
+    """Return since when runs wait for a worker, including runs that were missed meanwhile."""
+    found = [queue.waiting.since for queue in queues] + [facts.never_started.since]
+    return min((since for since in found if since is not None), default=facts.now)

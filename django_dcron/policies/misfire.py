@@ -1,0 +1,93 @@
+"""The misfire policy: which late occurrences run and which are recorded as missed.
+
+An occurrence is *late* once ``misfire_grace`` has passed since its time. ``settle`` decides which
+late occurrences run when a node claims them. ``should_start`` decides whether a worker still starts
+a late run.
+
+Invariants:
+
+- An occurrence that isn't late runs.
+- No late occurrence is dropped without a record: it runs or is recorded as missed.
+- ``settle`` and ``should_start`` apply the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class MisfirePolicy(StrEnum):
+    SKIP = "skip"
+    RUN_LATEST = "run_latest"
+    RUN_ALL = "run_all"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A planned run, and the earlier late occurrences that it covers."""
+
+    scheduled_at: datetime
+    missed: bool = False
+    """The run is recorded as missed and doesn't run."""
+    missed_before: int = 0
+    """The number of earlier occurrences that the run covers (a lower bound from 1,000 on)."""
+    missed_from: datetime | None = None
+    """The oldest of these earlier occurrences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The late occurrences of a job. There is at least one."""
+
+    oldest: Sequence[datetime]
+    """The oldest occurrences, ascending. Contains all of them unless ``count`` is larger."""
+    newest: datetime
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misfire:
+    policy: MisfirePolicy
+    grace: timedelta
+    catchup_limit: int
+
+    def is_late(self, scheduled_at: datetime, now: datetime) -> bool:
+        return now - scheduled_at > self.grace
+
+    def settle(self, backlog: Backlog) -> list[PlannedRun]:
+        """Return the planned runs that cover the whole backlog, oldest first."""
+        match self.policy:
+            case MisfirePolicy.SKIP:
+                return [_tail(backlog, 0, missed=True)]
+            case MisfirePolicy.RUN_LATEST:
+                return [_tail(backlog, 0, missed=False)]
+            case MisfirePolicy.RUN_ALL:
+                planned_runs = [
+                    PlannedRun(occurrence) for occurrence in backlog.oldest[: self.catchup_limit]
+                ]
+                if backlog.count > self.catchup_limit:
+                    planned_runs.append(_tail(backlog, self.catchup_limit, missed=True))
+                return planned_runs
+
+    def should_start(self, *, newer_due: bool, ahead_in_backlog: int) -> bool:
+        """Decide whether a worker still starts a late run.
+
+        ``newer_due``: a newer run of the job is due and hasn't started. ``ahead_in_backlog``: the
+        number of older runs of the same backlog that have started or will start.
+        """
+        match self.policy:
+            case MisfirePolicy.SKIP:
+                return False
+            case MisfirePolicy.RUN_LATEST:
+                return not newer_due
+            case MisfirePolicy.RUN_ALL:
+                return ahead_in_backlog < self.catchup_limit
+
+
+def _tail(backlog: Backlog, start: int, *, missed: bool) -> PlannedRun:
+    """Return one planned run for all occurrences of the backlog from index ``start`` on."""
+    others = backlog.count - start - 1
+    return PlannedRun(backlog.newest, missed, others, backlog.oldest[start] if others else None)

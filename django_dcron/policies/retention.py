@@ -1,0 +1,123 @@
+"""Decide which finished runs of a job to delete.
+
+A job keeps:
+
+- its latest finished run, whatever its age
+- failed runs that ended less than ``keep_failed_for`` ago, and other runs that ended less than
+  ``keep_for`` ago
+- if ``keep_runs`` is set, at most that many of its latest finished runs and of its latest failed
+  runs
+
+Invariants:
+
+- Only finished runs are deleted. A run that an unfinished rerun refers to is kept, as both share an
+  occurrence.
+- Pruning starts at the oldest run and stops at the first one that is kept or unfinished. It only
+  passes over kept failed runs and backfilled runs.
+- So pruning never makes a gap that is newer than the oldest kept run. The doctor and backfills rely
+  on that.
+- Failed runs are kept at least as long as other runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from django_dcron.policies.lifecycle import FINAL, State
+
+LONGEST = timedelta(days=36_500)
+"""The longest retention. Subtracting more from a date could leave the range of ``datetime``."""
+ROWS_AT_ONCE = 1000
+"""About how many rows (runs and attempts) are deleted in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    keep_for: timedelta
+    keep_failed_for: timedelta
+    keep_runs: int | None = None
+    """None: unlimited."""
+
+    def age_of(self, state: str) -> timedelta:
+        """Return how long a run that ended in ``state`` is kept."""
+        longest = (
+            max(self.keep_for, self.keep_failed_for) if state == State.FAILED else self.keep_for
+        )
+        return min(longest, LONGEST)
+
+
+class FinishedRun(NamedTuple):
+    """The columns of a run that retention needs."""
+
+    run_id: UUID
+    scheduled_at: datetime
+    state: str
+    ended_at: datetime
+    """The scheduled time, if the run is unfinished."""
+    is_backfilled: bool = False
+    attempts: int = 1
+    is_needed: bool = False
+    """Whether an unfinished rerun refers to the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of a job's history, as scheduled times. An outdated value only keeps more runs."""
+
+    latest: datetime
+    """The latest finished run."""
+    oldest: datetime | None = None
+    """The oldest of the latest ``keep_runs`` finished runs. None: the job has no more than that."""
+    oldest_failed: datetime | None = None
+    """The oldest of the latest ``keep_runs`` failed runs."""
+
+    def end(self, retention: Retention, now: datetime) -> datetime:
+        """Return the scheduled time from which on no run is deleted."""
+        by_age = now - retention.age_of(State.SUCCEEDED)
+        return min(self.latest, max(by_age, self.oldest or by_age))
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    over: list[UUID]
+    position: datetime | None
+    """The scheduled time of the last row considered. None: no row was."""
+    is_done: bool
+    """Whether pruning of the job is complete: no later run is deleted."""
+
+
+def sift(
+    rows: Iterable[FinishedRun], retention: Retention, bounds: Bounds, now: datetime
+) -> Sifted:
+    """Select the runs among ``rows`` to delete, at most one batch of ``ROWS_AT_ONCE`` rows.
+
+    ``rows``: the job's oldest runs not yet considered, by scheduled time.
+    """
+    end = bounds.end(retention, now)
+    over: list[UUID] = []
+    position, weight = None, 0
+    for row in rows:
+        if row.scheduled_at >= end:
+            return Sifted(over, position, is_done=True)
+        if _is_over(row, retention, bounds, now):
+            weight += 1 + row.attempts
+            if over and weight > ROWS_AT_ONCE:
+                break
+            over.append(row.run_id)
+        elif row.state != State.FAILED and not row.is_backfilled:
+            return Sifted(over, position, is_done=True)
+        position = row.scheduled_at
+    return Sifted(over, position, is_done=False)
+
+
+def _is_over(row: FinishedRun, retention: Retention, bounds: Bounds, now: datetime) -> bool:
+    if row.state not in FINAL or row.is_needed:
+        return False
+    if row.ended_at < now - retention.age_of(row.state):
+        return True
+    oldest = bounds.oldest_failed if row.state == State.FAILED else bounds.oldest
+    return oldest is not None and row.scheduled_at < oldest

@@ -1,0 +1,219 @@
+"""Decide what happens to a run when a worker receives it.
+
+``runs.start`` loads the facts, calls ``decide_start``, and applies the action.
+
+Invariants:
+
+- The decision asks for a fact (``Look``) only if it depends on it. An ordinary start therefore
+  needs only the query that reads the run.
+- A fact that has been loaded never changes the decision if the decision didn't ask for it.
+- Only the current attempt of a pending or queued run starts. A running run is only resumed.
+- Under an exclusive overlap policy, a run starts only if no other run has the job's running slot.
+- A backfilled run never replaces, skips or overtakes another run: if the slot is taken, it waits
+  for its turn again.
+- A backfilled run that has the slot isn't cancelled. Under ``skip``, one run waits for it instead
+  of being skipped.
+- Under ``cancel_running``, the newest run wins, as deliveries may overtake one another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum, auto
+from typing import Literal
+
+from django_dcron.policies.lifecycle import STARTABLE, State
+from django_dcron.policies.overlap import OverlapPolicy
+
+
+class Unknown(Enum):
+    UNKNOWN = auto()
+    """The fact hasn't been loaded."""
+
+
+UNKNOWN: Literal[Unknown.UNKNOWN] = Unknown.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRun:
+    """Another unfinished run of the same job."""
+
+    is_running: bool
+    """Whether a worker executes it. If not, it waits for its next attempt or for delivery."""
+    scheduled_at: datetime
+    is_backfilled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFacts:
+    """What the decision depends on."""
+
+    state: State
+    is_current_attempt: bool
+    """Whether the delivery is of the run's current attempt."""
+    cancel_requested: bool
+    due_in: timedelta
+    """Time until the run may start. Zero or less: now."""
+    too_late: bool | Unknown = UNKNOWN
+    """Whether the start deadline or the misfire policy forbids the start."""
+    overlap: OverlapPolicy
+    scheduled_at: datetime
+    is_backfilled: bool
+    slot_taken: bool
+    """Whether another run had the running slot when the run was read. If it is wrong, the unique
+    column or the locked read of ``holder`` detects that.
+    """
+    holder: OtherRun | Unknown | None = UNKNOWN
+    """The other run that has the running slot, locked."""
+    next_in_line: OtherRun | Unknown | None = UNKNOWN
+    """The run that is next in line for the slot, locked."""
+
+
+class Look(Enum):
+    """Load a fact, then decide again."""
+
+    START_DEADLINE = auto()
+    HOLDER = auto()
+    """Lock the holder of the running slot. If there is one, also lock the run and read its state
+    again.
+    """
+    NEXT_IN_LINE = auto()
+
+
+class Reason(Enum):
+    """Why a run ends or waits."""
+
+    CANCEL_REQUESTED = auto()
+    TOO_LATE = auto()
+    HOLDER_UNFINISHED = auto()
+    LINE_TAKEN = auto()
+    """The holder is unfinished, and another run is next in line."""
+    NEWER_IN_LINE = auto()
+    """The run that is next in line is newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    takes_slot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Continue if this execution itself started the attempt, and drop the delivery otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Drop the delivery: the run is no longer what was delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Postpone:
+    """Deliver the run again once it is due."""
+
+    due_in: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the run without a start."""
+
+    state: State
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for the slot."""
+
+    next_in_line: bool
+    """Whether the run becomes the one that is next in line."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitInBackfill:
+    """Return to the place among the job's backfilled runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceNextInLine:
+    """Skip the run that is next in line, if any, and wait in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopHolder:
+    """Ask the running holder to stop, and replace the run that is next in line."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndHolder:
+    """Cancel the holder, which isn't running. Skip the run that is next in line. Decide again."""
+
+
+StartAction = (
+    Look
+    | Start
+    | Resume
+    | Drop
+    | Postpone
+    | End
+    | Wait
+    | WaitInBackfill
+    | ReplaceNextInLine
+    | StopHolder
+    | EndHolder
+)
+
+
+def decide_start(facts: StartFacts) -> StartAction:
+    """Return what to do with the delivery of a run."""
+    if not facts.is_current_attempt:
+        return Drop()
+    if facts.state not in STARTABLE:
+        return Resume() if facts.state is State.RUNNING else Drop()
+    if facts.cancel_requested:
+        return End(State.CANCELLED, Reason.CANCEL_REQUESTED)
+    if facts.due_in > timedelta(0):
+        return Postpone(facts.due_in)
+    if facts.too_late is UNKNOWN:
+        return Look.START_DEADLINE
+    if facts.too_late:
+        return End(State.MISSED, Reason.TOO_LATE)
+    if not facts.overlap.exclusive:
+        return Start(takes_slot=False)
+    if facts.holder is UNKNOWN:
+        return Look.HOLDER if facts.slot_taken else Start(takes_slot=True)
+    if facts.holder is None:
+        return Start(takes_slot=True)
+    return _decide_overlap(facts, facts.holder)
+
+
+def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
+    """Return what the run does as ``holder`` has the slot."""
+    if facts.is_backfilled:
+        return WaitInBackfill()
+    if facts.overlap is OverlapPolicy.QUEUE_ALL:
+        return Wait(next_in_line=False)
+    if facts.overlap is OverlapPolicy.SKIP and not holder.is_backfilled:
+        return End(State.SKIPPED, Reason.HOLDER_UNFINISHED)
+    if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:
+        return End(State.SKIPPED, Reason.HOLDER_UNFINISHED)
+    if facts.next_in_line is UNKNOWN:
+        return Look.NEXT_IN_LINE
+    if facts.overlap is OverlapPolicy.CANCEL_RUNNING:
+        return _decide_replacement(facts, holder, facts.next_in_line)
+    if facts.next_in_line is not None:
+        return End(State.SKIPPED, Reason.LINE_TAKEN)
+    return Wait(next_in_line=True)
+
+
+def _decide_replacement(
+    facts: StartFacts, holder: OtherRun, next_in_line: OtherRun | None
+) -> StartAction:
+    """Return what the run does under ``cancel_running``, because the holder isn't newer."""
+    if next_in_line is not None and next_in_line.scheduled_at > facts.scheduled_at:
+        return End(State.SKIPPED, Reason.NEWER_IN_LINE)
+    if holder.is_backfilled:
+        return ReplaceNextInLine()
+    return StopHolder() if holder.is_running else EndHolder()

@@ -1,1 +1,0 @@
-"""Calendars: listed, read, written, deleted."""

@@ -1,1 +1,0 @@
-"""Jobs: listed, read, written, and what can be done to them."""

@@ -1,1 +1,0 @@
-"""Runs: listed, read, cancelled, run again."""

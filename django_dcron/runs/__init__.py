@@ -1,0 +1,1 @@
+"""The life of a run: creation, start, transitions, completion, cancellation, chains, retention."""

@@ -1,0 +1,130 @@
+"""Create the runs that follow another run, in the transaction that ends it.
+
+Invariants:
+
+- When a run ends with an outcome that a link names, exactly one run is created of each following
+  job that isn't paused.
+- The followers are created in the transaction that ends the run, and a run ends once
+  (``transitions``). So a crash, a second delivery or a late report neither loses nor duplicates a
+  follower.
+- The idempotency key of a follower names the run it follows, UNIQUE (job, idempotency_key).
+- Links and pauses are read when the run ends. Later changes don't affect the followers.
+- A follower is due immediately. Its ``scheduled_at`` is a time that no other run of the job has. No
+  node's agenda contains it yet. The process that ended the run may dispatch it after the commit.
+  Otherwise, a node does so within a tick.
+- The following jobs are locked in the order of their primary keys, before the statistics of the
+  ended run's job.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import Exists
+
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Job, Link, Run
+from django_dcron.models.run import REASON_LIMIT, new_run_id
+from django_dcron.policies.chains import met_by
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.schedules.timetable import MICROSECOND
+from django_dcron.utils.sync_points import reach
+
+FOLLOWER_KEY_PREFIX = "after run "
+MAX_TRIES = 20
+"""The maximum number of instants to try. The distance between two tries doubles each time."""
+
+
+def follower_key(run_id: UUID) -> str:
+    """Return the idempotency key of a run that follows ``run_id``.
+
+    ``control.trigger`` rejects keys with this prefix, so no other run has one.
+    """
+    return f"{FOLLOWER_KEY_PREFIX}{run_id}"
+
+
+def parse_follower_key(key: str | None) -> UUID | None:
+    """Return the id of the run that the run with this idempotency key follows, if any."""
+    if key is None or not key.startswith(FOLLOWER_KEY_PREFIX):
+        return None
+    try:
+        return UUID(key.removeprefix(FOLLOWER_KEY_PREFIX))
+    except ValueError:
+        return None
+
+
+def has_follower(state: State, job_id: int) -> Exists:
+    """Return a condition: a job follows runs of this job that started and ended in ``state``."""
+    return Exists(Link.objects.filter(after=job_id, on__in=sorted(met_by(state, started=True))))
+
+
+def create_followers(run: Run, state: State) -> list[Run]:
+    """Create the runs that follow ``run``, which this transaction has just changed to ``state``."""
+    using = alias_for(Run)
+    started = Run.objects.using(using).filter(pk=run.pk).exclude(started_at=None)
+    ends = met_by(state, started=state is not State.CANCELLED or started.exists())
+    if not ends:
+        return []
+    features = connections[using].features
+    jobs = Job.objects.using(using).filter(
+        enabled=True, links__after=run.job_id, links__on__in=sorted(ends)
+    )
+    locked = jobs.select_for_update(
+        of=("self",) if features.has_select_for_update_of else (),
+        no_key=features.has_select_for_no_key_update,  # others may still insert runs of these jobs
+    )
+    now = database_now(using)
+    reason = (
+        f"Started because the run of {run.job} at {run.scheduled_at:%Y-%m-%d %H:%M:%S} UTC {state} "
+        f"(run {run.pk})"
+    )
+    rows = [
+        Run(
+            id=new_run_id(),
+            job=job,
+            scheduled_at=avoid_whole_second(now),
+            due_at=now,
+            claimed_at=now,
+            trigger=Trigger.CHAIN,
+            idempotency_key=follower_key(run.pk),
+            reason=reason[:REASON_LIMIT],
+        )
+        for job in locked.order_by("pk")
+    ]
+    made = _insert(rows, using)
+    reach("follow.made")
+    return made
+
+
+def _insert(rows: list[Run], using: str) -> list[Run]:
+    made: list[Run] = []
+    runs = Run.objects.using(using)
+    for number in range(MAX_TRIES):
+        if not rows:
+            return made
+        runs.bulk_create(rows, ignore_conflicts=True)
+        present = set(runs.filter(pk__in=[row.pk for row in rows]).values_list("pk", flat=True))
+        made += [row for row in rows if row.pk in present]
+        rows = [row for row in rows if row.pk not in present and not _exists(row, using)]
+        for row in rows:  # another run of its job has this instant
+            row.scheduled_at = avoid_whole_second(row.scheduled_at + MICROSECOND * 2**number)
+    raise RuntimeError(
+        f"Can't create the run of {rows[0].job} {rows[0].idempotency_key}: {MAX_TRIES} instants "
+        "are taken"
+    )
+
+
+def _exists(row: Run, using: str) -> bool:
+    return (
+        Run.objects.using(using)
+        .filter(job=row.job_id, idempotency_key=row.idempotency_key)
+        .exists()
+    )
+
+
+def avoid_whole_second(instant: datetime) -> datetime:
+    """Return an instant that isn't a whole second. Whole seconds are reserved for schedules."""
+    return instant if instant.microsecond else instant + MICROSECOND

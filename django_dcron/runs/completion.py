@@ -1,0 +1,189 @@
+"""Decide what follows the end of an attempt: the run is finished, retried or failed.
+
+Workers, rescue of lost attempts and forced ends all call ``conclude``, so that the same rules
+apply.
+
+Invariants:
+
+- Exactly one caller wins (``transitions``, guarded by run, attempt and state running). The others
+  change nothing but the late outcome.
+- A lost or timed out attempt counts as failed: the retry policy decides.
+- A run whose cancellation was requested is never retried, however late the request came.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs import pausing
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.policies.retry import Failure, FailureClass
+from django_dcron.runs import transitions
+from django_dcron.runs.immediate_dispatch import dispatch_now
+from django_dcron.runs.transitions import LastSign
+
+logger = logging.getLogger("django_dcron.runs")
+
+UNEXPLAINED = Failure(FailureClass.TRANSIENT)
+"""The failure of an attempt that ended without an exception: lost, or ended by force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended, and the details to store."""
+
+    outcome: Outcome
+    failure: Failure | None = None
+    """None: the attempt succeeded, was cancelled, or ended without an exception."""
+    exception_class: str = ""
+    message: str = ""
+    traceback: str = ""
+    result: str = ""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """Further columns of the attempt if known: its log and progress."""
+
+    @property
+    def reason(self) -> str:
+        if self.outcome is Outcome.FAILED:
+            return f"{self.exception_class}: {self.message}".strip(": ")
+        return self.message or self.exception_class
+
+    def without_texts(self, why: str) -> Ending:
+        """Return the outcome without texts, for a database that refuses them."""
+        return replace(self, exception_class="", message=why, traceback="", result="", kept={})
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns to write to the attempt's row."""
+        return {
+            "outcome": self.outcome,
+            "exception_class": self.exception_class,
+            "message": self.message,
+            "traceback": self.traceback,
+            "result": self.result,
+            **self.kept,
+        }
+
+
+def conclude(
+    run: Run,
+    attempt: int,
+    ending: Ending,
+    token: UUID | None = None,
+    last_sign: LastSign | None = None,
+) -> bool:
+    """Record how ``attempt`` ended and decide what comes next.
+
+    Returns False if another process concluded it before, or if the attempt has sent a heartbeat
+    since ``last_sign``.
+
+    ``token``: Token of the execution itself; None if another process concludes the attempt.
+    """
+    retry_in = None
+    match ending.outcome:
+        case Outcome.SUCCEEDED:
+            won = _finish(run, attempt, State.SUCCEEDED, "", ending, token, last_sign)
+        case Outcome.CANCELLED:
+            won = _finish(
+                run, attempt, State.CANCELLED, _why_cancelled(run), ending, token, last_sign
+            )
+        case _:
+            won, retry_in = _after_failure(run, attempt, ending, token, last_sign)
+    if not won and token is not None:
+        transitions.note_late_outcome(run.pk, token, ending.outcome)
+    _log(run, attempt, ending, won, retry_in)
+    return won
+
+
+def lose(run: Run, reason: str, last_sign: LastSign | None = None) -> bool:
+    """Declare the running attempt lost, because its worker is gone.
+
+    ``last_sign``: The heartbeat that the decision is based on. If there is a newer one, the attempt
+    continues and False is returned.
+    """
+    return conclude(run, run.attempt, Ending(Outcome.LOST, message=reason), last_sign=last_sign)
+
+
+def _after_failure(
+    run: Run, attempt: int, ending: Ending, token: UUID | None, last_sign: LastSign | None
+) -> tuple[bool, timedelta | None]:
+    """Return whether this call won, and the wait until the next attempt, if there is one."""
+    wait = run.job.retry.retry_after(ending.failure or UNEXPLAINED, attempt)
+    if wait is not None:
+        due_at = database_now(alias_for(Run)) + wait
+        if transitions.retry(
+            run, attempt, due_at, ending.reason, ending.columns(), token, last_sign
+        ):
+            return True, wait
+    if transitions.runs().filter(pk=run.pk).exclude(cancel_requested_at=None).exists():
+        why = _why_cancelled(run)
+        return _finish(run, attempt, State.CANCELLED, why, ending, token, last_sign), None
+    if wait is not None:
+        return False, None
+    won = _finish(run, attempt, State.FAILED, ending.reason, ending, token, last_sign)
+    # Even if this call didn't win: an earlier call may have finished the run and then died.
+    pausing.open_circuits(Job.objects.using(alias_for(Job)).filter(pk=run.job_id))
+    return won, None
+
+
+def _finish(
+    run: Run,
+    attempt: int,
+    state: State,
+    reason: str,
+    ending: Ending,
+    token: UUID | None,
+    last_sign: LastSign | None,
+) -> bool:
+    """Finish the run.
+
+    An execution dispatches the runs that follow at once. If a node or the main process of a worker
+    concludes the attempt, nodes dispatch them.
+    """
+    dispatch = None if token is None else dispatch_now
+    return transitions.finish(
+        run, attempt, state, reason, ending.columns(), token, dispatch, last_sign
+    )
+
+
+def _why_cancelled(run: Run) -> str:
+    """Return the reason given with the cancel request, or that the code itself cancelled."""
+    reason = transitions.runs().filter(pk=run.pk).values_list("reason", flat=True).first()
+    return reason or "the code raised RunCancelled"
+
+
+def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta | None) -> None:
+    level = (
+        logging.INFO
+        if ending.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)
+        else logging.WARNING
+    )
+    text = f"run {ending.outcome.replace('_', ' ')}: job=%s attempt=%d/%d%s%s"
+    if not won:  # Another process concluded the attempt, or the worker of a lost run is back.
+        text = (
+            "outcome ignored, attempt already concluded: job=%s attempt=%d/%d "
+            f"outcome={ending.outcome}%s%s"
+        )
+    logger.log(
+        level,
+        text,
+        run.job,
+        attempt,
+        run.job.max_attempts,
+        "" if retry_in is None else f" retry_in={retry_in.total_seconds():.0f}s",
+        f" error={ending.reason}" if ending.reason else "",
+        extra={
+            "event": "attempt_ended",
+            "job": str(run.job),
+            "run": str(run.pk),
+            "attempt": attempt,
+            "outcome": ending.outcome.value,
+            "won": won,
+        },
+    )

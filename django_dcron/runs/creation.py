@@ -1,0 +1,98 @@
+"""Create the rows of runs that account for claimed or missed occurrences."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django_dcron.models import Run
+from django_dcron.models.run import REASON_LIMIT, new_run_id
+from django_dcron.models.statistics import count
+from django_dcron.policies.jitter import offset
+from django_dcron.policies.lifecycle import State
+from django_dcron.policies.misfire import PlannedRun
+from django_dcron.utils.durations import write_duration
+
+INSERTED_AT_ONCE = 2000
+
+
+def row_for(
+    planned: PlannedRun,
+    *,
+    job_id: int,
+    jitter: timedelta,
+    misfire_grace: timedelta,
+    now: datetime,
+    node: str,
+    reason: str = "",
+) -> Run:
+    """Return the unsaved run for ``planned``: pending, or missed from the start.
+
+    ``reason`` explains a missed run; by default, the run is missed because it is late.
+    """
+    row = Run(
+        id=new_run_id(),
+        job_id=job_id,
+        scheduled_at=planned.scheduled_at,
+        due_at=planned.scheduled_at + offset(job_id, planned.scheduled_at, jitter),
+        claimed_at=now,
+        missed_before=planned.missed_before,
+        missed_from=planned.missed_from,
+        node=node,
+    )
+    if planned.missed:
+        row.state, row.finished_at = State.MISSED, now
+        row.reason = (reason or f"not started within {write_duration(misfire_grace)}")[
+            :REASON_LIMIT
+        ]
+    return row
+
+
+def insert(rows: list[Run], using: str) -> None:
+    """Insert the runs and count their missed occurrences in the statistics.
+
+    If an occurrence already has a run, that run stays and takes over the count of earlier missed
+    occurrences. Example: the run was cancelled ahead of time, before the job was changed.
+    """
+    Run.objects.using(using).bulk_create(rows, ignore_conflicts=True, batch_size=INSERTED_AT_ONCE)
+    missing = [row for row in rows if missed_by(row)]
+    for displaced in _not_inserted(missing, using):
+        kept = Run.objects.using(using).filter(
+            job=displaced.job_id, scheduled_at=displaced.scheduled_at
+        )
+        if displaced.missed_before:
+            kept.update(missed_before=displaced.missed_before, missed_from=displaced.missed_from)
+        displaced.state = State.PENDING  # another run has its occurrence, so it isn't missed
+    for missed, job_ids in _jobs_by_missed(missing).items():
+        count(job_ids, State.MISSED, missed)
+
+
+def _not_inserted(rows: list[Run], using: str) -> list[Run]:
+    """Return the ``rows`` that weren't inserted because their occurrence already had a run."""
+    present: set[UUID] = set()
+    for start in range(0, len(rows), INSERTED_AT_ONCE):
+        ids = [row.pk for row in rows[start : start + INSERTED_AT_ONCE]]
+        present.update(Run.objects.using(using).filter(pk__in=ids).values_list("pk", flat=True))
+    return [row for row in rows if row.pk not in present]
+
+
+def missed_by(row: Run) -> int:
+    """Return how many missed occurrences the row accounts for."""
+    return row.missed_before + (row.state == State.MISSED)
+
+
+def _jobs_by_missed(rows: Iterable[Run]) -> dict[int, list[int]]:
+    """Group job ids by their number of missed occurrences.
+
+    After an outage, thousands of jobs share a few numbers, so that a few UPDATEs count them all.
+    """
+    missed: Counter[int] = Counter()
+    for row in rows:
+        missed[row.job_id] += missed_by(row)
+    jobs: defaultdict[int, list[int]] = defaultdict(list)
+    for job_id, number in missed.items():
+        if number:
+            jobs[number].append(job_id)
+    return jobs

@@ -1,0 +1,228 @@
+"""Prune finished runs in small batches, as ``policies.retention`` decides.
+
+Invariants:
+
+- Each batch is one transaction and follows the job's retention as stored at that moment.
+- A batch locks only final runs and their attempts, and waits for no lock. If another transaction
+  has locked one of them, the job is left for later.
+- A run is deleted with its attempts. A rerun that is kept then refers to no run.
+- A run with an unfinished rerun is kept, even if that rerun is created at this very moment.
+- Cursor and statistics don't change: no occurrence is claimed or counted again.
+- Rows are read through UNIQUE (job, scheduled_at), page by page, however long the history is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, OperationalError, connections
+from django.db.models import Count, OuterRef, QuerySet, Subquery, Sum
+
+from django_dcron.conf import settings
+from django_dcron.db.contention import is_contention
+from django_dcron.db.errors import in_one_line
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
+from django_dcron.models import Attempt, Job, Run, Statistics
+from django_dcron.models.job import JobQuerySet
+from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
+from django_dcron.policies.retention import Bounds, FinishedRun, Retention, sift
+from django_dcron.runs import transitions
+from django_dcron.utils.sync_points import reach
+
+BATCH_SIZE = 500
+"""Runs per page."""
+KEPT = ("keep_for", "keep_failed_for", "keep_runs")
+COLUMNS = ("pk", "scheduled_at", "state", "finished_at", "trigger", "attempt")
+
+
+class InTheWay(Exception):
+    """A run to delete is locked or another row refers to it. Its job is left for later."""
+
+
+def retention_of(job: Job) -> Retention:
+    return _retention(*(getattr(job, name) for name in KEPT))
+
+
+def _retention(keep_for: Any, keep_failed_for: Any, keep_runs: int | None) -> Retention:
+    return Retention(
+        settings.KEEP_FOR if keep_for is None else keep_for,
+        settings.KEEP_FAILED_FOR if keep_failed_for is None else keep_failed_for,
+        settings.KEEP_RUNS if keep_runs is None else keep_runs,
+    )
+
+
+def candidates(jobs: JobQuerySet, now: datetime) -> list[int]:
+    """Return the ``jobs`` that may have runs to delete: one query, with an index lookup per job."""
+    oldest = (
+        Run.objects.filter(job=OuterRef("pk")).order_by("scheduled_at").values("scheduled_at")[:1]
+    )
+    found = []
+    for job_id, oldest_at, *kept in jobs.order_by("pk").values_list("pk", Subquery(oldest), *KEPT):
+        retention = _retention(*kept)
+        if oldest_at is None:
+            continue
+        if retention.keep_runs is not None or oldest_at < now - retention.age_of(State.SUCCEEDED):
+            found.append(job_id)
+    return found
+
+
+def prune(job_id: int, now: Callable[[], datetime], *, dry_run: bool = False) -> Iterator[int]:
+    """Delete the expired runs of a job. Yields the number of deleted runs after each batch.
+
+    The caller may pause between batches or stop. With ``dry_run``, nothing is deleted.
+    Raises ``InTheWay`` and the database's errors.
+    """
+    using = alias_for(Run)
+    retention, bounds, position = None, None, None
+    while (stored := _read_retention(job_id, using)) is not None:
+        if stored != retention:
+            retention, bounds = stored, (yield from _bounds(job_id, stored))
+        if bounds is None:
+            return
+        at = now()
+        page = _page(job_id, position, bounds.end(stored, at))
+        sifted = sift(page, stored, bounds, at)
+        if sifted.over and not dry_run:
+            _delete(sifted.over, using)
+        yield len(sifted.over)
+        considered_all = not page or sifted.position == page[-1].scheduled_at
+        if sifted.is_done or (considered_all and len(page) < BATCH_SIZE):
+            return
+        position = sifted.position
+
+
+def _read_retention(job_id: int, using: str) -> Retention | None:
+    kept = Job.objects.using(using).filter(pk=job_id).values_list(*KEPT).first()
+    return None if kept is None else _retention(*kept)
+
+
+def _bounds(job_id: int, retention: Retention) -> Generator[int, None, Bounds | None]:
+    """Return the bounds, or None if the job has no finished run.
+
+    Yields 0 after each page, so that ``prune`` can pause, because the search may go far back.
+    """
+    runs = transitions.runs().filter(job=job_id).order_by("-scheduled_at")
+    if retention.keep_runs is None:
+        latest = runs.finished().values_list("scheduled_at", flat=True).first()
+        return Bounds(latest) if latest else None
+    finished, failed = _Latest(retention.keep_runs), _Latest(retention.keep_runs)
+    page = list(runs.values_list("scheduled_at", "state")[:BATCH_SIZE])
+    while page:
+        for scheduled_at, state in page:
+            if state in FINAL:
+                finished.count(scheduled_at)
+            if state == State.FAILED:
+                failed.count(scheduled_at)
+        if failed.oldest or len(page) < BATCH_SIZE:
+            break
+        yield 0
+        older = runs.filter(scheduled_at__lt=page[-1][0])
+        page = list(older.values_list("scheduled_at", "state")[:BATCH_SIZE])
+    return Bounds(finished.latest, finished.oldest, failed.oldest) if finished.latest else None
+
+
+class _Latest:
+    """Counts instants, newest first. Keeps the first one and the one that completes ``number``."""
+
+    def __init__(self, number: int) -> None:
+        self._missing = number
+        self.latest: datetime | None = None
+        self.oldest: datetime | None = None
+
+    def count(self, at: datetime) -> None:
+        self.latest = self.latest or at
+        self._missing -= 1
+        if not self._missing:
+            self.oldest = at
+
+
+def _page(job_id: int, after: datetime | None, end: datetime) -> list[FinishedRun]:
+    runs = transitions.runs().filter(job=job_id, scheduled_at__lt=end).order_by("scheduled_at")
+    if after is not None:
+        runs = runs.filter(scheduled_at__gt=after)
+    read = list(runs.values_list(*COLUMNS)[:BATCH_SIZE])
+    needed = set(_unfinished_reruns([row[0] for row in read]).values_list("rerun_of", flat=True))
+    return [
+        FinishedRun(
+            run_id,
+            scheduled_at,
+            state,
+            finished_at or scheduled_at,
+            trigger == Trigger.BACKFILL,
+            attempt,
+            run_id in needed,
+        )
+        for run_id, scheduled_at, state, finished_at, trigger, attempt in read
+    ]
+
+
+def _unfinished_reruns(run_ids: Collection[UUID]) -> RunQuerySet:
+    return transitions.runs().filter(rerun_of__in=run_ids, state__in=UNFINISHED).order_by()
+
+
+def _delete(run_ids: list[UUID], using: str) -> None:
+    try:
+        with brief_transaction(using, settings.LEASE):
+            _delete_locked(run_ids, using)
+    except IntegrityError as error:
+        raise InTheWay(f"a row refers to one of its runs: {in_one_line(error)}") from error
+    except OperationalError as error:
+        if connections[using].in_atomic_block or not is_contention(error):
+            raise
+        raise InTheWay(in_one_line(error)) from error
+
+
+def _delete_locked(run_ids: list[UUID], using: str) -> None:
+    """Delete all of the runs or none. A partial batch wouldn't begin at the oldest run."""
+    attempts = Attempt.objects.using(using).filter(run__in=run_ids)
+    runs = transitions.runs().finished().filter(pk__in=run_ids)
+    for rows in (runs, attempts):
+        _lock(rows)
+    reach("prune.locked")
+    if _unfinished_reruns(run_ids).exists():
+        raise InTheWay("one of its runs is being rerun")
+    runs.delete()
+
+
+def _lock(rows: QuerySet[Any]) -> None:
+    list(rows.select_for_update(nowait=True).order_by().values_list("pk", flat=True))
+
+
+# --- what pruning has left ------------------------------------------------------------------------
+
+
+def oldest_kept() -> RunQuerySet:
+    """Return the runs of the job ``OuterRef("pk")`` that pruning deletes oldest first, in order."""
+    kept = Run.objects.filter(job=OuterRef("pk"), state__in=FINAL - {State.FAILED})
+    return kept.exclude(trigger=Trigger.BACKFILL).order_by("scheduled_at")
+
+
+def kept_from(job_id: int, instant: datetime, now: datetime) -> datetime | None:
+    """Return the instant since which runs are kept, if runs as old as ``instant`` were pruned.
+
+    Returns None if they weren't.
+    """
+    using = alias_for(Run)
+    oldest = Subquery(oldest_kept().using(using).values("scheduled_at")[:1])
+    kept = (
+        Job.objects.using(using).filter(pk=job_id).order_by().values_list(oldest, flat=True).first()
+        or now
+    )
+    return kept if instant < kept and with_pruned_history([job_id]) else None
+
+
+def with_pruned_history(job_ids: Collection[int]) -> set[int]:
+    """Return the jobs whose statistics count more ended runs than their rows account for."""
+    if not job_ids:
+        return set()
+    statistics = Statistics.objects.using(alias_for(Statistics)).filter(pk__in=job_ids)
+    counted = {each.pk: sum(getattr(each, state.value) for state in FINAL) for each in statistics}
+    finished = transitions.runs().finished().filter(job__in=job_ids).order_by()
+    counts = finished.values("job_id").annotate(rows=Count("pk"), missed=Sum("missed_before"))
+    rows = {each["job_id"]: each["rows"] + each["missed"] for each in counts}
+    return {job_id for job_id, number in counted.items() if number > rows.get(job_id, 0)}

@@ -1,0 +1,66 @@
+"""Decide whether a first attempt is too late to start.
+
+The start applies the rule to the run it received. Rescue applies it to decide whether any future
+start is possible.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django_dcron.models import Run
+from django_dcron.policies.lifecycle import FINAL, State, Trigger
+from django_dcron.policies.slots import running_slot
+from django_dcron.runs import transitions
+from django_dcron.utils.durations import write_duration
+
+
+def too_late(run: Run, now: datetime, *, whatever_else_is_due: bool = False) -> str:
+    """Return why ``run`` must not start any more, or an empty string if it may.
+
+    Backfilled runs are never too late.
+
+    ``whatever_else_is_due``: Consider only reasons that other runs can't change, so that the answer
+    is valid for every later start.
+    """
+    if run.attempt > 1 or run.trigger == Trigger.BACKFILL:
+        return ""
+    job = run.job
+    if job.start_deadline is not None and now - run.due_at > job.start_deadline:
+        return (
+            f"not started by the start deadline, {write_duration(job.start_deadline)} after it "
+            "was due"
+        )
+    if run.slot == running_slot(run.job_id):
+        return ""  # it came in time and has waited for the slot since
+    misfire = job.misfire
+    if run.trigger != Trigger.SCHEDULE or not misfire.is_late(run.due_at, now):
+        return ""
+    newer_due = not whatever_else_is_due and _newer_due(run, now)
+    ahead = 0 if whatever_else_is_due else _ahead_in_backlog(run)
+    if misfire.should_start(newer_due=newer_due, ahead_in_backlog=ahead):
+        return ""
+    return (
+        f"no worker started the run within {write_duration(job.misfire_grace)} "
+        f"({job.get_misfire_policy_display()})"
+    )
+
+
+def _newer_due(run: Run, now: datetime) -> bool:
+    newer = transitions.runs().filter(
+        job=run.job_id, trigger=Trigger.SCHEDULE, scheduled_at__gt=run.scheduled_at, due_at__lte=now
+    )
+    return newer.exclude(state__in=(State.MISSED, State.SKIPPED, State.CANCELLED)).exists()
+
+
+def _ahead_in_backlog(run: Run) -> int:
+    """Count the earlier runs that started after ``run`` fell due or may still start.
+
+    A worker may receive ``run`` before them, and they may be waiting for the slot.
+    """
+    before = transitions.runs().filter(
+        job=run.job_id, trigger=Trigger.SCHEDULE, scheduled_at__lt=run.scheduled_at
+    )
+    run_or_to_run = before.exclude(started_at=None, state__in=FINAL).order_by("-scheduled_at")
+    latest = run_or_to_run.values_list("started_at", flat=True)[: run.job.catchup_limit]
+    return sum(started_at is None or started_at > run.due_at for started_at in latest)

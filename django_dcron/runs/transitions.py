@@ -1,0 +1,460 @@
+"""Change the state of a run after its insert, each time by one guarded UPDATE.
+
+Invariants:
+
+- A transition names the states it may leave (``lifecycle.TRANSITIONS``) and, for a running run,
+  the attempt.
+- A transition returns whether it won. Zero changed rows is a normal result: another process was
+  first.
+- An execution is declared lost only if it has sent no heartbeat since the one that was judged.
+- The transaction that ends a run also frees its slot and counts it in the job's statistics. It
+  wakes the run that waits for the slot and creates the runs that follow (``chains``).
+- The slot passes directly from the ended run to the run that has waited longest. No newcomer gets
+  in between.
+- All times are the database's.
+- Rows are locked in this order: the run that ends, the run that is woken, the jobs that follow,
+  statistics, attempt. So ending a waiting run and waking it compete for that run, not for the
+  statistics.
+- A run is locked by its primary key, never by its slot.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache, partial
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import Exists, F, OuterRef
+
+from django_dcron.conf import settings
+from django_dcron.db.contention import knows_locked_rows
+from django_dcron.db.now import UtcNow
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
+from django_dcron.db.statements import Chain, Given, Insert, Update
+from django_dcron.models import Attempt, Job, Run, Statistics
+from django_dcron.models.run import REASON_LIMIT, RunQuerySet
+from django_dcron.models.statistics import count, counter_updates
+from django_dcron.policies.chains import met_by
+from django_dcron.policies.lifecycle import Outcome, State, Trigger, sources
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.slots import backfill_slot, running_slot
+from django_dcron.runs import chains
+from django_dcron.utils.sync_points import reach
+
+NOBODY = ""
+MARKED_AT_ONCE = 1000
+
+WITH_LINE = frozenset(
+    {OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL, OverlapPolicy.CANCEL_RUNNING}
+)
+"""The overlap policies under which runs wait for the slot."""
+
+
+def runs() -> RunQuerySet:
+    """Return the runs, read from the database that they are written to."""
+    return Run.objects.using(alias_for(Run))
+
+
+def _leaving_for(
+    target: State, run_id: UUID | Given, attempt: int | Given | None = None
+) -> RunQuerySet:
+    """Return the run if it may change to ``target`` and, if given, is at ``attempt``."""
+    guarded = runs().filter(pk=run_id, state__in=sources(target))
+    return guarded if attempt is None else guarded.filter(attempt=attempt)
+
+
+# --- delivery -------------------------------------------------------------------------------------
+
+
+def mark_queued(delivered: Iterable[tuple[UUID, int]], at: datetime, **still: Any) -> int:
+    """Pending -> queued for all dispatched (run, attempt). Runs that have started stay as they are.
+
+    ``still`` names columns that must have kept these values. After the dispatch, a run may have
+    waited for the slot and been woken. It is then pending again and has the slot, but it is on no
+    node's agenda and has *not* been dispatched.
+    """
+    pending = runs().pending().filter(**still)
+    by_attempt: defaultdict[int, list[UUID]] = defaultdict(list)
+    for run_id, attempt in delivered:
+        by_attempt[attempt].append(run_id)
+    return sum(
+        pending.filter(pk__in=ids[start : start + MARKED_AT_ONCE], attempt=attempt).update(
+            state=State.QUEUED, queued_at=at, deliveries=F("deliveries") + 1
+        )
+        for attempt, ids in by_attempt.items()
+        for start in range(0, len(ids), MARKED_AT_ONCE)
+    )
+
+
+@contextmanager
+def unlocked(run_ids: Collection[UUID]) -> Iterator[set[UUID]]:
+    """Yield the runs that nobody else has locked or that no longer exist.
+
+    Their rows stay locked within the block. On a database without row locks, yields all runs.
+    """
+    using = alias_for(Run)
+    if not run_ids or not knows_locked_rows(using):
+        yield set(run_ids)
+        return
+    no_key = connections[using].features.has_select_for_no_key_update
+    with transaction.atomic(using=using):
+        rows = runs().filter(pk__in=run_ids).order_by().values_list("pk", flat=True)
+        there = set(rows)
+        locked = there - set(rows.select_for_update(skip_locked=True, no_key=no_key))
+        yield set(run_ids) - locked
+
+
+def redeliver(run_id: UUID, attempt: int, queued_at: datetime | None) -> bool:
+    """Queued -> pending, same attempt, because no worker has started it since ``queued_at``."""
+    lost = runs().queued().filter(pk=run_id, attempt=attempt, queued_at=queued_at)
+    return bool(lost.update(state=State.PENDING, node=NOBODY))
+
+
+def redeliver_dropped(run_id: UUID, attempt: int, queued_at: datetime, deliveries: int) -> bool:
+    """Queued -> pending, same attempt, because a worker of another database dropped the message.
+
+    ``queued_at`` identifies the dropped delivery. It doesn't count, because no message of it is
+    left in the broker.
+    """
+    dropped = (
+        runs()
+        .queued()
+        .filter(pk=run_id, attempt=attempt, queued_at=queued_at, deliveries=deliveries)
+    )
+    return bool(dropped.update(state=State.PENDING, node=NOBODY, deliveries=max(deliveries - 1, 0)))
+
+
+def take_back(unstarted: Iterable[tuple[UUID, int]]) -> int:
+    """Queued -> pending without a node, for all dispatched (run, attempt) that won't be started."""
+    return sum(
+        runs().queued().filter(pk=run_id, attempt=attempt).update(state=State.PENDING, node=NOBODY)
+        for run_id, attempt in unstarted
+    )
+
+
+def hand_back(run_id: UUID, attempt: int) -> bool:
+    """Return a run that can't start now: it becomes pending without a node.
+
+    Its delivery is used up. A node dispatches it again.
+    """
+    # Pending runs first: without the node's name, that node no longer marks the run as queued.
+    pending = runs().pending().filter(pk=run_id, attempt=attempt)
+    return bool(pending.update(node=NOBODY) or take_back([(run_id, attempt)]))
+
+
+def withdraw(job_id: int, now: datetime, using: str) -> int:
+    """Delete the job's runs claimed ahead of ``now``, because their definition no longer exists."""
+    ahead = (
+        Run.objects.using(using)
+        .pending()
+        .filter(job=job_id, trigger=Trigger.SCHEDULE, attempt=1, scheduled_at__gt=now)
+    )
+    # One guarded DELETE. QuerySet.delete() would read the rows first and then delete them in
+    # whatever state they are. No row refers to a run that hasn't started.
+    return ahead._raw_delete(using)
+
+
+# --- start ----------------------------------------------------------------------------------------
+
+
+START_LOCK_TIMEOUT = timedelta(seconds=2)
+"""How long a start waits for locked rows. It is short, because a worker has other runs to start."""
+
+_START = Chain(
+    Update(
+        Run,
+        lambda: _leaving_for(State.RUNNING, Given(Run, "id"), Given(Run, "attempt")),
+        state=State.RUNNING,
+        reason="",
+        slot=Given(Run, "slot"),
+        started_at=UtcNow(),
+        heartbeat_at=UtcNow(),
+    ),
+    Insert(
+        Attempt,
+        lambda: Attempt(
+            **{
+                name: Given(Attempt, name)
+                for name in (
+                    "run_id",
+                    "number",
+                    "token",
+                    "worker",
+                    "due_at",
+                    "queued_at",
+                    "started_at",
+                )
+            }
+        ),
+    ),
+    lock_timeout=START_LOCK_TIMEOUT,
+)
+
+
+def start(
+    run: Run, attempt: int, *, slot: int | None, token: UUID, worker: str, started_at: datetime
+) -> bool:
+    """Pending or queued -> running, and insert the attempt's row.
+
+    The attempt's row keeps the due time and the dispatch time of ``run`` as it was read.
+    Raises ``IntegrityError`` if another run has ``slot``.
+    """
+    of_run = {"id": run.pk, "attempt": attempt, "slot": slot}
+    of_attempt = {"run_id": run.pk, "number": attempt, "token": token, "worker": worker}
+    times = {"due_at": run.due_at, "queued_at": run.dispatched_at, "started_at": started_at}
+    return _START.execute(**of_run, **of_attempt, **times)
+
+
+def hold_back(run: Run, *, slot: int | None, reason: str) -> bool:
+    """Pending or queued -> waiting.
+
+    Raises ``IntegrityError`` if another run has ``slot``, the place in the queue.
+    """
+    return bool(
+        _leaving_for(State.WAITING, run.pk, run.attempt).update(
+            state=State.WAITING, slot=slot, reason=reason[:REASON_LIMIT]
+        )
+    )
+
+
+def send_back(run: Run, *, reason: str) -> bool:
+    """Pending or queued -> waiting for a backfilled run that found the slot taken.
+
+    The run returns to its place among the other backfilled runs.
+    """
+    slot = backfill_slot(run.job_id, run.scheduled_at)
+    return bool(
+        _leaving_for(State.WAITING, run.pk, run.attempt).update(
+            state=State.WAITING, slot=slot, due_at=F("scheduled_at"), reason=reason[:REASON_LIMIT]
+        )
+    )
+
+
+def release(run_id: UUID, due_at: datetime) -> bool:
+    """Waiting -> pending for a backfilled run whose turn has come. It is on no node's agenda."""
+    turn = runs().waiting().filter(pk=run_id, trigger=Trigger.BACKFILL)
+    return bool(
+        turn.update(
+            state=State.PENDING, slot=None, due_at=due_at, node=NOBODY, deliveries=0, reason=""
+        )
+    )
+
+
+def beat(run_id: UUID, attempt: int) -> bool:
+    """Renew the heartbeat of the attempt. Returns False if the attempt is no longer running."""
+    return bool(runs().running().filter(pk=run_id, attempt=attempt).update(heartbeat_at=UtcNow()))
+
+
+# --- the end of a run -----------------------------------------------------------------------------
+
+
+def end_unstarted(run: Run, state: State, reason: str, *, attempt: int | None = None) -> bool:
+    """Pending, queued or waiting -> skipped, missed or cancelled."""
+    unstarted = _leaving_for(state, run.pk, attempt).exclude(state=State.RUNNING)
+    return _end(run, unstarted, state, reason) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LastSign:
+    """The last heartbeat of an execution, as read by the process that may declare it lost."""
+
+    heartbeat_at: datetime | None
+    token: UUID | None
+    """Token of the attempt; None if the attempt has no row."""
+
+
+def finish(
+    run: Run,
+    attempt: int,
+    state: State,
+    reason: str,
+    closing: dict[str, Any],
+    token: UUID | None,
+    dispatch_now: Callable[[Run], None] | None = None,
+    last_sign: LastSign | None = None,
+) -> bool:
+    """Running -> succeeded, failed or cancelled.
+
+    ``closing``: Columns to write to the attempt's row.
+    ``dispatch_now``: Called after the commit with each run that follows. Without it, nodes dispatch
+    these runs.
+    ``last_sign``: Returns False if the execution has sent a newer heartbeat.
+    """
+    if token is not None and not _has_line(run):
+        of_run = {
+            "id": run.pk,
+            "attempt": attempt,
+            "reason": reason[:REASON_LIMIT],
+            "job_id": run.job_id,
+        }
+        of_attempt = {"run_id": run.pk, "number": attempt, "token": token, **closing}
+        if _finish(state, tuple(closing)).execute(**of_run, **of_attempt):
+            return True
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE):
+        followers = _end(run, _executing(run.pk, attempt, last_sign), state, reason)
+        if followers is None:
+            return False
+        reach("finish.ended")
+        _close(run, attempt, closing, token)
+        if dispatch_now is not None:
+            for follower in followers:
+                transaction.on_commit(partial(dispatch_now, follower), using=alias_for(Run))
+    return True
+
+
+@cache
+def _finish(state: State, columns: tuple[str, ...]) -> Chain:
+    """Return the statements for the usual case.
+
+    No run waits for the slot, none follows, the execution itself reports its end, and the job has
+    a row of statistics.
+    """
+    unfollowed = Exists(Statistics.objects.filter(pk=OuterRef("job_id"), followed=False))
+    own = {name: Given(Attempt, name) for name in ("run_id", "number", "token")}
+    return Chain(
+        Update(
+            Run,
+            lambda: _executing(Given(Run, "id"), Given(Run, "attempt")).filter(unfollowed),
+            **_final(state, Given(Run, "reason")),
+        ),
+        Update(
+            Statistics,
+            lambda: Statistics.objects.filter(job=Given(Run, "job_id")),
+            **counter_updates(state),
+        ),
+        Update(
+            Attempt,
+            lambda: Attempt.objects.filter(**own, outcome=""),
+            finished_at=UtcNow(),
+            **{name: Given(Attempt, name) for name in columns},
+        ),
+    )
+
+
+def retry(
+    run: Run,
+    attempt: int,
+    due_at: datetime,
+    reason: str,
+    closing: dict[str, Any],
+    token: UUID | None,
+    last_sign: LastSign | None = None,
+) -> bool:
+    """Running -> pending for the next attempt, unless the run was asked to stop.
+
+    An unfinished run keeps its slot. A backfilled run passes it on, so that no other run waits for
+    its backoff. ``last_sign``: see ``finish``.
+    """
+    backfilled = run.trigger == Trigger.BACKFILL
+    executing = _executing(run.pk, attempt, last_sign).filter(cancel_requested_at=None)
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE):
+        if not executing.update(
+            state=State.PENDING,
+            attempt=attempt + 1,
+            due_at=due_at,
+            reason=reason[:REASON_LIMIT],
+            deliveries=0,
+            node=NOBODY,
+            heartbeat_at=None,
+            **({"slot": None} if backfilled else {}),
+        ):
+            return False
+        if backfilled:
+            wake_next(run.job_id)
+        reach("retry.written")
+        _close(run, attempt, closing, token)
+    return True
+
+
+def request_cancel(run_id: UUID, reason: str) -> bool:
+    """Ask a running run to stop. Its worker reads the request at the next heartbeat."""
+    running = runs().running().filter(pk=run_id, cancel_requested_at=None)
+    return bool(running.update(cancel_requested_at=UtcNow(), reason=reason[:REASON_LIMIT]))
+
+
+def wake_next(job_id: int) -> bool:
+    """Waiting -> pending for the run that has waited longest. It gets the slot.
+
+    Returns False if no run waits or the slot is taken. Backfilled runs don't take part
+    (``release``).
+    """
+    line = runs().waiting().filter(job=job_id).exclude(trigger=Trigger.BACKFILL)
+    longest = line.order_by("due_at", "pk").values_list("pk", flat=True).first()
+    if longest is None:
+        return False
+    try:
+        with transaction.atomic(using=alias_for(Run)):
+            woken = runs().waiting().filter(pk=longest)
+            return bool(
+                woken.update(state=State.PENDING, slot=running_slot(job_id), node=NOBODY, reason="")
+            )
+    except IntegrityError:
+        return False  # a newcomer has the slot and wakes the next run when it ends
+
+
+def _executing(
+    run_id: UUID | Given, attempt: int | Given, last_sign: LastSign | None = None
+) -> RunQuerySet:
+    executing = runs().running().filter(pk=run_id, attempt=attempt)
+    if last_sign is None:
+        return executing
+    # The UPDATE may have waited for the same lock that delayed the worker's heartbeat.
+    executing = executing.filter(heartbeat_at=last_sign.heartbeat_at)
+    if last_sign.token is None:
+        return executing
+    return executing.filter(
+        Exists(Attempt.objects.filter(run=OuterRef("pk"), token=last_sign.token))
+    )
+
+
+def _final(state: State, reason: str | Given) -> dict[str, Any]:
+    return {"state": state, "reason": reason, "finished_at": UtcNow(), "slot": None}
+
+
+def _has_line(run: Run) -> bool:
+    """Return whether runs may wait for this one. For a backfilled run, they do under any policy."""
+    return run.job.overlap in WITH_LINE or run.trigger == Trigger.BACKFILL
+
+
+def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run] | None:
+    """End the run and return the runs that follow it, or None if another process was first."""
+    # No savepoint is needed, because nothing within catches an error.
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE, savepoint=False):
+        if not guarded.update(**_final(state, reason[:REASON_LIMIT])):
+            return None
+        has_line, followed = _has_line(run), bool(met_by(state, started=True))
+        if has_line or followed:
+            taken, followed = _look(run.job_id, state)
+            if has_line and not taken:
+                wake_next(run.job_id)
+        followers = chains.create_followers(run, state) if followed else []
+        count([run.job_id], state)
+    return followers
+
+
+def _look(job_id: int, state: State) -> tuple[bool, bool]:
+    """Return whether the job's slot is taken, and whether any job follows such an end."""
+    looks = Exists(runs().filter(slot=running_slot(job_id))), chains.has_follower(state, job_id)
+    taken, followed = Job.objects.using(alias_for(Job)).values_list(*looks).get(pk=job_id)
+    return taken, followed
+
+
+def _close(run: Run, attempt: int, closing: dict[str, Any], token: UUID | None) -> None:
+    """Close the attempt's row. ``token`` is None if not the execution itself closes it."""
+    row = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, number=attempt, outcome="")
+    if token is not None:
+        row = row.filter(token=token)
+    row.update(finished_at=UtcNow(), **closing)
+
+
+def note_late_outcome(run_id: UUID, token: UUID, outcome: Outcome) -> None:
+    """Record the outcome that a worker reports after its attempt was closed with another one."""
+    own = Attempt.objects.using(alias_for(Attempt)).filter(run=run_id, token=token, late_outcome="")
+    own.exclude(outcome__in=("", outcome)).update(late_outcome=outcome)

@@ -1,0 +1,323 @@
+"""The claim: insert the runs of due occurrences and move the cursors, in one transaction.
+
+Invariants:
+
+- One transaction commits both the runs and the moved cursors.
+- UNIQUE (job, scheduled_at) prevents a second run. An insert that conflicts is ignored, because the
+  occurrence already has a run.
+- Only a cursor that matches its job's current definition is claimed.
+- A cursor moves on from the position that was read, under its row lock. Without row locks (SQLite),
+  the whole transaction is exclusive.
+- A frozen node keeps its cursors locked no longer than its shards: the tick limits its transactions
+  (``tick``).
+- A locked row of a job delays only the claim of this job, even if its holder is frozen.
+- A cursor with an invalid schedule is quarantined: its row stores the reason, it doesn't move, and
+  the batch continues.
+- Claiming an occurrence ahead of time only prepares it. ``due_at`` alone decides when the run is
+  dispatched.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import OperationalError, connections, models, transaction
+
+from django_dcron import tracing
+from django_dcron.conf import settings
+from django_dcron.db.contention import is_contention
+from django_dcron.db.routing import alias_for
+from django_dcron.db.statements import Given, Select
+from django_dcron.dispatch.base import DueRun
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs import saving
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models.scheduled import read_schedule
+from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
+from django_dcron.runs.creation import insert, missed_by, row_for
+from django_dcron.schedules.timetable import Considered, Timetable
+from django_dcron.utils.sync_points import reach
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+CLAIMED_AT_ONCE = 2000
+"""The number of cursors in one transaction: large enough for throughput, small enough for short
+transactions.
+"""
+
+
+class DueCursor(NamedTuple):
+    """A due cursor and the job columns that the claim needs, in the order of ``COLUMNS``."""
+
+    job_id: int
+    next_at: datetime
+    namespace: str
+    name: str
+    schedule: str
+    timezone: str
+    calendar_dates: str | None
+    calendar_policy: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    placed_at: datetime
+    target: str
+    queue: str
+    priority: int | None
+    timeout: timedelta | None
+    jitter: timedelta
+    misfire_policy: str
+    misfire_grace: timedelta
+    catchup_limit: int
+
+    @property
+    def hash_key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+COLUMNS = (
+    "job_id",
+    "next_at",
+    "namespace",
+    "name",
+    "schedule",
+    "timezone",
+    "calendar_dates",
+    "calendar_policy",
+    "starts_at",
+    "ends_at",
+    "placed_at",
+    *(
+        f"job__{field}"
+        for field in (
+            "target",
+            "queue",
+            "priority",
+            "timeout",
+            "jitter",
+            "misfire_policy",
+            "misfire_grace",
+            "catchup_limit",
+        )
+    ),
+)
+
+
+@dataclass
+class Claim:
+    """The result of one claim transaction."""
+
+    considered: int = 0
+    """The number of cursors processed. If it is below ``CLAIMED_AT_ONCE``, no other cursor was
+    due.
+    """
+    runs: list[DueRun] = field(default_factory=list)
+    missed: int = 0
+    """The number of missed occurrences."""
+    quarantined: int = 0
+
+
+_DUE = Select(Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).values_list("pk")[:1])
+
+
+@tracing.claiming
+def claim(shards: Collection[int], now: datetime, *, node: str, namespace: str = "") -> Claim:
+    """Claim one batch of the occurrences in ``shards`` due within the look-ahead.
+
+    Database errors propagate.
+    """
+    if not _DUE.rows(next_at=now + settings.LOOK_AHEAD):
+        return Claim()
+    try:
+        return _claim(shards, now, node, namespace, sparing_locked=False)
+    except OperationalError as error:
+        using = alias_for(Run)
+        passes_over = connections[using].features.has_select_for_update_skip_locked
+        if not passes_over or connections[using].in_atomic_block or not is_contention(error):
+            raise
+    return _claim(shards, now, node, namespace, sparing_locked=True)
+
+
+def _claim(
+    shards: Collection[int], now: datetime, node: str, namespace: str, *, sparing_locked: bool
+) -> Claim:
+    using = alias_for(Run)
+    horizon = now + settings.LOOK_AHEAD
+    with transaction.atomic(using=using):
+        batch = _Batch(now, horizon, node)
+        cursors = list(_due_cursors(shards, horizon, namespace, using))
+        for cursor in _without_locked_rows(cursors, using) if sparing_locked else cursors:
+            batch.consider(cursor)
+        if not batch.claim.considered:
+            return batch.claim
+        reach("claim.locked")
+        batch.write(using)
+        reach("claim.written")
+    reach("claim.committed")
+    return batch.claim
+
+
+def _due_cursors(
+    shards: Collection[int], horizon: datetime, namespace: str, using: str
+) -> Iterable[DueCursor]:
+    features = connections[using].features
+    due = Cursor.objects.using(using).in_shards(shards, settings.SHARDS).due(horizon).current()
+    if namespace:
+        due = due.filter(namespace=namespace)
+    locked = due.select_for_update(
+        skip_locked=features.has_select_for_update_skip_locked,
+        of=("self",) if features.has_select_for_update_of else (),
+    )
+    return map(DueCursor._make, locked.values_list(*COLUMNS)[:CLAIMED_AT_ONCE])
+
+
+def _without_locked_rows(cursors: list[DueCursor], using: str) -> list[DueCursor]:
+    """Return the cursors of jobs without locked rows, and lock the rows of these jobs.
+
+    The claim writes to these rows or refers to them.
+    """
+    job_ids = [cursor.job_id for cursor in cursors]
+    # With FOR NO KEY UPDATE, other transactions may still refer to the job.
+    no_key = connections[using].features.has_select_for_no_key_update
+    jobs = Job.objects.using(using).filter(pk__in=job_ids)
+    locked_jobs = _locked_ids(jobs, jobs.select_for_update(skip_locked=True, no_key=no_key))
+    statistics = Statistics.objects.using(using).filter(pk__in=job_ids)
+    locked_statistics = _locked_ids(statistics, statistics.select_for_update(skip_locked=True))
+    return [cursor for cursor in cursors if cursor.job_id not in locked_jobs | locked_statistics]
+
+
+def _locked_ids(rows: models.QuerySet[Any], lockable: models.QuerySet[Any]) -> set[int]:
+    return set(rows.values_list("pk", flat=True)) - set(lockable.values_list("pk", flat=True))
+
+
+class _Batch:
+    """The rows that one transaction writes."""
+
+    def __init__(self, now: datetime, horizon: datetime, node: str):
+        self.now = now
+        self.horizon = horizon
+        self.node = node
+        self.claim = Claim()
+        self.rows: list[Run] = []
+        self.cursors: list[Cursor] = []
+        self.exhausted: list[int] = []
+        self.quarantined: dict[int, str] = {}
+        self._answers: dict[Any, Considered] = {}
+
+    def consider(self, cursor: DueCursor) -> None:
+        self.claim.considered += 1
+        try:
+            considered = self._consider(cursor)
+        except InvalidSchedule as error:
+            self._quarantine(cursor, str(error))
+            return
+        except Exception as error:
+            # The error concerns only this job; the other jobs are claimed.
+            extra = {"event": "schedule_failed", "job": cursor.name}
+            logger.exception("schedule failed: job=%s", cursor.name, extra=extra)
+            self._quarantine(cursor, f"{type(error).__name__}: {error}")
+            return
+        for planned in considered.planned_runs:
+            self._add_run(cursor, planned)
+        if considered.next_at is None:
+            self.exhausted.append(cursor.job_id)
+        self.cursors.append(_moved_cursor(cursor, considered.next_at, considered.previous_at))
+
+    def _consider(self, cursor: DueCursor) -> Considered:
+        """Return the job's occurrences.
+
+        Jobs with the same schedule and next occurrence share the result.
+        """
+        schedule = read_schedule(
+            cursor.schedule,
+            cursor.timezone,
+            cursor.hash_key,
+            cursor.calendar_dates,
+            cursor.calendar_policy,
+        )
+        misfire = Misfire(
+            MisfirePolicy(cursor.misfire_policy), cursor.misfire_grace, cursor.catchup_limit
+        )
+        question = (schedule, cursor.starts_at, cursor.ends_at, cursor.next_at, misfire)
+        if question not in self._answers:
+            self._answers[question] = Timetable(
+                schedule, cursor.starts_at, cursor.ends_at
+            ).consider(
+                cursor.next_at,
+                late_before=self.now - cursor.misfire_grace,
+                horizon=self.horizon,
+                misfire=misfire,
+            )
+        return self._answers[question]
+
+    def _add_run(self, cursor: DueCursor, planned: PlannedRun) -> None:
+        row = row_for(
+            planned,
+            job_id=cursor.job_id,
+            jitter=cursor.jitter,
+            misfire_grace=cursor.misfire_grace,
+            now=self.now,
+            node=self.node,
+        )
+        self.rows.append(row)
+        self.claim.missed += missed_by(row)
+        if not planned.missed:
+            self.claim.runs.append(_due_run(cursor, row.pk, row.due_at))
+
+    def _quarantine(self, cursor: DueCursor, problem: str) -> None:
+        logger.error(
+            "job quarantined: job=%s error=%s",
+            cursor.name,
+            problem,
+            extra={"event": "quarantined", "job": cursor.name},
+        )
+        self.claim.quarantined += 1
+        self.quarantined[cursor.job_id] = problem
+
+    def write(self, using: str) -> None:
+        insert(self.rows, using)
+        _write_cursors(self.cursors, using)
+        if self.exhausted:
+            saving.rest(self.exhausted, using)
+        for job_id, problem in self.quarantined.items():
+            Cursor.objects.using(using).filter(pk=job_id).update(problem=problem)
+
+
+def _due_run(cursor: DueCursor, run_id: UUID, due_at: datetime) -> DueRun:
+    job = cursor.job_id, cursor.name, cursor.target, cursor.queue, cursor.priority, cursor.timeout
+    return DueRun(run_id, 1, due_at, *job)
+
+
+def _moved_cursor(cursor: DueCursor, next_at: datetime | None, previous_at: datetime) -> Cursor:
+    return Cursor(
+        job_id=cursor.job_id,
+        next_at=next_at,
+        previous_at=previous_at,
+        namespace=cursor.namespace,
+        name=cursor.name,
+        schedule=cursor.schedule,
+        timezone=cursor.timezone,
+        calendar_policy=cursor.calendar_policy,
+        starts_at=cursor.starts_at,
+        ends_at=cursor.ends_at,
+        placed_at=cursor.placed_at,
+        enabled=True,
+    )
+
+
+def _write_cursors(cursors: list[Cursor], using: str) -> None:
+    """Update the cursors with one upsert. Every row exists and is locked, so it never inserts.
+
+    ``bulk_update`` takes ten times as long.
+    """
+    features = connections[using].features
+    Cursor.objects.using(using).bulk_create(
+        cursors,
+        update_conflicts=True,
+        update_fields=("next_at", "previous_at"),
+        unique_fields=("job",) if features.supports_update_conflicts_with_target else None,
+    )

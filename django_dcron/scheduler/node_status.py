@@ -1,0 +1,89 @@
+"""A node's facts about itself, collected from its parts.
+
+Any thread may read them without waiting.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime
+
+from django_dcron import __version__
+from django_dcron.conf import settings
+from django_dcron.db.clock import ClusterClock
+from django_dcron.scheduler.agenda import Agenda
+from django_dcron.scheduler.backoff import TickBackoff
+from django_dcron.scheduler.health import Facts, Health, judge
+from django_dcron.scheduler.membership import Membership
+from django_dcron.scheduler.watchdog import Watchdog
+
+TICKED, BEATEN = "a tick went through", "a heartbeat was written"
+
+
+class Vitals:
+    def __init__(
+        self,
+        membership: Membership,
+        agenda: Agenda,
+        clock: ClusterClock,
+        watchdog: Watchdog,
+        backoff: TickBackoff,
+        draining: Callable[[], bool],
+    ):
+        self._membership = membership
+        self._agenda = agenda
+        self._clock = clock
+        self._watchdog = watchdog
+        self._backoff = backoff
+        self._draining = draining
+        self._ticked = False
+        self.since: datetime | None = None
+        """None while the node is starting."""
+
+    def starting(self) -> None:
+        """Start to count the ages. From now on, any thread may call ``health``."""
+        for event in (TICKED, BEATEN):
+            self._watchdog.happened(event)
+
+    def started(self) -> None:
+        self.starting()
+        self.since = self._clock.now()
+
+    def ticked(self) -> None:
+        self._ticked = True
+        self._watchdog.happened(TICKED)
+
+    def beaten(self) -> None:
+        self._watchdog.happened(BEATEN)
+
+    def health(self) -> Health:
+        facts = Facts(
+            at=self._clock.now() if self.since else None,
+            name=self._membership.name,
+            id=self._membership.id,
+            namespace=self._membership.namespace,
+            release=__version__,
+            pid=os.getpid(),
+            since=self.since,
+            shards=len(self._membership.shards),
+            leases=self._membership.leases,
+            agenda=len(self._agenda),
+            lag=self._agenda.lag().total_seconds(),
+            ticked=self._ticked,
+            tick_age=self._watchdog.age(TICKED),
+            heartbeat_age=self._watchdog.age(BEATEN),
+            hanging=self._watchdog.hanging,
+            waiting=self._watchdog.waiting,
+            look_age=self._watchdog.look_age,
+            database_unreachable_since=self._backoff.unreachable_since,
+            database_error=self._backoff.reason,
+            lock_degraded=self._membership.degraded,
+            broker_unreachable=self._agenda.broker_unreachable,
+            skew=self._clock.skew.total_seconds(),
+            draining=self._draining(),
+            clock_doubt=self._clock.doubt.total_seconds(),
+        )
+        # The normal time between two ticks, or two heartbeats.
+        between = max(settings.TICK, settings.LEASE / 3)
+        return judge(facts, (settings.DATABASE_GRACE + between).total_seconds())

@@ -1,0 +1,72 @@
+"""Publishing of one batch, and the outcome of each of its runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django_dcron import tracing
+from django_dcron.dispatch.base import (
+    Dispatcher,
+    DispatchFailed,
+    DueRun,
+    TakenInPart,
+    Undeliverable,
+)
+from django_dcron.scheduler.backlog import Entry
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+
+class Outcome(NamedTuple):
+    taken: Sequence[Entry]
+    refused: Sequence[tuple[DueRun, str]]
+    left: Sequence[Entry]
+    """Runs to try again, separately from other runs."""
+    no_room: str = ""
+    """The broker's answer if it has no room for ``left``. Empty if one of these runs caused an
+    error.
+    """
+    by_error: bool = False
+    """Whether the answer is an error instead of a lack of room. Other runs of the same kind may not
+    have it.
+    """
+
+
+@tracing.publishing
+def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> Outcome:
+    """Publish a batch. Raises ``DispatchFailed`` if all of it has to be tried again."""
+    try:
+        dispatcher.publish([prepared for _, _, _, prepared in batch])
+    except TakenInPart as error:
+        left = [entry for position, entry in enumerate(batch) if position in error.left]
+        taken = [entry for position, entry in enumerate(batch) if position not in error.left]
+        return Outcome(taken, [], left, str(error), error.by_error)
+    except DispatchFailed:
+        raise
+    except Exception as error:
+        if len(batch) > 1:
+            return Outcome([], [], batch)
+        run = batch[0][2]
+        return Outcome([], [(run, reason_of(run, error))], [])
+    return Outcome(batch, [], [])
+
+
+def reason_of(run: DueRun, error: Exception) -> str:
+    """Return why the run can't be dispatched.
+
+    An unexpected error is also logged with its traceback.
+    """
+    if isinstance(error, Undeliverable):
+        return str(error)
+    extra = {
+        "event": "dispatch_failed",
+        "job": run.job_name,
+        "run": str(run.run_id),
+        "attempt": run.attempt,
+    }
+    logger.error(
+        "dispatch failed: job=%s run=%s", run.job_name, run.run_id, exc_info=error, extra=extra
+    )
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,340 @@
+"""The tick: one pass of a node over its shards. ``Ticker._steps`` lists its steps.
+
+Invariants:
+
+- The tick does all database work of a node except its heartbeat, in one thread.
+- Each step is a transaction or a guarded update. A failed tick is repeated as a whole.
+- No step waits long for a lock, because the holder may be frozen. A blocked step is skipped
+  (``steps``), and a later tick makes up for it.
+- The database limits the node's transactions, so a frozen node keeps no locks for longer than its
+  shards.
+- No run is declared lost until ticks have succeeded without a long gap for a whole run lease.
+  Before that, the database may have delayed heartbeats.
+- A database that stalls without an error shows in the duration of a tick.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+from django_dcron import tracing
+from django_dcron.conf import settings
+from django_dcron.db.clock import ClusterClock
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import WaitLimits
+from django_dcron.dispatch.base import DueRun
+from django_dcron.jobs import pausing, saving
+from django_dcron.models import Job, Run
+from django_dcron.models.job import JobQuerySet
+from django_dcron.policies.lifecycle import State
+from django_dcron.runs import transitions
+from django_dcron.scheduler.adoption import adopt
+from django_dcron.scheduler.agenda import Agenda
+from django_dcron.scheduler.backfill_release import release
+from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
+from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
+from django_dcron.scheduler.membership import Membership
+from django_dcron.scheduler.rescue import rescue
+from django_dcron.scheduler.steps import Step, Steps, StillLocked
+from django_dcron.utils.sync_points import reach
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+MARK, FOLLOW = "mark", "follow"
+"""The names of the steps that other steps refer to."""
+FOLLOW_EVERY = 5.0
+RETRY_QUARANTINED_EVERY = 300.0
+RESCUE_EVERY = 2.0
+RELEASE_EVERY = 1.0
+REPORT_EVERY = 60.0
+"""Seconds. These aren't settings: they only have to be longer than a tick and shorter than users
+notice.
+"""
+LOCK_TIMEOUT = timedelta(seconds=1)
+"""The longest wait for a lock. A few of these waits in one tick must not look like a stalled
+database.
+"""
+SHORTEST_SILENCE = timedelta(seconds=5)
+"""The shortest limit for an idle transaction of a tick. After it, or after the lease if that is
+longer, the database ends the transaction.
+"""
+LONGEST_BURST = 2.0
+"""Seconds for which marking waits during a burst, so that due runs are dispatched first."""
+ONCE_FACTOR = 3
+"""Run leases without a heartbeat after which a single tick declares a run lost. It can't know
+whether the database was available before.
+"""
+
+
+@dataclass
+class Ticker:
+    membership: Membership
+    agenda: Agenda
+    clock: ClusterClock
+    stopping: Callable[[], bool] = lambda: False
+    alive: Callable[[], None] = lambda: None
+    """Called before each step and each batch of claims, as a sign of activity for the watchdog."""
+    progressed: Callable[[], None] = lambda: None
+    """Called after a successful tick, and after each successful batch of claims."""
+    clock_in_doubt: Callable[[], bool] = lambda: False
+    """Returns whether the database's clock has jumped and may be wrong. In this case, the age of
+    heartbeats is unreliable.
+    """
+    counts: Counter[str] = field(default_factory=Counter)
+    """What the ticks have done since the last report."""
+    _runner: Steps = field(init=False)
+    _steady_since: float | None = None
+    """The monotonic time since which every tick has found the database available. None if the last
+    one didn't.
+    """
+    _completed_at: float | None = None
+    """The monotonic time of the last successful tick."""
+    _limits: WaitLimits = field(default_factory=lambda: WaitLimits(alias_for(Run)))
+    _behind_since: float | None = None
+    """The monotonic time since which every check has found the agenda behind."""
+    _delayed: DelayedHeartbeats = field(init=False)
+    _unsure: bool = True
+    """Whether the last tick failed or skipped a step. It may have claimed runs that aren't on the
+    agenda.
+    """
+
+    def __post_init__(self) -> None:
+        self._delayed = DelayedHeartbeats(self.clock.monotonic)
+        self._runner = Steps(self.membership.name, self.clock.monotonic, lambda: self.alive())
+
+    def tick(self, *, adopt_own: bool = False, once: bool = False) -> None:
+        """Make one pass.
+
+        ``adopt_own``: also adopt runs of this node that may be missing from the agenda. ``once``:
+        this is the only tick of the process.
+        """
+        if self._completed_at is None:
+            self._completed_at = self.clock.monotonic()
+        silence = max(settings.LEASE, SHORTEST_SILENCE)
+        self._limits.impose(lock=LOCK_TIMEOUT, silence=silence)
+        blocked = self._runner.run_due(self._steps(adopt_own=adopt_own or self._unsure, once=once))
+        if once and blocked:
+            raise blocked[0]  # no later tick makes up for it
+        self.membership.ticked()
+        self._unsure = bool(blocked)
+        self._went_through()
+        self.progressed()
+        tracing.record_noted()
+
+    def _steps(self, *, adopt_own: bool, once: bool) -> list[Step]:
+        """Return the steps of a tick, in their order."""
+        leads = self._leads
+        may_rescue = leads if once else self._may_rescue
+        silence = settings.RUN_LEASE * (ONCE_FACTOR if once else 1)
+        return [
+            Step(MARK, self._mark_outside_bursts),
+            Step(FOLLOW, self._follow, leads, every=FOLLOW_EVERY),
+            Step("quarantine", self._retry_quarantined, leads, every=RETRY_QUARANTINED_EVERY),
+            Step("claim", self._claim, leads),
+            Step("release", self._release, leads, every=RELEASE_EVERY),
+            Step("adopt", partial(self._adopt, also_own=adopt_own), leads),
+            Step("rescue", partial(self._rescue, silence), may_rescue, every=RESCUE_EVERY),
+            Step("report", self._report, every=REPORT_EVERY),
+        ]
+
+    def _leads(self) -> bool:
+        return bool(self.membership.shards)
+
+    def close(self) -> None:
+        """Restore the connection's limits after the last tick."""
+        self._limits.lift()
+
+    def failed(self, *, database_unreachable: bool) -> None:
+        """Record that the last tick failed."""
+        self._unsure = True
+        if database_unreachable:
+            self._steady_since = None
+
+    def mark_delivered(self) -> None:
+        """Mark dispatched runs as queued, and end refused runs. Locked runs are left for later."""
+        self._runner.run(Step(MARK, self._mark))
+        tracing.record_noted()
+
+    def _mark_outside_bursts(self) -> None:
+        if self._in_burst():
+            self._end_refused(self.agenda.take_refused())
+        else:
+            self._mark()
+
+    def _mark(self) -> None:
+        self._end_refused(self.agenda.take_refused())
+        delivered = self.agenda.take_delivered()
+        if not delivered:
+            return
+        reach("mark.begun")
+        try:
+            if self._runner.is_blocked(MARK):
+                marked = self._mark_unlocked(delivered)
+            else:
+                self._mark_queued(delivered)
+                marked = delivered
+        except BaseException:
+            self.agenda.give_back(delivered)
+            raise
+        reach("mark.done")
+        self.agenda.marked(marked)
+        self.counts["dispatched"] += len(marked)
+        if len(marked) < len(delivered):
+            done = {run.key for run in marked}
+            self.agenda.give_back([run for run in delivered if run.key not in done])
+            raise StillLocked("some runs are locked; the others were marked")
+
+    def _mark_queued(self, delivered: Iterable[DueRun]) -> None:
+        transitions.mark_queued(
+            (run.key for run in delivered), self.clock.now(), node=self.membership.id
+        )
+
+    def _mark_unlocked(self, delivered: list[DueRun]) -> list[DueRun]:
+        """Mark the unlocked runs, without waiting for the locked ones."""
+        marked: list[DueRun] = []
+        for start in range(0, len(delivered), transitions.MARKED_AT_ONCE):
+            batch = delivered[start : start + transitions.MARKED_AT_ONCE]
+            with transitions.unlocked([run.run_id for run in batch]) as free:
+                of_batch = [run for run in batch if run.run_id in free]
+                self._mark_queued(of_batch)
+            marked += of_batch
+        return marked
+
+    def _in_burst(self) -> bool:
+        """Return whether marking has to wait for the agenda.
+
+        If a node stays behind for longer, it marks meanwhile, because other nodes would adopt
+        unmarked runs.
+        """
+        now = self.clock.monotonic()
+        if not self.agenda.is_behind:
+            self._behind_since = None
+            return False
+        self._behind_since = now if self._behind_since is None else self._behind_since
+        return now - self._behind_since < LONGEST_BURST
+
+    def _jobs(self) -> JobQuerySet:
+        jobs = Job.objects.using(alias_for(Job)).in_shards(self.membership.shards, settings.SHARDS)
+        namespace = self.membership.namespace
+        return jobs.filter(namespace=namespace) if namespace else jobs
+
+    def _follow(self) -> None:
+        """Process changes of jobs: edits past ``save``, repeated failures and the end of pauses."""
+        jobs = self._jobs()
+        followed = saving.follow_changes(self.clock.now(), jobs)
+        self.counts["followed"] += followed
+        if followed >= saving.FOLLOWED_AT_ONCE:
+            self._runner.repeat(FOLLOW)  # more jobs may have changed
+        pausing.open_circuits(jobs)
+        pausing.end_pauses(jobs)
+
+    def _retry_quarantined(self) -> None:
+        saving.retry_quarantined(self.clock.now(), self._jobs())
+
+    def _claim(self) -> None:
+        while not self.stopping():
+            claimed = claim(
+                self.membership.shards,
+                self.clock.now(),
+                node=self.membership.id,
+                namespace=self.membership.namespace,
+            )
+            self._put(claimed.runs)
+            self.counts["claimed"] += len(claimed.runs)
+            self.counts["missed"] += claimed.missed
+            if not self._runner.is_blocked(MARK) and not self._in_burst():
+                self.mark_delivered()
+            if claimed.considered < CLAIMED_AT_ONCE:
+                return
+            self.alive()
+            self.progressed()
+
+    def _release(self) -> None:
+        self.counts["released"] += release(
+            self.membership.shards, self.clock.now(), namespace=self.membership.namespace
+        )
+
+    def _adopt(self, *, also_own: bool) -> None:
+        left: list[DueRun] = []
+        adopted = adopt(
+            self.membership.shards,
+            self.clock.now() + settings.LOOK_AHEAD,
+            node=self.membership.id,
+            namespace=self.membership.namespace,
+            also_own=also_own,
+            known=self.agenda.knows,
+            leave=left.append,
+        )
+        self.counts["adopted"] += self._put(adopted)
+        if left:
+            raise StillLocked(f"run {left[0].run_id} is locked; the others were taken up")
+
+    def _rescue(self, silence: timedelta) -> None:
+        self.counts["rescued"] += rescue(
+            self.membership.shards, self.clock.now(), silence, self._delayed
+        )
+
+    def _put(self, runs: Iterable[DueRun]) -> int:
+        """Add runs to the agenda and return the number of new ones.
+
+        Runs that can't be dispatched end here as failed.
+        """
+        before = len(self.agenda)
+        self._end_refused(self.agenda.add(runs))
+        return max(len(self.agenda) - before, 0)
+
+    def _end_refused(self, refused: Iterable[tuple[DueRun, str]]) -> None:
+        for run, reason in refused:
+            row = transitions.runs().select_related("job").filter(pk=run.run_id).first()
+            if row is not None and transitions.end_unstarted(
+                row, State.FAILED, reason, attempt=run.attempt
+            ):
+                facts = {"job": run.job_name, "run": str(run.run_id), "attempt": run.attempt}
+                logger.error(
+                    "run not dispatched: job=%s run=%s attempt=%d reason=%s",
+                    *facts.values(),
+                    reason,
+                    extra={"event": "undeliverable", **facts},
+                )
+
+    def _may_rescue(self) -> bool:
+        """Return whether the node leads and the database was available for a whole run lease.
+
+        After an outage, heartbeats are old through no fault of the workers.
+        """
+        if self._has_stalled() or self.clock_in_doubt():
+            self._steady_since = None
+        if self._steady_since is None or not self._leads():
+            return False
+        return self.clock.monotonic() - self._steady_since >= settings.RUN_LEASE.total_seconds()
+
+    def _has_stalled(self) -> bool:
+        """Return whether the last successful tick is too long ago.
+
+        The current tick may be the reason.
+        """
+        timeout = settings.TICK + settings.RUN_LEASE / 3
+        return (
+            self._completed_at is None
+            or self.clock.monotonic() - self._completed_at > timeout.total_seconds()
+        )
+
+    def _went_through(self) -> None:
+        if self._has_stalled() or self._steady_since is None:
+            self._steady_since = self.clock.monotonic()
+        self._completed_at = self.clock.monotonic()
+
+    def _report(self) -> None:
+        done, self.counts = self.counts, Counter()
+        facts = {"agenda": len(self.agenda), **done}
+        logger.info(
+            "tick report: node=%s %s",
+            self.membership.name,
+            " ".join(f"{name}={n}" for name, n in facts.items() if n or name == "agenda"),
+            extra={"event": "report", "node": self.membership.name, **facts},
+        )

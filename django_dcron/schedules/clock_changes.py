@@ -1,0 +1,90 @@
+"""Find the upcoming clock changes that affect a schedule, and how each one affects it.
+
+A clock change skips local times (clocks go forward) or repeats them (clocks go back). It affects a
+schedule that matches one of these local times. The effects follow from the rules in ``daylight``.
+
+Invariants:
+
+- At a shift of at most ``SMALL_SHIFT``, a fixed-time schedule runs once right after a gap, and only
+  in the first pass of an overlap.
+- Any other schedule doesn't run in a gap, and runs in both passes of an overlap.
+- A small shift by whole hours doesn't affect a wall-clock schedule that runs at the same minutes of
+  every hour. Such a shift isn't reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from django_dcron.schedules.cron import Cron
+from django_dcron.schedules.daylight import SMALL_SHIFT
+from django_dcron.schedules.days import DAY
+from django_dcron.schedules.schedule import Schedule, WallClock
+from django_dcron.schedules.zones import FIRST, LAST, SECOND, Stretch, stretch_at
+
+HOUR = timedelta(hours=1)
+
+
+class Effect(StrEnum):
+    ONCE_AFTER = "once_after"
+    """Occurrences in the gap run once, right after it."""
+    NOT_AT_ALL = "not_at_all"
+    FIRST_TIME = "first_time"
+    """Repeated occurrences run in the first pass only."""
+    BOTH_TIMES = "both_times"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    at: datetime
+    """The first instant of the new offset, in UTC."""
+    shown_before: datetime
+    """The local time at ``at`` without the change; naive."""
+    shown_after: datetime
+    """The local time at ``at`` with the change; naive."""
+    effect: Effect
+
+
+def clock_changes(schedule: Schedule, after: datetime, until: datetime) -> Iterator[ClockChange]:
+    """Yield the clock changes in ``(after, until]`` that affect the schedule, in order.
+
+    ``after`` and ``until`` must be aware.
+    """
+    if not isinstance(schedule.rule, WallClock):
+        return
+    cron, zone = schedule.rule
+    instant, end = (moment.astimezone(UTC).replace(tzinfo=None) for moment in (after, until))
+    while FIRST <= instant < LAST and (instant := stretch_at(zone, instant).end) <= end < LAST:
+        stretch = stretch_at(zone, instant)
+        before, now = instant + stretch.offset_before, instant + stretch.offset
+        if effect := effect_at(cron, stretch):
+            yield ClockChange(instant.replace(tzinfo=UTC), before, now, effect)
+
+
+def effect_at(cron: Cron, stretch: Stretch) -> Effect | None:
+    """Return the effect of the clock change at the start of ``stretch``, if there is one."""
+    before, now = stretch.start + stretch.offset_before, stretch.start + stretch.offset
+    shift = now - before
+    small = abs(shift) <= SMALL_SHIFT
+    fixed = cron.fixed and small
+    unnoticed = small and not fixed and cron.hour.everything and not shift % HOUR
+    if not shift or unnoticed or not _falls_between(cron, min(before, now), max(before, now)):
+        return None
+    if shift > timedelta():
+        return Effect.ONCE_AFTER if fixed else Effect.NOT_AT_ALL
+    return Effect.FIRST_TIME if fixed else Effect.BOTH_TIMES
+
+
+def _falls_between(cron: Cron, low: datetime, high: datetime) -> bool:
+    """Return whether ``cron`` matches a local time in ``[low, high)``."""
+    day, last = low.date(), (high - SECOND).date()
+    # ``at_or_after`` would search years ahead for the next matching day.
+    while not cron.days.on(day):
+        day += DAY
+        if day > last:
+            return False
+    found = cron.at_or_after(low)
+    return found is not None and found < high

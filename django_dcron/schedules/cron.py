@@ -1,0 +1,162 @@
+"""Compile cron text into a matcher on naive local time that can be searched in both directions.
+
+``DayRule`` finds the day (with croniter's calendar). A bisection of three sorted tuples finds the
+time of day.
+
+Invariants:
+
+- A compiled expression matches at least one day and one time. A search fails only past the horizon,
+  or if a calendar excludes all of its days (see ``exclusion``).
+- ``at_or_after`` and ``at_or_before`` are pure mirror images of each other, on naive datetimes in
+  whole seconds.
+"""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from datetime import datetime, time
+
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.schedules.days import DAY, FIRST_DAY, LAST_DAY, DayRule, Days
+from django_dcron.schedules.fields import (
+    DAY_OF_MONTH,
+    DAY_OF_WEEK,
+    HOUR,
+    MINUTE,
+    MONTH,
+    SECOND,
+    YEAR,
+    Field,
+    FieldKind,
+    parse_field,
+)
+from django_dcron.utils.messages import gettext_noop as _
+
+_KINDS: tuple[FieldKind, ...] = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
+_ONE_FIELD = _(
+    "Schedule %(value)s has %(count)d field. Use 5 fields, 6 (seconds first) or 7 (seconds "
+    "first, year last), or a macro such as @hourly, @daily, @every 1h30m or @at "
+    "2026-12-01T09:00."
+)
+_FIELDS = _(
+    "Schedule %(value)s has %(count)d fields. Use 5 fields, 6 (seconds first) or 7 "
+    "(seconds first, year last), or a macro such as @hourly, @daily, @every 1h30m or @at "
+    "2026-12-01T09:00."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Cron:
+    """A compiled cron expression; ``year`` is None if the text has no year field."""
+
+    second: Field
+    minute: Field
+    hour: Field
+    day_of_month: Field
+    month: Field
+    day_of_week: Field
+    year: Field | None
+    days: Days
+
+    @property
+    def fixed(self) -> bool:
+        """Whether this is a fixed-time job as in Vixie cron: no time field starts with ``*``."""
+        return not (self.second.starred or self.minute.starred or self.hour.starred)
+
+    def at_or_after(self, local: datetime) -> datetime | None:
+        """Return the first match from ``local`` on, or None past the horizon."""
+        day = local.date()
+        at = self._time_from(local.hour, local.minute, local.second)
+        if at is not None and self.days.on(day):
+            return datetime.combine(day, at)
+        later = self.days.at_or_after(day + DAY) if day <= LAST_DAY else None
+        first = time(self.hour.values[0], self.minute.values[0], self.second.values[0])
+        return None if later is None else datetime.combine(later, first)
+
+    def at_or_before(self, local: datetime) -> datetime | None:
+        """Return the last match up to ``local``, or None past the horizon."""
+        day = local.date()
+        at = self._time_up_to(local.hour, local.minute, local.second)
+        if at is not None and self.days.on(day):
+            return datetime.combine(day, at)
+        earlier = self.days.at_or_before(day - DAY) if day >= FIRST_DAY else None
+        last = time(self.hour.values[-1], self.minute.values[-1], self.second.values[-1])
+        return None if earlier is None else datetime.combine(earlier, last)
+
+    def _time_from(self, hour: int, minute: int, second: int) -> time | None:
+        """Return the first matching time of the day from the given time on.
+
+        If fields must increase, the last field that can increase does.
+        """
+        hours, minutes, seconds = self.hour.values, self.minute.values, self.second.values
+        h = bisect_left(hours, hour)
+        if h < len(hours) and hours[h] == hour:
+            m = bisect_left(minutes, minute)
+            if m < len(minutes) and minutes[m] == minute:
+                s = bisect_left(seconds, second)
+                if s < len(seconds):
+                    return time(hour, minute, seconds[s])
+                m += 1
+            if m < len(minutes):
+                return time(hour, minutes[m], seconds[0])
+            h += 1
+        return time(hours[h], minutes[0], seconds[0]) if h < len(hours) else None
+
+    def _time_up_to(self, hour: int, minute: int, second: int) -> time | None:
+        """Return the last matching time of the day up to the given time; mirrors ``_time_from``."""
+        hours, minutes, seconds = self.hour.values, self.minute.values, self.second.values
+        h = bisect_right(hours, hour) - 1
+        if h >= 0 and hours[h] == hour:
+            m = bisect_right(minutes, minute) - 1
+            if m >= 0 and minutes[m] == minute:
+                s = bisect_right(seconds, second) - 1
+                if s >= 0:
+                    return time(hour, minute, seconds[s])
+                m -= 1
+            if m >= 0:
+                return time(hour, minutes[m], seconds[-1])
+            h -= 1
+        return time(hours[h], minutes[-1], seconds[-1]) if h >= 0 else None
+
+
+def parse_cron(text: str, hash_key: str = "") -> Cron:
+    """Compile five fields, six (seconds first) or seven (year last); raises ``InvalidSchedule``."""
+    fields = [parse_field(kind, item, hash_key) for kind, item in _texts(text)]
+    second, minute, hour, day_of_month, month, day_of_week = fields[:6]
+    year = fields[6] if len(fields) == 7 else None
+    days = DayRule(day_of_month, day_of_week, month, year)
+    if not days.possible:
+        raise InvalidSchedule(
+            _(
+                "Schedule %(value)s never matches a date. Use a day, month, weekday and "
+                "year that occur together."
+            ),
+            value=repr(text),
+            code="never_matches",
+        )
+    return Cron(second, minute, hour, day_of_month, month, day_of_week, year, days)
+
+
+def draw_fields(text: str, hash_key: str) -> str:
+    """Return the expression, seconds first, with each ``H`` replaced by its drawn values.
+
+    Raises ``InvalidSchedule``.
+    """
+    return " ".join(
+        parse_field(kind, item, hash_key).resolved if "H" in item else item
+        for kind, item in _texts(text)
+    )
+
+
+def _texts(text: str) -> list[tuple[FieldKind, str]]:
+    """Return the kind and text of each field, seconds first."""
+    texts = text.upper().split()
+    if not 5 <= len(texts) <= 7:
+        raise InvalidSchedule(
+            _ONE_FIELD if len(texts) == 1 else _FIELDS,
+            value=repr(text),
+            count=len(texts),
+            code="field_count",
+        )
+    if len(texts) == 5:
+        texts.insert(0, "0")
+    return list(zip(_KINDS, texts, strict=False))

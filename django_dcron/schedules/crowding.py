@@ -1,0 +1,169 @@
+"""Find minutes in which many jobs start together, and predict how ``H`` would spread them.
+
+A start is a job's first occurrence in a minute: a job that runs each second of a minute starts once
+in it.
+
+Only movable jobs can form a crowd. These jobs aren't movable:
+
+- A job that runs every minute: it can't move, and it isn't counted in the average.
+- A job with an ``H`` or a jitter: it is already spread.
+- A job with ``@every`` or ``@at``: it has no minute field.
+- A job whose minutes no ``H`` form can express, or that starts every few minutes.
+
+Invariants:
+
+- A minute is crowded if enough movable jobs start in it: at least ``MANY``, ``TIMES`` the average
+  of all minutes, and half the number of jobs that run every minute.
+- A crowd is reported only if ``H`` would at least halve it.
+- A job is in at most one crowd.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django_dcron.schedules.fields import MINUTE, parse_field
+from django_dcron.schedules.load import Hours
+from django_dcron.schedules.schedule import WallClock
+from django_dcron.schedules.timetable import Timetable
+
+MANY = 10
+TIMES = 3
+MOST_CROWDS = 3
+LEAST_STEP = 5
+"""Minutes. A job that starts more often coincides with others wherever it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Jobs with the same timetable."""
+
+    timetable: Timetable
+    known: datetime | None
+    """One of its occurrences, which sets the phase of an ``@every`` schedule."""
+    text: str
+    """The schedule as written in the jobs."""
+    spread: bool
+    """Whether an ``H`` or a jitter already spreads the jobs; ``text`` is then the first job's."""
+    keys: list[str]
+    """The hash keys from which ``H`` would draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    jobs: int
+    """The number of jobs that start in the most crowded minute."""
+    minute: int
+    """That minute, within its hour."""
+    hours: tuple[int, ...]
+    """The hours in which the same minute is crowded, the most crowded first."""
+    fewest: int
+    """The number of jobs that start in the least crowded of these minutes."""
+    forms: tuple[str, ...]
+    """Replacements for the minute field: ``H``, ``H/15``."""
+    at_most: int
+    """The maximum number of these jobs in one minute after the replacement."""
+    texts: tuple[tuple[str, str, int], ...]
+    """The jobs' schedules, most common first: text, time zone and number of jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Movable:
+    """A group that could start in other minutes of its hours."""
+
+    group: Group
+    form: str
+    starts: frozenset[int]
+    """The minutes of its starts, counted from the first hour's first minute."""
+
+
+def crowds(hours: Hours, groups: Sequence[Group]) -> list[Crowd]:
+    """Return at most ``MOST_CROWDS`` crowds, the worst first."""
+    starts, steady, movable = 0, 0, []
+    for group in groups:
+        rule = group.timetable.schedule.rule
+        if not isinstance(rule, WallClock):
+            continue
+        if rule.cron.minute.everything and rule.cron.hour.everything:
+            steady += len(group.keys)
+            continue
+        minutes = frozenset(_starts(hours, rule, group.timetable))
+        starts += len(minutes) * len(group.keys)
+        if not group.spread and (form := _form(rule.cron.minute.values)):
+            movable.append(_Movable(group, form, minutes))
+    enough = max(MANY, TIMES * starts / (hours.count * 60), steady / 2)
+    return list(_crowds(hours, movable, enough))
+
+
+def _crowds(hours: Hours, movable: list[_Movable], enough: float) -> Iterator[Crowd]:
+    for _ in range(MOST_CROWDS):
+        starting: Counter[int] = Counter()
+        for each in movable:
+            starting.update(dict.fromkeys(each.starts, len(each.group.keys)))
+        peak, jobs = max(starting.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
+        if jobs < enough:
+            return
+        together = [each for each in movable if peak in each.starts]
+        if crowd := _crowd(hours, peak, jobs, together, enough):
+            yield crowd
+        movable = [each for each in movable if peak not in each.starts]
+
+
+def _crowd(
+    hours: Hours, peak: int, jobs: int, together: list[_Movable], enough: float
+) -> Crowd | None:
+    """Return the crowd at minute ``peak``, or None if ``H`` wouldn't at least halve it."""
+    at_most = _spread(together)
+    if at_most * 2 > jobs:
+        return None
+    minute = peak % 60
+    starting: Counter[int] = Counter()
+    texts: Counter[tuple[str, str]] = Counter()
+    forms: Counter[str] = Counter()
+    for each in together:
+        number = len(each.group.keys)
+        starting.update({start // 60: number for start in each.starts if start % 60 == minute})
+        texts[each.group.text, each.group.timetable.schedule.timezone] += number
+        forms[each.form] += number
+    crowded = sorted((-number, hour) for hour, number in starting.items() if number >= enough)
+    return Crowd(
+        jobs,
+        minute,
+        tuple(hour for _, hour in crowded),
+        -crowded[-1][0],
+        tuple(form for form, _ in forms.most_common()),
+        at_most,
+        tuple((*schedule, number) for schedule, number in texts.most_common()),
+    )
+
+
+def _starts(hours: Hours, rule: WallClock, timetable: Timetable) -> Iterator[int]:
+    for part in hours.parts(rule, timetable):
+        for minute in part.minutes(rule.cron.minute.values):
+            yield part.real_minute(minute)
+
+
+def _form(minutes: Sequence[int]) -> str:
+    """Return the ``H`` form equivalent to these minutes, or an empty string if there is none."""
+    if len(minutes) == 1:
+        return "H"
+    step = minutes[1] - minutes[0]
+    if step < LEAST_STEP:
+        return ""
+    return (
+        f"H/{step}"
+        if minutes[0] < step and tuple(minutes) == tuple(range(minutes[0], 60, step))
+        else ""
+    )
+
+
+def _spread(together: list[_Movable]) -> int:
+    """Return the maximum number of jobs in one minute of the hour if each job drew its minute."""
+    drawn: Counter[int] = Counter()
+    for each in together:
+        for key in each.group.keys:
+            drawn.update(parse_field(MINUTE, each.form, key).values)
+    return max(drawn.values())

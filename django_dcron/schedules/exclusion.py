@@ -1,0 +1,144 @@
+"""Apply a calendar to a schedule.
+
+A calendar replaces the schedule's day rule and leaves its times of day unchanged. Everything that
+reads a schedule by its fields (the walk over clock changes, the planned load) therefore works here,
+too.
+
+Invariants:
+
+- A date is a date in the schedule's local time, even if a clock change moves the occurrence past
+  midnight.
+- Skipped: a date counts if the schedule falls on it and the calendar doesn't exclude it.
+- Moved: a date that isn't excluded counts if the schedule falls on it or on one of the excluded
+  dates directly before it.
+- All times of an excluded date move together, each to the same time of day. An occurrence that is
+  already there absorbs the moved one.
+- ``at_or_after`` and ``at_or_before`` agree with ``on`` and mirror each other. The horizon bounds
+  the work.
+- ``@every`` measures elapsed time and has no dates, so it rejects a calendar.
+- ``@at`` on a date that isn't excluded keeps its exact instant. On an excluded date it becomes a
+  schedule with that one date.
+- ``@never`` has no dates to exclude.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.schedules.calendar import Calendar, ExclusionPolicy
+from django_dcron.schedules.cron import Cron, parse_cron
+from django_dcron.schedules.days import DAY, HORIZON, Days
+from django_dcron.schedules.schedule import Every, Never, Once, Schedule, WallClock
+from django_dcron.utils.messages import gettext_noop as _
+
+
+@lru_cache(maxsize=4096)
+def excluding(schedule: Schedule, calendar: Calendar, policy: ExclusionPolicy) -> Schedule:
+    """Return the schedule with the calendar applied; raises ``InvalidSchedule`` for ``@every``."""
+    rule = schedule.rule
+    if isinstance(rule, Every):
+        raise InvalidSchedule(
+            _(
+                "Schedule %(value)s can't have a calendar, because it counts elapsed time "
+                "instead of dates. Use cron fields such as */15 * * * *, a macro such as "
+                "@daily, or @at."
+            ),
+            value=repr(schedule.text),
+            code="elapsed_time",
+        )
+    if isinstance(rule, Never):
+        return replace(schedule, calendar=calendar, exclusion=policy)
+    if isinstance(rule, Once):
+        local = rule.at.replace(tzinfo=UTC).astimezone(ZoneInfo(schedule.timezone))
+        if not calendar.excludes(local.date()):
+            return replace(schedule, calendar=calendar, exclusion=policy)
+        rule = WallClock(parse_cron(f"{local:%S %M %H %d %m ? %Y}"), schedule.timezone)
+    kept = _kept_off(rule.cron, calendar, policy)
+    return replace(schedule, calendar=calendar, exclusion=policy, rule=WallClock(kept, rule.zone))
+
+
+def _kept_off(cron: Cron, calendar: Calendar, policy: ExclusionPolicy) -> Cron:
+    days = (
+        Moved(cron.days, calendar)
+        if policy is ExclusionPolicy.NEXT_DAY
+        else Skipped(cron.days, calendar)
+    )
+    return replace(cron, days=days)
+
+
+class Skipped:
+    """The days of a rule that the calendar doesn't exclude."""
+
+    def __init__(self, days: Days, calendar: Calendar):
+        self._days = days
+        self._calendar = calendar
+
+    def on(self, day: date) -> bool:
+        return self._days.on(day) and not self._calendar.excludes(day)
+
+    def at_or_after(self, day: date) -> date | None:
+        last, found = _later(day), self._days.at_or_after(day)
+        while found is not None and found <= last:
+            open_day = self._calendar.open_from(found)
+            if open_day == found:
+                return found
+            found = open_day and self._days.at_or_after(open_day)
+        return None
+
+    def at_or_before(self, day: date) -> date | None:
+        first, found = _earlier(day), self._days.at_or_before(day)
+        while found is not None and found >= first:
+            open_day = self._calendar.open_until(found)
+            if open_day == found:
+                return found
+            found = open_day and self._days.at_or_before(open_day)
+        return None
+
+
+class Moved:
+    """The days of a rule, with each excluded day replaced by the next day that isn't excluded."""
+
+    def __init__(self, days: Days, calendar: Calendar):
+        self._days = days
+        self._calendar = calendar
+
+    def on(self, day: date) -> bool:
+        if self._calendar.excludes(day):
+            return False
+        if self._days.on(day):
+            return True
+        first = self._first_moved_to(day)
+        source = self._days.at_or_before(day) if first < day else None
+        return source is not None and source >= first
+
+    def at_or_after(self, day: date) -> date | None:
+        open_day = self._calendar.open_from(day)
+        source = open_day and self._days.at_or_after(self._first_moved_to(open_day))
+        found = source and self._calendar.open_from(source)
+        return found if found is not None and found <= _later(day) else None
+
+    def at_or_before(self, day: date) -> date | None:
+        open_day = self._calendar.open_until(day)
+        source = open_day and self._days.at_or_before(open_day)
+        found = source and self._calendar.open_from(source)
+        return found if found is not None and found >= _earlier(day) else None
+
+    def _first_moved_to(self, open_day: date) -> date:
+        """Return the first of the excluded dates directly before the open date ``open_day``.
+
+        Without such dates, return ``open_day`` itself.
+        """
+        before = self._calendar.open_until(open_day - DAY)
+        return before + DAY if before is not None else _earlier(open_day)
+
+
+def _later(day: date) -> date:
+    return min(day, date.max - HORIZON) + HORIZON
+
+
+def _earlier(day: date) -> date:
+    return max(day, date.min + HORIZON) - HORIZON

@@ -1,0 +1,210 @@
+"""Count a schedule's occurrences per hour and per minute from its fields, without listing them.
+
+The day rule determines the dates; the fields determine the hours, minutes and seconds. A table for
+each time zone maps its local hours to real hours.
+
+Invariants:
+
+- The cost depends on the matching dates and hours only. A job that runs each second costs as much
+  as an hourly job.
+- The counts equal those of ``Schedule.occurrences``, except near a clock change in the schedule's
+  time zone. On that day, a fixed-time schedule (see ``daylight``) is counted by the wall clock, and
+  so is an hour if the clocks change in its middle.
+- ``starts_at`` and ``ends_at`` are respected to the hour.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
+
+from django_dcron.schedules.schedule import Every, Never, WallClock
+from django_dcron.schedules.timetable import Timetable
+from django_dcron.schedules.zones import stretch_at
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Part(NamedTuple):
+    """The part of a real hour that lies in one local hour: the minutes ``low <= minute < high``."""
+
+    hour: int
+    low: int
+    high: int
+
+    def minutes(self, values: Sequence[int]) -> Sequence[int]:
+        """Return the sorted ``values`` that lie in this part."""
+        if self.high - self.low == 60:
+            return values
+        return values[bisect_left(values, self.low) : bisect_left(values, self.high)]
+
+    def real_minute(self, minute: int) -> int:
+        """Return the number of the real minute, from 0 over all hours, at this local minute."""
+        return self.hour * 60 + (minute - self.low if self.high == 60 else 60 - self.high + minute)
+
+
+class Hours:
+    """``count`` consecutive real hours, numbered from 0; ``begin`` is aware, at a whole minute."""
+
+    def __init__(self, begin: datetime, count: int) -> None:
+        self.begin = begin.astimezone(UTC)
+        self.count = count
+        self._zones: dict[str, dict[date, dict[int, list[Part]]]] = {}
+
+    def number_of(self, instant: datetime) -> int:
+        """Return the number of the hour that contains the instant.
+
+        The number is negative or at least ``count`` if the instant is outside.
+        """
+        return (instant - self.begin) // HOUR
+
+    def occurrences(
+        self, timetable: Timetable, known: datetime | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Yield hours with their number of occurrences; hours without occurrences are left out.
+
+        ``known`` is one of the occurrences, which sets the phase of an ``@every`` schedule.
+        """
+        rule = timetable.schedule.rule
+        if isinstance(rule, WallClock):
+            seconds = len(rule.cron.second.values)
+            for part in self.parts(rule, timetable):
+                if number := len(part.minutes(rule.cron.minute.values)):
+                    yield part.hour, seconds * number
+            return
+        inside = self._inside(timetable)
+        if isinstance(rule, Never):
+            return
+        if isinstance(rule, Every):
+            for hour, number in self._occurrences_per_unit(
+                rule.interval, known or self.begin, HOUR, inside
+            ):
+                if number:
+                    yield hour, number
+        elif (hour := self.number_of(rule.at.replace(tzinfo=UTC))) in inside:
+            yield hour, 1
+
+    def minutes(
+        self, timetable: Timetable, known: datetime | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Yield minutes with their number of occurrences; minutes without occurrences are left out.
+
+        Minutes are numbered from 0 over all hours. ``known`` is as in ``occurrences``.
+        ``starts_at`` and ``ends_at`` are respected to the minute.
+        """
+        rule = timetable.schedule.rule
+        bounds = self._minutes_inside(timetable)
+        if isinstance(rule, WallClock):
+            seconds = len(rule.cron.second.values)
+            for part in self.parts(rule, timetable):
+                for minute in part.minutes(rule.cron.minute.values):
+                    if (number := part.real_minute(minute)) in bounds:
+                        yield number, seconds
+        elif isinstance(rule, Every):
+            for number, occurrences in self._occurrences_per_unit(
+                rule.interval, known or self.begin, MINUTE, bounds
+            ):
+                if occurrences:
+                    yield number, occurrences
+        elif isinstance(rule, Never):
+            return
+        elif (number := (rule.at.replace(tzinfo=UTC) - self.begin) // MINUTE) in bounds:
+            yield number, 1
+
+    def parts(self, rule: WallClock, timetable: Timetable) -> Iterator[Part]:
+        """Yield the parts of the local hours that the timetable's cron fields match."""
+        inside = self._inside(timetable)
+        for day, hours in self._parts_of(rule.zone).items():
+            if rule.cron.days.on(day):
+                for hour in rule.cron.hour.values:
+                    for part in hours.get(hour, ()):
+                        if part.hour in inside:
+                            yield part
+
+    def _inside(self, timetable: Timetable) -> range:
+        """Return the hours from the timetable's start to its end."""
+        first = self.number_of(timetable.starts_at) if timetable.starts_at else 0
+        last = self.number_of(timetable.ends_at) if timetable.ends_at else self.count
+        return range(max(first, 0), min(last + 1, self.count))
+
+    def _minutes_inside(self, timetable: Timetable) -> range:
+        """Return the minutes from the timetable's start to its end."""
+        first = (timetable.starts_at - self.begin) // MINUTE if timetable.starts_at else 0
+        last = (timetable.ends_at - self.begin) // MINUTE if timetable.ends_at else self.count * 60
+        return range(max(first, 0), min(last + 1, self.count * 60))
+
+    def _occurrences_per_unit(
+        self, interval: timedelta, known: datetime, unit: timedelta, inside: range
+    ) -> Iterator[tuple[int, int]]:
+        """Yield each unit of time in ``inside`` with its number of ``@every`` occurrences."""
+        step, length = interval // _MICROSECOND, unit // _MICROSECOND
+        ahead = (known - self.begin) // _MICROSECOND
+        before = -((ahead - inside.start * length) // step)
+        # The index, counted from ``known``, of the first occurrence at or after ``inside``'s start.
+        for number in inside:
+            following = -((ahead - (number + 1) * length) // step)
+            yield number, following - before
+            before = following
+
+    def _parts_of(self, zone: str) -> dict[date, dict[int, list[Part]]]:
+        """Map each local date and hour of the zone to the parts of real hours in which it occurs.
+
+        A local hour has no parts where clocks go forward, and twice as many where they go back.
+        """
+        if zone not in self._zones:
+            days: dict[date, dict[int, list[Part]]] = {}
+            begin = self.begin.replace(tzinfo=None)
+            for number in range(self.count):
+                instant = begin + number * HOUR
+                local = instant + stretch_at(zone, instant).offset
+                _add(days, local, Part(number, local.minute, 60))
+                if local.minute:
+                    _add(days, local + HOUR, Part(number, 0, local.minute))
+            self._zones[zone] = days
+        return self._zones[zone]
+
+
+class Minute:
+    """One minute of real time."""
+
+    def __init__(self, instant: datetime) -> None:
+        self.begin = instant.astimezone(UTC).replace(second=0, microsecond=0)
+        self._local: dict[str, datetime] = {}
+
+    def has_start(self, timetable: Timetable, known: datetime | None = None) -> bool:
+        """Return whether an occurrence falls in this minute.
+
+        ``known`` is as in ``Hours.occurrences``.
+        """
+        if timetable.starts_at and timetable.starts_at >= self.begin + MINUTE:
+            return False
+        if timetable.ends_at and timetable.ends_at < self.begin:
+            return False
+        rule = timetable.schedule.rule
+        if isinstance(rule, WallClock):
+            local = self._shown(rule.zone)
+            cron = rule.cron
+            return (
+                local.minute in cron.minute.values
+                and local.hour in cron.hour.values
+                and cron.days.on(local.date())
+            )
+        if isinstance(rule, Every):
+            return -(self.begin - (known or self.begin)) % rule.interval < MINUTE
+        if isinstance(rule, Never):
+            return False
+        return rule.at.replace(second=0, tzinfo=UTC) == self.begin
+
+    def _shown(self, zone: str) -> datetime:
+        """Return the minute in the zone's local time."""
+        if zone not in self._local:
+            naive = self.begin.replace(tzinfo=None)
+            self._local[zone] = naive + stretch_at(zone, naive).offset
+        return self._local[zone]
+
+
+def _add(days: dict[date, dict[int, list[Part]]], local: datetime, part: Part) -> None:
+    days.setdefault(local.date(), {}).setdefault(local.hour, []).append(part)

@@ -1,0 +1,89 @@
+"""Look up the public holidays of a country or subdivision in the package ``holidays``.
+
+The package is imported on first use.
+
+Invariants:
+
+- The result depends only on the country, the subdivision, the year and the package's release. It is
+  cached.
+- A year for which the package has no data has no holidays.
+"""
+
+from __future__ import annotations
+
+import warnings
+from datetime import date
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from typing import Any
+
+from django_dcron.exceptions import InvalidCalendar
+from django_dcron.utils.messages import gettext_noop as _
+
+MISSING = _("public holidays need the package “holidays”: pip install django-dcron[holidays]")
+_UNKNOWN = _(
+    "no public holidays are known for country %(value)s; use an ISO 3166 code such as DE, US or BR"
+)
+_MISSPELLED = _("no public holidays are known for country %(value)s; did you mean %(near)s?")
+_NO_PARTS = _(
+    "no public holidays are known for %(value)s; use %(country)s, which has no subdivisions"
+)
+_NO_PART = _(
+    "no public holidays are known for %(value)s (allowed subdivisions of %(country)s: %(allowed)s)"
+)
+
+
+def holidays_in(country: str, part: str) -> partial[frozenset[date]]:
+    """Return a function from a year to its holidays; raises ``InvalidCalendar``."""
+    known = _known()
+    if country not in known:
+        if near := get_close_matches(country, known, n=1):
+            raise InvalidCalendar(_MISSPELLED, value=country, near=near[0], code="unknown_country")
+        raise InvalidCalendar(_UNKNOWN, value=country, code="unknown_country")
+    named = {name.casefold(): name for name in ("", *known[country])}
+    if part.casefold() not in named:
+        value, parts = f"{country}-{part}", ", ".join(known[country])
+        if not parts:
+            raise InvalidCalendar(
+                _NO_PARTS, value=value, country=country, code="unknown_subdivision"
+            )
+        raise InvalidCalendar(
+            _NO_PART, value=value, country=country, allowed=parts, code="unknown_subdivision"
+        )
+    return partial(_of_year, country, named[part.casefold()])
+
+
+def is_installed() -> bool:
+    try:
+        _package()
+    except InvalidCalendar:
+        return False
+    return True
+
+
+def _package() -> Any:
+    try:
+        import holidays
+    except ImportError:
+        raise InvalidCalendar(MISSING, code="package_missing") from None
+    # The package warns about years with incomplete data. Every schedule looks that far ahead.
+    warnings.filterwarnings("ignore", message="Requested Holidays are available only")
+    return holidays
+
+
+@lru_cache(maxsize=1)
+def _known() -> dict[str, list[str]]:
+    """Return the supported countries with their subdivisions."""
+    found: dict[str, list[str]] = _package().list_supported_countries()
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _of_year(country: str, part: str, year: int) -> frozenset[date]:
+    # A holiday may be observed in the year before or after its own.
+    found = _package().country_holidays(country, subdiv=part or None, expand=False)
+    years = [
+        each for each in (year - 1, year, year + 1) if found.start_year <= each <= found.end_year
+    ]
+    found = _package().country_holidays(country, subdiv=part or None, years=years, expand=False)
+    return frozenset(day for day in found if day.year == year)

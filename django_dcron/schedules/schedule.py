@@ -1,0 +1,353 @@
+"""Parse schedule text and a time zone into a ``Schedule``, which computes occurrences.
+
+There are four kinds of text:
+
+- cron fields or a macro: wall-clock times of the zone (see ``daylight``)
+- ``@every``: elapsed time, counted from the previous occurrence
+- ``@at``: one instant
+- ``@never``: no occurrences; the job runs only manually or after other jobs
+
+Invariants:
+
+- A schedule is a value: frozen, hashable, safe to share between threads, a pure function of (text,
+  zone, hash key, calendar).
+- Occurrences are aware UTC datetimes. They strictly increase, and are strictly after (or before)
+  the given instant.
+- Text and zone raise no error but ``InvalidSchedule``. The end of the calendar is None, never an
+  ``OverflowError``.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple
+
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.schedules.calendar import Calendar, ExclusionPolicy
+from django_dcron.schedules.cron import Cron, draw_fields, parse_cron
+from django_dcron.schedules.daylight import next_instant, previous_instant
+from django_dcron.schedules.days import HORIZON
+from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, check_zone
+from django_dcron.utils.messages import ENGLISH, TOO_LONG, Language, any_of
+from django_dcron.utils.messages import gettext_noop as _
+
+MAX_LENGTH = 255
+MACROS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+NEVER = "@never"
+
+_HASHED = re.compile("(?:^|[ ,])H", re.IGNORECASE)
+_PREFIX = re.compile(r"(?:CRON_)?TZ=(\S*) ?")
+
+
+class WallClock(NamedTuple):
+    """Cron fields in the local time of a zone."""
+
+    cron: Cron
+    zone: str
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        found = next_instant(self.cron, self.zone, instant.replace(microsecond=0) + SECOND)
+        return found if found is not None and found - instant <= HORIZON else None
+
+    def previous_before(self, instant: datetime) -> datetime | None:
+        whole = instant.replace(microsecond=0)
+        found = previous_instant(self.cron, self.zone, whole if whole < instant else whole - SECOND)
+        return found if found is not None and instant - found <= HORIZON else None
+
+
+class Every(NamedTuple):
+    """``@every``: elapsed time, in phase with the caller's instant to the microsecond."""
+
+    interval: timedelta
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return instant + self.interval if self.interval < LAST - instant else None
+
+    def previous_before(self, instant: datetime) -> datetime | None:
+        return instant - self.interval if self.interval < instant - FIRST else None
+
+
+class Once(NamedTuple):
+    """``@at``: one instant (naive UTC)."""
+
+    at: datetime
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return self.at if self.at > instant else None
+
+    def previous_before(self, instant: datetime) -> datetime | None:
+        return self.at if self.at < instant else None
+
+
+class Never(NamedTuple):
+    """``@never``: no occurrences."""
+
+    def next_after(self, instant: datetime) -> None:
+        return None
+
+    def previous_before(self, instant: datetime) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A job's schedule, created by ``parse_schedule``.
+
+    Schedules are equal if their text, zone, calendar and (for ``H``) hash key are equal. ``text``
+    is the given text with single spaces. ``timezone`` is the effective zone (a ``CRON_TZ=`` prefix
+    takes precedence). ``exclusion.excluding`` creates schedules with a ``calendar``.
+    """
+
+    text: str
+    timezone: str
+    hash_key: str
+    rule: WallClock | Every | Once | Never = field(compare=False, repr=False)
+    calendar: Calendar | None = None
+    exclusion: ExclusionPolicy = ExclusionPolicy.SKIP
+
+    @property
+    def interval(self) -> timedelta | None:
+        """The interval of an ``@every`` schedule, else None."""
+        return self.rule.interval if isinstance(self.rule, Every) else None
+
+    @property
+    def without_calendar(self) -> "Schedule":
+        """The schedule of the text alone."""
+        return self if self.calendar is None else _parse(self.text, self.timezone, self.hash_key)
+
+    @property
+    def at(self) -> datetime | None:
+        """The instant of an ``@at`` schedule (aware UTC), else None."""
+        return self.rule.at.replace(tzinfo=UTC) if isinstance(self.rule, Once) else None
+
+    @property
+    def is_never(self) -> bool:
+        """Whether this is an ``@never`` schedule."""
+        return isinstance(self.rule, Never)
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """Return the first occurrence strictly after an aware ``instant``, in UTC.
+
+        Returns None if there is none within 50 years. For ``@every`` this is ``instant`` plus the
+        interval. A naive datetime raises ``ValueError``.
+        """
+        utc = _naive_utc(instant)
+        return utc and _aware(self.rule.next_after(utc))
+
+    def previous_before(self, instant: datetime) -> datetime | None:
+        """Return the last occurrence strictly before ``instant``; mirrors ``next_after``."""
+        utc = _naive_utc(instant)
+        return utc and _aware(self.rule.previous_before(utc))
+
+    def occurrences(
+        self, after: datetime, until: datetime, limit: int | None = None
+    ) -> Iterator[datetime]:
+        """Yield at most ``limit`` occurrences in ``(after, until]``."""
+        for instant in (after, until):
+            _naive_utc(instant)  # Raise here, not at the first item.
+        return islice(self._between(after, until), limit)
+
+    def describe(self, language: Language = ENGLISH) -> str:
+        """Describe the schedule, with its zone unless that is UTC: "At 03:30 (Europe/Berlin)"."""
+        from django_dcron.schedules.describe import describe
+
+        return describe(self, language)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _between(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        found = self.next_after(after)
+        while found is not None and found <= until:
+            yield found
+            found = self.next_after(found)
+
+
+def parse_schedule(text: str, timezone: str = "UTC", *, hash_key: str = "") -> Schedule:
+    """Parse schedule text; the result is cached.
+
+    ``timezone`` is a zone of the tz database. ``hash_key`` is the job's identity, from which ``H``
+    draws.
+
+    Raises ``InvalidSchedule``, whose message names the field, the value and what is allowed.
+    """
+    plain = _one_line(text)
+    # Only schedules with an ``H`` depend on the key. All jobs share the others.
+    return _parse(plain, check_zone(timezone), hash_key if has_hash(plain) else "")
+
+
+def parse_drawn(text: str, timezone: str = "UTC", *, hash_key: str) -> Schedule:
+    """Return the schedule with each ``H`` in the text replaced by its drawn values.
+
+    It is equal for all keys that draw the same values.
+    """
+    plain = _one_line(text)
+    if has_hash(plain):
+        prefix = _PREFIX.match(plain)
+        start = prefix.end() if prefix else 0
+        plain = plain[:start] + draw_fields(plain[start:], hash_key)
+    return _parse(plain, check_zone(timezone), "")
+
+
+def has_hash(text: str) -> bool:
+    """Return whether schedule text contains an ``H``."""
+    return _HASHED.search(text) is not None
+
+
+def _one_line(text: object) -> str:
+    """Return the text with single spaces; rejects non-text, long text and non-ASCII text."""
+    if not isinstance(text, str):
+        raise InvalidSchedule(
+            _("Schedule %(value)s is not text. Use a string, such as '*/5 * * * *'."),
+            value=f"{text!r:.80}",
+            code="not_text",
+        )
+    if len(text) > MAX_LENGTH:
+        raise InvalidSchedule(TOO_LONG, count=len(text), most=MAX_LENGTH, code="too_long")
+    if not text.isascii():
+        strange = next(char for char in text if not char.isascii())
+        raise InvalidSchedule(
+            _("The schedule contains %(value)s. Use ASCII characters only."),
+            value=ascii(strange),
+            code="not_ascii",
+        )
+    return " ".join(text.split())
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str, zone: str, hash_key: str) -> Schedule:
+    body = text
+    if prefix := _PREFIX.match(text):
+        zone, body = check_zone(prefix[1]), text[prefix.end() :]
+    word, _space, rest = body.partition(" ")
+    rule: WallClock | Every | Once | Never
+    if word.lower() == "@every":
+        rule = Every(_interval(rest))
+    elif word.lower() == "@at":
+        rule = Once(_moment(rest, zone))
+    elif body.lower() == NEVER:
+        rule = Never()
+    else:
+        rule = WallClock(parse_cron(_expand_macro(body), hash_key), zone)
+    return Schedule(text, zone, hash_key, rule)
+
+
+_MISSPELLED = _("Unknown schedule %(value)s. Did you mean %(near)s?")
+
+
+def _expand_macro(body: str) -> str:
+    """Return the fields that a macro stands for; return fields unchanged."""
+    if not body.startswith("@"):
+        if near := _nearest_macro(body):
+            raise InvalidSchedule(_MISSPELLED, value=repr(body), near=near, code="unknown_macro")
+        return body
+    try:
+        return MACROS[body.lower()]
+    except KeyError:
+        if near := _nearest_macro(body[1:]):
+            raise InvalidSchedule(
+                _MISSPELLED, value=repr(body), near=near, code="unknown_macro"
+            ) from None
+        allowed = any_of([*MACROS, NEVER, "@every 1h30m", "@at 2026-12-01T09:00"])
+        raise InvalidSchedule(
+            _("Unknown macro %(value)s. Use %(allowed)s."),
+            value=repr(body),
+            allowed=allowed,
+            code="unknown_macro",
+        ) from None
+
+
+def _nearest_macro(name: str) -> str:
+    """Return the quoted macro that ``name`` resembles; empty if there is none."""
+    near = get_close_matches(f"@{name[:16].lower()}", [*MACROS, NEVER], n=1, cutoff=0.75)
+    return repr(near[0]) if near and " " not in name else ""
+
+
+def _interval(text: str) -> timedelta:
+    match = re.fullmatch(r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?", text.lower())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    interval = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    if not SECOND <= interval <= HORIZON:
+        raise InvalidSchedule(
+            _(
+                "@every %(value)s is not a valid interval. Use whole hours, minutes and "
+                "seconds, such as 1h30m or 45s, from 1s to %(most)dh."
+            ),
+            value=repr(text),
+            most=HORIZON.days * 24,
+            code="invalid_interval",
+        )
+    return interval
+
+
+_MOMENT = re.compile(
+    r"((?:19[789]|20[0-9])[0-9]-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(Z|[+-]\d\d:\d\d)?",
+    re.IGNORECASE,
+)
+
+
+def _moment(text: str, zone: str) -> datetime:
+    match = _MOMENT.fullmatch(text)
+    try:
+        at = (
+            datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3] or ''}".upper())
+            if match
+            else None
+        )
+    except ValueError:
+        at = None
+    if at is None:
+        raise InvalidSchedule(
+            _(
+                "@at %(value)s is not a valid time. Use a time such as 2026-12-01T09:00 in "
+                "the years 1970 to 2099, optionally with seconds and with an offset such "
+                "as Z or +02:00."
+            ),
+            value=repr(text),
+            code="invalid_time",
+        )
+    if at.tzinfo is not None:
+        return at.astimezone(UTC).replace(tzinfo=None)
+    # A single local time is a fixed-time job that runs once. Gaps and overlaps are resolved in the
+    # same way.
+    found = next_instant(parse_cron(f"{at:%S %M %H %d %m ? %Y}"), zone, at - SLACK)
+    if found is None:
+        raise InvalidSchedule(
+            _(
+                "@at %(value)s does not exist in %(zone)s, because the clocks there skip it. "
+                "Use another time."
+            ),
+            value=text,
+            zone=zone,
+            code="skipped_time",
+        )
+    return found
+
+
+def _naive_utc(instant: datetime) -> datetime | None:
+    """Return the instant in naive UTC, or None near the ends of the calendar."""
+    if not isinstance(instant, datetime):
+        raise TypeError(f"Expected an aware datetime, not {type(instant).__name__}")
+    if instant.utcoffset() is None:
+        raise ValueError(f"{instant!r} has no time zone. Use an aware datetime.")
+    try:
+        utc = instant.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError:
+        return None
+    return utc if FIRST <= utc < LAST else None
+
+
+def _aware(found: datetime | None) -> datetime | None:
+    return found and found.replace(tzinfo=UTC)

@@ -1,0 +1,163 @@
+"""Describe a cron schedule's time of day: "every 15 minutes, between 08:00 and 18:59"."""
+
+import re
+from typing import NamedTuple
+
+from django_dcron.schedules.cron import Cron
+from django_dcron.schedules.fields import Field
+from django_dcron.schedules.number_ranges import consecutive, number_ranges
+from django_dcron.utils.messages import Language, all_of
+from django_dcron.utils.messages import gettext_noop as _
+
+_TOGETHER = {
+    ("seconds",): "%(seconds)s",
+    ("minutes",): "%(minutes)s",
+    ("hours",): "%(hours)s",
+    ("seconds", "minutes"): _("%(seconds)s, %(minutes)s"),
+    ("seconds", "hours"): _("%(seconds)s, %(hours)s"),
+    ("minutes", "hours"): _("%(minutes)s, %(hours)s"),
+    ("seconds", "minutes", "hours"): _("%(seconds)s, %(minutes)s, %(hours)s"),
+}
+ON_ZERO = (0,)
+LISTED_TIMES = 4
+"""With several minutes, up to this many times are listed individually."""
+
+
+class Step(NamedTuple):
+    """A step from ``first`` to the field's end."""
+
+    first: int
+    step: int
+
+
+def time_of_day(cron: Cron, language: Language) -> str:
+    second, minute, hour = cron.second, cron.minute, cron.hour
+    if len(second.values) == 1 and _lists_each_time(minute, hour):
+        return _exactly(cron, language)
+    if second.values == ON_ZERO and len(hour.values) == 1 and _in_a_row(minute):
+        between = {"first": _clock(hour, minute.values[0]), "last": _clock(hour, minute.values[-1])}
+        return language.gettext("every minute between %(first)s and %(last)s") % between
+    parts = {
+        "seconds": _seconds(second, language),
+        "minutes": _minutes(cron, language),
+        "hours": _hours(cron, language),
+    }
+    present = {name: words for name, words in parts.items() if words}
+    return language.gettext(_TOGETHER[tuple(present)]) % present
+
+
+def _lists_each_time(minute: Field, hour: Field) -> bool:
+    """Return whether to list each time: the times are few and have no shorter description."""
+    few = len(minute.values) == 1 or len(minute.values) * len(hour.values) <= LISTED_TIMES
+    return few and all(
+        _step(field) is None and all(len(run) < 3 for run in consecutive(field.values))
+        for field in (minute, hour)
+    )
+
+
+def _exactly(cron: Cron, language: Language) -> str:
+    (second,) = cron.second.values
+    times = [
+        f"{hour:02}:{minute:02}:{second:02}" if second else f"{hour:02}:{minute:02}"
+        for hour in cron.hour.values
+        for minute in cron.minute.values
+    ]
+    return language.gettext("at %(times)s") % {"times": all_of(times).translate(language)}
+
+
+def _clock(hour: Field, minute: int) -> str:
+    return f"{hour.values[0]:02}:{minute:02}"
+
+
+def _in_a_row(field: Field) -> bool:
+    return len(field.values) > 2 and len(consecutive(field.values)) == 1 and not field.everything
+
+
+def _step(field: Field) -> Step | None:
+    match = re.fullmatch(r"(?:\*|\d+)/(\d+)", field.resolved)
+    if match is None or len(field.values) < 2 or match[1] == "1":
+        return None
+    return Step(field.values[0], int(match[1]))
+
+
+def _seconds(field: Field, language: Language) -> str:
+    if field.values == ON_ZERO:
+        return ""
+    if field.everything:
+        return language.gettext("every second")
+    if step := _step(field):
+        if not step.first:
+            return language.gettext("every %(step)d seconds") % step._asdict()
+        text = language.ngettext(
+            "every %(step)d seconds, starting at %(first)d second past the minute",
+            "every %(step)d seconds, starting at %(first)d seconds past the minute",
+            step.first,
+        )
+        return text % step._asdict()
+    if _in_a_row(field):
+        text = language.gettext("seconds %(first)d through %(last)d past the minute")
+        return text % {"first": field.values[0], "last": field.values[-1]}
+    if len(field.values) == 1:
+        (second,) = field.values
+        text = language.ngettext(
+            "at %(second)d second past the minute", "at %(second)d seconds past the minute", second
+        )
+        return text % {"second": second}
+    return language.gettext("at %(seconds)s seconds past the minute") % {
+        "seconds": _values(field, language)
+    }
+
+
+def _minutes(cron: Cron, language: Language) -> str:
+    field = cron.minute
+    # If the seconds have a text, it implies every minute.
+    if field.everything:
+        return language.gettext("every minute") if cron.second.values == ON_ZERO else ""
+    if field.values == cron.second.values == ON_ZERO:
+        return "" if cron.hour.everything or _step(cron.hour) else language.gettext("on the hour")
+    if step := _step(field):
+        if not step.first:
+            return language.gettext("every %(step)d minutes") % step._asdict()
+        text = language.ngettext(
+            "every %(step)d minutes, starting at %(first)d minute past the hour",
+            "every %(step)d minutes, starting at %(first)d minutes past the hour",
+            step.first,
+        )
+        return text % step._asdict()
+    if _in_a_row(field):
+        text = language.gettext("minutes %(first)d through %(last)d past the hour")
+        return text % {"first": field.values[0], "last": field.values[-1]}
+    if len(field.values) == 1:
+        (minute,) = field.values
+        text = language.ngettext(
+            "at %(minute)d minute past the hour", "at %(minute)d minutes past the hour", minute
+        )
+        return text % {"minute": minute}
+    return language.gettext("at %(minutes)s minutes past the hour") % {
+        "minutes": _values(field, language)
+    }
+
+
+def _hours(cron: Cron, language: Language) -> str:
+    field = cron.hour
+    if field.everything:
+        only_hours = cron.minute.values == cron.second.values == ON_ZERO
+        return language.gettext("every hour") if only_hours else ""
+    if step := _step(field):
+        if not step.first:
+            return language.gettext("every %(step)d hours") % step._asdict()
+        text = language.gettext("every %(step)d hours, starting at %(time)s")
+        return text % {"step": step.step, "time": f"{step.first:02}:00"}
+    if len(consecutive(field.values)) > 1:
+        return language.gettext("during the hours %(hours)s") % {"hours": _values(field, language)}
+    first, last = field.values[0], field.values[-1]
+    text = language.gettext("between %(first)s and %(last)s")
+    return text % {"first": f"{first:02}:00", "last": f"{last:02}:59"}
+
+
+def _values(field: Field, language: Language) -> str:
+    several = language.gettext("%(from_number)d to %(to_number)d")
+    words = number_ranges(
+        consecutive(field.values), "%(number)d", several, ("number", "from_number", "to_number")
+    )
+    return all_of(words).translate(language)

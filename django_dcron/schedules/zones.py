@@ -1,0 +1,115 @@
+"""Represent time zones as stretches of constant UTC offset.
+
+``zoneinfo`` returns only the offset at an instant. This module finds transitions by probing and
+bisecting, in blocks of years.
+
+Invariants:
+
+- The stretches of a block are contiguous and cover the block.
+- A block's edge is also a stretch's edge. An edge isn't necessarily a transition: the offset may
+  stay the same.
+- No zone of the tz database changes twice within ``SLACK``. The closest changes are Freetown's in
+  1939, four days apart.
+- No shift is as long as ``SLACK``.
+- Instants are naive UTC datetimes in whole seconds, from ``FIRST`` up to ``LAST``.
+"""
+
+# ruff: noqa: DTZ001 -- a naive datetime is UTC here
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from itertools import pairwise
+from zoneinfo import ZoneInfo, available_timezones
+
+from django_dcron.exceptions import InvalidTimeZone
+from django_dcron.utils.messages import gettext_noop as _
+
+FIRST = datetime(2, 1, 1)
+LAST = datetime(9999, 1, 1)
+SLACK = timedelta(days=2)
+SECOND = timedelta(seconds=1)
+
+_BLOCK_YEARS = 8
+# Names that some systems offer although they depend on the machine or aren't time zones.
+_NOT_ZONES = {"localtime", "posixrules", "Factory"}
+
+_UNKNOWN = _("Unknown time zone %(value)s. Use a name from the tz database, such as Europe/Berlin.")
+_MISSPELLED = _("Unknown time zone %(value)s. Did you mean %(near)s?")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch ``start <= instant < end`` in UTC, its UTC offset and the offset just before it."""
+
+    start: datetime
+    end: datetime
+    offset: timedelta
+    offset_before: timedelta
+
+
+def check_zone(name: object) -> str:
+    """Return the name if it is a zone of the tz database; otherwise raise ``InvalidTimeZone``."""
+    if isinstance(name, str) and name in _zone_names():
+        return str(name)
+    known = get_close_matches(name[:64], _zone_names(), n=1) if isinstance(name, str) else []
+    if not known:
+        raise InvalidTimeZone(_UNKNOWN, value=f"{name!r:.80}", code="unknown_zone")
+    raise InvalidTimeZone(
+        _MISSPELLED, value=f"{name!r:.80}", near=repr(known[0]), code="unknown_zone"
+    )
+
+
+def stretch_at(zone: str, instant: datetime) -> Stretch:
+    """Return the stretch of ``zone`` that contains ``instant`` (``FIRST <= instant < LAST``)."""
+    starts, stretches = _block(zone, instant.year // _BLOCK_YEARS)
+    return stretches[bisect_right(starts, instant) - 1]
+
+
+@lru_cache(maxsize=1)
+def _zone_names() -> frozenset[str]:
+    return frozenset(available_timezones() - _NOT_ZONES)
+
+
+@lru_cache(maxsize=4096)
+def _block(zone: str, number: int) -> tuple[tuple[datetime, ...], tuple[Stretch, ...]]:
+    """Return a block's stretches, with their starts for bisecting."""
+    tz = ZoneInfo(zone)
+    begin = max(FIRST, datetime(max(1, number * _BLOCK_YEARS), 1, 1))
+    end = min(LAST, datetime(min(9999, (number + 1) * _BLOCK_YEARS), 1, 1))
+    edges = [begin, *_transitions(tz, begin, end), end]
+    stretches = tuple(
+        Stretch(start, stop, _offset(tz, start), _offset(tz, start - SECOND))
+        for start, stop in pairwise(edges)
+    )
+    return tuple(stretch.start for stretch in stretches), stretches
+
+
+def _transitions(tz: ZoneInfo, begin: datetime, end: datetime) -> list[datetime]:
+    """Return the first instants of new offsets strictly inside ``begin..end``."""
+    found = []
+    left = begin
+    while left < end:
+        right = min(left + SLACK, end)
+        if _offset(tz, left) != _offset(tz, right):
+            found.append(_bisect(tz, left, right))
+        left = right
+    return [edge for edge in found if edge < end]
+
+
+def _bisect(tz: ZoneInfo, left: datetime, right: datetime) -> datetime:
+    before = _offset(tz, left)
+    while right - left > SECOND:
+        middle = left + (right - left) // SECOND // 2 * SECOND
+        if _offset(tz, middle) == before:
+            left = middle
+        else:
+            right = middle
+    return right
+
+
+def _offset(tz: ZoneInfo, instant: datetime) -> timedelta:
+    local = instant.replace(tzinfo=UTC).astimezone(tz)
+    return local.replace(tzinfo=None) - instant

@@ -1,0 +1,1 @@
+"""Helpers without knowledge of jobs and runs. They import nothing else from the package."""

@@ -1,0 +1,83 @@
+"""Prevent texts in a log record from forging another record.
+
+Invariants:
+
+- Every record of this package passes ``OneRecord``, so no text in it starts a line, whatever
+  formatter the project uses.
+- ``LineFormatter`` does the same for records of all loggers. Nodes and the logs of attempts use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import suppress
+from copy import copy
+from typing import Any
+
+INDENT = "    "
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that end a line, control a terminal or reverse text, except tab and newline."""
+_PLAIN = logging.Formatter()
+LOGGERS = (
+    "django_dcron",
+    "django_dcron.alerts",
+    "django_dcron.control",
+    "django_dcron.locks.file",
+    "django_dcron.observability",
+    "django_dcron.rest",
+    "django_dcron.runs",
+    "django_dcron.scheduler",
+    "django_dcron.targets.celery_tasks",
+    "django_dcron.targets.django_tasks",
+    "django_dcron.tracing",
+)
+"""All loggers of this package.
+
+Python applies only the filters of the logger that made the record, not of its parents.
+"""
+
+
+class LineFormatter(logging.Formatter):
+    """Formats a record as one entry: indents further lines and escapes control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        own = copy(record)
+        own.exc_text = None  # set by another formatter, or indented already
+        return as_one_record(super().format(own))
+
+
+class OneRecord(logging.Filter):
+    """Escapes and indents the arguments of a message and the traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_harmless, record.args))
+        if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
+            with suppress(Exception):  # a foreign exception may raise anything
+                record.exc_text = as_one_record(_PLAIN.formatException(record.exc_info))
+        return True
+
+
+def _harmless(value: Any) -> Any:
+    """Return ``value``, or its escaped text if it contains a line break or a control character."""
+    if value is None or isinstance(value, int | float):
+        return value
+    try:
+        text = str(value)
+    except Exception:  # the formatter of the record handles it
+        return value
+    plain = as_one_record(text)
+    return value if plain == text else plain
+
+
+def protect_own_loggers() -> None:
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        if not any(isinstance(each, OneRecord) for each in logger.filters):
+            logger.addFilter(OneRecord())
+
+
+def as_one_record(text: str) -> str:
+    plain = _STEERING.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
+    return plain.rstrip("\n").replace("\n", f"\n{INDENT}")

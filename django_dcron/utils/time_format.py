@@ -1,0 +1,61 @@
+"""Format times and durations for sentences."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from django.utils.timezone import get_current_timezone
+
+from django_dcron.utils.messages import TranslatableText, ngettext
+from django_dcron.utils.messages import gettext_noop as _
+
+
+def format_duration(value: timedelta) -> str:
+    """Format a duration in its two largest units: 12 ms, 3.4 s, 2m 03s, 1h 02m, 3d 4h."""
+    seconds = value.total_seconds()
+    if seconds < 0:
+        return f"-{format_duration(-value)}"
+    if seconds < 0.9995:  # it would round to 1000 ms
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours}h"
+    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s"
+
+
+def ago(value: timedelta) -> TranslatableText:
+    """Format how long ago something happened, in whole units: 5 s ago, 3 min ago, 2 days ago.
+
+    A time in the future counts as now.
+    """
+    seconds = int(max(value, timedelta()).total_seconds())
+    if seconds < 1:
+        return TranslatableText(_("just now"))
+    if seconds < 60:
+        return TranslatableText(_("%(count)d s ago"), count=seconds)
+    if seconds < 3600:
+        return TranslatableText(_("%(count)d min ago"), count=seconds // 60)
+    if seconds < 86400:
+        return TranslatableText(_("%(count)d h ago"), count=seconds // 3600)
+    days = seconds // 86400
+    return ngettext("%(count)d day ago", "%(count)d days ago", days, count=days)
+
+
+def moment(value: datetime, zone: ZoneInfo) -> str:
+    """Format a time to the second. The zone's abbreviation distinguishes repeated local times."""
+    return f"{value.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def plain_moment(value: datetime) -> str:
+    """Format a time in the site's time zone, with the zone's abbreviation."""
+    return moment(value, get_current_timezone())
+
+
+def clock(value: datetime) -> str:
+    """Format the time of day, without seconds if they are zero."""
+    return f"{value:%H:%M:%S}" if value.second else f"{value:%H:%M}"

@@ -1,0 +1,17 @@
+"""Read untrusted pickles and YAML in a child process with limited time, memory and size.
+
+Invariants:
+
+- This process never unpickles. The child sends plain JSON of a bounded size, which this process
+  decodes to plain values.
+- The child forks a process for each text, so a text can't affect the reader of the next one.
+- A text that exceeds a limit or kills its process raises ``Unreadable``.
+- The limits grow with the length of the text, so a short text that describes much exceeds them.
+- A pickle is data. Only classes of ``datetime`` and time zones are instantiated. Classes of
+  APScheduler become ``Record``. Anything else is refused.
+"""
+
+from django_dcron.utils.untrusted.plain import Other, Record
+from django_dcron.utils.untrusted.reader import Reader, Unreadable
+
+__all__ = ["Other", "Reader", "Record", "Unreadable"]

@@ -1,0 +1,111 @@
+"""The child process: reads each text in a forked process with limits and answers with JSON.
+
+The child imports no Django and opens no connection. It ends when its standard input is closed. A
+question is a header (``QUESTION``) and a text, an answer is a header (``ANSWER``) and a text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from contextlib import suppress
+from importlib import import_module
+from typing import BinaryIO, NoReturn
+
+QUESTION = struct.Struct("!10sQIQQQ")
+"""The kind and length of the text.
+
+The limits: CPU seconds, bytes of memory, values, bytes of the answer.
+"""
+ANSWER = struct.Struct("!10sQ")
+"""The status, and the length of what follows: JSON, or the reason for a refusal."""
+MODULES = {
+    "pickle": "django_dcron.utils.untrusted.pickles",
+    "yaml": "django_dcron.utils.untrusted.yaml_text",
+}
+READ, REFUSED, TIME, MEMORY, SIZE, DIED = "read", "refused", "time", "memory", "size", "died"
+CHUNK = 1024 * 1024
+
+
+def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    while header := questions.read(QUESTION.size):
+        kind, length, seconds, memory, values, most = QUESTION.unpack(header)
+        text = questions.read(length)
+        name = kind.rstrip(b"\0").decode()
+        # Import once, before the first fork.
+        import_module(MODULES[name])
+        status, answer = _in_a_process(name, text, seconds, memory, values, most)
+        answers.write(ANSWER.pack(status.encode(), len(answer)) + answer)
+        answers.flush()
+
+
+def _in_a_process(
+    kind: str, text: bytes, seconds: int, memory: int, values: int, most: int
+) -> tuple[str, bytes]:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _limit(seconds, memory)
+        _read_and_exit(kind, text, values, most, writing)
+    os.close(writing)
+    answer = b""
+    with os.fdopen(reading, "rb") as pipe:
+        while len(answer) <= most and (chunk := pipe.read(CHUNK)):
+            answer += chunk
+    _pid, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return (TIME if os.WTERMSIG(status) == signal.SIGXCPU else DIED), b""
+    verdict, _, rest = answer.partition(b"\n")
+    return (verdict.decode(), rest) if verdict else (DIED, b"")
+
+
+def _limit(seconds: int, memory: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    with suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+
+def _read_and_exit(kind: str, text: bytes, values: int, most: int, writing: int) -> NoReturn:
+    module = import_module(MODULES[kind])
+    try:
+        answer = _answer(module, text, values, most)
+    except MemoryError:
+        answer = MEMORY.encode() + b"\n"
+    try:
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(answer)
+    finally:
+        os._exit(0)
+
+
+def _answer(module: object, text: bytes, values: int, most: int) -> bytes:
+    from django_dcron.utils.untrusted.plain import TooLarge
+
+    try:
+        encoded = json.dumps(module.read(text, values), allow_nan=False).encode()  # type: ignore[attr-defined]
+    except MemoryError:
+        raise
+    except (TooLarge, RecursionError):
+        return SIZE.encode() + b"\n"
+    except module.Refused as error:  # type: ignore[attr-defined]
+        return f"{REFUSED}\n{error}".encode(errors="replace")
+    except Exception as error:  # malformed bytes may raise anything
+        return f"{REFUSED}\nit can't be read: {type(error).__name__}: {error}".encode(
+            errors="replace"
+        )
+    return READ.encode() + b"\n" + encoded if len(encoded) <= most else SIZE.encode() + b"\n"
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the child
+    serve(sys.stdin.buffer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Configure the docs site: Sphinx, MyST and Furo. ``make docs`` builds it."""
+
+import sys
+from pathlib import Path
+
+import django
+from celery import Celery
+from django.conf import settings
+
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS.parent), str(DOCS / "_ext")]
+
+# Autodoc imports models, which need a configured Django. No database or Redis is contacted.
+settings.configure(
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_dcron"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    USE_TZ=True,
+)
+Celery("docs", set_as_current=True)
+django.setup()
+
+from django_dcron import __version__  # noqa: E402
+
+project = "django-dcron"
+author = "The django-dcron authors"
+project_copyright = author
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "model_fields"]
+exclude_patterns = ["_build"]
+source_suffix = {".md": "markdown"}
+
+# MyST: links to headings use the anchors that code hosts generate, too.
+myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+myst_heading_anchors = 4
+smartquotes = False  # they would change the quotes in JSON examples
+
+highlight_language = "none"  # blocks without a language are commands and output
+
+# Autodoc.
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+nitpicky = True
+# The site has no inventories of other projects, because a build must not need the network.
+nitpick_ignore_regex = [(r"py:.*", r"(?!django_dcron\.).*"), (r"py:.*", r".*\.F")]
+
+# The link check covers local files only: a build must not depend on other hosts.
+linkcheck_ignore = [r"https?://"]
+
+html_theme = "furo"
+html_title = "django-dcron"
+html_static_path = ["_static"]
+html_css_files = ["dcron.css"]
+html_show_sphinx = False
+html_theme_options = {
+    "source_repository": "https://github.com/example/django-dcron/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "top_of_page_buttons": ["view"],
+}
+copybutton_prompt_text = "$ "

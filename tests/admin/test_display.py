@@ -1,0 +1,30 @@
+"""Test how the admin formats relative times."""
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from django_dcron.admin.display import ago
+
+
+@pytest.mark.parametrize(
+    ("age", "shown"),
+    [
+        (timedelta(seconds=1), ("1", "s")),
+        (timedelta(seconds=59.9), ("59", "s")),
+        (timedelta(minutes=1), ("1", "min")),
+        (timedelta(minutes=59, seconds=59), ("59", "min")),
+        (timedelta(hours=1), ("1", "h")),
+        (timedelta(hours=23, minutes=59), ("23", "h")),
+        (timedelta(days=1), ("1", "day")),
+        (timedelta(days=40), ("40", "days")),
+    ],
+)
+def test_an_age_is_shown_in_its_largest_unit(age: timedelta, shown: tuple[str, str]) -> None:
+    assert re.findall(r"^(\d+) (\w+)\b", ago(age)) == [shown]
+
+
+@pytest.mark.parametrize("age", [timedelta(), timedelta(seconds=0.9), timedelta(seconds=-5)])
+def test_less_than_a_second_has_no_number(age: timedelta) -> None:
+    assert not re.search(r"\d", ago(age))

@@ -1,0 +1,49 @@
+"""Test that channels send alerts as plain text, even if they quote hostile markup."""
+
+import pytest
+from apprise import Apprise, NotifyFormat
+
+from django_dcron.contrib.alerts import channels
+from tests.contrib.alerts.mail_server import MailServer
+
+HOSTILE = '<a href="https://evil.example">log in again</a> <img src="https://evil.example/seen"> [here](https://evil.example)'
+
+
+@pytest.mark.parametrize("text", ["", "&format=html", "&format=markdown"])
+def test_an_alert_by_mail_is_plain_text(mail_server: MailServer, text: str) -> None:
+    url = f"mailto://127.0.0.1:{mail_server.port}?from=dcron@shop.example&to=ops@shop.example&mode=insecure{text}"
+
+    channels.send({"apprise": [url]}, "report failed", f"ValueError: {HOSTILE}", "failure")
+
+    (message,) = mail_server.received
+    assert message["subject"] == "[dcron] report failed"
+    parts = [part for part in message.walk() if not part.is_multipart()]
+    assert [part.get_content_type() for part in parts] == ["text/plain"]
+    assert parts[0].get_content().strip() == f"ValueError: {HOSTILE}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
+        "tgram://123456789:abcdefg_hijklmnop/12315544/",
+    ],
+)
+def test_every_service_is_sent_text(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Cover services whose default format is markup."""
+    sent = []
+    (plugin,) = Apprise(url)
+    monkeypatch.setattr(
+        type(plugin),
+        "send",
+        lambda self, body, **more: (
+            sent.append((body, self.notify_format, more["body_format"])) or True
+        ),
+    )
+
+    channels.send({"apprise": [url]}, "report failed", HOSTILE)
+
+    assert [(notify_format, body_format) for _body, notify_format, body_format in sent] == [
+        (NotifyFormat.TEXT,) * 2
+    ]
+    assert HOSTILE in sent[0][0]

@@ -1,0 +1,48 @@
+"""Test ``manage.py dcron alert``."""
+
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from pytest_django import Settings
+
+from tests.contrib.alerts.conftest import Service
+
+
+def dcron_alert(*channels: str) -> str:
+    out = StringIO()
+    call_command("dcron", "alert", *channels, stdout=out, skip_checks=True)
+    return out.getvalue()
+
+
+def test_a_channel_that_works_has_it_at_once(service: Service) -> None:
+    assert dcron_alert("ops") == "ops: sent.\n"
+    assert service.subjects == ["[dcron] Test message"]
+
+
+def test_one_that_does_not_says_why_and_the_others_are_tried(
+    service: Service, settings: Settings
+) -> None:
+    settings.DCRON_ALERT_CHANNELS |= {"bad": {"apprise": ["nosuch://x"]}}
+    with pytest.raises(CommandError, match=r"Rejected by bad\.") as caught:
+        dcron_alert("bad", "ops")
+    assert caught.value.returncode == 1
+    assert len(service.received) == 1
+
+
+def test_each_url_of_a_channel_is_tried(service: Service, settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": ["nosuch://secret@x", service.url]}}
+    out = StringIO()
+    with pytest.raises(CommandError, match=r"Rejected by ops\."):
+        call_command("dcron", "alert", "ops", stdout=out, skip_checks=True)
+    assert "'nosuch'" in out.getvalue()
+    assert "ops 2: sent." in out.getvalue()
+    assert "secret" not in out.getvalue()
+    assert len(service.received) == 1
+
+
+def test_a_channel_that_is_not_named(service: Service) -> None:
+    with pytest.raises(CommandError, match=r"'opps' .*: ops\)") as caught:
+        dcron_alert("ops", "opps")
+    assert caught.value.returncode == 2
+    assert service.received == []

@@ -1,0 +1,300 @@
+"""Test the outbox: it batches alerts, respects a channel's rate and retries until delivery."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core import mail
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from django_dcron.contrib.alerts import channels, outbox
+from django_dcron.contrib.alerts.outbox import Message, forget, put, put_new, send_due
+from django_dcron.db.now import database_now
+from django_dcron.models import Alert
+from django_dcron.policies.alerting import Kind
+from tests.contrib.alerts.conftest import Service
+from tests.threads import in_threads
+
+pytestmark = pytest.mark.django_db
+
+
+def message(number: int, *, to: tuple[str, ...] = ("ops",)) -> Message:
+    return Message(Kind.FAILED, f"failed:{number}", f"job {number} failed", "no more beans", to=to)
+
+
+def make_due() -> None:
+    Alert.objects.filter(try_at__isnull=False).update(try_at=database_now("default"))
+
+
+def test_what_is_due_together_is_one_message(service: Service) -> None:
+    put(message(number) for number in range(3))
+    assert send_due() == 3
+    assert send_due() == 0
+    [shown] = service.received
+    assert shown["title"] == "[dcron] 3 alerts: job 0 failed, ..."
+    assert all(f"job {number} failed\nno more beans" in shown["message"] for number in range(3))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "tone"),
+    [
+        ([Kind.RECOVERED], "success"),
+        ([Kind.RECOVERED, Kind.MISSED], "warning"),
+        ([Kind.DEGRADED, Kind.FAILED, Kind.RECOVERED], "failure"),
+    ],
+)
+def test_a_message_has_the_tone_of_the_gravest(
+    service: Service, kinds: list[Kind], tone: str
+) -> None:
+    put(Message(kind, f"{kind}:1", "subject", to=("ops",)) for kind in kinds)
+    assert send_due() == len(kinds)
+    assert service.received[0]["type"] == tone
+
+
+def test_the_same_is_reported_once(service: Service) -> None:
+    for _ in range(2):
+        put([message(1)])
+        assert put_new([message(1)]) == 0
+    assert send_due() == 1
+    put([message(1)])
+    assert send_due() == 0
+
+
+def test_a_channel_is_reported_no_more_often_than_it_wants(
+    service: Service, settings: Settings
+) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": [service.url], "every": timedelta(hours=1)}}
+    put([message(1)])
+    assert send_due() == 1
+    put([message(2), message(3)])
+    assert send_due() == 0
+    Alert.objects.filter(key="failed:1").update(
+        sent_at=database_now("default") - timedelta(hours=2)
+    )
+    assert send_due() == 2
+    assert len(service.received) == 2
+
+
+def test_a_channel_that_fails_is_tried_again_later_and_the_others_are_not_kept_from_theirs(
+    service: Service, settings: Settings
+) -> None:
+    settings.DCRON_ALERT_CHANNELS |= {"mail": {"mail": ["ops@shop.example"]}}
+    service.status = 503
+    put([message(1, to=("ops", "mail"))])
+    assert send_due() == 1
+    assert [each.subject for each in mail.outbox] == ["[dcron] job 1 failed"]
+    assert mail.outbox[0].to == ["ops@shop.example"]
+
+    row = Alert.objects.get(channel="ops")
+    assert (row.sent_at, row.tries, row.claim) == (None, 1, None)
+    assert "(json)" in row.error
+    assert "127.0.0.1" not in row.error, "a URL may hold secrets"
+    assert row.try_at is not None
+    assert row.try_at > database_now("default")
+    assert send_due() == 0, "its time has not come"
+
+    service.status = 200
+    make_due()
+    assert send_due() == 1
+    row.refresh_from_db()
+    assert (row.error, row.try_at) == ("", None)
+    assert row.sent_at is not None
+
+
+def test_what_nobody_takes_for_a_day_is_given_up_and_the_reason_kept(service: Service) -> None:
+    service.status = 503
+    put([message(1)])
+    Alert.objects.update(tries=outbox.TRIES - 1)
+    assert send_due() == 0
+    row = Alert.objects.get()
+    assert (row.try_at, row.sent_at) == (None, None)
+    assert "(json)" in row.error
+
+
+def test_a_channel_that_is_no_longer_named_gets_nothing(service: Service) -> None:
+    put([message(1, to=("gone",))])
+    assert send_due() == 0
+    assert Alert.objects.get().error == "the channel no longer exists"
+
+
+def test_a_sender_that_died_half_way_is_followed_by_another(service: Service) -> None:
+    put([message(1)])
+
+    def dies(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        send_due(dies)
+    assert send_due() == 0, "it may still be sending"
+    make_due()
+    assert send_due() == 1
+
+
+def test_an_odd_url_is_named_by_its_kind_alone(settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": ["nosuch://secret@host"]}}
+    put([message(1)])
+    assert send_due() == 0
+    error = Alert.objects.get().error
+    assert "'nosuch'" in error
+    assert "secret" not in error
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_that_send_at_once_send_each_alert_once(service: Service) -> None:
+    put(message(number) for number in range(50))
+    assert sum(in_threads(*[send_due] * 4)) == 50
+    shown = "\n".join(each["message"] for each in service.received)
+    assert shown.count("no more beans") == 50
+
+
+def test_what_has_just_come_is_not_given_up_with_what_was_refused_for_a_day(
+    service: Service,
+) -> None:
+    service.status = 503
+    put([message(1)])
+    Alert.objects.update(tries=outbox.TRIES - 1)
+    put([message(2)])
+    assert send_due() == 0
+    old, new = Alert.objects.order_by("pk")
+    assert (old.try_at, new.tries) == (None, 1)
+    assert new.try_at is not None
+    assert new.try_at < database_now("default") + 2 * outbox.FIRST_WAIT, (
+        "its first wait is the shortest"
+    )
+    service.status = 200
+    make_due()
+    assert send_due() == 1
+
+
+def test_of_a_channel_of_several_services_each_takes_it_once_also_if_another_does_not(
+    service: Service, settings: Settings
+) -> None:
+    settings.DCRON_ALERT_CHANNELS = {
+        "ops": {"apprise": ["json://127.0.0.1:9/", service.url], "every": timedelta()}
+    }
+    put([message(1)])
+    assert put_new([message(1)]) == 0
+    assert send_due() == 1
+    make_due()
+    assert send_due() == 0
+    assert len(service.received) == 1
+    assert [row.sent_at is None for row in Alert.objects.order_by("pk")] == [True, False]
+
+
+def test_a_claim_counts_from_the_moment_it_is_made(service: Service, settings: Settings) -> None:
+    """A claim doesn't include the time of the previous channel's delivery, which may be slow."""
+    settings.DCRON_ALERT_CHANNELS |= {"a": {"mail": ["ops@shop.example"]}}
+    claims = {}
+
+    def slow(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
+        name = "a" if "mail" in channel else "ops"
+        claims[name] = Alert.objects.get(channel=name).try_at - database_now("default")
+        if name == "a":  # time passes
+            monkeypatch.setattr(
+                outbox, "database_now", lambda using: database_now(using) + 2 * outbox.CLAIM
+            )
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        put([message(1, to=("a", "ops"))])
+        assert send_due(slow) == 2
+    assert claims["ops"] > 2 * outbox.CLAIM
+
+
+def test_a_long_message_is_cut_and_every_job_in_it_is_named_as_far_as_that_goes(
+    service: Service,
+) -> None:
+    put(
+        Message(Kind.FAILED, f"{number}", f"job {number} failed", "x" * 1000, to=("ops",))
+        for number in range(100)
+    )
+    assert send_due() == 100
+    text = service.received[0]["message"]
+    assert len(text) <= outbox.TEXT_LIMIT + 100
+    assert text.startswith("job 0 failed\nxxx")
+    assert "\n\njob 20 failed\n\n" in text
+    assert "job 99 failed" in text or re.search(r"\n\n\d+ more alerts", text)
+    put(Message(Kind.FAILED, f"long {number}", "y" * 255, to=("ops",)) for number in range(100))
+    assert send_due() == 100
+    named = service.received[1]["message"].count("y" * 255)
+    assert service.received[1]["message"].endswith(
+        f"{100 - named} more alerts are listed in the admin"
+    )
+
+
+def test_a_service_that_takes_less_gets_less(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apprise.plugins.custom_json.NotifyJSON.body_maxlen", 100)
+    put([Message(Kind.FAILED, "1", "job 1 failed", "x" * 1000, to=("ops",))])
+    assert send_due() == 1
+    assert len(service.received[0]["message"]) <= 100
+
+
+def test_while_somebody_tells_a_channel_others_wait(service: Service) -> None:
+    put([message(1)])
+    meanwhile = []
+
+    def shown(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
+        put([message(2)])
+        meanwhile.append(send_due())
+
+    assert send_due(shown) == 1
+    assert meanwhile == [0]
+    assert service.received == []
+    assert send_due() == 1
+
+
+def test_what_comes_soon_after_a_refusal_waits_for_the_next_try(service: Service) -> None:
+    service.status = 503
+    put([message(1)])
+    send_due()
+    put([message(2)])
+    assert send_due() == 0
+    assert list(Alert.objects.order_by("pk").values_list("tries", flat=True)) == [1, 0]
+
+
+def test_keys_are_looked_up_by_the_index(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    put([message(1)])
+    with django_assert_num_queries(1) as asked:
+        put_new([message(1)])
+    assert "channel" in asked.captured_queries[0]["sql"].partition("WHERE")[2]
+
+
+def test_a_subject_is_one_line_and_a_mail_server_that_says_nothing_is_not_waited_for_for_ever(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.core.mail.backends import locmem
+
+    monkeypatch.setattr(locmem.EmailBackend, "timeout", None, raising=False)
+    sent = []
+    monkeypatch.setattr(
+        locmem.EmailBackend,
+        "send_messages",
+        lambda self, messages: sent.append((self.timeout, messages[0].subject)) or len(messages),
+    )
+    channels.send({"mail": ["ops@shop.example"]}, "job\r\nBcc: all@shop.example failed", "text")
+    assert sent == [(channels.SEND_TIMEOUT, "[dcron] job Bcc: all@shop.example failed")]
+
+
+def test_many_old_ones_are_forgotten_one_batch_after_the_other(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "FORGOTTEN_AT_ONCE", 2)
+    put(message(number) for number in range(3))
+    send_due()
+    Alert.objects.update(created_at=database_now("default") - timedelta(days=60))
+    assert not forget()
+    assert forget()
+    assert not Alert.objects.exists()
+
+
+def test_old_ones_are_forgotten_but_not_what_still_waits(service: Service) -> None:
+    put([message(1)])
+    send_due()
+    put([message(2)])
+    long_ago = database_now("default") - timedelta(days=60)
+    Alert.objects.update(created_at=long_ago)
+    assert forget()
+    assert Alert.objects.get().key == "failed:2"

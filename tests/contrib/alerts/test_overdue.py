@@ -1,0 +1,148 @@
+"""Test the detection of late runs and silent jobs, with many of them and over a long time."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from django_dcron.conf import settings as dcron
+from django_dcron.contrib.alerts import overdue, rules
+from django_dcron.contrib.alerts.outbox import KEPT
+from django_dcron.contrib.alerts.overdue import Overdue
+from django_dcron.db.now import database_now
+from django_dcron.models import Alert, Job, Notice, Run
+from tests.factories import make_idle_job, make_run
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def channel(settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["ops@shop.example"]}}
+    settings.DCRON_ALERTS = [
+        {"on": "late", "to": ["ops"], "within": "10m"},
+        {"on": "silent", "to": ["ops"], "for": "1h"},
+    ]
+
+
+def look(overdue: Overdue, now: datetime | None = None) -> None:
+    overdue.look(range(dcron.SHARDS), "", rules.of_settings(), now or database_now("default"))
+
+
+def shown() -> list[str]:
+    return list(Alert.objects.order_by("pk").values_list("kind", flat=True))
+
+
+def make_silent(job: Job, span: timedelta) -> None:
+    Notice.objects.filter(pk=job.pk).update(success_at=database_now("default") - span)
+    Job.objects.filter(pk=job.pk).update(updated_at=database_now("default") - span)
+
+
+def test_rules_of_a_job_that_no_longer_count_are_reported_with_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    make_idle_job(name="roast", namespace="shop")
+    Job.objects.update(alerts=[{"on": "failed", "to": ["gone"]}])
+    look(Overdue())
+    (record,) = caplog.records
+    assert vars(record)["event"] == "alert_rules"
+    assert "shop/roast" in record.getMessage()
+    assert "rule 1: " in record.getMessage()
+    assert (record.__dict__["event"], record.__dict__["job"]) == ("alert_rules", "shop/roast")
+
+
+def test_late_runs_that_were_reported_keep_nobody_from_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(overdue, "BATCH_SIZE", 3)
+    job, long_ago = make_idle_job(), database_now("default") - HOUR
+    for _ in range(3):  # due at the same instant
+        make_run(job, "queued", claimed_at=long_ago, due_at=long_ago)
+    for number in range(5):
+        make_run(
+            job,
+            "queued",
+            trigger="manual",
+            claimed_at=long_ago,
+            due_at=long_ago + timedelta(seconds=number),
+        )
+    Run.objects.filter(trigger="schedule").update(trigger="manual")
+    looks = Overdue()
+    for _ in range(3):
+        look(looks)
+    assert shown() == ["late"] * 8
+    for _ in range(3):
+        look(looks)
+    assert shown() == ["late"] * 8
+
+
+def test_silent_jobs_that_were_reported_keep_nobody_from_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(overdue, "BATCH_SIZE", 2)
+    jobs = [make_idle_job() for _ in range(5)]
+    looks = Overdue()
+    for _ in range(3):
+        look(looks)
+    for number, job in enumerate(jobs):
+        make_silent(job, 3 * HOUR - timedelta(minutes=number))
+    for _ in range(6):
+        look(looks)
+    assert shown() == ["silent"] * 5
+
+
+def test_what_lasts_longer_than_its_alert_is_kept_is_not_reported_anew() -> None:
+    job, now = make_idle_job(), database_now("default")
+    look(Overdue())
+    make_silent(job, 2 * HOUR)
+    make_run(job, "waiting", trigger="manual", claimed_at=now - HOUR, due_at=now - HOUR)
+    look(Overdue())
+    assert sorted(shown()) == ["late", "silent"]
+    Alert.objects.all().delete()  # as the cleanup of old alerts would
+    look(Overdue(), now + KEPT)
+    assert shown() == []
+
+
+def test_backfilled_runs_that_wait_for_their_turn_are_not_late() -> None:
+    now = database_now("default")
+    job, year = make_idle_job(), timedelta(days=365)
+    make_run(
+        job,
+        "waiting",
+        trigger="backfill",
+        scheduled_at=now - year,
+        due_at=now - year,
+        claimed_at=now - HOUR,
+    )
+    released = make_run(
+        job,
+        "queued",
+        trigger="backfill",
+        scheduled_at=now - 2 * year,
+        due_at=now,
+        claimed_at=now - HOUR,
+    )
+    look(Overdue())
+    assert shown() == []
+    Run.objects.filter(pk=released.pk).update(due_at=now - HOUR)
+    look(Overdue())
+    assert shown() == ["late"]
+
+
+def test_a_look_at_many_that_were_reported_is_cheap(
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    now = database_now("default")
+    for _ in range(20):
+        make_run(make_idle_job(), "queued", trigger="manual", claimed_at=now - HOUR)
+    look(Overdue())
+    Job.objects.update(updated_at=now - 3 * HOUR)
+    Notice.objects.update(success_at=now - 2 * HOUR)
+    look(Overdue())
+    assert sorted(shown()) == ["late"] * 20 + ["silent"] * 20
+    with django_assert_max_num_queries(
+        7
+    ):  # the clock; jobs' own rules; runs, keys; jobs without a notice, notices, keys
+        look(Overdue())

@@ -1,0 +1,297 @@
+"""Test check-ins: the requests that Healthchecks and Sentry receive about a real run."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import sentry_sdk
+from celery.signals import worker_process_shutdown
+from pytest_django import Settings
+from sentry_sdk.transport import Transport
+
+import django_dcron.tasks  # noqa: F401 (connects the signal of a worker's process)
+from django_dcron.contrib import checkins
+from django_dcron.execution.executor import execute
+from django_dcron.models import Job, Run
+from tests.factories import make_idle_job, make_run
+from tests.logs import logged
+
+pytestmark = pytest.mark.django_db
+
+MIDDLEWARE = [
+    "django_dcron.execution.log_capture.capture_log",
+    "django_dcron.execution.time_limit.limit_time",
+    "django_dcron.contrib.checkins.check_in_healthchecks",
+    "django_dcron.contrib.checkins.check_in_sentry",
+]
+
+
+class Pings:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+        """The path and body of each request."""
+        self.status = 200
+        pings = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                pings.heard.append((self.path, body))
+                self.send_response(pings.status)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
+        self.thread.start()
+
+    @property
+    def paths(self) -> list[str]:
+        assert checkins.sender.flush(30)
+        return [urlsplit(path).path for path, _ in self.heard]
+
+
+@pytest.fixture
+def pings(settings: Settings) -> Iterator[Pings]:
+    pings = Pings()
+    settings.DCRON_MIDDLEWARE = MIDDLEWARE
+    settings.DCRON_HEALTHCHECKS_URL = f"http://127.0.0.1:{pings.server.server_port}/key"
+    yield pings
+    pings.server.shutdown()
+    pings.thread.join()
+    pings.server.server_close()
+
+
+def run_once(job: Job) -> Run:
+    run = make_run(job, "queued")
+    assert execute(run.pk, 1, worker="w")
+    run.refresh_from_db()
+    return run
+
+
+def test_success_is_reported_with_the_run_it_is_of(pings: Pings) -> None:
+    run = run_once(make_idle_job(name="Grind beans", namespace="shop", tags=["healthchecks"]))
+    assert pings.paths == ["/key/shop-grind-beans/start", "/key/shop-grind-beans"]
+    assert {parse_qs(urlsplit(path).query)["rid"][0] for path, _ in pings.heard} == {str(run.pk)}
+    assert {parse_qs(urlsplit(path).query)["create"][0] for path, _ in pings.heard} == {"1"}
+
+
+def test_a_job_without_the_tag_is_nobody_s_business(pings: Pings) -> None:
+    run_once(make_idle_job(tags=["sentry-like"]))
+    assert pings.paths == []
+
+
+def test_only_the_failure_of_the_last_attempt_is_one(pings: Pings) -> None:
+    again = {"max_attempts": 2, "retry_backoff": timedelta()}
+    job = make_idle_job(name="roast", tags=["healthchecks"], target="tests.app.tasks.fail", **again)
+    run = run_once(job)
+    assert run.state == "pending"
+    assert pings.paths == ["/key/roast/start", "/key/roast/log"]
+    pings.heard.clear()
+    assert execute(run.pk, 2, worker="w")
+    run.refresh_from_db()
+    assert run.state == "failed"
+    assert pings.paths == ["/key/roast/start", "/key/roast/fail"]
+    assert ": " in pings.heard[1][1]
+
+
+def test_a_service_that_fails_or_is_away_costs_the_run_nothing(
+    pings: Pings, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = make_idle_job(name="grind", tags=["healthchecks"])
+    pings.status = 503
+    assert run_once(job).state == "succeeded"
+    assert pings.paths == ["/key/grind/start"] * checkins.TRIES + ["/key/grind"] * checkins.TRIES
+    assert len(logged(caplog, "check_in_lost", "HTTP Error 503")) == 2
+    settings.DCRON_HEALTHCHECKS_URL = "http://127.0.0.1:9/key"
+    assert run_once(job).state == "succeeded"
+
+
+class Envelopes(Transport):
+    """Records the check-ins that Sentry's SDK would send, after all its own processing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.check_ins: list[dict[str, Any]] = []
+
+    def capture_envelope(self, envelope: Any) -> None:
+        self.check_ins += [item.payload.json for item in envelope if item.type == "check_in"]
+
+
+@pytest.fixture
+def sentry(settings: Settings) -> Iterator[Envelopes]:
+    settings.DCRON_MIDDLEWARE = MIDDLEWARE
+    envelopes = Envelopes()
+    with sentry_sdk.isolation_scope() as scope:
+        scope.set_client(
+            sentry_sdk.Client(
+                "https://key@sentry.example/1", transport=envelopes, default_integrations=False
+            )
+        )
+        yield envelopes
+
+
+def test_sentry_hears_of_one_check_in_for_all_attempts_of_a_run(sentry: Envelopes) -> None:
+    job = make_idle_job(
+        name="roast",
+        tags=["sentry"],
+        target="tests.app.tasks.fail",
+        max_attempts=2,
+        retry_backoff=timedelta(),
+        timezone="Europe/Berlin",
+    )
+    run = make_run(job, "queued")
+    assert execute(run.pk, 1, worker="w")
+    assert execute(run.pk, 2, worker="w")
+    assert checkins.sender.flush(30)
+    assert [each["status"] for each in sentry.check_ins] == ["in_progress", "in_progress", "error"]
+    assert {each["check_in_id"] for each in sentry.check_ins} == {run.pk.hex}
+    assert {each["monitor_slug"] for each in sentry.check_ins} == {"roast"}
+    config = sentry.check_ins[0]["monitor_config"]
+    assert config == {
+        "schedule": {"type": "crontab", "value": "0 0 1 1 *"},
+        "timezone": "Europe/Berlin",
+    }
+
+
+@pytest.mark.parametrize(
+    "schedule", ["@every 5m", "* * * * * *", "0 0 L * *", "H 3 * * *", "0 0 * * 5#2"]
+)
+def test_a_schedule_that_sentry_does_not_know_is_not_reported(schedule: str) -> None:
+    assert checkins._monitor(Job(schedule=schedule)) is None
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "slug"),
+    [
+        ("default", "grind beans", "grind-beans"),
+        ("shop", "import", "shop-import"),
+        ("default", "备份", r"job-[0-9a-f]{8}"),
+        ("default", "a.b", r"ab-[0-9a-f]{8}"),
+        ("default", "2024", r"2024-[0-9a-f]{8}"),
+        ("shop", "x" * 120, r"shop-x{36}-[0-9a-f]{8}"),
+    ],
+)
+def test_a_slug_is_what_services_take(namespace: str, name: str, slug: str) -> None:
+    found = checkins._slug(Job(namespace=namespace, name=name))
+    assert re.fullmatch(slug, found)
+    assert len(found) <= checkins.SLUG_LIMIT
+
+
+def test_names_of_which_no_letter_is_left_have_slugs_of_their_own() -> None:
+    names = ("备份", "报告", "a.b", "ab", "a:b", "x" * 119, "x" * 120)
+    assert len({checkins._slug(Job(name=name)) for name in names}) == len(names)
+
+
+def test_without_sentry_s_sdk_the_run_is_as_ever(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DCRON_MIDDLEWARE = MIDDLEWARE
+    monkeypatch.setitem(sys.modules, "sentry_sdk.crons", None)
+    assert run_once(make_idle_job(tags=["sentry"])).state == "succeeded"
+    assert checkins.sender.flush(30)
+    assert "pip install django-dcron[sentry]" in caplog.text
+
+
+def test_a_url_that_is_none_is_not_logged(
+    pings: Pings, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DCRON_HEALTHCHECKS_URL = "secret-key"
+    assert run_once(make_idle_job(tags=["healthchecks"])).state == "succeeded"
+    assert checkins.sender.flush(30)
+    assert len(logged(caplog, "check_in_lost", "ValueError")) == 2
+    assert "secret-key" not in caplog.text
+
+
+def test_what_is_old_and_what_is_too_much_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkins, "MOST_WAITING", 2)
+    monkeypatch.setattr(checkins, "atexit", SimpleNamespace(register=lambda *args: None))
+    sender, begun, goes_on = checkins.Sender(), threading.Event(), threading.Event()
+    sent: list[int] = []
+
+    def hangs() -> None:
+        begun.set()
+        goes_on.wait(60)
+
+    sender.put(hangs)
+    assert begun.wait(60)
+    for number in range(3):
+        sender.put(partial(sent.append, number))
+    assert len(logged(caplog, "check_in_lost")) == 1
+    assert not sender.flush(0.01)
+    monkeypatch.setattr(checkins, "OLD", 0.0)
+    goes_on.set()
+    assert sender.flush(60)
+    assert sent == []
+    assert len(logged(caplog, "check_in_lost", f"{checkins.OLD:g} s")) == 2
+
+
+def test_a_worker_s_process_that_ends_sends_what_it_has_to_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patiences: list[float] = []
+    monkeypatch.setattr(checkins.sender, "flush", patiences.append)
+    worker_process_shutdown.send(sender="worker")
+    assert patiences == [checkins.LAST_TIMEOUT]
+
+
+HANGS = """
+import socket, sys
+import django
+django.setup()
+from django_dcron.contrib import checkins
+silent = socket.socket()
+silent.bind(("127.0.0.1", 0))
+silent.listen()
+checkins.TIMEOUT = 300
+checkins.LAST_TIMEOUT = 0.1
+for _ in range(5):
+    port = silent.getsockname()[1]
+    checkins.sender.put(lambda: checkins._send(f"http://127.0.0.1:{port}/key", ""))
+"""
+
+
+def test_a_process_does_not_wait_for_a_service_that_hangs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], timeout=60, env=os.environ, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+FORKS = """
+import os, sys
+import django
+django.setup()
+from django_dcron.contrib import checkins
+said = []
+checkins.sender.put(lambda: said.append("parent"))
+assert checkins.sender.flush(30)
+pid = os.fork()
+if pid == 0:
+    checkins.sender.put(lambda: said.append("child"))
+    os._exit(0 if checkins.sender.flush(30) and said == ["parent", "child"] else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_child_has_a_sender_of_its_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], timeout=60, env=os.environ, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()

@@ -1,0 +1,48 @@
+"""The real models of other schedulers, with tables in the test database for a module's tests."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.conf import settings
+from django.contrib import admin
+from django.db import connection
+from django.test import override_settings
+from pytest_django import DjangoDbBlocker
+
+Install = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def install(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Install]:
+    """Return a function that adds an app to ``INSTALLED_APPS``, with its tables and settings."""
+    with ExitStack() as stack:
+
+        def one(app: str, **its_settings: Any) -> None:
+            stack.enter_context(
+                override_settings(**its_settings)
+            )  # first, because the app reads its settings on import
+            stack.enter_context(override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, app]))
+            models = [
+                model for model in apps.get_app_config(app).get_models() if not model._meta.proxy
+            ]
+            with django_db_blocker.unblock(), connection.schema_editor() as editor:
+                for model in models:
+                    editor.create_model(model)
+
+            config = apps.get_app_config(app)
+
+            def drop() -> None:
+                # Also remove the app's admin pages: the admin index looks up the app of each.
+                for model in config.get_models():
+                    if admin.site.is_registered(model):
+                        admin.site.unregister(model)
+                with django_db_blocker.unblock(), connection.schema_editor() as dropping:
+                    for model in reversed(models):
+                        dropping.delete_model(model)
+
+            stack.callback(drop)
+
+        yield one

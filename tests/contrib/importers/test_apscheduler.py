@@ -1,0 +1,339 @@
+"""Test the import from the real django-apscheduler: it reads the store without running pickles."""
+
+import builtins
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from apscheduler.schedulers.blocking import BlockingScheduler
+from apscheduler.triggers.calendarinterval import CalendarIntervalTrigger
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+from hypothesis import assume, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from django_dcron.contrib.importers import apscheduler
+from django_dcron.contrib.importers.found import Found, Refused
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.models import Job
+from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.schedules.timetable import Timetable
+from django_dcron.targets import functions
+from django_dcron.utils.untrusted import Reader
+from tests import depth
+from tests.contrib.importers import plain
+from tests.contrib.importers.conftest import Install
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
+FAR = datetime(2090, 5, 4, 9, 30, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables(install: Install) -> None:
+    install("django_apscheduler")
+
+
+def store(trigger: Any, **options: Any) -> None:
+    """Store a job as a scheduler does when it starts."""
+    from django_apscheduler.jobstores import DjangoJobStore
+
+    scheduler = BlockingScheduler(timezone="UTC")
+    job = scheduler.add_job(
+        "tests.contrib.importers.plain:report", trigger, **{"id": "a"} | options
+    )
+    job._modify(
+        **{"next_run_time": FAR, "misfire_grace_time": 1, "coalesce": True, "max_instances": 1}
+        | {name: options[name] for name in ("next_run_time", "max_instances") if name in options}
+    )
+    DjangoJobStore().add_job(job)
+
+
+def found() -> Found:
+    (one,) = apscheduler.read(NOW).found
+    return one
+
+
+def test_all_that_a_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        functions.registered, "tests.contrib.importers.plain.report", plain.report
+    )  # what @cron does
+    trigger = CronTrigger.from_crontab("30 3 * * mon-fri", timezone="Europe/Berlin")
+    trigger.jitter = 20
+    store(trigger, args=(1, "two"), kwargs={"city": "Ulm"}, id="nightly report")
+    assert call("import", "django-apscheduler", "--apply").code == 0
+    job = Job.objects.get()
+    assert (job.name, job.schedule, job.timezone) == (
+        "nightly report",
+        "30 3 * * 1-5",
+        "Europe/Berlin",
+    )
+    assert (job.target, job.args, job.kwargs) == (
+        "tests.contrib.importers.plain.report",
+        [1, "two"],
+        {"city": "Ulm"},
+    )
+    assert (job.jitter, job.overlap_policy, job.enabled) == (timedelta(seconds=20), "skip", True)
+    assert call("import", "django-apscheduler").out == "1 same.\n"
+
+
+def test_an_interval_keeps_its_start_its_end_and_its_phase() -> None:
+    start = datetime(2026, 12, 1, 7, 10, 5, tzinfo=BERLIN)
+    trigger = IntervalTrigger(minutes=7, start_date=start, end_date=FAR, timezone=BERLIN)
+    store(trigger)
+    values = found().values
+    assert (values["schedule"], values["starts_at"], values["ends_at"]) == ("@every 7m", start, FAR)
+    timetable = Timetable(
+        parse_schedule(values["schedule"]), values["starts_at"], values["ends_at"]
+    )
+    assert timetable.first_after(NOW) == trigger.get_next_fire_time(None, NOW)
+
+
+def test_a_date() -> None:
+    store(DateTrigger(FAR))
+    assert found().values["schedule"] == "@at 2090-05-04T09:30:00Z"
+
+
+def test_a_date_that_has_passed_is_refused() -> None:
+    store(DateTrigger(NOW))
+    assert "has passed" in found().refused
+
+
+def test_a_paused_job_and_many_instances() -> None:
+    store(IntervalTrigger(hours=1), next_run_time=None, max_instances=3, executor="threads")
+    values = found().values
+    assert (values["enabled"], values["overlap_policy"]) == (False, "allow")
+    assert "max_instances=3" in " ".join(found().warnings)
+    assert "executor 'threads'" in found().warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "message"),
+    [
+        (
+            lambda: OrTrigger([IntervalTrigger(hours=1), IntervalTrigger(hours=2)]),
+            "each of its triggers",
+        ),
+        (lambda: CalendarIntervalTrigger(months=1), "CalendarIntervalTrigger"),
+        (lambda: CronTrigger(week="1-20"), "weeks of the year"),
+        (lambda: CronTrigger(week="*/2"), "weeks of the year"),
+        (lambda: IntervalTrigger(seconds=0.5), "interval 0.5 s"),
+        (lambda: CronTrigger(day=13, day_of_week="fri"), "must both match"),
+    ],
+)
+def test_triggers_without_an_equivalent_are_refused(
+    trigger: Callable[[], Any], message: str
+) -> None:
+    store(trigger())
+    assert message in found().refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"hour": 3, "minute": 30}, "30 3 * * *"),
+        ({"second": "*/10"}, "*/10 * * * * *"),
+        ({"day": "last", "hour": 4}, "0 4 L * *"),
+        ({"day": "1,last", "hour": 4}, "0 4 1,L * *"),
+        ({"day": "2nd fri", "hour": 4}, "0 4 * * 5#2"),
+        ({"day": "1st mon,last sun", "hour": 4}, "0 4 * * 1#1,0L"),
+        ({"day": "15,2nd fri", "hour": 4}, "0 4 15 * 5#2"),
+        ({"day_of_week": "0,6", "hour": 4}, "0 4 * * 0,1"),
+        ({"month": "jan-mar", "day": 1, "hour": 0}, "0 0 1 1-3 *"),
+        ({"year": "2030", "month": 2, "day": 3}, "0 0 0 3 2 * 2030"),
+    ],
+)
+def test_cron_text(fields: dict[str, Any], text: str) -> None:
+    trigger = CronTrigger(**fields, timezone=UTC)
+    store(trigger)
+    assert found().values["schedule"] == text
+    assert list(parse_schedule(text).occurrences(NOW, FAR, 5)) == list(islice(theirs(trigger), 5))
+
+
+def theirs(trigger: Any) -> Iterator[datetime]:
+    previous, now = None, NOW + timedelta(microseconds=1)
+    while (fire := trigger.get_next_fire_time(previous, now)) is not None:
+        yield fire.astimezone(UTC)
+        previous = now = fire
+
+
+def numbers(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high).map(str)
+    span = st.tuples(st.integers(low, high), st.integers(low, high)).map(
+        lambda two: f"{min(two)}-{max(two)}"
+    )
+    stepped = st.tuples(number | span | st.just("*"), st.integers(1, high).map(str)).map("/".join)
+    return st.lists(number | span | stepped, min_size=1, max_size=2).map(",".join) | st.just("*")
+
+
+@hypothesis_settings(max_examples=depth.examples(100), deadline=None)
+@given(
+    second=st.just("0") | numbers(0, 59),
+    minute=numbers(0, 59),
+    hour=numbers(0, 23),
+    day=numbers(1, 31),
+    month=numbers(1, 12),
+    day_of_week=numbers(0, 6),
+)
+def test_the_occurrences_are_apschedulers(**fields: str) -> None:
+    try:
+        trigger = CronTrigger(**fields, timezone=UTC)
+        schedule = parse_schedule(apscheduler._cron(trigger))
+    except (ValueError, Refused, InvalidSchedule):
+        assume(False)
+    ours = list(schedule.occurrences(NOW, datetime(2060, 1, 1, tzinfo=UTC), 6))
+    assert ours == list(islice(theirs(trigger), len(ours)))
+
+
+def test_when_it_ran() -> None:
+    from django_apscheduler.models import DjangoJobExecution
+
+    store(DateTrigger(FAR))
+    for hours in range(3):
+        DjangoJobExecution.objects.create(
+            job_id="a", run_time=NOW + timedelta(hours=hours), status=DjangoJobExecution.SUCCESS
+        )
+    ran = apscheduler.ran(NOW + timedelta(hours=1))
+    assert sorted(ran.times[found().origin]) == [NOW + timedelta(hours=hours) for hours in (1, 2)]
+    assert ran.complete
+
+
+# --- Pickles --------------------------------------------------------------------------------------
+
+
+class Evil:
+    def __init__(self, *call: Any) -> None:
+        self.call = call
+
+    def __reduce__(self) -> Any:
+        return self.call[0], self.call[1:]
+
+
+@pytest.mark.parametrize(
+    ("call_", "message"),
+    [
+        ((os.system, "touch evil"), "system"),
+        ((builtins.eval, "1"), "eval"),
+        ((builtins.getattr, os, "system"), "os.system"),
+        ((builtins.getattr, datetime, "now"), "could run code"),
+        ((builtins.__import__, "os"), "__import__"),
+    ],
+)
+def test_a_pickle_that_would_run_code_is_refused(call_: tuple[Any, ...], message: str) -> None:
+    from django_apscheduler.models import DjangoJob
+
+    if call_[0] is builtins.getattr and call_[1] is os:
+        pickled = b"cos\nsystem\n."
+    else:
+        pickled = pickle.dumps({"func": "x:y", "trigger": Evil(*call_)})
+    DjangoJob.objects.create(id="evil", job_state=pickled, next_run_time=FAR)
+    assert message in found().refused
+    assert not os.path.exists("evil")
+
+
+def test_arguments_of_the_projects_own_classes_are_refused() -> None:
+    store(IntervalTrigger(hours=1), args=(Found("a", "b"),))
+    assert "django_dcron.contrib.importers.found.Found" in found().refused
+
+
+def test_a_date_as_an_argument_is_refused_as_json_has_none() -> None:
+    store(IntervalTrigger(hours=1), args=(date(2027, 1, 1),))
+    assert "not a JSON value" in found().refused
+
+
+@pytest.mark.parametrize("state", [b"", b"nonsense", pickle.dumps(7), pickle.dumps({})])
+def test_states_that_make_no_sense_are_refused(state: bytes) -> None:
+    from django_apscheduler.models import DjangoJob
+
+    DjangoJob.objects.create(id="odd", job_state=state, next_run_time=FAR)
+    assert "state" in found().refused
+
+
+def test_a_pickle_cannot_change_what_a_class_is() -> None:
+    """The opcode BUILD on a class would set attributes of the class."""
+    state = b"N}X\x08\x00\x00\x00run_dateX\x03\x00\x00\x00bads\x86"
+    with Reader() as reader, pytest.raises(Refused, match="can't be read"):
+        apscheduler.state_of(
+            b"\x80\x02capscheduler.triggers.date\nDateTrigger\n" + state + b"b.", reader
+        )
+
+
+# --- Invalid entries ------------------------------------------------------------------------------
+
+
+def changed(trigger: Any, **attributes: Any) -> Any:
+    for name, value in attributes.items():
+        setattr(trigger, name, value)
+    return trigger
+
+
+def cron_with(field: str, **attributes: Any) -> CronTrigger:
+    trigger = CronTrigger(**{field: "1-5/2"}, timezone=UTC)
+    (expression,) = next(each for each in trigger.fields if each.name == field).expressions
+    changed(expression, **attributes)
+    return trigger
+
+
+def every(**more: Any) -> IntervalTrigger:
+    return changed(IntervalTrigger(hours=1, timezone=UTC), **more)
+
+
+MALFORMED: list[Any] = [
+    None,
+    {"func": "x:y", "trigger": None},
+    {"func": "x:y", "trigger": [1]},
+    {"func": "x:y", "trigger": changed(DateTrigger(FAR), run_date="tomorrow")},
+    {"func": "x:y", "trigger": changed(DateTrigger(FAR), run_date=datetime(2090, 1, 1))},  # noqa: DTZ001 (naive)
+    {"func": "x:y", "trigger": every(interval=5)},
+    {"func": "x:y", "trigger": every(interval=None)},
+    {"func": "x:y", "trigger": every(start_date="soon")},
+    {"func": "x:y", "trigger": every(end_date=7)},
+    {"func": "x:y", "trigger": every(jitter="x")},
+    {"func": "x:y", "trigger": every(jitter=1e308)},
+    {"func": "x:y", "trigger": every(jitter=-5)},
+    {"func": "x:y", "trigger": changed(CronTrigger(timezone=UTC), fields=7)},
+    {"func": "x:y", "trigger": changed(CronTrigger(timezone=UTC), fields=[None])},
+    {"func": "x:y", "trigger": changed(CronTrigger(timezone=UTC), timezone="nowhere")},
+    {"func": "x:y", "trigger": cron_with("hour", first=-(10**12))},
+    {"func": "x:y", "trigger": cron_with("hour", step=-1)},
+    {"func": "x:y", "trigger": cron_with("hour", step="1")},
+    {"func": "x:y", "trigger": cron_with("hour", last="z")},
+    {"func": "x:y", "trigger": cron_with("day", first=None)},
+    {"func": ["x"], "trigger": every()},
+    {"func": "x:y", "trigger": every(), "args": 7},
+    {"func": "x:y", "trigger": every(), "kwargs": [1]},
+    {"func": "x:y", "trigger": every(), "kwargs": {1: float("nan")}},
+    {"func": "x:y", "trigger": every(), "args": ("\0", "\ud800")},
+    {"func": "x:y", "trigger": every(), "max_instances": "many"},
+    {"func": "x:y", "trigger": every(), "executor": {}},
+    {1: 2},
+]
+
+
+def test_malformed_entries_do_not_end_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django_apscheduler.models import DjangoJob
+
+    monkeypatch.setitem(functions.registered, "tests.contrib.importers.plain.report", plain.report)
+    for number, state in enumerate(MALFORMED):
+        DjangoJob.objects.create(
+            id=f"bad {number}", job_state=pickle.dumps(state), next_run_time=FAR
+        )
+    store(every(), id="good")
+
+    shown = call("import", "django-apscheduler", "--apply")
+
+    assert shown.code == 1
+    assert [job.name for job in Job.objects.all()] == ["good"]
+    for number, state in enumerate(MALFORMED):
+        assert f"refused bad {number} " in shown.out, state

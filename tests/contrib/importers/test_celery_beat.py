@@ -1,0 +1,450 @@
+"""Test the import from the real django-celery-beat: jobs are due when beat would send the task."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import schedules
+from django.db import connection
+from hypothesis import assume, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pytest_django import Settings
+
+from django_dcron.contrib.importers import celery_beat, celery_entry
+from django_dcron.contrib.importers.comparison import MoveKind, compare
+from django_dcron.contrib.importers.found import Found, Refused
+from django_dcron.jobs import saving
+from django_dcron.models import Job
+from django_dcron.schedules.schedule import parse_schedule
+from tests import depth
+from tests.contrib.importers.conftest import Install
+from tests.management.calling import call
+
+pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]
+
+NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
+FAR = datetime(2090, 5, 1, 9, 30, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables(install: Install) -> None:
+    install("django_celery_beat")
+
+
+def interval(every: int = 5, period: str = "minutes") -> dict[str, Any]:
+    from django_celery_beat.models import IntervalSchedule
+
+    return {"interval": IntervalSchedule.objects.create(every=every, period=period)}
+
+
+def crontab(zone: str = "UTC", **fields: str) -> dict[str, Any]:
+    from django_celery_beat.models import CrontabSchedule
+
+    return {"crontab": CrontabSchedule.objects.create(timezone=zone, **fields)}
+
+
+def clocked(at: datetime) -> dict[str, Any]:
+    from django_celery_beat.models import ClockedSchedule
+
+    return {"clocked": ClockedSchedule.objects.create(clocked_time=at), "one_off": True}
+
+
+def row(name: str = "a", **fields: Any) -> Any:
+    from django_celery_beat.models import PeriodicTask
+
+    return PeriodicTask.objects.create(name=name, **{"task": "tests.app.tasks.echo"} | fields)
+
+
+def found(name: str = "a", now: datetime = NOW) -> Found:
+    return next(each for each in celery_beat.read(now).found if each.name == name)
+
+
+def test_all_that_a_row_has() -> None:
+    row(
+        "nightly report",
+        **crontab("Europe/Berlin", minute="30", hour="3", day_of_week="mon-fri"),
+        args=json.dumps([1, "two"]),
+        kwargs=json.dumps({"city": "Ulm"}),
+        queue="slow",
+        priority=3,
+        expire_seconds=90,
+        start_time=FAR,
+        description="For the sales team.",
+    )
+    assert call("import", "django-celery-beat", "--apply").code == 0
+    job = Job.objects.get(name="nightly report")
+    assert (job.schedule, job.timezone) == ("30 3 * * mon-fri", "Europe/Berlin")
+    assert (job.target, job.args, job.kwargs) == (
+        "tests.app.tasks.echo",
+        [1, "two"],
+        {"city": "Ulm"},
+    )
+    assert (job.queue, job.priority, job.start_deadline) == ("slow", 3, timedelta(seconds=90))
+    assert (job.starts_at, job.ends_at, job.enabled) == (FAR, None, True)
+    assert job.description == "For the sales team."
+    assert job.cursor.next_at == datetime(2090, 5, 2, 1, 30, tzinfo=UTC) or job.cursor.next_at > FAR
+
+
+def test_a_second_time_it_is_all_the_same() -> None:
+    row("a", **crontab(minute="*/5"))
+    row("b", **interval(), enabled=False)
+    row("c", **clocked(FAR))
+    assert call("import", "django-celery-beat", "--apply").code == 0
+    versions = list(Job.objects.values_list("name", "version"))
+    again = call("import", "django-celery-beat", "--apply")
+    assert (again.code, again.out) == (0, "3 same.\n")
+    assert list(Job.objects.values_list("name", "version")) == versions
+
+
+@pytest.mark.parametrize(
+    ("every", "period", "text"),
+    [
+        (5, "minutes", "@every 5m"),
+        (2, "days", "@every 48h"),
+        (90, "seconds", "@every 1m30s"),
+        (3, "hours", "@every 3h"),
+        (2_000_000, "microseconds", "@every 2s"),
+    ],
+)
+def test_intervals(every: int, period: str, text: str) -> None:
+    row(**interval(every, period))
+    assert found().values["schedule"] == text
+
+
+def test_an_interval_below_a_second_is_refused() -> None:
+    row(**interval(1_500_000, "microseconds"))
+    assert "interval 1.5 s" in found().refused
+
+
+def test_a_solar_schedule_is_refused_with_what_to_do_instead() -> None:
+    from django_celery_beat.models import SolarSchedule
+
+    solar = SolarSchedule.objects.create(event="sunset", latitude="52.5", longitude="13.4")
+    row(solar=solar)
+    assert "sunset at 52.5" in found().refused
+    assert "solar" in found().refused
+
+
+def test_a_clocked_row_runs_once() -> None:
+    row(**clocked(FAR))
+    values = found().values
+    assert (values["schedule"], values["timezone"]) == ("@at 2090-05-01T09:30:00Z", "UTC")
+
+
+def test_a_clocked_row_with_a_part_of_a_second_is_never_early() -> None:
+    row(**clocked(FAR + timedelta(milliseconds=1)))
+    assert found().values["schedule"] == "@at 2090-05-01T09:30:01Z"
+    assert "whole second" in found().warnings[0]
+
+
+def test_a_clocked_row_that_was_missed_is_refused_one_that_has_run_is_left() -> None:
+    row("missed", **clocked(NOW - timedelta(hours=1)))
+    row("done", **clocked(NOW - timedelta(hours=1)), enabled=False)
+    assert "it hasn't run" in found("missed").refused
+    assert found("done").left
+
+
+def test_a_one_off_crontab_runs_at_its_next_occurrence_alone() -> None:
+    row(**crontab("Europe/Berlin", minute="0", hour="9"), one_off=True)
+    assert found().values["schedule"] == "@at 2027-01-02T08:00:00Z"
+    assert found(now=NOW + timedelta(hours=19)).values["schedule"] == "@at 2027-01-02T08:00:00Z"
+
+
+def test_a_one_off_crontab_keeps_its_start() -> None:
+    row(**crontab(minute="0", hour="9"), one_off=True, start_time=FAR)
+    assert found().values["schedule"] == "@at 2090-05-02T09:00:00Z"
+    assert found().values["starts_at"] is None
+
+
+def test_a_one_off_interval_counts_from_its_last_change() -> None:
+    made = row(**interval(3, "days"), one_off=True)
+    at = made.date_changed + timedelta(days=3)
+    text = found(now=made.date_changed).values["schedule"]
+    assert parse_schedule(text).at is not None
+    assert timedelta() <= parse_schedule(text).at - at < timedelta(seconds=1)  # type: ignore[operator]
+
+
+def test_expires_is_the_end() -> None:
+    row(**crontab(minute="30", hour="9"), expires=FAR)
+    job = Job(name="a", **found().values)
+    last = FAR - timedelta(days=1)
+    timetable = saving.timetable_of(job)
+    assert timetable.first_after(last - timedelta(seconds=1)) == last
+    assert timetable.first_after(last) is None  # beat disables the row at FAR
+
+
+def test_a_start_that_is_an_occurrence_is_one_here_and_none_there() -> None:
+    made = row(**crontab(), start_time=FAR)
+    assert saving.timetable_of(Job(name="a", **found().values)).first_after(NOW) == FAR
+    assert made.due_start_time(UTC) == FAR + timedelta(minutes=1)
+
+
+def test_what_has_expired_is_left() -> None:
+    row(**crontab(minute="30"), expires=NOW)
+    assert "expired" in found().left
+
+
+def test_routing_without_a_queue_is_refused_with_one_it_is_reported() -> None:
+    row("routed", **interval(), exchange="x", routing_key="y")
+    row("both", **interval(), routing_key="y", queue="q")
+    assert "exchange 'x', routing_key 'y'" in found("routed").refused
+    assert found("both").values["queue"] == "q"
+    assert "routing_key 'y'" in found("both").warnings[0]
+
+
+def test_headers_and_high_priorities_are_reported() -> None:
+    row(**interval(), headers=json.dumps({"tenant": 7}), priority=200)
+    assert "tenant" in found().warnings[0]
+    assert found().values["priority"] == 9
+    assert "200" in found().warnings[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "message"),
+    [
+        ("args", "[1", "is not JSON"),
+        ("args", "{}", "not a JSON list"),
+        ("kwargs", "[]", "not a JSON object"),
+        (
+            "kwargs",
+            '{"at": {"__type__": "datetime", "__value__": "2027-01-01"}}',
+            "no datetime values",
+        ),
+        ("headers", "{", "is not JSON"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(field: str, text: str, message: str) -> None:
+    row(**interval(), **{field: text})
+    assert field in found().refused
+    assert message in found().refused
+
+
+def test_a_crontab_that_celery_cannot_read_is_refused() -> None:
+    row("value", **crontab(minute="61"))
+    row("syntax", **crontab(hour=","))
+    assert "61" in found("value").refused
+    assert "empty part" in found("syntax").refused
+
+
+def test_crontabs_are_in_the_apps_zone_if_beat_is_reported_so(settings: Settings) -> None:
+    settings.DJANGO_CELERY_BEAT_TZ_AWARE = False
+    row(**crontab("Europe/Berlin", minute="0", hour="9"))
+    assert found().values["timezone"] == "UTC"
+
+
+def test_celerys_own_tasks_are_left() -> None:
+    row("celery.backend_cleanup", **crontab(hour="4"), task="celery.backend_cleanup")
+    assert "built-in" in found("celery.backend_cleanup").left
+
+
+def test_a_task_that_is_no_target_is_refused_the_others_are_written() -> None:
+    row("gone", **interval(), task="tests.app.tasks.gone")
+    row("there", **interval())
+    done = call("import", "django-celery-beat", "--apply")
+    assert done.code == 1
+    assert (
+        "refused gone (periodic task 'gone') target: Unknown target 'tests.app.tasks.gone'"
+        in done.out
+    )
+    assert done.err.startswith("1 of 2 ")
+    assert list(Job.objects.values_list("name", flat=True)) == ["there"]
+
+
+def test_rows_that_the_scheduler_itself_writes() -> None:
+    """Import rows as ``CELERY_BEAT_SCHEDULE`` and code that adds entries create them."""
+    from django_celery_beat.schedulers import ModelEntry
+
+    ModelEntry.from_entry(
+        "from settings",
+        task="tests.app.tasks.echo",
+        schedule=schedules.crontab(minute="0,30", hour="9"),
+        args=(1,),
+        options={"queue": "slow", "expire_seconds": 60},
+    )
+    values = found("from settings").values
+    assert values["schedule"] == "0,30 9 * * *"
+    assert (values["args"], values["queue"]) == ([1], "slow")
+
+
+def test_a_long_interval_keeps_its_phase() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    row("a", **interval(7, "days"))
+    row("b", **interval(7, "days"), start_time=FAR)
+    row("c", **interval(5, "minutes"))
+    row("new", **interval(7, "days"))
+    PeriodicTask.objects.exclude(name="new").update(last_run_at=NOW - timedelta(days=6))
+    PeriodicTask.objects.filter(name="new").update(date_changed=NOW - timedelta(days=2))
+    assert found("a").next_due == NOW + timedelta(days=1)
+    assert (found("b").next_due, found("b").values["starts_at"]) == (None, FAR)
+    assert (found("c").next_due, found("c").values["starts_at"]) == (None, None)
+    assert found("new").next_due == NOW + timedelta(days=5)
+
+
+def test_the_retries_of_the_task_are_those_of_the_job() -> None:
+    row("a", **interval(), task="tests.app.tasks.retry_by_itself")
+    assert call("import", "django-celery-beat", "--apply").code == 0
+    job = Job.objects.get()
+    assert (job.max_attempts, job.retry_on) == (4, ["ConnectionError"])
+    job.max_attempts = 2
+    saving.save(job)
+    again = call("import", "django-celery-beat", "--json").json["jobs"][0]
+    assert (again["outcome"], again["kept"]) == ("kept", {"max_attempts": {"from": 2, "to": 4}})
+
+
+def test_a_row_is_known_by_its_number() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    made = row("a", **crontab(minute="5"))
+    assert call("import", "django-celery-beat", "--apply").code == 0
+    PeriodicTask.objects.filter(pk=made.pk).update(name="b")
+    renamed = call("import", "django-celery-beat", "--apply", "--json").json
+    assert renamed["jobs"][0]["kept"] == {"name": {"from": "a", "to": "b"}}
+    made.delete()
+    gone = call("import", "django-celery-beat", "--json").json
+    assert gone["gone"] == [{"namespace": "default", "name": "a", "enabled": True}]
+
+
+def test_when_it_ran() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    row("a", **interval())
+    row("b", **interval())
+    PeriodicTask.objects.filter(name="a").update(last_run_at=NOW)
+    ran = celery_beat.ran(NOW)
+    assert (ran.times, ran.complete) == ({found("a").origin: [NOW]}, False)
+    assert celery_beat.ran(NOW + timedelta(seconds=1)).times == {}
+
+
+# --- The same occurrences -------------------------------------------------------------------------
+
+
+def numbers(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high).map(str)
+    span = st.tuples(number, number).map("-".join)
+    step = st.integers(1, high).map(str)
+    item = st.one_of(
+        number, span, st.tuples(span, step).map("/".join), step.map("*/{}".format), st.just("*")
+    )
+    return st.lists(item, min_size=1, max_size=3).map(",".join) | st.just("*")
+
+
+WEEKDAYS = numbers(0, 6) | st.sampled_from(
+    ["mon-fri", "fri-mon", "sunday", "tue,thu", "saturday,sun"]
+)
+MONTHS = numbers(1, 12) | st.sampled_from(["jan", "nov-feb", "march,october"])
+
+
+def theirs(crontab: Any, after: datetime) -> Iterator[datetime]:
+    """Yield the occurrences of Celery's crontab, each computed from the previous one."""
+    moment = after
+    crontab.nowfun = lambda: moment
+    while True:
+        moment = moment + crontab.remaining_estimate(moment)
+        yield moment.astimezone(UTC)
+
+
+@hypothesis_settings(max_examples=depth.examples(150), deadline=None)
+@given(
+    minute=numbers(0, 59),
+    hour=numbers(0, 23),
+    day_of_month=numbers(1, 31),
+    month_of_year=MONTHS,
+    day_of_week=WEEKDAYS,
+)
+def test_the_occurrences_are_celerys(**fields: str) -> None:
+    from django_celery_beat.tzcrontab import TzAwareCrontab
+
+    try:
+        crontab = TzAwareCrontab(**fields, tz=UTC)
+        text = celery_entry.crontab_text(crontab)
+        schedule = parse_schedule(text, "UTC")
+    except (ValueError, schedules.ParseException, Refused):
+        assume(False)
+    after = datetime(2027, 1, 13, 10, 7, tzinfo=UTC)
+    ours = list(schedule.occurrences(after, datetime(2060, 1, 1, tzinfo=UTC), 12))
+    assert ours == list(islice(theirs(crontab, after), len(ours)))
+
+
+@hypothesis_settings(max_examples=depth.examples(60), deadline=None)
+@given(minute=numbers(0, 59), hour=numbers(0, 23), day_of_week=WEEKDAYS)
+def test_the_occurrences_are_celerys_in_a_zone(**fields: str) -> None:
+    """The range excludes the clock changes of March and October."""
+    from django_celery_beat.tzcrontab import TzAwareCrontab
+
+    zone = ZoneInfo("Europe/Berlin")
+    try:
+        crontab = TzAwareCrontab(**fields, tz=zone)
+    except (ValueError, schedules.ParseException):
+        assume(False)
+    schedule = parse_schedule(celery_entry.crontab_text(crontab), zone.key)
+    after = datetime(2027, 4, 1, 0, 30, tzinfo=zone)
+    ours = list(schedule.occurrences(after, datetime(2027, 10, 1, tzinfo=UTC), 40))
+    assert ours == list(islice(theirs(crontab, after), len(ours)))
+
+
+@pytest.mark.parametrize(
+    ("days", "weekdays", "text"),
+    [
+        ("*", "mon", "0 0 * * mon"),
+        ("1-7", "mon", "0 0 * * 1#1"),
+        ("8-14,22-28", "2,4", "0 0 * * 2#2,4#2,2#4,4#4"),
+        ("1,15", "fri", "0 0 */31,15 * fri"),
+        ("13", "fri,sun", "0 0 13 * */7,5"),
+        ("*/2", "mon", "0 0 */2 * mon"),
+        ("15", "*/2", "0 0 15 * */2"),
+        ("1-31", "0-6", "0 0 * * *"),
+        ("5", "fri-mon,2-4", "0 0 5 * *"),
+    ],
+)
+def test_both_days_must_match(days: str, weekdays: str, text: str) -> None:
+    crontab = schedules.crontab(minute="0", hour="0", day_of_month=days, day_of_week=weekdays)
+    assert celery_entry.crontab_text(crontab) == text
+
+
+def test_friday_the_13th_cannot_be_reported() -> None:
+    with pytest.raises(Refused, match="must both match"):
+        celery_entry.crontab_text(schedules.crontab(day_of_month="13", day_of_week="fri"))
+
+
+def test_many_rows_are_read_and_compared_in_a_few_queries(
+    django_assert_max_num_queries: Any,
+) -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    every = interval()
+    PeriodicTask.objects.bulk_create(
+        PeriodicTask(name=f"row {n}", task="tests.app.tasks.ok", **every) for n in range(700)
+    )
+    with django_assert_max_num_queries(4):
+        moves = compare(celery_beat.read(NOW).found)
+    assert {move.kind for move in moves} == {MoveKind.CREATE}
+    assert len(moves) == 700
+
+
+def test_malformed_entries_do_not_end_the_import() -> None:
+    """An unknown time zone raises an error in Django's query for all rows."""
+    from django_celery_beat.models import CrontabSchedule
+
+    row("good", **interval())
+    row("huge", **interval(2**31 - 1, "days"))
+    row("zone", **crontab("UTC", minute="7"))
+    CrontabSchedule.objects.filter(minute="7").update(minute="x")
+    row("nowhere", **crontab("Europe/Berlin", minute="8"))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE django_celery_beat_crontabschedule SET timezone = 'Europe/Nowhere' WHERE "
+            "minute = '8'"
+        )
+
+    shown = call("import", "django-celery-beat", "--apply")
+
+    assert shown.code == 1
+    assert [job.name for job in Job.objects.all()] == ["good"]
+    for name in ("huge", "zone", "nowhere"):
+        assert f"refused {name} " in shown.out

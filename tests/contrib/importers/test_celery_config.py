@@ -1,0 +1,164 @@
+"""Test the import from ``beat_schedule``: jobs are due when the real Celery sends the task."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import schedules
+
+from django_dcron.contrib.importers import celery_config
+from django_dcron.contrib.importers.found import Found, SourceProblem
+from django_dcron.models import Job
+from django_dcron.schedules.schedule import parse_schedule
+from tests.app import tasks
+from tests.celery_app import app
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+NOW = datetime(2083, 1, 1, 12, tzinfo=UTC)
+ECHO = "tests.app.tasks.echo"
+
+
+@pytest.fixture
+def configure() -> Iterator[Callable[..., None]]:
+    before = dict(app.conf.beat_schedule)
+    app.conf.beat_schedule = {}
+
+    def add(name: str = "a", schedule: Any = 30, **entry: Any) -> None:
+        app.conf.beat_schedule[name] = {"task": ECHO, "schedule": schedule} | entry
+
+    yield add
+    app.conf.beat_schedule = before
+
+
+def found(name: str = "a") -> Found:
+    return next(each for each in celery_config.read(NOW).found if each.key == name)
+
+
+def test_all_that_an_entry_has(configure: Any) -> None:
+    configure(
+        "nightly report",
+        schedules.crontab(minute="*/15", hour="8-17", day_of_week="mon-fri"),
+        args=(1, "two"),
+        kwargs={"city": "Ulm"},
+        options={"queue": "slow", "priority": 2, "expires": 90, "soft_time_limit": 20},
+    )
+    assert call("import", "celery", "--apply").code == 0
+    job = Job.objects.get()
+    assert (job.name, job.schedule, job.timezone) == (
+        "nightly report",
+        "*/15 8-17 * * mon-fri",
+        "UTC",
+    )
+    assert (job.target, job.args, job.kwargs) == (ECHO, [1, "two"], {"city": "Ulm"})
+    assert (job.queue, job.priority, job.start_deadline) == ("slow", 2, timedelta(seconds=90))
+    assert (job.timeout, job.import_source) == (timedelta(seconds=20), "celery")
+    assert call("import", "celery").out == "1 same.\n"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        (30, "@every 30s"),
+        (90.0, "@every 1m30s"),
+        (timedelta(hours=2), "@every 2h"),
+        (schedules.schedule(timedelta(minutes=5)), "@every 5m"),
+    ],
+)
+def test_intervals(configure: Any, schedule: Any, text: str) -> None:
+    configure(schedule=schedule)
+    assert found().values["schedule"] == text
+
+
+@pytest.mark.parametrize("span", [{"days": 1}, {"hours": 1}, {"minutes": 1}])
+def test_relative_intervals_are_rounded_as_celery_does(configure: Any, span: Any) -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    configure(schedule=timedelta(**span), relative=True)
+    assert not found().warnings
+    moment = datetime(2083, 1, 1, 10, 20, 30, tzinfo=UTC)
+    text = found().values["schedule"]
+    ours = parse_schedule(text, "UTC").occurrences(moment, datetime(2084, 1, 1, tzinfo=UTC), 4)
+    theirs = []
+    theirs_schedule = schedules.schedule(timedelta(**span), relative=True, app=app)
+    for _ in range(4):
+        theirs_schedule.nowfun = lambda moment=moment: moment
+        moment += theirs_schedule.remaining_estimate(moment)
+        theirs.append(moment)
+    assert list(islice(ours, 4)) == theirs
+    assert zone.key not in found().values["timezone"]
+
+
+def test_another_relative_interval_is_said(configure: Any) -> None:
+    configure(schedule=timedelta(hours=5), relative=True)
+    assert found().values["schedule"] == "@every 5h"
+    assert "relative" in found().warnings[0]
+
+
+def test_a_long_interval_has_no_known_phase(configure: Any) -> None:
+    configure("long", timedelta(days=7))
+    configure("short", timedelta(minutes=5))
+    assert "starts_at" in found("long").warnings[0]
+    assert found("short").warnings == ()
+
+
+def test_what_is_refused(configure: Any) -> None:
+    class Weird(schedules.schedule):
+        pass
+
+    configure("sun", schedules.solar("sunset", 52.5, 13.4))
+    configure("weird", Weird(timedelta(minutes=5)))
+    configure("none", None)
+    configure("fast", 0.5)
+    configure("infinite", float("inf"))
+    configure("time", 30, args=[NOW])
+    app.conf.beat_schedule["taskless"] = {"schedule": 30}
+    assert "sunset at 52.5" in found("sun").refused
+    assert "Weird" in found("weird").refused
+    assert "0.5 s" in found("fast").refused
+    assert "args" in found("time").refused
+    for name in ("none", "infinite", "taskless"):
+        assert found(name).refused
+
+
+def test_what_is_left_out(configure: Any) -> None:
+    configure("cleanup", task="celery.backend_cleanup")
+    configure("expired", options={"expires": NOW - timedelta(seconds=1)})
+    assert found("cleanup").left
+    assert found("expired").left
+
+
+def test_entries_of_add_periodic_task(configure: Any) -> None:
+    app.add_periodic_task(schedules.crontab(minute="5"), tasks.echo.s(1, b=2), name="added")
+    app.add_periodic_task(30, tasks.echo.s("x"))
+    added = found("added").values
+    assert (added["schedule"], added["args"], added["kwargs"]) == ("5 * * * *", [1], {"b": 2})
+    assert call("import", "celery", "--apply").code == 0
+    assert Job.objects.count() == 2
+
+
+def test_the_zone_is_the_apps(configure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(app.__dict__, "timezone", ZoneInfo("Europe/Berlin"))
+    configure(schedule=schedules.crontab(minute="0", hour="9", app=app))
+    assert found().values["timezone"] == "Europe/Berlin"
+
+
+def test_a_static_schedule_has_no_runs_to_compare(configure: Any) -> None:
+    configure()
+    with pytest.raises(SourceProblem):
+        celery_config.ran(NOW)
+    assert call("import", "celery", "--apply", "--shadow").code == 0
+    assert call("import", "celery", "--report").code == 2
+
+
+def test_a_handler_that_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_options: Any) -> None:
+        raise RuntimeError("no such table")
+
+    monkeypatch.setattr(app, "finalize", fail)
+    answer = call("import", "celery")
+    assert answer.code == 2
+    assert "no such table" in answer.err

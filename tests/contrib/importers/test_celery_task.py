@@ -1,0 +1,130 @@
+"""Test that the retries and time limits of the real Celery's tasks become fields of the job."""
+
+import random
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery.utils.time import get_exponential_backoff_interval
+
+from django_dcron.contrib.importers import celery_task
+from django_dcron.contrib.importers.found import Refused
+from django_dcron.jobs.portable import check_rules
+from django_dcron.models import Job
+from django_dcron.policies.retry import Failure, FailureClass
+from tests.celery_app import app
+
+NAME = "tests.importers.retried"
+Define = Callable[..., None]
+
+
+def nothing() -> None: ...
+
+
+@pytest.fixture
+def define() -> Iterator[Define]:
+    def one(function: Callable[..., Any] = nothing, **options: Any) -> None:
+        app.tasks.pop(NAME, None)
+        app.task(name=NAME, lazy=False, **options)(function)
+
+    yield one
+    app.tasks.pop(NAME, None)
+
+
+def policies(**options: Any) -> tuple[dict[str, Any], list[str]]:
+    warnings: list[str] = []
+    values = celery_task.policies(NAME, options, warnings.append)
+    check_rules(Job(name="a", target="tests.app.tasks.ok", schedule="@daily", **values))
+    return values, warnings
+
+
+def asks(self: Any) -> None:
+    raise self.retry()
+
+
+def test_a_task_without_options_leaves_the_fields_to_the_job(define: Define) -> None:
+    define()
+    assert policies() == ({}, [])
+    assert celery_task.policies("gone", {}, [].append) == {}
+
+
+def test_automatic_retries(define: Define) -> None:
+    define(autoretry_for=(ConnectionError,), max_retries=5, default_retry_delay=30)
+    values, warnings = policies()
+    assert values == {
+        "max_attempts": 6,
+        "retry_backoff": timedelta(seconds=30),
+        "retry_backoff_factor": 1.0,
+        "retry_backoff_max": timedelta(seconds=30),
+        "retry_jitter": 0.0,
+        "retry_on": ["ConnectionError"],
+        "never_retry_on": [],
+    }
+    assert "6 attempts" in warnings[0]
+
+
+def test_the_exceptions(define: Define) -> None:
+    define(autoretry_for=(Exception,), dont_autoretry_for=(KeyError, Refused))
+    values, _ = policies()
+    assert values["retry_on"] == []
+    assert values["never_retry_on"] == ["KeyError", f"{Refused.__module__}.Refused"]
+
+
+def test_retry_kwargs_win(define: Define) -> None:
+    define(autoretry_for=(OSError,), retry_kwargs={"max_retries": 1, "countdown": 5})
+    values, _ = policies()
+    assert (values["max_attempts"], values["retry_backoff"]) == (2, timedelta(seconds=5))
+
+
+@pytest.mark.parametrize("jitter", [True, False])
+def test_the_waits_are_celerys(
+    define: Define, jitter: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    define(autoretry_for=(OSError,), retry_backoff=3, retry_backoff_max=40, retry_jitter=jitter)
+    job = Job(**policies()[0] | {"max_attempts": 9})
+    failure = Failure(FailureClass.TRANSIENT)
+    for edge in (0.0, 1.0) if jitter else (0.5,):
+        # The lowest and the highest random number on both sides.
+        monkeypatch.setattr(random, "randrange", lambda stop, edge=edge: int((stop - 1) * edge))
+        monkeypatch.setattr(
+            random, "uniform", lambda low, high, edge=edge: low + edge * (high - low)
+        )
+        for attempt in range(1, 8):
+            theirs = get_exponential_backoff_interval(3, attempt - 1, 40, full_jitter=jitter)
+            assert job.retry.retry_after(failure, attempt) == timedelta(seconds=theirs)
+
+
+@pytest.mark.parametrize("most", [None, 100, 1000])
+def test_more_retries_than_a_job_may_have(define: Define, most: int | None) -> None:
+    define(autoretry_for=(OSError,), max_retries=most)
+    values, warnings = policies()
+    assert values["max_attempts"] == 100
+    assert str(most) in warnings[0]
+
+
+def test_a_task_that_calls_retry_itself(define: Define) -> None:
+    define(asks, bind=True, max_retries=2)
+    values, warnings = policies()
+    assert (values["max_attempts"], values["retry_backoff"]) == (3, timedelta(seconds=180))
+    assert "retry_on" not in values
+    assert "retry_on" in warnings[0]
+
+
+def test_time_limits(define: Define) -> None:
+    define(soft_time_limit=50, time_limit=60)
+    values, warnings = policies()
+    assert values == {"timeout": timedelta(seconds=50)}
+    assert "time_limit 60" in warnings[0]
+    assert policies(soft_time_limit=10)[0] == {"timeout": timedelta(seconds=10)}
+    define(time_limit=60)
+    assert policies() == ({"timeout": timedelta(seconds=60)}, [])
+    with pytest.raises(Refused, match="soft_time_limit"):
+        policies(soft_time_limit="x")
+
+
+def test_a_rate_limit_is_said(define: Define) -> None:
+    define(rate_limit="10/m")
+    values, warnings = policies()
+    assert values == {}
+    assert "10/m" in warnings[0]

@@ -1,0 +1,510 @@
+"""Test how an import compares entries with existing jobs: the diff, the writes and the refusals."""
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron import control
+from django_dcron.contrib.importers import calendars as moving_calendars
+from django_dcron.contrib.importers.comparison import MoveKind, compare
+from django_dcron.contrib.importers.found import Found, FoundCalendar
+from django_dcron.contrib.importers.names import clean, distinct
+from django_dcron.contrib.importers.writing import carry_out, without
+from django_dcron.models import Calendar, Job
+from tests.factories import make_idle_job, make_job
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+VALUES: dict[str, Any] = {
+    "target": "tests.app.tasks.echo",
+    "schedule": "@daily",
+    "timezone": "UTC",
+    "enabled": True,
+    "pause_reason": "",
+}
+
+
+def found(name: str = "a", **values: Any) -> Found:
+    return Found(f"row {name}", name, VALUES | values)
+
+
+def move(name: str = "a", *, disabled: bool = False, **values: Any) -> Any:
+    (one,) = compare([found(name, **values)], disabled=disabled)
+    return one
+
+
+def apply(*entries: Found, **options: Any) -> list[Any]:
+    return list(carry_out(compare(entries, **options)))
+
+
+def test_a_new_job() -> None:
+    assert move().kind is MoveKind.CREATE
+    assert not Job.objects.exists()
+    apply(found())
+    job = Job.objects.get()
+    assert (job.namespace, job.name, job.schedule) == ("default", "a", "@daily")
+    assert job.cursor.next_at
+
+
+def test_only_what_the_source_has_is_compared() -> None:
+    apply(found())
+    job = Job.objects.get()
+    job.max_attempts = 5
+    control.save(job)
+    assert move().kind is MoveKind.SAME
+    changed = move(schedule="@hourly")
+    assert (changed.kind, dict(changed.changes)) == (
+        MoveKind.CHANGE,
+        {"schedule": ("@daily", "@hourly")},
+    )
+    apply(found(schedule="@hourly"))
+    job.refresh_from_db()
+    assert (job.schedule, job.max_attempts, job.version) == ("@hourly", 5, 3)
+
+
+def test_it_arrives_paused() -> None:
+    apply(found(), disabled=True)
+    job = Job.objects.get()
+    assert (job.enabled, job.pause_reason) == (False, "imported with --disabled")
+    assert move(disabled=True).kind is MoveKind.SAME
+    assert dict(move().changes) == {
+        "enabled": (False, True),
+        "pause_reason": ("imported with --disabled", ""),
+    }
+    apply(found())
+    job.refresh_from_db()
+    assert (job.enabled, job.pause_reason) == (True, "")
+    assert move(disabled=True).kind is MoveKind.SAME  # ``disabled`` doesn't pause an enabled job
+
+
+def test_somebodys_reason_for_a_pause_stays() -> None:
+    apply(found(enabled=False, pause_reason="was disabled"))
+    control.pause(Job.objects.get(), "ask Ann")
+    assert move(enabled=False, pause_reason="was disabled").kind is MoveKind.SAME
+
+
+def test_a_job_that_code_declares_is_a_conflict() -> None:
+    make_job(name="a", declared={"schedule": "@weekly"}, schedule="@weekly")
+    assert move().kind is MoveKind.CONFLICT
+    assert "@cron" in move().reasons[0]
+    apply(found())
+    assert Job.objects.get().schedule == "@weekly"
+
+
+def test_one_that_is_refused_stops_no_other() -> None:
+    moves = apply(found("a", schedule="61 * * * *"), found("b"), found("c", queue="with space"))
+    assert [each.kind for each in moves] == [MoveKind.REFUSED, MoveKind.CREATE, MoveKind.REFUSED]
+    assert moves[0].reasons[0].startswith("schedule: minute: 61 is out of range")
+    assert moves[2].reasons[0].startswith("queue: ")
+    assert list(Job.objects.values_list("name", flat=True)) == ["b"]
+
+
+def test_what_somebody_changes_meanwhile_is_not_overwritten() -> None:
+    apply(found())
+    moves = compare([found(schedule="@hourly")])
+    job = Job.objects.get()
+    job.schedule = "@weekly"
+    control.save(job)
+    (done,) = carry_out(moves)
+    assert done.kind is MoveKind.REFUSED
+    assert "run the import again" in done.reasons[0]
+    assert Job.objects.get().schedule == "@weekly"
+
+
+def test_what_somebody_creates_meanwhile_is_not_overwritten() -> None:
+    moves = compare([found()])
+    make_job(name="a", schedule="@weekly")
+    (done,) = carry_out(moves)
+    assert done.kind is MoveKind.REFUSED
+    assert Job.objects.get().schedule == "@weekly"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("nightly report", "nightly report"),
+        ("send (daily) / Ulm", "send daily - Ulm"),
+        ("tasks.a:b@c", "tasks.a:b@c"),
+        ("  ", "job"),
+        ("Weekly report (old) *", "Weekly report old"),
+        ("Weekly report ", "Weekly report"),
+        ("* - (a) / ", "a"),
+        ("***", "job"),
+        ("日本", "日本"),
+    ],
+)
+def test_names(text: str, name: str) -> None:
+    assert clean(text) == name
+    Job(name=name).clean_fields(exclude={field.name for field in Job._meta.fields} - {"name"})
+
+
+@given(st.lists(st.text(max_size=130) | st.sampled_from(["a", "A", "á", "a ", "a*"]), max_size=6))
+def test_any_names_are_valid_unique_and_stable(names: list[str]) -> None:
+    entries = [Found(f"row {number}", name) for number, name in enumerate(names)]
+    named = [each.name for each in distinct(entries)]
+    for name in named:
+        Job(name=name).clean_fields(exclude={f.name for f in Job._meta.fields} - {"name"})
+    assert len({name.casefold() for name in named}) == len(named)
+    assert [each.name for each in reversed(distinct(reversed(entries)))] == named
+
+
+def test_another_name_is_reported() -> None:
+    (one,) = distinct([Found("row 1", "a (b)")])
+    assert one.warnings == ("renamed from 'a (b)'",)
+
+
+def test_long_names_are_cut_and_distinguished() -> None:
+    long = [f"{'x' * 150}{n}" for n in range(2)]
+    names = {each.name for each in distinct(Found(name, name) for name in long)}
+    assert len(names) == 2
+    assert {len(name) for name in names} == {120}
+
+
+def test_names_that_become_the_same() -> None:
+    one, two = distinct([Found("row 1", "a/b"), Found("row 2", "a-b")])
+    assert one.name != two.name
+    assert [each.name for each in distinct([Found("row 2", "a-b"), Found("row 1", "a/b")])] == [
+        two.name,
+        one.name,
+    ]
+
+
+# --- Own format -----------------------------------------------------------------------------------
+
+
+def test_an_export_comes_back(tmp_path: Path) -> None:
+    make_job(name="a", namespace="shop", schedule="0 4 * * MON", max_attempts=4, tags=["x"])
+    make_idle_job(name="b")
+    for suffix in ("json", "yaml"):
+        file = tmp_path / f"jobs.{suffix}"
+        assert call("export", "--output", str(file)).code == 0
+        assert call("import", str(file)).out == "2 same.\n"
+        before = call("export").out
+        Job.objects.all().delete()
+        assert call("import", str(file), "--apply").code == 0
+        assert call("export").out == before
+
+
+def test_a_field_that_is_not_mentioned_is_at_its_default(tmp_path: Path) -> None:
+    job = make_idle_job(name="a", max_attempts=4)
+    file = tmp_path / "jobs.json"
+    fields = {"name": "a", "target": job.target, "schedule": job.schedule, "enabled": job.enabled}
+    file.write_text(json.dumps({"format": "django-dcron", "version": 1, "jobs": [fields]}))
+    assert "change a max_attempts: 4 -> 1" in call("import", str(file)).out
+
+
+def test_an_export_goes_into_another_namespace(tmp_path: Path) -> None:
+    make_idle_job(name="a", namespace="shop")
+    file = tmp_path / "jobs.json"
+    call("export", "--output", str(file))
+    assert call("import", str(file), "--namespace", "copy", "--apply").code == 0
+    assert set(Job.objects.values_list("namespace", "name")) == {("shop", "a"), ("copy", "a")}
+
+
+def test_what_code_declares_is_left_to_sync(tmp_path: Path) -> None:
+    make_idle_job(name="a", declared={"schedule": "@daily"})
+    file = tmp_path / "jobs.json"
+    call("export", "--output", str(file))
+    Job.objects.all().delete()
+    done = call("import", str(file), "--apply")
+    assert (done.code, Job.objects.count()) == (0, 0)
+    assert "left out a " in done.out
+
+
+def test_an_export_with_problems(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    good = {"name": "good", "target": "tests.app.tasks.ok", "schedule": "@daily"}
+    file.write_text(
+        json.dumps(
+            {
+                "format": "django-dcron",
+                "version": 1,
+                "jobs": [good, {"name": "bad", "max_attemps": 1}],
+            }
+        )
+    )
+    done = call("import", str(file), "--apply")
+    assert done.code == 1
+    assert "Did you mean 'max_attempts'" in done.out
+    assert "; target: " in done.out
+    assert list(Job.objects.values_list("name", flat=True)) == ["good"]
+    file.write_text("[]")
+    assert (call("import", str(file)).code, call("import", str(file)).out) == (2, "")
+
+
+# --- Calendars of an export -----------------------------------------------------------------------
+
+
+def exported_with_calendars(tmp_path: Path) -> Path:
+    """Export jobs and calendars.
+
+    Two jobs refer to the calendar ``closed``. No job refers to ``other``, so it isn't exported.
+    """
+    closed = control.save_calendar(
+        Calendar(name="closed", dates="SAT-SUN\n12-25", description="Ask Ada.")
+    )
+    control.save_calendar(Calendar(name="other", dates="12-26"))
+    make_idle_job(name="a", namespace="shop", calendar=closed, calendar_policy="next_day")
+    make_idle_job(name="b", calendar=closed)
+    make_idle_job(name="c")
+    file = tmp_path / "jobs.json"
+    assert call("export", "--output", str(file)).code == 0
+    return file
+
+
+def forget_all() -> None:
+    Job.objects.all().delete()
+    Calendar.objects.all().delete()
+
+
+def calendars() -> list[tuple[str, str, str, int]]:
+    return [*Calendar.objects.values_list("name", "dates", "description", "version")]
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_an_export_brings_its_calendars(suffix: str, tmp_path: Path) -> None:
+    exported_with_calendars(tmp_path)
+    file = tmp_path / f"jobs.{suffix}"
+    call("export", "--output", str(file))
+    assert call("import", str(file)).out == "Calendars: 1 same.\n3 same.\n"
+    before = call("export").out
+    forget_all()
+    shown = call("import", str(file))
+    assert shown.code == 0
+    assert "create calendar closed SAT-SUN, 12-25\n" in shown.out
+    assert "Calendars: 1 to create.\n" in shown.out
+    assert shown.out.endswith("3 to create.\nNothing was written. To write, use --apply.\n")
+    assert calendars() == []
+    done = call("import", str(file), "--apply")
+    assert (done.code, calendars()) == (0, [("closed", "SAT-SUN\n12-25", "Ask Ada.", 1)])
+    assert "created calendar closed SAT-SUN, 12-25\nCalendars: 1 created.\n" in done.out
+    assert call("export").out == before
+    job = Job.objects.get(name="b")
+    assert (job.cursor.calendar_dates, job.cursor.problem) == ("SAT-SUN\n12-25", "")
+
+
+def test_a_changed_calendar_is_changed_for_all_who_name_it(tmp_path: Path) -> None:
+    file = exported_with_calendars(tmp_path)
+    calendar = Calendar.objects.get(name="closed")
+    calendar.dates = "SUN"
+    control.save_calendar(calendar)
+    make_idle_job(name="not in the export", calendar=calendar)
+    shown = call("import", str(file))
+    assert "change calendar closed dates: SUN -> SAT-SUN, 12-25\n" in shown.out
+    assert "! calendar closed: this also changes 3 existing jobs that use it\n" in shown.out
+    assert shown.out.endswith("3 same.\nNothing was written. To write, use --apply.\n")
+    document = call("import", str(file), "--json").json
+    (messages_shown,) = document["calendars"]
+    assert (messages_shown["name"], messages_shown["outcome"]) == ("closed", "change")
+    assert messages_shown["changes"] == {"dates": {"from": "SUN", "to": "SAT-SUN\n12-25"}}
+    assert call("import", str(file), "--apply").code == 0
+    assert Calendar.objects.get(name="closed").dates == "SAT-SUN\n12-25"
+    assert call("import", str(file)).out == "Calendars: 1 same.\n3 same.\n"
+
+
+def document_with(tmp_path: Path, *jobs: dict[str, Any], **fields: Any) -> str:
+    file = tmp_path / "jobs.json"
+    given = [{"target": "tests.app.tasks.ok", "schedule": "@daily", **job} for job in jobs]
+    file.write_text(json.dumps({"format": "django-dcron", "version": 1, "jobs": given} | fields))
+    return str(file)
+
+
+def test_a_calendar_that_is_neither_here_nor_there(tmp_path: Path) -> None:
+    control.save_calendar(Calendar(name="here", dates="12-25"))
+    jobs = [{"name": name, "calendar": name} for name in ("here", "there", "nowhere")]
+    file = document_with(tmp_path, *jobs, calendars=[{"name": "there", "dates": "12-24"}])
+    done = call("import", file, "--apply")
+    assert done.code == 1
+    refused = (
+        'calendar: "nowhere": unknown calendar; it is neither in the database nor in the document'
+    )
+    assert f"refused nowhere {refused}\n" in done.out
+    assert set(Job.objects.values_list("name", "calendar")) == {
+        ("here", "here"),
+        ("there", "there"),
+    }
+    assert done.err.startswith("1 of 4 ")
+
+
+def test_jobs_are_judged_by_the_calendar_that_comes_with_them(tmp_path: Path) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-24"))
+    jobs = [
+        {"name": "never", "schedule": "0 0 25 12 *", "calendar": "closed"},
+        {"name": "now and then", "schedule": "0 0 24 12 *", "calendar": "turned"},
+        {"name": "elapsed", "schedule": "@every 1h", "calendar": "new"},
+    ]
+    control.save_calendar(Calendar(name="turned", dates="12-24"))
+    given = [{"name": name, "dates": "12-25"} for name in ("closed", "turned", "new")]
+    file = document_with(tmp_path, *jobs, calendars=given)
+    for applied in ((), ("--apply",)):
+        done = call("import", file, *applied)
+        assert done.code == 1
+        assert re.search('refused never calendar: "closed": .*0 0 25 12 [*]', done.out)
+        assert 'refused elapsed calendar: "new": ' in done.out
+        assert "elapsed time" in done.out
+    assert [*Job.objects.values_list("name", flat=True)] == ["now and then"]
+
+
+def test_a_calendar_is_not_written_if_a_job_that_names_it_is_refused(tmp_path: Path) -> None:
+    """Otherwise the calendar's new dates would suppress all occurrences of the existing job."""
+    closed = control.save_calendar(Calendar(name="closed", dates="12-24"))
+    live = make_job(name="live", schedule="0 0 25 12 *", calendar=closed)
+    due = live.cursor.next_at
+    jobs = [
+        {"name": "live", "schedule": "0 0 25 12 *", "calendar": "closed"},
+        {"name": "other", "calendar": "closed"},
+        {"name": "twice", "calendar": "new"},
+        {"name": "twice", "calendar": "newer"},
+        {"name": "free", "calendar": "sound"},
+    ]
+    given = [{"name": name, "dates": "12-25"} for name in ("closed", "new", "newer", "sound")]
+    file = document_with(tmp_path, *jobs, calendars=given)
+
+    for applied in ((), ("--apply",)):
+        done = call("import", file, *applied)
+        assert done.code == 1
+        assert (
+            "refused calendar closed not saved, because job live, which uses it, can't be "
+            "imported\n"
+        ) in done.out
+        for name in ("new", "newer"):
+            assert (
+                f"refused calendar {name} not saved, because job default-twice, which uses it, "
+                in done.out
+            )
+        assert "this also changes" not in done.out
+        assert "refused other calendar: the calendar can't be imported\n" in done.out
+        assert done.err.startswith("6 of 8 ")
+
+    assert {each[:2] for each in calendars()} == {("closed", "12-24"), ("sound", "12-25")}
+    assert set(Job.objects.values_list("name", "enabled")) == {("live", True), ("free", True)}
+    live.refresh_from_db()
+    assert Job.objects.get(name="live").cursor.next_at == due
+
+
+def test_nor_if_the_job_that_names_it_is_declared_here_otherwise(tmp_path: Path) -> None:
+    job = make_idle_job(name="declared")
+    Job.objects.filter(pk=job.pk).update(declared={})
+    file = document_with(
+        tmp_path,
+        {"name": "declared", "calendar": "new"},
+        calendars=[{"name": "new", "dates": "12-25"}],
+    )
+
+    done = call("import", file, "--apply")
+
+    assert (
+        "refused calendar new not saved, because job declared, which uses it, can't be imported\n"
+        in done.out
+    )
+    assert calendars() == []
+
+
+@pytest.mark.parametrize(
+    ("calendar", "message"),
+    [
+        (
+            {"name": "closed", "dates": "XMAS"},
+            "refused calendar closed dates: \"XMAS\": Line 1: unknown entry 'XMAS'",
+        ),
+        ({"name": "closed"}, "refused calendar closed dates: "),
+        ({"name": "closed", "dates": "12-25", "date": 1}, "Did you mean 'dates'"),
+        ({"name": "closed", "dates": ["12-25"]}, 'refused calendar closed dates: ["12-25"]: '),
+    ],
+)
+def test_a_calendar_that_is_refused(calendar: dict[str, Any], message: str, tmp_path: Path) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    jobs = [{"name": "a", "calendar": "closed"}, {"name": "b"}]
+    done = call("import", document_with(tmp_path, *jobs, calendars=[calendar]), "--apply")
+    assert done.code == 1
+    assert message in done.out
+    assert 'refused a calendar: "closed": this calendar has a problem itself\n' in done.out
+    assert (Job.objects.get().name, calendars()) == ("b", [("closed", "12-25", "", 1)])
+
+
+def test_what_somebody_does_to_a_calendar_meanwhile_is_not_overwritten() -> None:
+    made = control.save_calendar(Calendar(name="changed", dates="12-25"))
+    entries = [
+        FoundCalendar(name, {"description": "", "dates": "12-24"})
+        for name in ("changed", "created")
+    ]
+    planned = moving_calendars.compare(entries)
+    jobs = [found(name, calendar=name, calendar_policy="skip") for name in ("changed", "created")]
+    moves = compare([*jobs, found("free")], calendars=moving_calendars.to_be(planned))
+    made.dates = "12-26"
+    control.save_calendar(made)
+    control.save_calendar(Calendar(name="created", dates="12-27"))
+    done = list(moving_calendars.carry_out(planned))
+    assert [each.kind for each in done] == [MoveKind.REFUSED] * 2
+    assert "run the import again" in done[0].reasons[0]
+    assert "already exists" in done[1].reasons[0]
+    written = list(carry_out(without({each.name for each in done}, moves)))
+    assert [each.kind for each in written] == [MoveKind.REFUSED, MoveKind.REFUSED, MoveKind.CREATE]
+    assert {each[1] for each in calendars()} == {"12-26", "12-27"}
+
+
+def test_an_export_of_before_has_no_calendars(tmp_path: Path) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    assert (
+        call("import", document_with(tmp_path, {"name": "a", "calendar": "closed"}), "--apply").code
+        == 0
+    )
+    assert Job.objects.get().calendar_id == "closed"
+    Job.objects.all().delete()
+    make_idle_job(name="a")
+    assert "calendars" not in json.loads(call("export").out)
+
+
+# --- Writes ---------------------------------------------------------------------------------------
+
+
+def test_the_json_document(tmp_path: Path) -> None:
+    make_job(name="b", schedule="@weekly", target="tests.app.tasks.ok", enabled=True)
+    file = tmp_path / "jobs.json"
+    jobs = [
+        {
+            "name": name,
+            "target": "tests.app.tasks.ok",
+            "schedule": "@daily",
+            "starts_at": "2027-01-01T00:00:00Z",
+        }
+        for name in ("a", "b")
+    ]
+    file.write_text(json.dumps({"format": "django-dcron", "version": 1, "jobs": jobs}))
+    document = call("import", str(file), "--json").json
+    assert document["applied"] is False
+    assert document["counts"] == {
+        "create": 1,
+        "change": 1,
+        "same": 0,
+        "kept": 0,
+        "left out": 0,
+        "conflict": 0,
+        "refused": 0,
+    }
+    assert document["calendars"] == []
+    created, changed = document["jobs"]
+    assert created["changes"]["starts_at"] == {"from": None, "to": "2027-01-01T00:00:00Z"}
+    assert changed["changes"]["schedule"] == {"from": "@weekly", "to": "@daily"}
+    assert Job.objects.count() == 1
+    assert call("import", str(file), "--json", "--apply").json["applied"] is True
+    assert Job.objects.get(name="b").starts_at == datetime(2027, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("source", ["django-celery-beat", "django-q2", "django-apscheduler"])
+def test_a_scheduler_that_is_not_installed(source: str) -> None:
+    answer = call("import", source)
+    assert answer.code == 2
+    assert f"{source} is not installed" in answer.err
+
+
+def test_options_that_do_not_go_together() -> None:
+    assert "for files" in call("import", "redbeat", "--timezone", "UTC").err
+    assert call("import", "redbeat", "--namespace", "no way!").code == 2

@@ -1,0 +1,218 @@
+"""Test the import of crontab files.
+
+Each line becomes a job. Each command becomes an entry of ``DCRON_SHELL`` that acts like cron.
+"""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from django_dcron.contrib.importers import crontab
+from django_dcron.contrib.importers.comparison import compare
+from django_dcron.contrib.importers.found import Found, Reading
+from django_dcron.contrib.importers.sources import Format, format_of
+from django_dcron.models import Job
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+USER = r"""
+SHELL=/bin/bash
+MAILTO = "ops@example.com"
+PATH="/opt/shop/bin:/usr/bin"
+
+# Nightly, after the last order.
+# Ask Ann.
+30 3 * * mon-fri /opt/shop/bin/close-day --tax
+*/5 * * * * cd /srv && ./import.sh >> log 2>&1
+
+CRON_TZ=America/New_York
+@daily report
+@reboot start-things
+"""
+
+
+def read(text: str, **options: Any) -> Reading:
+    return crontab.read(text, options.pop("timezone", "UTC"), **options)
+
+
+def only(text: str, **options: Any) -> Found:
+    (found,) = read(text, **options).found
+    return found
+
+
+def does(argv: list[str], **options: Any) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=True, **options).stdout
+
+
+def test_lines_become_jobs() -> None:
+    reading = read(USER, timezone="Europe/Berlin")
+    jobs = {each.name: each for each in reading.found}
+    assert list(jobs) == ["close-day", "import.sh", "report", "start-things"]
+    close = jobs["close-day"].values
+    assert (close["schedule"], close["timezone"]) == ("30 3 * * mon-fri", "Europe/Berlin")
+    assert close["target"] == "shell:close-day"
+    assert close["description"] == "Nightly, after the last order.\nAsk Ann."
+    assert jobs["import.sh"].values["description"] == ""
+    assert (jobs["report"].values["schedule"], jobs["report"].values["timezone"]) == (
+        "@daily",
+        "America/New_York",
+    )
+
+
+def test_a_disabled_line_is_no_description() -> None:
+    text = "# Nightly.\n#30 3 * * * old\n#@daily older\n# MAILTO=x\n30 4 * * * new\n"
+    assert only(text).values["description"] == "Nightly."
+    assert (
+        only("#* * * * * root old\n* * * * * root new\n", system=True).values["description"] == ""
+    )
+
+
+def test_a_line_is_known_by_its_command_and_file() -> None:
+    reading = crontab.read("30 3 * * * old\n", "UTC", path="/etc/crontab")
+    assert (reading.source, reading.found[0].key) == ("crontab /etc/crontab", "old")
+
+
+def test_reboot_is_refused_with_the_reason() -> None:
+    found = {each.name: each for each in read(USER).found}["start-things"]
+    assert "systemd" in found.refused
+
+
+def test_the_command_gets_its_shell_and_environment() -> None:
+    assert read(USER).shell["import.sh"] == [
+        "/usr/bin/env",
+        "PATH=/opt/shop/bin:/usr/bin",
+        "/bin/bash",
+        "-c",
+        "cd /srv && ./import.sh >> log 2>&1",
+    ]
+
+
+def test_mail_is_reported_once() -> None:
+    assert sum("MAILTO" in note for note in read(USER).notes) == 1
+
+
+def test_tz_is_for_commands_cron_tz_for_times() -> None:
+    reading = read("TZ=Asia/Tokyo\n0 9 * * * report\n")
+    assert reading.found[0].values["timezone"] == "UTC"
+    assert reading.shell["report"][:2] == ["/usr/bin/env", "TZ=Asia/Tokyo"]
+    assert "CRON_TZ" in reading.notes[0]
+
+
+def test_percent_signs() -> None:
+    r"""The first ``%`` starts the standard input, and others end its lines.
+
+    ``\%`` is a literal percent sign (see crontab(5)).
+    """
+    reading = read(r"0 0 1 * * cat; date -d @0 -u +\%Y # the end%one%it's two")
+    assert does(reading.shell["cat"]) == "one\nit's two\n1970\n"
+
+
+def test_a_command_without_input_is_left_as_it_is() -> None:
+    assert read(r"0 0 * * * date +\%H").shell["date"] == ["/bin/sh", "-c", "date +%H"]
+
+
+def test_a_system_crontab_has_users() -> None:
+    found = only("17 *\t* * *   root    cd / && run-parts --report /etc/cron.hourly", system=True)
+    assert (found.name, found.values["schedule"]) == ("run-parts", "17 * * * *")
+    assert "user root" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/etc/crontab", Format.SYSTEM_CRONTAB),
+        ("/etc/cron.d/shop", Format.SYSTEM_CRONTAB),
+        ("/tmp/crontab", Format.CRONTAB),
+        ("jobs.YAML", Format.YAML),
+        ("jobs.json", Format.JSON),
+        ("-", Format.CRONTAB),
+    ],
+)
+def test_what_a_file_is(path: str, form: Format) -> None:
+    assert format_of(path) is form
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("* * * * *", "not a time and a command"),
+        ("@yearly", "not a time and a command"),
+        ("61 * * * * x", "out of range"),
+        ("0~30 * * * * x", "H(0-29)"),
+        ("H 3 * * * x", "doesn't support H"),
+        ("@every_minute x", "not a cron schedule"),
+        ("@every 5m x", "not a cron schedule"),
+        ("0 0 30 2 * x", "never matches"),
+        ("CRON_TZ=Moon/Base\n0 0 * * * x", "Moon/Base"),
+    ],
+)
+def test_lines_that_make_no_sense_are_refused(line: str, message: str) -> None:
+    assert message in only(line).refused
+
+
+def test_a_step_from_a_value_is_reported() -> None:
+    assert "5/15" in only("5/15 * * * * x").warnings[0]
+
+
+def test_names_do_not_depend_on_the_order() -> None:
+    lines = [
+        "0 1 * * * /a/sync.sh",
+        "0 2 * * * /b/sync.sh",
+        "0 3 * * * /a/sync.sh",
+        "0 4 * * * other",
+    ]
+
+    def targets(text: list[str]) -> dict[str, str]:
+        reading = read("\n".join(text))
+        assert len({each.name for each in reading.found}) == len(text)
+        return {each.name: each.values["target"] for each in reading.found}
+
+    assert targets(lines) == targets(lines[::-1])
+    found = targets(lines)
+    # one command with two schedules needs one entry of DCRON_SHELL
+    assert len(set(found.values())) == 3
+    assert found["other"] == "shell:other"
+
+
+def test_the_same_line_twice_is_two_jobs() -> None:
+    moved = compare(read("0 1 * * * a\n0 1 * * * a\n").found)
+    assert len({move.name for move in moved}) == 2
+
+
+def test_from_the_file_to_the_job(tmp_path: Path, settings: Settings) -> None:
+    file = tmp_path / "crontab"
+    file.write_text("30 3 * * * close-day\n@hourly sync\n")
+    shown = call("import", str(file))
+    assert shown.code == 1
+    assert "refused close-day (line 1) target: Unknown target 'shell:close-day'" in shown.out
+    start = shown.out.index("DCRON_SHELL = {")
+    code = shown.out[start : shown.out.index("\n}", start) + 2]
+    scope: dict[str, Any] = {}
+    exec(code, scope)  # noqa: S102 (what a person would paste)
+    settings.DCRON_SHELL = scope["DCRON_SHELL"]
+    assert call("import", str(file), "--apply").code == 0
+    assert set(Job.objects.values_list("name", "schedule", "target")) == {
+        ("close-day", "30 3 * * *", "shell:close-day"),
+        ("sync", "@hourly", "shell:sync"),
+    }
+    again = call("import", str(file))
+    assert again.code == 0
+    assert "2 same." in again.out
+
+
+def test_another_command_under_that_name_is_not_run_in_its_place(settings: Settings) -> None:
+    settings.DCRON_SHELL = {"x": ["rm", "-rf"]}
+    assert "DCRON_SHELL" in only("0 0 * * * x").refused
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    missing = call("import", str(tmp_path / "nothing"))
+    assert missing.code == 2
+    assert "can't be read" in missing.err
+    zone = call("import", "-", "--timezone", "Europe/Berlim")
+    assert zone.code == 2
+    assert "'Europe/Berlin'" in zone.err

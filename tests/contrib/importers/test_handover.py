@@ -1,0 +1,396 @@
+"""Test the handover from the real django-celery-beat and RedBeat and back, without gap or burst."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from django_dcron import control
+from django_dcron.contrib.importers import celery_beat
+from django_dcron.contrib.importers.comparison import HANDED_BACK
+from django_dcron.models import Cursor, Job, Run
+from django_dcron.policies.lifecycle import State, Trigger
+from tests import depth
+from tests.celery_app import app
+from tests.contrib.importers.conftest import Install
+from tests.contrib.importers.thousand import Window, fill
+from tests.management.calling import call
+
+pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]
+
+SOURCE = "django-celery-beat"
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables(install: Install) -> None:
+    install("django_celery_beat")
+
+
+def crontab_row(name: str = "a", minute: str = "*", hour: str = "*") -> Any:
+    from django_celery_beat.models import CrontabSchedule, PeriodicTask
+
+    schedule, _ = CrontabSchedule.objects.get_or_create(minute=minute, hour=hour, timezone="UTC")
+    return PeriodicTask.objects.create(name=name, task="tests.app.tasks.echo", crontab=schedule)
+
+
+def in_half_a_day() -> dict[str, str]:
+    """Return a time of day that doesn't come during the test."""
+    return {"minute": "0", "hour": str((datetime.now(UTC) + timedelta(hours=12)).hour)}
+
+
+def last_ran(**filters: Any) -> datetime:
+    from django_celery_beat.models import PeriodicTask
+
+    return PeriodicTask.objects.values_list("last_run_at", flat=True).get(**filters)
+
+
+def ran_last(ago: timedelta) -> datetime:
+    """Set when beat last ran its rows, as if the jobs had been imported before."""
+    from django_celery_beat.models import PeriodicTask
+
+    last = datetime.now(UTC) - ago
+    PeriodicTask.objects.update(last_run_at=last)
+    Cursor.objects.update(placed_at=last - timedelta(hours=1))
+    return last
+
+
+def due_at_beat() -> list[str]:
+    """Return the rows that the real scheduler of beat would send at once."""
+    from django_celery_beat.models import PeriodicTask
+    from django_celery_beat.schedulers import ModelEntry
+
+    rows = PeriodicTask.objects.enabled().order_by("name")
+    entries = [ModelEntry(row, app=app) for row in rows]
+    return [entry.name for entry in entries if entry.is_due().is_due]
+
+
+def test_a_paused_job_continues_after_the_last_run_there() -> None:
+    crontab_row()
+    assert call("import", SOURCE, "--apply", "--disabled").code == 0
+    last = ran_last(10 * MINUTE)
+
+    assert call("handover", SOURCE).code == 0
+    assert not Job.objects.get().enabled
+
+    assert call("handover", SOURCE, "--apply").code == 0
+    job = Job.objects.get()
+    assert (job.enabled, job.paused_until) == (True, None)
+    spans = Run.objects.filter(job=job).values_list("scheduled_at", "missed_from", "state")
+    assert min(first or at for at, first, _ in spans) == (last + MINUTE).replace(
+        second=0, microsecond=0
+    )
+    # By the misfire policy, one run stands for those that are too late.
+    assert sum(state != State.MISSED for *_, state in spans) <= 3
+    assert job.cursor.next_at > max(at for at, *_ in spans)
+
+
+def test_a_shadow_repeats_the_latest_run_that_nobody_executed() -> None:
+    crontab_row()
+    assert call("import", SOURCE, "--apply", "--shadow").code == 0
+    last = ran_last(10 * MINUTE)
+    job = Job.objects.get()
+    for ago in (12, 5, 3):
+        at = datetime.now(UTC).replace(microsecond=0) - ago * MINUTE
+        Run.objects.create(
+            job=job,
+            scheduled_at=at,
+            due_at=at,
+            claimed_at=at,
+            trigger=Trigger.SCHEDULE,
+            state=State.SUCCEEDED,
+        )
+    assert call("handover", SOURCE, "--apply").code == 0
+    again = Run.objects.get(trigger=Trigger.RERUN)
+    assert again.rerun_of is not None
+    assert again.rerun_of.scheduled_at == max(
+        Run.objects.filter(trigger=Trigger.SCHEDULE, state=State.SUCCEEDED).values_list(
+            "scheduled_at", flat=True
+        )
+    )
+    assert again.rerun_of.scheduled_at > last
+    assert again.job.target == "tests.app.tasks.echo"
+
+
+def test_an_import_alone_starts_from_now() -> None:
+    crontab_row()
+    call("import", SOURCE, "--apply", "--disabled")
+    ran_last(10 * MINUTE)
+    assert call("import", SOURCE, "--apply").code == 0
+    assert not Run.objects.exists()
+
+
+def test_the_way_back() -> None:
+    for name in ("a", "b", "paused"):
+        crontab_row(name, **in_half_a_day())
+    call("import", SOURCE, "--apply")
+    control.pause(Job.objects.get(name="paused"), "ask Ann")
+    ran_last(timedelta(days=3))
+    assert due_at_beat() == ["a", "b", "paused"]
+
+    shown = call("handover", SOURCE, "--back", "--json").json
+    assert [job["name"] for job in shown["jobs"]] == ["a", "b"]
+    assert Job.objects.filter(enabled=True).count() == 2
+
+    before = datetime.now(UTC)
+    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    assert before <= last_ran(name="a") <= datetime.now(UTC)
+    assert due_at_beat() == ["paused"]
+    reasons = dict(Job.objects.values_list("name", "pause_reason"))
+    assert reasons == {"a": HANDED_BACK, "b": HANDED_BACK, "paused": "ask Ann"}
+
+    assert call("import", SOURCE, "--apply").code == 0
+    assert not Job.objects.filter(enabled=True).exists()
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert set(Job.objects.filter(enabled=True).values_list("name", flat=True)) == {"a", "b"}
+
+
+def test_an_interval_keeps_its_phase_on_the_way_back() -> None:
+    from django_celery_beat.models import IntervalSchedule, PeriodicTask
+
+    every = IntervalSchedule.objects.create(every=7, period="days")
+    last = datetime.now(UTC) - timedelta(days=6)
+    for name in ("ran here", "not yet"):
+        PeriodicTask.objects.create(
+            name=name, task="tests.app.tasks.echo", interval=every, last_run_at=last
+        )
+    call("import", SOURCE, "--apply")
+    here = datetime.now(UTC) - timedelta(hours=5)
+    Cursor.objects.filter(job__name="ran here").update(previous_at=here)
+    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    assert last_ran(name="ran here") == here
+    # The job began at a whole second.
+    assert last <= last_ran(name="not yet") < last + timedelta(seconds=1)
+
+
+def hand_back() -> Any:
+    """Hand everything back. Return the exit code, and the names by what happened to the jobs."""
+    done = call("handover", SOURCE, "--back", "--apply", "--json")
+    names = {key: [job["name"] for job in done.json[key]] for key in ("jobs", "gone", "failed")}
+    return done.code, {key: sorted(value) for key, value in names.items() if value}
+
+
+def enabled_jobs() -> list[str]:
+    return sorted(Job.objects.filter(enabled=True).values_list("name", flat=True))
+
+
+def interval_row(name: str, **every: Any) -> Any:
+    from django_celery_beat.models import IntervalSchedule, PeriodicTask
+
+    ((period, number),) = every.items()
+    schedule = IntervalSchedule.objects.create(every=number, period=period)
+    return PeriodicTask.objects.create(name=name, task="tests.app.tasks.echo", interval=schedule)
+
+
+def test_a_job_that_the_source_cannot_take_stays_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {name: crontab_row(name, **in_half_a_day()) for name in ("a", "b")}
+    call("import", SOURCE, "--apply")
+    ran_last(timedelta(days=3))
+    before = last_ran(name="a")
+    with monkeypatch.context() as patch:
+        stored = celery_beat.hand_back
+
+        def fail(key: str, ran_until: datetime) -> bool:
+            if key == str(rows["a"].pk):
+                raise ConnectionError("Redis is unreachable")
+            return stored(key, ran_until)
+
+        patch.setattr(celery_beat, "hand_back", fail)
+        assert hand_back() == (1, {"jobs": ["b"], "failed": ["a"]})
+    assert (enabled_jobs(), last_ran(name="a")) == (["a"], before)
+    first = last_ran(name="b")
+    assert first > before
+
+    assert hand_back() == (0, {"jobs": ["a", "b"]})
+    assert enabled_jobs() == []
+    assert last_ran(name="a") > first
+    # What was due for b in the meantime is up to the source.
+    assert last_ran(name="b") == first
+
+
+def test_a_repeat_completes_an_entry_that_lost_its_last_run() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row("a", **in_half_a_day())
+    call("import", SOURCE, "--apply")
+    assert hand_back() == (0, {"jobs": ["a"]})
+    PeriodicTask.objects.update(last_run_at=None)
+    assert hand_back() == (0, {"jobs": ["a"]})
+    assert last_ran(name="a") == Job.objects.get().cursor.placed_at
+
+
+def test_a_later_run_there_stays_on_the_way_back() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row("a", **in_half_a_day())
+    call("import", SOURCE, "--apply")
+    later = datetime.now(UTC) + timedelta(hours=1)
+    PeriodicTask.objects.update(last_run_at=later)
+    assert hand_back() == (0, {"jobs": ["a"]})
+    assert last_ran(name="a") == later
+
+
+def test_a_job_whose_row_is_gone_stays_enabled() -> None:
+    rows = {name: crontab_row(name, **in_half_a_day()) for name in ("a", "b")}
+    call("import", SOURCE, "--apply")
+    rows["a"].delete()
+    assert hand_back() == (0, {"jobs": ["b"], "gone": ["a"]})
+    assert enabled_jobs() == ["a"]
+
+
+def test_a_row_that_is_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    crontab_row("a", **in_half_a_day())
+    call("import", SOURCE, "--apply")
+    stored = celery_beat.hand_back
+    monkeypatch.setattr(celery_beat, "hand_back", lambda _key, until: stored("0", until))
+    assert hand_back() == (0, {"gone": ["a"]})
+    assert enabled_jobs() == ["a"]
+
+
+def test_a_job_without_a_key_returns_to_the_row_of_its_name() -> None:
+    crontab_row("a", **in_half_a_day())
+    call("import", SOURCE, "--apply")
+    Job.objects.update(import_key=None)
+    assert hand_back() == (0, {"jobs": ["a"]})
+    assert last_ran(name="a") == Job.objects.get().cursor.placed_at
+
+
+def test_an_interval_that_never_ran_counts_from_its_start_here() -> None:
+    interval_row("a", minutes=5)
+    call("import", SOURCE, "--apply")
+    expected = Job.objects.get().cursor.next_at - 5 * MINUTE
+    assert hand_back() == (0, {"jobs": ["a"]})
+    assert last_ran(name="a") == expected
+
+
+def claim_ahead(job: Job, state: State) -> datetime:
+    """Claim an occurrence of an interval of an hour that is due soon, as a node does."""
+    at = (datetime.now(UTC) + 10 * MINUTE).replace(microsecond=0)
+    Cursor.objects.filter(pk=job.pk).update(previous_at=at, next_at=at + timedelta(hours=1))
+    Run.objects.create(job=job, scheduled_at=at, due_at=at, claimed_at=at, state=state)
+    return at
+
+
+def test_an_occurrence_that_the_pause_withdraws_runs_there() -> None:
+    interval_row("a", hours=1)
+    call("import", SOURCE, "--apply")
+    at = claim_ahead(Job.objects.get(), State.PENDING)
+    assert hand_back() == (0, {"jobs": ["a"]})
+    assert not Run.objects.filter(scheduled_at=at).exists()
+    assert last_ran(name="a") == at - timedelta(hours=1)
+
+
+def test_an_occurrence_that_was_dispatched_ahead_does_not_run_there() -> None:
+    interval_row("a", hours=1)
+    call("import", SOURCE, "--apply")
+    at = claim_ahead(Job.objects.get(), State.QUEUED)
+    assert hand_back() == (0, {"jobs": ["a"]})
+    assert last_ran(name="a") == at
+
+
+def test_an_invalid_schedule_does_not_stop_the_others() -> None:
+    for name in ("invalid", "without cursor", "z"):
+        crontab_row(name, **in_half_a_day())
+    call("import", SOURCE, "--apply")
+    Job.objects.filter(name="invalid").update(schedule="bogus")
+    Cursor.objects.filter(job__name="without cursor").delete()
+    assert hand_back() == (1, {"jobs": ["without cursor", "z"], "failed": ["invalid"]})
+    assert enabled_jobs() == ["invalid"]
+
+
+def test_an_interval_without_a_cursor() -> None:
+    interval_row("a", minutes=5)
+    call("import", SOURCE, "--apply")
+    Cursor.objects.all().delete()
+    assert hand_back() == (0, {"jobs": ["a"]})
+    assert last_ran(name="a") == Job.objects.get().cursor.placed_at
+
+
+def test_a_row_that_is_new_at_the_handover_continues_after_its_last_run() -> None:
+    crontab_row()
+    last = ran_last(10 * MINUTE)
+    assert call("handover", SOURCE, "--apply").code == 0
+    job = Job.objects.get()
+    assert (job.enabled, job.pause_reason, job.paused_until) == (True, "", None)
+    spans = Run.objects.filter(job=job).values_list("scheduled_at", "missed_from")
+    assert min(first or at for at, first in spans) == (last + MINUTE).replace(
+        second=0, microsecond=0
+    )
+    assert job.cursor.next_at > max(at for at, _ in spans)
+
+
+def test_a_source_that_cannot_continue() -> None:
+    assert call("handover", "django-apscheduler", "--back").code == 2
+
+
+# --- A whole installation -------------------------------------------------------------------------
+
+MADE = 320 if depth.FULL else 80
+WITHOUT_A_NODE = {"no_live_node", "run_overdue", "cursor_overdue"}
+"""What the doctor finds because no node runs in this test."""
+AHEAD = timedelta(days=2, hours=12)
+"""No time of day of a row comes during the test."""
+
+
+def test_a_whole_installation_moves_in_and_back() -> None:
+    """Import, rename, pause, edit, import again, switch, and switch back."""
+    from django_celery_beat.models import PeriodicTask
+
+    begin = datetime.now(UTC) + AHEAD
+    kinds = fill(MADE, Window(begin, begin + timedelta(hours=2)))
+    imported = call("import", SOURCE, "--apply", "--disabled", "--json").json
+    outcome = {each["key"]: each["outcome"] for each in imported["jobs"]}
+    names = {str(pk): name for pk, name in PeriodicTask.objects.values_list("pk", "name")}
+    assert {names[key]: value for key, value in outcome.items()} == {
+        name: kind.outcome for name, kind in kinds.items()
+    }
+    made = Job.objects.count()
+
+    # People work on both sides.
+    enabled = PeriodicTask.objects.filter(enabled=True).values_list("pk", flat=True)
+    on = Job.objects.filter(import_key__in=[*map(str, enabled)])
+    renamed, moved, paused, edited = on.filter(schedule="* * * * *")[:4]
+    renamed.name, moved.namespace, edited.schedule = "our own name", "shop", "7 3 * * *"
+    for job in (renamed, moved, edited):
+        control.save(job)
+    control.pause(paused, "ask Ann")
+    there, gone = on.filter(schedule__startswith="@every").order_by("pk")[:2]
+    PeriodicTask.objects.filter(pk=there.import_key).update(name="their own name")
+    PeriodicTask.objects.filter(pk=gone.import_key).delete()
+
+    again = call("import", SOURCE, "--apply", "--disabled", "--json").json
+    written = [each for each in again["jobs"] if each["outcome"] in ("create", "change")]
+    assert written == []
+    assert {each["name"]: set(each["kept"]) for each in again["jobs"] if each["kept"]} == {
+        "our own name": {"name"},
+        edited.name: {"schedule"},
+        there.name: {"name"},
+    }
+    assert [each["name"] for each in again["gone"]] == [gone.name]
+    assert Job.objects.count() == made
+
+    # Switch. Without a run of beat, nothing is due but long intervals.
+    ran_last(timedelta(minutes=90))
+    switched = call("handover", SOURCE, "--apply", "--json").json
+    assert {each["name"] for each in switched["jobs"] if "enabled" in each["kept"]} == {paused.name}
+    disabled = {
+        str(pk) for pk in PeriodicTask.objects.filter(enabled=False).values_list("pk", flat=True)
+    }
+    for job in Job.objects.all():
+        stays_off = job.pk in (paused.pk, gone.pk) or job.import_key in disabled
+        assert job.enabled is not stays_off, (job, job.pause_reason)
+    assert Job.objects.count() == made
+    started = Run.objects.exclude(state=State.MISSED).values_list("job_id", flat=True)
+    # One run by the misfire policy, and those of the last minute, by its grace.
+    assert max(Counter(started).values()) <= 3
+    findings = {each["code"] for each in call("doctor", "--json").json["findings"]}
+    assert findings <= WITHOUT_A_NODE
+
+    # Switch back. Beat sends only what was paused here, and intervals, which ran last there.
+    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    assert not Job.objects.filter(enabled=True).exists()
+    late = [name for name in due_at_beat() if name != names[paused.import_key]]
+    soon = PeriodicTask.objects.filter(name__in=late)
+    assert not soon.filter(crontab__isnull=False, last_run_at__lt=begin - AHEAD).exists()
+    assert call("import", SOURCE, "--json").json["counts"]["create"] == 0

@@ -1,0 +1,121 @@
+"""Run a short version of the comparison beside a running beat.
+
+It lasts one minute with some dozens of rows. docs/how-to/migrate.md describes a run of ten minutes
+with 1,000 rows.
+"""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests import services, settings
+from tests.contrib.importers.beside_beat import (
+    AT_ITS_START,
+    PAST_ITS_END,
+    Compared,
+    compare,
+    compare_interval,
+    sent,
+)
+from tests.contrib.importers.thousand import KINDS, sizes
+
+BEGIN = datetime(2026, 6, 1, 12, tzinfo=UTC)
+END = BEGIN + timedelta(minutes=10)
+
+
+def at(minutes: float, seconds: float = 0) -> datetime:
+    return BEGIN + timedelta(minutes=minutes, seconds=seconds)
+
+
+@pytest.mark.celery_beat
+@pytest.mark.postgresql
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_beside_a_running_beat() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.contrib.importers.long_shadow",
+        "--tasks",
+        "80",
+        "--minutes",
+        "1.1",
+    ]
+    own = {"DCRON_TEST_DIR": f"{settings.DIRECTORY.as_posix()}-shadow", "PYTEST_XDIST_WORKER": ""}
+    done = subprocess.run(
+        command,
+        env=os.environ | own,
+        cwd=services.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=550,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The comparison is clean." in done.stdout
+    assert "UNEXPLAINED" not in done.stdout
+
+
+# --- The comparison -------------------------------------------------------------------------------
+
+
+def test_each_message_is_that_of_one_run() -> None:
+    ours = [at(n) for n in range(10)]
+    found = compare(ours, [at(n, 0.5) for n in range(10)], BEGIN, END)
+    assert (found.same, found.there, found.here) == (10, [], [])
+    assert set(found.lateness) == {timedelta(seconds=0.5)}
+
+
+def test_a_second_message_one_that_is_missing_and_one_too_late_are_noticed() -> None:
+    ours = [at(n) for n in (1, 3, 5, 7)]
+    found = compare(ours, [at(1, 1), at(1, 2), at(5, 61), at(7)], BEGIN, END)
+    assert (found.same, found.there, found.here) == (2, [at(1, 2), at(6, 1)], [at(3), at(5)])
+    assert not found.is_clean
+
+
+def test_what_is_outside_of_the_window_is_paired_and_does_not_count() -> None:
+    found = compare([at(-1), at(0), at(9), at(10)], [at(-0.5), at(0, 1), at(10)], at(0), at(9))
+    assert (found.same, found.there, found.here) == (1, [], [])
+
+
+def test_an_interval_may_have_another_phase() -> None:
+    ours, theirs = [at(n) for n in range(10)], [at(n, 40) for n in range(10)]
+    minute = timedelta(minutes=1)
+    assert compare_interval(minute, ours, theirs, BEGIN, END).is_clean
+    assert compare_interval(minute, ours, theirs[:4], BEGIN, END).here
+    assert compare_interval(minute, ours[:4], theirs, BEGIN, END).there
+
+
+def test_what_beat_does_at_a_start_is_explained_and_nothing_else() -> None:
+    found = Compared(here=[at(3), at(6)], start=at(3))
+    assert [why for _, _, why in found.differences()] == [AT_ITS_START, ""]
+    assert not found.is_clean
+    assert Compared(here=[at(3)], start=at(3)).is_clean
+
+
+def test_what_beat_comes_to_after_its_end_is_explained_and_nothing_else() -> None:
+    found = Compared(here=[at(2), at(3)], there=[at(3)], end=at(3, 30))
+    assert [(where, why) for where, _, why in found.differences()] == [
+        ("there", ""),
+        ("here", ""),
+        ("here", PAST_ITS_END),
+    ]
+
+
+def test_the_log_of_beat_is_read() -> None:
+    log = (
+        "[2026-06-01 12:01:00,250: INFO/MainProcess] Scheduler: Sending due task a (b) ü "
+        "(tests.app.tasks.ok)\n"
+    )
+    assert sent(log) == {"a (b) ü": [at(1, 0.25)]}
+
+
+@pytest.mark.parametrize("number", [60, 80, 1000])
+def test_there_are_rows_of_every_kind(number: int) -> None:
+    found = sizes(number)
+    assert found.total() == number
+    assert set(found) == set(KINDS)
+    assert min(found.values()) >= 1

@@ -1,0 +1,320 @@
+"""Test the import from the real RedBeat in a real Redis."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import schedules
+from redbeat import RedBeatSchedulerEntry
+from redbeat.decoder import RedBeatJSONEncoder
+from redbeat.schedules import rrule
+
+from django_dcron.contrib.importers import redbeat
+from django_dcron.contrib.importers.found import Found
+from django_dcron.models import Job
+from tests import services, settings
+from tests.celery_app import app
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+NOW = datetime(2083, 1, 1, 12, tzinfo=UTC)
+URL = (
+    f"redis://{settings.REDIS_ADDRESS}/3"
+    if settings.REDIS_ADDRESS
+    else f"unix://{settings.REDIS_SOCKET}?db=3"
+)
+
+
+@pytest.fixture(autouse=True)
+def redbeats_redis(redis_server: services.Server) -> Iterator[None]:
+    app.conf.redbeat_redis_url = URL
+    app.conf.redbeat_redis_options = {"retry_period": 0}
+    yield
+    for name in ("redbeat_conf", "redbeat_redis"):
+        if hasattr(app, name):
+            delattr(app, name)
+    for name in ("redbeat_redis_url", "redbeat_redis_options"):
+        app.conf.changes.pop(name, None)
+
+
+def save(name: str = "a", schedule: Any = None, **fields: Any) -> RedBeatSchedulerEntry:
+    entry = RedBeatSchedulerEntry(
+        name,
+        fields.pop("task", "tests.app.tasks.echo"),
+        schedule or schedules.schedule(30),
+        app=app,
+        **fields,
+    )
+    return entry.save()
+
+
+def found(name: str = "a") -> Found:
+    return next(each for each in redbeat.read(NOW).found if each.name == name)
+
+
+def test_all_that_an_entry_has() -> None:
+    save(
+        "nightly report",
+        schedules.crontab(minute="*/15", hour="8-17", day_of_week="mon-fri"),
+        args=[1],
+        kwargs={"city": "Ulm"},
+        options={"queue": "slow", "priority": 2, "expires": 90},
+    )
+    assert call("import", "redbeat", "--apply", "--namespace", "shop").code == 0
+    job = Job.objects.get()
+    assert str(job) == "shop/nightly report"
+    assert (job.schedule, job.timezone) == ("*/15 8-17 * * mon-fri", "UTC")
+    assert (job.target, job.args, job.kwargs) == ("tests.app.tasks.echo", [1], {"city": "Ulm"})
+    assert (job.queue, job.priority, job.start_deadline) == ("slow", 2, timedelta(seconds=90))
+    assert call("import", "redbeat", "--namespace", "shop").out == "1 same.\n"
+
+
+def test_the_zone_is_the_apps() -> None:
+    before = app.conf.timezone
+    app.conf.timezone = "Europe/Berlin"
+    del app.timezone
+    try:
+        save(schedule=schedules.crontab(minute="0", hour="9"))
+        assert found().values["timezone"] == "Europe/Berlin"
+    finally:
+        app.conf.timezone = before
+        del app.timezone
+
+
+def test_intervals_and_pauses() -> None:
+    save("a", schedules.schedule(timedelta(minutes=90)), enabled=False)
+    assert found().values["schedule"] == "@every 1h30m"
+    assert (found().values["enabled"], found().values["pause_reason"]) == (
+        False,
+        "was disabled in RedBeat",
+    )
+    save("half", schedules.schedule(0.5))
+    assert "interval 0.5 s" in found("half").refused
+    save("relative", schedules.schedule(90, relative=True))
+    assert "relative" in found("relative").warnings[0]
+
+
+def test_a_recurrence_rule_is_refused() -> None:
+    save(schedule=rrule("DAILY", dtstart=NOW, app=app))
+    assert "recurrence rule" in found().refused
+
+
+def test_an_end() -> None:
+    save("past", options={"expires": NOW})
+    save("ahead", options={"expires": NOW + timedelta(seconds=1)})
+    assert "expired" in found("past").left
+    assert found("ahead").values["ends_at"] == NOW + timedelta(microseconds=999_999)
+
+
+def test_objects_in_arguments_and_unknown_options_are_reported() -> None:
+    save("a", kwargs={"at": NOW})
+    save("b", options={"ignore_result": True, "routing_key": "x"})
+    save("c", options={"ignore_result": True})
+    assert "no datetime values" in found("a").refused
+    assert "routing_key 'x'" in found("b").refused
+    assert "ignore_result" in found("c").warnings[0]
+
+
+def test_when_it_ran() -> None:
+    save("never")
+    save("a").reschedule(last_run_at=NOW)
+    ran = redbeat.ran(NOW)
+    assert (ran.times, ran.complete) == ({found("a").origin: [NOW]}, False)
+    assert redbeat.ran(NOW + timedelta(seconds=1)).times == {}
+
+
+def test_what_its_redis_has_besides() -> None:
+    entry = save("gone")
+    client = redbeat_client()
+    client.delete(entry.key)
+    client.hset(save("odd").key, "definition", "[")
+    client.hset(save("none").key, "definition", "{}")
+    assert "no definition" in found("gone").left
+    assert "not valid JSON" in found("odd").refused
+    assert "no task" in found("none").refused
+
+
+def test_no_redis(redis_server: services.Server) -> None:
+    redis_server.stop()
+    answer = call("import", "redbeat")
+    assert answer.code == 2
+    assert f"{URL.removesuffix('?db=3').removesuffix('/3')}" in answer.err
+    assert "unreachable" in answer.err
+
+
+def test_an_address_that_it_cannot_use() -> None:
+    app.conf.redbeat_redis_url = "redis+socket:///nowhere"
+    answer = call("import", "redbeat")
+    assert answer.code == 2
+    assert "redbeat_redis_url" in answer.err
+
+
+def redbeat_client() -> Any:
+    from redbeat.schedulers import get_redis
+
+    return get_redis(app)
+
+
+MALFORMED = [
+    "nonsense",
+    "[1]",
+    "[" * 100_000,
+    '{"task": 7}',
+    '{"task": "tests.app.tasks.echo"}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval"}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": "x"}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 1e308}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": NaN}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "crontab", "minute": "x"}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "crontab", "nothing": 1}}',
+    '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "crontab", "minute": {}}}',
+    (
+        '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, '
+        '"options": [1]}'
+    ),
+    (
+        '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, '
+        '"options": {"expires": {"__type__": "datetime"}}}'
+    ),
+    (
+        '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, '
+        '"options": {"expires": 1e308}}'
+    ),
+    (
+        '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, '
+        '"args": "x"}'
+    ),
+    (
+        '{"task": "tests.app.tasks.echo", "schedule": {"__type__": "interval", "every": 60}, '
+        '"args": ["\\u0000"]}'
+    ),
+    b"\xff\xfe",
+]
+
+
+def test_malformed_entries_do_not_end_the_import() -> None:
+    from redbeat.schedulers import ensure_conf, get_redis
+
+    save("good")
+    client, config = get_redis(app), ensure_conf(app)
+    for number, definition in enumerate(MALFORMED):
+        key = f"{config.key_prefix}bad {number}"
+        client.hset(key, "definition", definition)
+        client.zadd(config.schedule_key, {key: 1})
+    client.set(f"{config.key_prefix}bad text", "of another kind")
+    for key in (
+        f"{config.key_prefix}bad text",
+        f"{config.key_prefix}bad \udcff".encode(errors="surrogateescape"),
+    ):
+        client.zadd(config.schedule_key, {key: 1})
+
+    shown = call("import", "redbeat", "--apply")
+
+    assert shown.code == 1
+    assert [job.name for job in Job.objects.all()] == ["good"]
+    for number, definition in enumerate(MALFORMED):
+        assert f"refused bad {number} " in shown.out, definition
+    assert "refused bad text " in shown.out
+    assert "WRONGTYPE" in shown.out
+
+
+def test_a_meta_that_makes_no_sense_leaves_the_report_of_the_others() -> None:
+    from redbeat.schedulers import ensure_conf, get_redis
+
+    for name in ("good", "bad", "worse"):
+        save(name)
+    client, config = get_redis(app), ensure_conf(app)
+    assert call("import", "redbeat", "--apply", "--shadow").code == 0
+    client.hset(f"{config.key_prefix}bad", "meta", "nonsense")
+    client.hset(
+        f"{config.key_prefix}worse",
+        "meta",
+        '{"last_run_at": {"__type__": "datetime", "year": "x"}}',
+    )
+
+    shown = call("import", "redbeat", "--report")
+
+    assert shown.code == 1
+    assert "1 shadow, since" in shown.out
+    assert shown.out.count("unread key") == 2
+
+
+def test_a_long_interval_keeps_its_phase() -> None:
+    last = NOW - timedelta(days=6)
+    entry = save(schedule=schedules.schedule(timedelta(days=7)))
+    entry.last_run_at = last
+    entry.save()
+    app.redbeat_redis.hset(
+        entry.key, "meta", json.dumps({"last_run_at": last}, cls=RedBeatJSONEncoder)
+    )
+    assert found().next_due == NOW + timedelta(days=1)
+    assert "starts_at" not in found().values
+
+
+def test_the_server_is_named_unless_it_was_chosen_and_has_entries() -> None:
+    assert str(settings.REDIS_ADDRESS or settings.REDIS_SOCKET) in redbeat.read(NOW).notes[0]
+    save()
+    assert redbeat.read(NOW).notes == []
+
+
+def test_an_unreachable_server_is_named() -> None:
+    app.conf.redbeat_redis_url = "redis://user:secret@localhost:1/0"
+    answer = call("import", "redbeat")
+    assert answer.code == 2
+    assert "localhost:1" in answer.err
+    assert redbeat.SETTING in answer.err
+    assert "secret" not in answer.err
+
+
+def test_an_entry_that_is_handed_back_is_not_due_at_once() -> None:
+    entry = save(schedule=schedules.schedule(timedelta(days=7)))
+    entry.reschedule(datetime.now(UTC) - timedelta(days=30))
+    assert RedBeatSchedulerEntry.from_key(entry.key, app=app).is_due().is_due
+    before = datetime.now(UTC).replace(microsecond=0)
+    redbeat.hand_back(entry.key, before)
+    again = RedBeatSchedulerEntry.from_key(entry.key, app=app)
+    assert (again.last_run_at, again.is_due().is_due) == (before, False)
+
+
+# --- The way back ---------------------------------------------------------------------------------
+
+
+def test_the_way_back() -> None:
+    for name in ("a", "b", "gone"):
+        save(name, schedules.crontab(minute="0"))
+    call("import", "redbeat", "--apply")
+    key = RedBeatSchedulerEntry.generate_key(app, "gone")
+    RedBeatSchedulerEntry.from_key(key, app=app).delete()
+    done = call("handover", "redbeat", "--back", "--apply", "--json")
+    assert done.code == 0
+    assert {job["name"] for job in done.json["jobs"]} == {"a", "b"}
+    assert [job["name"] for job in done.json["gone"]] == ["gone"]
+    assert [job.name for job in Job.objects.filter(enabled=True)] == ["gone"]
+    paused_at = Job.objects.get(name="a").cursor.placed_at
+    assert redbeat.ran(paused_at).times[f"key {RedBeatSchedulerEntry.generate_key(app, 'a')!r}"]
+
+
+def test_an_entry_that_is_gone_takes_nothing_back() -> None:
+    assert not redbeat.hand_back("redbeat:nothing", NOW)
+
+
+def test_a_later_run_of_redbeat_stays() -> None:
+    entry = save(schedule=schedules.crontab(minute="0"))
+    entry.reschedule(NOW)
+    assert redbeat.hand_back(entry.key, NOW - timedelta(hours=1))
+    assert RedBeatSchedulerEntry.from_key(entry.key, app=app).last_run_at == NOW
+    assert redbeat.hand_back(entry.key, NOW + timedelta(hours=1))
+    assert RedBeatSchedulerEntry.from_key(entry.key, app=app).last_run_at > NOW
+
+
+def test_a_redis_that_is_unreachable_pauses_nothing() -> None:
+    save()
+    call("import", "redbeat", "--apply")
+    app.conf.redbeat_redis_url = "redis://127.0.0.1:1/0"
+    for name in ("redbeat_conf", "redbeat_redis"):
+        delattr(app, name)
+    assert call("handover", "redbeat", "--back", "--apply").code == 2
+    assert Job.objects.get().enabled

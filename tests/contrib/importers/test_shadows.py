@@ -1,0 +1,279 @@
+"""Test shadows: runs that are claimed and recorded but not executed, and the shadow report."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_dcron import control, targets
+from django_dcron.contrib.importers.comparison import MoveKind, compare
+from django_dcron.contrib.importers.found import Found, Ran
+from django_dcron.contrib.importers.report import Beside, Coverage, Difference, Why, beside
+from django_dcron.contrib.importers.writing import carry_out
+from django_dcron.exceptions import InvalidArguments, UnknownTarget
+from django_dcron.management.dcron.import_report import reason
+from django_dcron.management.dcron.output import iso, moment
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import State, Trigger
+from tests.contrib.importers.conftest import Install
+from tests.factories import make_job
+from tests.management.calling import call
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db
+
+START = datetime(2026, 6, 1, 12, tzinfo=UTC)
+NOW = START + timedelta(minutes=30)
+VALUES = {
+    "target": "tests.app.tasks.echo",
+    "schedule": "* * * * *",
+    "enabled": True,
+    "pause_reason": "",
+}
+
+
+def found(**values: Any) -> Found:
+    return Found("row a", "a", VALUES | values)
+
+
+def at(minutes: float, seconds: float = 0) -> datetime:
+    return START + timedelta(minutes=minutes, seconds=seconds)
+
+
+# --- The target -----------------------------------------------------------------------------------
+
+
+def test_it_takes_what_its_target_takes_and_does_nothing() -> None:
+    shadow = targets.get("shadow:tests.app.tasks.fail")
+    real = targets.get("tests.app.tasks.fail")
+    shadow.call(targets.Invocation(args=["boom"]))
+    assert (shadow.signature, shadow.route_name, shadow.kind) == (
+        real.signature,
+        real.route_name,
+        real.kind,
+    )
+    with pytest.raises(InvalidArguments):
+        shadow.check_arguments([], {"no": 1})
+
+
+def test_there_is_no_shadow_of_nothing() -> None:
+    with pytest.raises(UnknownTarget, match=r"'tests\.app\.tasks\.gone'"):
+        targets.get("shadow:tests.app.tasks.gone")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_of_a_shadow_is_recorded_and_nothing_is_executed(
+    start_worker: Any, start_runcron: Any
+) -> None:
+    job = make_job(target="shadow:tests.app.tasks.witness", schedule="* * * * * *")
+    start_worker(pool="threads")
+    start_runcron()
+    wait_until(
+        lambda: Run.objects.filter(job=job, state=State.SUCCEEDED).exists(), 60, what="a run"
+    )
+    from tests.app.models import Witness
+
+    assert not Witness.objects.exists()
+
+
+# --- Switching a shadow on and off ----------------------------------------------------------------
+
+
+def test_a_new_job_is_a_shadow_until_it_is_imported_without() -> None:
+    list(carry_out(compare([found()], shadow=True)))
+    job = Job.objects.get()
+    assert job.target == "shadow:tests.app.tasks.echo"
+    assert [move.kind for move in compare([found()], shadow=True)] == [MoveKind.SAME]
+    (switch,) = compare([found()])
+    assert dict(switch.changes) == {
+        "target": ("shadow:tests.app.tasks.echo", "tests.app.tasks.echo")
+    }
+    list(carry_out([switch]))
+    assert [move.kind for move in compare([found()], shadow=True)] == [
+        MoveKind.SAME
+    ]  # it isn't turned into a shadow again
+    job.refresh_from_db()
+    assert job.target == "tests.app.tasks.echo"
+
+
+def test_the_shadow_of_what_is_no_target_is_refused() -> None:
+    (move,) = compare([found(target="gone")], shadow=True)
+    assert move.kind is MoveKind.REFUSED
+
+
+# --- The report -----------------------------------------------------------------------------------
+
+
+def shadow_with_runs(times: Iterable[datetime], **fields: Any) -> Job:
+    job = make_job(
+        name="a", target="shadow:tests.app.tasks.echo", **{"schedule": "* * * * *"} | fields
+    )
+    Job.objects.filter(pk=job.pk).update(created_at=START - timedelta(hours=1))
+    Run.objects.bulk_create(
+        Run(job=job, scheduled_at=time, due_at=time, claimed_at=time, trigger=Trigger.SCHEDULE)
+        for time in times
+    )
+    return job
+
+
+def report(theirs: list[datetime], *, complete: bool = True, since: datetime = START) -> Beside:
+    (one,) = beside([found()], "default", Ran({"row a": theirs}, complete), since, NOW)
+    return one
+
+
+def test_the_same() -> None:
+    shadow_with_runs(at(n) for n in range(29))
+    assert report([at(n, 0.3) for n in range(29)]) == Beside(
+        Job.objects.get(), 29, late=timedelta(seconds=0.3), runs=29
+    )
+
+
+def test_a_run_there_that_is_none_here() -> None:
+    shadow_with_runs([at(0), at(10)])
+    assert report([at(0, 1), at(5), at(10, 1)]).there == (Difference(at(5), Why.NOT_DUE),)
+
+
+def test_a_run_here_that_is_none_there() -> None:
+    shadow_with_runs([at(0), at(10), at(20)])
+    assert report([at(0, 1), at(20, 1)]).here == (Difference(at(10), Why.NOT_RUN),)
+
+
+def test_what_came_too_late_there_is_reported_on_both_sides() -> None:
+    shadow_with_runs([at(0), at(10), at(20)])
+    found = report([at(0, 59), at(12, 5), at(20, 1)])
+    assert found.there == (Difference(at(12, 5), Why.LATE, at(10)),)
+    assert found.here == (Difference(at(10), Why.LATE, at(12, 5)),)
+    assert (found.same, found.late) == (2, timedelta(seconds=59))
+
+
+def test_what_ran_twice_there_is_reported() -> None:
+    shadow_with_runs([at(0), at(10), at(20)])
+    found = report([at(0, 1), at(10, 1), at(10, 2), at(20, 1)])
+    assert (found.there, found.here, found.same) == (
+        (Difference(at(10, 2), Why.TWICE, at(10)),),
+        (),
+        3,
+    )
+
+
+def test_one_that_came_late_is_not_taken_for_the_next() -> None:
+    shadow_with_runs(at(n) for n in range(29))
+    found = report([at(n, 59.5) for n in range(10)] + [at(n, 0.1) for n in range(10, 29)])
+    assert (found.same, found.differs) == (29, False)
+
+
+def test_what_may_still_come_there_is_no_difference() -> None:
+    shadow_with_runs([at(29, 30)])
+    assert not report([]).differs
+
+
+def test_the_latest_alone() -> None:
+    """Beat keeps only the latest run and writes it late."""
+    shadow_with_runs([at(0), at(10), at(20), at(27)])
+    assert not report([at(20, 1)], complete=False).differs
+    assert report([at(10, 1)], complete=False).here == (Difference(at(20), Why.NOT_RUN),)
+    assert report([at(15)], complete=False).there == (Difference(at(15), Why.LATE, at(10)),)
+
+
+def test_how_much_was_compared() -> None:
+    """The latest run of the source is compared with the one here, the others with nothing."""
+    shadow_with_runs([at(0), at(10), at(20), at(27)])
+    compared = report([at(20, 1)], complete=False)
+    idle = replace(compared, same=0, runs=0)
+    silent = replace(compared, same=0)
+    assert Coverage.of([compared, silent, idle]) == Coverage(
+        shadows=3, due=2, compared=1, runs=8, compared_runs=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("due", "compared", "percent", "suffices"),
+    [(2, 1, 50, True), (3, 1, 50, False), (0, 0, 0, False), (5, 1, 0, True), (1, 1, 100, True)],
+)
+def test_a_report_that_compared_too_little(
+    due: int, compared: int, percent: int, suffices: bool
+) -> None:
+    assert Coverage(9, due, compared, 9, 9).suffices(percent) is suffices
+
+
+def test_an_interval_is_the_same_in_another_phase() -> None:
+    shadow_with_runs([at(n) for n in range(0, 30, 5)], schedule="@every 5m")
+    assert not report([at(n) for n in range(3, 29, 5)]).differs
+    assert report([at(n) for n in range(3, 12, 5)]).here
+
+
+def test_what_was_before_the_shadow_does_not_count() -> None:
+    job = shadow_with_runs([at(20)])
+    Job.objects.filter(pk=job.pk).update(created_at=at(15))
+    assert not report([at(5), at(10), at(15, 1), at(20, 1)]).differs
+
+
+def test_a_job_that_is_no_shadow_is_left_out() -> None:
+    make_job(name="a", target="tests.app.tasks.echo")
+    assert beside([found()], "default", Ran({}, True), START, NOW) == []
+
+
+def test_what_is_left_there_is_not_looked_at() -> None:
+    shadow_with_runs([at(5)])
+    one_off = Found("row a", "a", left="it was to run once, and has done so")
+    assert beside([one_off], "default", Ran({}, False), START, NOW) == []
+
+
+# --- History that other schedulers keep -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def q2(install: Install) -> None:
+    install("django_q", Q_CLUSTER={"timeout": 60, "retry": 90, "orm": "default"})
+
+
+def test_the_report_of_django_q2(q2: None) -> None:
+    from django_q.models import Schedule, Task
+
+    ahead = datetime.now(UTC) + timedelta(days=1)
+    Schedule.objects.create(
+        name="a", func="tests.app.tasks.echo", schedule_type="D", next_run=ahead
+    )
+    assert call("import", "django-q2", "--apply", "--shadow").code == 0
+    job = Job.objects.get()
+    long_ago = datetime.now(UTC) - timedelta(days=2)
+    Job.objects.update(created_at=long_ago)
+    nothing = call("import", "django-q2", "--report", "--json")
+    assert (nothing.code, nothing.json["coverage"]["compared"]) == (2, 0)
+    started = datetime.now(UTC) - timedelta(minutes=30)
+    Task.objects.create(id="1", name="x", func="f", group="a", started=started, stopped=started)
+    alone = call("import", "django-q2", "--report")
+    assert (alone.code, alone.err.startswith("1 of 1 ")) == (1, True)
+    assert f"only there a {moment(started)}: nothing was due here" in alone.out
+    scheduled = started.replace(microsecond=0)
+    Run.objects.create(job=job, scheduled_at=scheduled, due_at=scheduled, claimed_at=scheduled)
+    (beside_it,) = call("import", "django-q2", "--report", "--json").json["jobs"]
+    assert (beside_it["same"], beside_it["there_alone"], beside_it["here_alone"]) == (1, [], [])
+    again = started + timedelta(seconds=10)
+    Task.objects.create(id="2", name="y", func="f", group="a", started=again, stopped=again)
+    twice = call("import", "django-q2", "--report")
+    assert twice.code == 1
+    assert f"only there a {moment(again)}: ran again there for {moment(scheduled)}" in twice.out
+    assert "delay" in twice.out
+    (beside_it,) = call("import", "django-q2", "--report", "--json").json["jobs"]
+    assert beside_it["there_alone"] == [
+        {"at": iso(again), "why": Why.TWICE, "other": iso(scheduled)}
+    ]
+    control.delete(job)
+    assert "--shadow --apply" in call("import", "django-q2", "--report").err
+
+
+@pytest.mark.parametrize("why", Why)
+def test_the_reasons_are_documented(why: Why) -> None:
+    document = (Path(__file__).resolve().parents[3] / "docs/how-to/migrate.md").read_text()
+    other = at(0) if why in (Why.LATE, Why.TWICE) else None
+    message = reason(Difference(at(2), why, other))
+    assert message.replace(moment(at(0)), "...").replace("120.0 s", "...") in document
+
+
+def test_a_file_has_no_report(tmp_path: Path) -> None:
+    (tmp_path / "crontab").write_text("@daily x\n")
+    assert "--report needs a scheduler" in call("import", str(tmp_path / "crontab"), "--report").err

@@ -1,0 +1,84 @@
+"""API clients for the tests of the REST API."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+PROBLEM = "application/problem+json"
+VIEWS = ("view_job", "view_calendar", "view_run", "view_attempt", "view_node")
+ROOT = "/dcron/"
+
+
+class Api:
+    """Sends requests as one user: ``api.post("jobs/", {...})``.
+
+    Bodies and responses are JSON. Headers are keywords: ``if_match='"1"'``.
+    """
+
+    def __init__(self, user: User | None):
+        self.client = Client()
+        if user is not None:
+            self.client.force_login(user)
+
+    def ask(self, method: str, address: str, body: Any = None, /, **headers: str) -> Any:
+        url = address if address.startswith(("/", "http")) else ROOT + address
+        sent = (
+            {"data": json.dumps(body), "content_type": "application/json"}
+            if body is not None
+            else {}
+        )
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.generic(method, url, headers=named, **sent)
+
+    def get(self, address: str, /, **query: Any) -> Any:
+        return self.client.get(
+            address if address.startswith(("/", "http")) else ROOT + address, query
+        )
+
+    def post(self, address: str, body: Any = None, /, **headers: str) -> Any:
+        return self.ask("POST", address, body, **headers)
+
+    def put(self, address: str, body: Any, /, **headers: str) -> Any:
+        return self.ask("PUT", address, body, **headers)
+
+    def patch(self, address: str, body: Any, /, **headers: str) -> Any:
+        return self.ask("PATCH", address, body, **headers)
+
+    def delete(self, address: str, /, **headers: str) -> Any:
+        return self.ask("DELETE", address, **headers)
+
+
+ApiWith = Callable[..., Api]
+
+
+@pytest.fixture
+def api_with(db: None) -> ApiWith:
+    """Return a function that creates a client of a non-staff user with the given permissions."""
+
+    def log_in(*codenames: str) -> Api:
+        user = User.objects.create_user(f"program-{uuid4().hex[:8]}")
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        assert user.user_permissions.count() == len(codenames)
+        return Api(user)
+
+    return log_in
+
+
+@pytest.fixture
+def api(admin_user: User) -> Api:
+    """Return a client for a superuser."""
+    return Api(admin_user)
+
+
+def problem(response: Any, status: int) -> Any:
+    """Assert that the response is a problem with this status, and return its body."""
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == PROBLEM
+    body = response.json()
+    assert body["status"] == status
+    return body

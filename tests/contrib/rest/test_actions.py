@@ -1,0 +1,465 @@
+"""Test the actions over HTTP: pause, resume, trigger, preview, backfill, cancel and rerun.
+
+A trigger runs once per idempotency key.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.db import connection
+
+from django_dcron import control
+from django_dcron.contrib.rest.jobs import actions
+from django_dcron.db.now import database_now
+from django_dcron.models import Cursor, Job, Run
+from tests.contrib.rest.conftest import Api, problem
+from tests.factories import make_idle_job, make_job, make_run
+
+OTHER_ARGUMENTS = [
+    {"args": [2]},
+    {"args": [1], "kwargs": {"a": 1}},
+    {},
+    {"args": [True]},
+    {"args": [[1]]},
+]
+
+
+def _trigger(api: Api, job: Job, body: Any = None, **headers: str) -> Any:
+    return api.post(f"jobs/{job.pk}/trigger/", body, **headers)
+
+
+# --- pause and resume -----------------------------------------------------------------------------
+
+
+def test_a_pause_says_who_and_why_and_until_when(api: Api) -> None:
+    job = make_idle_job()
+    until = database_now("default") + timedelta(hours=2)
+
+    response = api.post(f"jobs/{job.pk}/pause/", {"reason": "deploy", "until": until.isoformat()})
+
+    assert response["ETag"] == '"2"'
+    job.refresh_from_db()
+    assert (job.enabled, job.pause_reason, job.paused_until) == (False, "deploy (admin)", until)
+    assert response.json()["pause_reason"] == "deploy (admin)"
+
+
+def test_a_pause_needs_no_reason(api: Api) -> None:
+    job = make_idle_job()
+
+    assert api.post(f"jobs/{job.pk}/pause/").json()["pause_reason"] == "by admin"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"until": "2020-01-01T00:00:00Z"}, "until"),
+        ({"until": "2100-01-01T00:00:00"}, "until"),
+        ({"until": "tomorrow"}, "until"),
+        ({"until": "2200-01-01T00:00:00Z"}, "until"),
+        ({"reason": "x" * 151}, "reason"),
+        ({"reason": "a\0b"}, "reason"),
+        ({"reason": None}, "reason"),
+        ({"why": "x"}, "why"),
+        ([], "non_field_errors"),
+    ],
+)
+def test_a_pause_that_cannot_be(body: Any, field: str, api: Api) -> None:
+    job = make_idle_job()
+
+    assert [*problem(api.post(f"jobs/{job.pk}/pause/", body), 400)["errors"]] == [field]
+
+    assert Job.objects.get().enabled
+
+
+def test_resume(api: Api) -> None:
+    job = make_idle_job()
+    control.pause(job, "deploy")
+
+    shown = api.post(f"jobs/{job.pk}/resume/").json()
+
+    assert (shown["enabled"], shown["pause_reason"]) == (True, "")
+    assert Cursor.objects.get().next_at is not None
+
+
+def test_a_job_with_nothing_to_come_is_not_resumed(api: Api) -> None:
+    job = make_job(schedule="@at 2020-01-01T00:00", enabled=False)
+
+    assert problem(api.post(f"jobs/{job.pk}/resume/"), 409)["code"] == "conflict"
+
+
+# --- trigger --------------------------------------------------------------------------------------
+
+
+def test_a_run_is_made_and_its_address_told(api: Api) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo")
+
+    response = _trigger(api, job, {"args": [1], "kwargs": {"a": 2}})
+
+    run = Run.objects.get()
+    assert (response.status_code, response["Location"]) == (201, f"/dcron/runs/{run.pk}/")
+    assert response.json()["url"] == response["Location"]
+    assert (run.trigger, run.args, run.kwargs) == ("manual", [1], {"a": 2})
+    assert api.get(response["Location"]).json()["args"] == [1]
+
+
+def test_without_a_body_it_is_the_jobs_own_arguments(api: Api) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo", args=[7])
+
+    assert _trigger(api, job).status_code == 201
+
+    assert Run.objects.get().args is None
+
+
+def test_the_same_key_makes_one_run(api: Api) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo")
+    sent = {"args": [1, 1.5, 1e2, "ü", None, [True]], "kwargs": {"b": 1, "a": {"c": []}}}
+
+    first = _trigger(api, job, sent, idempotency_key="order-17")
+    second = _trigger(api, job, sent, idempotency_key="order-17")
+
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json() == second.json()
+    assert Run.objects.count() == 1
+    assert _trigger(api, job, sent, idempotency_key="order-18").status_code == 201
+    assert _trigger(api, job, sent).status_code == 201
+
+
+@pytest.mark.parametrize("other", OTHER_ARGUMENTS, ids=str)
+def test_a_key_is_of_its_arguments(other: Any, api: Api) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo")
+    made = _trigger(api, job, {"args": [1]}, idempotency_key="k").json()["id"]
+
+    refused = problem(_trigger(api, job, other, idempotency_key="k"), 422)
+
+    assert refused["code"] == "key_reused"
+    assert made in refused["detail"]
+    assert Run.objects.count() == 1
+
+
+def test_a_key_is_of_its_job(api: Api) -> None:
+    for _each in range(2):
+        assert _trigger(api, make_idle_job(), idempotency_key="k").status_code == 201
+    assert Run.objects.count() == 2
+
+
+def test_a_key_that_another_has_used_at_this_moment(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project's own call of ``control.trigger`` doesn't take the API's lock."""
+    job = make_idle_job(target="tests.app.tasks.echo")
+    real = control.trigger
+
+    def late(job: Job, **options: Any) -> Run:
+        real(job, args=[2], idempotency_key="k")
+        return real(job, **options)
+
+    monkeypatch.setattr(control, "trigger", late)
+
+    problem(_trigger(api, job, {"args": [1]}, idempotency_key="k"), 422)
+
+    assert Run.objects.get().args == [2]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 121, "a b", "é", "a\x7fb"])
+def test_a_key_that_is_none(key: str, api: Api) -> None:
+    job = make_idle_job()
+
+    assert [*problem(_trigger(api, job, idempotency_key=key), 400)["errors"]] == ["Idempotency-Key"]
+
+    assert not Run.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"args": [1, 2, 3]}, "args"),
+        ({"kwargs": {"nothing": 1}}, "kwargs"),
+        ({"args": {}}, "args"),
+        ({"kwargs": []}, "kwargs"),
+        ({"args": ["\0"]}, "args"),
+        ({"arg": []}, "arg"),
+    ],
+)
+def test_arguments_that_the_target_does_not_take(body: Any, field: str, api: Api) -> None:
+    job = make_idle_job(target="tests.app.tasks.ok")
+
+    assert [*problem(_trigger(api, job, body), 400)["errors"]] == [field]
+
+    assert not Run.objects.exists()
+
+
+def test_a_target_that_is_gone(api: Api) -> None:
+    job = make_idle_job()
+    Job.objects.update(target="tests.app.tasks.gone")
+
+    assert "tests.app.tasks.gone" in problem(_trigger(api, job), 409)["detail"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_key_at_once_from_many_makes_one_run(
+    admin_user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "dispatch_now", lambda run: None)
+    job = make_idle_job()
+    together = Barrier(4)
+
+    def ask(_number: int) -> tuple[int, str]:
+        try:
+            api = Api(admin_user)
+            together.wait(timeout=60)
+            response = _trigger(api, job, idempotency_key="k")
+            return response.status_code, response.json().get("id", "")
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(ask, range(4)))
+
+    made = str(Run.objects.get().pk)
+    assert sorted(answers) == [(200, made)] * 3 + [(201, made)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_is_dispatched_once_the_answer_is_sure(
+    admin_user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: list[Run] = []
+    monkeypatch.setattr(control, "dispatch_now", handed.append)
+    job = make_idle_job()
+
+    for _each in range(2):
+        _trigger(Api(admin_user), job, idempotency_key="k")
+
+    assert [run.pk for run in handed] == [Run.objects.get().pk]
+    assert not connection.in_atomic_block
+
+
+def test_a_key_for_a_job_that_is_deleted_meanwhile(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_idle_job()
+    real = actions.despite_contention
+
+    def late(work: Any, using: str) -> Any:
+        Cursor.objects.all().delete()
+        Job.objects.all().delete()
+        return real(work, using)
+
+    monkeypatch.setattr(actions, "despite_contention", late)
+
+    problem(_trigger(api, job, idempotency_key="k"), 404)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_with_a_transaction_around_each_request(
+    admin_user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``ATOMIC_REQUESTS``, runs are dispatched after the commit. Refusals roll back."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    handed: list[bool] = []
+    monkeypatch.setattr(
+        control, "dispatch_now", lambda run: handed.append(connection.in_atomic_block)
+    )
+    job = make_idle_job(target="tests.app.tasks.echo")
+    api = Api(admin_user)
+
+    assert _trigger(api, job, {"args": [1]}, idempotency_key="k").status_code == 201
+    assert _trigger(api, job).status_code == 201
+    assert handed == [False, False]
+    problem(_trigger(api, job, {"args": [2]}, idempotency_key="k"), 422)
+    problem(api.patch(f"jobs/{job.pk}/", {"description": "x"}, if_match='"9"'), 412)
+    assert api.post(f"jobs/{job.pk}/pause/").status_code == 200
+    assert (Run.objects.count(), len(handed), LogEntry.objects.count()) == (2, 2, 3)
+    assert not connection.in_atomic_block
+
+
+# --- preview --------------------------------------------------------------------------------------
+
+
+def test_a_schedule_text_is_shown_in_words_with_its_occurrences(api: Api) -> None:
+    shown = api.post(
+        "jobs/preview/", {"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "count": 3}
+    ).json()
+
+    assert "2:30" in shown["words"]
+    assert len(shown["occurrences"]) == 3
+    assert all("T02:30:00+0" in each["local"] for each in shown["occurrences"])
+    assert all(each["at"].endswith("Z") for each in shown["occurrences"])
+    assert "clock_change" in {caution["code"] for caution in shown["cautions"]}
+    assert not Job.objects.exists()
+
+
+def test_what_never_fires_again_is_reported(api: Api) -> None:
+    shown = api.post("jobs/preview/", {"schedule": "@at 2020-01-01T00:00"}).json()
+
+    assert (shown["occurrences"], [caution["code"] for caution in shown["cautions"]]) == (
+        [],
+        ["never_fires"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "schedule"),
+        ({"schedule": "61 * * * *"}, "schedule"),
+        ({"schedule": "0 0 30 2 *"}, "schedule"),
+        ({"schedule": "@daily", "timezone": "Mars"}, "timezone"),
+        ({"schedule": "@daily", "count": 101}, "count"),
+        ({"schedule": "@daily", "count": "5"}, "count"),
+        ({"schedule": "@daily", "name": "two  spaces"}, "name"),
+        ({"schedule": "@daily", "target": "x"}, "target"),
+        (
+            {
+                "schedule": "@daily",
+                "starts_at": "2026-02-01T00:00:00Z",
+                "ends_at": "2026-01-01T00:00:00Z",
+            },
+            "ends_at",
+        ),
+    ],
+)
+def test_a_schedule_that_cannot_be(body: Any, field: str, api: Api) -> None:
+    assert [*problem(api.post("jobs/preview/", body), 400)["errors"]] == [field]
+
+
+def test_what_comes_next_of_a_job(api: Api) -> None:
+    job = make_idle_job(enabled=False)
+
+    shown = api.get(f"jobs/{job.pk}/preview/", count=2).json()
+
+    assert [each["at"][4:] for each in shown["occurrences"]] == ["-01-01T00:00:00Z"] * 2
+    problem(api.get(f"jobs/{job.pk}/preview/", count=0), 400)
+
+
+def test_a_stored_schedule_that_cannot_be_read(api: Api) -> None:
+    job = make_idle_job()
+    Job.objects.update(schedule="nonsense")
+
+    assert "nonsense" in problem(api.get(f"jobs/{job.pk}/preview/"), 409)["detail"]
+
+
+# --- backfill -------------------------------------------------------------------------------------
+
+RANGE = {"start": "2026-03-01T00:00:00Z", "end": "2026-03-04T00:00:00Z"}
+FIRST = ["2026-03-01T03:00:00Z", "2026-03-02T03:00:00Z", "2026-03-03T03:00:00Z"]
+
+
+def test_a_backfill_says_what_it_would_make_and_makes_it(api: Api) -> None:
+    job = make_job(schedule="0 3 * * *")
+
+    shown = api.post(f"jobs/{job.pk}/backfill/", RANGE | {"dry_run": True}).json()
+
+    assert not Run.objects.exists()
+    assert shown == {
+        "dry_run": True,
+        "occurrences": FIRST,
+        "have_run": 0,
+        "continue_from": None,
+        "until": RANGE["end"],
+    }
+    made = api.post(f"jobs/{job.pk}/backfill/", RANGE | {"limit": 2}).json()
+    assert (made["dry_run"], made["occurrences"], made["continue_from"]) == (
+        False,
+        FIRST[:2],
+        FIRST[2],
+    )
+    assert Run.objects.filter(state="waiting", trigger="backfill").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"start": RANGE["end"], "end": RANGE["start"]}, "start"),
+        ({"start": "2190-01-01T00:00:00Z", "end": "2191-01-01T00:00:00Z"}, "start"),
+        ({"start": "2026-03-01"}, "start"),
+        ({"end": "0001-01-01T00:00:00Z"}, "end"),
+        ({"limit": 0}, "limit"),
+        ({"limit": 10_001}, "limit"),
+        ({"limit": "5"}, "limit"),
+        ({"dry_run": "yes"}, "dry_run"),
+        ({"form": 1}, "form"),
+    ],
+)
+def test_a_backfill_that_cannot_be(change: Any, field: str, api: Api) -> None:
+    job = make_job(schedule="0 3 * * *")
+
+    assert field in problem(api.post(f"jobs/{job.pk}/backfill/", RANGE | change), 400)["errors"]
+
+    assert not Run.objects.exists()
+
+
+def test_a_job_that_cannot_be_backfilled(api: Api) -> None:
+    job = make_job(schedule="@every 1h", enabled=False)
+
+    assert "interval" in problem(api.post(f"jobs/{job.pk}/backfill/", RANGE), 409)["detail"]
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def test_a_run_that_has_not_started_is_cancelled(api: Api) -> None:
+    run = make_run(make_idle_job())
+
+    shown = api.post(f"runs/{run.pk}/cancel/", {"reason": "wrong day"}).json()
+
+    assert (shown["state"], shown["reason"]) == ("cancelled", "wrong day (admin)")
+    run.refresh_from_db()
+    assert run.state == "cancelled"
+
+
+def test_a_run_that_is_deleted_meanwhile_is_not_cancelled(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(make_idle_job())
+    real = control._cancel_as_it_stands
+
+    def late(run: Run, reason: str) -> bool:
+        Run.objects.filter(pk=run.pk).delete()
+        return real(run, reason)
+
+    monkeypatch.setattr(control, "_cancel_as_it_stands", late)
+
+    assert "deleted" in problem(api.post(f"runs/{run.pk}/cancel/"), 409)["detail"]
+
+
+def test_a_run_that_has_ended_is_not_cancelled_and_one_that_has_not_is_not_run_again(
+    api: Api,
+) -> None:
+    job = make_idle_job()
+    ended, running = make_run(job, "failed"), make_run(job, "running")
+
+    assert "failed" in problem(api.post(f"runs/{ended.pk}/cancel/"), 409)["detail"]
+    assert "running" in problem(api.post(f"runs/{running.pk}/rerun/"), 409)["detail"]
+    problem(api.post(f"runs/{running.pk}/rerun/", {"args": []}), 400)
+    assert Run.objects.count() == 2
+
+
+def test_a_finished_run_is_run_again(api: Api) -> None:
+    ended = make_run(make_idle_job(), "failed")
+
+    response = api.post(f"runs/{ended.pk}/rerun/")
+
+    made = Run.objects.exclude(pk=ended.pk).get()
+    assert (response.status_code, response["Location"]) == (201, f"/dcron/runs/{made.pk}/")
+    assert response.json()["rerun_of"] == str(ended.pk)
+    assert (made.trigger, made.rerun_of_id) == ("rerun", ended.pk)
+
+
+def test_a_job_that_is_deleted_meanwhile(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_idle_job()
+    real = control.pause
+
+    def late(job: Job, *args: Any) -> Job:
+        Cursor.objects.all().delete()
+        Job.objects.all().delete()
+        return real(job, *args)
+
+    monkeypatch.setattr(control, "pause", late)
+
+    assert "deleted" in problem(api.post(f"jobs/{job.pk}/pause/"), 409)["detail"]

@@ -1,0 +1,321 @@
+"""Test calendars over HTTP: create, read, replace, change and delete.
+
+Each change names the version it is based on.
+"""
+
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+from pytest_django import DjangoCaptureOnCommitCallbacks
+
+from django_dcron import control
+from django_dcron.contrib.rest.calendars import editing
+from django_dcron.contrib.rest.concurrency import check_match
+from django_dcron.jobs.change_history import FieldChange, read_change
+from django_dcron.models import Calendar, Cursor, Job
+from tests.admin.conftest import as_rendered, errors
+from tests.contrib.rest.conftest import Api, ApiWith, problem
+from tests.factories import make_idle_job
+
+CLOSED = {"name": "closed", "dates": "12-25"}
+ADDRESS = "calendars/closed/"
+
+
+def make_calendar(name: str = "closed", dates: str = "12-25", **fields: Any) -> Calendar:
+    return control.save_calendar(Calendar(name=name, dates=dates, **fields))
+
+
+def stored() -> tuple[str, int]:
+    return Calendar.objects.values_list("dates", "version").get()
+
+
+# --- create ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bank days", "Feiertage in Köln", "a@b:c", "休日", "..a", ". ."])
+def test_it_is_made_and_found_where_it_is_said_to_be(name: str, api: Api) -> None:
+    made = api.post(
+        "calendars/", {"name": name, "dates": "SAT-SUN\r\n12-25 \r\n", "description": "Ask Ada."}
+    )
+
+    assert made.status_code == 201
+    assert made["ETag"] == '"1"'
+    assert made["Location"].isascii()
+    assert made.json() == {
+        "name": name,
+        "version": 1,
+        "description": "Ask Ada.",
+        "dates": "SAT-SUN\n12-25",
+    }
+    read = api.get(made["Location"])
+    assert (read.json(), read["ETag"]) == (made.json(), '"1"')
+    job = api.post(
+        "jobs/",
+        {"name": "a", "target": "tests.app.tasks.ok", "schedule": "@daily", "calendar": name},
+    )
+    assert job.status_code == 201
+    assert Job.objects.get().calendar_id == name
+
+
+@pytest.mark.parametrize(
+    ("field", "sent"),
+    [
+        ("name", "two  spaces"),
+        ("name", "."),
+        ("name", ".."),
+        ("name", "..."),
+        ("name", "a/b"),
+        ("name", "x" * 121),
+        ("dates", "SAT\nXMAS"),
+        ("dates", "MON-SUN"),
+        ("dates", "# nothing"),
+        ("dates", "12-25," * 2_000),
+        ("dates", "holidays XX"),
+    ],
+)
+def test_what_is_wrong_is_reported_at_the_field_in_the_words_of_the_admin(
+    field: str, sent: str, api: Api, admin_client: Client
+) -> None:
+    refused = problem(api.post("calendars/", CLOSED | {field: sent}), 400)
+
+    url = reverse("admin:django_dcron_calendar_add")
+    form = as_rendered(admin_client.get(url)) | CLOSED | {field: sent}
+    assert [*refused["errors"]] == [field]
+    assert refused["errors"] == errors(admin_client.post(url, form))
+    assert not Calendar.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [
+        ({"name": "closed"}, "dates"),
+        ({"dates": "12-25"}, "name"),
+        (CLOSED | {"date": "x"}, "date"),
+        (CLOSED | {"name": 5}, "name"),
+        (CLOSED | {"name": None}, "name"),
+        (CLOSED | {"dates": ["12-25"]}, "dates"),
+        (CLOSED | {"dates": ""}, "dates"),
+        (CLOSED | {"dates": "12-25 # \0"}, "dates"),
+        (CLOSED | {"description": "\ud800"}, "description"),
+        ([], "non_field_errors"),
+    ],
+)
+def test_what_is_no_calendar_is_refused(sent: Any, field: str, api: Api) -> None:
+    assert field in problem(api.post("calendars/", sent), 400)["errors"]
+    assert not Calendar.objects.exists()
+
+
+def test_a_name_that_is_taken(api: Api) -> None:
+    make_calendar()
+
+    refused = problem(api.post("calendars/", CLOSED | {"dates": "12-26"}), 400)
+
+    assert "already exists" in refused["errors"]["name"][0]
+    assert stored() == ("12-25", 1)
+
+
+# --- change ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_its_jobs_go_by_a_change_at_once(
+    method: str, api: Api, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
+) -> None:
+    job = make_idle_job(calendar=make_calendar(description="old"))
+    tag = api.get(ADDRESS)["ETag"]
+
+    with django_capture_on_commit_callbacks(execute=True):
+        changed = api.ask(method, ADDRESS, {"dates": "12-26"}, if_match=tag)
+
+    assert changed.status_code == 200
+    assert changed["ETag"] == '"2"' != tag
+    description = (
+        "" if method == "PUT" else "old"
+    )  # a replacement resets omitted fields to their defaults
+    assert changed.json() == {
+        "name": "closed",
+        "version": 2,
+        "description": description,
+        "dates": "12-26",
+    }
+    assert Cursor.objects.get(pk=job.pk).calendar_dates == "12-26"
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_what_was_read_may_be_sent_back_but_no_other_name(method: str, api: Api) -> None:
+    make_calendar(description="Ask Ada.")
+    read = api.get(ADDRESS)
+
+    again = api.ask(method, ADDRESS, read.json(), if_match=read["ETag"])
+    assert again.json() == read.json() | {"version": 2}
+
+    refused = problem(api.ask(method, ADDRESS, read.json() | {"name": "open"}, if_match="*"), 400)
+    assert [*refused["errors"]] == ["name"]
+    assert [*Calendar.objects.values_list("name", flat=True)] == ["closed"]
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [(None, 428), ('"1"', 412), ("2", 400), ('"2"', 200), ('W/"2"', 200), ("*", 200)],
+)
+def test_no_update_is_lost(method: str, header: str | None, status: int, api: Api) -> None:
+    calendar = make_calendar()
+    calendar.dates = "12-24"
+    control.save_calendar(calendar)
+    body = None if method == "DELETE" else {"dates": "12-26"}
+
+    response = api.ask(method, ADDRESS, body, **({} if header is None else {"if_match": header}))
+
+    if status == 200:
+        assert response.status_code == (204 if method == "DELETE" else 200)
+        assert not Calendar.objects.filter(dates="12-24").exists()
+    else:
+        problem(response, status)
+        assert stored() == ("12-24", 2)
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("what", ["saves", "deletes"])
+def test_who_comes_between_the_look_and_the_lock_is_not_overwritten(
+    what: str, method: str, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_calendar()
+    rows = Calendar.objects.filter(pk="closed")
+
+    def and_then_another(request: Any, looked_at: Any) -> None:
+        check_match(request, looked_at)
+        rows.update(dates="12-24", version=2) if what == "saves" else rows.delete()
+
+    monkeypatch.setattr(editing, "check_match", and_then_another)
+
+    body = None if method == "DELETE" else {"dates": "12-26"}
+    problem(api.ask(method, ADDRESS, body, if_match='"1"'), 412)
+
+    assert [*rows.values_list("dates", flat=True)] == (["12-24"] if what == "saves" else [])
+    assert not LogEntry.objects.exists()
+
+
+def test_a_change_that_is_refused_changes_nothing(api: Api) -> None:
+    make_calendar()
+
+    refused = problem(api.patch(ADDRESS, {"description": "x", "dates": "XMAS"}, if_match="*"), 400)
+
+    assert [*refused["errors"]] == ["dates"]
+    assert stored() == ("12-25", 1)
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+def test_one_that_a_job_names_is_not_deleted(api: Api) -> None:
+    job = make_idle_job(name="report", calendar=make_calendar())
+
+    refused = problem(api.delete(ADDRESS, if_match="*"), 409)
+
+    assert refused["code"] == "conflict"
+    assert "report" in refused["detail"]
+    assert Job.objects.get().calendar_id == "closed"
+    control.delete(job)
+    assert api.delete(ADDRESS, if_match='"1"').status_code == 204
+    assert not Calendar.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("also", "named"), [((), "a job"), (("view_job",), "report"), (("change_job",), "report")]
+)
+def test_the_job_is_named_to_who_may_see_jobs(
+    also: tuple[str, ...], named: str, api_with: ApiWith
+) -> None:
+    make_idle_job(name="report", calendar=make_calendar())
+
+    refused = problem(api_with("delete_calendar", *also).delete(ADDRESS, if_match="*"), 409)
+
+    assert refused["code"] == "conflict"
+    assert refused["detail"].endswith(f"because {named} uses it.")
+
+
+@pytest.mark.parametrize("name", ["nothing", "a%00b", "%F0%9F", "x" * 2_000, "two%20%20spaces"])
+def test_one_that_is_not_there(name: str, api: Api) -> None:
+    for method in ("GET", "PATCH", "DELETE"):
+        body = {"dates": "12-25"} if method == "PATCH" else None
+        problem(api.ask(method, f"calendars/{name}/", body, if_match="*"), 404)
+
+
+# --- history --------------------------------------------------------------------------------------
+
+
+def test_who_made_changed_and_deleted_it(api: Api, admin_client: Client) -> None:
+    api.post("calendars/", CLOSED)
+    api.patch(ADDRESS, {"dates": "12-26"}, if_match="*")
+    page = admin_client.get(
+        reverse("admin:django_dcron_calendar_history", args=["closed"])
+    ).content.decode()
+    api.delete(ADDRESS, if_match="*")
+
+    made, changed, deleted = LogEntry.objects.order_by("pk")
+    assert {entry.user.get_username() for entry in (made, changed, deleted)} == {"admin"}
+    assert {(entry.object_id, entry.object_repr) for entry in (made, changed, deleted)} == {
+        ("closed", "closed")
+    }
+    assert (made.is_addition(), changed.is_change(), deleted.is_deletion()) == (True, True, True)
+    assert read_change(changed).fields == (FieldChange("dates", "12-25", "12-26"),)
+    assert changed.get_change_message() == "Changed Excluded dates."
+    assert "<del>12-25</del>" in page
+    assert "<ins>12-26</ins>" in page
+    assert "dcron-aside" not in page
+
+
+# --- list -----------------------------------------------------------------------------------------
+
+
+def _names(response: Any) -> list[str]:
+    assert response.status_code == 200, response.content
+    return [calendar["name"] for calendar in response.json()["results"]]
+
+
+def test_the_list_shows_how_many_jobs_name_each(api: Api, django_assert_num_queries: Any) -> None:
+    calendar = make_calendar()
+    make_calendar("other")
+    for _ in range(2):
+        make_idle_job(calendar=calendar)
+    make_idle_job()
+    api.get("calendars/")
+
+    with django_assert_num_queries(3):  # the session, the user and the calendars
+        shown = api.get("calendars/").json()
+
+    assert shown["next"] is None
+    assert [(each["name"], each["number_of_jobs"]) for each in shown["results"]] == [
+        ("closed", 2),
+        ("other", 0),
+    ]
+    assert shown["results"][0]["dates"] == "12-25"
+
+
+def test_filters_orders_and_pages(api: Api) -> None:
+    names = [f"bank {number}" for number in range(3)] + ["closed"]
+    for name in names:
+        make_calendar(name)
+
+    assert _names(api.get("calendars/", search="BANK")) == names[:3]
+    for ordering, whole in (("name", names), ("-name", names[::-1])):
+        found, page = [], api.get("calendars/", ordering=ordering, limit=3)
+        while page is not None:
+            found += _names(page)
+            following = page.json()["next"]
+            page = api.get(following) if following else None
+        assert found == whole
+    problem(api.get("calendars/", ordering="version"), 400)
+    problem(api.get("calendars/", cursor="x"), 400)
+
+
+def test_the_jobs_that_name_it(api: Api) -> None:
+    make_idle_job(name="a", calendar=make_calendar())
+    make_idle_job(name="b")
+
+    assert _names(api.get("jobs/", calendar="closed")) == ["a"]
+    assert _names(api.get("jobs/", calendar="nothing")) == []

@@ -1,0 +1,456 @@
+"""Test jobs over HTTP: create, read, replace, change and delete.
+
+Each change names the version it is based on.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from django_dcron import control
+from django_dcron.contrib.rest.concurrency import check_match
+from django_dcron.contrib.rest.jobs import editing
+from django_dcron.db.now import database_now
+from django_dcron.models import Calendar, Cursor, Job, Run
+from tests.admin.conftest import as_rendered, errors
+from tests.contrib.rest.conftest import Api, problem
+from tests.factories import make_idle_job, make_run
+
+JOB = {"name": "report", "target": "tests.app.tasks.echo", "schedule": "30 3 * * *"}
+
+
+def _address(job: Job) -> str:
+    return f"jobs/{job.pk}/"
+
+
+# --- create ---------------------------------------------------------------------------------------
+
+
+def test_a_job_is_made_with_all_that_a_form_has(api: Api) -> None:
+    given = {
+        "timezone": "Europe/Berlin",
+        "args": [1],
+        "timeout": "1m30.5s",
+        "jitter": "0s",
+        "tags": ["x"],
+    }
+    given["starts_at"] = "2026-01-01T00:00:00+01:00"
+
+    response = api.post("jobs/", JOB | given)
+
+    assert response.status_code == 201
+    job = Job.objects.get()
+    assert (job.timezone, job.args, job.tags) == ("Europe/Berlin", [1], ["x"])
+    assert job.timeout == timedelta(seconds=90.5)
+    assert job.cursor.next_at is not None
+    assert response["ETag"] == '"1"'
+    assert response["Location"] == f"/dcron/jobs/{job.pk}/"
+    shown = api.get(response["Location"]).json()
+    assert shown == response.json()
+    assert shown.items() >= (JOB | given | {"starts_at": "2025-12-31T23:00:00Z"}).items()
+
+
+def test_a_calendar_is_named(api: Api) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    made = api.post("jobs/", JOB | {"calendar": "closed", "calendar_policy": "next_day"})
+    assert made.status_code == 201
+    assert (made.json()["calendar"], Job.objects.get().calendar_id) == ("closed", "closed")
+    changed = api.patch(made["Location"], {"calendar": None}, if_match=made["ETag"])
+    assert (changed.status_code, changed.json()["calendar"]) == (200, None)
+    preview = {"schedule": "0 9 24,25 12 *", "calendar": "closed", "count": 3}
+    shown = api.post("jobs/preview/", preview).json()
+    assert {each["at"][5:10] for each in shown["occurrences"]} == {"12-24"}
+    refused = problem(api.post("jobs/preview/", preview | {"schedule": "@every 1h"}), 400)
+    assert [*refused["errors"]] == ["calendar"]
+
+
+@pytest.mark.parametrize(
+    ("field", "sent", "typed"),
+    [
+        ("schedule", "61 * * * *", "61 * * * *"),
+        ("timezone", "Mars/Olympus", "Mars/Olympus"),
+        ("target", "nothing.such", "nothing.such"),
+        ("name", "two  spaces", "two  spaces"),
+        ("name", "x" * 121, "x" * 121),
+        ("queue", "a b", "a b"),
+        ("max_attempts", 0, "0"),
+        ("max_attempts", 10**30, str(10**30)),
+        ("priority", 10, "10"),
+        ("misfire_grace", "0s", "0s"),
+        ("timeout", "3153600001s", "3153600001s"),
+        ("retry_jitter", 1.5, "1.5"),
+        ("retry_on", [1], "[1]"),
+        ("kwargs", [], "[]"),
+        ("paused_until", "2020-01-01T00:00:00Z", "2020-01-01"),
+    ],
+)
+def test_what_is_wrong_is_reported_at_the_field_in_the_words_of_the_admin(
+    field: str, sent: Any, typed: str, api: Api, admin_client: Client
+) -> None:
+    paused = {"enabled": False} if field == "paused_until" else {}
+
+    refused = problem(api.post("jobs/", JOB | paused | {field: sent}), 400)
+
+    assert [*refused["errors"]] == [field]
+    assert refused["detail"].startswith(f"{field}: ")
+    url = reverse("admin:django_dcron_job_add")
+    form = (
+        as_rendered(admin_client.get(url))
+        | {name: str(value) for name, value in JOB.items()}
+        | {field: typed}
+    )
+    if paused:
+        form |= {"paused_until_0": typed, "paused_until_1": "00:00"}
+        del form["enabled"]
+    assert refused["errors"] == errors(admin_client.post(url, form))
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [
+        (JOB | {"shedule": "x"}, "shedule"),
+        (JOB | {"enabled": "yes"}, "enabled"),
+        (JOB | {"max_attempts": "3"}, "max_attempts"),
+        (JOB | {"max_attempts": 2.5}, "max_attempts"),
+        (JOB | {"max_attempts": True}, "max_attempts"),
+        (JOB | {"timeout": 90}, "timeout"),
+        (JOB | {"timeout": "1 day ago"}, "timeout"),
+        (JOB | {"timeout": 10**400}, "timeout"),
+        (JOB | {"retry_jitter": 10**400}, "retry_jitter"),
+        (JOB | {"name": 5}, "name"),
+        (JOB | {"name": None}, "name"),
+        (JOB | {"name": "a\0b"}, "name"),
+        (JOB | {"description": "a\0b"}, "description"),
+        (JOB | {"description": "\ud800"}, "description"),
+        (JOB | {"starts_at": "2026-01-01T00:00:00"}, "starts_at"),
+        (JOB | {"starts_at": "9999-12-31T23:59:59-12:00"}, "starts_at"),
+        (JOB | {"starts_at": "0001-01-01T00:00:00+12:00"}, "starts_at"),
+        (JOB | {"starts_at": "2026-02-30T00:00:00Z"}, "starts_at"),
+        (JOB | {"starts_at": 5}, "starts_at"),
+        (JOB | {"calendar": "none"}, "calendar"),
+        (JOB | {"calendar": 5}, "calendar"),
+        (JOB | {"calendar": ["none"]}, "calendar"),
+        (JOB | {"calendar": "a\0b"}, "calendar"),
+        (JOB | {"calendar": "\ud800"}, "calendar"),
+        (JOB | {"calendar_policy": "later"}, "calendar_policy"),
+        (JOB | {"args": {}}, "args"),
+        (JOB | {"args": "[]"}, "args"),
+        (JOB | {"args": ["a\0b"]}, "args"),
+        (JOB | {"args": ["\udc00"]}, "args"),
+        (JOB | {"args": [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}, "args"),
+        (JOB | {"tags": ["a", 5]}, "tags"),
+        (["no", "object"], "non_field_errors"),
+        ("no object", "non_field_errors"),
+        (5, "non_field_errors"),
+        ({}, "name"),
+    ],
+)
+def test_what_is_no_job_is_refused(sent: Any, field: str, api: Api) -> None:
+    refused = problem(api.post("jobs/", sent), 400)
+
+    assert field in refused["errors"]
+    assert not Job.objects.exists()
+
+
+def test_json_of_the_deepest_kind_is_stored(api: Api) -> None:
+    deep: Any = "bottom"
+    for _level in range(30):
+        deep = [deep]
+
+    response = api.post("jobs/", JOB | {"args": deep})
+
+    assert response.status_code == 201
+    assert Job.objects.get().args == deep
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b'{"name": NaN}', "application/json", 400),
+        (b'{"name": "\xff"}', "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b"1" * 5_000, "application/json", 400),
+        (b"name=x", "application/x-www-form-urlencoded", 415),
+        (b"name: x", "application/yaml", 415),
+        (b"x", "", 415),
+        (b"x", "application/json; charset=nonsense", 400),
+        (b" " * 3_000_000, "application/json", 413),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused(
+    body: bytes, content_type: str, status: int, api: Api
+) -> None:
+    problem(api.client.generic("POST", "/dcron/jobs/", body, content_type=content_type), status)
+
+
+def test_a_name_that_is_taken(api: Api) -> None:
+    make_idle_job(name="report")
+
+    refused = problem(api.post("jobs/", JOB), 400)
+
+    assert "already exists" in refused["errors"]["non_field_errors"][0]
+    assert Job.objects.count() == 1
+
+
+# --- change ---------------------------------------------------------------------------------------
+
+
+def test_a_change_is_made_on_the_version_that_was_read(api: Api) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo", args=[1])
+    tag = api.get(_address(job))["ETag"]
+
+    changed = api.patch(_address(job), {"schedule": "0 4 * * *"}, if_match=tag)
+
+    assert changed.status_code == 200
+    assert changed["ETag"] == '"2"' != tag
+    assert (changed.json()["schedule"], changed.json()["args"]) == ("0 4 * * *", [1])
+    assert Cursor.objects.get(pk=job.pk).schedule == "0 4 * * *"
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (None, 428),
+        ('"1"', 412),
+        ('"7", "8"', 412),
+        ('W/"1"', 412),
+        ("2", 400),
+        ("nonsense", 400),
+        ('"2"', 200),
+        ('W/"2"', 200),
+        ('"1", "2"', 200),
+        ("*", 200),
+    ],
+)
+def test_no_update_is_lost(method: str, header: str | None, status: int, api: Api) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo", description="first")
+    job.description = "second"
+    control.save(job)
+    body = None if method == "DELETE" else JOB | {"description": "third"}
+
+    headers = {} if header is None else {"if_match": header}
+    response = api.ask(method, _address(job), body, **headers)
+
+    if status == 200:
+        assert response.status_code == (204 if method == "DELETE" else 200)
+        assert not Job.objects.filter(description="second").exists()
+    else:
+        problem(response, status)
+        assert Job.objects.get().description == "second"
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+def test_who_saves_between_the_look_and_the_lock_is_not_overwritten(
+    method: str, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_idle_job()
+
+    def and_then_another(request: Any, read: Job) -> None:
+        check_match(request, read)
+        Job.objects.filter(pk=job.pk).update(description="theirs", version=2)
+
+    monkeypatch.setattr(editing, "check_match", and_then_another)
+
+    body = None if method == "DELETE" else JOB | {"description": "ours"}
+    problem(api.ask(method, _address(job), body, if_match='"1"'), 412)
+
+    assert Job.objects.values_list("description", "version").get() == ("theirs", 2)
+
+
+def test_what_is_left_out_of_a_replacement_becomes_the_default(api: Api) -> None:
+    job = make_idle_job(
+        target="tests.app.tasks.echo", args=[1], tags=["x"], max_attempts=3, description="old"
+    )
+
+    replaced = api.put(_address(job), JOB, if_match="*").json()
+
+    assert (replaced["name"], replaced["args"], replaced["tags"]) == ("report", [], [])
+    assert (replaced["max_attempts"], replaced["description"]) == (1, "")
+    assert replaced["id"] == job.pk
+
+
+def test_a_replacement_that_enables_the_job_leaves_no_pause(api: Api) -> None:
+    """A replacement without ``enabled`` enables the job, because that is the default."""
+    job = make_idle_job()
+    control.pause(job, "deploy", datetime(2150, 1, 1, tzinfo=UTC))
+
+    replaced = api.put(_address(job), JOB | {"pause_reason": "holidays"}, if_match="*").json()
+
+    assert (replaced["enabled"], replaced["pause_reason"], replaced["paused_until"]) == (
+        True,
+        "",
+        None,
+    )
+
+
+def test_what_was_read_may_be_sent_back(api: Api) -> None:
+    job = make_idle_job(
+        target="tests.app.tasks.echo", args=[1], timeout=timedelta(minutes=5), tags=["x"]
+    )
+    read = api.get(_address(job))
+
+    sent_back = api.put(_address(job), read.json(), if_match=read["ETag"]).json()
+
+    unlike = {name for name in sent_back if sent_back[name] != read.json()[name]}
+    assert unlike == {"version", "updated_at"}
+
+
+def test_a_change_that_is_refused_changes_nothing(api: Api) -> None:
+    job = make_idle_job()
+
+    refused = problem(
+        api.patch(_address(job), {"description": "x", "schedule": "nonsense"}, if_match="*"), 400
+    )
+
+    assert [*refused["errors"]] == ["schedule"]
+    assert Job.objects.values_list("description", "version").get() == ("", 1)
+
+
+def test_enabling_ends_the_pause_with_its_reason(api: Api) -> None:
+    job = make_idle_job()
+    control.pause(job, "deploy", database_now("default") + timedelta(hours=1))
+
+    shown = api.patch(_address(job), {"enabled": True}, if_match="*").json()
+
+    assert (shown["enabled"], shown["pause_reason"], shown["paused_until"]) == (True, "", None)
+
+
+def test_a_pause_that_is_over_is_no_obstacle_to_other_changes(api: Api) -> None:
+    job = make_idle_job()
+    control.pause(job, "deploy", database_now("default") + timedelta(hours=1))
+    Job.objects.update(paused_until=database_now("default") - timedelta(hours=1))
+
+    assert api.patch(_address(job), {"description": "x"}, if_match="*").status_code == 200
+
+
+def test_a_job_goes_with_its_runs(api: Api) -> None:
+    job, other = make_idle_job(), make_idle_job()
+    make_run(job, "running")
+    kept = make_run(other, "failed")
+
+    assert api.delete(_address(job), if_match='"1"').status_code == 204
+
+    assert [*Job.objects.all()] == [other]
+    assert [*Run.objects.all()] == [kept]
+    problem(api.get(_address(job)), 404)
+
+
+# --- list -----------------------------------------------------------------------------------------
+
+
+def _names(response: Any) -> list[str]:
+    assert response.status_code == 200, response.content
+    return [job["name"] for job in response.json()["results"]]
+
+
+def test_the_list_shows_how_each_stands(api: Api, django_assert_num_queries: Any) -> None:
+    for number in range(3):
+        make_idle_job(name=f"job {number}", description="d" * 100)
+    Job.objects.bulk_create([Job(name="without cursor", target="t", schedule="* * * * *")])
+    api.get("jobs/")
+
+    with django_assert_num_queries(3):  # the session, the user and the jobs
+        shown = api.get("jobs/").json()
+
+    assert shown["next"] is None
+    assert [job["name"] for job in shown["results"]] == [
+        "job 0",
+        "job 1",
+        "job 2",
+        "without cursor",
+    ]
+    status = shown["results"][0]["status"]
+    assert status["next_at"].endswith("-01-01T00:00:00Z")
+    assert (status["problem"], status["last_state"]) == ("", "")
+    assert shown["results"][3]["status"]["next_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"namespace": "other"}, ["d"]),
+        ({"tag": "billing"}, ["a", "b"]),
+        ({"state": "paused"}, ["b"]),
+        ({"state": "enabled"}, ["a", "d"]),
+        ({"state": "quarantined"}, ["c"]),
+        ({"search": "A"}, ["a"]),
+        ({"tag": "billing", "state": "paused"}, ["b"]),
+        ({"tag": "nothing such"}, []),
+        ({"ordering": "-name"}, ["d", "c", "b", "a"]),
+        ({"ordering": "-id", "limit": 2}, ["d", "c"]),
+    ],
+)
+def test_filters_and_orders(query: dict[str, Any], found: list[str], api: Api) -> None:
+    make_idle_job(name="a", tags=["billing", "x"])
+    make_idle_job(name="b", tags=["billing"], enabled=False)
+    broken = make_idle_job(name="c")
+    make_idle_job(name="d", namespace="other")
+    Cursor.objects.filter(pk=broken.pk).update(problem="cannot be read")
+
+    assert _names(api.get("jobs/", **query)) == found
+
+
+@pytest.mark.parametrize("ordering", ["name", "-name", "id", "-id"])
+def test_pages_have_each_job_once(ordering: str, api: Api) -> None:
+    for number in range(5):
+        make_idle_job(name=f"job {number}", namespace=f"n{number % 2}")
+    whole = _names(api.get("jobs/", ordering=ordering))
+    assert len(whole) == 5
+
+    found, page = [], api.get("jobs/", ordering=ordering, limit=2)
+    while page is not None:
+        found += _names(page)
+        following = page.json()["next"]
+        page = api.get(following) if following else None
+
+    assert found == whole
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"limit": 0},
+        {"limit": 501},
+        {"limit": "many"},
+        {"limit": "9" * 5000},
+        {"cursor": "nonsense"},
+        {"cursor": "é"},
+        {"cursor": "W10"},
+        {"cursor": "WyJuYW1lIiwgImEiXQ"},
+        {"cursor": "WyJuYW1lIiwgIlx1MDAwMCIsICJhIl0"},
+        {"cursor": ""},
+        {"ordering": "schedule"},
+        {"state": "happy"},
+        {"search": "a\0b"},
+        {"namespace": "\0"},
+        {"tag": "\0"},
+        {"shedule": "x"},
+        {"format": "api"},
+    ],
+)
+def test_an_address_that_makes_no_sense_is_refused(query: dict[str, Any], api: Api) -> None:
+    make_idle_job()
+
+    refused = problem(api.get("jobs/", **query), 400)
+
+    assert [*refused["errors"]] == [*query]
+
+
+def test_a_parameter_that_is_given_twice(api: Api) -> None:
+    assert [*problem(api.get("jobs/?state=paused&state=enabled"), 400)["errors"]] == ["state"]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["0", "-1", "99999999999999999999", "9" * 5000, "x", "1.5", "%00", "%F0%9F%98%80", "%D9%A1"],
+)
+def test_a_job_that_is_none(key: str, api: Api) -> None:
+    for address in ("", "preview/", "stats/"):
+        problem(api.get(f"jobs/{key}/{address}"), 404)
+    problem(api.post(f"jobs/{key}/pause/", {}), 404)

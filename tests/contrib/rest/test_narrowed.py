@@ -1,0 +1,151 @@
+"""Test ``DCRON_REST_QUERYSET``: no operation shows or changes the rows of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.db import transaction
+from django.db.models import QuerySet
+
+from django_dcron.models import Calendar, Job, Node, Run
+from tests.admin.conftest import noticed_writes
+from tests.contrib.rest.conftest import Api, problem
+from tests.contrib.rest.test_permissions import REQUESTS
+from tests.teams import Rows, World, make_world, rows_of_others
+
+TARGET = {"target": "tests.app.tasks.ok", "schedule": "@daily"}
+
+
+def narrow(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Limit even a superuser to the rows of one team."""
+    assert request.user.is_authenticated
+    if rows.model in (Job, Node):
+        return rows.filter(namespace="mine")
+    return rows.filter(name__startswith="mine") if rows.model is Calendar else rows
+
+
+def narrow_runs(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
+    return rows.filter(job__namespace="mine") if rows.model is Run else rows
+
+
+@pytest.fixture
+def world(db: None, settings: Any) -> World:
+    settings.DCRON_REST_QUERYSET = "tests.contrib.rest.test_narrowed.narrow"
+    return make_world()
+
+
+class Walk:
+    def __init__(self, api: Api, world: World) -> None:
+        self.api, self.world = api, world
+        self.before = rows_of_others()
+        self.breaches: list[str] = []
+
+    def ask(self, method: str, address: str, body: Any = None, **headers: str) -> Any:
+        with transaction.atomic(), noticed_writes() as writes:
+            response = self.api.ask(method, address, body, **headers)
+            if writes.number and rows_of_others() != self.before:
+                self.breaches.append(f"{method} {address} {body or ''} changes what is theirs")
+            transaction.set_rollback(True)
+        shown = response.content.decode() + str(response.headers)
+        for what, marker in self.world.markers.items():
+            if marker in shown and marker not in f"{address} {body}":
+                self.breaches.append(f"{method} {address} {body or ''} shows {what}: {shown}")
+        return response
+
+
+def _keys(rows: Rows) -> dict[str, Any]:
+    return {
+        "job": rows.job.pk,
+        "echo": rows.job.pk,
+        "paused": rows.paused.pk,
+        "run": rows.run.pk,
+        "ended": rows.ended.pk,
+        "ended_with_arguments": rows.ended_with_arguments.pk,
+    }
+
+
+def test_nothing_of_others_is_shown_or_touched(world: World, api: Api) -> None:
+    walk = Walk(api, world)
+    for name, request in REQUESTS.items():
+        address = request.address.replace("closed", "{calendar}")
+        for rows in (world.mine, world.theirs):
+            sent = address.format(calendar=rows.calendar.pk, **_keys(rows))
+            response = walk.ask(request.method, sent, request.body, **request.headers)
+            if rows is world.theirs and "{" in address and response.status_code != 404:
+                walk.breaches.append(f"{name} is answered {response.status_code}")
+    theirs = world.theirs
+    for query in (
+        "namespace=hush",
+        "search=hush",
+        "tag=hush-tag",
+        "calendar=hush-calendar",
+        "state=paused",
+        "limit=1",
+    ):
+        assert walk.ask("GET", f"jobs/?{query}").status_code == 200
+    for query in (
+        f"job={theirs.job.pk}",
+        "namespace=hush",
+        "tag=hush-tag",
+        "state=failed",
+        "trigger=chain",
+        "limit=1",
+    ):
+        assert walk.ask("GET", f"runs/?{query}").status_code == 200
+    walk.ask("GET", "nodes/?namespace=hush")
+    walk.ask("GET", "calendars/?search=hush")
+    assert not walk.breaches, "\n".join(walk.breaches)
+
+
+def test_lists_and_figures_have_ones_own(world: World, api: Api) -> None:
+    stats = api.get("stats/").json()
+
+    assert [row["name"] for row in api.get("jobs/").json()["results"]] == [
+        "mine-job",
+        "mine-paused",
+    ]
+    assert {row["job"]["name"] for row in api.get("runs/").json()["results"]} == {"mine-job"}
+    assert [row["number_of_jobs"] for row in api.get("calendars/").json()["results"]] == [2]
+    assert [row["name"] for row in api.get("nodes/").json()["results"]] == ["mine-node"]
+    assert (stats["jobs"]["total"], stats["runs"]["failed"]["count"]) == (2, 1)
+
+
+def test_pages_go_on_through_ones_own_rows(world: World, api: Api) -> None:
+    found, address = [], "runs/?limit=1"
+    while address:
+        page = api.get(address).json()
+        found += [row["job"]["name"] for row in page["results"]]
+        address = page["next"]
+
+    assert found == ["mine-job"] * 3
+
+
+def test_nobody_saves_what_they_could_not_see(world: World, api: Api) -> None:
+    before = list(Job.objects.order_by("pk").values())
+    mine = f"jobs/{world.mine.paused.pk}/"
+
+    assert problem(api.post("jobs/", {"name": "new", "namespace": "hush", **TARGET}), 403)
+    assert problem(api.patch(mine, {"namespace": "hush"}, if_match="*"), 403)
+    assert problem(api.patch(mine, {"after": {"hush/hush-job": "ended"}}, if_match="*"), 400)
+    assert problem(api.patch(mine, {"calendar": "hush-calendar"}, if_match="*"), 400)
+    assert problem(api.post("calendars/", {"name": "other", "dates": "12-25"}), 403)
+    assert list(Job.objects.order_by("pk").values()) == before
+    assert api.post("jobs/", {"name": "new", "namespace": "mine", **TARGET}).status_code == 201
+
+
+def test_runs_alone_can_be_narrowed(world: World, api: Api, settings: Any) -> None:
+    settings.DCRON_REST_QUERYSET = "tests.contrib.rest.test_narrowed.narrow_runs"
+
+    assert api.get(f"jobs/{world.theirs.job.pk}/").status_code == 200
+    assert problem(api.get(f"runs/{world.theirs.ended.pk}/"), 404)
+    assert problem(api.get(f"runs/{world.theirs.ended.pk}/log/"), 404)
+    assert problem(api.post(f"runs/{world.theirs.ended.pk}/rerun/"), 404)
+    assert api.get(f"jobs/{world.theirs.job.pk}/stats/").json()["running"] == []
+
+
+def test_a_function_that_is_not_there_is_reported_at_start(settings: Any) -> None:
+    settings.DCRON_REST_QUERYSET = "tests.contrib.rest.test_narrowed.nobody"
+
+    assert "django_dcron.E005" in {message.id for message in run_checks()}

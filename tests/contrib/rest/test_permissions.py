@@ -1,0 +1,291 @@
+"""Test who may do what at every URL of the API.
+
+Each URL is requested by an anonymous user and by users with no permission, each single permission
+and the required permissions. ``REQUESTS`` lists every operation and the permissions it requires. An
+unlisted operation fails the first test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import transaction
+from rest_framework.permissions import (
+    BasePermission,
+    DjangoModelPermissions,
+    DjangoModelPermissionsOrAnonReadOnly,
+)
+from rest_framework.settings import api_settings
+
+from django_dcron import control
+from django_dcron.contrib.rest.urls import documented
+from django_dcron.models import Attempt, Calendar, Job, Node, Run
+from tests.admin.conftest import log_in_as, noticed_writes
+from tests.contrib.rest.conftest import VIEWS, Api, ApiWith, problem
+from tests.factories import make_idle_job, make_job, make_run
+
+
+@dataclass(frozen=True)
+class Request:
+    needs: str
+    method: str
+    address: str
+    answer: int = 200
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def permissions(self) -> set[str]:
+        return {*self.needs.split()}
+
+    @property
+    def acts(self) -> bool:
+        return self.method != "GET" and "preview" not in self.address
+
+
+MATCHING = {"if_match": "*"}
+JOB = {"name": "new", "target": "tests.app.tasks.ok", "schedule": "0 3 * * *"}
+CALENDAR = {"name": "new", "dates": "12-25"}
+OTHER_DATES = {"dates": "12-24"}
+RANGE = {"start": "2026-03-01T00:00:00Z", "end": "2026-04-04T00:00:00Z"}
+
+REQUESTS = {
+    "list_jobs": Request("view_job", "GET", "jobs/"),
+    "create_job": Request("add_job", "POST", "jobs/", 201, JOB),
+    "preview_schedule": Request("view_job", "POST", "jobs/preview/", 200, {"schedule": "@daily"}),
+    "read_job": Request("view_job", "GET", "jobs/{job}/"),
+    "replace_job": Request("change_job", "PUT", "jobs/{job}/", 200, JOB, MATCHING),
+    "change_job": Request("change_job", "PATCH", "jobs/{job}/", 200, {"name": "other"}, MATCHING),
+    "delete_job": Request("delete_job", "DELETE", "jobs/{job}/", 204, None, MATCHING),
+    "pause_job": Request(
+        "view_job pause_job", "POST", "jobs/{job}/pause/", 200, {"reason": "deploy"}
+    ),
+    "resume_job": Request("view_job pause_job", "POST", "jobs/{paused}/resume/"),
+    "trigger_job": Request("view_job trigger_job", "POST", "jobs/{job}/trigger/", 201),
+    "trigger_job with arguments": Request(
+        "view_job trigger_job run_job_with_arguments",
+        "POST",
+        "jobs/{echo}/trigger/",
+        201,
+        {"args": [1]},
+    ),
+    "trigger_job with equal arguments": Request(
+        "view_job trigger_job", "POST", "jobs/{echo}/trigger/", 201, {"args": [7.0], "kwargs": {}}
+    ),
+    "preview_job": Request("view_job", "GET", "jobs/{job}/preview/"),
+    "backfill_job": Request("view_job trigger_job", "POST", "jobs/{job}/backfill/", 200, RANGE),
+    "get_job_stats": Request("view_job view_run", "GET", "jobs/{job}/stats/"),
+    "list_calendars": Request("view_calendar", "GET", "calendars/"),
+    "create_calendar": Request("add_calendar", "POST", "calendars/", 201, CALENDAR),
+    "read_calendar": Request("view_calendar", "GET", "calendars/closed/"),
+    "replace_calendar": Request(
+        "change_calendar", "PUT", "calendars/closed/", 200, OTHER_DATES, MATCHING
+    ),
+    "change_calendar": Request(
+        "change_calendar", "PATCH", "calendars/closed/", 200, OTHER_DATES, MATCHING
+    ),
+    "delete_calendar": Request(
+        "delete_calendar", "DELETE", "calendars/closed/", 204, None, MATCHING
+    ),
+    "list_runs": Request("view_run", "GET", "runs/"),
+    "read_run": Request("view_run", "GET", "runs/{run}/"),
+    "read_log": Request("view_run view_attempt", "GET", "runs/{run}/log/"),
+    "cancel_run": Request("view_run cancel_run", "POST", "runs/{run}/cancel/"),
+    "rerun_run": Request("view_run rerun_run", "POST", "runs/{ended}/rerun/", 201),
+    "rerun_run with arguments": Request(
+        "view_run rerun_run run_job_with_arguments",
+        "POST",
+        "runs/{ended_with_arguments}/rerun/",
+        201,
+    ),
+    "list_nodes": Request("view_node", "GET", "nodes/"),
+    "get_stats": Request("view_job view_run", "GET", "stats/"),
+}
+OWN = sorted(
+    {codename for request in REQUESTS.values() for codename in request.permissions} - {*VIEWS}
+)
+
+
+def test_every_operation_is_listed() -> None:
+    operations = [
+        each for pattern in documented for each in pattern.callback.cls.operations.values()
+    ]
+    assert {each.name: {*each.needs} for each in operations} == {
+        name: request.permissions for name, request in REQUESTS.items() if " " not in name
+    }
+    assert len(OWN) == 11
+
+
+@pytest.fixture
+def keys(db: None) -> dict[str, Any]:
+    job = make_job(schedule="0 3 1 * *")
+    run = make_run(job, "running")
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    return {
+        "job": job.pk,
+        "paused": make_idle_job(enabled=False).pk,
+        "run": run.pk,
+        "ended": make_run(job, "failed").pk,
+        "echo": make_idle_job(target="tests.app.tasks.echo", args=[7]).pk,
+        "ended_with_arguments": make_run(job, "failed", args=[1]).pk,
+    }
+
+
+def _everything() -> list[Any]:
+    return [
+        list(model._default_manager.order_by("pk").values())
+        for model in (Job, Calendar, Run, Attempt, Node)
+    ]
+
+
+def _ask(api: Api, request: Request, keys: dict[str, Any]) -> tuple[Any, bool]:
+    """Return the response and whether the request changed a row. Changes are rolled back."""
+    with transaction.atomic():
+        before = _everything() if request.acts else None
+        address = request.address.format(**keys)
+        with noticed_writes() as writes:
+            response = api.ask(request.method, address, request.body, **request.headers)
+        changed = bool(writes.number) and _everything() != before
+        transaction.set_rollback(True)
+    return response, changed
+
+
+def test_a_stranger_reaches_nothing(keys: dict[str, Any]) -> None:
+    addresses = [
+        *REQUESTS.values(),
+        Request("", "GET", "schema/"),
+        Request("", "GET", ""),
+        Request("", "GET", "x/"),
+    ]
+    for request in addresses:
+        response, changed = _ask(Api(None), request, keys)
+        assert response.status_code in (401, 403), request
+        assert response.json()["code"] == "not_authenticated"
+        assert not changed, request
+
+
+WHO = {
+    "all views and everything about runs": (
+        *VIEWS,
+        "trigger_job",
+        "rerun_run",
+        "run_job_with_arguments",
+    ),
+    "no permission": (),
+    "all views": VIEWS,
+    **{f"only {each}": (each,) for each in (*VIEWS, *OWN)},
+} | {f"views and {own}": (*VIEWS, own) for own in OWN}
+
+
+@pytest.mark.parametrize("group", ["no", "all", "only", "views"])
+def test_a_user_reaches_what_their_permissions_are_for(
+    group: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaches, asked, api = [], 0, Api(None)
+    walked = {who: permissions for who, permissions in WHO.items() if who.startswith(group)}
+    for who, permissions in walked.items():
+        log_in_as(permissions, monkeypatch, is_staff=False)
+        held = {*permissions, *(each.replace("change", "view") for each in permissions)}
+        for name, request in REQUESTS.items():
+            response, changed = _ask(api, request, keys)
+            expected = (
+                (request.answer, request.acts) if held >= request.permissions else (403, False)
+            )
+            refused = response.status_code == 403 and response.json()["code"] == "permission_denied"
+            if (response.status_code, changed) != expected or refused != (expected[0] == 403):
+                breaches.append(
+                    f"{who}: {name} is answered {response.status_code}: {response.content!r}"
+                )
+            asked += 1
+    assert not breaches, "\n".join(breaches)
+    assert asked == len(walked) * len(REQUESTS) > 0
+
+
+def test_a_user_who_was_deactivated_reaches_nothing(keys: dict[str, Any], admin_user: User) -> None:
+    api = Api(admin_user)
+    User.objects.update(is_active=False)
+
+    for request in REQUESTS.values():
+        response, changed = _ask(api, request, keys)
+        assert (response.status_code, changed) == (403, False), request
+
+
+def test_a_post_with_a_session_needs_its_token(keys: dict[str, Any], admin_user: User) -> None:
+    api = Api(admin_user)
+    api.client.handler.enforce_csrf_checks = True
+
+    problem(api.post(f"jobs/{keys['job']}/pause/", {}), 403)
+
+    assert Job.objects.get(pk=keys["job"]).enabled
+
+
+def test_who_may_not_see_jobs_is_not_shown_their_arguments_nor_finds_runs_by_them(
+    api_with: ApiWith,
+) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo", args=["secret"], tags=["hidden"])
+    run = make_run(job, "failed")
+    api = api_with("view_run")
+
+    shown = api.get(f"runs/{run.pk}/")
+
+    assert "secret" not in shown.content.decode()
+    assert (shown.json()["args"], shown.json()["attempts"]) == (None, None)
+    assert shown.json()["job"]["name"] == job.name
+    for query in ({"job": job.pk}, {"tag": "hidden"}, {"namespace": "default"}):
+        problem(api.get("runs/", **query), 403)
+
+
+def test_running_a_job_tells_nothing_of_runs(api_with: ApiWith) -> None:
+    job = make_idle_job()
+    make_run(job, "failed", idempotency_key="k", reason="secret")
+
+    messages_shown = api_with("view_job", "trigger_job").post(
+        f"jobs/{job.pk}/trigger/", {}, idempotency_key="k"
+    )
+
+    assert messages_shown.status_code == 200
+    assert {*messages_shown.json()} == {"id", "job", "scheduled_at", "url"}
+
+
+class WithSecondFactor(BasePermission):
+    """A project's own permission for all of its API."""
+
+    message = "Log in with your second factor."
+
+    def has_permission(self, request: Any, view: Any) -> bool:
+        return request.headers.get("X-Second-Factor") == "yes"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [WithSecondFactor, DjangoModelPermissions & WithSecondFactor, ~~WithSecondFactor],
+    ids=["alone", "and", "not not"],
+)
+def test_the_rule_of_a_project_holds_at_every_address(
+    keys: dict[str, Any], api: Api, monkeypatch: pytest.MonkeyPatch, rule: Any
+) -> None:
+    monkeypatch.setattr(api_settings, "DEFAULT_PERMISSION_CLASSES", [rule])
+    with_it = {"x_second_factor": "yes"}
+    for name, request in {**REQUESTS, "schema": Request("", "GET", "schema/")}.items():
+        response, changed = _ask(api, request, keys)
+        assert (response.status_code, changed) == (403, False), name
+        response, _changed = _ask(
+            api, replace(request, headers={**request.headers, **with_it}), keys
+        )
+        assert response.status_code == request.answer, (name, response.content)
+
+
+def test_the_rules_for_models_do_not_widen_or_narrow_ours(
+    keys: dict[str, Any], api_with: ApiWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        api_settings, "DEFAULT_PERMISSION_CLASSES", [DjangoModelPermissionsOrAnonReadOnly]
+    )
+    address = f"jobs/{keys['job']}/pause/"
+    assert api_with("view_job", "pause_job").post(address, {}).status_code == 200
+    problem(api_with("view_job", "add_job").post(address, {}), 403)
+    assert Api(None).get("jobs/").status_code in (401, 403)

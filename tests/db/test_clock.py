@@ -1,0 +1,253 @@
+"""Cluster time: the database's clock, advanced by the monotonic clock, not the wall clock."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_dcron.db import clock as clocks
+from django_dcron.db.clock import SAMPLES_KEPT, ClusterClock, Sample, SystemClock
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+class World:
+    """Three clocks: the database's correct one, this machine's monotonic one and its wall clock."""
+
+    def __init__(self, skew: float = 0.0) -> None:
+        self.elapsed = 0.0
+        self.skew = skew
+        self.clock = ClusterClock(monotonic=lambda: 1000 + self.elapsed, wall=self._wall)
+
+    @property
+    def truth(self) -> datetime:
+        return NOON + timedelta(seconds=self.elapsed)
+
+    def _wall(self) -> float:
+        return self.truth.timestamp() + self.skew
+
+    def reading(self, way_there: float, way_back: float) -> Callable[[], datetime]:
+        """Read the database's clock over a network with these delays, in seconds."""
+
+        def read() -> datetime:
+            self.elapsed += way_there
+            message = self.truth
+            self.elapsed += way_back
+            return message
+
+        return read
+
+    @property
+    def error(self) -> float:
+        return abs((self.clock.now() - self.truth).total_seconds())
+
+
+def test_time_is_not_reported_before_the_first_sample() -> None:
+    with pytest.raises(RuntimeError, match="first sample"):
+        ClusterClock().now()
+    assert ClusterClock().skew == timedelta()
+    assert ClusterClock().doubt == timedelta()
+
+
+def test_it_follows_the_database_by_the_monotonic_clock() -> None:
+    world = World(skew=600)
+    world.clock.sample(world.reading(0, 0))
+    world.elapsed += 3600
+    assert world.error == 0
+    assert world.clock.monotonic() == 4600
+
+
+def test_a_wall_clock_that_is_stepped_changes_nothing_but_the_skew() -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    world.skew = -86_400.0
+    assert world.error == 0
+    world.clock.sample(world.reading(0.01, 0.01))
+    assert world.error < 0.01
+    assert abs(world.clock.skew.total_seconds() + 86_400) < 0.001
+
+
+def test_the_error_is_at_most_half_the_round_trip() -> None:
+    world = World()
+    world.clock.sample(world.reading(0.8, 0.2))
+    assert world.error <= 0.5 + 1e-6
+
+
+def test_the_database_is_read_half_way_through_the_round_trip() -> None:
+    world = World(skew=600)
+    world.clock.sample(world.reading(1.0, 3.0))
+
+    assert world.clock.now() == NOON + timedelta(seconds=3)
+    assert world.clock.skew == timedelta(seconds=601)
+
+
+def seen(cluster: float, monotonic: float, round_trip: float = 0.0) -> Sample:
+    return Sample(NOON + timedelta(seconds=cluster), monotonic, round_trip, timedelta())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "contradict"),
+    [
+        (seen(0, 0), seen(0, 0), False),
+        (seen(100, 1100), seen(40, 1040), False),
+        (seen(0.05, 0), seen(0, 0), False),  # a difference that drift may explain
+        (seen(0.051, 0), seen(0, 0), True),
+        (seen(10.5, 10), seen(0, 0), True),
+        (seen(10, 10.5), seen(0, 0), True),
+        # Up to half of each round trip may be an error.
+        (seen(10.34, 10, 0.2), seen(0, 0, 0.4), False),
+        (seen(10.36, 10, 0.2), seen(0, 0, 0.4), True),
+        (seen(10.34, 10, 0.6), seen(0, 0), False),
+        (seen(10.36, 10, 0.6), seen(0, 0), True),
+    ],
+)
+def test_samples_contradict_each_other_beyond_their_errors(
+    one: Sample, other: Sample, contradict: bool
+) -> None:
+    assert one.contradicts(other) is contradict
+    assert other.contradicts(one) is contradict
+
+
+def test_the_shortest_round_trip_wins() -> None:
+    world = World()
+    world.clock.sample(world.reading(0.001, 0.001))
+    world.clock.sample(world.reading(4.0, 0.0))
+    assert world.error < 0.002
+
+
+def test_an_old_sample_gives_way_in_the_end() -> None:
+    """Clocks drift apart, so even the best sample must expire."""
+    world = World()
+    world.clock.sample(lambda: world.truth + timedelta(seconds=0.04))
+    for _ in range(SAMPLES_KEPT - 1):
+        world.clock.sample(world.reading(0.02, 0.02))
+        assert world.error == pytest.approx(0.04, abs=1e-4)
+    world.clock.sample(world.reading(0.02, 0.02))
+    assert world.error == pytest.approx(0, abs=1e-4)
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [vars(record)["event"] for record in caplog.records]
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0, 2.0, 1.0, -1.0], ids=str)
+def test_a_database_clock_that_is_wrong_for_a_moment_changes_nothing(
+    jump: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise, the cursors would move to a future time, and no job would run until then."""
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    for _ in range(4):
+        world.elapsed += 2
+        world.clock.sample(lambda: world.truth + timedelta(seconds=jump))
+        assert world.error == 0
+        assert world.clock.doubt == timedelta(seconds=jump)
+        assert world.clock.skew == timedelta(seconds=-jump), (
+            "the node's row says so, and doctor reads it"
+        )
+    world.elapsed += 2
+    world.clock.sample(world.reading(0, 0))
+    assert (world.error, world.clock.doubt) == (0, timedelta())
+    assert events(caplog) == ["clock_doubted", "clock_right"]
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=str)
+def test_a_database_clock_that_was_set_is_followed_in_one_step_that_is_logged(
+    jump: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    errors = []
+    for _ in range(8):
+        world.elapsed += 2
+        world.clock.sample(lambda: world.truth + timedelta(seconds=jump))
+        errors.append((world.clock.now() - world.truth).total_seconds())
+    assert errors == [0.0] * 5 + [jump] * 3
+    assert world.clock.doubt == timedelta()
+    assert events(caplog) == ["clock_doubted", "clock_stepped"]
+    assert f"step={jump:+.1f}s" in caplog.messages[1]
+
+
+def test_a_database_clock_that_jumps_about_is_not_followed() -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    for jump in range(100, 2000, 100):
+        world.elapsed += 2
+        world.clock.sample(lambda: world.truth + timedelta(seconds=jump))  # noqa: B023
+        assert world.error == 0
+
+
+def test_a_small_step_is_followed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    world.clock.sample(lambda: world.truth + timedelta(seconds=0.9))
+    assert world.error == 0.9
+    assert not caplog.records
+
+
+def test_a_small_step_ends_the_doubt(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    world.clock.sample(lambda: world.truth + timedelta(seconds=100))
+    assert world.clock.doubt == timedelta(seconds=100)
+    world.clock.sample(lambda: world.truth + timedelta(seconds=0.5))
+    assert (world.error, world.clock.doubt) == (0.5, timedelta())
+    assert events(caplog) == ["clock_doubted", "clock_right"]
+
+
+def test_a_machine_that_has_slept_follows_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Sleep stops the monotonic clock but not the wall clock."""
+    now = NOON
+    clock = ClusterClock(monotonic=lambda: 1000.0, wall=lambda: now.timestamp() + 5)
+    clock.sample(lambda: now)
+    now += timedelta(hours=1)
+    clock.sample(lambda: now)
+    assert clock.now() == now
+    assert not caplog.records
+
+
+def test_a_database_that_does_not_answer_leaves_the_clock_as_it_was() -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+
+    def away() -> datetime:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        world.clock.sample(away)
+    assert world.error == 0
+
+
+def test_a_reader_never_mixes_two_samples() -> None:
+    """The sample is replaced while another thread computes the time from it."""
+    world = World()
+    clock = ClusterClock(monotonic=lambda: replacing(), wall=world._wall)
+    replacement = Sample(NOON + timedelta(seconds=50), 50.0, 0.0, timedelta())
+    armed = threading.Event()
+
+    def replacing() -> float:
+        if armed.is_set():
+            clock._best = replacement
+        return 60.0
+
+    clock._best = Sample(NOON, 0.0, 0.0, timedelta())
+    armed.set()
+    assert clock.now() == NOON + timedelta(seconds=60)
+
+
+def test_the_system_clock_is_aware_and_goes_on() -> None:
+    clock = SystemClock()
+    first, second = clock.monotonic(), clock.monotonic()
+    assert first <= second
+    assert clock.now().utcoffset() == timedelta()
+
+
+def test_a_time_that_is_set_holds_for_every_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert clocks.fixed_at is None
+    assert clocks.now().utcoffset() == timedelta()
+    monkeypatch.setattr(clocks, "fixed_at", NOON)
+    assert clocks.now() == NOON
+    assert ClusterClock().now() == NOON

@@ -1,0 +1,118 @@
+"""Limits for locks and for idle transactions."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connections, transaction
+
+from django_dcron.db.contention import is_contention
+from django_dcron.db.errors import AWAY
+from django_dcron.db.session_limits import WaitLimits, brief_transaction
+from django_dcron.models import Job
+from tests.factories import make_idle_job
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_who_falls_silent_within_a_transaction_keeps_others_waiting_no_longer() -> None:
+    """For example, a process freezes. It gets the error when it resumes."""
+    job = make_idle_job()
+    locked, others_had_it = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def silent() -> None:
+        try:
+            with brief_transaction("default", timedelta(seconds=1)):
+                Job.objects.select_for_update().get(pk=job.pk)
+                locked.set()
+                others_had_it.wait(30)
+                Job.objects.filter(pk=job.pk).update(description="too late")
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=silent)
+    thread.start()
+    assert locked.wait(30)
+    with transaction.atomic():
+        assert Job.objects.select_for_update().get(pk=job.pk).description == ""
+    others_had_it.set()
+    thread.join(30)
+    (error,) = errors
+    assert isinstance(error, AWAY)
+    assert not is_contention(error)
+    assert Job.objects.get(pk=job.pk).description == ""
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_the_limit_of_silence_ends_with_the_transaction() -> None:
+    """The project uses the same connection, and its own transactions may take longer."""
+    question = {
+        "postgresql": "SHOW idle_in_transaction_session_timeout",
+        "mysql": "SELECT @@SESSION.idle_transaction_timeout",
+    }[connections["default"].vendor]
+
+    def limit() -> object:
+        with connections["default"].cursor() as cursor:
+            cursor.execute(question)
+            return cursor.fetchone()[0]
+
+    before = limit()
+    with brief_transaction("default", timedelta(seconds=7)):
+        assert limit() in ("7s", 7)
+    assert limit() == before
+    with pytest.raises(ZeroDivisionError), brief_transaction("default", timedelta(seconds=7)):
+        raise ZeroDivisionError
+    assert limit() == before
+
+
+QUESTIONS = {
+    "postgresql": (
+        "SELECT current_setting('lock_timeout'), "
+        "current_setting('idle_in_transaction_session_timeout')"
+    ),
+    "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout, @@SESSION.idle_transaction_timeout",
+}
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_the_limits_of_a_thread_hold_for_each_of_its_connections_until_they_are_lifted() -> None:
+    def limits() -> object:
+        with connections["default"].cursor() as cursor:
+            cursor.execute(QUESTIONS[connections["default"].vendor])
+            return cursor.fetchone()
+
+    before, ours = limits(), WaitLimits("default")
+    for _ in range(2):
+        ours.impose(lock=timedelta(seconds=3), silence=timedelta(seconds=7))
+        assert limits() in (("3s", "7s"), (3, 7))
+    connections["default"].close()
+    ours.impose(lock=timedelta(seconds=3), silence=timedelta(seconds=7))
+    assert limits() in (("3s", "7s"), (3, 7))
+    ours.lift()
+    assert limits() == before
+    ours.lift()
+    assert limits() == before
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_a_brief_transaction_within_another_leaves_that_ones_limits_alone() -> None:
+    def limit() -> object:
+        with connections["default"].cursor() as cursor:
+            cursor.execute(QUESTIONS[connections["default"].vendor])
+            return cursor.fetchone()[1]
+
+    before = limit()
+    with transaction.atomic():
+        with brief_transaction("default", timedelta(seconds=7)):
+            assert limit() == before
+        assert limit() == before

@@ -1,0 +1,77 @@
+"""A node's SQLite connections take the write lock at the start of a transaction."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from django_dcron.db import sqlite_writes
+from django_dcron.db.sqlite_writes import early_write_locks, in_thread_of_node
+
+
+@pytest.fixture
+def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any) -> Iterator[str]:
+    """A database with Django's defaults for SQLite."""
+    configured = connections.configure_settings(
+        {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "db"}}
+    )["default"]
+    monkeypatch.setitem(connections.settings, "plain", configured)
+    with django_db_blocker.unblock():
+        yield "plain"
+        connections["plain"].close()
+    del connections["plain"]
+
+
+def is_locked(path: Path) -> bool:
+    other = sqlite3.connect(path, timeout=0)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return True
+    else:
+        return False
+    finally:
+        other.close()
+
+
+def locks_at_start(using: str, path: Path) -> bool:
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute("SELECT 1 FROM sqlite_master")
+        return is_locked(path)
+
+
+def test_only_within_the_context(plain: str, tmp_path: Path) -> None:
+    assert not locks_at_start(plain, tmp_path / "db")
+    with early_write_locks(plain):
+        assert locks_at_start(plain, tmp_path / "db")
+        with connections[plain].cursor() as cursor:
+            cursor.execute("PRAGMA busy_timeout")
+            assert cursor.fetchone()[0] == sqlite_writes.BUSY_TIMEOUT_MS
+    assert not locks_at_start(plain, tmp_path / "db")
+
+
+def test_a_mode_of_the_project_stays(plain: str, tmp_path: Path) -> None:
+    connections.settings[plain]["OPTIONS"] = {"transaction_mode": "DEFERRED"}
+    with early_write_locks(plain):
+        assert not locks_at_start(plain, tmp_path / "db")
+
+
+def test_only_in_threads_of_a_node(plain: str, tmp_path: Path) -> None:
+    answers = {}
+
+    def ask() -> None:
+        try:
+            answers[threading.current_thread().name] = locks_at_start(plain, tmp_path / "db")
+        finally:
+            connections.close_all()
+
+    with early_write_locks(plain, applies=in_thread_of_node):
+        for name in ("dcron-tick", "dcron-run_0", "web"):
+            thread = threading.Thread(target=ask, name=name)
+            thread.start()
+            thread.join()
+    assert answers == {"dcron-tick": True, "dcron-run_0": True, "web": False}

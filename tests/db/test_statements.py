@@ -1,0 +1,383 @@
+"""Compiled statements: they do what the ORM does, with any value and on any connection.
+
+A chain of statements is executed completely or not at all.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.exceptions import FieldDoesNotExist
+from django.db import IntegrityError, connection, connections, models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Exists, F, OuterRef
+from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
+
+from django_dcron.db.contention import despite_contention
+from django_dcron.db.now import UtcNow, database_now
+from django_dcron.db.statements import Chain, Given, Insert, Select, Update
+from django_dcron.models import Attempt, Job, Run, Statistics
+from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.policies.slots import running_slot
+from django_dcron.runs import transitions
+from tests.factories import make_idle_job, make_run
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db
+
+JOB_COLUMNS = [field.attname for field in Job._meta.concrete_fields]
+RUN_COLUMNS = [field.attname for field in Run._meta.concrete_fields]
+NASTY = "100% %s %(x)s 'quoted' \"twice\" \\ ünïcödé \N{PILE OF POO}"
+
+
+def columns_of(job: Job, *names: str) -> dict[str, Any]:
+    return Job.objects.filter(pk=job.pk).values(*names).get()
+
+
+# --- one statement ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("description", NASTY),
+        ("description", ""),
+        ("overlap_policy", State.WAITING),  # a member of an enumeration
+        ("args", [1, None, {"a": NASTY}]),
+        ("declared", None),
+        ("declared", {}),
+        ("enabled", False),
+        ("priority", 9),
+        ("priority", None),
+        ("retry_jitter", 0.1),
+        ("jitter", timedelta(days=400, microseconds=1)),
+        ("start_deadline", None),
+        ("starts_at", "now"),
+        ("starts_at", None),
+    ],
+)
+def test_an_update_writes_each_kind_of_value_as_the_orm_does(name: str, value: Any) -> None:
+    if value == "now":
+        value = database_now("default")
+    ours, theirs = make_idle_job(), make_idle_job()
+    update = Update(
+        Job, lambda: Job.objects.filter(pk=Given(Job, "id")), **{name: Given(Job, name)}
+    )
+    assert update.execute(id=ours.pk, **{name: value}) == 1
+    Job.objects.filter(pk=theirs.pk).update(**{name: value})
+    assert columns_of(ours, name) == columns_of(theirs, name) == {name: value}
+
+
+def test_an_update_finds_its_rows_by_each_kind_of_value() -> None:
+    run, _ = (
+        make_run(make_idle_job(description=NASTY), "queued"),
+        make_run(make_idle_job(), "queued"),
+    )
+    written = Run.objects.filter(
+        pk=Given(Run, "id"),
+        job=Given(Run, "job_id"),
+        job_id__in=Job.objects.filter(description=Given(Job, "description")).values("pk"),
+        due_at__lte=Given(Run, "due_at"),
+        attempt=Given(Run, "attempt"),
+        state__in=(State.PENDING, State.QUEUED),
+    )
+    update = Update(Run, lambda: written, deliveries=F("deliveries") + 1, started_at=UtcNow())
+    values = {
+        "id": run.pk,
+        "job_id": run.job_id,
+        "due_at": run.due_at,
+        "attempt": 1,
+        "description": NASTY,
+    }
+    for other in (
+        {"id": uuid4()},
+        {"job_id": -1},
+        {"due_at": run.due_at - timedelta(seconds=1)},
+        {"attempt": 2},
+    ):
+        assert update.execute(**{**values, **other}) == 0
+    assert update.execute(**values) == 1
+    run.refresh_from_db()
+    assert run.deliveries == 2
+    assert run.started_at
+    assert abs(run.started_at - database_now("default")) < timedelta(minutes=5)
+
+
+def test_an_insert_makes_the_row_the_orm_makes() -> None:
+    run, token, now = make_run(make_idle_job()), uuid4(), database_now("default")
+    given = {"token": token, "worker": NASTY, "started_at": now}
+    insert = Insert(
+        Attempt,
+        lambda: Attempt(number=1, **{name: Given(Attempt, name) for name in ("run_id", *given)}),
+    )
+    assert insert.execute(run_id=run.pk, **given) == 1
+    Attempt.objects.create(run=run, number=2, **given)
+    ours, theirs = Attempt.objects.order_by("number").values()
+    assert ours | {"id": 0, "number": 0} == theirs | {"id": 0, "number": 0}
+
+
+def test_a_select_reads_what_the_orm_reads() -> None:
+    job = make_idle_job(tags=["a", NASTY], start_deadline=timedelta(hours=1), retry_on=["OSError"])
+    run = make_run(job, "running", kwargs={"a": None}, slot=running_slot(job.pk))
+
+    def read(pk: Any) -> models.QuerySet[Run, tuple[Any, ...]]:
+        taken = Exists(Run.objects.filter(slot=running_slot(OuterRef("job_id"))))
+        columns = (*RUN_COLUMNS, *(f"job__{name}" for name in JOB_COLUMNS), "taken")
+        return Run.objects.filter(pk=pk).annotate(taken=taken).values_list(*columns)
+
+    select = Select(Run, lambda: read(Given(Run, "id")))
+    assert select.first(id=uuid4()) is None
+    for _ in range(2):
+        row = select.first(id=run.pk)
+        assert row == list(read(run.pk).get())
+        assert [type(value) for value in row] == [type(value) for value in read(run.pk).get()]
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"id": uuid4()}, {"id": uuid4(), "reason": "", "state": "failed"}]
+)
+def test_values_too_few_or_too_many_are_refused_before_anything_is_sent(
+    values: dict[str, Any],
+) -> None:
+    update = Update(
+        Run, lambda: Run.objects.filter(pk=Given(Run, "id")), reason=Given(Run, "reason")
+    )
+    with (
+        CaptureQueriesContext(connection) as sent,
+        pytest.raises(TypeError, match="Expected the values"),
+    ):
+        update.execute(**values)
+    assert not sent.captured_queries
+
+
+def test_there_is_no_place_for_a_value_of_no_field() -> None:
+    with pytest.raises(FieldDoesNotExist):
+        Given(Run, "colour")
+
+
+# --- which connection ---------------------------------------------------------------------------
+
+
+class Counting:
+    """An update of a run's reason that counts its compilations."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+        self.update = Update(Run, self._written, reason=Given(Run, "reason"))
+
+    def _written(self) -> models.QuerySet[Run]:
+        self.compiled += 1
+        return Run.objects.filter(pk=Given(Run, "id"))
+
+
+def test_it_is_compiled_once() -> None:
+    counting, runs = Counting(), [make_run(make_idle_job()) for _ in range(3)]
+    for run in runs:
+        counting.update.execute(id=run.pk, reason=str(run.pk))
+    assert counting.compiled == 1
+    assert all(Run.objects.get(pk=run.pk).reason == str(run.pk) for run in runs)
+
+
+@pytest.fixture
+def second() -> Iterator[BaseDatabaseWrapper]:
+    """Another connection to the same database, with its own alias."""
+    connections["second"] = type(connections["default"])(
+        connections["default"].settings_dict, "second"
+    )
+    yield connections["second"]
+    connections["second"].close()
+    del connections["second"]
+
+
+class SecondRouter:
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "second"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_database_has_its_own_and_the_router_is_asked_each_time(
+    second: BaseDatabaseWrapper, settings: Settings
+) -> None:
+    counting, run = Counting(), make_run(make_idle_job())
+    with CaptureQueriesContext(connections["default"]) as first:
+        counting.update.execute(id=run.pk, reason="first")
+    settings.DATABASE_ROUTERS = [SecondRouter()]
+    with (
+        CaptureQueriesContext(connections["default"]) as nothing,
+        CaptureQueriesContext(second) as then,
+    ):
+        counting.update.execute(id=run.pk, reason="second")
+        counting.update.execute(id=run.pk, reason="third")
+    settings.DATABASE_ROUTERS = []
+    assert (len(first), len(nothing), len(then)) == (1, 0, 2)
+    assert counting.compiled == 2
+    assert Run.objects.get().reason == "third"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_threads_that_come_at_once_share_it() -> None:
+    counting, runs = Counting(), [make_run(make_idle_job()) for _ in range(4)]
+    barrier = threading.Barrier(len(runs))
+
+    def work(run: Run) -> None:
+        barrier.wait(30)
+        for number in range(5):
+            counting.update.execute(id=run.pk, reason=f"{run.pk} {number}")
+
+    in_threads([lambda run=run: work(run) for run in runs])
+    assert counting.compiled <= len(runs)
+    assert all(Run.objects.get(pk=run.pk).reason == f"{run.pk} 4" for run in runs)
+
+
+def in_threads(calls: list[Callable[[], Any]]) -> None:
+    """Call each function in its own thread and raise the first error."""
+    failures: list[BaseException] = []
+
+    def work(call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    if failures:
+        raise failures[0]
+
+
+# --- several at once ----------------------------------------------------------------------------
+
+CHAIN = Chain(
+    Update(
+        Run,
+        lambda: Run.objects.filter(pk=Given(Run, "id"), state="queued"),
+        state="running",
+        reason="100 %",
+    ),
+    Insert(
+        Attempt,
+        lambda: Attempt(
+            run_id=Given(Run, "id"),
+            number=Given(Attempt, "number"),
+            token=Given(Attempt, "token"),
+            worker=Given(Attempt, "worker"),
+            started_at=UtcNow(),
+        ),
+    ),
+    Update(
+        Statistics,
+        lambda: Statistics.objects.filter(job=Given(Run, "job_id"), failed=0),
+        succeeded=F("succeeded") + 1,
+    ),
+    Update(Job, lambda: Job.objects.filter(pk=Given(Run, "job_id")), description="done"),
+)
+
+
+def execute_chain(run: Run, worker: str = NASTY) -> bool:
+    return CHAIN.execute(id=run.pk, job_id=run.job_id, number=1, token=uuid4(), worker=worker)
+
+
+def what_happened(run: Run) -> tuple[str, list[str], int, str]:
+    run = Run.objects.select_related("job__statistics").get(pk=run.pk)
+    workers = list(Attempt.objects.filter(run=run).values_list("worker", flat=True))
+    return run.state, workers, run.job.statistics.succeeded, run.job.description
+
+
+def test_a_chain_is_made_link_by_link() -> None:
+    run, other = make_run(make_idle_job(), "queued"), make_run(make_idle_job(), "queued")
+    assert execute_chain(run)
+    assert what_happened(run) == ("running", [NASTY], 1, "done")
+    assert what_happened(other) == ("queued", [], 0, "")
+
+
+def test_a_chain_whose_first_link_matches_nothing_does_nothing() -> None:
+    run = make_run(make_idle_job(), "succeeded")
+    assert not execute_chain(run)
+    assert what_happened(run) == ("succeeded", [], 0, "")
+
+
+def test_a_chain_ends_at_the_link_that_matches_nothing() -> None:
+    run = make_run(make_idle_job(), "queued")
+    Statistics.objects.filter(job=run.job_id).update(failed=1)
+    assert execute_chain(run)
+    assert what_happened(run) == ("running", [NASTY], 0, "")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_chain_that_breaks_leaves_nothing() -> None:
+    run = make_run(make_idle_job(), "queued")
+    Attempt.objects.create(run=run, number=1, token=uuid4(), worker="before", started_at=run.due_at)
+    with pytest.raises(IntegrityError):
+        execute_chain(run)
+    assert what_happened(run) == ("queued", ["before"], 0, "")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_chains_at_once_one_is_made() -> None:
+    run = make_run(make_idle_job(), "queued")
+    barrier, won = threading.Barrier(4), []
+
+    def work(name: str) -> None:
+        barrier.wait(30)
+        if despite_contention(lambda: execute_chain(run, name), "default"):
+            won.append(name)
+
+    in_threads([lambda name=name: work(name) for name in "abcd"])
+    assert len(won) == 1
+    assert what_happened(run) == ("running", won, 1, "done")
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_postgresql_makes_a_chain_in_one_statement() -> None:
+    run = make_run(make_idle_job(), "queued")
+    with CaptureQueriesContext(connection) as sent:
+        assert execute_chain(run)
+    assert len(sent) == 1  # no BEGIN or COMMIT either
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("elsewhere", ["counted", "lost"])
+def test_what_a_finish_waits_for_is_judged_anew(elsewhere: str) -> None:
+    """The single statement of the finish started before the other transaction ended."""
+    run = make_run(make_idle_job(), "running")
+    (token,) = run.attempts.values_list("token", flat=True)
+    closing = {"outcome": Outcome.SUCCEEDED}
+    won: list[bool] = []
+
+    def finish() -> None:
+        won.append(transitions.finish(run, 1, State.SUCCEEDED, "", closing, token))
+
+    with transaction.atomic():
+        if elsewhere == "counted":
+            transitions.count([run.job_id], State.SUCCEEDED)
+        else:
+            transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
+        thread = threading.Thread(target=lambda: in_threads([finish]))
+        thread.start()
+        wait_until(_somebody_waits_for_a_lock, 60)
+    thread.join(60)
+    statistics = Statistics.objects.get()
+    attempt = Attempt.objects.get()
+    if elsewhere == "counted":
+        assert (won, statistics.succeeded, attempt.outcome) == ([True], 2, Outcome.SUCCEEDED)
+    else:
+        assert (won, statistics.failed, statistics.succeeded) == ([False], 1, 0)
+        assert attempt.outcome == Outcome.LOST
+
+
+def _somebody_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])

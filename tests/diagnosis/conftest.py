@@ -1,0 +1,86 @@
+"""A small healthy system: a node that leads every shard, and a job with five minutes of history."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pytest
+
+from django_dcron.conf import settings
+from django_dcron.db import clock
+from django_dcron.db.clock import ClusterClock
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.doctor.findings import Code
+from django_dcron.diagnosis.doctor.report import Report, examine
+from django_dcron.diagnosis.doctor.window import Window
+from django_dcron.locks import Lock, get_lock
+from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
+from django_dcron.scheduler.membership import Membership
+from tests import services
+from tests.factories import make_job, make_run
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+PAST = 4
+"""Minutes of history before the latest occurrence."""
+
+
+@dataclass
+class System:
+    lock: Lock
+    node: Membership
+    job: Job
+    latest: datetime
+    """The latest occurrence. The cursor is one minute ahead of it."""
+
+    def examine(self, **window: object) -> Report:
+        now = database_now("default")
+        given = {"since": now - HOUR, "until": now, "now": now} | window
+        return examine(Window(**given), self.lock)  # type: ignore[arg-type]
+
+    def codes(self, **window: object) -> set[Code]:
+        return set(self.examine(**window).findings.counts)
+
+
+def give_history(
+    job: Job, latest: datetime, *, created: timedelta = PAST * MINUTE + MINUTE / 2
+) -> None:
+    """Create five succeeded runs, one per minute up to ``latest``.
+
+    The job is slightly older than the first run.
+    """
+    for back in range(PAST, -1, -1):
+        at = latest - back * MINUTE
+        run = make_run(job, "running", scheduled_at=at, due_at=at, started_at=at, claimed_at=at)
+        Attempt.objects.filter(run=run).update(outcome="succeeded", finished_at=at)
+        Run.objects.filter(pk=run.pk).update(state="succeeded", finished_at=at)
+    Cursor.objects.filter(pk=job.pk).update(
+        next_at=latest + MINUTE, previous_at=latest, placed_at=latest - created
+    )
+    Statistics.objects.filter(pk=job.pk).update(succeeded=PAST + 1)
+
+
+def make_job_with_history(latest: datetime, **fields: object) -> Job:
+    job = make_job(**{"schedule": "* * * * *", "overlap_policy": "queue_all"} | fields)
+    give_history(job, latest)
+    return job
+
+
+@pytest.fixture
+def system(db: None, redis_server: services.Server, monkeypatch: pytest.MonkeyPatch) -> System:
+    # Freeze the time, so that nothing expires during a test on a slow machine.
+    monkeypatch.setattr(clock, "fixed_at", now := database_now("default"))
+    latest = now.replace(second=0, microsecond=0)
+    lock = get_lock()
+    node = Membership("a", "", lock, ClusterClock())
+    node.register()
+    # The node sends no heartbeats during a test. Its heartbeat and leases last for the whole test.
+    Node.objects.update(started_at=now - HOUR, ticked_at=now + HOUR, heartbeat_at=now + HOUR)
+    lock.hold([node._lock_name(shard) for shard in range(settings.SHARDS)], node.id, HOUR)
+    return System(lock, node, make_job_with_history(latest), latest)
+
+
+@pytest.fixture
+def find(system: System) -> Callable[..., Counter[Code]]:
+    return lambda **window: system.examine(**window).findings.counts

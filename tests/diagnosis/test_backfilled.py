@@ -1,0 +1,80 @@
+"""A backfill in progress causes no finding. A backfill that no node takes on does."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models import F
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.doctor.findings import Code
+from django_dcron.diagnosis.overdue import takeover_time
+from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.policies.slots import running_slot
+from django_dcron.scheduler.backfill_release import release
+from tests.diagnosis.conftest import HOUR, MINUTE, System
+from tests.factories import make_run
+
+DAY = timedelta(days=1)
+
+
+def backfill(system: System, *, waited: timedelta = MINUTE) -> None:
+    """Create a backfill of three occurrences, ``waited`` ago. No other run has finished since."""
+    start = system.latest - 2 * DAY
+    assert len(control.backfill(system.job, start, start + 3 * MINUTE).occurrences) == 3
+    Run.objects.filter(trigger="backfill").update(claimed_at=database_now("default") - waited)
+    Statistics.objects.update(last_finished_at=database_now("default") - HOUR)
+
+
+def test_one_made_just_now_is_given_time(system: System) -> None:
+    backfill(system, waited=takeover_time() / 2)
+    assert system.codes() == set()
+
+
+def test_one_that_nobody_takes_on_is_found(system: System) -> None:
+    backfill(system)
+    findings = system.examine().findings
+    assert findings.counts == {Code.RUN_LEFT_WAITING: 3}
+    assert "no other run of the job is in progress" in findings.listed[0].message
+    Job.objects.update(enabled=False, pause_reason=EXHAUSTED)
+    assert Code.RUN_LEFT_WAITING in system.codes()
+
+
+@pytest.mark.parametrize(
+    "keeps",
+    [
+        lambda s: release(range(64), database_now("default")),
+        lambda s: make_run(s.job, "running", slot=running_slot(s.job.pk)),
+        lambda s: Statistics.objects.update(last_finished_at=database_now("default")),
+        lambda s: (control.pause(s.job), Cursor.objects.update(placed_at=F("placed_at") - DAY)),
+        lambda s: control.resume(control.pause(s.job)),
+    ],
+)
+def test_one_that_is_rightly_kept_waiting_is_not(
+    system: System, keeps: Callable[[System], Any]
+) -> None:
+    backfill(system)
+    keeps(system)
+    assert system.codes() == set()
+
+
+def test_older_than_pruned_history_it_makes_no_gap_of_that(system: System) -> None:
+    Cursor.objects.update(placed_at=system.latest - HOUR)
+    Statistics.objects.update(succeeded=60)
+    assert system.codes() == set(), "pruned"
+    control.backfill(
+        system.job, system.latest - 40 * MINUTE, system.latest - 38 * MINUTE, over_pruned=True
+    )
+    backfilled = Run.objects.filter(trigger="backfill")
+    ended = {
+        "state": "cancelled",
+        "reason": "not needed",
+        "finished_at": F("claimed_at"),
+        "slot": None,
+    }
+    assert backfilled.update(**ended) == 2
+    Statistics.objects.update(cancelled=2)
+    assert system.codes() == set(), "still pruned"

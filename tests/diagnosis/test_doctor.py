@@ -1,0 +1,482 @@
+"""The doctor finds each fault, and reports nothing about a healthy system."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+from django_redis import get_redis_connection
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.db.clock import ClusterClock
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
+from django_dcron.jobs import saving
+from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
+from django_dcron.policies.health.problems import Problem, Severity
+from django_dcron.policies.slots import running_slot
+from django_dcron.scheduler.membership import Membership
+from tests import services
+from tests.diagnosis.conftest import HOUR, MINUTE, PAST, System, make_job_with_history
+from tests.factories import make_run
+
+SECOND = timedelta(seconds=1)
+
+
+def run_at(system: System, minutes_back: int) -> Run:
+    return Run.objects.get(job=system.job, scheduled_at=system.latest - minutes_back * MINUTE)
+
+
+def now_less(span: timedelta) -> dict[str, object]:
+    return {"due_at": database_now("default") - span}
+
+
+# --- health -------------------------------------------------------------------------------------
+
+
+def test_a_healthy_system_gives_no_finding(system: System) -> None:
+    report = system.examine()
+    assert report.findings.listed == []
+    assert report.healthy
+    assert (report.jobs, report.totals.jobs, report.verdict.facts.live_nodes, report.runs) == (
+        1,
+        1,
+        1,
+        5,
+    )
+    assert (report.totals.occurrences, report.totals.runs) == (5, 5)
+    assert (report.totals.since_change, len(report.notes)) == (1, 1)
+
+
+def test_life_as_it_goes_gives_no_finding(system: System) -> None:
+    """Create everything that a healthy system may contain at any moment."""
+    job, now = system.job, database_now("default")
+    make_run(job, "running", slot=running_slot(job.pk))
+    make_run(job, "waiting")
+    make_run(job, "queued")
+    make_run(job)
+    make_run(job, trigger="manual", state="cancelled", finished_at=now, reason="by hand")
+    failed = make_run(job, "running", trigger="manual", attempt=2)
+    Attempt.objects.create(
+        run=failed, number=1, token=failed.pk, worker="w", started_at=now, outcome="lost"
+    )
+    Attempt.objects.filter(run=failed).update(outcome="timed_out", finished_at=now)
+    Run.objects.filter(pk=failed.pk).update(state="failed", reason="too long", finished_at=now)
+    make_run(job, trigger="manual", state="failed", reason="cannot be dispatched", finished_at=now)
+    Statistics.objects.update(failed=2, cancelled=1)
+    control.pause(make_job_with_history(system.latest))
+    control.pause(make_job_with_history(system.latest, target="tests.app.tasks.ok"), "until Monday")
+    assert system.examine().findings.listed == []
+
+
+# --- one breach, one finding --------------------------------------------------------------------
+
+RUN_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
+    (Code.OCCURRENCE_MISSING, lambda s: run_at(s, 2).delete()),
+    (
+        Code.OCCURRENCE_DOUBLED,
+        lambda s: Run.objects.filter(pk=run_at(s, 0).pk).update(
+            missed_before=2, missed_from=s.latest - 2 * MINUTE
+        ),
+    ),
+    (Code.RUN_OFF_SCHEDULE, lambda s: make_run(s.job, scheduled_at=s.latest - 90 * SECOND)),
+    (Code.STATISTICS_BEHIND, lambda s: Statistics.objects.update(succeeded=PAST)),
+    (Code.STATISTICS_BEHIND, lambda s: Statistics.objects.all().delete()),
+    (
+        Code.RUN_OVERDUE,
+        lambda s: make_run(s.job, trigger="manual", **now_less(MINUTE)),
+    ),
+    (
+        Code.RUN_UNDELIVERED,
+        lambda s: make_run(
+            s.job,
+            "queued",
+            trigger="manual",
+            queued_at=database_now("default") - 10 * MINUTE,
+            **now_less(10 * MINUTE),
+        ),
+    ),
+    (
+        Code.RUN_UNDELIVERED,
+        lambda s: make_run(
+            s.job, "queued", trigger="manual", deliveries=3, **now_less(10 * MINUTE)
+        ),
+    ),
+    (
+        Code.RUN_STUCK,
+        lambda s: make_run(
+            s.job, "running", trigger="manual", heartbeat_at=database_now("default") - 2 * MINUTE
+        ),
+    ),
+    (
+        Code.RUN_LEFT_WAITING,
+        lambda s: make_run(s.job, "waiting", trigger="manual", **now_less(MINUTE)),
+    ),
+    (
+        Code.SLOT_HELD,
+        lambda s: Run.objects.filter(pk=run_at(s, 0).pk).update(slot=running_slot(F("job_id"))),
+    ),
+    (Code.STATE_ILLEGAL, lambda s: Run.objects.filter(pk=run_at(s, 0).pk).update(state="lost")),
+    (Code.FINISHED_WITHOUT_TIME, lambda s: Run.objects.update(finished_at=None)),
+    (Code.ATTEMPT_OPEN, lambda s: Attempt.objects.filter(run=run_at(s, 1)).update(outcome="")),
+    (
+        Code.ATTEMPT_OPEN,
+        lambda s: [make_run(s.job, "running"), Attempt.objects.filter(outcome="").delete()],
+    ),
+    (Code.ATTEMPTS_WRONG, lambda s: Attempt.objects.filter(run=run_at(s, 1)).delete()),
+    (Code.ATTEMPTS_WRONG, lambda s: Attempt.objects.filter(run=run_at(s, 1)).update(number=2)),
+    (
+        Code.ATTEMPTS_WRONG,
+        lambda s: make_run(
+            s.job,
+            trigger="manual",
+            state="failed",
+            finished_at=s.latest,
+            scheduled_at=s.latest - SECOND / 3,
+        ),
+    ),
+    (Code.OUTCOME_CONTRADICTS, lambda s: Attempt.objects.update(outcome="timed_out")),
+    (Code.STARTED_EARLY, lambda s: Run.objects.update(started_at=F("started_at") - HOUR)),
+]
+
+
+@pytest.mark.parametrize(("code", "breach"), RUN_BREACHES)
+def test_a_breach_of_a_run_is_found(
+    system: System, code: Code, breach: Callable[[System], object]
+) -> None:
+    breach(system)
+    found = system.codes()
+    uncounted = (Code.ATTEMPTS_WRONG, Code.OCCURRENCE_DOUBLED)
+    also = {Code.STATISTICS_BEHIND} if code in uncounted else set()
+    also |= (
+        {Code.WORKERS_BEHIND} if code is Code.RUN_UNDELIVERED else set()
+    )  # other runs have started recently
+    also |= {Code.ATTEMPTS_WRONG} if code in (Code.ATTEMPT_OPEN, Code.STATE_ILLEGAL) else set()
+    assert code in found
+    assert found <= {code} | also
+
+
+def test_a_missed_span_that_counts_wrong_is_found(system: System) -> None:
+    run_at(system, 1).delete()
+    run_at(system, 2).delete()
+    latest = Run.objects.filter(pk=run_at(system, 0).pk)
+    latest.update(missed_before=2, missed_from=system.latest - 2 * MINUTE)
+    Statistics.objects.update(missed=2)
+    assert system.examine().findings.listed == []
+    latest.update(missed_before=3)
+    assert Code.MISSED_MISCOUNTED in system.codes()
+    latest.update(missed_before=1, missed_from=None)
+    assert {Code.MISSED_MISCOUNTED, Code.OCCURRENCE_MISSING} <= system.codes()
+
+
+JOB_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
+    (Code.CURSOR_OUTDATED, lambda s: Job.objects.update(schedule="*/2 * * * *")),
+    (Code.CURSOR_OUTDATED, lambda s: Cursor.objects.all().delete()),
+    (Code.CURSOR_OVERDUE, lambda s: Cursor.objects.update(next_at=s.latest - HOUR)),
+    (Code.CURSOR_STOPPED, lambda s: Cursor.objects.update(next_at=None)),
+    (Code.CURSOR_WRONG, lambda s: Cursor.objects.update(next_at=s.latest + 2 * MINUTE)),
+    (Code.CURSOR_WRONG, lambda s: Cursor.objects.update(next_at=s.latest + 61 * SECOND)),
+    (Code.QUARANTINED, lambda s: Cursor.objects.update(problem="unreadable")),
+    (
+        Code.QUARANTINED,
+        lambda s: [model.objects.update(schedule="nonsense") for model in (Job, Cursor)],
+    ),
+    (
+        Code.NEVER_FIRES,
+        lambda s: [
+            Job.objects.update(ends_at=s.latest),
+            Cursor.objects.update(ends_at=s.latest, next_at=None),
+        ],
+    ),
+    (Code.UNKNOWN_TARGET, lambda s: Job.objects.update(target="nobody.has.this")),
+]
+
+
+@pytest.mark.parametrize(("code", "breach"), JOB_BREACHES)
+def test_a_breach_of_a_job_is_found(
+    system: System, code: Code, breach: Callable[[System], object]
+) -> None:
+    breach(system)
+    assert system.codes() == {code}
+    finding = system.examine().findings.listed[0]
+    assert (finding.subject.kind, finding.subject.id) == ("job", str(system.job.pk))
+
+
+def node_like(node: str, **fields: object) -> Node:
+    row = Node.objects.get(pk=node)
+    row.pk = f"{node}-other"
+    for name, value in ({"shards": 0} | fields).items():
+        setattr(row, name, value)
+    row.save(force_insert=True)
+    return row
+
+
+NODE_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
+    (Code.NO_LIVE_NODE, lambda s: s.node.leave()),
+    (Code.NODE_DEAD, lambda s: node_like(s.node.id, name="b", heartbeat_at=s.latest - HOUR)),
+    (Code.NODE_STALLED, lambda s: Node.objects.update(ticked_at=s.latest - HOUR)),
+    (Code.NODE_STALLED, lambda s: Node.objects.update(ticked_at=None)),
+    (Code.NODE_DEGRADED, lambda s: Node.objects.update(degraded=True)),
+    (Code.NODE_SKEWED, lambda s: Node.objects.update(skew=-10 * MINUTE)),
+    (Code.RELEASES_DIFFER, lambda s: node_like(s.node.id, release="0.0.1")),
+    (
+        Code.NAMESPACES_OVERLAP,
+        lambda s: node_like(s.node.id, namespace="shop", started_at=s.latest + HOUR),
+    ),
+    (Code.SHARDS_DIFFER, lambda s: node_like(s.node.id, shard_count=16)),
+    (Code.SHARDS_UNLED, lambda s: s.lock.release([":shard:3/64", ":shard:9/64"], s.node.id)),
+    (
+        Code.LEASE_ORPHANED,
+        lambda s: [
+            s.lock.release([":shard:3/64"], s.node.id),
+            s.lock.hold([":shard:3/64"], "ghost", MINUTE),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "breach"), NODE_BREACHES)
+def test_a_breach_among_nodes_is_found(
+    system: System, code: Code, breach: Callable[[System], object]
+) -> None:
+    Node.objects.update(shards=64)
+    assert system.codes() == set()
+    breach(system)
+    assert system.codes() == {code}
+
+
+def test_jobs_that_no_node_serves_are_found(system: System) -> None:
+    system.node.leave()
+    shop = Membership("shop", "shop", system.lock, ClusterClock())
+    shop.register()
+    Node.objects.update(started_at=system.latest - HOUR, ticked_at=database_now("default"))
+    assert system.codes() == {Code.NAMESPACE_UNSERVED}
+    assert system.codes(namespace="shop") == set()
+
+
+def test_a_lock_that_cannot_be_reached_is_found(
+    system: System, redis_server: services.Server
+) -> None:
+    redis_server.kill()
+    assert system.codes() == {Code.LOCK_UNREACHABLE}
+
+
+def test_a_redis_that_may_evict_locks_is_found(system: System) -> None:
+    redis = get_redis_connection("default")
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        (finding,) = system.examine().findings.listed
+    finally:
+        redis.config_set("maxmemory-policy", "noeviction")
+    assert finding.code is Code.LOCK_UNSAFE
+    assert "allkeys-lru" in finding.message
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lock_in_the_database_is_asked_too(
+    settings: Settings, redis_server: services.Server
+) -> None:
+    settings.DCRON_LOCK = "database"
+    from django_dcron.locks import get_lock
+
+    lock = get_lock()
+    node = Membership("a", "", lock, ClusterClock())
+    node.register()
+    now = database_now("default")
+    Node.objects.update(started_at=now - HOUR, ticked_at=now)
+    system = System(lock, node, Job(), now)
+    assert system.codes() == set()
+    lock.release([":shard:0/64"], node.id)
+    assert system.codes() == {Code.SHARDS_UNLED}
+
+
+def test_a_dead_node_that_was_started_again_is_no_finding(system: System) -> None:
+    node_like(system.node.id, heartbeat_at=system.latest - HOUR, name=system.node.name)
+    assert system.codes() == set()
+
+
+def test_every_code_is_provoked_by_a_test() -> None:
+    provoked = {code for code, _ in (*RUN_BREACHES, *JOB_BREACHES, *NODE_BREACHES)}
+    alone = {
+        Code.MISSED_MISCOUNTED,
+        Code.NAMESPACE_UNSERVED,
+        Code.LOCK_UNREACHABLE,
+        Code.LOCK_UNSAFE,
+    }
+    of_health = {Code(problem) for problem in Problem}  # see test_health.py
+    assert provoked | alone | of_health == set(Code)
+    assert set(Code) > WARNINGS
+
+
+def test_a_run_without_a_worker_is_as_severe_as_the_health_verdict_says(system: System) -> None:
+    make_run(
+        system.job,
+        "queued",
+        trigger="manual",
+        queued_at=system.latest - HOUR,
+        due_at=system.latest - HOUR,
+    )
+    severities = {finding.code: finding.severity for finding in system.examine().findings.listed}
+    assert severities == {
+        Code.WORKERS_BEHIND: Severity.WARNING,
+        Code.RUN_UNDELIVERED: Severity.WARNING,
+    }
+
+    Attempt.objects.update(started_at=system.latest - HOUR)
+    severities = {finding.code: finding.severity for finding in system.examine().findings.listed}
+    assert severities[Code.NO_WORKER] == severities[Code.RUN_UNDELIVERED] == Severity.ERROR
+
+
+# --- what the account must not say --------------------------------------------------------------
+
+
+def test_a_job_is_accounted_for_since_its_change_only(system: System) -> None:
+    """The job ran every five minutes until a moment ago, so it has no runs for every minute."""
+    run_at(system, 3).delete()
+    run_at(system, 2).delete()
+    Cursor.objects.update(placed_at=system.latest - 1.5 * MINUTE)
+    assert system.codes() == set()
+    assert Code.OCCURRENCE_MISSING in system.codes(steady=True)
+
+
+def test_an_edit_of_the_description_does_not_hide_what_was_lost_before(system: System) -> None:
+    run_at(system, 2).delete()
+    system.job.refresh_from_db()
+    system.job.description = "another"
+    control.save(system.job)
+    assert system.codes() == {Code.OCCURRENCE_MISSING}
+
+
+def test_a_change_past_save_counts_from_when_a_node_has_followed_it(system: System) -> None:
+    Job.objects.update(schedule="*/5 * * * *")
+    assert system.codes() == {Code.CURSOR_OUTDATED}
+    saving.follow_changes(database_now("default"), Job.objects.all())
+    assert system.codes() == set()
+
+
+def test_pruned_history_is_not_missing(system: System) -> None:
+    Cursor.objects.update(placed_at=system.latest - HOUR)
+    Statistics.objects.update(succeeded=60)
+    report = system.examine()
+    assert report.healthy
+    assert report.totals.pruned == 1
+    run_at(system, 2).delete()
+    assert system.codes() == {Code.OCCURRENCE_MISSING}, "newer than what is left: not pruned"
+
+
+def test_failures_that_outlived_pruning_do_not_make_the_rest_missing(system: System) -> None:
+    Cursor.objects.update(placed_at=system.latest - HOUR)
+    Statistics.objects.update(succeeded=59, failed=1)
+    oldest = run_at(system, 4)
+    Run.objects.filter(pk=oldest.pk).update(
+        state="failed", scheduled_at=system.latest - 30 * MINUTE
+    )
+    Run.objects.filter(pk=oldest.pk).update(started_at=F("scheduled_at"))
+    assert system.codes() == set()
+
+
+def test_what_was_never_there_is_missing_though_no_row_is_older(system: System) -> None:
+    Cursor.objects.update(placed_at=system.latest - HOUR)
+    (finding,) = system.examine().findings.listed
+    assert finding.code is Code.OCCURRENCE_MISSING
+    assert finding.message.startswith(("54 occ", "55 occ"))
+
+
+def test_a_window_that_ends_within_an_outage_knows_of_the_row_after_it(system: System) -> None:
+    for back in (1, 2):
+        run_at(system, back).delete()
+    Run.objects.filter(pk=run_at(system, 0).pk).update(
+        missed_before=2, missed_from=system.latest - 2 * MINUTE
+    )
+    Statistics.objects.update(missed=2)
+    assert system.codes(until=system.latest - 1.5 * MINUTE) == set()
+
+
+def test_backfilled_occurrences_are_accounted_for(system: System) -> None:
+    Run.objects.filter(pk=run_at(system, 2).pk).update(trigger="backfill")
+    assert system.codes() == set()
+
+
+def test_what_was_withdrawn_by_a_pause_is_not_missing(system: System) -> None:
+    """The cursor was ahead, and the runs it had claimed were withdrawn."""
+    Cursor.objects.update(previous_at=system.latest + MINUTE, next_at=system.latest + MINUTE)
+    assert system.codes() == set()
+    control.pause(system.job)
+    assert system.codes() == set()
+
+
+def test_a_job_that_has_come_to_its_end_is_accounted_for(system: System) -> None:
+    Job.objects.update(enabled=False, pause_reason=EXHAUSTED, ends_at=system.latest)
+    Cursor.objects.update(enabled=False, next_at=None, ends_at=system.latest)
+    assert system.examine().totals.occurrences == 5
+    assert system.codes() == set()
+    run_at(system, 2).delete()
+    assert system.codes() == {Code.OCCURRENCE_MISSING}
+
+
+def test_every_keeps_its_phase(system: System) -> None:
+    for model in (Job, Cursor):
+        model.objects.update(schedule="@every 1m")
+    assert system.examine().totals.occurrences == 5
+    assert system.codes() == set()
+    run_at(system, 2).delete()
+    assert system.codes() == {Code.OCCURRENCE_MISSING}
+
+
+# --- large systems ------------------------------------------------------------------------------
+
+
+def test_of_each_job_only_so_many_occurrences_are_read(system: System) -> None:
+    run_at(system, 4).delete()
+    report = system.examine(runs_per_job=3)
+    assert report.healthy
+    assert report.totals.occurrences == 3
+    assert report.totals.truncated == 1
+    assert "latest 3 occurrences" in report.notes[-1]
+    run_at(system, 2).delete()
+    assert system.codes(runs_per_job=3) == {Code.OCCURRENCE_MISSING}
+
+
+def test_only_so_many_runs_are_looked_at_one_by_one(system: System) -> None:
+    report = system.examine(runs=2)
+    assert (report.runs, report.more_runs) == (2, True)
+    assert "latest 2 runs" in report.notes[-1]
+
+
+def test_of_many_findings_the_first_are_listed_and_all_counted(system: System) -> None:
+    for _ in range(25):
+        make_run(system.job, trigger="manual", **now_less(MINUTE))
+    findings = system.examine().findings
+    assert len(findings.listed) == 20
+    assert findings.counts == {Code.RUN_OVERDUE: 25}
+    assert findings.more == {Code.RUN_OVERDUE: 5}
+
+
+def test_the_number_of_queries_does_not_depend_on_the_number_of_jobs(system: System) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(
+            connection,
+        ) as captured:
+            report = system.examine()
+        assert report.findings.counts[Code.OCCURRENCE_MISSING] == Job.objects.count()
+        return len(captured)
+
+    for _ in range(9):
+        make_job_with_history(system.latest)
+    Run.objects.filter(scheduled_at=system.latest - 2 * MINUTE).delete()
+    of_ten = queries()
+    for _ in range(90):
+        make_job_with_history(system.latest)
+    Run.objects.filter(scheduled_at=system.latest - 2 * MINUTE).delete()
+    assert queries() == of_ten
+    assert of_ten <= 35
+
+
+def test_nothing_is_written(system: System) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        system.examine()
+    assert {query["sql"].split()[0].upper() for query in captured} <= {"SELECT", "DECLARE"}

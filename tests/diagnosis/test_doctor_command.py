@@ -1,0 +1,124 @@
+"""``manage.py dcron doctor``: exit codes, JSON for programs, the table for people, the docs."""
+
+import json
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import OperationalError
+from pytest_django import Settings
+
+from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
+from django_dcron.management.dcron import doctor
+from django_dcron.models import Job, Node, Run
+from tests.diagnosis.conftest import MINUTE, System
+
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "doctor.md").read_text()
+
+
+def call(*options: str) -> tuple[int, str]:
+    """Return the exit code and the output."""
+    out = StringIO()
+    try:
+        call_command("dcron", "doctor", *options, stdout=out)
+    except CommandError as error:
+        return error.returncode, out.getvalue() + str(error)
+    return 0, out.getvalue()
+
+
+def test_exit_code_0_and_a_few_lines_if_all_is_well(system: System) -> None:
+    code, output = call()
+    assert code == 0
+    assert (
+        "1 live node, 1 job; compared 5 occurrences of 1 job with 5 runs; checked 5 runs" in output
+    )
+    assert not re.search("^(error|warning) ", output, re.MULTILINE)
+
+
+def test_exit_code_1_and_a_line_for_each_finding(system: System) -> None:
+    Run.objects.filter(scheduled_at=system.latest - 2 * MINUTE).delete()
+    Node.objects.update(degraded=True)
+    code, output = call()
+    assert code == 1
+    assert re.search(
+        rf"^error +occurrence_missing +job {system.job}: 1 occurrence ", output, re.MULTILINE
+    )
+    assert re.search(r"^warning node_degraded +cluster: .*: a\.", output, re.MULTILINE)
+    assert output.endswith("2 findings.")
+
+
+def test_exit_code_2_if_it_cannot_look(
+    system: System, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    def away(*args: object) -> None:
+        raise OperationalError("no such table: django_dcron_job")
+
+    assert call("--since", "yesterday")[0] == 2
+    assert call("--since", "2026-13-01")[0] == 2
+    assert call("--since", "99999999d")[0] == 2
+    assert call("--since", "1h", "--until", "2h")[0] == 2
+    assert call("--limit", "0")[0] == 2
+    settings.DCRON_LOCK = "no.such.Lock"
+    assert call()[0] == 2
+    settings.DCRON_LOCK = "redis"
+    monkeypatch.setattr(doctor, "examine", away)
+    code, output = call()
+    assert code == 2
+    assert "no such table" in output
+
+
+def test_the_window_is_given_in_times_or_spans(system: System) -> None:
+    start = (system.latest - 2.5 * MINUTE).isoformat()
+    assert json.loads(call("--json", "--since", start)[1])["looked_at"]["occurrences"] == 3
+    end = (system.latest - MINUTE).replace(tzinfo=None).isoformat()
+    assert (
+        json.loads(call("--json", "--since", "2d", "--until", end)[1])["looked_at"]["occurrences"]
+        == 4
+    )
+    assert json.loads(call("--json", "--limit", "2")[1])["looked_at"]["occurrences"] == 2
+
+
+def test_a_namespace_alone(system: System) -> None:
+    Job.objects.update(target="nobody.has.this")
+    assert call()[0] == 1
+    assert call("--namespace", "elsewhere")[0] == 0
+    assert call("--namespace", "default")[0] == 1
+
+
+def test_the_json_is_stable(system: System) -> None:
+    Job.objects.update(target="nobody.has.this")
+    code, output = call("--json")
+    assert code == 1
+    report = json.loads(output.removesuffix("1 finding."))
+    assert list(report) == re.findall(r"^\| `(\w+)` \|", _section("## JSON"), re.MULTILINE)
+    assert report["version"] == 1
+    assert report["healthy"] is False
+    assert list(report["looked_at"]) == [
+        "jobs",
+        "jobs_accounted_for",
+        "occurrences",
+        "scheduled_runs",
+        "runs",
+        "live_nodes",
+    ]
+    (finding,) = report["findings"]
+    assert "'nobody.has.this'" in finding.pop("message")
+    assert finding == {
+        "code": "unknown_target",
+        "severity": "error",
+        "subject": {"kind": "job", "id": str(system.job.pk), "name": str(system.job)},
+    }
+    assert report["more"] == {}
+    assert isinstance(report["notes"], list)
+
+
+def test_every_code_is_documented_with_its_severity() -> None:
+    documented = dict(re.findall(r"^\| `(\w+)` \| (error|warning) \|", DOCUMENT, re.MULTILINE))
+    assert documented == {code.value: "warning" if code in WARNINGS else "error" for code in Code}
+
+
+def _section(title: str) -> str:
+    return DOCUMENT[DOCUMENT.index(title) :]

@@ -1,0 +1,143 @@
+"""The planned load of stored jobs: what is counted, and when it is counted again."""
+
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_dcron import control
+from django_dcron.diagnosis.load import Load, planned_load
+from django_dcron.diagnosis.selection import Selection
+from django_dcron.models import Cursor, Job
+from tests.factories import make_job
+
+pytestmark = pytest.mark.django_db
+
+MONDAY = date(2031, 6, 16)  # in the future
+BERLIN, KOLKATA = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata")
+
+
+def load(**chosen: str) -> Load:
+    return planned_load(MONDAY, BERLIN, Selection(**chosen))
+
+
+def at(found: Load) -> dict[str, int]:
+    return {
+        f"{found.start_of(hour):%a %H}": number for hour, number in enumerate(found.hours) if number
+    }
+
+
+def test_jobs_of_all_zones_in_the_hours_of_the_site() -> None:
+    make_job(schedule="0,30 3 * * TUE", timezone="Europe/Berlin")
+    make_job(schedule="0 3 * * TUE", timezone="UTC")
+    make_job(schedule="CRON_TZ=Asia/Tokyo 0 3 * * TUE")
+    found = load()
+    assert at(found) == {"Mon 20": 1, "Tue 03": 2, "Tue 05": 1}
+    assert (found.jobs, len(found.hours)) == (3, 168)
+
+
+def test_what_the_schedules_list_is_what_is_counted() -> None:
+    texts = [
+        "* * * * * *",
+        "*/7 * * * *",
+        "H H * * *",
+        "H/20 * * * *",
+        "0 0 L * *",
+        "@every 90m",
+        "30 9 * * MON#3",
+    ]
+    jobs = [
+        make_job(schedule=text, timezone=zone) for text in texts for zone in ("UTC", "Asia/Kolkata")
+    ]
+    begin = datetime(2031, 6, 16, tzinfo=KOLKATA).astimezone(UTC)
+    expected: Counter[int] = Counter()
+    second, hours = timedelta(seconds=1), 4
+    for job in jobs:
+        schedule, after = job.parsed_schedule, begin - second
+        if schedule.interval:
+            known = job.cursor.next_at
+            after = known + (after - known) // schedule.interval * schedule.interval
+        for found in schedule.occurrences(after, begin + hours * timedelta(hours=1) - second):
+            expected[(found - begin) // timedelta(hours=1)] += 1
+    counted = planned_load(MONDAY, KOLKATA).hours[:hours]
+    assert list(counted) == [expected[hour] for hour in range(hours)]
+    assert all(expected[hour] > 2 * 3600 for hour in range(hours))
+
+
+def test_only_what_is_scheduled() -> None:
+    control.pause(make_job(schedule="0 1 * * *"))
+    quarantined = make_job(schedule="0 2 * * *")
+    Cursor.objects.filter(pk=quarantined.pk).update(problem="no such zone")
+    unreadable = make_job(schedule="0 3 * * *")
+    Job.objects.filter(pk=unreadable.pk).update(schedule="whenever")
+    day = datetime(2031, 6, 18, tzinfo=BERLIN)
+    make_job(
+        schedule="0 4 * * *",
+        timezone="Europe/Berlin",
+        starts_at=day,
+        ends_at=day + timedelta(hours=12),
+    )
+    make_job(schedule="0 5 * * *", starts_at=day + timedelta(days=30))
+    assert at(load()) == {"Wed 04": 1}
+
+
+def test_a_choice_of_jobs() -> None:
+    make_job(name="import orders", schedule="0 1 * * MON", timezone="Europe/Berlin")
+    make_job(
+        name="Import stock", namespace="shop", schedule="0 2 * * MON", timezone="Europe/Berlin"
+    )
+    make_job(name="report", namespace="shop", schedule="0 3 * * MON", timezone="Europe/Berlin")
+    assert at(load(namespace="shop")) == {"Mon 02": 1, "Mon 03": 1}
+    assert at(load(name="IMPORT")) == {"Mon 01": 1, "Mon 02": 1}
+    assert at(load(name="import", namespace="shop")) == {"Mon 02": 1}
+    assert at(load(namespace="none")) == {}
+
+
+def test_days_on_which_the_clocks_change() -> None:
+    make_job(schedule="30 * * * *")
+    spring = planned_load(date(2031, 3, 27), BERLIN)
+    autumn = planned_load(date(2031, 10, 23), BERLIN)
+    assert (len(spring.hours), len(autumn.hours)) == (167, 169)
+    assert set(spring.hours + autumn.hours) == {1}
+    assert f"{spring.start_of(166):%a %H}" == "Wed 23"
+
+
+def test_it_is_counted_anew_when_a_job_changes_and_only_then() -> None:
+    job = make_job(schedule="0 1 * * MON", timezone="Europe/Berlin")
+    other = make_job(schedule="0 2 * * MON", timezone="Europe/Berlin")
+
+    def queries() -> int:
+        with CaptureQueriesContext(
+            connection,
+        ) as asked:
+            load()
+        return len(asked)
+
+    assert (queries(), queries(), queries()) == (2, 1, 1)
+    job.refresh_from_db()
+    job.schedule = "0 5 * * MON"
+    control.save(job)
+    assert at(load()) == {"Mon 02": 1, "Mon 05": 1}
+    control.pause(other)
+    assert at(load()) == {"Mon 05": 1}
+    control.resume(other)
+    control.pause(job)
+    assert at(load()) == {"Mon 02": 1}
+    make_job(schedule="0 6 * * MON", timezone="Europe/Berlin")
+    other.delete()
+    assert at(load()) == {"Mon 06": 1}
+    assert queries() == 1
+
+
+def test_crowds() -> None:
+    for _ in range(12):
+        make_job(schedule="0 3 * * *", timezone="Europe/Berlin")
+    for _ in range(11):
+        make_job(schedule="0 5 * * *", timezone="Europe/Berlin", jitter=timedelta(minutes=5))
+        make_job(schedule="0 H * * *")
+    (crowd,) = load().crowds
+    assert (crowd.jobs, crowd.minute, crowd.hours[0], len(crowd.hours)) == (12, 0, 3, 7)
+    assert load(namespace="none").crowds == ()

@@ -1,0 +1,276 @@
+"""What a definition yields: a description, occurrences with their gaps, and correct warnings."""
+
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from pytest_django import DjangoAssertNumQueries
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.lookahead import CROWD, Code, Lookahead, look_ahead
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.models import Cursor, Job
+from tests.factories import make_job
+
+pytestmark = pytest.mark.django_db
+
+MINUTE = timedelta(minutes=1)
+
+
+def ahead(schedule: str, **fields: Any) -> Lookahead:
+    return look_ahead(Job(**({"name": "new", "schedule": schedule} | fields)))
+
+
+def shown(lookahead: Lookahead, code: Code) -> list[str]:
+    return [caution.message for caution in lookahead.cautions if caution.code is code]
+
+
+def test_words_occurrences_and_gaps() -> None:
+    found = ahead("*/15 * * * *", timezone="Asia/Tokyo")
+
+    assert found.words == "Every 15 minutes (Asia/Tokyo)"
+    assert found.zone == "Asia/Tokyo"
+    assert len(found.occurrences) == 10
+    assert [occurrence.gap for occurrence in found.occurrences] == [None, *[15 * MINUTE] * 9]
+    assert all(occurrence.at == occurrence.local for occurrence in found.occurrences)
+    assert found.occurrences[0].local.utcoffset() == timedelta(hours=9)
+    assert found.shortest_gap == 15 * MINUTE
+    assert found.cautions == ()
+
+
+def test_the_zone_of_the_text_is_the_one_shown() -> None:
+    found = ahead("CRON_TZ=Asia/Tokyo 30 3 * * *", timezone="Europe/Berlin")
+
+    assert found.zone == "Asia/Tokyo"
+    assert {occurrence.local.hour for occurrence in found.occurrences} == {3}
+
+
+def test_gaps_are_real_time() -> None:
+    """A year in Berlin has one day of 23 hours and one of 25."""
+    found = look_ahead(Job(name="new", schedule="0 12 * * *", timezone="Europe/Berlin"), count=366)
+    gaps = [occurrence.gap for occurrence in found.occurrences if occurrence.gap]
+
+    assert {gap // timedelta(hours=1) for gap in gaps} == {23, 24, 25}
+
+
+def test_an_interval_of_a_stored_job_counts_from_its_cursor() -> None:
+    job = make_job(schedule="@every 7m")
+    found = look_ahead(job)
+
+    assert found.occurrences[0].at == Cursor.objects.get(job=job).next_at
+    assert not found.counts_from_saving
+
+
+def test_an_interval_of_a_new_job_counts_from_saving_unless_it_has_a_start() -> None:
+    start = database_now("default") + timedelta(days=1)
+
+    assert ahead("@every 7m").counts_from_saving
+    assert not ahead("@every 7m", starts_at=start).counts_from_saving
+    assert not ahead("*/7 * * * *").counts_from_saving
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(InvalidSchedule):
+        ahead("61 * * * *")
+
+
+# --- cautions -----------------------------------------------------------------------------------
+
+
+def test_never_again() -> None:
+    found = ahead("@at 2020-01-01T00:00")
+
+    assert [caution.code for caution in found.cautions] == [Code.NEVER_FIRES]
+    assert found.occurrences == ()
+
+
+def test_an_end_that_is_near() -> None:
+    start = database_now("default") + timedelta(days=1)
+    soon = ahead("@every 1h", starts_at=start, ends_at=start + timedelta(hours=3, minutes=30))
+    last = ahead("@every 1h", starts_at=start, ends_at=start + timedelta(minutes=30))
+
+    assert [" 4 occurrences " in message for message in shown(soon, Code.ENDS_SOON)] == [True]
+    assert [" 1 occurrence " in message for message in shown(last, Code.ENDS_SOON)] == [True]
+    assert not shown(ahead("@every 1h"), Code.ENDS_SOON)
+    assert not shown(ahead("@at 2050-01-01T00:00"), Code.ENDS_SOON)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        ("* * * * * *", " 1 second "),
+        ("*/5 * * * * *", " 5 seconds "),
+        ("@every 9s", " 9 seconds "),
+        ("0,3 0 * * * *", " 3 seconds "),
+        ("*/10 * * * * *", ""),
+        ("* * * * *", ""),
+    ],
+)
+def test_very_often(schedule: str, text: str) -> None:
+    messages = shown(ahead(schedule), Code.FREQUENT)
+
+    assert len(messages) == bool(text)
+    assert all(text in message for message in messages)
+
+
+def test_who_may_have_meant_the_minute_is_reported() -> None:
+    assert "six fields" in shown(ahead("* * * * * *"), Code.FREQUENT)[0]
+    assert "six fields" not in shown(ahead("@every 1s"), Code.FREQUENT)[0]
+
+
+def test_clock_changes_of_the_coming_year() -> None:
+    messages = shown(ahead("30 2 * * *", timezone="Europe/Berlin"), Code.CLOCK_CHANGE)
+
+    forward = next(message for message in messages if "forward" in message)
+    back = next(message for message in messages if "back" in message)
+    assert len(messages) == 2
+    assert "from 02:00 to 03:00" in forward
+    assert "run once, at 03:00" in forward
+    assert "from 03:00 to 02:00" in back
+    assert "only the first time" in back
+    assert shown(ahead("30 4 * * *", timezone="Europe/Berlin"), Code.CLOCK_CHANGE) == []
+    assert shown(ahead("30 2 * * *"), Code.CLOCK_CHANGE) == []
+
+
+def test_the_told_day_is_the_day_it_happens() -> None:
+    job = Job(name="new", schedule="30 2 * * *", timezone="Europe/Berlin")
+    found = look_ahead(job, count=400)
+    moved = next(occurrence.local for occurrence in found.occurrences if occurrence.local.hour == 3)
+
+    forward = next(message for message in shown(found, Code.CLOCK_CHANGE) if "forward" in message)
+    assert f" {moved:%Y-%m-%d}" in forward
+    assert "Europe/Berlin" in forward
+
+
+def test_a_clock_change_after_the_end_is_not_reported() -> None:
+    now = database_now("default")
+    soon = {"starts_at": now, "ends_at": now + timedelta(days=380)}
+
+    assert (
+        len(shown(ahead("*/30 2 * * *", timezone="Europe/Berlin", **soon), Code.CLOCK_CHANGE)) == 2
+    )
+    changed = _next_change(now)
+    soon["ends_at"] = changed - timedelta(seconds=1)
+    assert shown(ahead("*/30 2 * * *", timezone="Europe/Berlin", **soon), Code.CLOCK_CHANGE) == []
+
+
+def _next_change(now: datetime) -> datetime:
+    zone = ZoneInfo("Europe/Berlin")
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    while (hour + timedelta(hours=1)).astimezone(zone).utcoffset() == hour.astimezone(
+        zone
+    ).utcoffset():
+        hour += timedelta(hours=1)
+    return hour + timedelta(hours=1)
+
+
+def test_a_nameless_h_is_reported() -> None:
+    assert shown(ahead("H 3 * * *", name=""), Code.UNNAMED)
+    assert not shown(ahead("H 3 * * *"), Code.UNNAMED)
+    assert not shown(ahead("0 3 * * *", name=""), Code.UNNAMED)
+
+
+# --- the same minute as many others -------------------------------------------------------------
+
+
+@pytest.fixture
+def crowd() -> list[Job]:
+    """The smallest number of jobs at 04:00 UTC that causes a warning."""
+    return [make_job(schedule="0 4 * * *") for _ in range(CROWD)]
+
+
+def test_a_crowded_minute_is_named_and_h_proposed(crowd: list[Job]) -> None:
+    at = ahead("0 4 * * *").occurrences[0].at
+    [message] = shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
+
+    assert f"{CROWD} other jobs" in message
+    assert f"{at:%Y-%m-%d} 04:00" in message
+    assert "“H 4 * * *”" in message
+
+
+def test_a_crowded_minute_is_reported_in_the_zone_of_the_schedule(crowd: list[Job]) -> None:
+    [message] = shown(ahead("0 13 * * *", timezone="Asia/Tokyo"), Code.CROWDED_MINUTE)
+
+    assert "13:00" in message
+
+
+def test_one_less_is_no_crowd_and_a_job_is_not_its_own_company(crowd: list[Job]) -> None:
+    assert not shown(look_ahead(crowd[0]), Code.CROWDED_MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "proposal"),
+    [
+        ("0 4 * * *", "“H 4 * * *”"),
+        ("30 0 4 * * *", "“30 H 4 * * *”"),
+        ("CRON_TZ=UTC 0 4 * * *", "“CRON_TZ=UTC H 4 * * *”"),
+        ("*/30 4 * * *", "“H/30 4 * * *”"),
+        ("0 4 * * ?", "“H 4 * * ?”"),
+        ("0-1 4 * * *", "jitter"),
+    ],
+)
+def test_the_proposal_is_the_same_schedule_with_h(
+    crowd: list[Job], schedule: str, proposal: str
+) -> None:
+    midnight = database_now("default").replace(hour=0, minute=0, second=0, microsecond=0)
+    found = look_ahead(Job(name="new", schedule=schedule), after=midnight)
+
+    assert f"{found.occurrences[0].at:%H:%M}" == "04:00"
+    assert proposal in shown(found, Code.CROWDED_MINUTE)[0]
+
+
+def test_who_is_spread_already_is_left_alone(crowd: list[Job]) -> None:
+    assert not shown(ahead("0 4 * * *", jitter=MINUTE), Code.CROWDED_MINUTE)
+    assert not shown(ahead("* 4 * * *"), Code.CROWDED_MINUTE)
+    assert not shown(ahead("1 4 * * *"), Code.CROWDED_MINUTE)
+
+
+def test_paused_and_quarantined_jobs_are_no_crowd(crowd: list[Job]) -> None:
+    control.pause(crowd[0])
+    assert not shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
+    control.resume(crowd[0])
+    Cursor.objects.filter(job=crowd[1]).update(problem="vanished zone")
+    assert not shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
+
+
+@pytest.mark.parametrize("schedule", ["0 * * * *", "@every 1h", "0 */2 * * *"])
+def test_a_minute_is_as_crowded_at_any_time_of_the_day(schedule: str) -> None:
+    """It doesn't matter whether those jobs also start earlier."""
+    start = database_now("default").replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    start += timedelta(hours=start.hour % 2)
+    for _ in range(CROWD):
+        make_job(schedule=schedule, starts_at=start)
+
+    for hours in range(0, 24, 4):
+        at = start + timedelta(hours=hours)
+        [message] = shown(ahead(f"0 {at.hour} * * *"), Code.CROWDED_MINUTE)
+        assert f"{CROWD} other jobs start" in message
+        assert not shown(ahead(f"30 {at.hour} * * *"), Code.CROWDED_MINUTE)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"schedule": "* * * * *"},
+        {"schedule": "@every 20s"},
+        {"schedule": "0 4 * * *", "jitter": MINUTE},
+        {"schedule": "H(0-0) 4 * * *"},
+    ],
+)
+def test_those_of_every_minute_and_those_that_are_spread_are_no_crowd(
+    fields: dict[str, Any],
+) -> None:
+    for _ in range(CROWD):
+        make_job(**fields)
+
+    assert not shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
+
+
+def test_the_queries_are_few(
+    crowd: list[Job], django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    make_job(schedule="0 4 * * *", timezone="Atlantic/Reykjavik")
+    with django_assert_max_num_queries(3):
+        assert f"{CROWD} other jobs" in shown(look_ahead(crowd[0]), Code.CROWDED_MINUTE)[0]

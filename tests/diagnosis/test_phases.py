@@ -1,0 +1,208 @@
+"""Phases of each attempt, reconstructed from the rows of a run. Nothing is saved."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from django_dcron.diagnosis.phases import Course, courses_of
+from django_dcron.models import Attempt, Job, Run
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def run_with(**values: Any) -> Run:
+    times = {"scheduled_at": NOON, "due_at": NOON, "claimed_at": at(-10)}
+    return Run(job=Job(name="report"), **{**times, **values})
+
+
+def attempt(
+    number: int,
+    started: float,
+    finished: float | None = None,
+    *,
+    due: float | None = None,
+    queued: float | None = None,
+) -> Attempt:
+    ended, due_at, queued_at = (
+        None if each is None else at(each) for each in (finished, due, queued)
+    )
+    times = {
+        "due_at": due_at,
+        "queued_at": queued_at,
+        "started_at": at(started),
+        "finished_at": ended,
+    }
+    return Attempt(number=number, outcome="failed" if ended else "", **times)
+
+
+def shown(courses: list[Course]) -> list[list[tuple[str, float, float]]]:
+    """Return each phase's kind, start and end, in seconds after noon."""
+    return [
+        [
+            (
+                phase.kind.value,
+                (phase.since - NOON).total_seconds(),
+                (phase.until - NOON).total_seconds(),
+            )
+            for phase in course.phases
+        ]
+        for course in courses
+    ]
+
+
+def test_of_every_attempt_every_step_is_known() -> None:
+    """``due_at`` and ``queued_at`` of the run belong to the latest attempt or to the next one."""
+    run = run_with(state="pending", attempt=3, due_at=at(40), queued_at=at(13), deliveries=0)
+    attempts = [attempt(1, 6, 9, due=3, queued=4), attempt(2, 14, 15, due=12, queued=13)]
+
+    assert shown(courses_of(run, attempts, at(50))) == [
+        [("early", 0, 3), ("due", 3, 4), ("queued", 4, 6), ("running", 6, 9)],
+        [("backoff", 9, 12), ("due", 12, 13), ("queued", 13, 14), ("running", 14, 15)],
+        [("backoff", 15, 40), ("due", 40, 50)],
+    ]
+
+
+def test_a_start_before_its_delivery_was_noted_has_none() -> None:
+    run = run_with(state="running", attempt=2, due_at=at(20), queued_at=at(1), deliveries=1)
+    attempts = [attempt(1, 2, 5, due=0, queued=1), attempt(2, 21, due=20)]
+
+    assert shown(courses_of(run, attempts, at(25)))[1] == [
+        ("backoff", 5, 20),
+        ("start", 20, 21),
+        ("running", 21, 25),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "begins"), [("schedule", "start"), ("manual", "start"), ("backfill", "turn")]
+)
+def test_of_attempts_of_an_older_release_only_start_and_end_are_known(
+    trigger: str, begins: str
+) -> None:
+    run = run_with(
+        state="failed",
+        trigger=trigger,
+        claimed_at=NOON,
+        attempt=2,
+        due_at=at(10),
+        finished_at=at(15),
+    )
+
+    courses = courses_of(run, [attempt(1, 1, 5), attempt(2, 11, 15)], at(60))
+
+    assert shown(courses) == [
+        [(begins, 0, 1), ("running", 1, 5)],
+        [("between", 5, 11), ("running", 11, 15)],
+    ]
+    assert [course.claimed for course in courses] == [None, None]
+
+
+def test_the_claim_is_the_first_attempts() -> None:
+    run = run_with(state="failed", attempt=2, due_at=at(12), claimed_at=at(-10), finished_at=at(15))
+    attempts = [attempt(1, 6, 9, due=3, queued=4), attempt(2, 14, 15, due=12, queued=13)]
+
+    def claimed(run: Run, attempts: list[Attempt]) -> list[float | None]:
+        lengths = [course.claimed for course in courses_of(run, attempts, at(60))]
+        return [None if length is None else length.total_seconds() for length in lengths]
+
+    assert claimed(run, attempts) == [-13, None]
+    assert claimed(run, attempts[1:]) == [None]
+    late = run_with(state="pending", claimed_at=at(7))
+    assert claimed(late, []) == [7]
+    assert shown(courses_of(late, [], at(8))) == [[("unclaimed", 0, 7), ("due", 7, 8)]]
+    for trigger in ("manual", "rerun", "backfill"):
+        assert claimed(run_with(state="pending", trigger=trigger), []) == [None]
+
+
+def test_an_attempt_to_come_waits_until_it_is_due() -> None:
+    run = run_with(state="pending", attempt=2, due_at=at(30))
+
+    assert shown(courses_of(run, [attempt(1, 0, 5)], at(10))) == [
+        [("running", 0, 5)],
+        [("backoff", 5, 30)],
+    ]
+    assert shown(courses_of(run, [attempt(1, 0, 5)], at(33)))[1] == [
+        ("backoff", 5, 30),
+        ("due", 30, 33),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "phases"),
+    [
+        ({"state": "pending"}, [("due", 0, 8)]),
+        (
+            {"state": "pending", "deliveries": 1, "queued_at": at(2)},
+            [("due", 0, 8)],
+        ),  # to be dispatched again
+        (
+            {"state": "queued", "deliveries": 1, "queued_at": at(2)},
+            [("due", 0, 2), ("queued", 2, 8)],
+        ),
+        ({"state": "waiting", "deliveries": 1, "queued_at": at(2)}, [("turn", 0, 8)]),
+        ({"state": "waiting", "trigger": "backfill", "claimed_at": at(5)}, [("turn", 5, 8)]),
+        ({"state": "missed", "claimed_at": at(7), "finished_at": at(7)}, [("unclaimed", 0, 7)]),
+        ({"state": "cancelled", "finished_at": at(4)}, [("start", 0, 4)]),
+    ],
+)
+def test_a_run_without_an_attempt(values: dict[str, Any], phases: list[Any]) -> None:
+    assert shown(courses_of(run_with(**values), [], at(8))) == [phases]
+
+
+def test_a_run_claimed_ahead_of_its_time() -> None:
+    coming = {"scheduled_at": at(10), "due_at": at(10), "claimed_at": at(1)}
+
+    assert shown(courses_of(run_with(state="pending", **coming), [], at(3))) == [[("early", 1, 10)]]
+    cancelled = run_with(state="cancelled", finished_at=at(4), **coming)
+    assert shown(courses_of(cancelled, [], at(60))) == [[("early", 1, 4)]]
+
+
+def test_a_backfilled_run_begins_when_it_was_made() -> None:
+    long_ago = {"scheduled_at": at(-86400), "trigger": "backfill", "claimed_at": at(0)}
+    run = run_with(state="running", due_at=at(7), started_at=at(8), **long_ago)
+
+    assert shown(courses_of(run, [attempt(1, 8, due=7)], at(9))) == [
+        [("turn", 0, 7), ("start", 7, 8), ("running", 8, 9)]
+    ]
+
+
+def test_a_retry_that_was_cancelled_never_started() -> None:
+    run = run_with(state="cancelled", attempt=2, due_at=at(60), finished_at=at(20))
+
+    courses = courses_of(run, [attempt(1, 0, 5)], at(90))
+
+    assert [course.attempt is None for course in courses] == [False, True]
+    assert shown(courses)[1] == [("backoff", 5, 20)]
+
+
+def test_of_the_latest_attempts_the_first_begins_when_it_was_due() -> None:
+    run = run_with(state="failed", attempt=12, due_at=at(110), finished_at=at(125))
+
+    latest = [attempt(11, 100, 105, due=97, queued=98), attempt(12, 120, 125, due=110)]
+    courses = courses_of(run, latest, at(200))
+
+    assert shown(courses) == [
+        [("due", 97, 98), ("queued", 98, 100), ("running", 100, 105)],
+        [("backoff", 105, 110), ("start", 110, 120), ("running", 120, 125)],
+    ]
+
+
+def test_instants_out_of_order_leave_no_gap_and_no_overlap() -> None:
+    """Clocks and transactions differ by a few milliseconds."""
+    run = run_with(state="running", due_at=at(5), queued_at=at(4), deliveries=1, started_at=at(3))
+
+    for attempts in (
+        [attempt(1, 3, due=5, queued=4)],
+        [attempt(1, 3, 2, due=2, queued=9)],
+        [attempt(1, -1, -2)],
+        [attempt(2, 3, 2, due=4, queued=1)],
+    ):
+        phases = [phase for course in courses_of(run, attempts, at(2)) for phase in course.phases]
+        assert all(phase.since <= phase.until for phase in phases)
+        assert all(before.until == after.since for before, after in pairwise(phases))

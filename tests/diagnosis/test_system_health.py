@@ -1,0 +1,561 @@
+"""The facts of the health verdict, read from the rows. Every page shows the same verdict."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import connection
+from django.db.models import F
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis import read_only, system_health
+from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
+from django_dcron.diagnosis.system_health import read_facts, read_verdict
+from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
+from django_dcron.monitoring.metrics import catalogue, cluster
+from django_dcron.policies.health.facts import Waiting
+from django_dcron.policies.health.problems import Problem, Severity
+from django_dcron.policies.health.verdict import SystemStatus
+from tests.factories import make_idle_job, make_run
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def no_lease_expires(settings: Settings) -> None:
+    """Make leases longer than any test."""
+    settings.DCRON_LEASE = 10 * MINUTE
+    settings.DCRON_REDELIVER_AFTER = 30 * MINUTE
+
+
+@pytest.fixture
+def now() -> datetime:
+    return database_now("default")
+
+
+@pytest.fixture
+def job() -> Job:
+    return make_idle_job(name="report")
+
+
+def make_node(name: str = "a", **values: Any) -> Node:
+    now = database_now("default")
+    known = {
+        "host": "h",
+        "pid": 7,
+        "release": "1",
+        "started_at": now - HOUR,
+        "shards": 64,
+        "shard_count": 64,
+    }
+    seen = {"heartbeat_at": now, "ticked_at": now}
+    return Node.objects.create(**{"id": f"{name}-1", "name": name} | known | seen | values)
+
+
+def started(job: Job, at: datetime, state: str = "succeeded", **fields: Any) -> Run:
+    """Create a run that a worker started."""
+    run = make_run(job, "running", due_at=at, started_at=at, scheduled_at=at, **fields)
+    Attempt.objects.filter(run=run).update(started_at=at)
+    finished = None if state == "running" else at + SECOND
+    Run.objects.filter(pk=run.pk).update(state=state, finished_at=finished)
+    return run
+
+
+def queued(job: Job, at: datetime, **fields: Any) -> Run:
+    return make_run(job, "queued", due_at=at, queued_at=at, **fields)
+
+
+def answers(*workers: tuple[str, list[str], bool, list[str]], at: datetime) -> dict[str, Any]:
+    keys = ("name", "queues", "executes", "unknown_runs")
+    return {
+        "at": at.isoformat(),
+        "answered": [dict(zip(keys, each, strict=True)) for each in workers],
+    }
+
+
+def problems() -> set[Problem]:
+    return set(read_verdict().problems)
+
+
+def test_an_empty_system_has_nothing_to_do() -> None:
+    assert read_verdict().status is SystemStatus.OK
+
+
+def test_a_system_in_good_health(job: Job, now: datetime) -> None:
+    make_node()
+    make_node("crashed", heartbeat_at=now - HOUR)
+    started(job, now - MINUTE)
+    queued(job, now)
+    make_run(job)
+
+    assert read_verdict().issues == ()
+    facts = read_facts()
+    assert (facts.live_nodes, facts.dead_nodes, facts.enabled_jobs, facts.queued) == (1, 1, 1, 1)
+    assert facts.last_start == now - MINUTE
+    assert facts.workers is None
+
+
+# --- nodes --------------------------------------------------------------------------------------
+
+
+def test_namespaces_and_who_serves_them(now: datetime) -> None:
+    for namespace in ("billing", "sales", "old"):
+        make_idle_job(namespace=namespace, enabled=namespace != "old")
+    make_node(namespace="sales")
+    assert read_facts().unserved.names == ("billing",)
+    assert read_facts("sales").unserved.number == 0
+
+    Node.objects.update(ticked_at=now - HOUR)
+    facts = read_facts()
+    assert (facts.stalled.names, facts.stalled_namespaces, facts.unserved.names) == (
+        ("a",),
+        1,
+        ("billing",),
+    )
+
+    make_node("b", namespace="")
+    facts = read_facts()
+    assert (facts.stalled_namespaces, facts.unserved.number, facts.namespaces_overlap) == (
+        0,
+        0,
+        True,
+    )
+
+
+def test_nodes_that_differ(job: Job) -> None:
+    make_node()
+    make_node("b", degraded=True, skew=-2 * SECOND, release="2", shard_count=16)
+    facts = read_facts()
+
+    assert facts.degraded.names == facts.skewed.names == ("b",)
+    assert facts.releases == ("1", "2")
+    assert facts.shard_counts == (16, 64)
+
+
+def test_nodes_without_a_broker_and_a_clock_in_doubt(job: Job, now: datetime) -> None:
+    make_node()
+    make_node("b", broker_unreachable_since=now - MINUTE, clock_doubt=3 * SECOND)
+    make_node("c", broker_unreachable_since=now - HOUR, clock_doubt=-6 * SECOND)
+    make_node(
+        "dead", heartbeat_at=now - HOUR, broker_unreachable_since=now - 2 * HOUR, clock_doubt=HOUR
+    )
+    facts = read_facts()
+
+    assert facts.without_broker.names == facts.clock_doubted_by.names == ("b", "c")
+    assert facts.without_broker_since == now - HOUR
+    assert facts.clock_step == -6 * SECOND
+    assert {Problem.BROKER_UNREACHABLE, Problem.CLOCK_IN_DOUBT} <= problems()
+
+
+def test_a_database_is_asked_about_writes_only_when_no_node_works(
+    job: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def refuses(using: str) -> bool:
+        asked.append(using)
+        return True
+
+    monkeypatch.setattr(system_health, "refuses_writes", refuses)
+    make_node()
+    assert (problems(), asked) == (set(), [])
+
+    Node.objects.update(heartbeat_at=now - HOUR)
+    assert problems() == {Problem.DATABASE_READ_ONLY}
+    assert asked == ["default"]
+
+
+def test_a_database_that_takes_writes_says_so() -> None:
+    assert not read_only.refuses_writes("default")
+
+
+@pytest.mark.postgresql
+def test_postgresql_says_that_it_is_read_only() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL transaction_read_only = on")
+    assert read_only.refuses_writes("default")
+
+
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("variable", ["GLOBAL read_only", "SESSION tx_read_only"])
+def test_mariadb_says_that_it_is_read_only(variable: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET {variable} = 1")
+        try:
+            assert read_only.refuses_writes("default")
+        finally:
+            cursor.execute(f"SET {variable} = 0")
+    assert not read_only.refuses_writes("default")
+
+
+@pytest.mark.sqlite
+def test_sqlite_says_that_it_is_read_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA query_only = 1")
+        try:
+            assert read_only.refuses_writes("default")
+        finally:
+            cursor.execute("PRAGMA query_only = 0")
+    assert not read_only.refuses_writes("default")
+    monkeypatch.setattr(read_only.os, "access", lambda path, mode: False)
+    assert read_only.refuses_writes("default")
+    monkeypatch.setitem(connection.settings_dict, "NAME", "file:dcron?mode=ro")
+    assert read_only.refuses_writes("default")
+    monkeypatch.setitem(connection.settings_dict, "NAME", tmp_path / "nothing-yet")
+    assert not read_only.refuses_writes("default")
+
+
+# --- jobs ---------------------------------------------------------------------------------------
+
+
+def test_jobs_that_fail(now: datetime) -> None:
+    make_node()
+
+    def job_with(failures: int, ended: datetime = now, **fields: Any) -> Job:
+        job = make_idle_job(**fields)
+        state = "failed" if failures else "succeeded"
+        Statistics.objects.filter(pk=job.pk).update(
+            consecutive_failures=failures,
+            last_state=state,
+            last_finished_at=ended,
+            succeeded=9,
+            failed=failures,
+        )
+        return job
+
+    job_with(2)
+    assert problems() == set()
+    failing = job_with(3)
+    job_with(5, enabled=False)
+    job_with(0, ended=now - 2 * HOUR)
+    assert problems() == {Problem.EVERY_RUN_FAILS}
+    facts = read_facts()
+    assert (facts.ran_lately, facts.failed_lately, facts.failures_lately) == (2, 2, 5)
+
+    well = job_with(0)
+    assert problems() == {Problem.JOBS_FAILING}
+    assert read_facts().failing.names == (str(failing),)
+    Statistics.objects.filter(pk=well.pk).update(
+        last_state="skipped"
+    )  # a skipped run tells nothing about success
+    assert problems() == {Problem.EVERY_RUN_FAILS}
+
+
+def test_quarantined_jobs_and_jobs_that_paused_themselves(job: Job) -> None:
+    make_node()
+    Cursor.objects.filter(pk=job.pk).update(problem="no such zone")
+    control.pause(make_idle_job(name="broken"), "paused itself after 3 failed runs in a row")
+    control.pause(make_idle_job(), "somebody's reason")
+
+    facts = read_facts()
+    assert facts.quarantined.names == ("report",)
+    assert facts.paused_themselves.names == ("broken",)
+    assert read_facts("elsewhere").quarantined.number == 0
+
+
+def test_a_run_that_takes_far_longer_than_usual(job: Job, now: datetime) -> None:
+    make_node()
+    for number in range(4):
+        started(job, now - (number + 2) * HOUR)
+    started(job, now - 9 * MINUTE, "running")
+    long_run = started(job, now - 15 * MINUTE, "running")
+    assert problems() == set(), "four are too few to know what is usual"
+
+    started(job, now - 7 * HOUR)
+    assert problems() == {Problem.RUN_OVERLONG}
+    (found,) = read_facts().long_runs
+    assert (found.job, found.usual) == ("report", SECOND)
+    Run.objects.filter(pk=long_run.pk).update(started_at=now - 9 * MINUTE)
+    assert problems() == set(), "nothing that takes less than ten minutes is long"
+
+
+# --- what is due --------------------------------------------------------------------------------
+
+
+def test_what_is_overdue(job: Job, now: datetime, settings: Settings) -> None:
+    node = make_node()
+    long_ago = now - HOUR
+    make_run(job, due_at=long_ago, node=node.pk)
+    assert problems() == {Problem.NO_BROKER}
+    Run.objects.update(node="")
+    assert problems() == {Problem.RUN_OVERDUE}
+    Run.objects.update(due_at=now - MINUTE)
+    Cursor.objects.update(next_at=long_ago)
+    assert problems() == {Problem.CURSOR_OVERDUE}
+    assert read_facts().overdue_cursors == Waiting(1, long_ago)
+    assert read_facts("elsewhere").overdue_cursors == Waiting(0, None)
+
+
+def test_a_run_whose_worker_died_and_that_nobody_declares_lost(job: Job, now: datetime) -> None:
+    make_node()
+    started(job, now - 2 * HOUR, "running")
+    Run.objects.update(heartbeat_at=now - HOUR)
+    assert Problem.RUN_STUCK in problems()
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+def test_no_worker(job: Job, now: datetime) -> None:
+    """The problem appears after one DCRON_REDELIVER_AFTER, not after two or three."""
+    make_node()
+    started(job, now - 2 * HOUR)
+    queued(job, now - 29 * MINUTE)
+    assert problems() == set()
+    queued(job, now - 31 * MINUTE, missed_before=12)
+    make_run(job, missed_before=4)
+    make_run(job, "missed", due_at=now - 50 * MINUTE, missed_before=5)
+    make_run(job, "missed", due_at=now - 3 * HOUR, missed_before=100)
+
+    (issue,) = read_verdict().issues
+
+    assert issue.problem is Problem.NO_WORKER
+    assert issue.figures == {"queued": 2, "missed": 12 + 4 + 1 + 5}
+    assert str(issue.remedy) == "Start a Celery worker for queue celery."
+
+
+def test_a_run_counts_as_running_while_its_worker_gives_signs_of_life(
+    job: Job, now: datetime
+) -> None:
+    make_run(job, "running", heartbeat_at=now + MINUTE)  # fresh throughout the test
+    make_run(job, "running", heartbeat_at=now - HOUR)
+    assert read_facts().running == 1
+
+
+def test_a_delivery_that_was_repeated_has_waited_as_long(job: Job, now: datetime) -> None:
+    make_node()
+    make_run(job, "queued", due_at=now - 31 * MINUTE, queued_at=now, deliveries=2)
+    assert problems() == {Problem.NO_WORKER}
+
+
+def test_runs_that_the_policy_has_ended_meanwhile(job: Job, now: datetime) -> None:
+    make_node()
+    started(job, now - 2 * HOUR)
+    make_run(job, "missed", due_at=now - HOUR)
+    assert problems() == set(), "it was never dispatched"
+    make_run(job, "missed", due_at=now - HOUR, queued_at=now - HOUR)
+    assert problems() == {Problem.NO_WORKER}
+
+
+def test_queues_are_distinguished(now: datetime) -> None:
+    make_node()
+    slow, fast = make_idle_job(queue="reports"), make_idle_job(queue="mail")
+    started(fast, now - MINUTE)
+    queued(slow, now - HOUR)
+    queued(slow, now - 40 * MINUTE)
+    assert problems() == {Problem.QUEUE_UNSERVED}
+    (of,) = read_facts().queues
+    assert (of.name, of.waiting, of.last_start) == ("reports", Waiting(2, now - HOUR), None)
+
+    started(slow, now - 2 * MINUTE)
+    assert problems() == {Problem.WORKERS_BEHIND}
+
+
+def test_a_queue_that_this_process_cannot_name(job: Job, now: datetime, settings: Settings) -> None:
+    make_node()
+    queued(job, now - HOUR)
+    settings.DCRON_DISPATCHER = "no.such.Dispatcher"
+    assert [of.name for of in read_facts().queues] == [""]
+
+
+def test_what_workers_answered_the_nodes(job: Job, now: datetime) -> None:
+    queued(job, now - HOUR)
+    node = make_node(workers=answers(("w1", ["celery"], False, []), at=now))
+    assert problems() == {Problem.TASK_UNKNOWN_TO_WORKER}
+
+    Node.objects.update(workers=answers(("w1", ["celery"], True, ["1", "2"]), at=now))
+    make_node("b", workers=answers(("w1", ["celery"], True, ["2", "3"]), at=now - SECOND))
+    assert problems() == {Problem.RUN_UNKNOWN_TO_WORKER}
+    (worker,) = read_facts().workers or ()
+    assert worker.unknown_runs == 3
+
+    Node.objects.update(workers=answers(at=now))
+    assert problems() == {Problem.NO_WORKER}
+    Node.objects.update(workers=answers(("w1", ["celery"], True, []), at=now - HOUR))
+    assert read_facts().workers is None, "that is too long ago"
+    Node.objects.filter(pk=node.pk).update(
+        heartbeat_at=now - HOUR, workers=answers(("w", [], True, []), at=now)
+    )
+    Node.objects.exclude(pk=node.pk).update(workers=None)
+    assert read_facts().workers is None, "nobody knows what became of a dead node's"
+
+
+# --- what it costs ------------------------------------------------------------------------------
+
+
+def queries(call: Callable[[], object]) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        call()
+    assert {query["sql"].split()[0].upper() for query in captured} <= {"SELECT"}
+    return len(captured)
+
+
+def test_it_costs_as_many_queries_whatever_the_tables_hold(job: Job, now: datetime) -> None:
+    make_node()
+    started(job, now - MINUTE)
+    few = queries(read_verdict)
+    assert few <= 12
+    for number in range(30):
+        each = make_idle_job(namespace=f"n{number % 3}")
+        started(each, now - number * SECOND)
+        queued(each, now)
+    assert queries(read_verdict) == few
+
+    for each in Job.objects.all():
+        queued(each, now - HOUR)
+    Statistics.objects.update(consecutive_failures=9, last_finished_at=now)
+    assert queries(read_verdict) <= 2 * few
+
+
+@pytest.mark.sqlite
+def test_an_index_leads_to_the_runs_that_are_read_and_a_limit_ends_it(
+    job: Job, now: datetime
+) -> None:
+    make_node()
+    started(job, now - 2 * HOUR)
+    started(job, now - 3 * HOUR, "running")
+    queued(job, now - HOUR)
+    with CaptureQueriesContext(connection) as captured:
+        read_verdict()
+    tables = (
+        'FROM "django_dcron_run"',
+        'FROM "django_dcron_attempt"',
+        'FROM "django_dcron_cursor"',
+    )
+    read = [query["sql"] for query in captured if any(table in query["sql"] for table in tables)]
+    assert len(read) >= 12
+    assert all("LIMIT" in sql or " IN (" in sql for sql in read), read
+    scans = ("SCAN django_dcron_run", "SCAN django_dcron_cursor", "TEMP B-TREE FOR ORDER BY")
+    with connection.cursor() as cursor:
+        for sql in read:
+            cursor.execute(f"EXPLAIN QUERY PLAN {sql}")
+            plan = [row[3] for row in cursor.fetchall()]
+            assert not any(scan in step for step in plan for scan in scans), (sql, plan)
+
+
+# --- one verdict for all ------------------------------------------------------------------------
+
+
+def no_node() -> None:
+    Node.objects.all().delete()
+
+
+def a_stalled_node() -> None:
+    Node.objects.update(ticked_at=F("started_at"))
+
+
+def no_worker() -> None:
+    for job in Job.objects.all():
+        queued(job, database_now("default") - HOUR)
+
+
+def failures() -> None:
+    now = database_now("default")
+    Statistics.objects.update(consecutive_failures=3, last_state="failed", last_finished_at=now)
+
+
+def a_degraded_node() -> None:
+    Node.objects.update(degraded=True)
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        (nothing, None),
+        (no_node, Problem.NO_LIVE_NODE),
+        (a_stalled_node, Problem.NODE_STALLED),
+        (no_worker, Problem.NO_WORKER),
+        (failures, Problem.EVERY_RUN_FAILS),
+        (a_degraded_node, Problem.NODE_DEGRADED),
+    ],
+)
+def test_everybody_shows_the_same(
+    fault: Callable[[], None],
+    problem: Problem | None,
+    job: Job,
+    admin_client: Client,
+    redis_server: object,
+) -> None:
+    make_node()
+    fault()
+    verdict = read_verdict()
+    assert verdict.problems == ({problem} if problem else set())
+    summary = str(verdict.summary)
+
+    answer = admin_client.get(reverse("dcron_observability:health"))
+    assert answer.status_code == (503 if verdict.status is SystemStatus.UNFIT else 200)
+    content = json.loads(answer.content)
+    assert content["status"] == verdict.status.value
+    assert [each["code"] for each in content["problems"]] == ([problem.value] if problem else [])
+    assert content["summary"] == summary
+
+    for name in ("admin:index", "admin:django_dcron_dashboard_changelist"):
+        assert summary in unescaped(admin_client.get(reverse(name)))
+    assert summary in unescaped(admin_client.get(reverse("admin:app_list", args=["django_dcron"])))
+    part = reverse("admin:django_dcron_dashboard_part", args=["health"])
+    assert summary in unescaped(admin_client.get(part))
+
+    code, report = doctor()
+    health_codes = {finding["code"] for finding in report["findings"]} & {
+        each.value for each in Problem
+    }
+    assert health_codes == {each.value for each in verdict.problems}
+    if problem:
+        assert code == 1
+        assert any(summary in finding["message"] for finding in report["findings"])
+
+    samples = [sample for sample in cluster.read() if sample.value]
+    assert [sample.labels for sample in samples if sample.metric is catalogue.HEALTH_STATUS] == [
+        (verdict.status.value,)
+    ]
+    assert {sample.labels for sample in samples if sample.metric is catalogue.PROBLEM} == {
+        (each.value,) for each in verdict.problems
+    }
+
+
+def unescaped(answer: Any) -> str:
+    return str(answer.content.decode().replace("&#x27;", "'"))
+
+
+def doctor() -> tuple[int, Any]:
+    out = StringIO()
+    try:
+        call_command("dcron", "doctor", "--json", stdout=out)
+    except CommandError as error:
+        return error.returncode, json.JSONDecoder().raw_decode(out.getvalue())[0]
+    return 0, json.loads(out.getvalue())
+
+
+def test_each_problem_is_a_code_of_the_doctor_with_its_severity() -> None:
+    assert {problem.value for problem in Problem} <= {code.value for code in Code}
+    assert Severity.ERROR.value == "error"
+    assert not {Code.NO_LIVE_NODE, Code.NO_WORKER, Code.EVERY_RUN_FAILS} & WARNINGS
+
+
+def test_the_admin_index_shows_it_to_those_who_may_view_the_dashboard_and_once(
+    admin_client: Client, client: Client, job: Job, django_user_model: Any
+) -> None:
+    for url in (reverse("admin:index"), reverse("admin:app_list", args=["django_dcron"])):
+        assert admin_client.get(url).content.decode().count("dcron-health-line") == 1
+    client.force_login(django_user_model.objects.create_user("ann", is_staff=True))
+    assert b"dcron-health-line" not in client.get(reverse("admin:index")).content

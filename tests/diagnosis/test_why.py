@@ -1,0 +1,903 @@
+"""Why a job ran or didn't run at a time: each case with its verdict and its sentences."""
+
+import copy
+import pickle
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
+from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.why.explanation import Answer, explain
+from django_dcron.diagnosis.why.sentence import Sentence
+from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.jobs import saving
+from django_dcron.jobs.change_history import FieldChange, change_message, changes_of
+from django_dcron.models import Cursor, Job, Node, Run, Statistics
+from django_dcron.policies.jitter import offset
+from tests import factories
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+pytestmark = pytest.mark.django_db
+
+
+def make_job(**fields: Any) -> Job:
+    """Create a job that is years old and whose definition never changed."""
+    job = factories.make_job(**({"name": "report", "schedule": "0 * * * *"} | fields))
+    return placed(job, datetime(2023, 1, 1, tzinfo=UTC))
+
+
+def placed(job: Job, at: datetime) -> Job:
+    Job.objects.filter(pk=job.pk).update(created_at=datetime(2023, 1, 1, tzinfo=UTC))
+    Cursor.objects.filter(pk=job.pk).update(placed_at=at)
+    return Job.objects.get(pk=job.pk)
+
+
+def make_run(job: Job, at: datetime = NOON, **fields: Any) -> Run:
+    times = {"due_at": at, "claimed_at": at - 10 * timedelta(seconds=1)}
+    return Run.objects.create(
+        **{"job": job, "scheduled_at": at, "state": "succeeded"} | times | fields
+    )
+
+
+def ran(at: datetime = NOON, *, seconds: float = 90) -> dict[str, Any]:
+    started = at + timedelta(milliseconds=20)
+    return {"started_at": started, "finished_at": started + timedelta(seconds=seconds)}
+
+
+def log(
+    job: Job, at: datetime, *fields: tuple[str, Any, Any], by: str = "ada", flag: int = CHANGE
+) -> None:
+    """Record a change in the admin: the job's next version and the log entry."""
+    change_past_the_admin(job)
+    user = User.objects.get_or_create(username=by)[0]
+    entry = LogEntry.objects.log_actions(
+        user.pk,
+        [job],
+        flag,
+        change_message(
+            [{"changed": {"fields": ["…"]}}], [FieldChange(*field) for field in fields], job.version
+        ),
+        single_object=True,
+    )
+    LogEntry.objects.filter(pk=entry.pk).update(action_time=at)
+
+
+def change_past_the_admin(job: Job, times: int = 1) -> None:
+    Job.objects.filter(pk=job.pk).update(version=F("version") + times)
+    job.refresh_from_db()
+
+
+def paused(job: Job, at: datetime, reason: str = "deploy", until: datetime | None = None) -> None:
+    end = [("paused_until", None, until.isoformat())] if until else []
+    log(job, at, ("enabled", True, False), ("pause_reason", "", reason), *end)
+
+
+def resumed(job: Job, at: datetime, reason: str = "deploy", by: str = "bob") -> None:
+    log(job, at, ("enabled", False, True), ("pause_reason", reason, ""), by=by)
+
+
+def codes(answer: Answer) -> list[str]:
+    return [sentence.code for sentence in answer.sentences]
+
+
+def params(answer: Answer, code: str) -> dict[str, Any]:
+    """Return the values of the only sentence with this code, which all are in its text."""
+    (sentence,) = (sentence for sentence in answer.sentences if sentence.code == code)
+    assert not re.search(r"%\(|\{", sentence)
+    return sentence.params
+
+
+# --- there is a run -----------------------------------------------------------------------------
+
+
+def test_it_ran() -> None:
+    job = make_job()
+    run = make_run(job, **ran())
+
+    answer = explain(job, NOON)
+
+    assert (answer.verdict, answer.run, answer.occurrence) == (Verdict.SUCCEEDED, run, NOON)
+    assert (answer.before, answer.after) == (NOON - HOUR, NOON + HOUR)
+    assert codes(answer) == ["succeeded"]
+    assert params(answer, "succeeded") == {
+        "started": "2024-05-06 12:00:00 UTC",
+        "late": "20 ms",
+        "took": "1m 30s",
+    }
+    for value in answer.sentences[0].params.values():
+        assert value in answer.sentences[0]
+
+
+ENDED = {"started": "2024-05-06 12:00:00 UTC", "late": "20 ms", "took": "1m 30s"}
+STATES: list[tuple[dict[str, Any], Verdict, str, dict[str, Any]]] = [
+    ({"state": "failed", "reason": "ValueError: no", **ran()}, Verdict.FAILED, "failed", ENDED),
+    (
+        {"state": "failed", "finished_at": NOON, "reason": "no route"},
+        Verdict.FAILED,
+        "failed_before_start",
+        {"ended": "2024-05-06 12:00:00 UTC"},
+    ),
+    (
+        {"state": "cancelled", **ran()},
+        Verdict.CANCELLED,
+        "cancelled",
+        {"started": "2024-05-06 12:00:00 UTC", "ended": "2024-05-06 12:01:30 UTC"},
+    ),
+    (
+        {"state": "cancelled", "finished_at": NOON},
+        Verdict.CANCELLED,
+        "cancelled_before_start",
+        {"ended": "2024-05-06 12:00:00 UTC"},
+    ),
+    (
+        {"state": "missed", "finished_at": NOON + HOUR},
+        Verdict.MISSED,
+        "missed",
+        {"ended": "2024-05-06 13:00:00 UTC"},
+    ),
+    (
+        {"state": "running", "started_at": NOON},
+        Verdict.RUNNING,
+        "running",
+        {"started": "2024-05-06 12:00:00 UTC", "late": "0 ms"},
+    ),
+    (
+        {"state": "running", "started_at": NOON, "cancel_requested_at": NOON},
+        Verdict.RUNNING,
+        "cancel_requested",
+        {"asked": "2024-05-06 12:00:00 UTC"},
+    ),
+    (
+        {"state": "queued", "queued_at": NOON},
+        Verdict.QUEUED,
+        "queued",
+        {"queued": "2024-05-06 12:00:00 UTC"},
+    ),
+    ({"state": "waiting"}, Verdict.WAITING, "waiting", {}),
+    ({"state": "waiting", "trigger": "backfill"}, Verdict.WAITING, "waiting_for_backfill", {}),
+    (
+        {"trigger": "backfill", **ran()},
+        Verdict.SUCCEEDED,
+        "backfilled",
+        {"claimed": "2024-05-06 11:59:50 UTC"},
+    ),
+    ({"attempt": 3, **ran()}, Verdict.SUCCEEDED, "attempts", {"count": 3}),
+    (
+        {"claimed_at": NOON + HOUR, **ran(NOON + HOUR)},
+        Verdict.SUCCEEDED,
+        "claimed_late",
+        {"claimed": "2024-05-06 13:00:00 UTC"},
+    ),
+    (
+        {"missed_before": 2, "missed_from": NOON - 2 * HOUR, **ran()},
+        Verdict.SUCCEEDED,
+        "covers",
+        {"count": 2, "since": "2024-05-06 10:00:00 UTC"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "verdict", "code", "values"), STATES)
+def test_each_state_is_reported(
+    fields: dict[str, Any], verdict: Verdict, code: str, values: dict[str, Any]
+) -> None:
+    job = make_job()
+    run = make_run(job, **fields)
+
+    answer = explain(job, NOON)
+
+    assert (answer.verdict, answer.run) == (verdict, run)
+    assert params(answer, code) == values
+    assert ("reason" in codes(answer)) == ("reason" in fields)
+    if reason := fields.get("reason"):
+        assert params(answer, "reason") == {"reason": reason}
+
+
+def test_it_was_skipped_because_another_was_unfinished() -> None:
+    job = make_job()
+    holder = make_run(job, NOON - HOUR, **ran(NOON - HOUR))
+    make_run(
+        job,
+        state="skipped",
+        finished_at=NOON,
+        reason=f"the run of 11:00 ({holder.pk}) was unfinished: running",
+    )
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is Verdict.SKIPPED
+    assert codes(answer) == ["skipped", "reason"]
+    assert params(answer, "skipped") == {"ended": "2024-05-06 12:00:00 UTC"}
+    assert str(holder.pk) in answer.sentences[1]
+
+
+def test_a_claimed_run_tells_its_jitter_and_its_next_attempt() -> None:
+    job = make_job(jitter=HOUR)
+    coming = (database_now("default") + DAY).replace(minute=0, second=0, microsecond=0)
+    run = make_run(job, coming, state="pending", due_at=coming + 10 * MINUTE)
+
+    due = {"due": f"{coming + 10 * MINUTE:%Y-%m-%d %H:%M:%S} UTC"}
+    assert params(explain(job, coming), "due_with_jitter") == due
+    Run.objects.filter(pk=run.pk).update(attempt=2, reason="ValueError: no")
+    assert params(explain(job, coming), "retry_due") == {"attempt": 2} | due
+    Run.objects.filter(pk=run.pk).update(attempt=1, due_at=coming, reason="")
+    assert params(explain(job, coming), "due") == {"due": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
+
+
+def test_a_due_run_that_nobody_hands_over_tells_of_the_nodes() -> None:
+    job = make_job()
+    make_run(job, state="pending")
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is Verdict.PENDING
+    assert codes(answer) == ["overdue", "no_nodes"]
+    assert params(answer, "overdue")["due"] == "2024-05-06 12:00:00 UTC"
+
+
+def test_a_state_that_does_not_exist_is_for_the_doctor() -> None:
+    job = make_job()
+    make_run(job, state="undead")
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is Verdict.UNEXPLAINED
+    assert codes(answer) == ["unknown_state", "ask_doctor"]
+    assert "undead" in answer.sentences[0]
+
+
+def test_it_is_counted_on_a_later_run() -> None:
+    job = make_job()
+    later = make_run(
+        job,
+        NOON + 2 * HOUR,
+        missed_before=4,
+        missed_from=NOON - 2 * HOUR,
+        claimed_at=NOON + 3 * HOUR,
+    )
+    make_run(job, NOON + 3 * HOUR, **ran(NOON + 3 * HOUR))
+
+    answer = explain(job, NOON)
+
+    assert (answer.verdict, answer.run) == (Verdict.COVERED, later)
+    assert codes(answer) == ["covered", "claimed_late"]
+    assert params(answer, "covered") == {"run": "2024-05-06 14:00:00 UTC", "count": 4}
+    assert params(answer, "claimed_late") == {"claimed": "2024-05-06 15:00:00 UTC"}
+    assert explain(job, NOON - 3 * HOUR).verdict is not Verdict.COVERED
+
+
+@pytest.mark.parametrize("asked", [NOON, NOON + 30 * MINUTE])
+def test_what_a_run_counts_of_another_definition_is_not_known_one_by_one(asked: datetime) -> None:
+    """The job was hourly when the occurrences were missed, and has another schedule now.
+
+    The times of the missed occurrences can't be computed any more.
+    """
+    job = placed(make_job(schedule="30 * * * *"), NOON + DAY)
+    later = make_run(job, NOON + 2 * HOUR, missed_before=4, missed_from=NOON - 2 * HOUR)
+
+    answer = explain(job, asked)
+
+    assert (answer.verdict, answer.run) == (Verdict.CHANGED, later)
+    assert codes(answer) == ["covered_by_changed_job", "changed"]
+    covered = {"run": "2024-05-06 14:00:00 UTC", "since": "2024-05-06 10:00:00 UTC"}
+    assert params(answer, "covered_by_changed_job") == {"count": 4} | covered
+    assert params(answer, "changed") == {"placed": "2024-05-07 12:00:00 UTC"}
+    assert explain(job, NOON - 3 * HOUR).run is None
+    Run.objects.filter(pk=later.pk).update(missed_before=1)
+    assert explain(job, asked).run is None  # the missed occurrence is 10:00
+    answer = explain(job, NOON - 2 * HOUR)
+    assert params(answer, "covered_by_changed_job") == {"count": 1} | covered
+
+
+# --- what a time means --------------------------------------------------------------------------
+
+
+def test_a_minute_finds_the_occurrence_within_it() -> None:
+    job = make_job(schedule="30 0 * * * *")
+    run = make_run(job, NOON.replace(second=30), **ran())
+
+    assert explain(job, NOON).run == run
+    assert explain(job, NOON.replace(second=30, microsecond=7)).run == run
+    assert explain(job, NOON.replace(second=29)).verdict is Verdict.NO_OCCURRENCE
+
+
+def test_several_in_a_minute_are_counted_and_the_first_is_reported() -> None:
+    job = make_job(schedule="* * * * * *")
+    run = make_run(job, **ran())
+
+    answer = explain(job, NOON)
+
+    assert params(answer, "several") == {"count": 60, "first": "2024-05-06 12:00:00 UTC"}
+    assert (answer.run, answer.after) == (run, NOON + timedelta(seconds=1))
+
+
+def test_runs_made_by_hand_are_mentioned() -> None:
+    job = make_job()
+    by_hand = make_run(job, NOON + 5 * MINUTE + timedelta(seconds=3.7), trigger="manual", **ran())
+
+    answer = explain(job, NOON + 5 * MINUTE)
+
+    assert (answer.verdict, answer.run) == (Verdict.NO_OCCURRENCE, by_hand)
+    assert codes(answer)[-1] == "manual"
+    assert params(answer, "manual") == {"count": 1}
+
+
+def test_an_interval_counts_from_its_phase() -> None:
+    job = make_job(schedule="@every 7m")
+    next_at = datetime(2099, 1, 1, 0, 3, 20, tzinfo=UTC)
+    Cursor.objects.filter(pk=job.pk).update(next_at=next_at)
+    occurrence = next_at - 1_000_000 * 7 * MINUTE
+    make_run(job, occurrence, **ran(occurrence))
+
+    asked = occurrence.replace(second=0)
+
+    assert explain(job, asked).occurrence == occurrence
+    elsewhere = explain(job, asked + 3 * MINUTE)
+    assert (elsewhere.before, elsewhere.after) == (occurrence, occurrence + 7 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [NOON.replace(tzinfo=None), datetime(1969, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)],
+)
+def test_a_time_that_cannot_be_meant_is_refused(instant: datetime) -> None:
+    with pytest.raises(ValueError, match="allowed"):
+        explain(make_job(), instant)
+
+
+# --- clocks are changed -------------------------------------------------------------------------
+
+
+def test_a_time_in_a_gap_ran_at_its_end() -> None:
+    job = make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
+    occurrence = datetime(2024, 3, 31, 1, tzinfo=UTC)
+    run = make_run(job, occurrence, **ran(occurrence))
+
+    answer = explain(job, datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN))
+
+    assert (answer.verdict, answer.run) == (Verdict.SUCCEEDED, run)
+    assert codes(answer) == ["skipped_time_moved", "succeeded"]
+    assert params(answer, "skipped_time_moved") == {
+        "time": "02:30",
+        "day": "2024-03-31",
+        "zone": "Europe/Berlin",
+        "from": "02:00",
+        "to": "03:00",
+    }
+    assert params(answer, "succeeded")["started"] == "2024-03-31 03:00:00 CEST"
+
+
+def test_what_stands_for_a_time_in_a_gap_says_so() -> None:
+    job = make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
+    occurrence = datetime(2024, 3, 31, 1, tzinfo=UTC)
+    make_run(job, occurrence, **ran(occurrence))
+
+    answer = explain(job, occurrence)
+
+    assert codes(answer)[0] == "replaces_skipped_time"
+    note = params(answer, "replaces_skipped_time")
+    assert (note["time"], note["zone"]) == ("02:30", "Europe/Berlin")
+    make_run(job, occurrence + DAY - HOUR / 2, **ran())
+    assert "replaces_skipped_time" not in codes(explain(job, occurrence + DAY - HOUR / 2))
+
+
+def test_what_is_due_at_the_end_of_the_gap_anyway_stands_for_itself() -> None:
+    job = make_job(schedule="0,30 2,3 * * *", timezone="Europe/Berlin")
+    occurrence = datetime(2024, 3, 31, 1, tzinfo=UTC)
+    make_run(job, occurrence, **ran(occurrence))
+
+    assert len(explain(job, occurrence).sentences) == 1
+
+
+def test_a_time_in_a_gap_is_nothing_to_a_schedule_by_the_wall_clock() -> None:
+    job = make_job(schedule="30 * * * *", timezone="Europe/Berlin")
+
+    answer = explain(job, datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN))
+
+    assert answer.verdict is Verdict.NO_OCCURRENCE
+    assert codes(answer)[0] == "skipped_time"
+    assert params(answer, "skipped_time")["time"] == "02:30"
+    assert answer.before == datetime(2024, 3, 31, 0, 30, tzinfo=UTC)
+    assert answer.after == datetime(2024, 3, 31, 1, 30, tzinfo=UTC)
+
+
+def test_a_neighbour_of_the_gap_is_not_taken_for_what_was_in_it() -> None:
+    job = make_job(schedule="0 3 * * *", timezone="Europe/Berlin")
+
+    answer = explain(job, datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN))
+
+    assert answer.verdict is Verdict.NO_OCCURRENCE
+    assert answer.after == datetime(2024, 3, 31, 1, tzinfo=UTC)
+
+
+def test_a_fixed_time_in_an_overlap_comes_the_first_time() -> None:
+    job = make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
+    occurrence = datetime(2024, 10, 27, 0, 30, tzinfo=UTC)
+    run = make_run(job, occurrence, **ran(occurrence))
+
+    first, second = (
+        explain(job, datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=fold)) for fold in (0, 1)
+    )
+
+    assert (first.run, second.run) == (run, None)
+    assert second.verdict is Verdict.NO_OCCURRENCE
+    for answer in (first, second):
+        assert codes(answer)[0] == "repeated_time_runs_once"
+        note = params(answer, "repeated_time_runs_once")
+        assert (note["time"], note["day"], note["zone"]) == ("02:30", "2024-10-27", "Europe/Berlin")
+        assert note["first"] == "2024-10-27 02:30:00 CEST"
+        assert note["second"] == "2024-10-27 02:30:00 CET"
+
+
+def test_by_the_wall_clock_an_overlap_has_two() -> None:
+    job = make_job(schedule="30 * * * *", timezone="Europe/Berlin")
+    runs = [make_run(job, datetime(2024, 10, 27, hour, 30, tzinfo=UTC), **ran()) for hour in (0, 1)]
+
+    answers = [
+        explain(job, datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=fold)) for fold in (0, 1)
+    ]
+
+    assert [answer.run for answer in answers] == runs
+    for answer, meant in zip(answers, ("CEST", "CET"), strict=True):
+        note = params(answer, "repeated_time_runs_twice")
+        assert note["meant"] == f"2024-10-27 02:30:00 {meant}"
+        assert note["meant"] in answer.sentences[0]
+
+
+def test_a_time_in_an_overlap_that_is_none_of_the_schedule() -> None:
+    job = make_job(schedule="30 * * * *", timezone="Europe/Berlin")
+
+    answer = explain(job, datetime(2024, 10, 27, 2, 10, tzinfo=BERLIN))
+
+    assert answer.verdict is Verdict.NO_OCCURRENCE
+    note = params(answer, "repeated_time")
+    assert (note["second"], note["meant"]) == (
+        "2024-10-27 02:10:00 CET",
+        "2024-10-27 02:10:00 CEST",
+    )
+
+
+def test_an_ordinary_day_has_no_note() -> None:
+    job = make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
+    make_run(job, datetime(2024, 5, 6, 0, 30, tzinfo=UTC), **ran())
+
+    assert len(explain(job, datetime(2024, 5, 6, 2, 30, tzinfo=BERLIN)).sentences) == 1
+
+
+# --- the schedule does not fall there -----------------------------------------------------------
+
+
+def test_elsewhere_the_nearest_are_named() -> None:
+    job = make_job()
+
+    answer = explain(job, NOON + 10 * MINUTE)
+
+    assert (answer.verdict, answer.run, answer.occurrence) == (Verdict.NO_OCCURRENCE, None, None)
+    assert (answer.before, answer.after) == (NOON, NOON + HOUR)
+    assert codes(answer) == ["no_match", "nearest"]
+    assert params(answer, "no_match") == {"schedule": "0 * * * *"}
+    nearest = {"before": "2024-05-06 12:00:00 UTC", "after": "2024-05-06 13:00:00 UTC"}
+    assert params(answer, "nearest") == nearest
+
+
+def test_before_the_start_and_after_the_end() -> None:
+    job = make_job(starts_at=NOON, ends_at=datetime(2099, 1, 1, tzinfo=UTC))
+
+    early, late = explain(job, NOON - HOUR), explain(job, datetime(2100, 1, 1, tzinfo=UTC))
+
+    assert early.verdict is Verdict.BEFORE_START
+    assert params(early, "starts_at") == {"at": "2024-05-06 12:00:00 UTC"}
+    assert (early.before, early.after) == (None, NOON)
+    assert late.verdict is Verdict.AFTER_END
+    assert params(late, "ends_at") == {"at": "2099-01-01 00:00:00 UTC"}
+    assert (late.before, late.after) == (datetime(2099, 1, 1, tzinfo=UTC), None)
+
+
+def test_an_unreadable_schedule_falls_nowhere() -> None:
+    job = make_job()
+    Job.objects.filter(pk=job.pk).update(schedule="99 * * * *")
+
+    answer = explain(Job.objects.get(pk=job.pk), NOON)
+
+    assert (answer.verdict, answer.zone) == (Verdict.QUARANTINED, "UTC")
+    assert codes(answer) == ["quarantined"]
+    assert "99" in params(answer, "quarantined")["problem"]
+
+
+# --- it falls there, and has not come yet -------------------------------------------------------
+
+
+@pytest.fixture
+def coming(db: None) -> datetime:
+    return (database_now("default") + DAY).replace(minute=0, second=0, microsecond=0)
+
+
+def make_node(age: timedelta = timedelta(), **fields: Any) -> None:
+    seen = database_now("default") - age
+    known = {"host": "h", "pid": 1, "release": "1", "started_at": seen, "heartbeat_at": seen}
+    Node.objects.create(**{"id": "n", "name": "n"} | known | fields)
+
+
+def test_what_is_to_come_will_run(coming: datetime) -> None:
+    job = make_job()
+    make_node()
+
+    answer = explain(job, coming)
+
+    assert answer.verdict is Verdict.NOT_DUE
+    assert codes(answer) == ["to_come_due"]
+    assert params(answer, "to_come_due") == {"due": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
+
+
+def test_what_is_to_come_names_jitter_and_the_lack_of_nodes(coming: datetime) -> None:
+    job = make_job(jitter=30 * MINUTE)
+    make_node(age=HOUR)
+
+    answer = explain(job, coming)
+
+    due = coming + offset(job.pk, coming, job.jitter)
+    assert codes(answer) == ["to_come_due_with_jitter", "no_live_node"]
+    assert params(answer, "to_come_due_with_jitter") == {"due": f"{due:%Y-%m-%d %H:%M:%S} UTC"}
+    assert params(answer, "no_live_node")["node"] == "n"
+
+
+def test_nodes_of_another_namespace_do_not_count(coming: datetime) -> None:
+    make_node(namespace="shop")
+
+    assert codes(explain(make_job(), coming))[-1] == "no_nodes"
+
+
+def test_a_paused_job_will_not_run(coming: datetime) -> None:
+    job = make_job()
+    make_node()
+    control.pause(job, "deploy")
+
+    answer = explain(job, coming)
+
+    assert answer.verdict is Verdict.PAUSED
+    assert codes(answer) == ["to_come_paused", "reason"]
+    assert params(answer, "reason") == {"reason": "deploy"}
+
+
+def test_a_time_without_an_occurrence_names_the_pause_in_effect() -> None:
+    job = make_job(schedule="0 0 1 1 *")
+    assert "paused" not in codes(explain(job, database_now("default")))
+    control.pause(job, "deploy")
+    now = database_now("default").replace(microsecond=1)
+
+    answer = explain(job, now)
+
+    assert answer.verdict is Verdict.NO_OCCURRENCE
+    assert codes(answer)[:2] == ["paused", "reason"]
+    assert params(answer, "reason") == {"reason": "deploy"}
+    assert "paused" not in codes(explain(job, now - HOUR)), "before the pause"
+
+    until = now + HOUR
+    control.pause(job, "deploy", until)
+    assert codes(explain(job, now + MINUTE))[0] == "paused_until"
+    assert "paused_until" not in codes(explain(job, until + MINUTE)), "after its end"
+
+
+def test_a_pause_that_ends_in_time_does_no_harm(coming: datetime) -> None:
+    job = make_job()
+    make_node()
+    control.pause(job, "deploy")
+    Job.objects.filter(pk=job.pk).update(paused_until=coming)
+    job.refresh_from_db()
+
+    assert explain(job, coming - HOUR).verdict is Verdict.PAUSED
+    answer = explain(job, coming)
+    assert answer.verdict is Verdict.NOT_DUE
+    assert params(answer, "paused_until") == {"until": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
+
+
+def test_a_job_in_quarantine_will_not_run(coming: datetime) -> None:
+    job = make_job()
+    Cursor.objects.filter(pk=job.pk).update(problem="the zone is gone")
+
+    answer = explain(job, coming)
+
+    assert answer.verdict is Verdict.QUARANTINED
+    assert codes(answer) == ["not_due", "quarantined"]
+    assert "the zone is gone" in answer.sentences[1]
+
+
+# --- it falls there, and no row accounts for it -------------------------------------------------
+
+
+def test_before_the_job_was_made() -> None:
+    job = make_job()
+    before = job.created_at - DAY
+
+    answer = explain(job, before)
+
+    assert answer.verdict is Verdict.NOT_CREATED
+    created = {"at": "2023-01-01 00:00:00 UTC"}
+    assert params(answer, "created") == created
+    log(job, job.created_at, flag=ADDITION)
+    assert params(explain(job, before), "created_by") == created | {"by": "ada"}
+    assert explain(job, before + 10 * MINUTE).verdict is Verdict.NOT_CREATED
+
+
+def test_it_was_paused_then_by_somebody_until_somebody_resumed_it() -> None:
+    job = placed(make_job(), NOON + DAY)
+    paused(job, NOON - DAY)
+    resumed(job, NOON + DAY)
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is Verdict.PAUSED
+    assert codes(answer) == ["was_paused_by", "reason", "resumed_by"]
+    assert params(answer, "was_paused_by") == {"by": "ada", "at": "2024-05-05 12:00:00 UTC"}
+    assert params(answer, "reason") == {"reason": "deploy"}
+    assert params(answer, "resumed_by") == {"by": "bob", "at": "2024-05-07 12:00:00 UTC"}
+
+
+def test_it_was_resumed_by_somebody_and_nobody_knows_who_paused_it() -> None:
+    job = placed(make_job(), NOON + DAY)
+    resumed(job, NOON + DAY, "paused itself after 3 failed runs in a row")
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is Verdict.PAUSED
+    assert codes(answer) == ["was_paused_until", "reason"]
+    assert params(answer, "was_paused_until") == {"by": "bob", "at": "2024-05-07 12:00:00 UTC"}
+    assert params(answer, "reason") == {"reason": "paused itself after 3 failed runs in a row"}
+
+
+def test_it_is_paused_still() -> None:
+    job = make_job()
+    control.pause(job, "deploy")
+    job = placed(job, NOON - DAY)
+
+    answer = explain(job, NOON)
+    assert answer.verdict is Verdict.PAUSED
+    assert codes(answer) == ["paused_since_then", "reason"]
+    assert params(answer, "reason") == {"reason": "deploy"}
+
+    paused(job, NOON - DAY)
+    assert codes(explain(job, NOON))[-1] == "still_paused"
+
+
+def test_a_pause_is_no_reason_where_the_job_has_been_enabled_since() -> None:
+    """The job was resumed without the admin, which only the cursor shows."""
+    job = placed(make_job(), NOON - HOUR)
+    paused(job, NOON - DAY)
+
+    assert explain(job, NOON).verdict is Verdict.UNEXPLAINED
+
+
+def test_a_pause_that_ended_by_itself_is_no_reason_after_its_end() -> None:
+    job = placed(make_job(), NOON + DAY)
+    paused(job, NOON - DAY, until=NOON)
+    change_past_the_admin(job)  # the scheduler resumed it
+
+    assert explain(job, NOON - HOUR).verdict is Verdict.PAUSED
+    assert explain(job, NOON).verdict is Verdict.CHANGED
+
+
+@pytest.mark.parametrize("unseen", [1, 2])
+def test_a_pause_is_no_reason_if_it_may_have_been_another_one(unseen: int) -> None:
+    """Code resumed and paused the job again, so nothing is certain before the second pause."""
+    job = make_job()
+    control.pause(job, "deploy")
+    paused(job, NOON - DAY)
+    change_past_the_admin(job, unseen)
+    job = placed(job, NOON + DAY)
+
+    answer = explain(job, NOON)
+
+    assert ("was_paused_by" in codes(answer)) == (unseen == 1)
+    assert (answer.verdict is Verdict.CHANGED) == (unseen == 2)
+
+
+@pytest.mark.parametrize(("unseen", "certain"), [(0, True), (1, True), (2, False)])
+def test_a_resumption_may_end_another_pause(unseen: int, certain: bool) -> None:
+    job = placed(make_job(), NOON + DAY)
+    paused(job, NOON - DAY)
+    change_past_the_admin(job, unseen)
+    resumed(job, NOON + DAY)
+
+    message = codes(explain(job, NOON))
+
+    assert ("was_paused_by" in message) == certain
+    assert ("was_paused_until" in message) == (not certain)
+
+
+def test_a_pause_that_code_ended_before_the_next_is_no_reason() -> None:
+    job = placed(make_job(), NOON + 2 * DAY)
+    paused(job, NOON - DAY)
+    change_past_the_admin(job)
+    paused(job, NOON + DAY)
+    resumed(job, NOON + 2 * DAY)
+
+    assert explain(job, NOON).verdict is Verdict.CHANGED
+
+
+def test_a_later_edit_does_not_tell_when_code_ended_the_pause() -> None:
+    job = placed(make_job(), NOON + DAY)
+    paused(job, NOON - DAY)
+    change_past_the_admin(job)
+    log(job, NOON + DAY, ("schedule", "5 * * * *", "0 * * * *"))
+
+    assert explain(job, NOON).verdict is Verdict.CHANGED
+
+
+def test_it_was_paused_then_and_whether_ever_since_is_not_known() -> None:
+    job = make_job()
+    control.pause(job, "deploy")
+    paused(job, NOON - DAY)
+    log(job, NOON + HOUR, ("description", "", "Hourly"))
+    change_past_the_admin(job, 2)
+    job = placed(job, NOON + DAY)
+
+    assert codes(explain(job, NOON)) == ["was_paused_by", "reason"]
+
+
+def test_an_entry_without_a_version_proves_no_pause() -> None:
+    job = placed(make_job(), NOON + DAY)
+    paused(job, NOON - DAY)
+    entry = LogEntry.objects.get()
+    LogEntry.objects.update(change_message=entry.change_message.replace('"version"', '"other"'))
+
+    assert explain(job, NOON).verdict is Verdict.CHANGED
+
+
+def test_a_job_at_its_end_is_not_called_paused() -> None:
+    job = make_job()
+    Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=saving.EXHAUSTED)
+    Cursor.objects.filter(pk=job.pk).update(enabled=False, next_at=None, previous_at=NOON)
+
+    assert explain(Job.objects.get(pk=job.pk), NOON).verdict is Verdict.UNEXPLAINED
+
+
+def test_the_definition_was_another_one() -> None:
+    job = placed(make_job(), NOON + DAY)
+    log(job, NOON - DAY, ("schedule", "* * * * *", "5 * * * *"))
+    log(job, NOON + DAY, ("schedule", "5 * * * *", "0 * * * *"), ("description", "", "Hourly"))
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is Verdict.CHANGED
+    at = "2024-05-07 12:00:00 UTC"
+    assert codes(answer) == ["changed", "field_changed", "field_changed"]
+    assert params(answer, "changed") == {"placed": at}
+    schedule, description = (sentence.params for sentence in answer.sentences[1:])
+    assert schedule == {
+        "by": "ada",
+        "at": at,
+        "field": Job._meta.get_field("schedule").verbose_name,
+        "old": "“5 * * * *”",
+        "new": "“0 * * * *”",
+    }
+    assert (description["field"], description["new"]) == ("description", "“Hourly”")
+    elsewhere = explain(job, NOON + 5 * MINUTE)
+    assert (elsewhere.verdict, elsewhere.sentences[2:]) == (Verdict.NO_OCCURRENCE, answer.sentences)
+
+
+def test_a_row_of_an_earlier_definition_speaks_for_itself() -> None:
+    job = placed(make_job(), NOON + DAY)
+    at = NOON + timedelta(seconds=30)
+    run = make_run(job, at, **ran())
+
+    assert explain(job, NOON).run == run
+
+
+def test_without_the_admin_there_is_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = placed(make_job(), NOON + DAY)
+    paused(job, NOON - DAY)
+    assert len(changes_of(job)) == 1
+
+    monkeypatch.setattr("django_dcron.jobs.change_history.apps.is_installed", lambda name: False)
+
+    assert changes_of(job) == []
+    assert explain(job, NOON).verdict is Verdict.CHANGED
+
+
+def test_written_past_control_and_not_caught_up_with() -> None:
+    job = make_job()
+    Job.objects.filter(pk=job.pk).update(schedule="0 12 * * *")
+
+    answer = explain(Job.objects.get(pk=job.pk), NOON)
+
+    assert answer.verdict is Verdict.NOT_CLAIMED
+    assert codes(answer)[0] == "change_not_processed"
+    Cursor.objects.all().delete()
+    assert explain(Job.objects.get(pk=job.pk), NOON).verdict is Verdict.NOT_CLAIMED
+
+
+def test_in_quarantine_since_before() -> None:
+    job = make_job()
+    Cursor.objects.filter(pk=job.pk).update(problem="the zone is gone", next_at=NOON)
+
+    assert explain(job, NOON).verdict is Verdict.QUARANTINED
+    assert explain(job, NOON - HOUR).verdict is Verdict.UNEXPLAINED
+
+
+def test_nobody_has_considered_it_yet() -> None:
+    job = make_job()
+    Cursor.objects.filter(pk=job.pk).update(next_at=NOON - HOUR)
+    make_node(age=HOUR)
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is Verdict.NOT_CLAIMED
+    assert codes(answer) == ["not_claimed", "no_live_node"]
+    assert params(answer, "not_claimed") == {"next": "2024-05-06 11:00:00 UTC"}
+    Node.objects.update(heartbeat_at=database_now("default"))
+    assert params(explain(job, NOON), "live_nodes") == {"count": 1}
+
+
+def test_nodes_are_shown_only_with_permission(coming: datetime) -> None:
+    job = make_job()
+    Cursor.objects.filter(pk=job.pk).update(next_at=NOON)
+    make_run(job, NOON + HOUR, state="pending")
+    make_node(age=HOUR)
+
+    for at in (coming, NOON, NOON + HOUR):
+        shown = explain(job, at).sentences
+        assert (shown[-1].code, shown[-1].params["node"]) == ("no_live_node", "n")
+        assert explain(job, at, show_nodes=False).sentences == shown[:-1]
+
+
+def test_older_rows_were_pruned() -> None:
+    job = make_job()
+    make_run(job, NOON + HOUR, **ran(NOON + HOUR))
+    Statistics.objects.filter(pk=job.pk).update(succeeded=7)
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is Verdict.PRUNED
+    assert params(answer, "pruned") == {"kept": "2024-05-06 13:00:00 UTC"}
+    assert explain(job, NOON + 2 * HOUR).verdict is Verdict.UNEXPLAINED
+
+
+def test_what_nothing_explains_is_for_the_doctor() -> None:
+    job = make_job()
+    make_run(job, NOON - HOUR, **ran(NOON - HOUR))
+    make_run(job, NOON + HOUR, **ran(NOON + HOUR))
+    Statistics.objects.filter(pk=job.pk).update(succeeded=2)
+
+    answer = explain(job, NOON)
+
+    assert (answer.verdict, answer.run) == (Verdict.UNEXPLAINED, None)
+    assert codes(answer) == ["unexplained", "ask_doctor"]
+
+
+# --- cost ---------------------------------------------------------------------------------------
+
+
+def test_the_number_of_queries_does_not_grow_with_the_history() -> None:
+    job = make_job(schedule="* * * * *")
+    ContentType.objects.get_for_model(Job)
+    for minute in range(60):
+        at = NOON + minute * MINUTE
+        make_run(job, at, **ran(at, seconds=1))
+
+    with CaptureQueriesContext(connection) as of_a_run:
+        explain(job, NOON)
+    with CaptureQueriesContext(connection) as of_none:
+        explain(job, NOON - MINUTE)
+
+    assert len(of_a_run) == 3  # the clock, the cursor, the runs
+    assert len(of_none) <= 9
+
+
+def test_a_sentence_can_be_copied_and_pickled() -> None:
+    sentence = Sentence("late", "%(seconds)d s late, 100 %%", seconds=3)
+    for same in (copy.deepcopy(sentence), pickle.loads(pickle.dumps(sentence))):  # noqa: S301 (our own)
+        assert (same, same.code, same.params) == ("3 s late, 100 %", "late", {"seconds": 3})
+    assert Sentence("plain", "100 % of all runs") == "100 % of all runs"

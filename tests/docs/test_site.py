@@ -1,0 +1,76 @@
+"""Test the structure, links and code blocks of the docs site and the README."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+
+from tests.docs.test_documents import ROOT
+
+REPOSITORY = "https://github.com/example/django-dcron"
+RAW = "https://raw.githubusercontent.com/example/django-dcron/main/"
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+DOCUMENTS = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
+README = (ROOT / "README.md").read_text()
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_the_readme_is_short_and_its_links_work_on_a_package_index() -> None:
+    assert len(README.splitlines()) <= 150
+    for link in LINK.findall(README):
+        assert link.startswith((f"{REPOSITORY}/blob/main/", RAW)), link
+        path = link.removeprefix(f"{REPOSITORY}/blob/main/").removeprefix(RAW)
+        assert (ROOT / path).is_file(), link
+
+
+def test_the_placeholder_is_the_same_everywhere() -> None:
+    for path in (ROOT / "pyproject.toml", DOCS / "conf.py", DOCS / "contributing" / "releasing.md"):
+        assert REPOSITORY in path.read_text(), path
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_local_links_lead_to_files(path: Path) -> None:
+    for link in LINK.findall(path.read_text()):
+        if not link.startswith(("#", "http:", "https:", "mailto:")):
+            assert (path.parent / link.partition("#")[0]).exists(), link
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_a_page_has_one_title_and_python_that_parses(path: Path) -> None:
+    text = path.read_text()
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    if not text.startswith("```{include}"):
+        assert text.startswith("# ")
+        assert len(re.findall(r"^# ", prose, re.MULTILINE)) == 1
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        ast.parse(block)
+
+
+def test_every_model_is_in_the_reference_or_internal() -> None:
+    documented = re.findall(
+        r"^```\{model-fields\} (\w+)", (DOCS / "reference" / "models.md").read_text(), re.MULTILINE
+    )
+    internal = {"Dashboard", "Link", "LockLease", "Notice"}
+    models = {model.__name__ for model in apps.get_app_config("django_dcron").get_models()}
+    assert models == {*documented, *internal}
+    assert len(documented) == len(set(documented))
+
+
+WIDE = {"explanation/performance.md"}
+"""Pages with lines that are too long. When you rewrite a page, wrap it and remove it here."""
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES if str(path.relative_to(DOCS)) not in WIDE], ids=name_of
+)
+def test_prose_is_wrapped_at_100_columns(path: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in prose.splitlines() if not line.startswith(("|", "!["))]
+    assert [line for line in lines if len(line) > 100] == []

@@ -1,0 +1,34 @@
+"""The README's job, which mypy checks strictly (``files`` in pyproject.toml).
+
+``test_examples`` compares it with the README.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from celery import shared_task
+
+from django_dcron import cron, current_run
+
+
+class Invoice:
+    """Stands for a model of the project."""
+
+    class objects:  # noqa: N801 (as in Django)
+        @staticmethod
+        def filter(**lookups: object) -> "Iterator[Invoice]":
+            yield Invoice()
+
+    def send(self) -> None:
+        pass
+
+
+@cron("30 3 * * MON-FRI", timezone="Europe/Berlin", max_attempts=3, timeout=timedelta(minutes=10))
+@shared_task
+def send_invoices() -> None:
+    run = current_run()
+    for number, invoice in enumerate(
+        Invoice.objects.filter(sent_at=None, due_at__lte=run.scheduled_at)
+    ):
+        run.progress(number, note=str(invoice))
+        invoice.send()

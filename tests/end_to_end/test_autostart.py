@@ -1,0 +1,451 @@
+"""``DCRON_AUTOSTART``: nodes in the processes of web servers, and in no others."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from django.core.handlers.wsgi import WSGIHandler
+from pytest_django import Settings
+
+from django_dcron import autostart, checks
+from django_dcron.autostart import State
+from django_dcron.conf import settings as dcron
+from tests.conftest import StartProcess
+from tests.docs.test_documents import ROOT
+from tests.end_to_end.new_project import NewProject
+from tests.waiting import wait_until
+
+STATE = "from django_dcron.autostart import autostart; print(autostart.state.value)"
+TESTS = """
+from django.test import LiveServerTestCase
+
+class BakeryTests(LiveServerTestCase):
+    def test_idle(self):
+        import bakery.asgi, bakery.wsgi
+        from django.core.wsgi import get_wsgi_application
+        from django_dcron.autostart import autostart
+        get_wsgi_application()
+        self.assertEqual(autostart.state.value, "idle")
+"""
+PREFORK = """
+import os, signal, sys
+
+from bakery.wsgi import application
+from django_dcron.autostart import autostart
+
+children = []
+for _ in range(2):
+    if not (child := os.fork()):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            while True:
+                signal.pause()
+        finally:
+            sys.exit(0)
+    children.append(child)
+print("children", *children, autostart.state.value, flush=True)
+signal.signal(signal.SIGTERM, lambda *_: [os.kill(child, signal.SIGTERM) for child in children])
+for child in children:
+    os.waitpid(child, 0)
+"""
+SERVER = """
+import sys
+from wsgiref.simple_server import make_server
+
+from bakery.wsgi import application
+
+make_server("127.0.0.1", int(sys.argv[1]), application).serve_forever()
+"""
+FORKS = """
+import ctypes, json, os, signal, subprocess, sys, threading
+
+from django.conf import settings
+
+settings.configure(DCRON_AUTOSTART=True, INSTALLED_APPS=[], USE_TZ=True)
+
+from django_dcron import autostart
+from django_dcron.autostart import State
+
+autostart.GRACE = 3600.0
+node = threading.Event()
+here = autostart.Autostart(lambda _: node.set())
+os.register_at_fork(
+    before=here.before_fork,
+    after_in_parent=here.after_fork_in_parent,
+    after_in_child=here.after_fork_in_child,
+)
+gunicorn = {"__name__": "gunicorn.arbiter", "os": os}
+exec("def spawn_worker(): return os.fork()", gunicorn)
+handler = lambda: signal.getsignal(signal.SIGTERM)
+
+def in_child(check, fork=os.fork):
+    if not (child := fork()):
+        code = 1
+        try:
+            code = 0 if check() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+def is_waiting():
+    return here.state is State.PRELOADED and here._thread is None
+
+def starts():
+    here.request()
+    return node.wait(20) and here.state is State.STARTED
+
+here._arm()
+ours = handler()
+subprocess.run([sys.executable, "-c", ""], preexec_fn=lambda: None)
+seen = {
+    "a helper gets no node": in_child(is_waiting),
+    "SIGTERM ends a helper": in_child(lambda: handler() is signal.SIG_DFL),
+    "a forked server gets a node": in_child(starts),
+    "a worker of gunicorn gets a node": in_child(
+        lambda: here.state is State.ARMED and here._thread.is_alive() and handler() is ours,
+        gunicorn["spawn_worker"],
+    ),
+    "a worker that C forks gets a node": in_child(starts, ctypes.PyDLL(None).fork),
+    "the parent still waits": here.state is State.ARMED and here._thread.is_alive(),
+    "the parent handles SIGTERM": callable(ours) and handler() is ours,
+    "the parent gets a node": starts(),
+    "a later helper gets no node": in_child(lambda: here.state is State.IDLE),
+    "its end leaves the parent's node alone": in_child(
+        lambda: here.stop() or not here.stopping.is_set(), ctypes.PyDLL(None).fork
+    ),
+    "a worker that C forks later gets a node": in_child(
+        lambda: node.clear() or starts(), ctypes.PyDLL(None).fork
+    ),
+}
+print(json.dumps(seen))
+"""
+UVICORN = """
+import signal
+
+from django.conf import settings
+
+settings.configure()
+
+from django_dcron.autostart import _exit_on_sigterm
+
+class Server:
+    should_exit = captured = False
+
+    def handle_exit(self, *_):
+        self.should_exit = self.captured = True
+
+Server.__module__ = "uvicorn.server"
+server = Server()
+signal.signal(signal.SIGTERM, server.handle_exit)
+_exit_on_sigterm()
+signal.raise_signal(signal.SIGTERM)
+print(server.should_exit, server.captured)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> NewProject:
+    project = NewProject.create(tmp_path)
+    project.add_setting("DCRON_AUTOSTART = True")
+    return project
+
+
+@pytest.fixture
+def migrated(project: NewProject) -> NewProject:
+    project.manage("migrate", "--verbosity", "0")
+    return project
+
+
+def free_port() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return str(taken.getsockname()[1])
+
+
+def pids(project: NewProject) -> set[int]:
+    return {int(name.rsplit("-", 1)[1]) for name in project.nodes()}
+
+
+def run_script(script: str) -> str:
+    """Run it in a process that may fork."""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_with_autoreload_only_the_child_is_a_node_and_it_stops_cleanly(
+    migrated: NewProject, start_process: StartProcess
+) -> None:
+    manage = str(migrated.directory / "manage.py")
+    server = start_process("runserver", manage, "runserver", free_port(), env=migrated.env)
+    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    [child] = pids(migrated)
+    assert child != server.pid
+    os.kill(child, signal.SIGTERM)
+    assert server.wait() == 0
+    assert pids(migrated) == set(), "the node has left, so others lead its shards at once"
+    assert migrated.rows("SELECT * FROM django_dcron_run WHERE state = 'running'") == []
+
+
+@pytest.mark.nightly
+def test_runserver_without_autoreload(migrated: NewProject, start_process: StartProcess) -> None:
+    manage = str(migrated.directory / "manage.py")
+    server = start_process(
+        "runserver", manage, "runserver", "--noreload", free_port(), env=migrated.env
+    )
+    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    assert pids(migrated) == {server.pid}
+    server.terminate()
+    assert server.wait() == 0
+    assert pids(migrated) == set()
+
+
+@pytest.mark.nightly
+def test_a_change_of_the_code_moves_the_node_to_the_new_child(
+    migrated: NewProject, start_process: StartProcess
+) -> None:
+    manage = str(migrated.directory / "manage.py")
+    server = start_process("runserver", manage, "runserver", free_port(), env=migrated.env)
+    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    [first] = pids(migrated)
+    with (migrated.directory / "bakery" / "cron.py").open("a") as source:
+        source.write("\n# changed\n")
+    wait_until(lambda: pids(migrated) - {first}, 90, what="the node of the new child")
+    assert first not in pids(migrated), "the old child released its shards before it ended"
+    assert server.pid not in pids(migrated)
+    [child] = pids(migrated)
+    os.kill(child, signal.SIGTERM)
+    server.wait()
+    assert pids(migrated) == set()
+
+
+@pytest.mark.nightly
+def test_a_server_that_forks_after_it_loaded_the_application(
+    migrated: NewProject, start_process: StartProcess
+) -> None:
+    """As gunicorn with ``preload_app``: its module loads the application and forks."""
+    script = migrated.directory / "prefork.py"
+    script.write_text(PREFORK)
+    start = f"import runpy; runpy.run_path({str(script)!r}, run_name='gunicorn.arbiter')"
+    server = start_process("prefork", "-c", start, env=migrated.env)
+    server.wait_for_log("children")
+    _, first, second, state = server.log.split()[:4]
+    assert state == State.PRELOADED.value
+    wait_until(lambda: len(pids(migrated)) == 2, 90, what="two nodes")
+    assert pids(migrated) == {int(first), int(second)}
+    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    server.terminate()
+    assert server.wait() == 0
+    assert pids(migrated) == set()
+
+
+@pytest.mark.nightly
+def test_any_wsgi_server(migrated: NewProject, start_process: StartProcess) -> None:
+    """Nobody has to request a page."""
+    script = migrated.directory / "server.py"
+    script.write_text(SERVER)
+    server = start_process("server", str(script), free_port(), env=migrated.env)
+    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    server.terminate()
+    assert server.wait() == 0
+    assert pids(migrated) == set()
+
+
+def test_no_node_in_other_processes(project: NewProject) -> None:
+    (project.directory / "bakery" / "tests.py").write_text(TESTS)
+    project.manage("test")
+    shell = project.manage("shell", "-v0", "-c", f"import bakery.wsgi, bakery.asgi; {STATE}")
+    assert shell.split()[-1] == State.IDLE.value
+    setup = f"import django; django.setup(); {STATE}"
+    done = project.python("-c", f"{setup}; import bakery.asgi; {STATE}")
+    assert done.stdout.split() == [State.IDLE.value, State.ARMED.value], done.stderr
+
+
+def test_which_forked_processes_start_a_node() -> None:
+    seen = json.loads(run_script(FORKS))
+    assert seen
+    assert [what for what, is_so in seen.items() if not is_so] == []
+
+
+def test_uvicorn_ends_normally_after_sigterm() -> None:
+    """Otherwise it raises the signal again, and the node wouldn't drain."""
+    assert run_script(UVICORN).split() == ["True", "False"]
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_process_that_forks_starts_its_node_later(
+    monkeypatch: pytest.MonkeyPatch, forks: bool
+) -> None:
+    monkeypatch.setattr(autostart, "_at_exit", lambda stop: None)
+    monkeypatch.setattr(autostart, "_exit_on_sigterm", lambda: None)
+    forked, waits, started = threading.Event(), [], []
+
+    class Requested(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            forked.wait(60)
+            return False
+
+    here = autostart.Autostart(started.append)
+    here._requested = Requested()
+    here._arm()
+    if forks:
+        here.before_fork()
+        here.after_fork_in_parent()
+    forked.set()
+    wait_until(lambda: started == [here], what="the node")
+    assert waits == [autostart.GRACE, autostart.FORK_GRACE][: 1 + forks]
+
+
+def test_a_fork_before_the_application_is_created_delays_nothing() -> None:
+    here = autostart.Autostart(lambda it: None)
+    here.before_fork()
+    here.after_fork_in_parent()
+    assert not here._has_forked
+
+
+def test_pauses_grow_and_begin_again_after_a_long_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, pauses = 0.0, []
+    durations = [0.0] * 8 + [autostart.LONGEST_PAUSE + 1, 0.0]
+
+    def run() -> int:
+        nonlocal now
+        now += durations[len(pauses)]
+        if len(pauses) % 2:
+            raise RuntimeError("the database is unreachable")
+        return 1
+
+    stopping = threading.Event()
+
+    def wait(pause: float) -> None:
+        pauses.append(pause)
+        if len(pauses) == len(durations):
+            stopping.set()
+
+    monkeypatch.setattr(autostart, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(stopping, "wait", wait)
+    autostart.restart_until_stopped(run, stopping, "web-1")
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 1, 2]
+    records = [record for record in caplog.records if record.__dict__.get("event")]
+    assert {record.__dict__["event"] for record in records} == {"autostart_restart"}
+    assert [record.__dict__["restart_in"] for record in records] == pauses
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_node_that_is_stopped_is_not_started_again(
+    caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    stopping = threading.Event()
+    runs = []
+
+    def run() -> int:
+        runs.append(stopping.is_set())
+        stopping.set()
+        if fails:
+            raise RuntimeError("interrupted")
+        return 0
+
+    autostart.restart_until_stopped(run, stopping, "web-1")
+    assert (runs, caplog.records) == ([False], [])
+
+
+def test_an_application_in_a_test_arms_nothing(settings: Settings) -> None:
+    settings.DCRON_AUTOSTART = True
+    autostart._arm_after(Application)
+    Application()
+    assert autostart.autostart.state is State.IDLE
+
+
+class Application(WSGIHandler):
+    def __init__(self) -> None:
+        """Load no middleware."""
+
+
+@pytest.mark.parametrize(
+    ("modules", "serves"),
+    [
+        ({"django.core.wsgi", "bakery.wsgi", "gunicorn.workers.base"}, True),
+        ({"django.core.asgi", "bakery.asgi", "uvicorn.importer"}, True),
+        ({"django.core.management", "django.core.management.commands.runserver"}, True),
+        ({"django.contrib.staticfiles.management.commands.runserver"}, True),
+        ({"django.core.wsgi", "django.core.management.base"}, False),
+        ({"django.core.wsgi", "celery.bin.worker"}, False),
+        ({"django.test.testcases"}, False),
+    ],
+)
+def test_which_processes_serve_requests(
+    monkeypatch: pytest.MonkeyPatch, modules: set[str], serves: bool
+) -> None:
+    assert not autostart.serves_requests(modules), "this is a test"
+    monkeypatch.setattr(autostart, "_is_test", lambda: False)
+    assert autostart.serves_requests(modules) is serves
+
+
+def test_the_master_of_gunicorn_starts_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    preloading = {"gunicorn.arbiter", "gunicorn.app.base", "django.core.wsgi"}
+    started = []
+    here = autostart.Autostart(lambda it: started.append(it))
+    monkeypatch.setattr(autostart, "_is_test", lambda: False)
+    monkeypatch.setattr(autostart, "_modules_on_stack", lambda: iter(preloading))
+    here.arm()
+    assert here.state is State.PRELOADED
+    assert not autostart._is_gunicorn_master({*preloading, "gunicorn.workers.base"})
+    assert not started
+
+
+@pytest.mark.parametrize(
+    ("master", "worker", "state"),
+    [(7, 0, State.PRELOADED), (7, 1, State.ARMED), (0, 0, State.ARMED)],
+    ids=["master", "lazy_apps", "no_master"],
+)
+def test_the_master_of_uwsgi_starts_no_node(
+    monkeypatch: pytest.MonkeyPatch, master: int, worker: int, state: State
+) -> None:
+    uwsgi = SimpleNamespace(masterpid=lambda: master, worker_id=lambda: worker)
+    monkeypatch.setitem(sys.modules, "uwsgi", uwsgi)
+    monkeypatch.setattr(autostart, "GRACE", 3600.0)
+    monkeypatch.setattr(autostart, "_exit_on_sigterm", lambda: None)
+    monkeypatch.setattr(autostart, "serves_requests", lambda modules: True)
+    here = autostart.Autostart(lambda it: None)
+    here.arm()
+    assert here.state is state
+    here.stop()
+
+
+def test_the_first_request_starts_the_node_of_a_preloaded_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(autostart, "GRACE", 3600.0)
+    monkeypatch.setattr(autostart, "_at_exit", lambda stop: None)
+    monkeypatch.setattr(autostart, "_exit_on_sigterm", lambda: None)
+    started = []
+    here = autostart.Autostart(lambda it: started.append(it))
+    here.request()
+    assert here.state is State.IDLE
+    here.state = State.PRELOADED
+    here.request()
+    wait_until(lambda: started == [here], what="the node")
+    here.stop()
+    assert here.state is State.STARTED
+
+
+def test_the_settings_that_it_implies(settings: Settings) -> None:
+    assert (dcron.LOCK, dcron.DISPATCHER) == ("redis", "celery")
+    settings.DCRON_AUTOSTART = True
+    assert (dcron.LOCK, dcron.DISPATCHER) == ("database", "thread")
+    settings.DCRON_DISPATCHER = "celery"
+    assert (dcron.LOCK, dcron.DISPATCHER) == ("database", "celery")
+    settings.DCRON_AUTOSTART = "yes"
+    assert [message.id for message in checks.check_settings(None)] == ["django_dcron.E001"]
+    assert (dcron.LOCK, sys.modules["django_dcron.autostart"]) == ("redis", autostart)

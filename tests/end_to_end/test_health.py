@@ -1,0 +1,199 @@
+"""A node's health as supervisors see it: the file, its probe, hanging and dying processes."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from django_dcron.models import Cursor, Node, Run
+from django_dcron.scheduler.health_file import INTERVALS, probe
+from tests import services
+from tests.conftest import StartProcess
+from tests.factories import make_idle_job, make_run
+from tests.waiting import wait_until
+
+TIMEOUT = 60.0
+QUICK = {"DCRON_TEST_SETTINGS": json.dumps({"TICK": 0.1, "LEASE": 2, "HANG_AFTER": 3})}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "health.json"
+
+
+Command = Callable[[], tuple[int, str]]
+
+
+@pytest.fixture
+def command(start_process: StartProcess, path: Path) -> Command:
+    """Run ``manage.py dcron health``. Return its exit code and its output."""
+
+    def ask() -> tuple[int, str]:
+        asked = start_process("probe", "-m", "django", "dcron", "health", "--file", str(path))
+        return asked.wait(TIMEOUT), asked.log.strip().removeprefix("CommandError: ")
+
+    return ask
+
+
+def wait_for_probe(path: Path, *, fit: bool, saying: str) -> None:
+    def answers() -> bool:
+        answer = probe(path)
+        return answer.fit == fit and saying in answer.reason
+
+    wait_until(answers, TIMEOUT, what=f"a node that {'is' if fit else 'is not'} fit: {saying!r}")
+
+
+def file_says(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def grow_old(path: Path) -> None:
+    """Set the file's time stamp back, as if nothing had written it for a while."""
+    before = path.stat().st_mtime - 2.0 * (INTERVALS + 1)
+    os.utime(path, (before, before))
+
+
+def test_a_node_that_lives_freezes_and_dies(
+    start_runcron: StartProcess, path: Path, command: Command
+) -> None:
+    node = start_runcron("--embedded", "--name", "a", "--health-file", str(path))
+    wait_for_probe(path, fit=True, saying="a is ok")
+    assert command() == (0, "a is ok")
+    wait_until(lambda: file_says(path)["shards"] == 64, TIMEOUT, what="what it leads")
+    assert file_says(path)["pid"] == node.pid
+    assert file_says(path)["id"] == Node.objects.get().pk
+    node.freeze()
+    grow_old(path)
+    wait_for_probe(path, fit=False, saying="s old: a is dead or frozen")
+    node.thaw()
+    wait_for_probe(path, fit=True, saying="a is ok")
+    node.terminate()
+    assert node.wait(TIMEOUT) == 0
+    assert probe(path) == (False, f"{path} doesn't exist: no node is running")
+    node.start()
+    wait_for_probe(path, fit=True, saying="a is ok")
+    node.kill()
+    grow_old(path)
+    code, message = command()
+    assert code == 1
+    assert message.endswith("s old: a is dead or frozen")
+
+
+@pytest.mark.slow
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.parametrize("how", [pytest.param("stopped", marks=pytest.mark.nightly), "frozen"])
+def test_a_database_that_stays_away_makes_unfit_until_it_is_back(
+    start_runcron: StartProcess,
+    path: Path,
+    command: Command,
+    database_server: services.Server,
+    how: str,
+) -> None:
+    """A stopped database refuses connections. A frozen one never answers."""
+    short = json.loads(QUICK["DCRON_TEST_SETTINGS"]) | {"DATABASE_GRACE": 1}
+    env = {"DCRON_TEST_SETTINGS": json.dumps(short)}
+    node = start_runcron("--name", "a", "--health-file", str(path), env=env)
+    wait_for_probe(path, fit=True, saying="a is ok")
+    connection.close()
+    try:
+        database_server.stop() if how == "stopped" else database_server.freeze()
+        if how == "stopped":
+            wait_for_probe(path, fit=False, saying="a is unfit: no tick has succeeded for ")
+            assert any(
+                message.startswith("the database is unreachable since ")
+                for message in file_says(path)["reasons"]
+            )
+            assert file_says(path)["database_unreachable_since"]
+        else:
+            wait_for_probe(path, fit=False, saying="thread hangs: no activity for ")
+        code, message = command()
+        assert code == 1
+        assert message.startswith("a is unfit: ")
+    finally:
+        database_server.start() if how == "stopped" else database_server.thaw()
+    wait_for_probe(path, fit=True, saying="a is ok")
+    assert 1 <= node.log.count("node unhealthy: ") == node.log.count("node healthy again")
+    wait_until(lambda: Node.objects.get().shards == 64, TIMEOUT, what="it to lead again")
+    due = make_run(make_idle_job())
+    wait_until(
+        lambda: Run.objects.get(pk=due.pk).state == "queued", TIMEOUT, what="work to be done"
+    )
+
+
+class TableLock:
+    """A table lock by another session. On MariaDB, no time limit of the node applies to it."""
+
+    def __init__(self) -> None:
+        self._connection = connections["default"].copy()
+
+    def __enter__(self) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"LOCK TABLES {Cursor._meta.db_table} WRITE")
+
+    def __exit__(self, *error: object) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute("UNLOCK TABLES")
+        self._connection.close()
+
+
+@pytest.mark.mariadb
+def test_a_tick_that_hangs_in_the_database_is_logged_with_its_stack(
+    start_runcron: StartProcess, path: Path
+) -> None:
+    make_idle_job()
+    node = start_runcron("--name", "a", "--health-file", str(path), env=QUICK)
+    wait_until(lambda: file_says(path).get("shards") == 64, TIMEOUT, what="a node that leads")
+    with TableLock():
+        node.wait_for_log("node unhealthy: node=a", TIMEOUT)
+        node.wait_for_log("shards=0/64", TIMEOUT)
+        wait_for_probe(
+            path, fit=False, saying="a is unfit: the tick thread hangs: no activity for "
+        )
+        assert file_says(path)["hanging"] == ["tick"]
+    wait_for_probe(path, fit=True, saying="a is ok")
+    wait_until(lambda: file_says(path)["shards"] == 64, TIMEOUT, what="it to lead again")
+    stack = node.log[node.log.index("thread hangs: node=a thread=tick") :]
+    assert "Thread dcron-tick:" in stack.splitlines()[1]
+    assert stack.index("in tick") < stack.index("Thread dcron-agenda:")
+    assert 1 <= node.log.count("thread hangs: node=") == node.log.count("thread recovered: ")
+    assert 1 <= node.log.count("node unhealthy: ") == node.log.count("node healthy again")
+
+
+def test_another_node_does_the_work_of_one_that_hangs(
+    start_runcron: StartProcess, tmp_path: Path
+) -> None:
+    """The thread hangs in the project's router, as deep in foreign code as possible."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    stuck = {
+        "DJANGO_SETTINGS_MODULE": "tests.end_to_end.settings_with_a_stuck_router",
+        "DCRON_TEST_PIPE": str(pipe),
+    }
+    a = start_runcron("--name", "a", env=QUICK | stuck)
+    a.wait_for_log("node=a shards=64/64", TIMEOUT)
+    due = make_run(make_idle_job())
+    a.wait_for_log("thread hangs: node=a thread=tick", TIMEOUT)
+    assert "settings_with_a_stuck_router.py" in a.log
+    b = start_runcron("--name", "b", env=QUICK)
+    b.wait_for_log("node=b shards=64/64", TIMEOUT)
+    wait_until(
+        lambda: Run.objects.get(pk=due.pk).state == "queued",
+        TIMEOUT,
+        what="the other to hand it over",
+    )
+    assert Node.objects.get(name="a").shards == 64, "its row is as old as its last heartbeat"
+    assert Run.objects.get(pk=due.pk).node == Node.objects.get(name="b").pk
+    letting_go = threading.Thread(target=lambda: pipe.write_bytes(b""), daemon=True)
+    letting_go.start()
+    a.wait_for_log("thread recovered: node=a thread=tick", TIMEOUT)
+    wait_until(lambda: 0 < Node.objects.get(name="a").shards < 64, TIMEOUT, what="a share for it")
+    for node in (a, b):
+        node.terminate()
+        assert node.wait(TIMEOUT) == 0
+    assert Run.objects.get(pk=due.pk).deliveries == 1

@@ -1,0 +1,77 @@
+"""The logs and traces of real nodes and workers: every line and every span names its run."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django_dcron.models import Run
+from tests.conftest import StartProcess
+from tests.factories import make_idle_job, make_run
+from tests.waiting import wait_until
+
+TIMEOUT = 60.0
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_run_from_node_to_worker_and_back(
+    start_runcron: StartProcess, start_worker: StartProcess, tmp_path: Path
+) -> None:
+    env = {
+        "DJANGO_SETTINGS_MODULE": "tests.end_to_end.settings_observed",
+        "DCRON_TEST_OBSERVED": str(tmp_path),
+    }
+    job = make_idle_job(
+        target="tests.app.tasks.log_and_fail", max_attempts=2, retry_backoff=timedelta(seconds=1)
+    )
+    run = make_run(job)
+    start_worker(env=env, wait=False)
+    node = start_runcron("--name", "a", env=env)
+    wait_until(
+        lambda: Run.objects.get(pk=run.pk).state == "failed", TIMEOUT, what="its last attempt"
+    )
+    node.terminate()
+    assert node.wait(TIMEOUT) == 0
+
+    trace_id = run.pk.hex
+    spans = [
+        span for span in lines(tmp_path / "spans") if span["context"]["trace_id"] == f"0x{trace_id}"
+    ]
+    by_name: dict[str, list[Any]] = {}
+    for span in spans:
+        by_name.setdefault(span["name"], []).append(span)
+    assert {name: len(found) for name, found in by_name.items()} == {
+        "dcron.dispatch": 2,
+        "run/django_dcron.execute": 2,
+        "dcron.execute": 2,
+    }
+    origin = f"0x{trace_id[16:]}"
+    for name in ("dcron.dispatch", "run/django_dcron.execute"):
+        assert {span["parent_id"] for span in by_name[name]} == {origin}
+    assert {span["parent_id"] for span in by_name["dcron.execute"]} == {
+        span["context"]["span_id"] for span in by_name["run/django_dcron.execute"]
+    }, "an instrumented Celery joins"
+    assert [span["attributes"]["dcron.attempt"] for span in by_name["dcron.execute"]] == [1, 2]
+
+    log = lines(tmp_path / "log")
+    own = [message for message in log if message["logger"] == "tests.app.tasks"]
+    assert [(message["message"], message["attempt"]) for message in own] == [
+        ("about to fail", 1),
+        ("about to fail", 2),
+    ]
+    ended = [message for message in log if message.get("event") == "attempt_ended"]
+    for message in [*own, *ended]:
+        assert (message["job"], message["run"], message["trace_id"]) == (
+            str(job),
+            str(run.pk),
+            trace_id,
+        )
+        assert "node" not in message
+    assert [message["outcome"] for message in ended] == ["failed", "failed"]
+    (started,) = (message for message in log if message.get("event") == "started")
+    assert (started["node"], started["level"]) == ("a", "INFO")
+    of_node = [message for message in log if message["logger"] == "django_dcron.scheduler"]
+    assert {message["node"] for message in of_node} == {"a"}

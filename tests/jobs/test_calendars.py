@@ -1,0 +1,442 @@
+"""Calendars of jobs: how changes to a calendar or its jobs affect cursors, runs and claims."""
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import connection, transaction
+from django.db.models import ProtectedError
+from django.test.utils import CaptureQueriesContext
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.load import planned_load
+from django_dcron.diagnosis.lookahead import look_ahead
+from django_dcron.diagnosis.why.explanation import explain
+from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.exceptions import Conflict, InvalidCalendar, NotPossible
+from django_dcron.jobs import saving
+from django_dcron.models import Calendar, Cursor, Job, Run
+from django_dcron.models.calendar import read_dates
+from django_dcron.scheduler.claim import claim
+from django_dcron.schedules import public_holidays
+from tests.factories import make_idle_job, make_job
+from tests.threads import in_threads
+
+DAY = timedelta(days=1)
+FAR = "2150-01-01"
+"""A date that no test uses."""
+
+pytestmark = pytest.mark.django_db
+
+
+def make_calendar(dates: str = FAR, name: str = "closed") -> Calendar:
+    return control.save_calendar(Calendar(name=name, dates=dates))
+
+
+def these_days() -> str:
+    """Dates that exclude everything that a test can claim, even if it runs over midnight."""
+    today = database_now("default").date()
+    return f"{today - DAY}..{today + 2 * DAY}"
+
+
+def reread(job: Job) -> Job:
+    return Job.objects.get(pk=job.pk)
+
+
+def cursor_of(job: Job) -> Cursor:
+    return Cursor.objects.get(pk=job.pk)
+
+
+def claim_ahead() -> None:
+    claim(range(64), database_now("default"), node="a")
+
+
+def to_come(job: Job) -> int:
+    return Run.objects.filter(
+        job=job, state="pending", scheduled_at__gt=cursor_of(job).placed_at
+    ).count()
+
+
+def has_left_these_days(job: Job) -> bool:
+    next_at = cursor_of(job).next_at
+    return next_at is not None and next_at.date() > database_now("default").date() + DAY
+
+
+# --- what is claimed ----------------------------------------------------------------------------
+
+
+def test_no_run_on_an_excluded_date() -> None:
+    kept, excluded = (
+        make_job(calendar=make_calendar()),
+        make_job(calendar=make_calendar(these_days(), "now")),
+    )
+    claim_ahead()
+    assert to_come(kept) >= 5
+    assert not Run.objects.filter(job=excluded).exists()
+    assert has_left_these_days(excluded)
+    assert cursor_of(excluded).problem == ""
+
+
+def test_a_moved_occurrence_has_its_run_on_the_next_date() -> None:
+    today = datetime.combine(database_now("default").date(), time(12), UTC)
+    first = today + 3 * DAY
+    calendar = make_calendar(f"{first.date()}..{(first + DAY).date()}")
+    job = make_job(
+        schedule=f"0 12 {first.day} {first.month} *", calendar=calendar, calendar_policy="next_day"
+    )
+    assert cursor_of(job).next_at == first + 2 * DAY
+    assert control.preview(job, 1) == [first + 2 * DAY]
+    claim([*range(64)], first + 2 * DAY, node="a")
+    assert Run.objects.get(job=job).scheduled_at == first + 2 * DAY
+
+
+def test_a_claim_without_a_calendar_asks_as_many_questions_as_with_one() -> None:
+    counts = []
+    for calendar in (None, make_calendar()):
+        for _ in range(3):
+            make_job(calendar=calendar)
+        with CaptureQueriesContext(
+            connection,
+        ) as asked:
+            claim_ahead()
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_nodes_claim_jobs_of_one_calendar_at_once() -> None:
+    """A claim locks only its cursors. A lock on the calendar would block other jobs' claims."""
+    if not connection.features.has_select_for_update_skip_locked:
+        assert connection.vendor == "sqlite"  # one transaction there excludes all others
+        return
+    calendar = make_calendar()
+    jobs = [make_job(calendar=calendar) for _ in range(2)]
+    own, other = ([job.pk % 64] for job in jobs)
+    with transaction.atomic():
+        claim(own, database_now("default"), node="a")
+        in_threads(lambda: claim(other, database_now("default"), node="b"))
+        assert Run.objects.filter(job=jobs[0]).exists()
+    assert Run.objects.filter(job=jobs[1]).exists()
+
+
+# --- a change -----------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_changed_calendar_withdraws_what_was_claimed_ahead() -> None:
+    calendar, other = make_calendar(), make_job(calendar=make_calendar(name="other"))
+    job = make_job(calendar=calendar)
+    claim_ahead()
+    assert to_come(job) >= 5
+    calendar.dates = these_days()
+    control.save_calendar(calendar)
+    assert saving.stands_for(cursor_of(job), reread(job))
+    assert (to_come(job), has_left_these_days(job)) == (0, True)
+    assert to_come(other) >= 5
+    calendar.dates = FAR
+    control.save_calendar(calendar)
+    claim_ahead()
+    assert to_come(job) >= 5
+
+
+@pytest.mark.parametrize("how", ["update", "save"])
+def test_a_calendar_changed_past_control_is_caught_up_with(how: str) -> None:
+    calendar = make_calendar()
+    job = make_job(calendar=calendar)
+    claim_ahead()
+    if how == "update":
+        Calendar.objects.filter(pk=calendar.pk).update(dates=these_days())
+    else:
+        calendar.dates = these_days()
+        calendar.save()
+    cursor = cursor_of(job)
+    assert not saving.stands_for(cursor, reread(job))
+    assert cursor not in Cursor.objects.current()
+    before = Run.objects.filter(job=job).count()
+    claim([*range(64)], database_now("default") + DAY / 24, node="a")
+    assert Run.objects.filter(job=job).count() == before  # the old dates claim nothing
+    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 1
+    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 0
+    assert (to_come(job), has_left_these_days(job)) == (0, True)
+    assert cursor_of(job) in Cursor.objects.current()
+
+
+def test_what_was_due_by_the_old_dates_is_claimed_when_they_change() -> None:
+    calendar = make_calendar()
+    job = make_job(
+        schedule="* * * * *", calendar=calendar, misfire_policy="run_all", misfire_grace=DAY
+    )
+    ten_ago = database_now("default").replace(second=0, microsecond=0) - timedelta(minutes=10)
+    Cursor.objects.filter(pk=job.pk).update(next_at=ten_ago, placed_at=ten_ago - DAY)
+    Calendar.objects.filter(pk=calendar.pk).update(dates=these_days())
+    saving.follow_changes(database_now("default"), Job.objects.all())
+    assert Run.objects.filter(job=job).count() in (11, 12)
+    assert has_left_these_days(job)
+
+
+@pytest.mark.parametrize(
+    "change", [{"calendar": "now"}, {"calendar": None}, {"calendar_policy": "next_day"}]
+)
+def test_a_job_that_changes_its_calendar_is_placed_anew(change: dict[str, Any]) -> None:
+    make_calendar(these_days(), "now")
+    job = make_idle_job(calendar=make_calendar("02-01"))
+    placed = cursor_of(job).placed_at
+    for name, value in change.items():
+        setattr(job, "calendar_id" if name == "calendar" else name, value)
+    control.save(job)
+    cursor = cursor_of(job)
+    assert cursor.placed_at > placed
+    assert (cursor.calendar_dates, cursor.calendar_policy) == (
+        job.calendar_dates,
+        job.calendar_policy,
+    )
+    Job.objects.filter(pk=job.pk).update(calendar="closed", calendar_policy="skip")
+    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 1
+    assert saving.stands_for(cursor_of(job), reread(job))
+
+
+def test_a_changed_description_or_a_remark_moves_no_occurrence() -> None:
+    calendar = make_calendar()
+    job = make_job(calendar=calendar)
+    claim_ahead()
+    claimed, placed = to_come(job), cursor_of(job).placed_at
+    calendar.description = "Ask Ada."
+    control.save_calendar(calendar)
+    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 0
+    assert (to_come(job), cursor_of(job).placed_at) == (claimed, placed)
+
+
+def test_letters_are_distinguished() -> None:
+    """Otherwise, a database with a case-insensitive collation would miss the change."""
+    calendar = make_calendar("sat # A")
+    job, renamed = make_job(calendar=calendar), make_job(name="name")
+    Calendar.objects.filter(pk=calendar.pk).update(dates="SAT # a")
+    Job.objects.filter(pk=renamed.pk).update(name="Name")
+    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 2
+    for each in (job, renamed):
+        assert saving.stands_for(cursor_of(each), reread(each))
+    assert cursor_of(job) in Cursor.objects.current()
+
+
+def test_a_change_that_leaves_nothing_puts_the_job_to_rest() -> None:
+    calendar = make_calendar()
+    job = make_job(schedule="0 0 1 1 *", calendar=calendar)
+    calendar.dates = "01-01"
+    control.save_calendar(calendar)
+    saving.follow_changes(database_now("default"), Job.objects.all())
+    job = reread(job)
+    assert (job.enabled, job.pause_reason) == (False, saving.EXHAUSTED)
+
+
+def test_a_calendar_that_cannot_be_read_quarantines_its_jobs_until_it_can() -> None:
+    calendar = make_calendar()
+    job, other = make_job(calendar=calendar), make_job()
+    Calendar.objects.filter(pk=calendar.pk).update(dates="XMAS")
+    saving.follow_changes(database_now("default"), Job.objects.all())
+    assert cursor_of(job).problem.startswith("Line 1: ")
+    assert "'XMAS'" in cursor_of(job).problem
+    claim_ahead()
+    assert to_come(other) >= 5
+    Calendar.objects.filter(pk=calendar.pk).update(dates="12-25")
+    saving.follow_changes(database_now("default"), Job.objects.all())
+    assert cursor_of(job).problem == ""
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "dates", "field", "message"),
+    [
+        ({"schedule": "@every 1h"}, "12-25", "calendar", "elapsed time"),
+        (
+            {"schedule": "0 0 25 12 *"},
+            "12-25",
+            "calendar",
+            "0 0 25 12 *",
+        ),
+        ({}, "1970-01-01..2199-12-31", "calendar", ""),
+        ({"schedule": "61 * * * *"}, "12-25", "schedule", "61"),
+        ({"calendar_policy": "later"}, "12-25", "calendar_policy", "later"),
+    ],
+)
+def test_a_job_that_makes_no_sense_with_its_calendar(
+    fields: dict[str, Any], dates: str, field: str, message: str
+) -> None:
+    calendar = make_calendar(dates)
+    with pytest.raises(ValidationError) as refused:
+        make_job(**{"schedule": "@daily", "calendar": calendar} | fields)
+    assert list(refused.value.message_dict) == [field]
+    assert message in refused.value.message_dict[field][0]
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "message"),
+    [
+        ({"dates": "SAT\n12-32"}, "dates", "'12-32'"),
+        ({"dates": "MON-SUN"}, "dates", "every date"),
+        ({"dates": ""}, "dates", "blank"),
+        ({"name": "a/b"}, "name", "_ . - @ :"),
+        ({"dates": "holidays XX"}, "dates", "XX"),
+    ],
+)
+def test_a_calendar_that_makes_no_sense(given: dict[str, str], field: str, message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        control.save_calendar(Calendar(**{"name": "closed", "dates": "12-25"} | given))
+    assert list(refused.value.message_dict) == [field]
+    assert message in refused.value.message_dict[field][0]
+    assert not Calendar.objects.exists()
+
+
+def test_of_two_who_change_a_calendar_the_second_is_notified() -> None:
+    make_calendar("12-25")
+    mine, theirs = Calendar.objects.get(), Calendar.objects.get()
+    theirs.dates = "12-24"
+    control.save_calendar(theirs)
+    mine.dates = "12-26"
+    with pytest.raises(Conflict):
+        control.save_calendar(mine)
+    assert (mine.version, Calendar.objects.get().dates) == (1, "12-24")
+    with pytest.raises(ValidationError, match="already exists"):
+        make_calendar("12-26")
+    assert Calendar.objects.get().dates == "12-24"
+    Calendar.objects.all().delete()
+    with pytest.raises(Conflict):
+        control.save_calendar(theirs)
+
+
+def test_a_calendar_with_jobs_is_not_deleted() -> None:
+    job = make_job(name="report", calendar=make_calendar())
+    with pytest.raises(ProtectedError):
+        Calendar.objects.get().delete()
+    with pytest.raises(NotPossible, match=r"closed .*report"):
+        control.delete_calendar(Calendar.objects.get())
+    control.delete(job)
+    control.delete_calendar(Calendar.objects.get())
+    assert not Calendar.objects.exists()
+
+
+def test_a_calendar_that_somebody_has_changed_or_deleted_is_not_deleted_unseen() -> None:
+    make_calendar()
+    mine, theirs = Calendar.objects.get(), Calendar.objects.get()
+    control.save_calendar(theirs)
+    with pytest.raises(Conflict, match="changed"):
+        control.delete_calendar(mine, expected_version=mine.version)
+    assert Calendar.objects.exists()
+    control.delete_calendar(mine)
+    with pytest.raises(Conflict, match="deleted"):
+        control.delete_calendar(theirs)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_names_a_calendar_while_it_is_deleted_is_refused_or_keeps_it() -> None:
+    outcomes: list[str] = []
+
+    def do(deed: Callable[[], object]) -> None:
+        try:
+            deed()
+            outcomes.append("done")
+        except (NotPossible, ValidationError) as error:
+            outcomes.append(type(error).__name__)
+
+    calendar = make_calendar()
+    in_threads(
+        lambda: do(lambda: control.delete_calendar(calendar)),
+        lambda: do(lambda: make_idle_job(calendar_id="closed")),
+    )
+    assert sorted(outcomes) in (["NotPossible", "done"], ["ValidationError", "done"])
+    assert Calendar.objects.count() == Job.objects.count()
+
+
+def test_line_ends_of_a_browser_are_not_kept() -> None:
+    assert make_calendar("  SAT \r\n12-25\r\n\r\n").dates == "SAT\n12-25"
+
+
+# --- what is told -------------------------------------------------------------------------------
+
+
+def test_why_it_did_not_run() -> None:
+    make_calendar("2026-05-01")
+    for policy, code in (("skip", "excluded_skipped"), ("next_day", "excluded_moved")):
+        job = make_job(schedule="0 9 * * *", calendar_id="closed", calendar_policy=policy)
+        Job.objects.filter(pk=job.pk).update(created_at=datetime(2026, 1, 1, tzinfo=UTC))
+        answer = explain(reread(job), datetime(2026, 5, 1, 9, tzinfo=UTC))
+        assert answer.verdict is Verdict.EXCLUDED
+        assert answer.sentences[0].code == code
+        assert answer.sentences[0].params == {"calendar": "closed", "date": "2026-05-01"}
+        elsewhere = explain(reread(job), datetime(2026, 5, 1, 10, tzinfo=UTC))
+        assert elsewhere.verdict is Verdict.NO_OCCURRENCE
+
+
+def test_what_comes_and_the_planned_load_know_the_calendar() -> None:
+    make_calendar("2026-05-01..2026-05-03")
+    job = make_job(schedule="0 9 * * *", calendar_id="closed")
+    ahead = look_ahead(job, 2, after=datetime(2026, 4, 30, tzinfo=UTC))
+    assert [each.at.day for each in ahead.occurrences] == [30, 4]
+    assert ahead.words == "At 09:00, except on dates that the calendar excludes"
+    assert sum(planned_load(date(2026, 4, 29), UTC).hours) == 4
+    calendar = Calendar.objects.get()
+    calendar.dates = "2026-05-01"
+    control.save_calendar(calendar)
+    saving.follow_changes(database_now("default"), Job.objects.all())
+    assert sum(planned_load(date(2026, 4, 29), UTC).hours) == 6
+
+
+# --- public holidays ----------------------------------------------------------------------------
+
+
+def test_the_holidays_of_a_country_and_of_a_part_of_it() -> None:
+    germany, bavaria = read_dates("holidays DE"), read_dates("holidays de-by")
+    assert germany.excludes(date(2026, 10, 3))
+    assert not germany.excludes(date(2026, 1, 6))
+    assert bavaria.excludes(date(2026, 1, 6))  # Epiphany
+    assert bavaria.excludes(date(2026, 6, 4))  # Corpus Christi
+    assert read_dates("holidays US").excludes(
+        date(2021, 12, 31)
+    )  # New Year's Day of 2022, observed
+    assert not read_dates("holidays IN").excludes(
+        date(2190, 6, 3)
+    )  # unknown, and not reported as an error
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("holidays XX", ["Line 1: ", "country XX", "ISO 3166"]),
+        ("holidays DEX", ["country DEX", "did you mean DE"]),
+        ("holidays DE-XX", ["DE-XX", "DE: BB, BE, BW, BY, "]),
+        ("holidays EE-X", ["EE-X", "EE, "]),
+    ],
+)
+def test_a_country_that_is_not_known(text: str, values: list[str]) -> None:
+    with pytest.raises(InvalidCalendar) as refused:
+        read_dates(text)
+    assert refused.value.code == "unknown_holidays"
+    assert [value for value in values if value not in str(refused.value)] == []
+
+
+def test_without_the_package_it_is_reported_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = make_job(calendar=make_calendar("holidays DE"))
+    monkeypatch.setitem(sys.modules, "holidays", None)
+    read_dates.cache_clear()
+    public_holidays._known.cache_clear()
+    for refused in (
+        lambda: make_calendar("holidays FR", "other"),
+        lambda: make_job(calendar_id="closed"),
+    ):
+        with pytest.raises(ValidationError, match=r"pip install django-dcron\[holidays\]"):
+            refused()
+    claim_ahead()
+    assert cursor_of(job).problem.endswith("pip install django-dcron[holidays]")
+    assert read_dates("SAT").excludes(date(2026, 1, 3))
+    monkeypatch.undo()
+    saving.retry_quarantined(database_now("default"), Job.objects.all())
+    claim_ahead()
+    assert (cursor_of(job).problem, to_come(job) >= 5) == ("", True)

@@ -1,0 +1,331 @@
+"""Jobs as a document: a round trip preserves them, and each error in a document is reported."""
+
+import builtins
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db.models import CharField, ForeignKey
+
+from django_dcron import control
+from django_dcron.jobs import portable
+from django_dcron.jobs.portable import Syntax, Unreadable
+from django_dcron.jobs.representation import JOB_DEFINITION, definition_of
+from django_dcron.models import Calendar, Job
+from tests.factories import make_idle_job
+
+FULL: dict[str, Any] = {
+    "namespace": "shop",
+    "name": "full job",
+    "description": "Zwei Zeilen:\nyes, 1e3, 日本 'quoted' \"too\" # no comment",
+    "target": "tests.app.tasks.echo",
+    "args": [1, 2.5],
+    "kwargs": {"city": "Ulm", "n": [1, None]},
+    "schedule": "H 3 * * MON-FRI",
+    "timezone": "Europe/Berlin",
+    "starts_at": datetime(2027, 1, 1, 12, 30, 1, 5, tzinfo=UTC),
+    "ends_at": datetime(2050, 1, 1, tzinfo=UTC),
+    "after": {"plain": "failed"},
+    "calendar": Calendar(name="closed", dates="12-25"),
+    "calendar_policy": "next_day",
+    "jitter": timedelta(seconds=1, microseconds=3),
+    "enabled": False,
+    "pause_reason": "no",
+    "paused_until": datetime(2090, 1, 1, tzinfo=UTC),
+    "misfire_policy": "run_all",
+    "misfire_grace": timedelta(days=400, hours=3),
+    "catchup_limit": 7,
+    "overlap_policy": "queue_all",
+    "start_deadline": timedelta(minutes=90),
+    "queue": "1e3",
+    "priority": 0,
+    "timeout": timedelta(seconds=90),
+    "max_attempts": 5,
+    "retry_backoff": timedelta(0),
+    "retry_backoff_factor": 3.0,
+    "retry_backoff_max": timedelta(days=2),
+    "retry_jitter": 0.25,
+    "retry_on": ["OSError"],
+    "never_retry_on": ["ValueError"],
+    "pause_after_failures": 3,
+    "alerts": [],
+    "keep_for": timedelta(days=30),
+    "keep_failed_for": timedelta(days=90),
+    "keep_runs": 1000,
+    "tags": ["on", "2026-01-01", "1:30"],
+    "declared": {"schedule": "@daily", "timeout": "1m30s"},
+}
+MINIMAL = {"name": "a", "target": "tests.app.tasks.ok", "schedule": "@daily"}
+NAMES = [field.name for field in JOB_DEFINITION]
+
+
+def document(*jobs: Any, **fields: Any) -> str:
+    return json.dumps({"format": "django-dcron", "version": 1, "jobs": list(jobs)} | fields)
+
+
+def told(reading: portable.Reading | portable.Calendars) -> list[tuple[str, str, str]]:
+    return [(problem.job, problem.field, problem.code) for problem in reading.problems]
+
+
+def definition(job: Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in NAMES}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("syntax", Syntax)
+def test_what_is_written_is_what_is_read(syntax: Syntax) -> None:
+    """The document creates the same jobs elsewhere."""
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    make_idle_job(name="plain")
+    control.save(Job(**FULL))
+    before = {job.hash_key: definition(job) for job in Job.objects.all()}
+    text = portable.write_document(Job.objects.all(), syntax)
+    Job.objects.all().delete()
+    reading = portable.read_document(text, syntax)
+    assert reading.problems == []
+    for entry in reading.entries:
+        control.save(entry.job())
+    assert {job.hash_key: definition(job) for job in Job.objects.all()} == before
+    assert portable.write_document(Job.objects.all(), syntax) == text
+
+
+def test_the_test_has_a_value_that_is_no_default_for_every_field() -> None:
+    """The format includes new fields automatically. ``FULL`` must get a value for each of them."""
+    assert list(FULL) == NAMES
+    fields = [field.model_field for field in JOB_DEFINITION]
+    assert not [field.name for field in fields if FULL[field.name] == field.get_default()]
+    relations = [field for field in fields if isinstance(field, ForeignKey)]
+    assert {type(each.target_field) for each in relations} == {CharField}, (
+        "a number means nothing elsewhere"
+    )
+
+
+@pytest.mark.django_db
+def test_a_calendar_is_there_with_the_jobs_that_name_it() -> None:
+    control.save_calendar(Calendar(name="open", dates="12-24"))
+    closed = control.save_calendar(
+        Calendar(name="closed", dates="SAT\n12-25", description="Ask Ada.")
+    )
+    jobs = [make_idle_job(name=name, calendar=closed) for name in "ab"]
+    text = portable.write_document(jobs)
+    written = json.loads(text)
+    assert list(written) == ["format", "version", "calendars", "jobs"]
+    assert written["calendars"] == [
+        {"name": "closed", "description": "Ask Ada.", "dates": "SAT\n12-25"}
+    ]
+    assert [job["calendar"] for job in written["jobs"]] == ["closed", "closed"]
+    assert {each.name for each in Calendar._meta.concrete_fields} == {
+        *written["calendars"][0],
+        "version",
+    }
+    Job.objects.all().delete()
+    Calendar.objects.all().delete()
+    reading = portable.read_document(text)
+    assert (reading.problems, reading.calendars.problems) == ([], [])
+    assert reading.entries[0].job().calendar_dates == "SAT\n12-25"
+
+
+@pytest.mark.django_db
+def test_a_calendar_that_is_not_in_the_document_has_to_be_here() -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    text = document(MINIMAL | {"calendar": "closed"}, MINIMAL | {"name": "b", "calendar": "open"})
+    reading = portable.read_document(text)
+    (entry,) = reading.entries
+    assert definition_of(entry.job())["calendar"] == "closed"
+    assert told(reading) == [("b", "calendar", "unknown_calendar")]
+    assert reading.problems[0].value == "open"
+    numbered = portable.read_document(document(MINIMAL | {"calendar": 5}))
+    assert told(numbered) == [("a", "calendar", "invalid")]
+
+
+@pytest.mark.django_db
+def test_every_problem_of_the_calendars_is_reported_at_once() -> None:
+    good = {"name": "good", "dates": "12-25"}
+    items = [
+        good,
+        "nonsense",
+        {"name": 5},
+        {"name": "twice", "dates": "12-25"},
+        {"name": "a/b", "dates": "x"},
+    ]
+    items.append(items[3])
+    reading = portable.read_document(
+        document(MINIMAL | {"calendar": "twice"}, calendars=items)
+    ).calendars
+    assert [*reading.sound] == ["good"]
+    assert told(reading) == [
+        ("calendar 2", "", "not_an_object"),
+        ("calendar 3", "name", "invalid"),
+        ("calendar 3", "dates", "required"),
+        ("calendar a/b", "name", "invalid"),
+        ("calendar twice", "", "duplicate"),
+    ]
+
+
+@pytest.mark.django_db
+def test_the_format_is_stable() -> None:
+    job = Job(**MINIMAL, timeout=timedelta(minutes=90), starts_at=datetime(2027, 1, 1, tzinfo=UTC))
+    later = Job(**MINIMAL | {"namespace": "a", "name": "b"})
+    text = portable.write_document([job, later])
+    assert text.startswith(
+        '{\n  "format": "django-dcron",\n  "version": 1,\n  "jobs": [\n    {\n      '
+        '"namespace": "a"'
+    )
+    assert text.endswith("}\n")
+    first, second = json.loads(text)["jobs"]
+    assert (first["name"], second["name"]) == ("b", "a")
+    assert (second["timeout"], second["starts_at"]) == ("1h30m", "2027-01-01T00:00:00Z")
+    assert list(second) == NAMES
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("syntax", Syntax)
+def test_no_document_steers_a_terminal(syntax: Syntax) -> None:
+    description = "a\x1b[31mb\x9b31mc\x7fd"
+    text = portable.write_document([make_idle_job(description=description)], syntax)
+    assert not {*text} & {"\x1b", "\x9b", "\x7f"}
+    (entry,) = portable.read_document(text, syntax).entries
+    assert entry.values["description"] == description
+
+
+@pytest.mark.django_db
+def test_what_is_not_mentioned_is_at_its_default() -> None:
+    (entry,) = portable.read_document(document(MINIMAL)).entries
+    assert entry.key == ("default", "a")
+    assert set(entry.values) == {"namespace", "name", "target", "schedule"}
+    assert entry.job().max_attempts == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("field", "written", "code"),
+    [
+        ("timeuot", "1m", "unknown"),
+        ("id", 7, "unknown"),
+        ("max_attempts", "three", "invalid"),
+        ("max_attempts", True, "invalid"),
+        ("max_attempts", 0, "min_value"),
+        ("max_attempts", None, "null"),
+        ("retry_jitter", "much", "invalid"),
+        ("retry_jitter", float("nan"), "invalid"),
+        ("enabled", "yes", "invalid"),
+        ("timeout", 90, "invalid"),
+        ("timeout", "soon", "invalid"),
+        ("timeout", "9" * 60 + "d", "invalid"),
+        ("starts_at", "noon", "invalid"),
+        ("starts_at", "2027-01-01T00:00", "naive"),
+        ("starts_at", "0001-01-01T00:00:00+14:00", "out_of_range"),
+        ("description", "a\0b", "unstorable"),
+        ("description", "\ud800", "unstorable"),
+        ("args", ["\0"], "unstorable"),
+        ("args", json.loads("[" * 40 + "]" * 40), "unstorable"),
+        ("schedule", "61 * * * *", "invalid"),
+        ("schedule", 5, "invalid"),
+        ("timezone", "Europe/Berlim", "invalid"),
+        ("target", "tests.app.tasks.okk", "invalid"),
+        ("args", {}, "invalid"),
+        ("tags", "billing", "invalid"),
+    ],
+)
+def test_what_is_wrong_names_job_field_and_value(field: str, written: Any, code: str) -> None:
+    good = MINIMAL | {"name": "good"}
+    reading = portable.read_document(document(MINIMAL | {field: written}, good))
+    assert [entry.key[1] for entry in reading.entries] == ["good"]
+    assert told(reading) == [("a", field, code)]
+    (problem,) = reading.problems
+    assert problem.value == written or written != written
+    assert str(problem).startswith(f"a: {field}: {portable.quoted_json(written)}: ")
+
+
+@pytest.mark.django_db
+def test_the_text_of_a_problem() -> None:
+    given = {"timeuot": "1m", "namespace": "shop", "description": ["y" * 300], "name": None}
+    reading = portable.read_document(
+        document(MINIMAL | given, MINIMAL | {"namespace": "shop", "queue": "a b"})
+    )
+    by_field = {problem.field: problem for problem in reading.problems}
+    assert "'timeout'" in str(by_field["timeuot"])
+    assert len(str(by_field["description"])) < 200
+    assert (by_field["name"].job, by_field["queue"].job) == ("job 1", "shop/a")
+
+
+@pytest.mark.django_db
+def test_every_problem_is_reported_at_once() -> None:
+    items = [{"target": 3}, "nonsense", MINIMAL, MINIMAL | {"description": "again"}]
+    reading = portable.read_document(document(*items))
+    assert reading.entries == []
+    assert told(reading) == [
+        ("job 1", "target", "invalid"),
+        ("job 1", "name", "required"),
+        ("job 1", "schedule", "required"),
+        ("job 2", "", "not_an_object"),
+        ("default/a", "", "duplicate"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "syntax", "message"),
+    [
+        ("{", Syntax.JSON, "JSON: Expecting"),
+        ("[" * 100_000, Syntax.JSON, "JSON: "),
+        ("a: [", Syntax.YAML, "YAML: while parsing"),
+        (
+            "!!python/object/apply:os.system [ls]",
+            Syntax.YAML,
+            "YAML: could not determine a constructor",
+        ),
+        ("[]", Syntax.JSON, '"django-dcron"'),
+        ('{"format": "other"}', Syntax.JSON, '"format"'),
+        (document(version=2), Syntax.JSON, '"version" is 2'),
+        (document(jobs={}), Syntax.JSON, '"jobs" must be a list.'),
+        (document(calendars={}), Syntax.JSON, '"calendars" must be a list.'),
+        (document(job=[]), Syntax.JSON, '"job"'),
+    ],
+)
+def test_a_document_that_makes_no_sense(text: str, syntax: Syntax, message: str) -> None:
+    with pytest.raises(Unreadable) as refused:
+        portable.read_document(text, syntax)
+    assert message in str(refused.value)
+
+
+@pytest.mark.django_db
+def test_yaml_by_hand() -> None:
+    """Plain words are read as their author means them, or they are rejected."""
+    text = """
+format: django-dcron
+version: 1
+jobs:
+  - {name: a, target: tests.app.tasks.ok, schedule: "@daily", starts_at: 2027-01-01T00:00:00Z,
+     tags: [x]}
+  - {name: b, target: tests.app.tasks.ok, schedule: "@daily", description: on}
+  - {name: c, target: tests.app.tasks.ok, schedule: "@daily", kwargs: {1: 2}}
+  - {name: d, target: tests.app.tasks.ok, schedule: "@daily", args: [2027-01-01]}
+"""
+    reading = portable.read_document(text, Syntax.YAML)
+    (entry,) = reading.entries
+    assert entry.values["starts_at"] == datetime(2027, 1, 1, tzinfo=UTC)
+    assert told(reading) == [
+        ("b", "description", "invalid"),
+        ("c", "kwargs", "invalid"),
+        ("d", "args", "invalid"),
+    ]
+
+
+def test_without_pyyaml_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def without_yaml(name: str, *args: Any) -> Any:
+        if name == "yaml":
+            raise ImportError(name)
+        return original(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without_yaml)
+    for attempt in (
+        lambda: portable.write_document([], Syntax.YAML),
+        lambda: portable.read_document("", Syntax.YAML),
+    ):
+        with pytest.raises(ImproperlyConfigured, match=r"pip install django-dcron\[yaml\]"):
+            attempt()
+    assert json.loads(portable.write_document([]))["jobs"] == []

@@ -1,0 +1,210 @@
+"""Reading a job's document inverts writing it, and every surface shows the same document."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from django_dcron import control
+from django_dcron.jobs import portable
+from django_dcron.jobs.change_history import read_change
+from django_dcron.jobs.representation import (
+    CONFIDENTIAL,
+    FIELDS,
+    JOB_FIELDS,
+    Format,
+    InvalidField,
+    definition_of,
+    document_of,
+    public,
+    read_fields,
+    summary_of,
+)
+from django_dcron.models import Calendar, Job
+from django_dcron.targets import MASK
+from tests.jobs.test_portable import FULL
+from tests.management.calling import call
+
+SECRET = "hunter2-hunter2"
+TEXT = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0", exclude_categories=["Cs"]), max_size=20
+)
+SAFE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES: dict[Format, st.SearchStrategy[Any]] = {
+    Format.TEXT: TEXT,
+    Format.NAME: TEXT,
+    Format.BOOLEAN: st.booleans(),
+    Format.INTEGER: st.integers(),
+    Format.NUMBER: st.floats(allow_nan=False, allow_infinity=False),
+    Format.DURATION: st.timedeltas(timedelta(days=-1), timedelta(days=36_500)),
+    Format.TIME: st.datetimes(
+        datetime(1970, 1, 2),  # noqa: DTZ001 (Hypothesis adds the time zone)
+        datetime(2199, 12, 30),  # noqa: DTZ001
+        timezones=st.timezones(),
+        # Python compares times of a repeated or skipped hour in two zones as different.
+    ).map(lambda time: time.astimezone(UTC)),
+    Format.JSON: st.lists(SAFE | TEXT, max_size=3)
+    | st.dictionaries(TEXT, SAFE | TEXT | st.lists(SAFE, max_size=3), max_size=3),
+}
+JOBS = st.fixed_dictionaries(
+    {
+        field.attname: VALUES[field.format] | (st.none() if field.nullable else st.nothing())
+        for field in JOB_FIELDS.values()
+    }
+)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(values=JOBS)
+def test_reading_inverts_writing(values: dict[str, Any]) -> None:
+    job = Job(**values)
+    document = json.loads(json.dumps(document_of(job)))
+    read, errors = read_fields(document, list(JOB_FIELDS.values()), ())
+    again = Job(**{JOB_FIELDS[name].attname: value for name, value in read.items()})
+    assert not errors
+    assert {name: getattr(again, name) for name in values} == values
+    assert document_of(again) == document
+    assert all(
+        field.is_same(field.value_of(job), field.value_of(again)) for field in JOB_FIELDS.values()
+    )
+
+
+@given(value=st.sampled_from([None, True, 1, 1.5, "x", [], {}, "1h30m", "2026-12-01T09:00:00Z"]))
+def test_a_format_accepts_one_type(value: Any) -> None:
+    kinds: dict[Format, Any] = {
+        Format.TEXT: str,
+        Format.NAME: str,
+        Format.BOOLEAN: bool,
+        Format.INTEGER: int,
+        Format.NUMBER: (int, float),
+        Format.DURATION: str,
+        Format.TIME: str,
+        Format.JSON: (str, int, float, list, dict, bool),
+    }
+    for field in JOB_FIELDS.values():
+        is_right = isinstance(value, kinds[field.format])
+        if isinstance(value, bool) and field.format in (Format.INTEGER, Format.NUMBER):
+            is_right = False
+        if not is_right and not (value is None and field.nullable):
+            with pytest.raises(InvalidField) as error:
+                field.read(value)
+            assert error.value.code == ("null" if value is None else "invalid")
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_duration_is_not_zero(blank: str) -> None:
+    with pytest.raises(InvalidField):
+        JOB_FIELDS["jitter"].read(blank)
+
+
+def test_true_is_not_one() -> None:
+    assert not JOB_FIELDS["kwargs"].is_same({"dry_run": True}, {"dry_run": 1})
+    assert JOB_FIELDS["retry_jitter"].is_same(1, 1.0)
+
+
+def test_which_fields_are_written_by_whom() -> None:
+    read_only = {name for name, field in JOB_FIELDS.items() if not field.writable}
+    imported = {"import_source", "import_key", "imported"}
+    assert read_only == {"id", "version", "declared", "created_at", "updated_at", *imported}
+    local = {name for name, field in JOB_FIELDS.items() if not field.portable}
+    assert local == read_only - {"declared"}
+    assert {name for name, field in JOB_FIELDS.items() if field.confidential} == {*CONFIDENTIAL}
+    assert list(FIELDS[Calendar]) == ["name", "description", "dates", "version"]
+
+
+# --- every surface ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(db: None) -> Job:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    control.save(Job(name="plain", target="tests.app.tasks.ok", schedule="@never"))
+    secret = {"password": SECRET}
+    given = FULL | {"args": [f"--token={SECRET}"], "kwargs": secret, "declared": {"kwargs": secret}}
+    return Job.objects.get(pk=control.save(Job(**given | {"after": {"plain": "failed"}})).pk)
+
+
+def exported(client: Client, form: str) -> Any:
+    url = reverse("admin:django_dcron_job_export", args=[form])
+    response: Any = client.get(url, {"q": "full"})
+    return b"".join(response.streaming_content).decode()
+
+
+def test_every_surface_shows_the_same_document(job: Job, admin_client: Client) -> None:
+    whole, listed = document_of(job), summary_of(job)
+    assert SECRET not in json.dumps(public(whole))
+    key = f"{job.namespace}/{job.name}"
+
+    assert admin_client.get(f"/dcron/jobs/{job.pk}/").json() == whole
+    (row,) = admin_client.get("/dcron/jobs/", {"search": "full"}).json()["results"]
+    status = row.pop("status")
+    assert row == listed
+
+    shown = call("show", key, "--json").json["job"]
+    assert shown == public(whole) | {"status": status}
+    (row,) = call("list", "--search", "full", "--json").json["jobs"]
+    assert row == listed | {"status": status}
+
+    (row,) = json.loads(exported(admin_client, "json"))["jobs"]
+    assert row == public(whole)
+    document = json.loads(call("export", key).out)
+    (row,) = document["jobs"]
+    assert row == definition_of(job) == {name: whole[name] for name in row}
+    assert document["calendars"] == [definition_of(Calendar.objects.get())]
+
+    (entry,) = portable.read_document(json.dumps(document)).entries
+    assert definition_of(entry.job()) == row
+
+
+def test_the_history_has_the_same_values(job: Job, admin_client: Client) -> None:
+    before = document_of(job)
+    blank = Job(name="full job", target="tests.app.tasks.ok", schedule="@never", enabled=False)
+    fields = [field for field in JOB_FIELDS.values() if field.writable]
+    url = f"/dcron/jobs/{job.pk}/"
+    sent = {field.name: field.json_of(blank) for field in fields}
+    changed = admin_client.put(
+        url, json.dumps(sent), content_type="application/json", headers={"If-Match": "*"}
+    )
+    assert changed.status_code == 200, changed.content
+    change = read_change(LogEntry.objects.get())
+    differing = [field for field in fields if before[field.name] != sent[field.name]]
+    assert [each.field for each in change.fields] == [field.name for field in differing]
+    assert len(differing) > 30
+    for field, logged in zip(differing, change.fields, strict=True):
+        for value, written in ((logged.old, before[field.name]), (logged.new, sent[field.name])):
+            expected = field.public(written)
+            is_text = field.format is Format.JSON and expected is not None
+            assert (json.loads(value) if is_text else value) == expected, field.name
+    assert SECRET not in LogEntry.objects.get().change_message
+
+
+def test_a_secret_that_code_declares_is_redacted(job: Job, admin_client: Client) -> None:
+    for text in (call("show", str(job.pk), "--json").out, exported(admin_client, "json")):
+        assert SECRET not in text
+        assert MASK in text
+    assert SECRET not in exported(admin_client, "csv")
+
+
+def test_what_is_read_can_be_sent_back(job: Job, admin_client: Client) -> None:
+    Job.objects.filter(pk=job.pk).update(description="  indented\n")
+    url = f"/dcron/jobs/{job.pk}/"
+    read = admin_client.get(url)
+    replaced = admin_client.put(
+        url, read.content, content_type="application/json", headers={"If-Match": read["ETag"]}
+    )
+    assert replaced.status_code == 200, replaced.content
+    unlike = {name for name, value in replaced.json().items() if value != read.json()[name]}
+    assert unlike == {"version", "updated_at"}
+
+
+def test_times_are_written_in_utc() -> None:
+    job = Job(starts_at=datetime(2026, 12, 1, 9, tzinfo=UTC), timeout=timedelta(minutes=90))
+    assert JOB_FIELDS["starts_at"].json_of(job) == "2026-12-01T09:00:00Z"
+    assert JOB_FIELDS["timeout"].json_of(job) == "1h30m"
+    assert JOB_FIELDS["timeout"].read("PT90M") == timedelta(minutes=90)

@@ -1,0 +1,980 @@
+"""Saving, pausing and following: a job and its cursor change together, and no change is lost."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import connections
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.exceptions import Conflict, InvalidSchedule, InvalidValue, NotPossible
+from django_dcron.jobs import pausing, saving
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.policies.lifecycle import State
+from django_dcron.runs import transitions
+from django_dcron.scheduler.claim import claim
+from django_dcron.schedules.timetable import Timetable
+from django_dcron.testing import set_clock
+from tests.factories import make_idle_job, make_job, make_run
+from tests.logs import logged
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+FAR = datetime(2090, 1, 1, tzinfo=UTC)
+
+
+def reread(job: Job) -> Job:
+    return Job.objects.get(pk=job.pk)
+
+
+def cursor_of(job: Job) -> Cursor:
+    return Cursor.objects.get(pk=job.pk)
+
+
+def claim_ahead(job: Job) -> list[Run]:
+    claim(range(64), database_now("default"), node="a")
+    return list(Run.objects.filter(job=job))
+
+
+# --- save ---------------------------------------------------------------------------------------
+
+
+def test_a_new_job_has_its_cursor_and_its_statistics() -> None:
+    job = make_job()
+    cursor = cursor_of(job)
+    assert saving.stands_for(cursor, job)
+    assert cursor.next_at is not None
+    assert timedelta() < cursor.next_at - database_now("default") + SECOND <= 2 * SECOND
+    assert cursor.previous_at is None
+    assert Statistics.objects.get(pk=job.pk).succeeded == 0
+    assert job.version == 1
+
+
+def test_a_job_that_does_not_validate_is_not_written() -> None:
+    job = make_job()
+    job.schedule = "61 * * * *"
+    with pytest.raises(ValidationError) as refused:
+        saving.save(job)
+    assert list(refused.value.message_dict) == ["schedule"]
+    assert (reread(job).schedule, reread(job).version) == ("* * * * * *", 1)
+
+
+def test_a_changed_schedule_moves_the_cursor_and_withdraws_what_was_claimed_ahead() -> None:
+    job, other = make_job(), make_job()
+    due = make_run(job, scheduled_at=database_now("default").replace(microsecond=0) - SECOND)
+    assert claim_ahead(job)
+    job.schedule = "0 0 1 1 *"
+    saving.save(job)
+    left = Run.objects.filter(job=job)
+    assert due in left
+    assert left.filter(scheduled_at__gt=cursor_of(job).placed_at).count() == 0
+    assert Run.objects.filter(job=other).count() >= 10
+    next_at = cursor_of(job).next_at
+    assert next_at is not None
+    assert (next_at.month, next_at.day, next_at.hour) == (1, 1, 0)
+
+
+def test_a_change_that_moves_no_occurrence_touches_neither_cursor_nor_runs() -> None:
+    job = make_job()
+    claimed = claim_ahead(job)
+    before = Cursor.objects.filter(pk=job.pk).values().get()
+    job.description, job.queue = "better", "q"
+    saving.save(job)
+    assert Cursor.objects.filter(pk=job.pk).values().get() == before
+    assert Run.objects.filter(job=job).count() == len(claimed)
+    assert (reread(job).description, reread(job).version) == ("better", 2)
+
+
+@pytest.mark.parametrize("state", sorted(set(State) - {State.PENDING}))
+def test_what_has_left_the_agenda_is_never_withdrawn(state: State) -> None:
+    job = make_idle_job()
+    make_run(job, state, scheduled_at=FAR)
+    job.schedule = "0 0 1 2 *"
+    saving.save(job)
+    assert Run.objects.get().state == state
+
+
+def test_an_interval_that_was_claimed_ahead_goes_on_from_now_in_phase() -> None:
+    """The withdrawn occurrences are still to come. The interval must not count them as done."""
+    start = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+    job = make_job(schedule="@every 3s")
+    timetable = saving.timetable_of(job)
+    assert timetable.first_after(start + SECOND, previous=start + 9 * SECOND) == start + 3 * SECOND
+    assert timetable.first_after(start, previous=start + 9 * SECOND) == start + 3 * SECOND
+    assert isinstance(timetable, Timetable)
+
+    Cursor.objects.filter(pk=job.pk).update(
+        next_at=database_now("default").replace(microsecond=0) + SECOND
+    )
+    claimed = claim_ahead(job)
+    phase = {run.scheduled_at.timestamp() % 3 for run in claimed}
+    job = pausing.resume(pausing.pause(job))
+    next_at = cursor_of(job).next_at
+    assert next_at is not None
+    assert next_at - database_now("default") <= 3 * SECOND
+    assert {next_at.timestamp() % 3} == phase
+
+
+def test_a_save_made_on_an_old_version_is_refused_and_writes_nothing() -> None:
+    job = make_job()
+    stale = reread(job)
+    job.description = "first"
+    saving.save(job)
+    stale.description, stale.schedule = "second", "0 0 1 1 *"
+    with pytest.raises(Conflict) as refused:
+        saving.save(stale)
+    assert refused.value.code == "changed"
+    assert (reread(job).description, reread(job).schedule) == ("first", "* * * * * *")
+    assert stale.version == 1, "the instance still says what it was made from"
+
+
+def test_the_version_a_form_was_shown_counts() -> None:
+    job = make_job()
+    shown = job.version
+    saving.save(job)
+    fresh = reread(job)
+    with pytest.raises(Conflict):
+        saving.save(fresh, expected_version=shown)
+    assert saving.save(fresh, expected_version=2).version == 3
+
+
+def test_a_job_deleted_meanwhile_is_not_made_again() -> None:
+    job = make_job()
+    Job.objects.filter(pk=job.pk).delete()
+    with pytest.raises(Conflict) as refused:
+        saving.save(job)
+    assert refused.value.code == "deleted"
+    with pytest.raises(Conflict):
+        pausing.pause(job)
+    assert not Job.objects.exists()
+
+
+def test_a_name_taken_between_check_and_write_is_a_field_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_job(name="taken")
+    late = Job(name="taken", schedule="@daily", target="tests.app.tasks.ok")
+    original, calls = Job.full_clean, iter([lambda *args, **kwargs: None])
+    monkeypatch.setattr(Job, "full_clean", lambda self: next(calls, original)(self))
+    with pytest.raises(ValidationError):
+        saving.save(late)
+    assert late.pk is None
+    late.name = "free"
+    assert saving.save(late).pk
+    assert Cursor.objects.count() == 2
+
+
+def test_a_save_that_fails_half_way_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("half way")
+
+    job = make_job()
+    for each in (job, Job(name="new", schedule="@daily", target="tests.app.tasks.ok")):
+        with monkeypatch.context() as patched:
+            patched.setattr(saving, "place_cursor", broken)
+            each.description = "changed"
+            with pytest.raises(RuntimeError):
+                saving.save(each)
+        assert Job.objects.count() == 1
+        assert not Job.objects.filter(description="changed", name="new").exists()
+        saving.save(each)
+        assert reread(each).description == "changed"
+
+
+# --- changes while no node is looking -----------------------------------------------------------
+
+
+def left_alone(job: Job, *, minutes: int) -> datetime:
+    """Make the job unclaimed for ``minutes`` minutes. Return its oldest unclaimed occurrence.
+
+    The job's schedule has an occurrence every minute.
+    """
+    since = database_now("default").replace(second=0, microsecond=0) - timedelta(minutes=minutes)
+    Cursor.objects.filter(pk=job.pk).update(next_at=since, previous_at=None)
+    return since
+
+
+@pytest.mark.parametrize("how", ["save", "pause", "update"])
+def test_what_was_due_by_the_old_definition_is_accounted_for(how: str) -> None:
+    job = make_job(schedule="* * * * *")
+    since = left_alone(job, minutes=30)
+    before = database_now("default")
+    if how == "save":
+        job.schedule = "0 0 1 1 *"
+        saving.save(job)
+    elif how == "pause":
+        pausing.pause(job)
+    else:
+        Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
+        saving.follow_changes(before, Job.objects.using("default"))
+    runs = list(Run.objects.filter(job=job).order_by("scheduled_at"))
+    assert {(run.state, run.node) for run in runs} == {("pending", transitions.NOBODY)}
+    assert runs[0].missed_from == since
+    assert sum(1 + run.missed_before for run in runs) in (31, 32), (
+        "up to the present minute, and none is ahead"
+    )
+    assert runs[-1].scheduled_at <= database_now("default")
+    assert cursor_of(job).previous_at == runs[-1].scheduled_at
+
+
+def test_an_occurrence_due_since_the_last_tick_survives_any_number_of_edits() -> None:
+    """Otherwise, a job that is saved more often than a node ticks would never run."""
+    job = make_job()
+    second = database_now("default").replace(microsecond=0)
+    Cursor.objects.filter(pk=job.pk).update(next_at=second)
+    for n in range(5):
+        job.schedule = f"*/{n + 1} * * * * *"
+        saving.save(job)
+    assert Run.objects.filter(job=job, scheduled_at=second).count() == 1
+
+
+def test_an_interval_keeps_its_phase_through_an_edit_after_an_outage() -> None:
+    job = make_job(schedule="@every 7m")
+    since = left_alone(job, minutes=30)
+    job = pausing.resume(pausing.pause(job))
+    next_at = cursor_of(job).next_at
+    assert next_at is not None
+    assert (next_at - since) % timedelta(minutes=7) == timedelta()
+
+
+def test_an_old_definition_that_cannot_be_read_does_not_keep_the_new_one_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = make_job(schedule="* * * * *")
+    since = left_alone(job, minutes=30)
+    Cursor.objects.update(timezone="Mars/Olympus")
+    job.schedule = "0 0 1 1 *"
+    saving.save(job)
+    missed = Run.objects.get()
+    assert (missed.scheduled_at, missed.state) == (since, "missed")
+    assert "Mars/Olympus" in missed.reason
+    assert saving.stands_for(cursor_of(job), job)
+    assert logged(caplog, "due_not_claimed", job=str(job))
+
+
+def test_a_change_makes_only_so_many_rows_of_what_was_due() -> None:
+    """All seconds of a day may still be on time. That is too much work for one web request."""
+    job = make_job(misfire_grace=timedelta(days=1))
+    since = left_alone(job, minutes=30)
+    pausing.pause(job)
+    *claimed, rest = Run.objects.filter(job=job).order_by("scheduled_at")
+    assert [run.state for run in claimed] == ["pending"] * 1000
+    assert (rest.state, rest.missed_from) == ("missed", since + 1000 * SECOND)
+    assert "changed" in rest.reason
+    assert 1000 + rest.missed_before + 1 >= 1800
+    assert cursor_of(job).previous_at == rest.scheduled_at
+
+
+def test_what_was_due_before_a_change_is_judged_by_the_policy_of_then() -> None:
+    job = make_job(schedule="* * * * *", misfire_policy="skip")
+    left_alone(job, minutes=30)
+    job.schedule, job.misfire_policy, job.misfire_grace = "0 0 1 1 *", "run_all", timedelta(days=1)
+    saving.save(job)
+    assert Run.objects.filter(job=job, state="missed", missed_before__gte=27).count() == 1
+    assert Run.objects.filter(job=job, state="pending").count() <= 2
+
+
+# --- pause and resume ---------------------------------------------------------------------------
+
+
+def test_pausing_stops_what_comes_and_lets_what_is_there_go_on() -> None:
+    job = make_job()
+    claim_ahead(job)
+    running = make_run(job, "running", scheduled_at=FAR)
+    paused = pausing.pause(job, "x" * 300)
+    assert (paused.enabled, paused.pause_reason) == (False, "x" * 255)
+    assert (cursor_of(job).next_at, cursor_of(job).enabled) == (None, False)
+    assert not Run.objects.filter(
+        state="pending", scheduled_at__gt=database_now("default")
+    ).exists()
+    running.refresh_from_db()
+    assert running.state == "running"
+    assert claim(range(64), FAR, node="a").considered == 0
+
+
+def test_resuming_goes_on_from_now() -> None:
+    job = pausing.pause(make_job(), "why")
+    resumed = pausing.resume(job)
+    assert (resumed.enabled, resumed.pause_reason, resumed.version) == (True, "", 3)
+    next_at = cursor_of(job).next_at
+    assert next_at is not None
+    assert next_at > database_now("default") - SECOND
+    assert reread(job).version == job.version, "the instance may be saved again"
+    saving.save(job)
+
+
+@pytest.mark.parametrize(
+    "switch", [pausing.resume, lambda job: pausing.pause(pausing.pause(job, "a"), "a")]
+)
+def test_what_is_so_already_stays_as_it_is(switch: Callable[[Job], Job]) -> None:
+    job = make_job()
+    switch(job)
+    version = reread(job).version
+    switch(job)
+    assert reread(job).version == version
+
+
+def test_a_pause_made_on_an_old_instance_keeps_others_changes() -> None:
+    job = make_job()
+    stale = reread(job)
+    job.description = "newer"
+    saving.save(job)
+    pausing.pause(stale)
+    assert (reread(job).description, reread(job).enabled, reread(job).version) == (
+        "newer",
+        False,
+        3,
+    )
+    with pytest.raises(Conflict):  # its description is outdated
+        saving.save(stale)
+
+
+@pytest.mark.parametrize("schedule", ["@at {:%Y-%m-%dT%H:%M:%S}", "* * * * * *"])
+def test_a_job_whose_last_occurrence_passes_during_the_save_is_refused(
+    schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, it would stay enabled and silently never run."""
+    last = database_now("default").replace(microsecond=0) + 60 * SECOND
+    old = make_idle_job()
+    monkeypatch.setattr(saving, "database_now", lambda using: last + SECOND)
+    for job in (reread(old), Job(name="new", target="tests.app.tasks.ok")):
+        job.schedule, job.ends_at = schedule.format(last), last
+        with pytest.raises(ValidationError) as refused:
+            saving.save(job)
+        assert refused.value.error_dict["schedule"][0].code == "exhausted"
+    assert (reread(old).schedule, Job.objects.count()) == (old.schedule, 1)
+
+
+@pytest.mark.parametrize("schedule", ["@at 2020-01-01T00:00", "@never"])
+def test_a_job_that_follows_others_needs_no_occurrence(schedule: str) -> None:
+    before = make_idle_job()
+    job = make_job(schedule=schedule, after={str(before): "ended"})
+    assert (reread(job).enabled, Cursor.objects.get(pk=job.pk).next_at) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "enabled"),
+    [
+        ({"schedule": "@at 2020-01-01T00:00"}, False),
+        ({"schedule": "@at 2020-01-01T00:00", "after": {"other": "ended"}}, True),
+        ({"schedule": "@at 2050-01-01T00:00"}, True),
+        ({"schedule": "@never"}, True),
+    ],
+    ids=["nothing left", "another job", "an occurrence", "runs by hand"],
+)
+def test_a_job_that_followed_a_deleted_job_is_disabled_if_nothing_is_left_to_run_for(
+    fields: dict[str, Any], enabled: bool
+) -> None:
+    deleted, _ = make_idle_job(name="deleted"), make_idle_job(name="other")
+    job = make_job(**fields | {"after": fields.get("after", {}) | {"deleted": "ended"}})
+    saving.delete(deleted)
+    left = reread(job)
+    assert (left.enabled, left.pause_reason) == (enabled, "" if enabled else saving.EXHAUSTED)
+    assert Cursor.objects.get(pk=job.pk).enabled == enabled
+
+
+def test_a_follower_changed_past_save_is_left_to_the_nodes() -> None:
+    deleted = make_idle_job(name="deleted")
+    job = make_job(schedule="@at 2020-01-01T00:00", after={"deleted": "ended"})
+    Job.objects.filter(pk=job.pk).update(schedule="* * * * * *")
+    saving.delete(deleted)
+    assert reread(job).enabled
+    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 1
+    assert Cursor.objects.get(pk=job.pk).next_at is not None
+
+
+def test_nothing_to_come_cannot_be_resumed() -> None:
+    job = make_job(schedule="@at 2050-01-01T00:00")
+    pausing.pause(job)
+    Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
+    with pytest.raises(NotPossible, match="has no further occurrence"):
+        pausing.resume(job)
+    Job.objects.filter(pk=job.pk).update(timezone="Mars/Olympus")
+    with pytest.raises(NotPossible, match="Mars/Olympus"):
+        pausing.resume(job)
+    assert not reread(job).enabled
+
+
+# --- a pause that has an end --------------------------------------------------------------------
+
+
+def paused_until(until: datetime, **fields: Any) -> Job:
+    """A job that was paused long ago until ``until``, which may be in the past."""
+    job = pausing.pause(make_job(**fields), "deploy", database_now("default") + 3600 * SECOND)
+    Job.objects.filter(pk=job.pk).update(paused_until=until)
+    Cursor.objects.filter(pk=job.pk).update(placed_at=until - 3600 * SECOND)
+    return reread(job)
+
+
+def seconds_ago(seconds: float) -> datetime:
+    """A time in the past that isn't a whole second."""
+    return database_now("default").replace(microsecond=500_000) - seconds * SECOND
+
+
+def end_pauses() -> int:
+    return pausing.end_pauses(Job.objects.using("default"))
+
+
+def test_a_pause_may_have_an_end() -> None:
+    until = database_now("default") + 3600 * SECOND
+    job = pausing.pause(make_job(), "deploy", until)
+    assert (job.enabled, job.pause_reason, job.paused_until) == (False, "deploy", until)
+    assert reread(job).paused_until == until
+    assert end_pauses() == 0
+    pausing.pause(job, "deploy", until + SECOND)
+    assert (reread(job).paused_until, reread(job).version) == (until + SECOND, 3)
+    pausing.pause(job, "deploy")
+    assert (reread(job).paused_until, job.paused_until) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("until", "code"),
+    [
+        (datetime(2026, 1, 1, tzinfo=UTC), "in_the_past"),
+        (datetime(2090, 1, 1), "naive"),  # noqa: DTZ001
+    ],
+)
+def test_an_end_that_is_not_ahead_is_refused(until: datetime, code: str) -> None:
+    job = make_job()
+    with pytest.raises(InvalidValue) as refused:
+        pausing.pause(job, "deploy", until)
+    assert (refused.value.field, refused.value.code) == ("until", code)
+    assert refused.value.params["value"] == until.isoformat()
+    assert (job.enabled, reread(job).enabled, reread(job).version) == (True, True, 1)
+
+
+@pytest.mark.parametrize("how", ["resume", "save"])
+def test_who_resumes_the_job_takes_the_end_away(how: str) -> None:
+    job = pausing.pause(make_job(), "deploy", FAR)
+    if how == "resume":
+        pausing.resume(job)
+    else:
+        job.enabled = True
+        saving.save(job)
+    assert (job.enabled, job.paused_until, reread(job).paused_until) == (True, None, None)
+
+
+@pytest.mark.parametrize("how", ["circuit", "rest"])
+def test_a_job_that_stops_by_itself_has_no_end_to_its_pause(how: str) -> None:
+    job = failing()
+    Job.objects.update(paused_until=FAR)  # written past ``save``
+    if how == "circuit":
+        pausing.open_circuits(Job.objects.using("default"))
+    else:
+        saving.rest([job.pk], "default")
+    assert (reread(job).enabled, reread(job).paused_until) == (False, None)
+
+
+def test_a_pause_ends_once_and_what_came_after_its_end_is_claimed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    until = seconds_ago(7)
+    job, other = paused_until(until), paused_until(FAR)
+    assert end_pauses() == 1
+    assert end_pauses() == 0
+    row = reread(job)
+    assert (row.enabled, row.pause_reason, row.paused_until) == (True, "", None)
+    assert row.version == job.version + 1
+    assert cursor_of(job).next_at == until + SECOND / 2
+    assert [record.event for record in caplog.records] == ["resumed"]  # type: ignore[attr-defined]
+    assert logged(caplog, "resumed", until, job=str(job))
+    claim_ahead(job)
+    times = Run.objects.filter(job=job).values_list("scheduled_at", flat=True)
+    assert min(times) == until + SECOND / 2
+    assert not reread(other).enabled
+
+
+def test_an_occurrence_at_the_end_of_the_pause_is_the_jobs_own() -> None:
+    midnight = database_now("default").replace(hour=0, minute=0, second=0, microsecond=0)
+    job = paused_until(midnight, schedule="@daily")
+    end_pauses()
+    assert cursor_of(job).next_at == midnight
+
+
+def test_what_was_defined_after_the_end_counts_from_then_on() -> None:
+    """No node ticked for a while, and somebody changed the schedule of the paused job."""
+    job = paused_until(seconds_ago(3600), schedule="0 0 1 1 *")
+    job.schedule = "* * * * * *"
+    saving.save(job)
+    changed_at = cursor_of(job).placed_at
+    assert end_pauses() == 1
+    next_at = cursor_of(job).next_at
+    assert next_at is not None
+    assert changed_at < next_at <= changed_at + SECOND
+
+
+def test_an_interval_keeps_its_phase_through_the_pause() -> None:
+    job = make_job(schedule="@every 10s")
+    first = seconds_ago(60)
+    Cursor.objects.update(previous_at=first)
+    pausing.pause(job, "", FAR)
+    Job.objects.update(paused_until=first + 33 * SECOND)
+    Cursor.objects.update(placed_at=first)
+    end_pauses()
+    assert cursor_of(job).next_at == first + 40 * SECOND
+
+
+def test_the_end_of_a_pause_counts_failures_anew() -> None:
+    job = paused_until(seconds_ago(1), pause_after_failures=2)
+    Statistics.objects.update(consecutive_failures=2)
+    end_pauses()
+    assert pausing.open_circuits(Job.objects.using("default")) == 0
+    assert reread(job).enabled
+
+
+def test_a_pause_that_ends_after_the_schedule_leaves_the_job_at_rest() -> None:
+    job = paused_until(seconds_ago(1))
+    Job.objects.update(ends_at=seconds_ago(30))
+    assert end_pauses() == 1
+    row = reread(job)
+    assert (row.enabled, row.pause_reason, row.paused_until) == (False, saving.EXHAUSTED, None)
+    assert saving.stands_for(cursor_of(job), row)
+    assert end_pauses() == 0
+
+
+def test_a_pause_of_a_job_that_cannot_be_read_ends_when_it_can(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example, another node knows the time zone. No occurrence after the pause is lost."""
+
+    def unknown(job: Job) -> None:
+        raise InvalidSchedule("timezone: not known here")
+
+    job, other = paused_until(end := seconds_ago(60)), paused_until(seconds_ago(50))
+    with monkeypatch.context() as patched:
+        patched.setattr(pausing, "timetable_of", unknown)
+        assert [end_pauses(), end_pauses()] == [0, 0]
+    assert (reread(job).enabled, reread(job).paused_until) == (False, end)
+    assert cursor_of(job).problem == "timezone: not known here"
+    assert len(caplog.messages) == 2, "once for each"
+    assert end_pauses() == 2
+    assert end <= (cursor_of(job).next_at or FAR) <= end + SECOND
+    assert cursor_of(other).problem == ""
+
+
+@pytest.mark.parametrize("change", ["rename", "resume", "for longer", "past save"])
+def test_what_came_since_the_end_of_a_pause_is_not_lost_to_who_is_faster_than_a_node(
+    change: str,
+) -> None:
+    job = paused_until(end := seconds_ago(30), schedule="* * * * * *", misfire_policy="run_all")
+    if change == "rename":
+        job.name, job.enabled = "renamed", True
+        saving.save(job)
+    elif change == "resume":
+        pausing.resume(job)
+    elif change == "past save":
+        Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
+        assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 1
+        assert end_pauses() == 1
+    else:
+        pausing.pause(job, "longer", FAR)
+    rows = Run.objects.filter(job=job).order_by("scheduled_at")
+    first, last = rows[0].scheduled_at, rows.last().scheduled_at  # type: ignore[union-attr]
+    assert end <= first <= end + SECOND
+    assert last - first >= 28 * SECOND
+    assert rows.count() == (last - first) / SECOND + 1
+    assert reread(job).enabled == (change != "for longer")
+
+
+def test_a_pause_ends_as_far_ahead_as_runs_are_claimed() -> None:
+    """Otherwise, the occurrences at the very end of the pause would be late."""
+    now = database_now("default")
+    soon, later = (paused_until(now + ahead * SECOND) for ahead in (8, 60))
+    assert end_pauses() == 1
+    assert (reread(soon).enabled, reread(later).enabled) == (True, False)
+    assert now + 8 * SECOND <= (cursor_of(soon).next_at or now) <= now + 9 * SECOND
+
+
+@pytest.mark.parametrize("how", ["saved", "written past save", "twice"])
+def test_a_change_between_the_look_ahead_and_the_end_of_a_pause_does_not_shorten_it(
+    how: str,
+) -> None:
+    now = database_now("default")
+    end = now + 8 * SECOND
+    with set_clock(now):
+        job = paused_until(end)
+        assert end_pauses() == 1
+        job = reread(job)
+        claim_ahead(job)
+        if how == "written past save":
+            Job.objects.filter(pk=job.pk).update(schedule="*/2 * * * * *")
+            saving.follow_changes(database_now("default"), Job.objects.using("default"))
+        else:
+            for schedule in ("*/2 * * * * *", "*/3 * * * * *")[: 2 if how == "twice" else 1]:
+                job.schedule = schedule
+                job = saving.save(job)
+        assert not Run.objects.filter(job=job, scheduled_at__lt=end).exists()
+        assert end <= (cursor_of(job).next_at or end - SECOND) <= end + 4 * SECOND
+
+
+def test_a_job_paused_anew_and_resumed_by_hand_before_the_end_of_its_pause_goes_on_at_once() -> (
+    None
+):
+    end = database_now("default") + 8 * SECOND
+    job = paused_until(end)
+    assert end_pauses() == 1
+    pausing.resume(pausing.pause(reread(job), "by hand"))
+    assert (cursor_of(job).next_at or end) < end
+
+
+def test_a_place_far_ahead_is_no_end_of_a_pause() -> None:
+    """The place was written while the database's clock was ahead."""
+    job, now = make_job(), database_now("default")
+    Cursor.objects.update(placed_at=now + 3600 * SECOND, next_at=now + 3601 * SECOND)
+    job.schedule = "*/2 * * * * *"
+    saving.save(job)
+    assert (cursor_of(job).next_at or now + 3600 * SECOND) <= now + 10 * SECOND
+
+
+def test_an_interval_counts_on_from_the_end_of_the_pause() -> None:
+    end = seconds_ago(30).replace(microsecond=0)
+    job = paused_until(end, schedule="@every 1h")
+    assert end_pauses() == 1
+    assert cursor_of(job).next_at == end
+
+
+def test_an_end_that_a_job_enabled_past_save_has_left_ends_no_later_pause() -> None:
+    job = paused_until(FAR)
+    Job.objects.filter(pk=job.pk).update(enabled=True, pause_reason="")
+    saving.follow_changes(database_now("default"), Job.objects.using("default"))
+    assert reread(job).paused_until is None
+
+
+@pytest.mark.parametrize("verb", ["end_pauses", "open_circuits"])
+def test_the_trouble_of_one_job_keeps_no_other_from_its_switch(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if verb == "end_pauses":
+        ill, _ = paused_until(seconds_ago(2)), paused_until(seconds_ago(1))
+    else:
+        ill, _ = make_job(pause_after_failures=1), make_job(pause_after_failures=1)
+        Statistics.objects.update(consecutive_failures=1)
+    write = pausing._write_switch
+
+    def upset(row: Job, *args: Any) -> None:
+        if row.pk == ill.pk:
+            raise ZeroDivisionError("a receiver's own mistake")
+        write(row, *args)
+
+    monkeypatch.setattr(pausing, "_write_switch", upset)
+    assert getattr(pausing, verb)(Job.objects.using("default")) == 1
+    assert reread(ill).enabled == (verb == "open_circuits")
+
+
+@pytest.mark.parametrize("meanwhile", ["paused", "resumed"])
+def test_the_circuit_opens_for_no_job_that_somebody_has_switched_meanwhile(
+    meanwhile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(pause_after_failures=2)
+    Statistics.objects.update(consecutive_failures=2)
+    lock = pausing.lock
+
+    def somebody_was_faster(*args: Any, **options: Any) -> Job | None:
+        monkeypatch.setattr(pausing, "lock", lock)
+        pausing.pause(job, "deploy", FAR)
+        if meanwhile == "resumed":
+            pausing.resume(job)
+        return lock(*args, **options)
+
+    monkeypatch.setattr(pausing, "lock", somebody_was_faster)
+    assert pausing.open_circuits(Job.objects.using("default")) == 0
+    row = reread(job)
+    paused = (False, "deploy", FAR)
+    assert (row.enabled, row.pause_reason, row.paused_until) == (
+        paused if meanwhile == "paused" else (True, "", None)
+    )
+
+
+@pytest.mark.parametrize("change", ["longer", "for good", "resumed", "deleted"])
+def test_who_changes_the_pause_meanwhile_has_the_last_word(
+    change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The change comes between the query and the lock."""
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    job = paused_until(seconds_ago(1))
+    lock = pausing.lock
+
+    def somebody_was_faster(*args: Any, **options: Any) -> Job | None:
+        monkeypatch.setattr(pausing, "lock", lock)
+        if change == "resumed":
+            pausing.resume(job)
+        elif change == "deleted":
+            Job.objects.all().delete()
+        else:
+            pausing.pause(job, "theirs", FAR if change == "longer" else None)
+        return lock(*args, **options)
+
+    monkeypatch.setattr(pausing, "lock", somebody_was_faster)
+    assert end_pauses() == 0
+    assert caplog.messages == []
+    if change != "deleted":
+        row = reread(job)
+        assert (row.enabled, row.paused_until) == (
+            change == "resumed",
+            FAR if change == "longer" else None,
+        )
+
+
+def test_only_the_pauses_of_those_one_is_asked_to_look_at_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = [paused_until(seconds_ago(number + 1)) for number in range(3)]
+    only = Job.objects.using("default").in_shards([jobs[0].pk % 64], 64)
+    assert pausing.end_pauses(only) == 1
+    assert list(Job.objects.filter(enabled=True)) == [jobs[0]]
+    monkeypatch.setattr(pausing, "SWITCHED_AT_ONCE", 1)
+    assert [end_pauses() for _ in range(3)] == [1, 1, 0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_several_who_look_at_once_one_ends_the_pause() -> None:
+    job = paused_until(seconds_ago(1))
+    together = threading.Barrier(4)
+    ended: list[int] = []
+
+    def node() -> None:
+        together.wait(10)
+        try:
+            ended.append(end_pauses())
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=node) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(ended) == [0, 0, 0, 1]
+    assert reread(job).version == job.version + 1
+
+
+# --- following ----------------------------------------------------------------------------------
+
+
+def test_a_job_made_past_save_is_taken_up() -> None:
+    job = Job.objects.create(name="new", schedule="* * * * * *", target="tests.app.tasks.ok")
+    now = database_now("default")
+    assert saving.follow_changes(now, Job.objects.using("default")) == 1
+    assert saving.follow_changes(now, Job.objects.using("default")) == 0
+    cursor = cursor_of(job)
+    assert cursor.next_at is not None
+    assert cursor.next_at > now
+    assert Statistics.objects.filter(pk=job.pk).exists()
+
+
+def test_a_changed_one_has_what_was_claimed_ahead_withdrawn() -> None:
+    job = make_job()
+    claimed = claim_ahead(job)
+    Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
+    saving.follow_changes(min(run.scheduled_at for run in claimed), Job.objects.using("default"))
+    assert Run.objects.filter(job=job).count() == 1
+
+
+def test_one_that_has_nothing_to_come_goes_to_rest() -> None:
+    job = make_idle_job()
+    Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
+    saving.follow_changes(database_now("default"), Job.objects.using("default"))
+    assert (reread(job).enabled, reread(job).pause_reason) == (False, saving.EXHAUSTED)
+    assert saving.stands_for(cursor_of(job), reread(job))
+    assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 0
+
+
+def test_those_that_cannot_be_placed_do_not_keep_the_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saving, "FOLLOWED_AT_ONCE", 2)
+    now = database_now("default")
+    for n in range(6):
+        schedule = "nonsense" if n < 4 else "@daily"
+        Job.objects.create(name=f"job-{n}", schedule=schedule, target="t")
+    assert [saving.follow_changes(now, Job.objects.using("default")) for _ in range(4)] == [
+        2,
+        2,
+        2,
+        0,
+    ]
+    problems = {cursor.name: cursor.problem for cursor in Cursor.objects.all()}
+    assert [bool(problems[f"job-{n}"]) for n in range(6)] == [True] * 4 + [False] * 2
+    assert "nonsense" in problems["job-0"]
+    assert Job.objects.filter(enabled=True).count() == 6, "in quarantine, not at rest"
+
+
+def test_whatever_is_wrong_with_one_the_others_are_followed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = make_idle_job(), make_idle_job()
+    Job.objects.update(schedule="@daily")
+    original = saving.timetable_of
+
+    def timetable_of(job: Job) -> Timetable:
+        return original(job) if job.pk == good.pk else 1 / 0  # type: ignore[return-value]
+
+    monkeypatch.setattr(saving, "timetable_of", timetable_of)
+    assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 2
+    assert cursor_of(bad).problem == "ZeroDivisionError: division by zero"
+    assert cursor_of(good).problem == ""
+    assert logged(caplog, "quarantined", job=str(bad))
+
+
+def test_a_job_deleted_before_it_could_be_followed_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Job.objects.create(name="new", schedule="@daily", target="t")
+    original = saving.transaction.atomic
+
+    def deleting(**options: Any) -> Any:
+        Job.objects.all()._raw_delete("default")
+        return original(**options)
+
+    monkeypatch.setattr(saving.transaction, "atomic", deleting)
+    assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 0
+
+
+def test_only_those_one_is_asked_to_look_at_are_followed() -> None:
+    ours, other = (
+        Job.objects.create(name=name, schedule="@daily", target="t") for name in ("a", "b")
+    )
+    jobs = Job.objects.using("default")
+    now = database_now("default")
+    assert saving.follow_changes(now, jobs.in_shards([(other.pk + 1) % 64], 64)) == 0
+    assert saving.follow_changes(now, jobs.in_shards([ours.pk % 64], 64)) == 1
+    assert saving.follow_changes(now, jobs.filter(namespace="another")) == 0
+    assert list(Cursor.objects.values_list("pk", flat=True)) == [ours.pk]
+    Job.objects.update(schedule="@hourly")
+    assert saving.follow_changes(now, jobs.in_shards([other.pk % 64], 64)) == 1
+    assert saving.follow_changes(now, jobs) == 1
+
+
+# --- the circuit --------------------------------------------------------------------------------
+
+
+def failing(**fields: Any) -> Job:
+    job = make_idle_job(pause_after_failures=2, **fields)
+    Statistics.objects.filter(pk=job.pk).update(consecutive_failures=2)
+    return job
+
+
+def test_a_job_that_keeps_failing_is_paused_by_whoever_looks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker may be killed after it recorded the failure and before it paused the job."""
+    job, healthy = failing(), make_idle_job(pause_after_failures=2)
+    assert pausing.open_circuits(Job.objects.using("default")) == 1
+    assert pausing.open_circuits(Job.objects.using("default")) == 0
+    assert (reread(job).enabled, reread(job).pause_reason) == (
+        False,
+        "paused itself after 2 failed runs in a row",
+    )
+    assert reread(healthy).enabled
+    assert logged(caplog, "circuit_opened", "2 failed runs", job=str(job))
+
+
+@pytest.mark.parametrize("how", ["resume", "save", "update"])
+def test_a_job_that_was_resumed_may_fail_its_full_number_again(how: str) -> None:
+    job = failing()
+    jobs = Job.objects.using("default")
+    pausing.open_circuits(jobs)
+    job = reread(job)
+    if how == "resume":
+        pausing.resume(job)
+    elif how == "save":
+        job.enabled, job.pause_reason = True, ""
+        saving.save(job)
+    else:
+        jobs.update(enabled=True)
+        assert pausing.open_circuits(jobs) == 0, "not before the change was followed"
+        saving.follow_changes(database_now("default"), jobs)
+    assert Statistics.objects.get().consecutive_failures == 0
+    assert pausing.open_circuits(jobs) == 0
+    assert reread(job).enabled
+
+
+def exhausted_with_backfill(**fields: Any) -> Job:
+    job = make_job(schedule="0 * * * *", **fields)
+    begin = datetime(2025, 1, 15, 12, tzinfo=UTC)
+    control.backfill(job, begin, begin + timedelta(hours=2))
+    Cursor.objects.filter(pk=job.pk).update(next_at=None)
+    Job.objects.filter(pk=job.pk).update(ends_at=begin + timedelta(days=1))
+    saving.follow_changes(database_now("default"), Job.objects.using("default"))
+    job = reread(job)
+    assert (job.enabled, job.pause_reason) == (False, saving.EXHAUSTED)
+    return job
+
+
+def test_a_backfill_that_keeps_failing_is_stopped_also_when_the_schedule_has_come_to_its_end() -> (
+    None
+):
+    job = exhausted_with_backfill(pause_after_failures=2)
+    jobs = Job.objects.using("default")
+    assert pausing.open_circuits(jobs) == 0
+    Statistics.objects.update(consecutive_failures=2)
+    assert pausing.open_circuits(jobs) == 1
+    assert reread(job).pause_reason == "paused itself after 2 failed runs in a row"
+    assert pausing.open_circuits(jobs) == 0
+    resumed = pausing.resume(reread(job))
+    assert (resumed.enabled, resumed.pause_reason) == (False, saving.EXHAUSTED)
+    assert Statistics.objects.get().consecutive_failures == 0
+    assert pausing.open_circuits(jobs) == 0
+
+
+def test_without_a_backfill_there_is_nothing_to_stop_nor_to_resume_at_the_end_of_a_schedule() -> (
+    None
+):
+    job = exhausted_with_backfill(pause_after_failures=2)
+    Run.objects.all().delete()
+    Statistics.objects.update(consecutive_failures=2)
+    assert pausing.open_circuits(Job.objects.using("default")) == 0
+    with pytest.raises(NotPossible, match="no further occurrence"):
+        pausing.resume(job)
+
+
+def test_a_backfill_paused_by_hand_after_the_end_of_the_schedule_is_resumed() -> None:
+    job = pausing.pause(exhausted_with_backfill(), "not now")
+    version = job.version
+    assert (job.enabled, job.pause_reason) == (False, "not now")
+    pausing.resume(job)
+    row = reread(job)
+    assert (row.enabled, row.pause_reason) == (False, saving.EXHAUSTED)
+    assert (row.version, job.version, job.pause_reason) == (
+        version + 2,
+        version + 2,
+        saving.EXHAUSTED,
+    )
+    assert Cursor.objects.get().enabled is False
+
+
+# --- at once ------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_saves_of_one_version_one_wins() -> None:
+    job = make_job()
+    together = threading.Barrier(4)
+    won: list[str] = []
+    refused: list[Exception] = []
+
+    def admin(name: str) -> None:
+        mine = reread(job)
+        mine.description = name
+        together.wait(10)
+        try:
+            saving.save(mine)
+            won.append(name)
+        except Conflict as error:
+            refused.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=admin, args=(f"admin-{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (len(won), len(refused)) == (1, 3)
+    assert (reread(job).description, reread(job).version) == (won[0], 2)

@@ -1,0 +1,588 @@
+"""The sync of jobs declared in code with their rows, on a real database."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import IntegrityError, connections
+from pytest_django import Settings
+
+from django_dcron import targets
+from django_dcron.exceptions import Conflict
+from django_dcron.jobs import pausing, saving, sync
+from django_dcron.jobs.sync import Change, ChangeKind, comparison, stored, writing
+from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.targets import cron
+
+pytestmark = pytest.mark.django_db
+
+PAST = "@at 2020-01-01T00:00"
+
+
+@pytest.fixture(autouse=True)
+def nothing_declared() -> Iterator[None]:
+    with targets.isolated():
+        yield
+
+
+def report(city: str = "Ulm") -> None: ...
+
+
+def synced() -> list[str]:
+    return [str(change) for change in sync.apply(sync.plan())]
+
+
+@contextmanager
+def code(schedule: str = "@daily", **fields: Any) -> Iterator[None]:
+    """A version of the code that declares one job."""
+    with targets.isolated():
+        cron(schedule, **{"name": "report", **fields})(report)
+        yield
+
+
+def the_job() -> Job:
+    return Job.objects.get(name="report")
+
+
+def edit(**fields: Any) -> Job:
+    """Change the job as a person does in the admin."""
+    job = the_job()
+    for name, value in fields.items():
+        setattr(job, name, value)
+    return saving.save(job)
+
+
+# --- Creating -----------------------------------------------------------------------------------
+
+
+def test_a_declared_job_is_created_with_its_cursor(settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    with code(
+        "30 3 * * *", timeout=timedelta(minutes=2), retry_on=[OSError], kwargs={"city": "Bonn"}
+    ):
+        assert synced() == ["create report 30 3 * * * (Europe/Berlin)"]
+        assert synced() == []
+
+    job = the_job()
+    assert (job.target, job.schedule, job.timezone) == (
+        f"{__name__}.report",
+        "30 3 * * *",
+        "Europe/Berlin",
+    )
+    assert (job.timeout, job.retry_on, job.kwargs) == (
+        timedelta(minutes=2),
+        ["OSError"],
+        {"city": "Bonn"},
+    )
+    assert job.enabled
+    assert job.cursor.next_at is not None
+    assert job.declared == {
+        "target": f"{__name__}.report",
+        "schedule": "30 3 * * *",
+        "timezone": "Europe/Berlin",
+        "args": [],
+        "kwargs": {"city": "Bonn"},
+        "timeout": "2m",
+        "retry_on": ["OSError"],
+    }
+
+
+def test_a_job_whose_time_has_passed_is_created_at_rest() -> None:
+    with code(PAST):
+        (line,) = synced()
+        assert line.endswith("disabled: its schedule has no further occurrence")
+        assert synced() == []
+    assert (the_job().enabled, the_job().pause_reason) == (False, saving.EXHAUSTED)
+
+
+def test_a_job_declared_disabled_is_created_disabled() -> None:
+    with code(enabled=False):
+        synced()
+        assert synced() == []
+    assert (the_job().enabled, the_job().pause_reason) == (False, sync.DECLARED_DISABLED)
+
+
+def test_jobs_declared_in_task_modules_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def discover() -> str:
+        cron("@daily")(report)
+        return ""
+
+    monkeypatch.setattr(targets, "discovery_problem", discover)
+    assert len(synced()) == 1
+
+
+# --- Updating: three states are merged ----------------------------------------------------------
+
+
+def test_a_field_follows_the_code() -> None:
+    with code(priority=1):
+        synced()
+    with code("@hourly", priority=1, timeout=timedelta(seconds=90)):
+        assert synced() == ["update report schedule: @daily -> @hourly; timeout: null -> 1m30s"]
+        assert synced() == []
+    assert (the_job().schedule, the_job().version) == ("@hourly", 2)
+    assert Cursor.objects.get().schedule == "@hourly"
+
+
+def test_a_field_no_longer_mentioned_returns_to_its_default() -> None:
+    with code(tags=["shop"], max_attempts=3):
+        synced()
+    with code(tags=["shop"]):
+        assert synced() == ["update report max_attempts: 3 -> 1"]
+    with code():
+        assert synced() == ['update report tags: ["shop"] -> []']
+
+
+def test_a_field_that_a_person_changed_is_kept() -> None:
+    with code(timeout=timedelta(minutes=1)):
+        synced()
+        edit(timeout=timedelta(minutes=9), description="mine")
+        kept = "keep report timeout: 9m (changed in the admin)"
+        assert synced() == [kept]
+    with code("@hourly", timeout=timedelta(minutes=2)):
+        assert synced() == ["update report schedule: @daily -> @hourly", kept]
+        assert synced() == [kept]
+    assert the_job().timeout == timedelta(minutes=9)
+    assert the_job().description == "mine"
+
+
+def test_a_kept_field_follows_the_code_again_once_they_agree() -> None:
+    with code(max_attempts=1):
+        synced()
+        edit(max_attempts=5)
+    with code(max_attempts=5):
+        assert synced() == ["update report the stored copy of the declaration"]
+        assert synced() == []
+    with code(max_attempts=7):
+        assert synced() == ["update report max_attempts: 5 -> 7"]
+
+
+def test_a_field_changed_before_the_code_mentioned_it_is_kept() -> None:
+    with code():
+        synced()
+        edit(queue="slow")
+    with code(queue="fast"):
+        assert "keep report queue: slow (changed in the admin)" in synced()
+    assert the_job().queue == "slow"
+
+
+def test_every_kind_of_value_survives_the_comparison() -> None:
+    fields: dict[str, Any] = {
+        "starts_at": datetime(2027, 1, 1, 12, 30, 1, 5, tzinfo=UTC),
+        "ends_at": None,
+        "jitter": timedelta(microseconds=1),
+        "retry_backoff": timedelta(days=2, seconds=3, microseconds=40),
+        "keep_for": timedelta(days=7),
+        "keep_failed_for": timedelta(days=400),
+        "keep_runs": 1000,
+        "retry_backoff_max": timedelta(days=400),
+        "retry_backoff_factor": 3,
+        "args": [1.5, None, {"a": [True, "ü"]}],
+        "priority": 0,
+        "misfire_policy": "run_all",
+        "description": "",
+    }
+    cron("@daily", name="report", **fields)(lambda *args: None)
+    assert len(synced()) == 1
+    assert synced() == []
+    job = the_job()
+    assert {name: getattr(job, name) for name in fields} == fields
+    assert stored.decode(job.declared or {}).items() >= fields.items()
+
+
+# --- Enabled ------------------------------------------------------------------------------------
+
+
+def test_what_is_no_longer_declared_is_disabled_and_comes_back() -> None:
+    with code():
+        synced()
+    assert synced() == [
+        "disable report no longer declared in code"
+    ]  # its target is unknown now, too
+    assert synced() == []
+    assert (the_job().enabled, the_job().cursor.next_at) == (False, None)
+    with code():
+        assert synced() == ["enable report"]
+        assert synced() == []
+    assert (the_job().enabled, the_job().pause_reason) == (True, "")
+    assert the_job().cursor.next_at is not None
+
+
+def test_what_comes_back_is_enabled_as_declared() -> None:
+    with code(enabled=True):
+        synced()
+    synced()
+    with code(enabled=True):
+        assert synced() == ["enable report"]
+        assert synced() == []
+    synced()
+    with code(enabled=False):
+        assert synced()[0].endswith("disabled: declared disabled in code")
+        assert synced() == []
+    assert (the_job().enabled, the_job().pause_reason) == (False, sync.DECLARED_DISABLED)
+
+
+def test_what_comes_back_with_its_time_passed_stays_at_rest() -> None:
+    with code():
+        synced()
+    synced()
+    with code(PAST):
+        synced()
+        assert synced() == []
+    assert (the_job().enabled, the_job().pause_reason) == (False, saving.EXHAUSTED)
+
+
+def test_a_pause_by_a_person_outlasts_everything() -> None:
+    with code():
+        synced()
+        pausing.pause(the_job(), "stocktaking")
+        assert synced() == []
+    assert synced() == []
+    with code("@hourly"):
+        assert synced() == ["update report schedule: @daily -> @hourly"]
+    assert (the_job().enabled, the_job().pause_reason) == (False, "stocktaking")
+
+
+def test_a_pause_declared_in_code_does_not_end_when_a_persons_would_have() -> None:
+    until = datetime(2090, 1, 1, tzinfo=UTC)
+    with code(enabled=True):
+        synced()
+        pausing.pause(the_job(), "stocktaking", until)
+        synced()
+        assert the_job().paused_until == until
+    with code(enabled=False):
+        synced()
+        assert (the_job().pause_reason, the_job().paused_until) == (sync.DECLARED_DISABLED, None)
+        # A person may still enable and then pause it.
+        pausing.pause(pausing.resume(the_job()), "stocktaking", until)
+        assert synced() == []
+        assert the_job().paused_until == until
+
+
+def test_what_is_no_longer_declared_does_not_resume_by_itself() -> None:
+    with code():
+        synced()
+        pausing.pause(the_job(), "stocktaking", datetime(2090, 1, 1, tzinfo=UTC))
+    assert synced() == ["disable report no longer declared in code"]
+    assert (the_job().pause_reason, the_job().paused_until) == ("stocktaking", None)
+    assert synced() == []
+    with code():
+        assert synced() == []
+    assert not the_job().enabled, "it was a person's pause"
+
+
+def test_declared_enabled_is_merged_like_any_field() -> None:
+    with code(enabled=True):
+        synced()
+        pausing.pause(the_job(), "stocktaking")
+        assert synced() == ["keep report enabled: false (changed in the admin)"]
+        pausing.resume(the_job())
+    with code(enabled=False):
+        assert synced() == [
+            "update report enabled: true -> false; disabled: declared disabled in code"
+        ]
+    with code(enabled=True):
+        assert synced() == ["enable report enabled: false -> true"]
+    assert (the_job().enabled, the_job().pause_reason) == (True, "")
+
+
+def test_a_one_shot_at_rest_is_left_so_until_it_gets_a_new_time() -> None:
+    future = "@at 2090-01-01T00:00"
+    with code(future):
+        synced()
+    job = the_job()
+    saving.rest(
+        [job.pk], "default"
+    )  # the scheduler does this after it has claimed the last occurrence
+    with code(future, description="new text"):
+        assert synced() == ["update report description: (empty) -> new text"]
+        assert not the_job().enabled
+    with code("@at 2091-01-01T00:00", description="new text"):
+        assert synced() == [f"enable report schedule: {future} -> @at 2091-01-01T00:00"]
+        assert the_job().enabled
+    with code(PAST, description="new text"):
+        assert synced()[0].endswith("disabled: its schedule has no further occurrence")
+        assert not the_job().enabled
+
+
+def test_nothing_is_written_over_a_last_occurrence_not_claimed_yet() -> None:
+    with code("@at 2090-01-01T00:00"):
+        synced()
+    Job.objects.update(schedule=PAST, declared={**(the_job().declared or {}), "schedule": PAST})
+    with code(PAST):
+        assert synced() == []
+    with code(PAST, description="new text"):
+        (line,) = synced()
+        assert line.startswith("keep report changes are postponed")
+    assert the_job().enabled
+
+
+# --- What is refused ----------------------------------------------------------------------------
+
+
+def test_a_job_made_by_people_is_not_touched() -> None:
+    saving.save(Job(name="report", target="tests.app.tasks.ok", schedule="@weekly"))
+    with code():
+        (line,) = synced()
+    assert line.startswith("conflict report ")
+    assert (the_job().schedule, the_job().declared) == ("@weekly", None)
+    assert synced() == []  # it isn't disabled either
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"timezone": "Europe/Berlim"}, "timezone: .*'Europe/Berlim'.*'Europe/Berlin'"),
+        ({"max_attempts": 0}, "max_attempts: "),
+        ({"args": [b"bytes"]}, "args: .*bytes.*not JSON serializable"),
+        ({"retry_jitter": float("nan")}, "retry_jitter: nan"),
+        ({"kwargs": {"town": "Ulm"}}, "kwargs: .*'town'.*city"),
+        ({"name": "a/b"}, "name: "),
+    ],
+)
+def test_a_bad_declaration_stops_no_other(fields: dict[str, Any], message: str) -> None:
+    cron("@daily", name="good")(report)
+    cron("@daily", **{"name": "report", **fields})(report)
+    good, bad = sync.apply(sync.plan())
+    assert (good.kind, bad.kind) == (ChangeKind.CREATE, ChangeKind.INVALID)
+    assert bad.is_problem
+    assert not bad.is_difference
+    assert re.search(message, str(bad)), str(bad)
+    assert Job.objects.get().name == "good"
+
+
+def test_a_bad_update_leaves_the_row_as_it_was() -> None:
+    with code():
+        synced()
+    with code("@hourly", queue="q" * 200):
+        (line,) = synced()
+    assert line.startswith("invalid report queue: ")
+    assert (the_job().schedule, the_job().enabled) == ("@daily", True)
+
+
+def test_nothing_is_disabled_while_task_modules_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with code():
+        synced()
+    monkeypatch.setattr(targets, "discovery_problem", lambda: "ImportError: shpo")
+    assert synced() == ["invalid task modules some can't be imported: ImportError: shpo"]
+    assert the_job().enabled
+
+
+# --- Several at once ----------------------------------------------------------------------------
+
+
+def test_a_plan_that_another_node_has_carried_out_meanwhile_is_done() -> None:
+    with code():
+        plan = sync.plan()
+        assert len(sync.apply(plan)) == 1
+        assert sync.apply(plan) == []
+    with code("@hourly"):
+        plan = sync.plan()
+        assert len(sync.apply(plan)) == 1
+        assert sync.apply(plan) == []
+        assert the_job().version == 2
+    plan = sync.plan()
+    assert len(sync.apply(plan)) == 1
+    assert sync.apply(plan) == []
+    assert Job.objects.count() == 1
+
+
+def test_a_job_that_another_node_makes_during_the_plan_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = comparison._rows
+
+    def rows(*args: Any) -> list[Job]:
+        found = list(original(*args))
+        monkeypatch.setattr(comparison, "_rows", original)
+        sync.apply(sync.plan())
+        return found
+
+    with code():
+        monkeypatch.setattr(comparison, "_rows", rows)
+        assert sync.apply(sync.plan()) == []
+    assert Job.objects.count() == 1
+
+
+def test_an_edit_between_plan_and_write_is_not_lost() -> None:
+    with code(timeout=timedelta(minutes=1)):
+        synced()
+    with code("@hourly", timeout=timedelta(minutes=2)):
+        plan = sync.plan()
+        edit(timeout=timedelta(minutes=9))
+        assert [str(change) for change in sync.apply(plan)] == [
+            "update report schedule: @daily -> @hourly"
+        ]
+    assert (the_job().schedule, the_job().timeout) == ("@hourly", timedelta(minutes=9))
+
+
+def test_a_job_deleted_between_plan_and_write_is_created() -> None:
+    with code():
+        synced()
+    with code("@hourly"):
+        plan = sync.plan()
+        the_job().delete()
+        assert [change.kind for change in sync.apply(plan)] == [ChangeKind.CREATE]
+
+
+def test_a_job_made_by_people_between_plan_and_write_is_not_touched() -> None:
+    with code():
+        plan = sync.plan()
+        saving.save(Job(name="report", target="tests.app.tasks.ok", schedule="@weekly"))
+        assert [change.kind for change in sync.apply(plan)] == [ChangeKind.CONFLICT]
+
+
+@pytest.mark.parametrize(
+    "error", [Conflict("again"), IntegrityError("again"), ValidationError("again")]
+)
+def test_a_conflict_without_end_is_reported(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(job: Job) -> Job:
+        raise error
+
+    monkeypatch.setattr(writing.saving, "save", fail)
+    with code():
+        (change,) = sync.apply(sync.plan())
+    assert change.kind is ChangeKind.INVALID
+    assert "again" in str(change)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nodes_that_start_together_make_each_job_once() -> None:
+    for number in range(5):
+        cron("@daily", name=f"job {number}")(report)
+    together, results = threading.Barrier(4), []
+
+    def node() -> None:
+        try:
+            plan = sync.plan()
+            together.wait(10)
+            results.append(sync.apply(plan))
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=node) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(results) == 4
+    done = [change for result in results for change in result]
+    assert sorted(change.job for change in done) == [f"job {number}" for number in range(5)]
+    assert {change.kind for change in done} == {ChangeKind.CREATE}
+    assert Cursor.objects.filter(next_at__isnull=False).count() == Job.objects.count() == 5
+
+
+# --- manage.py dcron sync -----------------------------------------------------------------------
+
+
+def command(*arguments: str) -> str:
+    out = StringIO()
+    call_command("dcron", "sync", *arguments, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+def test_what_differs_is_reported_before_the_error() -> None:
+    """Both streams share a pipe, as in a CI log: stdout is buffered there, stderr isn't."""
+
+    class Pipe(StringIO):
+        written = ""
+
+        def flush(self) -> None:
+            self.written = self.getvalue()
+
+    out = Pipe()
+    with code(), pytest.raises(CommandError):
+        call_command("dcron", "sync", "--check", stdout=out)
+    assert "create report" in out.written
+
+
+def test_sync_says_what_it_did() -> None:
+    with code(timeout=timedelta(minutes=1)):
+        assert command() == "created report @daily (UTC)\n"
+        assert command() == "The database matches the code.\n"
+        edit(timeout=timedelta(minutes=9))
+    with code("@hourly", priority=3, timeout=timedelta(minutes=1)):
+        assert command() == (
+            "updated report schedule: @daily -> @hourly\n"
+            "updated report priority: null -> 3\n"
+            "kept report timeout: 9m (changed in the admin)\n"
+        )
+    assert command() == "disabled report no longer declared in code\n"
+    with code("@hourly", priority=3, timeout=timedelta(minutes=1)):
+        assert command().startswith("enabled report\n")
+
+
+def test_dry_run_shows_and_writes_nothing() -> None:
+    with code():
+        assert command("--dry-run") == "create report @daily (UTC)\n"
+    assert not Job.objects.exists()
+
+
+def test_check_fails_while_the_database_differs() -> None:
+    with code():
+        with pytest.raises(CommandError, match="differs from the code") as caught:
+            command("--check")
+        assert caught.value.returncode == 1
+        assert not Job.objects.exists()
+        synced()
+        edit(schedule="@weekly")  # a person may do this, and sync keeps it
+        assert command("--check") == (
+            "kept report schedule: @weekly (changed in the admin)\nThe database matches the code.\n"
+        )
+
+
+@pytest.mark.parametrize("arguments", [(), ("--check",), ("--dry-run",)])
+def test_problems_exit_2_after_the_rest_is_done(arguments: tuple[str, ...]) -> None:
+    cron("@daily", name="bad", timezone="Mars/Base")(report)
+    cron("@daily", name="good")(report)
+    with pytest.raises(CommandError, match=r"^1 problem ") as caught:
+        command(*arguments)
+    assert caught.value.returncode == 2
+    assert Job.objects.filter(name="good").exists() is (not arguments)
+
+
+def test_check_and_dry_run_exclude_each_other() -> None:
+    with pytest.raises(CommandError, match="not allowed with"):
+        command("--check", "--dry-run")
+
+
+def test_a_change_reads_well_without_details() -> None:
+    assert str(Change(ChangeKind.ENABLE, "report")) == "enable report"
+
+
+# --- Calendars ----------------------------------------------------------------------------------
+
+
+def test_a_declared_calendar_is_named_and_peoples_own_choice_stays() -> None:
+    for name in ("closed", "open"):
+        saving.save_calendar(Calendar(name=name, dates="12-25"))
+    with code(calendar="closed", calendar_policy="next_day"):
+        assert synced() == ["create report @daily (UTC)"]
+        assert synced() == []
+    assert (the_job().calendar_id, the_job().cursor.calendar_dates) == ("closed", "12-25")
+    with code(calendar="open", calendar_policy="next_day"):
+        assert synced() == ["update report calendar: closed -> open"]
+        edit(calendar_id="closed")
+        assert synced() == ["keep report calendar: closed (changed in the admin)"]
+        edit(calendar_id="open")
+    with code(calendar="none", calendar_policy="next_day"):
+        (change,) = sync.plan()
+        assert change.kind is ChangeKind.INVALID
+        assert "calendar: " in str(change)
+    with code():
+        synced()
+    assert (the_job().calendar_id, the_job().calendar_policy) == (None, "skip")
+    assert the_job().cursor.calendar_dates is None

@@ -1,0 +1,3 @@
+from tests.diagnosis.conftest import find, system
+
+__all__ = ["find", "system"]

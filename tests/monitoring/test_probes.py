@@ -1,0 +1,267 @@
+"""Test Django's probe endpoints: for the process, its database and the nodes' rows."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import OperationalError, connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from pytest_django import Settings
+
+from django_dcron.db.now import UtcNow
+from django_dcron.models import Job, Node
+from django_dcron.monitoring import migrated, urls, views
+from tests.factories import make_idle_job
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+QUIET = {"dead": 0, "stalled": 0, "degraded": 0, "skewed": 0, "unserved": 0}
+NUMBERS = ("live", *QUIET)
+
+
+@pytest.fixture(autouse=True)
+def long_lease(settings: Settings) -> None:
+    """Keep the nodes of a test alive on a slow machine."""
+    settings.DCRON_LEASE = timedelta(minutes=5)
+
+
+def make_node(
+    name: str = "a", *, beat_ago: timedelta = SECOND, ticked_ago: timedelta = SECOND, **values: Any
+) -> Node:
+    return Node.objects.create(
+        **{
+            "id": f"{name}-1",
+            "name": name,
+            "host": "h",
+            "pid": 7,
+            "release": "0.1.0",
+            "started_at": UtcNow() - timedelta(days=1),
+            "heartbeat_at": UtcNow() - beat_ago,
+            "ticked_at": UtcNow() - ticked_ago,
+            "shards": 64,
+            "shard_count": 64,
+        }
+        | values
+    )
+
+
+def url(name: str) -> str:
+    return reverse(f"dcron_observability:{name}")
+
+
+def health(client: Client) -> tuple[int, Any]:
+    response = client.get(url("health"))
+    assert response.headers["Content-Type"] == "application/json"
+    return response.status_code, json.loads(response.content)
+
+
+# --- health ---------------------------------------------------------------------------------------
+
+
+def test_all_is_well(client: Client) -> None:
+    make_idle_job(namespace="billing")
+    make_node()
+    code, content = health(client)
+    assert (code, content["status"], content["reasons"], content["problems"]) == (200, "ok", [], [])
+    assert {name: content[name] for name in NUMBERS} == {"live": 1} | QUIET
+    assert (content["workers"], content["queued"], content["last_start"]) == (None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "status", "problems", "numbers"),
+    [
+        ([], "unfit", ["no_live_node"], {"live": 0, "unserved": 2}),
+        (
+            [{"beat_ago": timedelta(hours=1)}],
+            "unfit",
+            ["no_live_node"],
+            {"live": 0, "dead": 1, "unserved": 2},
+        ),
+        ([{}, {"beat_ago": timedelta(hours=1)}], "ok", [], {"live": 1, "dead": 1}),
+        ([{"namespace": "billing"}], "unfit", ["namespace_unserved"], {"live": 1, "unserved": 1}),
+        (
+            [{"ticked_ago": timedelta(hours=1)}],
+            "unfit",
+            ["node_stalled"],
+            {"live": 1, "stalled": 1},
+        ),
+        (
+            [{}, {"ticked_ago": timedelta(hours=1)}],
+            "degraded",
+            ["node_stalled"],
+            {"live": 2, "stalled": 1},
+        ),
+        (
+            [{"degraded": True}, {"degraded": True}],
+            "degraded",
+            ["node_degraded"],
+            {"live": 2, "degraded": 2},
+        ),
+        ([{"skew": -2 * SECOND}], "degraded", ["node_skewed"], {"live": 1, "skewed": 1}),
+    ],
+)
+def test_what_is_not_as_it_should_be(
+    client: Client,
+    nodes: list[dict[str, Any]],
+    status: str,
+    problems: list[str],
+    numbers: dict[str, int],
+) -> None:
+    make_idle_job(namespace="billing")
+    make_idle_job(namespace="sales")
+    make_idle_job(namespace="old", enabled=False)
+    for number, values in enumerate(nodes):
+        make_node(f"node-{number}", **values)
+    code, content = health(client)
+    assert (code, content["status"]) == (503 if status == "unfit" else 200, status)
+    assert [problem["code"] for problem in content["problems"]] == problems
+    assert content["reasons"] == [problem["summary"] for problem in content["problems"]]
+    assert {name: content[name] for name in NUMBERS} == QUIET | numbers
+
+
+def test_no_node_for_nothing_to_do_is_no_failure(client: Client) -> None:
+    code, content = health(client)
+    assert (code, content["status"], content["live"]) == (200, "ok", 0)
+
+
+@pytest.fixture
+def staff() -> User:
+    user = User.objects.create_user("ann", password="x", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_node"))
+    return user
+
+
+def test_names_are_for_staff_who_may_view_nodes(client: Client, staff: User) -> None:
+    make_idle_job(namespace="secret-project")
+    make_node("secret-host", namespace="sales")
+    messages_shown = {}
+    for who in ("nobody", "no permission", "no staff", "staff"):
+        if who != "nobody":
+            client.force_login(staff)
+        User.objects.update(is_staff=who != "no staff")
+        if who == "no permission":
+            staff.user_permissions.clear()
+        else:
+            staff.user_permissions.add(Permission.objects.get(codename="view_node"))
+        messages_shown[who] = client.get(url("health")).content.decode()
+    assert {who for who, text in messages_shown.items() if "secret" in text} == {"staff"}
+    shown = json.loads(messages_shown["staff"])
+    assert [(node["name"], node["namespace"], node["stalled"]) for node in shown["nodes"]] == [
+        ("secret-host", "sales", False)
+    ]
+    assert "secret-project" in shown["reasons"][0]
+
+
+def test_its_queries_do_not_grow_with_the_rows(client: Client) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            health(client)
+        return len(captured)
+
+    make_node(namespace="elsewhere")
+    make_idle_job()
+    few = queries()
+    for number in range(20):
+        make_node(f"node-{number}", namespace="elsewhere")
+        make_idle_job()
+    assert queries() == few <= 16
+
+
+# --- livez and readyz -----------------------------------------------------------------------------
+
+
+def test_a_process_that_answers_lives_and_asks_nothing(client: Client) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        response = client.get(url("livez"))
+    assert (response.status_code, response.content, len(queries)) == (200, b"ok\n", 0)
+
+
+def test_ready_once_migrated(client: Client) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        response = client.get(url("readyz"))
+    assert (response.status_code, response.content) == (200, b"ok\n")
+    assert len(queries) <= 2
+    latest = migrated._latest()
+    MigrationRecorder(connection).migration_qs.filter(app="django_dcron", name=latest).delete()
+    response = client.get(url("readyz"))
+    assert (response.status_code, response.content) == (
+        503,
+        f"migration missing: {latest}; run manage.py migrate\n".encode(),
+    )
+
+
+def test_a_project_that_has_switched_migrations_off_is_ready(
+    client: Client, settings: Settings
+) -> None:
+    migrated._latest.cache_clear()
+    settings.MIGRATION_MODULES = {"django_dcron": None}
+    try:
+        assert client.get(url("readyz")).status_code == 200
+    finally:
+        migrated._latest.cache_clear()
+
+
+@pytest.fixture
+def without_tables() -> Iterator[None]:
+    """Hide the tables of nodes, jobs and migrations, as if nothing had been migrated."""
+
+    def refuse(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if "django_migrations" in sql or Node._meta.db_table in sql or Job._meta.db_table in sql:
+            raise OperationalError("no such table: at db.internal:5432")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(refuse):
+        yield
+
+
+@pytest.mark.usefixtures("without_tables")
+def test_without_tables_nothing_is_ready_and_nothing_is_given_away(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = views.NO_ANSWER
+    response = client.get(url("readyz"))
+    assert (response.status_code, response.content.decode()) == (503, f"{message}\n")
+    assert health(client) == (503, {"status": "unfit", "summary": message, "reasons": [message]})
+    assert "db.internal" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name", [pattern.name for pattern in urls.urlpatterns if pattern.name != "metrics"]
+)
+def test_probes_are_read_only_and_never_cached(client: Client, name: str) -> None:
+    response = client.get(url(name))
+    assert "no-store" in response.headers["Cache-Control"]
+    assert client.head(url(name)).content == b""
+    assert client.post(url(name)).status_code == 405
+
+
+@pytest.mark.parametrize("name", ["livez", "readyz", "health"])
+def test_they_ask_for_no_login_and_no_transaction(
+    client: Client, settings: Settings, name: str
+) -> None:
+    settings.MIDDLEWARE = [
+        *settings.MIDDLEWARE,
+        "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    ]
+    assert client.get(url(name)).status_code in (200, 503)
+    assert "default" in reverse_to_view(name)._non_atomic_requests
+
+
+def reverse_to_view(name: str) -> Any:
+    return next(pattern.callback for pattern in urls.urlpatterns if pattern.name == name)
+
+
+def test_they_are_documented() -> None:
+    document = (
+        Path(__file__).resolve().parents[2] / "docs" / "reference" / "observability.md"
+    ).read_text()
+    assert 'path("dcron/", include("django_dcron.monitoring.urls"))' in document
+    assert all(f"`dcron/{name}`" in document for name in ("livez", "readyz", "health"))

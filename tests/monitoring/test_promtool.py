@@ -1,0 +1,198 @@
+"""Check scrapes, alert rules and dashboard queries with promtool from Prometheus.
+
+The alert rules must also fire as intended.
+"""
+
+import json
+import re
+import subprocess
+from collections import defaultdict
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families as families
+from pytest_django import Settings
+
+from django_dcron.monitoring.metrics import Collector, views
+from django_dcron.monitoring.metrics.catalogue import METRICS, Source
+from tests import services
+from tests.conftest import StartProcess
+from tests.factories import make_job
+from tests.monitoring.test_metrics_documents import DASHBOARD, DOCS, alerts, panels
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.promtool
+
+RULES_TEST = Path(__file__).with_name("prometheus_rules_test.yml")
+OF_GRAFANA = {"$__rate_interval": "5m", "$__range": "1h", "$__interval": "1m"}
+
+
+def promtool(*arguments: str | Path, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(["promtool", *arguments], input=given, capture_output=True, timeout=60)
+
+
+def complaints(body: bytes) -> str:
+    """Return what promtool reports about a scrape."""
+    done = promtool("check", "metrics", given=body)
+    message = (done.stdout + done.stderr).decode()
+    assert bool(done.returncode) == bool(message), (done.returncode, message)
+    return message
+
+
+# --- scrapes --------------------------------------------------------------------------------------
+
+
+def names(body: bytes) -> set[str]:
+    """Return the names of the metric families with samples, as in the catalog."""
+    suffix = {"counter": "_total"}
+    return {
+        family.name + suffix.get(family.type, "")
+        for family in families(body.decode())
+        if family.samples
+    }
+
+
+def total(body: bytes, name: str, **labels: str) -> float:
+    samples = [sample for family in families(body.decode()) for sample in family.samples]
+    return sum(
+        each.value
+        for each in samples
+        if each.name == name and labels.items() <= each.labels.items()
+    )
+
+
+def test_what_a_node_and_django_tell_at_work(
+    start_runcron: StartProcess,
+    redis_server: services.Server,
+    settings: Settings,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_job(name="über 9:00 @ Köln", namespace="shop")
+    make_job(name="fails", target="tests.app.tasks.fail", max_attempts=1)
+    make_job(name="waits", overlap_policy="queue_all", target="tests.app.tasks.nap", args=[3])
+    make_job(name="paused", enabled=False)
+    node = start_runcron("--embedded", "--name", "n", "--http", "127.0.0.1:0")
+    node.wait_for_log("address=http://")
+    address = node.log.partition("address=http://")[2].split()[0]
+
+    def of_the_node() -> bytes:
+        with closing(HTTPConnection(address, timeout=30)) as http:
+            http.request("GET", "/metrics")
+            return http.getresponse().read()
+
+    def all_observed() -> bytes | None:
+        body = of_the_node()
+        ended = all(
+            total(body, "dcron_attempt_duration_seconds_count", outcome=outcome)
+            for outcome in ("succeeded", "failed")
+        )
+        unfinished = total(body, "dcron_runs_unfinished", state="waiting")
+        return body if ended and unfinished and total(body, "dcron_jobs_failing") else None
+
+    body = wait_until(all_observed, 60, what="runs of all kinds in the metrics", interval=0.2)
+    assert names(body) == {metric.name for metric in METRICS}
+    assert complaints(body) == ""
+
+    settings.DCRON_METRICS_TOKEN = "t"
+    monkeypatch.setattr(views, "_collector", Collector())
+    of_django = client.get("/probes/metrics", headers={"authorization": "Bearer t"}).content
+    assert total(of_django, "dcron_runs_total", outcome="failed")
+    assert names(of_django) == {
+        metric.name for metric in METRICS if metric.source in (Source.CLUSTER, Source.SCRAPE)
+    }
+    assert complaints(of_django) == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"# TYPE dcron_runs counter\ndcron_runs 1\n", 'should have "_total" suffix'),
+        (
+            b"# HELP dcron_wait_ms W.\n# TYPE dcron_wait_ms gauge\ndcron_wait_ms 1\n",
+            "abbreviated units",
+        ),
+        (b"dcron_runs{ 1\n", "error while linting"),
+    ],
+)
+def test_it_would_complain(body: bytes, message: str) -> None:
+    assert message in complaints(body)
+
+
+# --- alert rules ----------------------------------------------------------------------------------
+
+
+def test_the_rules_are_valid() -> None:
+    done = promtool("check", "rules", DOCS / "prometheus-rules.yml")
+    assert done.returncode == 0, done.stderr.decode()
+    assert f"{len(alerts())} rules found" in done.stdout.decode()
+
+
+def test_the_rules_fire_when_they_should_and_only_then() -> None:
+    done = promtool("test", "rules", RULES_TEST)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def test_each_rule_is_tried_both_ways() -> None:
+    tried: dict[str, set[bool]] = defaultdict(set)
+    for group in yaml.safe_load(RULES_TEST.read_text())["tests"]:
+        for case in group["alert_rule_test"]:
+            tried[case["alertname"]].add(bool(case.get("exp_alerts")))
+    assert tried == {rule["alert"]: {True, False} for rule in alerts()}
+
+
+# --- dashboard ------------------------------------------------------------------------------------
+
+
+def queries() -> dict[str, str]:
+    """Return the queries as Prometheus receives them, with Grafana's variables filled in."""
+    found = {
+        f"{panel['title']} {each['refId']}": each["expr"]
+        for panel in panels()
+        for each in panel["targets"]
+    }
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            asked = re.fullmatch(r"label_values\((.*), \w+\)", variable["definition"])
+            assert asked, variable["definition"]
+            found[f"${variable['name']}"] = asked[1]
+    return {where: with_variables(text) for where, text in found.items()}
+
+
+def with_variables(text: str) -> str:
+    for name, value in OF_GRAFANA.items():
+        text = text.replace(name, value)
+    return re.sub(r"\$\{?([a-z]\w*)\}?", r"\1", text)
+
+
+def recording(exprs: dict[str, str]) -> dict[str, Any]:
+    """Return the queries as recording rules.
+
+    Without a server, promtool parses a query only as part of a rule.
+    """
+    rules = [
+        {"record": f"query:number_{n}", "expr": text, "labels": {"where": where}}
+        for n, (where, text) in enumerate(exprs.items())
+    ]
+    return {"groups": [{"name": "dashboard", "rules": rules}]}
+
+
+def test_the_queries_of_the_dashboard_are_valid(tmp_path: Path) -> None:
+    asked = queries()
+    assert len(asked) > 20
+    file = tmp_path / "queries.yml"
+    file.write_text(json.dumps(recording(asked)))  # JSON is valid YAML
+    done = promtool("check", "rules", file)
+    assert done.returncode == 0, done.stderr.decode()
+    assert f"{len(asked)} rules found" in done.stdout.decode()
+
+
+def test_a_query_that_is_none_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "queries.yml"
+    file.write_text(json.dumps(recording({"a": "sum by (x (dcron_jobs)"})))
+    assert promtool("check", "rules", file).returncode

@@ -1,0 +1,280 @@
+"""Alert rules: their syntax and which events they find in a job's counters."""
+
+from datetime import timedelta
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron.policies.alerting import (
+    EVERY,
+    Counts,
+    Event,
+    InvalidRule,
+    Kind,
+    Rule,
+    detect_events,
+    read_rules,
+)
+
+CHANNELS = ("ops", "mail")
+FIRST = Rule(Kind.FAILED, ("ops",))
+THIRD = Rule(Kind.FAILED, ("ops",), after=3)
+EACH = Rule(Kind.FAILED, ("ops",), after=EVERY)
+RECOVERED = Rule(Kind.RECOVERED, ("ops",))
+MISSED = Rule(Kind.MISSED, ("ops",))
+
+ends = st.lists(st.booleans(), max_size=40)
+"""For each run, oldest first: whether it succeeded."""
+
+
+def after(ended: list[bool]) -> Counts:
+    counts = Counts()
+    for succeeded in ended:
+        counts = Counts(
+            counts.succeeded + succeeded,
+            counts.failed + (not succeeded),
+            streak=0 if succeeded else counts.streak + 1,
+        )
+    return counts
+
+
+def shown(ended: list[bool], rule: Rule, cuts: list[int]) -> list[int]:
+    """Event numbers reported by checks between batches of runs. ``cuts`` are the batches' sizes."""
+    numbers, seen, position = [], Counts(), 0
+    for cut in [*cuts, len(ended)]:
+        position = min(position + cut, len(ended))
+        now = after(ended[:position])
+        numbers += [event.number for event in detect_events(seen, now, [rule])]
+        seen = now
+    return numbers
+
+
+def streaks(ended: list[bool]) -> list[int]:
+    return [len(list(run)) for succeeded, run in groupby(ended) if not succeeded]
+
+
+@given(ends)
+def test_who_looks_after_each_end_is_reported_each_streak_once(ended: list[bool]) -> None:
+    each = [1] * len(ended)
+    assert shown(ended, FIRST, each) == [1] * len(streaks(ended))
+    assert shown(ended, THIRD, each) == [3] * sum(length >= 3 for length in streaks(ended))
+    last_lasts = bool(ended) and not ended[-1]
+    assert shown(ended, RECOVERED, each) == streaks(ended)[: -1 if last_lasts else None]
+
+
+@given(ends, st.lists(st.integers(0, 10), max_size=10))
+def test_however_rarely_somebody_looks_no_failure_is_overlooked(
+    ended: list[bool], cuts: list[int]
+) -> None:
+    assert sum(shown(ended, EACH, cuts)) == ended.count(False)
+    assert bool(shown(ended, FIRST, cuts)) == (False in ended)
+    assert len(shown(ended, FIRST, cuts)) <= len(streaks(ended))
+
+
+@given(ends)
+def test_a_look_that_is_repeated_says_nothing(ended: list[bool]) -> None:
+    now = after(ended)
+    assert detect_events(now, now, [FIRST, THIRD, EACH, RECOVERED, MISSED]) == []
+
+
+def test_a_streak_that_somebody_ended_by_resuming_begins_anew() -> None:
+    assert [
+        event.number
+        for event in detect_events(Counts(failed=5, streak=5), Counts(failed=6, streak=1), [FIRST])
+    ] == [1]
+
+
+def test_misses_are_counted_and_an_open_circuit_is_reported_once() -> None:
+    assert detect_events(Counts(missed=2), Counts(missed=7), [MISSED])[0].number == 5
+    rule = Rule(Kind.PAUSED, ("ops",))
+    opened = Counts(failed=3, streak=3, circuit_open=True)
+    assert [
+        event.number for event in detect_events(Counts(failed=2, streak=2), opened, [rule])
+    ] == [3]
+    assert detect_events(opened, opened, [rule]) == []
+
+
+def test_rules_are_read() -> None:
+    read = read_rules(
+        [
+            {"on": "failed", "to": "ops"},
+            {"on": "failed", "to": ["ops", "mail", "ops"], "after": "every"},
+            {"on": "late", "to": ["mail"], "within": "1h30m"},
+            {"on": "silent", "to": ["mail"], "for": timedelta(days=1)},
+        ],
+        CHANNELS,
+        of_job=True,
+    )
+    assert read == (
+        Rule(Kind.FAILED, ("ops",)),
+        Rule(Kind.FAILED, ("ops", "mail"), after=EVERY),
+        Rule(Kind.LATE, ("mail",), span=timedelta(hours=1, minutes=30)),
+        Rule(Kind.SILENT, ("mail",), span=timedelta(days=1)),
+    )
+    assert (
+        read_rules([{"on": "node_lost", "to": ["ops"]}], CHANNELS, of_job=False)[0].on
+        is Kind.NODE_LOST
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "params"),
+    [
+        ({"on": "failed"}, "not_a_list", {"value": "{'on': 'failed'}"}),
+        (["failed"], "not_an_object", {"number": 1, "value": "'failed'"}),
+        (
+            [{"on": "faild", "to": ["ops"]}],
+            "invalid_option_value",
+            {"number": 1, "option": "on", "value": "'faild'"},
+        ),
+        (
+            [{"on": ["failed"], "to": ["ops"]}],
+            "invalid_option_value",
+            {"number": 1, "option": "on", "value": "['failed']"},
+        ),
+        (
+            [{"on": "failed"}],
+            "invalid_channels",
+            {"number": 1, "option": "to", "value": "None", "known": "mail, ops"},
+        ),
+        ([{"on": "failed", "to": ["ops", "slak"]}], "invalid_channels", {"value": "'slak'"}),
+        ([{"on": "failed", "to": []}], "invalid_channels", {"value": "[]"}),
+        ([{"on": "failed", "to": [3]}], "invalid_channels", {"value": "[3]"}),
+        (
+            [{"on": "missed", "to": ["ops"], "after": 3}],
+            "unknown_option",
+            {"number": 1, "value": "'after'", "kind": "missed", "allowed": "on, to"},
+        ),
+        ([{"on": "failed", "to": ["ops"], "after": 0}], "invalid_after", {"value": "0"}),
+        ([{"on": "failed", "to": ["ops"], "after": True}], "invalid_after", {"value": "True"}),
+        (
+            [{"on": "recovered", "to": ["ops"], "after": "every"}],
+            "invalid_after",
+            {"value": "'every'"},
+        ),
+        (
+            [{"on": "late", "to": ["ops"]}],
+            "invalid_duration",
+            {"number": 1, "option": "within", "value": "None"},
+        ),
+        (
+            [{"on": "late", "to": ["ops"], "within": "soon"}],
+            "invalid_duration",
+            {"value": "'soon'"},
+        ),
+        ([{"on": "late", "to": ["ops"], "within": "0s"}], "invalid_duration", {"value": "'0s'"}),
+        ([{"on": "late", "to": ["ops"], "within": "9" * 400 + "d"}], "invalid_duration", {}),
+        (
+            [{"on": "failed", "to": ["ops"]}, {"on": "silent", "to": ["ops"], "for": 60}],
+            "invalid_duration",
+            {"number": 2, "option": "for", "value": "60"},
+        ),
+        (
+            [{"on": "degraded", "to": ["ops"]}],
+            "invalid_option_value",
+            {"option": "on", "value": "'degraded'"},
+        ),
+    ],
+)
+def test_a_rule_that_says_nothing_is_refused_with_what_is_allowed(
+    value: Any, code: str, params: dict[str, object]
+) -> None:
+    with pytest.raises(InvalidRule) as caught:
+        read_rules(value, CHANNELS, of_job=True)
+    assert (caught.value.code, caught.value.params | params) == (code, caught.value.params)
+    assert all(str(value) in str(caught.value) for value in params.values())
+
+
+def test_without_channels_the_error_says_where_they_are_named() -> None:
+    with pytest.raises(InvalidRule, match="DCRON_ALERT_CHANNELS"):
+        read_rules([{"on": "failed", "to": ["ops"]}], (), of_job=True)
+
+
+def rule(**given: Any) -> Rule:
+    (read,) = read_rules([given | {"to": ["ops"]}], CHANNELS, of_job=True)
+    return read
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("1s", timedelta(seconds=1)),
+        ("3650d", timedelta(days=3650)),
+        ("1.5h", timedelta(minutes=90)),
+    ],
+)
+def test_the_shortest_and_the_longest_span(text: str, span: timedelta) -> None:
+    assert rule(on="late", within=text).span == span
+    assert rule(on="silent", **{"for": text}).span == span
+
+
+@pytest.mark.parametrize(
+    "text", ["0.9s", "3650d1s", "9999999999d", timedelta(), timedelta(days=3651)]
+)
+def test_a_span_beyond_the_limits(text: Any) -> None:
+    for kind, option in (("late", "within"), ("silent", "for")):
+        with pytest.raises(InvalidRule, match="3650d") as caught:
+            rule(on=kind, **{option: text})
+        assert f"{option} is {text!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["failed", "recovered"])
+def test_failures_in_a_row(kind: str) -> None:
+    assert rule(on=kind).after == 1
+    assert [rule(on=kind, after=number).after for number in (1, 2, 1_000_000)] == [1, 2, 1_000_000]
+    for refused in (0, 1_000_001, "2", 1.0, False, None):
+        with pytest.raises(InvalidRule) as caught:
+            rule(on=kind, after=refused)
+        assert f"after is {refused!r}" in str(caught.value)
+        assert ('"every"' in str(caught.value)) == (kind == "failed")
+
+
+@pytest.mark.parametrize("kind", ["node_lost", "degraded", "unhealthy"])
+def test_rules_of_the_cluster_are_not_for_jobs(kind: str) -> None:
+    rules = [{"on": kind, "to": ["ops"]}]
+    assert read_rules(rules, CHANNELS, of_job=False) == (Rule(Kind(kind), ("ops",)),)
+    with pytest.raises(InvalidRule, match=kind):
+        read_rules(rules, CHANNELS, of_job=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "asked", "number"),
+    [
+        # A streak of failures between two checks has at least one failure.
+        (Counts(), Counts(succeeded=1, failed=5), FIRST, 1),
+        (Counts(), Counts(succeeded=1, failed=5), RECOVERED, 1),
+        (Counts(), Counts(succeeded=1, failed=5), THIRD, None),
+        (
+            Counts(failed=3, streak=3),
+            Counts(failed=3),
+            RECOVERED,
+            None,
+        ),  # resumed, without a success
+        (Counts(failed=3, streak=3), Counts(failed=3, succeeded=1), RECOVERED, 3),
+        (Counts(), Counts(succeeded=1), RECOVERED, None),
+        (Counts(), Counts(missed=1), MISSED, 1),
+        (Counts(missed=1), Counts(missed=1), MISSED, None),
+    ],
+)
+def test_what_two_looks_differ_in(
+    before: Counts, now: Counts, asked: Rule, number: int | None
+) -> None:
+    events = detect_events(before, now, [asked])
+    assert [(event.rule, event.number) for event in events] == (
+        [] if number is None else [(asked, number)]
+    )
+
+
+def test_a_circuit_that_opens_again_is_reported_again() -> None:
+    paused = Rule(Kind.PAUSED, ("ops",))
+    opened = Counts(failed=3, streak=3, circuit_open=True)
+    again = Counts(failed=5, streak=2, circuit_open=True)
+    assert detect_events(opened, again, [paused]) == [Event(paused, 2)]
+
+
+def test_defaults() -> None:
+    assert Counts() == Counts(succeeded=0, failed=0, missed=0, streak=0, circuit_open=False)
+    assert (Event(FIRST).number, FIRST.after, FIRST.span) == (1, 1, None)

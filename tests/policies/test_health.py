@@ -1,0 +1,937 @@
+"""The health verdict is a pure function of facts, each checked alone and with others."""
+
+import re
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+
+from django_dcron.policies.health.facts import (
+    LongRun,
+    Named,
+    QueueFacts,
+    SystemFacts,
+    Waiting,
+    WorkerFacts,
+)
+from django_dcron.policies.health.problems import Issue, Problem, Severity, age_text
+from django_dcron.policies.health.verdict import SystemStatus, Verdict, assess
+from django_dcron.utils.messages import CountedText, TranslatableText
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+R = timedelta(seconds=60)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+P = Problem
+
+
+def ago(span: timedelta) -> datetime:
+    return NOW - span
+
+
+def facts(**given: Any) -> SystemFacts:
+    """The facts of a healthy system, except for those in ``given``."""
+    healthy: dict[str, Any] = {
+        "now": NOW,
+        "redeliver_after": R,
+        "live_nodes": 2,
+        "last_heartbeat": ago(SECOND),
+        "releases": ("1",),
+        "shard_counts": (64,),
+        "enabled_jobs": 3,
+        "last_start": ago(SECOND),
+        "workers": (WorkerFacts("w1", ("celery",), executes=True),),
+    }
+    return SystemFacts(**healthy | given)
+
+
+def found(**given: Any) -> list[tuple[Problem, Severity]]:
+    return [(issue.problem, issue.severity) for issue in assess(facts(**given)).issues]
+
+
+def only(**given: Any) -> Issue:
+    (issue,) = assess(facts(**given)).issues
+    return issue
+
+
+def queue(
+    name: str = "celery", number: int = 3, waits: timedelta = 5 * MINUTE, last: Any = None
+) -> QueueFacts:
+    return QueueFacts(name, Waiting(number, ago(waits)), last)
+
+
+def worker(name: str = "w1", *queues: str, executes: bool = True, unknown: int = 0) -> WorkerFacts:
+    return WorkerFacts(name, queues or ("celery",), executes, unknown)
+
+
+def test_all_is_well() -> None:
+    verdict = assess(facts())
+
+    assert verdict.issues == ()
+    assert verdict.status is SystemStatus.OK
+    assert verdict.summary.values == {"nodes": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # the database
+        ({"database_read_only": True}, [(P.DATABASE_READ_ONLY, ERROR)]),
+        # nodes
+        ({"live_nodes": 0}, [(P.NO_LIVE_NODE, ERROR)]),
+        ({"live_nodes": 0, "last_heartbeat": None}, [(P.NO_LIVE_NODE, ERROR)]),
+        ({"live_nodes": 0, "enabled_jobs": 0}, []),
+        ({"live_nodes": 0, "enabled_jobs": 0, "queued": 1}, [(P.NO_LIVE_NODE, ERROR)]),
+        ({"stalled": Named(1, ("a",))}, [(P.NODE_STALLED, WARNING)]),
+        ({"stalled": Named(1, ("a",)), "stalled_namespaces": 1}, [(P.NODE_STALLED, ERROR)]),
+        (
+            {"stalled": Named(1), "overdue_cursors": Waiting(1, ago(MINUTE))},
+            [(P.NODE_STALLED, ERROR)],
+        ),
+        ({"unserved": Named(1, ("shop",))}, [(P.NAMESPACE_UNSERVED, ERROR)]),
+        # from the node to the queue
+        (
+            {"overdue_runs": Waiting(4, ago(MINUTE)), "on_agendas": 4},
+            [(P.NO_BROKER, ERROR)],
+        ),
+        ({"overdue_runs": Waiting(4, ago(MINUTE))}, [(P.RUN_OVERDUE, ERROR)]),
+        (
+            {"overdue_runs": Waiting(4, ago(MINUTE)), "on_agendas": 1},
+            [(P.NO_BROKER, ERROR), (P.RUN_OVERDUE, ERROR)],
+        ),
+        ({"overdue_cursors": Waiting(1, ago(MINUTE))}, [(P.CURSOR_OVERDUE, ERROR)]),
+        ({"stuck": Waiting(1, ago(MINUTE))}, [(P.RUN_STUCK, ERROR)]),
+        # outcomes of runs
+        ({"ran_lately": 2, "failed_lately": 2, "failures_lately": 3}, [(P.EVERY_RUN_FAILS, ERROR)]),
+        ({"ran_lately": 2, "failed_lately": 2, "failures_lately": 2}, []),
+        ({"ran_lately": 3, "failed_lately": 2, "failures_lately": 9}, []),
+        (
+            {"ran_lately": 3, "failed_lately": 2, "failures_lately": 9, "failing": Named(2)},
+            [(P.JOBS_FAILING, WARNING)],
+        ),
+        (
+            {"ran_lately": 1, "failed_lately": 1, "failures_lately": 9, "failing": Named(1)},
+            [(P.EVERY_RUN_FAILS, ERROR)],
+        ),
+        ({"quarantined": Named(1)}, [(P.QUARANTINED, ERROR)]),
+        ({"paused_themselves": Named(1)}, [(P.JOB_PAUSED_ITSELF, WARNING)]),
+        ({"long_runs": (LongRun("j", 60 * MINUTE, MINUTE),)}, [(P.RUN_OVERLONG, WARNING)]),
+        # nodes that differ
+        ({"degraded": Named(1)}, [(P.NODE_DEGRADED, WARNING)]),
+        ({"without_broker": Named(1)}, [(P.BROKER_UNREACHABLE, WARNING)]),
+        ({"without_broker": Named(2)}, [(P.BROKER_UNREACHABLE, WARNING)]),
+        ({"clock_doubted_by": Named(1)}, [(P.CLOCK_IN_DOUBT, WARNING)]),
+        ({"skewed": Named(1)}, [(P.NODE_SKEWED, WARNING)]),
+        ({"shard_counts": (16, 64)}, [(P.SHARDS_DIFFER, WARNING)]),
+        ({"namespaces_overlap": True}, [(P.NAMESPACES_OVERLAP, WARNING)]),
+        ({"releases": ("1", "2")}, [(P.RELEASES_DIFFER, WARNING)]),
+    ],
+)
+def test_one_fact(given: dict[str, Any], expected: list[tuple[Problem, Severity]]) -> None:
+    assert found(**given) == expected
+
+
+LONG_AGO = ago(5 * MINUTE)
+LATELY = ago(SECOND)
+
+
+@pytest.mark.parametrize(
+    ("workers", "queues", "last_start", "expected"),
+    [
+        # No worker was asked, because the dispatcher isn't Celery or no node is live. Only the
+        # starts count.
+        (None, [queue()], None, [(P.NO_WORKER, ERROR)]),
+        (None, [queue()], LONG_AGO, [(P.NO_WORKER, ERROR)]),
+        (None, [queue()], LATELY, [(P.QUEUE_UNSERVED, ERROR)]),
+        (None, [queue(last=LATELY)], LATELY, [(P.WORKERS_BEHIND, WARNING)]),
+        (
+            None,
+            [queue(), queue("b", last=LATELY)],
+            LATELY,
+            [(P.QUEUE_UNSERVED, ERROR), (P.WORKERS_BEHIND, WARNING)],
+        ),
+        # No worker answers.
+        ((), [queue()], LONG_AGO, [(P.NO_WORKER, ERROR)]),
+        (
+            (),
+            [queue(last=LATELY)],
+            LATELY,
+            [(P.WORKERS_BEHIND, WARNING)],
+        ),  # the broker has no remote control
+        ((), [], LATELY, []),
+        ((), [], LONG_AGO, [(P.NO_WORKER, WARNING)]),
+        ((), [], None, [(P.NO_WORKER, WARNING)]),
+        # A worker answers.
+        ((worker(),), [], LONG_AGO, []),
+        ((worker(),), [queue("other")], LATELY, [(P.QUEUE_UNSERVED, ERROR)]),
+        ((worker(),), [queue("other")], LONG_AGO, [(P.QUEUE_UNSERVED, ERROR)]),
+        ((worker(),), [queue()], LONG_AGO, [(P.WORKERS_BEHIND, ERROR)]),
+        ((worker(),), [queue(last=LATELY)], LATELY, [(P.WORKERS_BEHIND, WARNING)]),
+        (
+            (worker(),),
+            [queue("")],
+            LONG_AGO,
+            [(P.WORKERS_BEHIND, ERROR)],
+        ),  # the queue's name is unknown
+        # The worker can't execute this project's runs.
+        ((worker(executes=False),), [queue()], LONG_AGO, [(P.TASK_UNKNOWN_TO_WORKER, ERROR)]),
+        ((worker(executes=False),), [], LONG_AGO, []),
+        (
+            (worker(executes=False), worker("w2")),
+            [queue(last=LATELY)],
+            LATELY,
+            [(P.TASK_UNKNOWN_TO_WORKER, ERROR), (P.WORKERS_BEHIND, WARNING)],
+        ),
+        # A worker of another project.
+        ((worker("w1", "mine", executes=False), worker("w2")), [], LATELY, []),
+        ((worker(unknown=2),), [], LATELY, [(P.RUN_UNKNOWN_TO_WORKER, ERROR)]),
+        ((worker(unknown=2),), [queue()], LONG_AGO, [(P.RUN_UNKNOWN_TO_WORKER, ERROR)]),
+        (
+            (worker(unknown=2), worker("w2")),
+            [queue(last=LATELY)],
+            LATELY,
+            [(P.RUN_UNKNOWN_TO_WORKER, ERROR), (P.WORKERS_BEHIND, WARNING)],
+        ),
+    ],
+)
+def test_what_workers_do(workers: Any, queues: Any, last_start: Any, expected: Any) -> None:
+    assert found(workers=workers, queues=tuple(queues), last_start=last_start) == expected
+
+
+def test_a_worker_without_our_task_on_a_queue_that_others_serve() -> None:
+    workers = (worker("w1", executes=False), worker("w2"))
+
+    assert found(workers=workers, recent_queues=("celery",)) == [(P.TASK_UNKNOWN_TO_WORKER, ERROR)]
+    assert found(workers=workers, recent_queues=("other",)) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "last_start", "expected"),
+    [
+        (None, LONG_AGO, [(P.NO_WORKER, ERROR)]),
+        ((), None, [(P.NO_WORKER, ERROR)]),
+        ((worker(),), LONG_AGO, [(P.WORKERS_BEHIND, ERROR)]),
+        (None, LATELY, []),
+    ],
+)
+def test_runs_that_no_worker_took_and_that_were_missed_meanwhile(
+    workers: Any, last_start: Any, expected: Any
+) -> None:
+    """A policy may end late runs before anybody looks, so that no run is queued or running."""
+    never_started = Waiting(7, ago(4 * MINUTE))
+
+    assert found(workers=workers, last_start=last_start, never_started=never_started) == expected
+
+
+def test_a_silent_system_that_is_busy_or_idle() -> None:
+    assert found(workers=(), last_start=LONG_AGO, running=1) == []
+    assert found(workers=(), last_start=LONG_AGO, enabled_jobs=0) == []
+    assert found(workers=None, last_start=None) == []
+
+
+def test_a_worker_that_is_busy_with_a_long_run_answers_nobody() -> None:
+    waits: dict[str, Any] = {"workers": (), "last_start": LONG_AGO, "queues": (queue(),)}
+
+    assert found(**waits, running=1) == [(P.QUEUE_UNSERVED, ERROR)]
+    assert found(**waits, running=0) == [(P.NO_WORKER, ERROR)]
+
+
+def test_threads_are_never_no_worker() -> None:
+    given: dict[str, Any] = {"dispatcher": "thread", "workers": None, "last_start": LONG_AGO}
+
+    assert found(**given, queues=(queue("q"),)) == [(P.WORKERS_BEHIND, ERROR)]
+    assert found(**given, never_started=Waiting(1, LONG_AGO)) == [(P.WORKERS_BEHIND, ERROR)]
+
+
+def test_what_explains_the_others_stands_alone() -> None:
+    due = {"overdue_runs": Waiting(3, ago(MINUTE)), "overdue_cursors": Waiting(2, ago(MINUTE))}
+    late = {"queues": (queue(),), "last_start": LONG_AGO, "workers": None}
+
+    assert found(
+        database_read_only=True, live_nodes=0, stuck=Waiting(1, LONG_AGO), **due, **late
+    ) == [(P.DATABASE_READ_ONLY, ERROR)]
+    assert found(live_nodes=0, stuck=Waiting(1, LONG_AGO), **due) == [(P.NO_LIVE_NODE, ERROR)]
+    assert found(stalled=Named(1), stalled_namespaces=1, **due) == [(P.NODE_STALLED, ERROR)]
+    assert found(unserved=Named(1), **due) == [(P.NAMESPACE_UNSERVED, ERROR)]
+    assert found(live_nodes=0, **due, **late) == [(P.NO_LIVE_NODE, ERROR), (P.NO_WORKER, ERROR)]
+
+
+def test_errors_come_first_and_the_most_urgent_of_them() -> None:
+    given: dict[str, Any] = {
+        "degraded": Named(1),
+        "failing": Named(1),
+        "quarantined": Named(1),
+        "unserved": Named(1),
+    }
+    verdict = assess(facts(**given))
+
+    assert [issue.problem for issue in verdict.issues] == [
+        P.NAMESPACE_UNSERVED,
+        P.QUARANTINED,
+        P.JOBS_FAILING,
+        P.NODE_DEGRADED,
+    ]
+    assert verdict.status is SystemStatus.UNFIT
+    assert str(verdict.summary) == str(verdict.issues[0].summary)
+    assert assess(facts(degraded=Named(1))).status is SystemStatus.DEGRADED
+
+
+def test_the_sentence_of_the_first_line() -> None:
+    """The sentence names the missing worker, the time, the number of runs and the remedy."""
+    issue = only(
+        workers=(),
+        last_start=ago(24 * MINUTE),
+        queued=181,
+        missed=1079,
+        queues=(queue(waits=24 * MINUTE),),
+    )
+
+    assert str(issue) == (
+        "No worker has picked up a run for 24 min: 181 queued, 1,079 missed. Start a Celery "
+        "worker for queue celery."
+    )
+    assert issue.figures == {"queued": 181, "missed": 1079}
+    assert issue.since == ago(24 * MINUTE)
+
+
+def test_how_long_there_has_been_no_node() -> None:
+    summary = only(live_nodes=0, last_heartbeat=ago(21 * MINUTE)).summary
+    assert values(summary) == {"age": "21 min"}
+    due = {"overdue_cursors": Waiting(3, LONG_AGO), "overdue_runs": Waiting(2, LONG_AGO)}
+    summary = only(live_nodes=0, last_heartbeat=ago(21 * MINUTE), **due).summary
+    assert values(summary) == {"age": "21 min", "jobs": "3", "runs": "2"}
+
+
+def test_it_counts_since_the_oldest_run_waits_not_since_the_last_start() -> None:
+    """For example, no run was due all night."""
+    issue = only(workers=(), last_start=ago(timedelta(hours=9)), queues=(queue(waits=2 * MINUTE),))
+    assert issue.since == ago(2 * MINUTE)
+    missed = only(workers=None, last_start=None, never_started=Waiting(2, ago(3 * MINUTE)))
+    assert missed.since == ago(3 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "name", "remedy"),
+    [
+        ("celery", "celery", "Start a Celery worker for queue celery."),
+        ("celery", "", "Start a Celery worker."),
+        ("tasks", "mail", "Start a Django tasks worker for queue mail."),
+        ("tasks", "", "Start a Django tasks worker."),
+        ("shop.Dispatcher", "mail", "Start a worker for queue mail."),
+        ("shop.Dispatcher", "", "Start a worker."),
+    ],
+)
+def test_the_remedy_names_the_kind_of_worker_and_its_queue(
+    dispatcher: str, name: str, remedy: str
+) -> None:
+    issue = only(dispatcher=dispatcher, workers=None, last_start=None, queues=(queue(name),))
+    assert str(issue.remedy) == remedy
+
+
+def test_the_remedy_of_a_celery_app_without_our_task() -> None:
+    issue = only(workers=(worker(executes=False),), queues=(queue(),))
+    assert "app.autodiscover_tasks()" in str(issue.remedy)
+
+
+SECRETS = ("secret-node", "secret-worker", "secret-space", "secret-job", "secret-queue")
+
+
+def full_of_names(**given: Any) -> SystemFacts:
+    def named(name: str) -> Named:
+        return Named(1, (name,))
+
+    return facts(
+        stalled=named("secret-node"),
+        degraded=named("secret-node"),
+        skewed=named("secret-node"),
+        unserved=named("secret-space"),
+        quarantined=named("secret-job"),
+        failing=named("secret-job"),
+        paused_themselves=named("secret-job"),
+        long_runs=(LongRun("secret-job", 60 * MINUTE, MINUTE),),
+        **{
+            "workers": (
+                worker("secret-worker", "secret-queue", unknown=1),
+                worker("secret-worker", "secret-queue", executes=False),
+            ),
+            "queues": (queue("secret-queue"), queue("secret-queue-2")),
+            "last_start": LONG_AGO,
+        }
+        | given,
+    )
+
+
+@pytest.mark.parametrize("given", [{}, {"workers": None}, {"workers": (), "last_start": LATELY}])
+@pytest.mark.parametrize(("jobs", "nodes"), [*product([True, False], repeat=2)])
+def test_names_are_shown_to_those_who_may_see_them(
+    given: dict[str, Any], jobs: bool, nodes: bool
+) -> None:
+    everything = full_of_names(**given)
+    verdict = assess(everything.visible(jobs=jobs, nodes=nodes))
+
+    text = " ".join([*map(str, verdict.issues), *(str(issue.named) for issue in verdict.issues)])
+
+    assert ("secret-job" in text) == jobs
+    assert ("secret-queue" in text) == (
+        jobs and "secret-queue" in " ".join(map(str, assess(everything).issues))
+    )
+    assert ("secret-node" in text) == ("secret-space" in text) == nodes
+    assert not (not nodes and "secret-worker" in text)
+    assert [issue.problem for issue in verdict.issues] == [
+        issue.problem for issue in assess(everything).issues
+    ]
+    if jobs and nodes and not given:
+        assert all(secret in text for secret in SECRETS)
+
+
+def test_visible_facts_differ_only_in_names() -> None:
+    everything = full_of_names()
+    jobs_hidden: dict[str, Any] = {
+        "quarantined": Named(1),
+        "failing": Named(1),
+        "paused_themselves": Named(1),
+        "long_runs": (LongRun("", 60 * MINUTE, MINUTE),),
+        "shows_queues": False,
+    }
+    nodes_hidden: dict[str, Any] = {
+        "stalled": Named(1),
+        "degraded": Named(1),
+        "skewed": Named(1),
+        "unserved": Named(1),
+        "shows_workers": False,
+    }
+
+    assert everything.visible(jobs=True, nodes=True) == everything
+    assert everything.visible(jobs=False, nodes=True) == replace(everything, **jobs_hidden)
+    assert everything.visible(jobs=True, nodes=False) == replace(everything, **nodes_hidden)
+    assert everything.visible(jobs=False, nodes=False) == replace(
+        everything, **(jobs_hidden | nodes_hidden)
+    )
+
+
+def test_more_than_can_be_named_or_counted() -> None:
+    assert Named(3, ("a", "b")).listed == "a, b, ..."
+    assert Named(2, ("a", "b")).listed == "a, b"
+    assert Named(2).listed == "2"
+    issue = only(workers=(), last_start=None, queued=10_001, queues=(queue(),))
+    assert "more than 10,000 queued" in str(issue)
+    issue = only(workers=(), last_start=None, queued=10_000, queues=(queue(),))
+    assert values(issue.summary)["queued"] == "10,000"
+    assert Named(2, ("a",)).unnamed == Named(2)
+
+
+@pytest.mark.parametrize(
+    ("age", "words"),
+    [
+        (-SECOND, "0 s"),
+        (4 * SECOND, "4 s"),
+        (17 * SECOND, "15 s"),
+        (119 * SECOND, "115 s"),
+        (2 * MINUTE, "2 min"),
+        (119 * MINUTE, "119 min"),
+        (timedelta(hours=2), "2 h"),
+        (timedelta(hours=47), "47 h"),
+        (timedelta(days=2), "2 days"),
+        (timedelta(days=3, hours=23), "3 days"),
+    ],
+)
+def test_ages_are_rough(age: timedelta, words: str) -> None:
+    assert str(age_text(age)) == words
+
+
+@pytest.mark.parametrize(
+    ("age", "number"),
+    [(9.9 * SECOND, 5), (2.9 * MINUTE, 2), (timedelta(hours=2.9), 2), (timedelta(days=2.9), 2)],
+)
+def test_ages_are_whole_numbers(age: timedelta, number: int) -> None:
+    assert age_text(age).values == {"number": number}
+
+
+def test_no_facts_are_too_strange() -> None:
+    """Any combination of facts yields each problem once, and each problem has two sentences."""
+    odd: dict[str, list[Any]] = {
+        "database_read_only": [True, False],
+        "live_nodes": [0, 1],
+        "workers": [None, (), (worker(executes=False),), (worker(unknown=1),), (worker(),)],
+        "queues": [(), (queue(),), (queue(""), queue("b", last=LATELY))],
+        "last_start": [None, LATELY, LONG_AGO],
+        "never_started": [Waiting(), Waiting(1, LONG_AGO)],
+        "overdue_runs": [Waiting(), Waiting(2, LONG_AGO)],
+        "stalled": [Named(), Named(1, ("a",))],
+        "enabled_jobs": [0, 1],
+    }
+    base = facts()
+    for values in product(*odd.values()):
+        verdict = assess(replace(base, **dict(zip(odd, values, strict=True))))
+        problems = [issue.problem for issue in verdict.issues]
+        assert len(set(problems)) == len(problems)
+        assert all(
+            str(issue.summary).endswith(".") and str(issue.remedy).endswith(".")
+            for issue in verdict.issues
+        )
+        assert bool(problems) == (verdict.status is not SystemStatus.OK)
+        nobody_starts = verdict.facts.queues and verdict.facts.last_start is None
+        assert problems or not nobody_starts, "runs wait, and nothing is said"
+
+
+# --- each problem in full -----------------------------------------------------------------------
+
+
+def values(text: TranslatableText) -> dict[str, str]:
+    """The values in a sentence, without its words. A counted text yields its number."""
+    return {
+        name: str(value.values["number"] if isinstance(value, CountedText) else value)
+        for name, value in text.values.items()
+    }
+
+
+WAITED = "4 min"
+WAITING_SINCE = ago(4 * MINUTE)
+NAMES = Named(3, ("a", "b"))
+LISTED = "a, b, ..."
+STRANGERS = (worker("w1", unknown=2), worker("w2", unknown=5), worker("w3"))
+IGNORANT = (worker("w1", executes=False), worker("w2", executes=False), worker("w3"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "summary", "remedy"),
+    [
+        (
+            {"database_read_only": True},
+            (P.DATABASE_READ_ONLY, ERROR, ago(SECOND), {}, Named()),
+            {},
+            {},
+        ),
+        (
+            {"live_nodes": 0, "last_heartbeat": None},
+            (P.NO_LIVE_NODE, ERROR, None, {"jobs": 0, "runs": 0}, Named()),
+            {},
+            {},
+        ),
+        (
+            {"live_nodes": 0, "last_heartbeat": WAITING_SINCE},
+            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 0, "runs": 0}, Named()),
+            {"age": WAITED},
+            {},
+        ),
+        (
+            {
+                "live_nodes": 0,
+                "last_heartbeat": WAITING_SINCE,
+                "overdue_cursors": Waiting(3, LONG_AGO),
+            },
+            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 3, "runs": 0}, Named()),
+            {"age": WAITED, "jobs": "3", "runs": "0"},
+            {},
+        ),
+        (
+            {
+                "live_nodes": 0,
+                "last_heartbeat": WAITING_SINCE,
+                "overdue_runs": Waiting(2, LONG_AGO),
+            },
+            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 0, "runs": 2}, Named()),
+            {"age": WAITED, "jobs": "0", "runs": "2"},
+            {},
+        ),
+        (
+            {"stalled": NAMES, "stalled_since": WAITING_SINCE},
+            (P.NODE_STALLED, WARNING, WAITING_SINCE, {"nodes": 3}, NAMES),
+            {"nodes": LISTED},
+            {},
+        ),
+        (
+            {"unserved": NAMES},
+            (P.NAMESPACE_UNSERVED, ERROR, None, {"namespaces": 3}, NAMES),
+            {"namespaces": LISTED},
+            {},
+        ),
+        (
+            {"overdue_runs": Waiting(4, WAITING_SINCE), "on_agendas": 4},
+            (P.NO_BROKER, ERROR, WAITING_SINCE, {"runs": 4}, Named()),
+            {"age": WAITED, "runs": "4"},
+            {},
+        ),
+        (
+            {"overdue_runs": Waiting(1, WAITING_SINCE)},
+            (P.RUN_OVERDUE, ERROR, WAITING_SINCE, {"runs": 1}, Named()),
+            {"age": WAITED, "runs": "1"},
+            {},
+        ),
+        (
+            {"overdue_cursors": Waiting(4, WAITING_SINCE)},
+            (P.CURSOR_OVERDUE, ERROR, WAITING_SINCE, {"jobs": 4}, Named()),
+            {"age": WAITED, "jobs": "4"},
+            {},
+        ),
+        (
+            {"workers": STRANGERS},
+            (
+                P.RUN_UNKNOWN_TO_WORKER,
+                ERROR,
+                None,
+                {"workers": 2, "runs": 7},
+                Named(2, ("w1", "w2")),
+            ),
+            {"runs": "7", "workers": "w1, w2"},
+            {},
+        ),
+        (
+            {"workers": STRANGERS, "shows_workers": False},
+            (P.RUN_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2, "runs": 7}, Named(2)),
+            {"runs": "7", "workers": "2"},
+            {},
+        ),
+        (
+            {"workers": IGNORANT, "recent_queues": ("celery",)},
+            (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, Named(2, ("w1", "w2"))),
+            {"workers": "w1, w2"},
+            {},
+        ),
+        (
+            {"workers": IGNORANT, "recent_queues": ("celery",), "shows_workers": False},
+            (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, Named(2)),
+            {"workers": "2"},
+            {},
+        ),
+        (
+            {"workers": (), "last_start": LONG_AGO},
+            (P.NO_WORKER, WARNING, LONG_AGO, {}, Named()),
+            {},
+            {},
+        ),
+        (
+            {
+                "workers": None,
+                "last_start": None,
+                "queued": 8,
+                "missed": 9,
+                "queues": (queue("b"), queue("a", waits=4 * MINUTE)),
+            },
+            (P.NO_WORKER, ERROR, LONG_AGO, {"queued": 8, "missed": 9}, Named()),
+            {"age": "5 min", "queued": "8", "missed": "9"},
+            {"queues": "a, b"},
+        ),
+        (
+            {
+                "queued": 8,
+                "missed": 9,
+                "queues": (queue("b", 3), queue("a", 4, waits=4 * MINUTE)),
+            },
+            (P.QUEUE_UNSERVED, ERROR, LONG_AGO, {"queues": 2, "queued": 7}, Named(2, ("a", "b"))),
+            {"age": "5 min", "queues": "a, b", "queued": "7"},
+            {"queues": "a, b"},
+        ),
+        (
+            {"queues": (queue("b", 3), queue("a", 4)), "shows_queues": False},
+            (P.QUEUE_UNSERVED, ERROR, LONG_AGO, {"queues": 2, "queued": 7}, Named(2)),
+            {"age": "5 min", "queues": "2", "queued": "7"},
+            {},
+        ),
+        (
+            {"queued": 8, "missed": 9, "queues": (queue(last=LATELY),)},
+            (P.WORKERS_BEHIND, WARNING, LONG_AGO, {"queued": 8, "missed": 9}, Named()),
+            {"age": "5 min", "queued": "8", "missed": "9"},
+            {},
+        ),
+        (
+            {"last_start": LONG_AGO, "missed": 9, "never_started": Waiting(7, WAITING_SINCE)},
+            (P.WORKERS_BEHIND, ERROR, WAITING_SINCE, {"queued": 0, "missed": 9}, Named()),
+            {"age": WAITED, "queued": "0", "missed": "9"},
+            {},
+        ),
+        (
+            {"stuck": Waiting(3, WAITING_SINCE)},
+            (P.RUN_STUCK, ERROR, WAITING_SINCE, {"runs": 3}, Named()),
+            {"runs": "3"},
+            {},
+        ),
+        (
+            {"ran_lately": 2, "failed_lately": 2, "failures_lately": 9},
+            (P.EVERY_RUN_FAILS, ERROR, None, {"jobs": 2, "failures": 9}, Named()),
+            {"jobs": "2"},
+            {},
+        ),
+        (
+            {"failing": NAMES},
+            (P.JOBS_FAILING, WARNING, None, {"jobs": 3}, NAMES),
+            {"times": "3", "jobs": LISTED},
+            {},
+        ),
+        (
+            {"quarantined": NAMES},
+            (P.QUARANTINED, ERROR, None, {"jobs": 3}, NAMES),
+            {"jobs": LISTED},
+            {},
+        ),
+        (
+            {"paused_themselves": NAMES},
+            (P.JOB_PAUSED_ITSELF, WARNING, None, {"jobs": 3}, NAMES),
+            {"jobs": LISTED},
+            {},
+        ),
+        (
+            {
+                "long_runs": (
+                    LongRun("a", 7 * MINUTE, 3 * MINUTE),
+                    LongRun("b", 9 * MINUTE, 2 * MINUTE),
+                    LongRun("a", 8 * MINUTE, 3 * MINUTE),
+                )
+            },
+            (P.RUN_OVERLONG, WARNING, ago(9 * MINUTE), {"runs": 3}, NAMES),
+            {"runs": LISTED, "lasts": "9 min", "usual": "2 min"},
+            {},
+        ),
+        (
+            {"long_runs": (LongRun("", 9 * MINUTE, 2 * MINUTE),)},
+            (P.RUN_OVERLONG, WARNING, ago(9 * MINUTE), {"runs": 1}, Named(1)),
+            {"runs": "1", "lasts": "9 min", "usual": "2 min"},
+            {},
+        ),
+        (
+            {"degraded": NAMES},
+            (P.NODE_DEGRADED, WARNING, None, {"nodes": 3}, NAMES),
+            {"nodes": LISTED},
+            {},
+        ),
+        (
+            {"live_nodes": 4, "without_broker": NAMES, "without_broker_since": WAITING_SINCE},
+            (P.BROKER_UNREACHABLE, WARNING, WAITING_SINCE, {"nodes": 3}, NAMES),
+            {"nodes": LISTED, "age": WAITED},
+            {},
+        ),
+        (
+            {"clock_doubted_by": NAMES, "clock_step": -6 * SECOND},
+            (P.CLOCK_IN_DOUBT, WARNING, None, {"nodes": 3}, NAMES),
+            {"nodes": LISTED, "step": "5 s"},
+            {},
+        ),
+        (
+            {"skewed": NAMES},
+            (P.NODE_SKEWED, WARNING, None, {"nodes": 3}, NAMES),
+            {"nodes": LISTED},
+            {},
+        ),
+        (
+            {"shard_counts": (16, 64)},
+            (P.SHARDS_DIFFER, WARNING, None, {}, Named()),
+            {"counts": "16, 64"},
+            {},
+        ),
+        ({"namespaces_overlap": True}, (P.NAMESPACES_OVERLAP, WARNING, None, {}, Named()), {}, {}),
+        (
+            {"releases": ("1", "2")},
+            (P.RELEASES_DIFFER, WARNING, None, {}, Named()),
+            {"releases": "1, 2"},
+            {},
+        ),
+    ],
+)
+def test_each_problem_in_full(
+    given: dict[str, Any],
+    expected: tuple[Any, ...],
+    summary: dict[str, str],
+    remedy: dict[str, str],
+) -> None:
+    issue = only(**given)
+
+    assert (issue.problem, issue.severity, issue.since, issue.figures, issue.named) == expected
+    assert (values(issue.summary), values(issue.remedy)) == (summary, remedy)
+    assert "%(" not in str(issue)
+
+
+def test_the_rest_of_the_overdue_runs_is_on_no_agenda() -> None:
+    broker, rest = assess(
+        facts(overdue_runs=Waiting(40_000, WAITING_SINCE), on_agendas=15_000)
+    ).issues
+
+    assert (broker.problem, broker.figures) == (P.NO_BROKER, {"runs": 15_000})
+    assert (rest.problem, rest.figures) == (P.RUN_OVERDUE, {"runs": 25_000})
+    assert values(rest.summary) == {"age": WAITED, "runs": "more than 10,000"}
+
+
+def test_runs_that_wait_explain_nodes_without_a_broker_unless_others_reach_it() -> None:
+    wait: dict[str, Any] = {"overdue_runs": Waiting(4, WAITING_SINCE), "on_agendas": 4}
+
+    assert found(**wait, without_broker=Named(2)) == [(P.NO_BROKER, ERROR)]
+    assert found(**wait, without_broker=Named(1)) == [
+        (P.NO_BROKER, ERROR),
+        (P.BROKER_UNREACHABLE, WARNING),
+    ]
+
+
+def test_the_remedy_depends_on_whether_another_node_reaches_the_broker() -> None:
+    some, all_of_them = (only(without_broker=Named(number)).remedy for number in (1, 2))
+
+    assert some.template != all_of_them.template
+
+
+def test_a_clock_jumps_ahead_or_back() -> None:
+    ahead, back = (
+        only(clock_doubted_by=Named(1), clock_step=step * SECOND).summary.template
+        for step in (6, -6)
+    )
+
+    assert ahead != back
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"live_nodes": 0, "overdue_cursors": Waiting(1, WAITING_SINCE)},
+        {"live_nodes": 0, "overdue_runs": Waiting(1, WAITING_SINCE)},
+        {"overdue_runs": Waiting(1, WAITING_SINCE), "on_agendas": 1},
+        {"workers": (worker("w1", unknown=1),)},
+    ],
+    ids=str,
+)
+def test_one_item_is_in_the_singular(given: dict[str, Any]) -> None:
+    assert not re.search(r"\b1 (due )?(jobs|runs)\b", str(only(**given)))
+
+
+def test_overdue_work_needs_a_time() -> None:
+    assert found(overdue_runs=Waiting(4), on_agendas=3) == []
+    assert found(overdue_cursors=Waiting(4)) == []
+    assert found(overdue_cursors=Waiting(0, WAITING_SINCE)) == []
+
+
+def test_queues_whose_age_is_unknown_wait_since_now() -> None:
+    issue = only(workers=None, last_start=None, queues=(QueueFacts("celery", Waiting(3)),))
+
+    assert (issue.problem, issue.since) == (P.NO_WORKER, NOW)
+    assert values(issue.summary)["age"] == "0 s"
+
+
+def test_stalled_nodes_are_an_error_once_work_waits() -> None:
+    stalled: dict[str, Any] = {"stalled": Named(1)}
+
+    assert found(**stalled, overdue_runs=Waiting(1, WAITING_SINCE)) == [(P.NODE_STALLED, ERROR)]
+    assert found(**stalled, enabled_jobs=0) == []
+
+
+def test_a_start_is_recent_for_as_long_as_a_run_may_wait() -> None:
+    waits: dict[str, Any] = {"workers": None, "queues": (queue(),)}
+
+    assert found(**waits, last_start=ago(R)) == [(P.QUEUE_UNSERVED, ERROR)]
+    assert found(**waits, last_start=ago(R + SECOND)) == [(P.NO_WORKER, ERROR)]
+
+
+def test_workers_start_runs_from_some_of_their_queues() -> None:
+    workers = (worker("w1", "a", "b"),)
+
+    assert found(workers=workers, queues=(queue("a"), queue("b", last=LATELY))) == [
+        (P.WORKERS_BEHIND, WARNING)
+    ]
+    assert found(workers=workers, queues=(queue("a"), queue("b"))) == [(P.WORKERS_BEHIND, ERROR)]
+
+
+def test_queued_runs_explain_those_that_were_missed() -> None:
+    missed = Waiting(7, ago(9 * MINUTE))
+    issue = only(last_start=LONG_AGO, queues=(queue(),), never_started=missed)
+
+    assert (issue.problem, issue.since) == (P.WORKERS_BEHIND, missed.since)
+
+
+def test_without_nodes_nobody_asks_the_workers() -> None:
+    assert found(workers=(), last_start=LONG_AGO, live_nodes=0) == [(P.NO_LIVE_NODE, ERROR)]
+
+
+def test_jobs_that_have_not_run_lately_do_not_fail() -> None:
+    assert found(ran_lately=0, failed_lately=0, failures_lately=9) == []
+
+
+def test_threads_and_workers_have_different_remedies() -> None:
+    def remedy(dispatcher: str) -> str:
+        issue = only(dispatcher=dispatcher, workers=None, queues=(queue(last=LATELY),))
+        assert issue.problem is P.WORKERS_BEHIND
+        return str(issue.remedy)
+
+    assert "DCRON_THREADS" in remedy("thread")
+    assert "DCRON_THREADS" not in remedy("celery")
+
+
+class Marked:
+    """A language whose translations are recognizable."""
+
+    def gettext(self, message: str, /) -> str:
+        return f"<{message}>"
+
+    def pgettext(self, context: str, message: str, /) -> str:
+        raise NotImplementedError
+
+    def ngettext(self, singular: str, plural: str, number: int, /) -> str:
+        raise NotImplementedError
+
+
+def test_an_issue_speaks_one_language() -> None:
+    issue = Issue(P.NO_WORKER, ERROR, TranslatableText("Summary."), TranslatableText("Remedy."))
+
+    assert issue.translate(Marked()) == "<Summary.> <Remedy.>"
+    assert str(issue) == "Summary. Remedy."
+    assert (issue.since, issue.figures, issue.named) == (None, {}, Named())
+
+
+def test_the_verdict_of_a_healthy_system() -> None:
+    idle, busy = assess(facts(enabled_jobs=0)), assess(facts())
+
+    assert idle.summary.values == {}
+    assert busy.summary.values == {"nodes": 2}
+    assert str(idle.summary) != str(busy.summary)
+    assert busy == Verdict(facts(), ())
+    assert busy.problems == frozenset()
+    assert assess(facts(degraded=Named(1), skewed=Named(1))).problems == {
+        P.NODE_DEGRADED,
+        P.NODE_SKEWED,
+    }
+
+
+@pytest.mark.parametrize(
+    "work", [{"enabled_jobs": 1}, {"overdue_runs": Waiting(1)}, {"queued": 1}], ids=str
+)
+def test_there_is_work(work: dict[str, Any]) -> None:
+    assert SystemFacts(NOW, R, **work).has_work
+    assert not SystemFacts(NOW, R).has_work
+
+
+def test_facts_that_are_not_given() -> None:
+    bare = SystemFacts(NOW, R)
+    no_number = (
+        "live_nodes dead_nodes enabled_jobs stalled_namespaces on_agendas queued running missed "
+        "ran_lately failed_lately failures_lately"
+    )
+    no_names = (
+        "stalled degraded without_broker clock_doubted_by skewed unserved quarantined failing "
+        "paused_themselves"
+    )
+
+    assert {each.name: getattr(bare, each.name) for each in fields(bare)} == {
+        "now": NOW,
+        "redeliver_after": R,
+        "dispatcher": "celery",
+        "database_read_only": False,
+        "last_heartbeat": None,
+        "stalled_since": None,
+        "without_broker_since": None,
+        "clock_step": timedelta(0),
+        "namespaces_overlap": False,
+        "workers": None,
+        "last_start": None,
+        "long_runs": (),
+        "queues": (),
+        "recent_queues": (),
+        "releases": (),
+        "shard_counts": (),
+        "shows_queues": True,
+        "shows_workers": True,
+        **dict.fromkeys(no_number.split(), 0),
+        **dict.fromkeys(no_names.split(), Named(0, ())),
+        **dict.fromkeys(
+            ["overdue_cursors", "overdue_runs", "never_started", "stuck"], Waiting(0, None)
+        ),
+    }
+    assert QueueFacts("q", Waiting()).last_start is None
+    assert WorkerFacts("w", (), executes=True).unknown_runs == 0

@@ -1,0 +1,40 @@
+"""Jitter: the same for an occurrence in every process, and spread over the jobs."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron.policies.jitter import offset
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@given(st.integers(1, 2**63 - 1), st.timedeltas(timedelta(), timedelta(days=1)))
+def test_it_is_from_zero_up_to_the_jitter(job_id: int, jitter: timedelta) -> None:
+    assert timedelta() <= offset(job_id, NOON, jitter) <= jitter
+
+
+@given(st.integers(1, 2**31), st.integers(-12, 14))
+def test_it_is_the_same_whatever_zone_the_instant_is_written_in(job_id: int, hours: int) -> None:
+    elsewhere = NOON.astimezone(timezone(timedelta(hours=hours)))
+    assert offset(job_id, elsewhere, MINUTE) == offset(job_id, NOON, MINUTE)
+
+
+def test_no_jitter_is_no_delay() -> None:
+    assert offset(7, NOON, timedelta()) == timedelta()
+
+
+def test_it_is_the_same_in_every_process_and_release() -> None:
+    assert offset(7, NOON, MINUTE) == timedelta(microseconds=3521534)
+
+
+def test_it_spreads_jobs_and_occurrences() -> None:
+    over_jobs = [offset(job_id, NOON, MINUTE).total_seconds() for job_id in range(1, 601)]
+    over_time = [offset(7, NOON + i * MINUTE, MINUTE).total_seconds() for i in range(600)]
+    for seconds in (over_jobs, over_time):
+        tenths = [
+            sum(6 * tenth <= value < 6 * tenth + 6 for value in seconds) for tenth in range(10)
+        ]
+        assert min(tenths) > 20, tenths

@@ -1,0 +1,105 @@
+"""The misfire policy: what becomes of a backlog, and whether a late run still starts."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_dcron.policies.misfire import Backlog, Misfire, MisfirePolicy, PlannedRun
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def misfire(policy: MisfirePolicy, *, catchup_limit: int = 3) -> Misfire:
+    return Misfire(policy, grace=MINUTE, catchup_limit=catchup_limit)
+
+
+def minutes(count: int) -> Sequence[datetime]:
+    return [NOON + i * MINUTE for i in range(count)]
+
+
+def backlog(count: int) -> Backlog:
+    occurrences = minutes(count)
+    return Backlog(occurrences, occurrences[-1], count)
+
+
+@pytest.mark.parametrize(
+    ("lateness", "late"),
+    [
+        (-MINUTE, False),
+        (timedelta(), False),
+        (MINUTE, False),
+        (MINUTE + timedelta(microseconds=1), True),
+    ],
+)
+def test_an_occurrence_is_late_once_its_grace_has_passed(lateness: timedelta, late: bool) -> None:
+    assert misfire(MisfirePolicy.SKIP).is_late(NOON, NOON + lateness) is late
+
+
+def test_skip_records_all_in_one_missed_span() -> None:
+    assert misfire(MisfirePolicy.SKIP).settle(backlog(5)) == [
+        PlannedRun(NOON + 4 * MINUTE, missed=True, missed_before=4, missed_from=NOON)
+    ]
+
+
+def test_run_latest_runs_the_newest_and_counts_the_others_on_it() -> None:
+    assert misfire(MisfirePolicy.RUN_LATEST).settle(backlog(5)) == [
+        PlannedRun(NOON + 4 * MINUTE, missed=False, missed_before=4, missed_from=NOON)
+    ]
+
+
+@pytest.mark.parametrize("policy", MisfirePolicy)
+def test_a_backlog_of_one_stands_for_no_other(policy: MisfirePolicy) -> None:
+    [span] = misfire(policy).settle(backlog(1))
+    assert (span.scheduled_at, span.missed_before, span.missed_from) == (NOON, 0, None)
+    assert span.missed is (policy is MisfirePolicy.SKIP)
+
+
+def test_run_all_runs_the_oldest_first_and_records_the_rest_as_missed() -> None:
+    assert misfire(MisfirePolicy.RUN_ALL).settle(backlog(6)) == [
+        *map(PlannedRun, minutes(3)),
+        PlannedRun(NOON + 5 * MINUTE, missed=True, missed_before=2, missed_from=NOON + 3 * MINUTE),
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_run_all_runs_all_up_to_its_limit(count: int) -> None:
+    assert misfire(MisfirePolicy.RUN_ALL).settle(backlog(count)) == list(
+        map(PlannedRun, minutes(count))
+    )
+
+
+def test_run_all_one_beyond_its_limit_misses_just_that() -> None:
+    assert misfire(MisfirePolicy.RUN_ALL).settle(backlog(4))[3:] == [
+        PlannedRun(NOON + 3 * MINUTE, missed=True)
+    ]
+
+
+def test_a_backlog_that_was_not_counted_to_its_end_is_settled_with_what_is_known() -> None:
+    """If a backlog is too large to count, its newest occurrence and its minimum size are known."""
+    known = Backlog(minutes(4), NOON + 1000 * MINUTE, 5)
+    assert misfire(MisfirePolicy.RUN_ALL).settle(known)[3:] == [
+        PlannedRun(
+            NOON + 1000 * MINUTE, missed=True, missed_before=1, missed_from=NOON + 3 * MINUTE
+        )
+    ]
+    assert misfire(MisfirePolicy.RUN_LATEST).settle(known) == [
+        PlannedRun(NOON + 1000 * MINUTE, missed_before=4, missed_from=NOON)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "newer_due", "ahead", "starts"),
+    [
+        (MisfirePolicy.SKIP, False, 0, False),
+        (MisfirePolicy.RUN_LATEST, True, 0, False),
+        (MisfirePolicy.RUN_LATEST, False, 99, True),
+        (MisfirePolicy.RUN_ALL, True, 2, True),
+        (MisfirePolicy.RUN_ALL, True, 3, False),
+    ],
+)
+def test_a_late_run_at_a_worker_meets_the_same_rule(
+    policy: MisfirePolicy, newer_due: bool, ahead: int, starts: bool
+) -> None:
+    assert misfire(policy).should_start(newer_due=newer_due, ahead_in_backlog=ahead) is starts

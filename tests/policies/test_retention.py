@@ -1,0 +1,219 @@
+"""Retention: the decision page by page, compared with a naive implementation of the rules."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron.policies import retention as module
+from django_dcron.policies.lifecycle import FINAL, State
+from django_dcron.policies.retention import LONGEST, Bounds, FinishedRun, Retention, sift
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+MONTH = Retention(30 * DAY, 90 * DAY)
+
+
+def row(days: float, state: State = State.SUCCEEDED, **facts: object) -> FinishedRun:
+    """A run that was scheduled ``days`` ago and ended at once."""
+    at = NOW - days * DAY
+    return FinishedRun(UUID(int=int(days * 1000)), at, state, at)._replace(**facts)
+
+
+def bounds_of(history: list[FinishedRun], retention: Retention) -> Bounds | None:
+    def nth(rows: list[FinishedRun], number: int | None) -> datetime | None:
+        return rows[-number].scheduled_at if number and len(rows) >= number else None
+
+    finished = [each for each in history if each.state in FINAL]
+    if not finished:
+        return None
+    failed = [each for each in history if each.state == State.FAILED]
+    number = retention.keep_runs
+    return Bounds(finished[-1].scheduled_at, nth(finished, number), nth(failed, number))
+
+
+def over(history: list[FinishedRun], retention: Retention, *, page: int = 500) -> list[FinishedRun]:
+    """The expired runs, page by page: as in pruning, each page is deleted before the next one."""
+    bounds = bounds_of(history, retention)
+    taken: list[UUID] = []
+    position, left = None, list(history)
+    while bounds:
+        rows = [each for each in left if position is None or each.scheduled_at > position][:page]
+        sifted = sift(rows, retention, bounds, NOW)
+        taken += sifted.over
+        left = [each for each in left if each.run_id not in sifted.over]
+        if sifted.is_done or not rows:
+            break
+        position = sifted.position
+    return [each for each in history if each.run_id in taken]
+
+
+def days(rows: list[FinishedRun]) -> list[float]:
+    return [(NOW - each.scheduled_at) / DAY for each in rows]
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_by_age_failures_longer(state: State) -> None:
+    history = [row(100, state), row(60, state), row(10)]
+    assert days(over(history, MONTH)) == ([100] if state is State.FAILED else [100, 60])
+
+
+def test_the_latest_finished_run_stays_whatever_its_age() -> None:
+    assert over([row(1000)], MONTH) == []
+    assert days(over([row(1000), row(900), row(1, State.RUNNING)], MONTH)) == [1000]
+    assert over([row(1, State.RUNNING)], MONTH) == []
+
+
+def test_age_counts_from_the_end() -> None:
+    long = row(60, ended_at=NOW - DAY)
+    assert days(over([row(61), long, row(10)], MONTH)) == [61]
+
+
+def test_a_run_of_exactly_the_age_stays() -> None:
+    assert days(over([row(31), row(30), row(1)], MONTH)) == [31]
+    assert days(over([row(91, State.FAILED), row(90, State.FAILED), row(1)], MONTH)) == [91]
+
+
+def test_nothing_is_over_that_came_after_a_run_that_stays() -> None:
+    """Otherwise, the gap between the two would look like a lost occurrence."""
+    after = [row(50), row(49, State.FAILED, ended_at=NOW - 100 * DAY), row(10)]
+    assert days(over([row(61), row(60, State.RUNNING), *after], MONTH)) == [61]
+    assert days(over([row(61), row(60, is_needed=True), *after], MONTH)) == [61]
+    assert days(over([row(61), row(60, ended_at=NOW), *after], MONTH)) == [61]
+
+
+@pytest.mark.parametrize(
+    "passed",
+    [
+        row(60, State.FAILED),
+        row(60, State.FAILED, is_needed=True, ended_at=NOW - 100 * DAY),
+        row(60, State.WAITING, is_backfilled=True),
+        row(60, is_backfilled=True, ended_at=NOW),
+    ],
+)
+def test_failures_and_backfilled_runs_may_outlive_what_came_after_them(passed: FinishedRun) -> None:
+    assert days(over([row(61), passed, row(59), row(10)], MONTH)) == [61, 59]
+
+
+def test_by_number_of_all_runs_and_of_the_failed_ones() -> None:
+    history = [
+        row(9, State.FAILED),
+        row(8, State.FAILED),
+        row(7),
+        row(6, State.FAILED),
+        row(5),
+        row(4),
+    ]
+    assert days(over(history, Retention(30 * DAY, 90 * DAY, 2))) == [9, 7]
+    assert days(over(history, Retention(30 * DAY, 90 * DAY, 3))) == [7]
+    assert over(history, Retention(30 * DAY, 90 * DAY, 6)) == []
+
+
+def test_a_failed_run_is_kept_as_long_as_any_other() -> None:
+    assert over([row(40, State.FAILED), row(39), row(1)], Retention(60 * DAY, 10 * DAY)) == []
+
+
+def test_for_ever_stays_within_the_calendar() -> None:
+    assert over([row(100), row(1)], Retention(timedelta.max, timedelta.max)) == []
+    assert Retention(timedelta.max, DAY).age_of(State.FAILED) == LONGEST
+
+
+def test_a_batch_is_small_in_attempts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 10)
+    history = [row(60 - n, attempts=4) for n in range(5)] + [row(1)]
+    bounds = bounds_of(history, MONTH)
+    assert bounds
+    sifted = sift(history, MONTH, bounds, NOW)
+    assert (len(sifted.over), sifted.position, sifted.is_done) == (
+        2,
+        history[1].scheduled_at,
+        False,
+    )
+    assert len(sift([row(60, attempts=100), row(1)], MONTH, bounds, NOW).over) == 1, "one at least"
+    assert len(over(history, MONTH)) == 5
+
+
+# --- all of it together -------------------------------------------------------------------------
+
+STATES = [
+    State.SUCCEEDED,
+    State.SUCCEEDED,
+    State.FAILED,
+    State.SKIPPED,
+    State.MISSED,
+    State.CANCELLED,
+]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[FinishedRun]:
+    found = []
+    for number in range(draw(st.integers(0, 25)), 0, -1):
+        state = draw(st.sampled_from([*STATES, *STATES, State.RUNNING, State.PENDING]))
+        at = NOW - number * DAY
+        ended = at + draw(st.sampled_from([0, 0, 0, 1, 5, 20])) * DAY
+        found.append(
+            FinishedRun(
+                UUID(int=number),
+                at,
+                state,
+                min(ended, NOW),
+                is_backfilled=draw(st.integers(0, 9)) == 0,
+                attempts=draw(st.integers(0, 3)),
+                is_needed=draw(st.integers(0, 15)) == 0,
+            )
+        )
+    return found
+
+
+def kept_by_the_rules(history: list[FinishedRun], retention: Retention) -> list[FinishedRun]:
+    """The runs to keep, decided row by row as the documentation says, without regard to speed."""
+    finished = [each for each in history if each.state in FINAL]
+
+    def is_wanted(each: FinishedRun) -> bool:
+        if each not in finished or each.is_needed or each == finished[-1]:
+            return True
+        alike = (
+            [one for one in finished if one.state == State.FAILED]
+            if each.state == State.FAILED
+            else finished
+        )
+        later = [one for one in alike if one.scheduled_at > each.scheduled_at]
+        if retention.keep_runs is not None and len(later) >= retention.keep_runs:
+            return False
+        keep_failed = max(retention.keep_for, retention.keep_failed_for)
+        return each.ended_at >= NOW - (
+            keep_failed if each.state == State.FAILED else retention.keep_for
+        )
+
+    for place, each in enumerate(history):
+        if is_wanted(each) and each.state != State.FAILED and not each.is_backfilled:
+            return [one for one in history[:place] if is_wanted(one)] + history[place:]
+    return [each for each in history if is_wanted(each)]
+
+
+@given(
+    histories(),
+    st.builds(
+        Retention,
+        st.integers(1, 20).map(lambda number: number * DAY),
+        st.integers(1, 30).map(lambda number: number * DAY),
+        st.none() | st.integers(1, 12),
+    ),
+    st.integers(1, 6),
+)
+def test_what_stays_is_what_the_rules_say(
+    history: list[FinishedRun], retention: Retention, page: int
+) -> None:
+    gone = over(history, retention, page=page)
+    kept = [each for each in history if each not in gone]
+    assert kept == kept_by_the_rules(history, retention)
+    whole_from = [
+        each.scheduled_at for each in kept if each.state != State.FAILED and not each.is_backfilled
+    ]
+    assert not whole_from or all(each.scheduled_at < whole_from[0] for each in gone), (
+        "no gap that looks like a loss"
+    )
+    assert over(kept, retention) == [], "once is enough"

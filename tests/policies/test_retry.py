@@ -1,0 +1,131 @@
+"""The retry policy: whether another attempt follows, and when."""
+
+import random
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron.policies.retry import CONTENTION_WAIT, Failure, FailureClass, RetryPolicy
+
+SECOND = timedelta(seconds=1)
+TRANSIENT = Failure(FailureClass.TRANSIENT)
+CONTENTION = Failure(FailureClass.CONTENTION)
+
+
+def policy(**given: object) -> RetryPolicy:
+    return RetryPolicy(**{"max_attempts": 10, "backoff": 10 * SECOND, "jitter": 0.0, **given})  # type: ignore[arg-type]
+
+
+def raised(*names: str, kind: FailureClass = FailureClass.TRANSIENT) -> Failure:
+    return Failure(kind, frozenset(names))
+
+
+def test_the_first_attempt_counts() -> None:
+    assert policy(max_attempts=1).retry_after(TRANSIENT, 1) is None
+    assert policy(max_attempts=3).retry_after(TRANSIENT, 2) is not None
+    assert policy(max_attempts=3).retry_after(TRANSIENT, 3) is None
+
+
+def test_the_wait_grows_by_the_factor_up_to_the_longest() -> None:
+    waits = [
+        policy(factor=3, backoff_max=100 * SECOND).retry_after(TRANSIENT, n) for n in range(1, 6)
+    ]
+    assert waits == [10 * SECOND, 30 * SECOND, 90 * SECOND, 100 * SECOND, 100 * SECOND]
+
+
+@pytest.mark.parametrize("factor", [100.0, float("inf"), float("nan")])
+def test_no_factor_makes_the_calculation_fail(factor: float) -> None:
+    patient = policy(max_attempts=1000, factor=factor, backoff_max=timedelta(hours=1))
+    assert patient.retry_after(TRANSIENT, 500) == timedelta(hours=1)
+
+
+def test_what_is_waited_for_is_still_within_the_calendar() -> None:
+    endless = policy(backoff=timedelta.max, backoff_max=timedelta.max, jitter=1.0)
+    for failure in (
+        TRANSIENT,
+        Failure(FailureClass.TRANSIENT, retry_wanted=True, retry_after=timedelta.max),
+    ):
+        wait = endless.retry_after(failure, 1)
+        assert wait is not None
+        assert datetime(2200, 1, 1) + wait  # noqa: DTZ001 (only that it does not overflow)
+
+
+@given(
+    attempt=st.integers(1, 99),
+    jitter=st.floats(0, 1),
+    backoff=st.timedeltas(timedelta(), timedelta(days=2)),
+    factor=st.floats(1, 100),
+    kind=st.sampled_from([FailureClass.TRANSIENT, FailureClass.CONTENTION]),
+)
+def test_jitter_spreads_to_either_side_and_never_further(
+    attempt: int, jitter: float, backoff: timedelta, factor: float, kind: FailureClass
+) -> None:
+    given_policy = policy(
+        max_attempts=100,
+        backoff=backoff,
+        factor=factor,
+        jitter=jitter,
+        backoff_max=timedelta(days=2),
+    )
+    without = policy(
+        max_attempts=100, backoff=backoff, factor=factor, jitter=0.0, backoff_max=timedelta(days=2)
+    ).retry_after(Failure(kind), attempt)
+    wait = given_policy.retry_after(Failure(kind), attempt, random.Random(attempt))
+    rounding = timedelta(milliseconds=1)
+    assert wait is not None
+    assert without is not None
+    assert timedelta() <= wait
+    assert without * (1 - jitter) - rounding <= wait <= without * (1 + jitter) + rounding
+
+
+def test_jitter_does_spread() -> None:
+    waits = {policy(jitter=0.5).retry_after(TRANSIENT, 1) for _ in range(20)}
+    assert len(waits) > 1
+
+
+def test_contention_is_tried_again_soon_a_few_times_then_by_the_backoff() -> None:
+    waits = [policy().retry_after(CONTENTION, n) for n in range(1, 5)]
+    assert waits == [CONTENTION_WAIT, CONTENTION_WAIT, CONTENTION_WAIT, 80 * SECOND]
+    assert policy(backoff=timedelta()).retry_after(CONTENTION, 1) == timedelta()
+
+
+def test_a_permanent_failure_is_not_tried_again() -> None:
+    assert policy().retry_after(raised("ValueError", kind=FailureClass.PERMANENT), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("retry_on", "never_retry_on", "names", "again"),
+    [
+        ([], [], ["OSError"], True),
+        (["OSError"], [], ["OSError", "TimeoutError"], True),
+        (["requests.Timeout"], [], ["Timeout", "requests.Timeout"], True),
+        (["OSError"], [], ["ValueError"], False),
+        ([], ["ValueError"], ["ValueError"], False),
+        (["OSError"], ["TimeoutError"], ["OSError", "TimeoutError"], False),
+        (["OSError"], ["ValueError"], [], True),  # a lost attempt has no exception
+    ],
+)
+def test_names_decide(
+    retry_on: list[str], never_retry_on: list[str], names: list[str], again: bool
+) -> None:
+    wait = policy(retry_on=retry_on, never_retry_on=never_retry_on).retry_after(raised(*names), 1)
+    assert (wait is not None) is again
+
+
+def test_what_the_code_asks_for_is_done_whatever_is_retried_otherwise() -> None:
+    asked = Failure(FailureClass.TRANSIENT, frozenset({"RetryLater"}), True, timedelta(minutes=7))
+    assert policy(retry_on=["OSError"], jitter=0.5).retry_after(asked, 1) == timedelta(minutes=7)
+    assert policy(max_attempts=1).retry_after(asked, 1) is None
+    assert policy(never_retry_on=["RetryLater"]).retry_after(asked, 1) is None
+
+
+def test_who_asks_for_another_attempt_without_a_time_gets_the_backoff() -> None:
+    asked = Failure(FailureClass.TRANSIENT, frozenset({"RetryLater"}), retry_wanted=True)
+    assert policy(retry_on=["OSError"]).retry_after(asked, 2) == 20 * SECOND
+
+
+def test_a_time_in_the_past_means_at_once() -> None:
+    asked = Failure(FailureClass.TRANSIENT, retry_wanted=True, retry_after=-SECOND)
+    assert policy().retry_after(asked, 1) == timedelta()

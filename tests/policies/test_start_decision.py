@@ -1,0 +1,250 @@
+"""The decision about a delivered run, in every situation.
+
+The expected actions come from the design, not from the code.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+
+from django_dcron.policies.lifecycle import FINAL, State
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.start_decision import (
+    UNKNOWN,
+    Drop,
+    End,
+    EndHolder,
+    Look,
+    OtherRun,
+    Postpone,
+    Reason,
+    ReplaceNextInLine,
+    Resume,
+    Start,
+    StartAction,
+    StartFacts,
+    StopHolder,
+    Wait,
+    WaitInBackfill,
+    decide_start,
+)
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+NOW = timedelta(0)
+SOON = timedelta(microseconds=1)
+EXCLUSIVE = [policy for policy in OverlapPolicy if policy is not OverlapPolicy.ALLOW]
+AGES = {"older": NOON - MINUTE, "newer": NOON + MINUTE}
+
+READY = StartFacts(
+    state=State.QUEUED,
+    is_current_attempt=True,
+    cancel_requested=False,
+    due_in=NOW,
+    too_late=False,
+    overlap=OverlapPolicy.SKIP,
+    scheduled_at=NOON,
+    is_backfilled=False,
+    slot_taken=False,
+    holder=None,
+    next_in_line=None,
+)
+"""A run that may start at once. All facts are known."""
+
+
+def facts(**changed: Any) -> StartFacts:
+    return replace(READY, **changed)
+
+
+# --- before the slot ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("overlap", OverlapPolicy)
+def test_conditions_are_checked_in_their_order(state: State, overlap: OverlapPolicy) -> None:
+    """A delivery that is outdated changes nothing. Only then do a request and the times count."""
+    for current, cancel, due_in, late in product(
+        (True, False), (True, False), (-SOON, NOW, SOON), (True, False)
+    ):
+        action = decide_start(
+            facts(
+                state=state,
+                overlap=overlap,
+                is_current_attempt=current,
+                cancel_requested=cancel,
+                due_in=due_in,
+                too_late=late,
+            )
+        )
+        applicable: list[tuple[bool, StartAction]] = [
+            (not current, Drop()),
+            (state in FINAL or state is State.WAITING, Drop()),
+            (state is State.RUNNING, Resume()),
+            (cancel, End(State.CANCELLED, Reason.CANCEL_REQUESTED)),
+            (due_in == SOON, Postpone(SOON)),
+            (late, End(State.MISSED, Reason.TOO_LATE)),
+            (True, Start(takes_slot=overlap is not OverlapPolicy.ALLOW)),
+        ]
+        assert action == next(expected for applies, expected in applicable if applies)
+
+
+# --- the slot -------------------------------------------------------------------------------------
+
+LETTERS = {
+    "S": End(State.SKIPPED, Reason.HOLDER_UNFINISHED),
+    "L": End(State.SKIPPED, Reason.LINE_TAKEN),
+    "N": End(State.SKIPPED, Reason.NEWER_IN_LINE),
+    "Q": Wait(next_in_line=False),
+    "W": Wait(next_in_line=True),
+    "R": ReplaceNextInLine(),
+    "X": StopHolder(),
+    "E": EndHolder(),
+}
+TABLE = """
+                       older holder         newer holder
+                       live     backfilled  live     backfilled
+policy          line   runs idle runs idle  runs idle runs idle
+
+skip            none   S    S    W    W     S    S    W    W
+skip            older  S    S    L    L     S    S    L    L
+skip            newer  S    S    L    L     S    S    L    L
+queue_one       none   W    W    W    W     W    W    W    W
+queue_one       older  L    L    L    L     L    L    L    L
+queue_one       newer  L    L    L    L     L    L    L    L
+queue_all       none   Q    Q    Q    Q     Q    Q    Q    Q
+queue_all       older  Q    Q    Q    Q     Q    Q    Q    Q
+queue_all       newer  Q    Q    Q    Q     Q    Q    Q    Q
+cancel_running  none   X    E    R    R     S    S    S    S
+cancel_running  older  X    E    R    R     S    S    S    S
+cancel_running  newer  N    N    N    N     S    S    S    S
+"""
+"""What a live run does if another run has the slot. ``line``: the run that is next in line."""
+HOLDERS = list(product(("older", "newer"), (False, True), (True, False)))
+"""Age, whether it is backfilled, whether it is running. In the order of the columns."""
+
+
+def cells() -> Iterator[tuple[StartFacts, StartAction]]:
+    """Yield each situation in which another run has the slot, and what a live run does in it."""
+    rows = TABLE.split("\n\n")[1].strip().splitlines()
+    for policy, line, *letters in map(str.split, rows):
+        for (age, is_backfilled, runs), letter in zip(HOLDERS, letters, strict=True):
+            for waiting_is_backfilled in (False, True):
+                waiting = OtherRun(False, AGES.get(line, NOON), is_backfilled=waiting_is_backfilled)
+                situation = facts(
+                    overlap=OverlapPolicy(policy),
+                    slot_taken=True,
+                    holder=OtherRun(runs, AGES[age], is_backfilled=is_backfilled),
+                    next_in_line=None if line == "none" else waiting,
+                )
+                yield situation, LETTERS[letter]
+
+
+CELLS = list(cells())
+
+
+def test_the_table_is_complete() -> None:
+    situations = {(cell.overlap, cell.holder, cell.next_in_line) for cell, _ in CELLS}
+    holders = 2 * 2 * 2
+    lines = 1 + 2 * 2
+    assert len(situations) == len(EXCLUSIVE) * holders * lines
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_a_live_run_follows_the_policy_while_the_slot_is_taken(policy: OverlapPolicy) -> None:
+    for situation, expected in CELLS:
+        if situation.overlap is policy:
+            assert decide_start(situation) == expected, situation
+
+
+def test_a_backfilled_run_waits_for_its_turn_while_the_slot_is_taken() -> None:
+    for situation, _ in CELLS:
+        assert decide_start(replace(situation, is_backfilled=True)) == WaitInBackfill()
+
+
+@pytest.mark.parametrize("is_backfilled", [True, False])
+def test_where_runs_may_overlap_others_do_not_matter(is_backfilled: bool) -> None:
+    for situation, _ in CELLS:
+        overlapping = replace(situation, overlap=OverlapPolicy.ALLOW, is_backfilled=is_backfilled)
+        assert decide_start(overlapping) == Start(takes_slot=False)
+
+
+@pytest.mark.parametrize("is_backfilled", [True, False])
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_a_free_slot_is_taken_whoever_waits(policy: OverlapPolicy, is_backfilled: bool) -> None:
+    for situation, _ in CELLS:
+        free = replace(
+            situation, overlap=policy, is_backfilled=is_backfilled, holder=None, slot_taken=True
+        )
+        assert decide_start(free) == Start(takes_slot=True)
+
+
+# --- the facts it asks for ------------------------------------------------------------------------
+
+
+def looks_of(known: StartFacts) -> tuple[list[Look], StartAction]:
+    """Load the facts one by one, as the decision asks for them. Return the looks and the action."""
+    now = replace(known, too_late=UNKNOWN, holder=UNKNOWN, next_in_line=UNKNOWN)
+    looks: list[Look] = []
+    while isinstance(action := decide_start(now), Look):
+        name = {
+            Look.START_DEADLINE: "too_late",
+            Look.HOLDER: "holder",
+            Look.NEXT_IN_LINE: "next_in_line",
+        }[action]
+        assert getattr(now, name) is UNKNOWN
+        now = replace(now, **{name: getattr(known, name)})
+        looks.append(action)
+    return looks, action
+
+
+def test_loading_facts_one_by_one_leads_to_the_same_action() -> None:
+    for situation, _ in CELLS:
+        for changed in (
+            {},
+            {"is_backfilled": True},
+            {"too_late": True},
+            {"cancel_requested": True},
+            {"state": State.WAITING},
+        ):
+            known = replace(situation, **changed)
+            looks, action = looks_of(known)
+            assert action == decide_start(known)
+            assert looks == list(Look)[: len(looks)], "in the order of the locks"
+
+
+@pytest.mark.parametrize(
+    ("changed", "looks"),
+    [
+        ({}, [Look.START_DEADLINE]),
+        ({"overlap": OverlapPolicy.ALLOW, "slot_taken": True}, [Look.START_DEADLINE]),
+        ({"slot_taken": True}, [Look.START_DEADLINE, Look.HOLDER]),
+        ({"slot_taken": True, "too_late": True}, [Look.START_DEADLINE]),
+        ({"is_current_attempt": False}, []),
+        ({"state": State.RUNNING}, []),
+        ({"state": State.CANCELLED}, []),
+        ({"cancel_requested": True}, []),
+        ({"due_in": SOON}, []),
+    ],
+    ids=str,
+)
+def test_only_facts_that_matter_are_loaded(changed: dict[str, Any], looks: list[Look]) -> None:
+    known = facts(**changed)
+    assert looks_of(known) == (looks, decide_start(known))
+
+
+@pytest.mark.parametrize(
+    ("policy", "by_live", "by_backfilled"),
+    [("skip", 2, 3), ("queue_one", 3, 3), ("queue_all", 2, 2), ("cancel_running", 3, 3)],
+)
+def test_the_line_is_looked_at_only_if_the_policy_has_one(
+    policy: str, by_live: int, by_backfilled: int
+) -> None:
+    for is_backfilled, looks in ((False, by_live), (True, by_backfilled)):
+        holder = OtherRun(True, AGES["older"], is_backfilled=is_backfilled)
+        held = facts(overlap=OverlapPolicy(policy), slot_taken=True, holder=holder)
+        assert looks_of(held)[0] == list(Look)[:looks]
+        assert looks_of(replace(held, is_backfilled=True))[0] == list(Look)[:2]

@@ -1,0 +1,120 @@
+"""The backlog of an outage, and what the policies leave of it."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.models import Run
+from tests import depth
+from tests.checker import check
+from tests.policy_matrix.conftest import MakeWorld
+from tests.policy_matrix.world import World
+
+OCCURRENCES = 24 if depth.FULL else 12
+"""Occurrences without a worker: those of four hours, or a sample of two hours."""
+
+
+def without_workers(world: World, occurrences: int) -> None:
+    world.workers = False
+    for _ in range(occurrences):
+        world.pass_minutes(10)
+        world.tick()
+
+
+def with_workers_again(world: World) -> None:
+    world.workers = True
+    world.deliver()
+    world.settle()
+    verdict = check(world.began, database_now("default"))
+    assert not verdict.problems, str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("policy", "overlap", "copies", "expected"),
+    [
+        ("skip", "allow", 1, "M" * (OCCURRENCES - 1) + "S"),
+        ("run_latest", "allow", 8, "M" * (OCCURRENCES - 1) + "S"),
+        ("run_all", "queue_all", 8, "SSS" + "M" * (OCCURRENCES - 4) + "S"),
+    ],
+)
+def test_hours_without_workers_leave_no_pile(
+    make_world: MakeWorld, policy: str, overlap: str, copies: int, expected: str
+) -> None:
+    """``copies`` limits a run's messages: from a minute on, each delivery doubles the time."""
+    world = make_world(misfire_policy=policy, catchup_limit=3, overlap_policy=overlap)
+    without_workers(world, OCCURRENCES)
+    assert max(world.copies().values()) <= copies
+    with_workers_again(world)
+    assert world.outcomes() == expected
+
+
+def test_of_a_job_that_skips_what_is_late_it_is_known_without_a_worker(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(misfire_policy="skip")
+    without_workers(world, 4)
+    assert [run.state for run in Run.objects.order_by("scheduled_at")] == ["missed"] * 3 + [
+        "queued"
+    ]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("run_latest", "MMMMMS"), ("run_all", "SSSMMM")])
+def test_in_whatever_order_workers_take_them_the_policy_runs_the_same(
+    make_world: MakeWorld, policy: str, expected: str
+) -> None:
+    """For example, the queue has priorities, or many workers take messages at the same time."""
+    world = make_world(
+        misfire_policy=policy, catchup_limit=3, overlap_policy="allow", into=timedelta(minutes=6)
+    )
+    without_workers(world, 6)
+    world.queue.messages.reverse()
+    with_workers_again(world)
+    assert world.outcomes() == expected
+
+
+def test_an_older_run_that_is_overtaken_replaces_no_newer_one(make_world: MakeWorld) -> None:
+    """That holds for a run that is executing and for one that waits for the slot."""
+    world = make_world(misfire_policy="run_all", overlap_policy="cancel_running")
+    without_workers(world, 4)
+    first, second, third, fourth = {
+        message.run_id: message for message in world.queue.messages
+    }.values()
+    world.queue.messages = [second, fourth, third, first]
+    world.long = True
+    with_workers_again(world)
+    assert world.outcomes() == "KRKS"
+    assert world.order() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "given", [{"start_deadline": timedelta(minutes=5)}, {"misfire_policy": "skip"}], ids=str
+)
+def test_what_waited_in_line_for_its_turn_was_in_time(
+    make_world: MakeWorld, given: dict[str, Any]
+) -> None:
+    """The run counts as on time for the misfire policy, but the start deadline applies to it."""
+    world = make_world(overlap_policy="queue_all", **given)
+    world.long = True
+    for _ in range(3):
+        world.occurrence()
+    world.settle()
+    assert world.outcomes() == ("SSS" if "misfire_policy" in given else "SDS")
+
+
+def test_a_run_by_hand_meets_the_overlap_policy_like_any_other(make_world: MakeWorld) -> None:
+    world = make_world(overlap_policy="skip")
+    world.long = True
+    world.occurrence()
+    by_hand = control.trigger(world.job)
+    world.tick()
+    world.deliver()
+    by_hand.refresh_from_db()
+    assert (by_hand.state, "was unfinished: running" in by_hand.reason) == ("skipped", True)
+    world.settle()
+    again = control.trigger(world.job)
+    world.settle()
+    again.refresh_from_db()
+    assert again.state == "succeeded"

@@ -1,0 +1,3 @@
+from tests.execution.conftest import make_target, run_function
+
+__all__ = ["make_target", "run_function"]

@@ -1,0 +1,250 @@
+"""A cancel reaches the holder of the run at once, and never an attempt that may start later."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+from pytest_django import Settings
+
+from django_dcron import control, dispatch
+from django_dcron.dispatch import DispatchFailed, best_effort
+from django_dcron.execution import executor
+from django_dcron.execution.executor import execute
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import State
+from django_dcron.runs import transitions
+from tests.conftest import StartProcess
+from tests.execution.conftest import MakeTarget, attempt_of, deliver, reread, state_of
+from tests.factories import make_idle_job, make_run
+from tests.logs import events, logged
+from tests.scheduler.stand_ins import MemoryDispatcher
+from tests.services import Process, Server
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LONG = 100.0
+"""Seconds that a run takes if nothing stops it."""
+NO_HEARTBEAT = {"RUN_LEASE": 3600, "HARD_TIMEOUT_AFTER": 0.5}
+"""With these settings, a worker learns nothing from its heartbeat during a test."""
+
+
+@pytest.fixture(autouse=True)
+def broker_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process regard the broker as reachable, before and after the test."""
+    monkeypatch.setattr(best_effort, "_broker_unreachable_until", float("-inf"))
+
+
+# --- what is revoked ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shown(settings: Settings) -> Iterator[MemoryDispatcher]:
+    """This process's dispatcher, which records what was revoked."""
+    settings.DCRON_DISPATCHER = "tests.scheduler.stand_ins.MemoryDispatcher"
+    dispatch._shared.cache_clear()
+    dispatcher = dispatch.shared_dispatcher()
+    assert isinstance(dispatcher, MemoryDispatcher)
+    yield dispatcher
+    dispatch._shared.cache_clear()
+
+
+def test_a_running_attempt_is(shown: MemoryDispatcher) -> None:
+    run = make_run(make_idle_job(), "running", attempt=2)
+    control.cancel(run)
+    control.cancel(run)
+    assert shown.revoked == [(run.pk, 2)]
+
+
+@pytest.mark.parametrize(("state", "times"), [("pending", 0), ("queued", 1), ("waiting", 0)])
+def test_of_unstarted_runs_only_what_a_worker_may_hold_is(
+    shown: MemoryDispatcher, state: str, times: int
+) -> None:
+    run = control.cancel(make_run(make_idle_job(), state))
+    assert run.is_final
+    assert shown.revoked == [(run.pk, 1)] * times
+
+
+def test_the_holder_that_a_newcomer_replaces_is_and_never_the_newcomer(
+    shown: MemoryDispatcher,
+) -> None:
+    """The newcomer is delivered again as the same attempt. If revoked, it would be dropped."""
+    job = make_idle_job(overlap_policy="cancel_running")
+    holder, newcomer = make_run(job, "queued"), make_run(job, "queued")
+    assert deliver(holder)
+    assert not deliver(newcomer)
+    assert state_of(newcomer) == "waiting"
+    assert shown.revoked == [(holder.pk, 1)]
+    assert transitions.finish(
+        reread(holder), 1, State.CANCELLED, "", {"outcome": "cancelled"}, None
+    )
+    assert deliver(newcomer)
+
+
+def test_what_is_rolled_back_is_not(shown: MemoryDispatcher) -> None:
+    run = make_run(make_idle_job(), "running")
+    with transaction.atomic():
+        control.cancel(run)
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        control.cancel(run)
+        assert not shown.revoked, "nobody must look before it is committed"
+    assert shown.revoked == [(run.pk, 1)]
+
+
+def test_a_broker_that_is_away_is_asked_once_and_changes_nothing(
+    shown: MemoryDispatcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    def away(*args: Any) -> None:
+        asked.append(args)
+        raise DispatchFailed("gone fishing")
+
+    monkeypatch.setattr(shown, "revoke", away)
+    caplog.set_level("INFO", "django_dcron.runs")
+    runs = [make_run(make_idle_job(), "running") for _ in range(3)]
+    for run in runs:
+        assert control.cancel(run, "by hand").cancel_requested_at
+    assert len(asked) == 1
+    assert events(caplog) == ["not_revoked"]
+    assert logged(caplog, "not_revoked", "gone fishing", run=str(runs[0].pk))
+
+
+# --- in threads of this process -----------------------------------------------------------------
+
+
+def test_code_in_this_very_process_is_notified_at_once(
+    make_target: MakeTarget, settings: Settings
+) -> None:
+    """With threads as workers, there is no broker, and the next heartbeat is an hour away."""
+    settings.DCRON_DISPATCHER = "thread"
+    settings.DCRON_RUN_LEASE = timedelta(hours=1)
+    make_run(make_idle_job())
+    seen: list[bool] = []
+
+    def cancels_itself() -> str:
+        import django_dcron
+        from django_dcron.exceptions import RunCancelled
+
+        run = django_dcron.current_run()
+        try:
+            control.cancel(Run.objects.get(pk=run.id), "by hand")
+            wait_until(lambda: False, LONG)
+        except RunCancelled:
+            seen.append(run.cancelled)
+        return "tidied up"
+
+    row = make_run(make_idle_job(target=make_target(cancels_itself), max_attempts=3))
+    execute(row.pk, 1, worker="w")
+    assert seen == [True]
+    after, attempt = reread(row), attempt_of(row)
+    assert (after.state, after.reason, after.attempt) == ("cancelled", "by hand", 1)
+    assert (attempt.outcome, attempt.result) == ("cancelled", '"tidied up"')
+    assert after.job.statistics.cancelled == 1
+
+
+def test_a_cancel_right_after_the_start_is_not_overlooked(
+    make_target: MakeTarget, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cancel arrives before the process has recorded the run or can interrupt its code."""
+    settings.DCRON_DISPATCHER = "thread"
+    settings.DCRON_RUN_LEASE = timedelta(hours=1)
+    real = executor.start
+
+    def start_and_cancel(run_id: UUID, *args: Any, **options: Any) -> Any:
+        started = real(run_id, *args, **options)
+        control.cancel(Run.objects.get(pk=run_id), "by hand")
+        return started
+
+    monkeypatch.setattr(executor, "start", start_and_cancel)
+    row = make_run(make_idle_job(target=make_target(lambda: wait_until(lambda: False, 30))))
+    execute(row.pk, 1, worker="w")
+    assert (state_of(row), reread(row).reason) == ("cancelled", "by hand")
+
+
+# --- on real workers ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(start_worker: StartProcess, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Process]:
+    def start(pool: str = "prefork", **given: float) -> Process:
+        if pool == "threads":
+            # Before CPython 3.12, an exception that is pending for one thread blocks all other
+            # traced threads. So coverage is off here.
+            for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
+                monkeypatch.delenv(name, raising=False)
+        env = {"DCRON_TEST_SETTINGS": json.dumps(NO_HEARTBEAT | given)}
+        return start_worker(env=env, pool=pool, concurrency=1)
+
+    return start
+
+
+def trigger(task: str, *args: Any, **fields: Any) -> Run:
+    return control.trigger(
+        make_idle_job(target=f"tests.app.tasks.{task}", args=list(args), **fields)
+    )
+
+
+def wait_for_state(run: Run, state: str) -> Run:
+    wait_until(lambda: state_of(run) == state, 30, what=f"{run} to be {state}")
+    return reread(run)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_is_notified_at_once(worker: Callable[..., Process], pool: str) -> None:
+    """It works for several runs of a process. A prefetched run that is cancelled doesn't start."""
+    process = worker(pool)
+    for _ in range(2):
+        run = trigger("tidy", LONG, max_attempts=3)
+        wait_for_state(run, "running")
+        prefetched = trigger("ok")
+        process.wait_for_log(f"Task {prefetched.job}[{prefetched.pk}.1] received")
+        control.cancel(reread(prefetched))
+        control.cancel(reread(run), "by hand")
+        after = wait_for_state(run, "cancelled")
+        assert (after.reason, after.attempt, after.slot) == ("by hand", 1, None)
+        attempt = attempt_of(run)
+        assert (attempt.outcome, attempt.result) == ("cancelled", '"in order; cancelled: True"')
+        wait_for_state(trigger("ok"), "succeeded")
+        assert not Attempt.objects.filter(run=prefetched).exists()
+        if (
+            pool == "prefork"
+        ):  # Celery passes prefetched messages to its threads, and the start drops them
+            assert f"Discarding revoked task: {prefetched.job}[{prefetched.pk}.1]" in process.log
+    assert process.running
+    assert " ERROR" not in process.log
+    assert "WARNING" not in process.log
+
+
+def test_code_that_does_not_stop_is_killed_and_was_cancelled_not_lost(
+    worker: Callable[..., Process],
+) -> None:
+    process = worker()
+    run = trigger("deaf", LONG, max_attempts=3)
+    wait_for_state(run, "running")
+    control.cancel(reread(run), "by hand")
+    after = wait_for_state(run, "cancelled")
+    assert (after.reason, after.attempt) == ("by hand", 1)
+    attempt = attempt_of(run)
+    assert (attempt.outcome, attempt.late_outcome) == ("cancelled", "")
+    assert attempt.message == "did not stop within 0.5s after cancellation"
+    wait_for_state(trigger("ok"), "succeeded")  # in the process that replaced the killed one
+    assert state_of(run) == "cancelled"
+    assert process.running
+
+
+def test_a_worker_that_cannot_be_notified_sees_it_at_its_heartbeat(
+    worker: Callable[..., Process], redis_server: Server
+) -> None:
+    """The broker is gone. This pool's only thread receives no command during a run anyway."""
+    worker("solo", RUN_LEASE=1, STOP_UNHEARD_AFTER=60)
+    run = trigger("tidy", LONG)
+    wait_for_state(run, "running")
+    redis_server.kill()
+    assert control.cancel(reread(run), "by hand").cancel_requested_at
+    assert wait_for_state(run, "cancelled").reason == "by hand"

@@ -1,0 +1,509 @@
+"""Chains: each run with a matching end makes exactly one run of the following job.
+
+Invariant: a process that dies at any moment neither loses nor doubles the following run.
+"""
+
+import json
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_dcron import control, targets
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.doctor.findings import Code
+from django_dcron.diagnosis.doctor.report import examine
+from django_dcron.diagnosis.doctor.window import Window
+from django_dcron.diagnosis.why.explanation import explain
+from django_dcron.dispatch import DispatchFailed, best_effort
+from django_dcron.execution import forced_end
+from django_dcron.jobs import portable, saving
+from django_dcron.jobs.sync import apply, plan
+from django_dcron.locks import get_lock
+from django_dcron.models import Attempt, Job, Link, Run
+from django_dcron.policies.lifecycle import Outcome, State, Trigger
+from django_dcron.policies.misfire import PlannedRun
+from django_dcron.runs import transitions
+from django_dcron.runs.chains import follower_key, parse_follower_key
+from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude, lose
+from django_dcron.runs.creation import insert, row_for
+from django_dcron.runs.start import start
+from django_dcron.scheduler.claim import claim
+from django_dcron.utils import sync_points
+from tests.factories import make_idle_job, make_job, make_run
+from tests.threads import in_threads
+
+pytestmark = pytest.mark.django_db
+
+MINUTE = timedelta(minutes=1)
+SUCCEEDED = Ending(Outcome.SUCCEEDED)
+FAILED = Ending(Outcome.FAILED, UNEXPLAINED, exception_class="ValueError", message="no")
+
+
+@pytest.fixture(autouse=True)
+def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the following runs in the database: there is no dispatcher."""
+    monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: None)
+
+
+def follower(of: Job, on: str = "ended", **fields: Any) -> Job:
+    return make_job(schedule="@never", after={str(of): on}, **fields)
+
+
+def running(job: Job | None = None, **fields: Any) -> Run:
+    return make_run(job or make_idle_job(**fields), "running")
+
+
+def token_of(run: Run) -> Any:
+    return Attempt.objects.get(run=run, number=run.attempt).token
+
+
+def followers(of: Run) -> list[Run]:
+    return list(Run.objects.filter(idempotency_key=follower_key(of.pk)))
+
+
+def succeed(run: Run) -> bool:
+    return conclude(run, run.attempt, SUCCEEDED, token_of(run))
+
+
+def by_force(run: Run) -> bool:
+    # It closes all connections, because its process needs none.
+    with mock.patch.object(forced_end, "connections"):
+        forced_end.record_forced_end(run.pk, 1, Outcome.TIMED_OUT, "too long", worker="w")
+    return True
+
+
+# --- which ends ---------------------------------------------------------------------------------
+
+
+ENDS = {
+    "succeeded": lambda run: succeed(run),
+    "failed": lambda run: conclude(run, 1, FAILED, token_of(run)),
+    "lost": lambda run: lose(run, "gone"),
+    "ended by force": lambda run: by_force(run),
+    "stopped": lambda run: conclude(run, 1, Ending(Outcome.CANCELLED), token_of(run)),
+    "stopped by failing": lambda run: (
+        control.cancel(run) and conclude(Run.objects.get(pk=run.pk), 1, FAILED, token_of(run))
+    ),
+}
+MET = {
+    "succeeded": {"succeeded", "ended"},
+    "failed": {"failed", "ended"},
+    "lost": {"failed", "ended"},
+    "ended by force": {"failed", "ended"},
+    "stopped": {"ended"},
+    "stopped by failing": {"ended"},
+}
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue_all"])
+@pytest.mark.parametrize("end", list(ENDS))
+def test_each_end_makes_one_run_of_each_job_that_comes_after_it(end: str, overlap: str) -> None:
+    run = running(overlap_policy=overlap)
+    jobs = {on: follower(run.job, on) for on in ("succeeded", "failed", "ended")}
+    paused = follower(run.job)
+    control.pause(paused)
+
+    assert ENDS[end](run)
+
+    made = {after.job_id: after for after in followers(run)}
+    assert set(made) == {jobs[on].pk for on in MET[end]}
+    for after in made.values():
+        assert (after.trigger, after.state, after.attempt, after.node) == (
+            Trigger.CHAIN,
+            State.PENDING,
+            1,
+            "",
+        )
+        assert after.scheduled_at.microsecond, "in no occurrence's place"
+        assert str(run.pk) in after.reason
+        assert parse_follower_key(after.idempotency_key) == run.pk
+    assert Run.objects.filter(job=paused).count() == 0
+
+
+@pytest.mark.parametrize("state", [State.SKIPPED, State.MISSED, State.CANCELLED])
+def test_what_never_ran_is_followed_by_nothing(state: State) -> None:
+    run = make_run(make_idle_job())
+    follower(run.job)
+    assert transitions.end_unstarted(run, state, "why")
+    assert not followers(run)
+
+
+def test_what_was_missed_when_it_was_claimed_is_followed_by_nothing() -> None:
+    job = make_idle_job()
+    follower(job)
+    now = database_now("default")
+    span = PlannedRun(now.replace(microsecond=0) - MINUTE, missed=True)
+    insert(
+        [row_for(span, job_id=job.pk, jitter=timedelta(), misfire_grace=MINUTE, now=now, node="")],
+        "default",
+    )
+    assert Run.objects.filter(state="missed").count() == Run.objects.count() == 1
+
+
+def test_a_run_cancelled_between_its_attempts_had_started() -> None:
+    run = running(max_attempts=2)
+    follower(run.job, "ended")
+    follower(run.job, "failed")
+    assert conclude(run, 1, FAILED, token_of(run))
+    assert not followers(run), "it is tried again"
+    assert control.cancel(run).state == State.CANCELLED
+    assert len(followers(run)) == 1
+
+
+def test_what_cannot_be_delivered_has_failed() -> None:
+    run = make_run(make_idle_job())
+    follower(run.job, "failed")
+    assert transitions.end_unstarted(run, State.FAILED, "no such queue")
+    assert len(followers(run)) == 1
+
+
+def test_a_rerun_and_a_backfilled_run_are_runs() -> None:
+    job = make_idle_job()
+    follower(job, "succeeded")
+    again = make_run(job, "running", trigger="rerun")
+    late = make_run(job, "running", trigger="backfill")
+    assert succeed(again)
+    assert succeed(late)
+    assert [len(followers(run)) for run in (again, late)] == [1, 1]
+
+
+def test_the_links_count_as_they_are_when_the_run_ends() -> None:
+    run = running()
+    after = follower(run.job)
+    after.after = {}
+    control.save(after)
+    assert succeed(run)
+    assert not followers(run)
+
+
+def test_a_follower_that_runs_is_skipped_or_waits_by_its_own_policy() -> None:
+    first = make_idle_job(overlap_policy="allow")
+    after = follower(first)
+    for run in (running(first), running(first)):
+        assert succeed(run)
+    one, two = Run.objects.filter(job=after).order_by("pk")
+    assert start(one.pk, 1, token=uuid4(), worker="w")
+    assert start(two.pk, 1, token=uuid4(), worker="w") is None
+    assert Run.objects.get(pk=two.pk).state == State.SKIPPED
+
+
+# --- once ---------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("overlap", ["skip", "queue_all"])
+@pytest.mark.parametrize("point", ["finish.ended", "follow.made"])
+def test_killed_half_way_nothing_has_ended_and_nothing_follows(
+    point: str, overlap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = running(overlap_policy=overlap)
+    follower(run.job)
+
+    def kill(at: str) -> None:
+        if at == point:
+            raise Killed
+
+    monkeypatch.setattr(sync_points, "listener", kill)
+    with pytest.raises(Killed):
+        succeed(run)
+    monkeypatch.setattr(sync_points, "listener", None)
+    assert Run.objects.get().state == State.RUNNING
+    assert succeed(run)
+    assert len(followers(run)) == 1
+
+
+def test_told_twice_or_declared_lost_before_it_is_followed_once() -> None:
+    run = running()
+    follower(run.job)
+    token = token_of(run)
+    assert lose(run, "gone")
+    assert not conclude(run, 1, SUCCEEDED, token)
+    assert not conclude(run, 1, SUCCEEDED, token)
+    by_force(run)
+    assert len(followers(run)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_several_who_end_it_at_once() -> None:
+    for _ in range(5):
+        run = running()
+        follower(run.job)
+        token = token_of(run)
+        won = in_threads(
+            lambda run=run, token=token: conclude(run, 1, SUCCEEDED, token),
+            lambda run=run: lose(run, "gone"),
+            lambda run=run: lose(run, "gone as well"),
+        )
+        assert won.count(True) == 1
+        assert len(followers(run)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_ends_of_one_instant_make_as_many_runs() -> None:
+    firsts = [make_idle_job(overlap_policy="allow") for _ in range(4)]
+    after = make_job(
+        schedule="@never",
+        after={str(first): "succeeded" for first in firsts},
+        overlap_policy="allow",
+    )
+    ends = [[running(first) for _ in range(5)] for first in firsts]
+    in_threads(*(lambda runs=runs: [succeed(run) for run in runs] for runs in ends))
+    assert Run.objects.filter(job=after).count() == 20
+    assert {parse_follower_key(run.idempotency_key) for run in Run.objects.filter(job=after)} == {
+        run.pk for runs in ends for run in runs
+    }
+
+
+def test_an_instant_that_is_taken_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = running()
+    after = follower(run.job)
+    now = database_now("default").replace(microsecond=7)
+    monkeypatch.setattr("django_dcron.runs.chains.database_now", lambda using: now)
+    taken = [make_run(after, scheduled_at=now + timedelta(microseconds=step)) for step in (0, 1, 3)]
+    assert succeed(run)
+    (made,) = followers(run)
+    assert made.pk not in {other.pk for other in taken}
+    assert Run.objects.filter(job=after).count() == 4
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_follower_deleted_at_that_moment() -> None:
+    """The run ends, and no row refers to the deleted job, whichever comes first."""
+    for _ in range(5):
+        run = running()
+        after = follower(run.job)
+        in_threads(lambda run=run: succeed(run), lambda after=after: control.delete(after))
+        assert Run.objects.get(pk=run.pk).state == State.SUCCEEDED
+        assert not Job.objects.filter(pk=after.pk).exists()
+        assert not Link.objects.exists()
+        assert not Run.objects.filter(job=after.pk).exists()
+
+
+# --- handed over --------------------------------------------------------------------------------
+
+
+class Broker:
+    def __init__(self, away: bool) -> None:
+        self.away, self.published = away, []
+
+    def prepare(self, run: Any) -> Any:
+        return run
+
+    def publish(self, runs: list[Any]) -> None:
+        if self.away:
+            raise DispatchFailed("gone")
+        self.published += runs
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("away", [False, True])
+def test_it_is_dispatched_at_once_or_left_to_a_node(
+    away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(away)
+    monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: broker)
+    monkeypatch.setattr(best_effort, "_broker_unreachable_until", float("-inf"))
+    run = running()
+    follower(run.job)
+    assert succeed(run)
+    (after,) = followers(run)
+    assert after.state == (State.PENDING if away else State.QUEUED)
+    assert [due.run_id for due in broker.published] == ([] if away else [after.pk])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_chain_of_a_hundred() -> None:
+    jobs = [make_idle_job()]
+    for _ in range(99):
+        jobs.append(follower(jobs[-1], "succeeded"))
+    run = make_run(jobs[0])
+    for job in jobs:
+        assert run.job_id == job.pk
+        started = start(run.pk, 1, token=uuid4(), worker="w")
+        assert started
+        assert succeed(started[0])
+        run = next(iter(followers(run)), run)
+    assert Run.objects.filter(state="succeeded").count() == 100
+    jobs[0].after = {str(jobs[-1]): "succeeded"}
+    with pytest.raises(ValidationError) as error:
+        control.save(jobs[0])
+    assert [each.code for each in error.value.error_dict["after"]] == ["cycle"]
+
+
+# --- what it costs ------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("overlap", ["skip", "queue_all"])
+def test_a_job_that_nobody_follows_pays_no_query(overlap: str) -> None:
+    follower(make_idle_job())
+    run = running(overlap_policy=overlap)
+    token = token_of(run)
+    with CaptureQueriesContext(connection) as queries:
+        assert conclude(run, 1, SUCCEEDED, token)
+    asked = [each["sql"] for each in queries if each["sql"].startswith("SELECT")]
+    assert len(asked) <= (0 if overlap == "skip" else 2), asked
+    assert not [sql for sql in asked if "dcron_link" in sql and "EXISTS" not in sql]
+    if overlap == "skip" and connection.vendor == "postgresql":
+        assert len(queries) == 1
+
+
+# --- no schedule of its own ---------------------------------------------------------------------
+
+
+def test_a_job_that_never_runs_by_itself_stays_enabled() -> None:
+    job = make_job(schedule="@never")
+    assert job.cursor.next_at is None
+    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 0
+    Job.objects.update(timezone="Europe/Berlin")
+    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 1
+    job.refresh_from_db()
+    assert (job.enabled, job.pause_reason) == (True, "")
+    control.pause(job)
+    assert control.resume(job).enabled
+    assert control.preview(job) == []
+    assert control.trigger(job).state == State.PENDING
+
+
+def test_a_follower_whose_schedule_has_come_to_its_end_goes_on() -> None:
+    run = running()
+    now = database_now("default")
+    after = follower(run.job, "succeeded")
+    after.schedule = f"@at {now + 3 * timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ}"
+    control.save(after)
+    plain = make_job(schedule=after.schedule)
+    claim({*range(64)}, now + MINUTE, node="n")
+    after.refresh_from_db()
+    plain.refresh_from_db()
+    assert (after.enabled, plain.enabled) == (True, False)
+    assert Run.objects.filter(job=after, trigger="schedule").count() == 1
+    control.save(after)
+    assert succeed(run)
+    assert len(followers(run)) == 1
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("after", "text"),
+    [
+        (["a"], "a JSON object"),
+        ({"first": "done"}, 'first: "done" '),
+        ({"first": "done"}, "succeeded, failed, ended"),
+        ({"first": None}, "first: null "),
+        ({"first": ["failed"]}, 'first: ["failed"] '),
+        ({"nobody": "failed"}, "There is no job nobody."),
+        ({"shop/first": "failed"}, "There is no job shop/first."),
+        ({"me": "failed"}, "me "),
+        ({"default/me": "failed"}, "default/me "),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_saved(after: Any, text: str) -> None:
+    make_idle_job(name="first")
+    with pytest.raises(ValidationError) as refused:
+        make_job(name="me", after=after)
+    assert text in "".join(refused.value.message_dict["after"])
+    assert not Job.objects.filter(name="me").exists()
+    me = make_job(name="me", after={"first": "failed"})
+    me.after = after
+    with pytest.raises(ValidationError):
+        control.save(me)
+    me.refresh_from_db()
+    assert me.after == {"first": "failed"}
+    assert Link.objects.get().on == "failed"
+
+
+def test_a_circle_is_refused_and_named() -> None:
+    one, two = make_idle_job(name="one"), make_idle_job(name="two", namespace="shop")
+    two.after = {"one": "failed"}
+    control.save(two)
+    three = follower(two, name="three")
+    one.after = {"three": "succeeded"}
+    with pytest.raises(ValidationError, match="one → shop/two → three → one") as error:
+        control.save(one)
+    assert [each.code for each in error.value.error_dict["after"]] == ["cycle"]
+    one.refresh_from_db()
+    assert (one.after, one.version) == ({}, 1)
+    assert three.after == {"shop/two": "ended"}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("length", [2, 3])
+def test_people_who_each_save_a_part_of_a_circle_at_once(length: int) -> None:
+    def save(job: Job) -> bool:
+        try:
+            control.save(job)
+        except ValidationError:
+            return False
+        return True
+
+    for _ in range(5):
+        jobs = [make_idle_job() for _ in range(length)]
+        for number, job in enumerate(jobs):
+            job.after = {str(jobs[number - 1]): "ended"}
+        saved = in_threads(*(lambda job=job: save(job) for job in jobs))
+        assert saved.count(False) == 1
+        assert Link.objects.filter(job__in=jobs).count() == length - 1
+
+
+def test_renaming_and_deleting_a_job_that_others_come_after() -> None:
+    first, other = make_idle_job(name="first"), make_idle_job(name="other")
+    after = make_job(name="after", schedule="@never", after={"first": "failed", "other": "ended"})
+    first.name, first.namespace = "renamed", "shop"
+    control.save(first)
+    after.refresh_from_db()
+    assert (after.after, after.version) == ({"shop/renamed": "failed", "other": "ended"}, 2)
+    control.save(after)
+    control.delete(first)
+    after.refresh_from_db()
+    assert (after.after, after.version) == ({"other": "ended"}, 4)
+    assert [link.after_id for link in Link.objects.all()] == [other.pk]
+    control.delete(after)
+    assert not Link.objects.exists()
+
+
+# --- code, documents, words ---------------------------------------------------------------------
+
+
+def test_code_may_declare_a_follower_before_the_job_it_follows() -> None:
+    with targets.isolated():
+        targets.cron("@never", name="second", after={"first": "succeeded"})(test_labels_are_texts)
+        targets.cron("@daily", name="first")(test_labels_are_texts)
+        done = apply(plan())
+        assert [change.kind for change in done] == ["create", "create"], done
+        assert not [change for change in plan() if change.is_difference]
+    link = Link.objects.get()
+    assert (link.job.name, link.after.name, link.on) == ("second", "first", "succeeded")
+    assert link.job.enabled
+
+
+def test_labels_are_texts() -> None:
+    job = make_idle_job(name="first")
+    document = json.loads(portable.write_document([follower(job, name="second"), job]))
+    assert {each["name"]: each["after"] for each in document["jobs"]} == {
+        "first": {},
+        "second": {"first": "ended"},
+    }
+
+
+def test_the_doctor_and_the_question_why_know_of_chains() -> None:
+    run = running()
+    after = follower(run.job)
+    assert succeed(run)
+    (made,) = followers(run)
+    shown = explain(after, made.scheduled_at).sentences
+    assert ("chained", {"count": 1}) in [(sentence.code, sentence.params) for sentence in shown]
+    now = database_now("default")
+    report = examine(Window(since=now - MINUTE, until=now, now=now), get_lock())
+    assert Code.NEVER_FIRES not in report.findings.counts

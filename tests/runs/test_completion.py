@@ -1,0 +1,416 @@
+"""The completion of an attempt: the job's policies decide once what follows."""
+
+import logging
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+import pytest
+from pytest_django import DjangoCaptureOnCommitCallbacks
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.exceptions import Conflict
+from django_dcron.jobs import pausing
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.policies.retry import Failure, FailureClass
+from django_dcron.policies.slots import running_slot
+from django_dcron.runs import completion as module
+from django_dcron.runs import transitions
+from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude, lose
+from django_dcron.runs.transitions import LastSign
+from tests.execution.conftest import attempt_of, reread, state_of
+from tests.factories import make_idle_job, make_job, make_run
+from tests.logs import logged
+
+pytestmark = pytest.mark.django_db
+
+MINUTE = timedelta(minutes=1)
+SUCCEEDED = Ending(Outcome.SUCCEEDED, result="42")
+CANCELLED = Ending(Outcome.CANCELLED, exception_class="RunCancelled")
+TOLERANCE = timedelta(seconds=20)
+"""Maximum time that a slow machine may take between two statements."""
+
+
+def failed(kind: FailureClass = FailureClass.TRANSIENT, *names: str, **failure: Any) -> Ending:
+    return Ending(
+        Outcome.FAILED,
+        Failure(kind, frozenset(names), **failure),
+        exception_class="ValueError",
+        message="no",
+        traceback="Traceback ...",
+        kept={"log": "said"},
+    )
+
+
+def running(**job: Any) -> Run:
+    return make_run(make_idle_job(**{"retry_jitter": 0.0, **job}), "running")
+
+
+def wait_of(run: Run) -> timedelta:
+    return reread(run).due_at - database_now("default")
+
+
+def about(wait: timedelta, expected: timedelta) -> bool:
+    return expected - TOLERANCE <= wait <= expected
+
+
+def test_success_ends_the_run() -> None:
+    run = running()
+    assert conclude(run, 1, SUCCEEDED, attempt_of(run).token)
+    after, attempt = reread(run), attempt_of(run)
+    assert after.state == State.SUCCEEDED
+    assert after.finished_at is not None
+    assert (after.reason, after.slot) == ("", None)
+    assert (attempt.outcome, attempt.result) == (Outcome.SUCCEEDED, "42")
+    assert attempt.finished_at is not None
+    assert after.job.statistics.succeeded == 1
+    assert after.job.statistics.last_state == State.SUCCEEDED
+
+
+def test_failure_without_attempts_left_ends_the_run_with_its_reason() -> None:
+    run = running()
+    assert conclude(run, 1, failed(), attempt_of(run).token)
+    after, attempt = reread(run), attempt_of(run)
+    assert (after.state, after.reason) == (State.FAILED, "ValueError: no")
+    assert (attempt.outcome, attempt.exception_class) == (Outcome.FAILED, "ValueError")
+    assert (attempt.message, attempt.traceback, attempt.log) == ("no", "Traceback ...", "said")
+    assert (after.job.statistics.failed, after.job.statistics.consecutive_failures) == (1, 1)
+
+
+def test_failure_with_attempts_left_is_tried_again_after_the_backoff() -> None:
+    run = running(max_attempts=3, retry_backoff=10 * MINUTE, retry_backoff_factor=3)
+    assert conclude(run, 1, failed(), attempt_of(run).token)
+    after = reread(run)
+    assert (after.state, after.attempt, after.finished_at) == (State.PENDING, 2, None)
+    assert (after.deliveries, after.node, after.heartbeat_at) == (0, "", None)
+    assert about(wait_of(run), 10 * MINUTE)
+    assert attempt_of(run).outcome == Outcome.FAILED
+    assert after.job.statistics.failed == 0
+
+
+def test_the_backoff_grows_and_the_last_attempt_gives_up() -> None:
+    run = make_run(
+        make_idle_job(
+            max_attempts=3, retry_backoff=10 * MINUTE, retry_backoff_factor=3, retry_jitter=0
+        ),
+        "running",
+        attempt=2,
+    )
+    assert conclude(run, 2, failed())
+    assert about(wait_of(run), 30 * MINUTE)
+    Run.objects.update(state="running")
+    assert conclude(reread(run), 3, failed())
+    assert state_of(run) == State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("ending", "again"),
+    [
+        (failed(FailureClass.PERMANENT, "PermanentFailure"), False),
+        (failed(FailureClass.TRANSIENT, "OSError"), True),
+        (failed(FailureClass.TRANSIENT, "KeyError"), False),
+        (failed(FailureClass.TRANSIENT, "OSError", "TimeoutError"), False),
+        (Ending(Outcome.TIMED_OUT, UNEXPLAINED), True),
+        (Ending(Outcome.LOST, UNEXPLAINED), True),
+    ],
+    ids=["permanent", "named", "not named", "excluded", "timed out", "lost"],
+)
+def test_the_policy_decides(ending: Ending, again: bool) -> None:
+    run = running(max_attempts=5, retry_on=["OSError"], never_retry_on=["TimeoutError"])
+    assert conclude(run, 1, ending)
+    assert state_of(run) == (State.PENDING if again else State.FAILED)
+    assert attempt_of(run).outcome == ending.outcome
+
+
+def test_what_the_code_asked_for_is_waited_for() -> None:
+    run = running(max_attempts=2, retry_backoff=MINUTE)
+    conclude(run, 1, failed(retry_wanted=True, retry_after=60 * MINUTE))
+    assert about(wait_of(run), 60 * MINUTE)
+
+
+def test_even_for_ever_is_a_time() -> None:
+    run = running(max_attempts=2)
+    assert conclude(run, 1, failed(retry_wanted=True, retry_after=timedelta.max))
+    assert wait_of(run) > timedelta(days=365)
+
+
+def test_contention_is_tried_again_soon() -> None:
+    run = running(max_attempts=2, retry_backoff=60 * MINUTE)
+    conclude(run, 1, failed(FailureClass.CONTENTION))
+    assert wait_of(run) < MINUTE
+
+
+def test_a_lost_attempt_is_tried_again_and_keeps_what_its_heart_had_written() -> None:
+    run = running(max_attempts=2)
+    attempt_of(run).__class__.objects.update(log="so far")
+    assert lose(run, "its worker vanished")
+    assert state_of(run) == State.PENDING
+    lost = attempt_of(run)
+    assert (lost.outcome, lost.message, lost.log) == (Outcome.LOST, "its worker vanished", "so far")
+
+
+def test_a_retry_keeps_the_slot() -> None:
+    run = running(max_attempts=2)
+    Run.objects.update(slot=running_slot(run.job_id))
+    conclude(run, 1, failed())
+    assert reread(run).slot == running_slot(run.job_id)
+
+
+def test_the_end_wakes_the_one_that_waits() -> None:
+    run = running(overlap_policy="queue_all")
+    Run.objects.update(slot=running_slot(run.job_id))
+    waiting = make_run(run.job, "waiting")
+    conclude(run, 1, failed())
+    after = reread(waiting)
+    assert (after.state, after.slot) == (State.PENDING, running_slot(run.job_id))
+
+
+# --- once ---------------------------------------------------------------------------------------
+
+
+def test_an_outcome_after_the_attempt_was_lost_is_only_noted() -> None:
+    run = running(max_attempts=2)
+    token = attempt_of(run).token
+    lose(run, "gone")
+    before = Run.objects.filter(pk=run.pk).values().get()
+
+    assert not conclude(run, 1, SUCCEEDED, token)
+
+    assert Run.objects.filter(pk=run.pk).values().get() == before
+    attempt = attempt_of(run)
+    assert (attempt.outcome, attempt.late_outcome, attempt.result) == (
+        Outcome.LOST,
+        Outcome.SUCCEEDED,
+        "",
+    )
+
+
+def test_an_outcome_is_recorded_once_however_often_it_is_reported() -> None:
+    run = running()
+    token = attempt_of(run).token
+    assert conclude(run, 1, SUCCEEDED, token)
+    assert not conclude(run, 1, SUCCEEDED, token)
+    assert reread(run).job.statistics.succeeded == 1
+    assert attempt_of(run).late_outcome == ""
+
+
+def test_a_retry_is_scheduled_once_however_often_the_failure_is_reported() -> None:
+    run = running(max_attempts=5)
+    token = attempt_of(run).token
+    assert conclude(run, 1, failed(), token)
+    assert not conclude(run, 1, failed(), token)
+    assert reread(run).attempt == 2
+
+
+@pytest.mark.parametrize(
+    "ending", [SUCCEEDED, failed(), CANCELLED], ids=["succeeded", "failed", "cancelled"]
+)
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_nobody_closes_an_attempt_of_another_execution(ending: Ending, max_attempts: int) -> None:
+    run = running(max_attempts=max_attempts)
+    conclude(run, 1, ending, uuid4())
+    assert attempt_of(run).outcome == ""
+
+
+def test_only_the_execution_itself_hands_over_what_follows(
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
+) -> None:
+    """Nodes dispatch what follows if another process ends the attempt.
+
+    That process may have no time for a broker.
+    """
+    dispatched: list[Run] = []
+    monkeypatch.setattr(module, "dispatch_now", dispatched.append)
+    job = make_idle_job()
+    after = make_job(schedule="@never", after={str(job): "ended"})
+    for ending in (SUCCEEDED, failed(), CANCELLED):
+        by_itself, by_others = make_run(job, "running"), make_run(job, "running")
+        with django_capture_on_commit_callbacks(execute=True):
+            assert conclude(by_others, 1, ending)
+        assert dispatched == []
+        with django_capture_on_commit_callbacks(execute=True):
+            assert conclude(by_itself, 1, ending, attempt_of(by_itself).token)
+        [run] = dispatched
+        assert (run.job_id, run.trigger) == (after.pk, "chain")
+        dispatched.clear()
+
+
+@pytest.mark.parametrize(
+    "ending", [SUCCEEDED, failed(), CANCELLED], ids=["succeeded", "failed", "cancelled"]
+)
+@pytest.mark.parametrize("max_attempts", [1, 2])
+@pytest.mark.parametrize("asked_to_stop", [False, True])
+def test_no_attempt_is_concluded_that_gave_a_later_sign_of_life(
+    ending: Ending, max_attempts: int, asked_to_stop: bool
+) -> None:
+    run = running(max_attempts=max_attempts)
+    if asked_to_stop:
+        control.cancel(reread(run))
+    earlier = LastSign(database_now("default") - MINUTE, attempt_of(run).token)
+    assert not conclude(run, 1, ending, last_sign=earlier)
+    assert (state_of(run), attempt_of(run).outcome) == (State.RUNNING, "")
+    latest = LastSign(reread(run).heartbeat_at, attempt_of(run).token)
+    assert conclude(run, 1, ending, last_sign=latest)
+
+
+def test_nobody_closes_the_cancelled_attempt_of_another_execution() -> None:
+    run = running()
+    control.cancel(reread(run))
+    assert conclude(run, 1, failed(), uuid4())
+    assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, "")
+
+
+def test_an_ending_says_nothing_unless_told() -> None:
+    texts = {"exception_class": "", "message": "", "traceback": "", "result": ""}
+    assert Ending(Outcome.LOST).columns() == {"outcome": Outcome.LOST, **texts}
+    assert (Ending(Outcome.LOST).failure, Ending(Outcome.LOST).reason) == (None, "")
+
+
+def test_the_bare_outcome_keeps_no_text() -> None:
+    ending = replace(failed(), result="42").without_texts("refused")
+    texts = {"exception_class": "", "message": "refused", "traceback": "", "result": ""}
+    assert ending.columns() == {"outcome": Outcome.FAILED, **texts}
+    assert ending.failure == failed().failure
+
+
+def test_a_run_that_was_deleted_meanwhile_is_nothing_to_record() -> None:
+    run = running()
+    stale = reread(run)
+    Job.objects.all().delete()
+    for ending in (SUCCEEDED, failed(), CANCELLED):
+        assert not conclude(stale, 1, ending, uuid4())
+
+
+# --- cancelled ----------------------------------------------------------------------------------
+
+
+def test_a_cancelled_run_ends_so() -> None:
+    run = running(max_attempts=5)
+    assert conclude(run, 1, CANCELLED, attempt_of(run).token)
+    assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, Outcome.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    "ending", [failed(), Ending(Outcome.LOST, UNEXPLAINED)], ids=["failed", "lost"]
+)
+def test_what_somebody_cancelled_is_not_tried_again(ending: Ending) -> None:
+    run = running(max_attempts=5)
+    control.cancel(reread(run))
+    assert conclude(run, 1, ending)
+    assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, ending.outcome)
+
+
+def test_a_cancel_that_comes_while_the_retry_is_decided_ends_the_run() -> None:
+    run = running(max_attempts=3, overlap_policy="skip")
+    Run.objects.filter(pk=run.pk).update(slot=running_slot(run.job_id))
+
+    def cancelled_meanwhile(using: str) -> datetime:
+        control.cancel(reread(run), "by hand")
+        return database_now(using)
+
+    with mock.patch.object(module, "database_now", cancelled_meanwhile):
+        assert conclude(run, 1, failed(), attempt_of(run).token)
+    after = reread(run)
+    assert (after.state, after.reason, after.attempt, after.slot) == (
+        State.CANCELLED,
+        "by hand",
+        1,
+        None,
+    )
+    assert attempt_of(run).outcome == Outcome.FAILED
+
+
+def test_what_has_succeeded_has_succeeded_though_somebody_cancelled_it() -> None:
+    run = running()
+    control.cancel(reread(run))
+    conclude(run, 1, SUCCEEDED, attempt_of(run).token)
+    assert state_of(run) == State.SUCCEEDED
+
+
+# --- the circuit breaker ------------------------------------------------------------------------
+
+
+def fail_once(job: Job) -> None:
+    run = make_run(job, "running")
+    assert conclude(reread(run), 1, failed())
+
+
+def test_a_job_that_keeps_failing_pauses_itself(caplog: pytest.LogCaptureFixture) -> None:
+    job = make_idle_job(pause_after_failures=3)
+    for expected in (True, True, False):
+        fail_once(job)
+        job.refresh_from_db()
+        assert job.enabled is expected
+    assert job.pause_reason == "paused itself after 3 failed runs in a row"
+    assert job.cursor.next_at is None
+    paused = [each for each in caplog.records if vars(each).get("event") == "circuit_opened"]
+    assert [(each.levelno, vars(each)["job"]) for each in paused] == [(logging.ERROR, str(job))]
+
+
+def test_a_success_in_between_starts_the_count_anew() -> None:
+    job = make_idle_job(pause_after_failures=2)
+    fail_once(job)
+    conclude(make_run(job, "running"), 1, SUCCEEDED)
+    fail_once(job)
+    job.refresh_from_db()
+    assert job.enabled
+
+
+def test_attempts_that_are_tried_again_do_not_count() -> None:
+    run = running(pause_after_failures=1, max_attempts=2)
+    conclude(run, 1, failed())
+    assert reread(run).job.enabled
+
+
+def test_the_reason_somebody_gave_for_a_pause_stays() -> None:
+    job = make_idle_job(pause_after_failures=1)
+    control.pause(job, "maintenance")
+    fail_once(job)
+    job.refresh_from_db()
+    assert job.pause_reason == "maintenance"
+
+
+def test_a_job_deleted_at_that_moment_pauses_nothing() -> None:
+    run = running(pause_after_failures=1)
+    with mock.patch.object(pausing, "_switch_once", side_effect=Conflict):
+        assert conclude(run, 1, failed())
+
+
+def test_the_end_is_logged_for_people_and_machines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "django_dcron.runs")
+    run = running()
+    conclude(run, 1, failed())
+    [record] = [record for record in caplog.records if record.name == "django_dcron.runs"]
+    assert logged(caplog, "attempt_ended", run.job, "ValueError: no", job=str(run.job), attempt=1)
+    assert (record.levelno, vars(record)["outcome"], vars(record)["won"]) == (
+        logging.WARNING,
+        "failed",
+        True,
+    )
+
+
+@pytest.mark.parametrize(("won", "retried"), [(True, True), (True, False), (False, False)])
+def test_the_log_names_the_next_attempt_if_there_is_one(
+    won: bool, retried: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "django_dcron.runs")
+    run = running(max_attempts=3 if retried else 1)
+    if not won:
+        Run.objects.update(state="succeeded")
+    assert conclude(run, 1, failed()) is won
+    message = caplog.messages[-1]
+    assert ("retry_in=" in message) is retried
+    assert f"attempt=1/{run.job.max_attempts} " in message
+    assert "None" not in message
+
+
+def test_a_state_of_the_run_is_never_cut_off_by_a_long_reason() -> None:
+    run = running()
+    assert conclude(run, 1, Ending(Outcome.FAILED, UNEXPLAINED, message="x" * 100_000))
+    assert reread(run).reason == "x" * 500
+    assert transitions.runs().filter(pk=run.pk, state="failed").exists()

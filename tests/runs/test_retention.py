@@ -1,0 +1,433 @@
+"""Pruning, on the real database: expired runs are deleted in small batches, and all else stays."""
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import IntegrityError, connection, connections, transaction
+from django.db.models import ProtectedError
+from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.exceptions import NotPossible
+from django_dcron.execution.executor import execute
+from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
+from django_dcron.policies import retention
+from django_dcron.runs import retention as run_retention
+from django_dcron.scheduler.claim import claim
+from django_dcron.utils import sync_points
+from tests.factories import make_idle_job, make_job, make_run
+from tests.lock_holder import keeping_locked
+from tests.threads import in_threads
+
+pytestmark = pytest.mark.django_db
+
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+
+
+def now() -> datetime:
+    return database_now("default")
+
+
+def ended(
+    job: Job, days: float, state: str = "succeeded", *, attempts: int = 1, **fields: Any
+) -> Run:
+    """A run from ``days`` ago that ended at once and is counted in the statistics."""
+    at = now() - days * DAY
+    given = {
+        "scheduled_at": at,
+        "due_at": at,
+        "claimed_at": at,
+        "started_at": at,
+        "finished_at": at,
+    }
+    run = make_run(job, state, **given | fields)
+    for number in range(1, attempts + 1):
+        Attempt.objects.create(
+            run=run, number=number, token=uuid4(), worker="w", started_at=at, finished_at=at
+        )
+    statistics = Statistics.objects.get(pk=job.pk)
+    setattr(statistics, state, getattr(statistics, state) + 1)
+    statistics.save()
+    return run
+
+
+def prune(job: Job, **options: Any) -> int:
+    return sum(run_retention.prune(job.pk, now, **options))
+
+
+def left(job: Job) -> set[Any]:
+    return set(Run.objects.filter(job=job).values_list("pk", flat=True))
+
+
+# --- what goes ----------------------------------------------------------------------------------
+
+
+def test_old_runs_go_with_their_attempts_and_failures_stay_longer() -> None:
+    job = make_idle_job()
+    ended(job, 100, "failed", attempts=3)
+    ended(job, 40, attempts=2)
+    kept = {ended(job, 39, "failed").pk, ended(job, 29, attempts=2).pk, make_run(job).pk}
+    assert prune(job) == 2
+    assert left(job) == kept
+    assert set(Attempt.objects.values_list("run", flat=True)) < kept
+
+
+def test_cursor_and_counters_are_as_they_were() -> None:
+    job = make_job(schedule="@hourly")
+    for days in (40, 35, 31, 1):
+        ended(job, days)
+    cursor, statistics = Cursor.objects.values().get(), Statistics.objects.values().get()
+    version = Job.objects.get().version
+    assert prune(job) == 3
+    assert (Cursor.objects.values().get(), Statistics.objects.values().get()) == (
+        cursor,
+        statistics,
+    )
+    assert Job.objects.get().version == version
+
+
+def test_the_jobs_own_limits_come_before_the_settings(settings: Settings) -> None:
+    settings.DCRON_KEEP_FOR = 5 * DAY
+    settings.DCRON_KEEP_FAILED_FOR = 10 * DAY
+    settings.DCRON_KEEP_RUNS = 3
+    plain, own = (
+        make_idle_job(),
+        make_idle_job(keep_for=20 * DAY, keep_failed_for=50 * DAY, keep_runs=100),
+    )
+    for job in (plain, own):
+        for days in (60, 40):
+            ended(job, days, "failed")
+        for days in (30, 15, 4, 3, 2, 1):
+            ended(job, days)
+    assert prune(plain) == 5
+    assert prune(own) == 2
+    assert Run.objects.filter(job=plain).count() == 3
+    settings.DCRON_KEEP_RUNS = None
+    assert prune(plain) == 0
+
+
+def test_a_number_counts_failed_runs_for_themselves() -> None:
+    job = make_idle_job(keep_runs=2)
+    failed = [ended(job, days, "failed") for days in (9, 8, 7)]
+    others = [ended(job, days) for days in (6, 5, 4)]
+    assert prune(job) == 2
+    assert left(job) == {run.pk for run in (*failed[1:], *others[1:])}
+
+
+def test_the_latest_finished_run_stays() -> None:
+    job = make_idle_job()
+    latest = ended(job, 400)
+    make_run(job)
+    assert prune(job) == 0
+    assert latest.pk in left(job)
+
+
+def test_a_dry_run_counts_and_deletes_nothing() -> None:
+    job = make_idle_job()
+    for days in (50, 40, 1):
+        ended(job, days)
+    assert prune(job, dry_run=True) == 2
+    assert len(left(job)) == 3
+
+
+def test_a_job_that_is_gone_has_nothing_to_prune() -> None:
+    assert sum(run_retention.prune(0, now)) == 0
+
+
+def test_another_job_is_left_alone() -> None:
+    job, other = make_idle_job(), make_idle_job()
+    for each in (job, other):
+        ended(each, 40), ended(each, 1)
+    assert prune(job) == 1
+    assert len(left(other)) == 2
+
+
+# --- what it must not do ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["pending", "queued", "running", "waiting"])
+def test_unfinished_runs_stay_and_all_that_came_after_them(state: str) -> None:
+    job = make_idle_job()
+    ended(job, 60)
+    at = now() - 50 * DAY
+    old = make_run(job, state, scheduled_at=at, due_at=at)
+    ended(job, 40), ended(job, 1)
+    assert prune(job) == 1
+    Run.objects.filter(pk=old.pk).update(state="succeeded", finished_at=at)
+    assert prune(job) == 2
+
+
+def test_whatever_was_decided_a_run_that_is_not_finished_is_not_deleted() -> None:
+    job = make_idle_job()
+    over, running = ended(job, 40), make_run(job, "running")
+    run_retention._delete([over.pk, running.pk], "default")
+    assert left(job) == {running.pk}
+    assert Attempt.objects.get().run == running
+
+
+def test_what_a_rerun_is_for_is_known_until_it_has_ended() -> None:
+    job = make_idle_job()
+    original = ended(job, 40)
+    ended(job, 1)
+    rerun = control.rerun(original)
+    assert prune(job) == 0
+    Run.objects.filter(pk=rerun.pk).update(state="succeeded", finished_at=now(), slot=None)
+    assert prune(job) == 1
+    rerun.refresh_from_db()
+    assert rerun.rerun_of is None
+
+
+def test_a_pruned_occurrence_is_not_run_again_by_a_backfill() -> None:
+    job = make_job(schedule="0 0 * * *", timezone="UTC")
+    midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
+    for days in (45, 40, 20):
+        at = midnight - days * DAY
+        ended(job, days, scheduled_at=at, due_at=at, finished_at=at)
+    assert (
+        len(
+            control.backfill(
+                job, midnight - 42 * DAY, midnight - 39 * DAY, dry_run=True
+            ).occurrences
+        )
+        == 2
+    )
+    assert prune(job) == 2
+    with pytest.raises(NotPossible, match=r"before .* were pruned.*over_pruned=True"):
+        control.backfill(job, midnight - 42 * DAY, midnight - 39 * DAY)
+    kept = midnight - 20 * DAY
+    assert len(control.backfill(job, kept, kept + 2 * DAY).occurrences) == 1
+    everything = control.backfill(job, midnight - 42 * DAY, midnight - 39 * DAY, over_pruned=True)
+    assert len(everything.occurrences) == 3
+
+
+def test_an_idempotency_key_is_remembered_as_long_as_its_run() -> None:
+    job = make_idle_job()
+    first = ended(job, 40, idempotency_key="order-7")
+    assert control.trigger(job, idempotency_key="order-7").pk == first.pk
+    ended(job, 1)
+    assert prune(job) == 1
+    assert control.trigger(job, idempotency_key="order-7").pk != first.pk
+
+
+# --- small batches ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_retention, "BATCH_SIZE", 3)
+    monkeypatch.setattr(retention, "ROWS_AT_ONCE", 4)
+
+
+def test_each_batch_by_itself_and_nothing_after_the_last_that_is_asked_for(small: None) -> None:
+    job = make_idle_job()
+    for number in range(10):
+        ended(job, 50 - number)
+    ended(job, 1)
+    batches = run_retention.prune(job.pk, now)
+    assert next(batches) == 2
+    assert Run.objects.count() == 9, "and no more before the next is asked for"
+    rest = list(batches)
+    assert sum(rest) == 8
+    assert max(rest) <= 3
+    assert Run.objects.count() == 1
+
+
+def test_a_longer_time_that_somebody_sets_meanwhile_counts_at_once(small: None) -> None:
+    job = make_idle_job()
+    for number in range(10):
+        ended(job, 50 - number)
+    ended(job, 1)
+    batches = run_retention.prune(job.pk, now)
+    assert next(batches) == 2
+    job.keep_for = 45.5 * DAY
+    control.save(job)
+    assert sum(batches) == 3
+    assert Run.objects.count() == 6
+
+
+def test_a_larger_number_that_somebody_sets_meanwhile_counts_at_once(small: None) -> None:
+    job = make_idle_job(keep_runs=2)
+    for number in range(10):
+        ended(job, 20 - number)
+    batches = run_retention.prune(job.pk, now)
+    while not next(batches):
+        pass
+    job.keep_runs = 6
+    control.save(job)
+    assert sum(batches) == 2
+    assert Run.objects.count() == 6
+
+
+def test_a_page_costs_a_fixed_number_of_queries() -> None:
+    job = make_idle_job(keep_runs=1000)
+
+    def queries(runs: int) -> int:
+        for number in range(runs):
+            ended(job, 90 - number / 100, attempts=2)
+        ended(job, 1)
+        with CaptureQueriesContext(connection) as asked:
+            assert prune(job) >= runs
+        return len(
+            [each for each in asked if not each["sql"].startswith(("SET", "SAVEPOINT", "RELEASE"))]
+        )
+
+    assert queries(60) - queries(5) <= 2
+
+
+def test_a_number_is_counted_page_by_page(small: None) -> None:
+    job = make_idle_job(keep_runs=4)
+    failed = [ended(job, 40 - number, "failed") for number in range(6)]
+    others = [ended(job, 20 - number) for number in range(9)]
+    make_run(job)
+    batches = list(run_retention.prune(job.pk, now))
+    assert sum(batches) == 7
+    assert batches[0] == 0, "while it looks how far back the number goes"
+    kept = {run.pk for run in (*failed[-4:], *others[-4:])}
+    assert left(job) - kept == {Run.objects.get(state="pending").pk}
+    assert left(job) >= kept
+
+
+def test_candidates_are_found_in_one_query() -> None:
+    old, new, numbered, empty = (make_idle_job() for _ in range(4))
+    ended(old, 40), ended(new, 1), ended(numbered, 1)
+    numbered.keep_runs = 5
+    control.save(numbered)
+    at = now()
+    with CaptureQueriesContext(connection) as asked:
+        assert run_retention.candidates(Job.objects.all(), at) == [old.pk, numbered.pk]
+    assert len(asked) == 1
+    assert not left(empty)
+
+
+# --- beside others ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_the_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Do ``work`` once, while a batch is locked and not deleted yet."""
+
+    def stand_by(work: Callable[[], None]) -> None:
+        def pass_by(point: str) -> None:
+            if point == "prune.locked":
+                monkeypatch.setattr(sync_points, "listener", None)
+                work()
+
+        monkeypatch.setattr(sync_points, "listener", pass_by)
+
+    return stand_by
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.parametrize("locked", ["run", "attempt"])
+def test_what_somebody_has_locked_is_not_waited_for(locked: str) -> None:
+    job = make_idle_job()
+    old = ended(job, 40)
+    ended(job, 1)
+    rows = Run.objects.filter(pk=old.pk) if locked == "run" else Attempt.objects.filter(run=old)
+    with keeping_locked(rows), pytest.raises(run_retention.InTheWay):
+        prune(job)
+    assert len(left(job)) == 2
+    assert prune(job) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+def test_nothing_that_the_schedule_needs_waits_for_a_batch(
+    at_the_lock: Callable[[Callable[[], None]], None],
+) -> None:
+    """Trigger, start, finish, claim and save don't wait for a locked batch."""
+    job = make_job(schedule="* * * * * *", overlap_policy="allow")
+    Cursor.objects.filter(pk=job.pk).update(
+        next_at=now().replace(microsecond=0) - timedelta(seconds=5)
+    )
+    old = ended(job, 40)
+    ended(job, 1)
+    run = make_run(job)
+
+    def meanwhile() -> None:
+        assert claim(range(64), now(), node="a").considered == 1
+        control.trigger(job)
+        execute(run.pk, 1, worker="w")
+        job.description = "another"
+        control.save(job)
+
+    at_the_lock(lambda: in_threads(meanwhile)[0])
+    assert prune(job) == 1
+    assert old.pk not in left(job)
+    assert Statistics.objects.get(pk=job.pk).succeeded == 3
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+def test_a_rerun_that_comes_while_its_run_goes_is_refused_or_stays_whole(
+    at_the_lock: Callable[[Callable[[], None]], None],
+) -> None:
+    job = make_idle_job()
+    old = ended(job, 40)
+    ended(job, 1)
+    refused: list[str] = []
+
+    def rerun() -> None:
+        try:
+            control.rerun(old)
+        except NotPossible as error:
+            refused.append(str(error))
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=rerun)
+    at_the_lock(thread.start)
+    assert prune(job) == 1
+    thread.join(30)
+    assert refused == ["The run can't be run again, because it has been pruned."]
+    assert not Run.objects.filter(trigger="rerun").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_several_at_once_delete_each_run_once(small: None) -> None:
+    job = make_idle_job()
+    for number in range(30):
+        ended(job, 60 - number / 10)
+    kept = ended(job, 1)
+
+    def prune_until_done() -> int:
+        deleted = 0
+        while True:
+            try:
+                for number in run_retention.prune(job.pk, now):
+                    deleted += number
+            except run_retention.InTheWay:
+                continue
+            return deleted
+
+    in_threads(prune_until_done, prune_until_done, prune_until_done)
+    assert left(job) == {kept.pk}
+    assert not Attempt.objects.exclude(run=kept).exists()
+
+
+def test_a_row_of_the_projects_own_that_refers_to_a_run_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = make_idle_job()
+    ended(job, 40), ended(job, 1)
+
+    def protected(*args: object) -> None:
+        raise ProtectedError("an invoice refers to it", set())
+
+    with transaction.atomic(), monkeypatch.context() as patched:
+        patched.setattr("django.db.models.deletion.Collector.collect", protected)
+        with pytest.raises(run_retention.InTheWay, match="an invoice refers to it") as raised:
+            prune(job)
+    assert isinstance(raised.value.__cause__, IntegrityError)
+    assert prune(job) == 1

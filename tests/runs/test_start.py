@@ -1,0 +1,821 @@
+"""The start of an attempt: it happens once, and only if the policies allow it."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+import pytest
+from django.db import IntegrityError, connections
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.db.clock import DOUBT_FOR, ClusterClock
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import database_name
+from django_dcron.exceptions import UnknownRun
+from django_dcron.execution.database_outage import wait_out
+from django_dcron.models import Attempt, Job, Run
+from django_dcron.policies.lifecycle import State
+from django_dcron.policies.slots import backfill_slot, next_in_line_slot, running_slot
+from django_dcron.runs import start as module
+from django_dcron.runs import transitions
+from django_dcron.runs.start import start
+from tests.execution.conftest import attempt_of, deliver, reread, state_of
+from tests.factories import make_idle_job, make_run
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+GRACE = timedelta(seconds=30)
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return database_now("default").replace(microsecond=0)
+
+
+def queued_since(job: Job, at: datetime, **fields: Any) -> Run:
+    """A run that became due at ``at`` and has been in the queue since then."""
+    return make_run(job, **{"state": "queued", "scheduled_at": at, "due_at": at, **fields})
+
+
+# --- once ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["pending", "queued"])
+def test_a_start_is_recorded_on_the_run_and_as_an_attempt(state: str) -> None:
+    run = make_run(make_idle_job(), state)
+    token = uuid4()
+
+    started = start(run.pk, 1, token=token, worker="w1@host")
+
+    assert started is not None
+    assert (started[0].pk, started[0].job.pk) == (run.pk, run.job_id)
+    after, attempt = reread(run), attempt_of(run)
+    assert after.state == State.RUNNING
+    assert after.started_at is not None
+    assert after.heartbeat_at is not None
+    assert (attempt.token, attempt.worker, attempt.outcome) == (token, "w1@host", "")
+    assert attempt.started_at == started[1]
+    assert (attempt.due_at, attempt.queued_at) == (run.due_at, run.queued_at)
+    assert (attempt.queued_at is None) == (state == "pending"), (
+        "its worker was faster than the note of it"
+    )
+
+
+def test_of_a_retry_the_delivery_before_it_is_not_kept(now: datetime) -> None:
+    earlier = {"queued_at": now - MINUTE, "attempt": 2, "due_at": now}
+    run = make_run(make_idle_job(max_attempts=2), "pending", deliveries=0, **earlier)
+
+    assert deliver(run)
+
+    assert (attempt_of(run, 2).due_at, attempt_of(run, 2).queued_at) == (now, None)
+
+
+def test_a_second_delivery_changes_nothing() -> None:
+    run = make_run(make_idle_job(), "queued")
+    assert deliver(run)
+    before = Run.objects.filter(pk=run.pk).values().get()
+
+    assert deliver(run) is None
+
+    assert Run.objects.filter(pk=run.pk).values().get() == before
+    assert Attempt.objects.filter(run=run).count() == 1
+
+
+def test_a_start_whose_answer_was_lost_is_found_again_by_its_token() -> None:
+    run = make_run(make_idle_job(), "queued")
+    token = uuid4()
+    first = start(run.pk, 1, token=token, worker="w")
+    again = start(run.pk, 1, token=token, worker="w")
+    assert first is not None
+    assert again is not None
+    assert again[1] == first[1]
+    assert Attempt.objects.filter(run=run).count() == 1
+
+
+def test_a_token_is_no_key_to_what_has_ended() -> None:
+    run = make_run(make_idle_job(), "queued")
+    token = uuid4()
+    started = start(run.pk, 1, token=token, worker="w")
+    assert started
+    transitions.finish(started[0], 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, token)
+    assert start(run.pk, 1, token=token, worker="w") is None
+
+
+@pytest.mark.parametrize(
+    "state", ["waiting", "succeeded", "failed", "skipped", "missed", "cancelled"]
+)
+def test_what_is_not_startable_does_not_start(state: str) -> None:
+    run = make_run(make_idle_job(), state)
+    assert deliver(run) is None
+    assert state_of(run) == state
+    assert not Attempt.objects.filter(run=run).exists()
+
+
+def test_a_withdrawn_run_does_not_start() -> None:
+    run_id = uuid4()
+    with pytest.raises(UnknownRun) as unknown:
+        start(run_id, 1, token=uuid4(), worker="w")
+    assert str(run_id) in str(unknown.value)
+    assert database_name("default") in str(unknown.value)
+
+
+def test_only_the_present_attempt_starts() -> None:
+    run = make_run(make_idle_job(max_attempts=3), attempt=2)
+    for attempt in (1, 3):
+        assert start(run.pk, attempt, token=uuid4(), worker="w") is None
+    assert deliver(run)
+    assert attempt_of(run, 2).number == 2
+
+
+def test_a_run_that_is_withdrawn_between_look_and_start_does_not_start() -> None:
+    run = make_run(make_idle_job(), "queued")
+    with mock.patch.object(
+        module, "too_late", side_effect=lambda *_: "" if control.cancel(reread(run)) else "?"
+    ):
+        assert deliver(run) is None
+    assert state_of(run) == State.CANCELLED
+    assert not Attempt.objects.exists()
+
+
+@pytest.mark.parametrize("why", ["cancelled", "too late"])
+def test_a_run_that_goes_on_to_its_next_attempt_meanwhile_is_not_ended(why: str) -> None:
+    run = make_run(
+        make_idle_job(), "queued", cancel_requested_at=NOON if why == "cancelled" else None
+    )
+    read = module._read(run.pk)
+    Run.objects.update(attempt=2)
+    with (
+        mock.patch.object(module, "_read", return_value=read),
+        mock.patch.object(module, "too_late", return_value=why),
+    ):
+        assert deliver(run) is None
+    after = reread(run)
+    assert (after.state, after.attempt) == (State.QUEUED, 2)
+
+
+@pytest.mark.parametrize(
+    ("early", "starts"), [(timedelta(0), True), (timedelta(microseconds=1), False)]
+)
+def test_a_punctual_start_is_at_the_due_time_at_the_earliest(
+    early: timedelta, starts: bool
+) -> None:
+    run = make_run(make_idle_job(), "queued")
+    read = module._read(run.pk)
+    assert read
+    at = run.due_at - early
+    with mock.patch.object(module, "_read", return_value=read._replace(at=at, at_without_jump=at)):
+        if starts:
+            assert start(run.pk, 1, token=uuid4(), worker="w", punctual=True)
+        else:
+            with pytest.raises(module.NotDueYet) as raised:
+                start(run.pk, 1, token=uuid4(), worker="w", punctual=True)
+            assert raised.value.ahead == early
+    assert state_of(run) == (State.RUNNING if starts else State.QUEUED)
+
+
+# --- a database clock that jumps ----------------------------------------------------------------
+
+
+@pytest.fixture
+def clock_jumps(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
+    """Make the database's clock jump. An earlier start of this process saw the right time."""
+    monkeypatch.setattr(module, "_clock", ClusterClock())
+    read = module._READ.first
+    step = timedelta()
+
+    def first(**parameters: Any) -> Any:
+        row = read(**parameters)
+        return row and (*row[:-2], row[-2] + step, row[-1])
+
+    def jump(by: timedelta) -> None:
+        nonlocal step
+        step = by
+
+    monkeypatch.setattr(module, "_READ", mock.Mock(first=first))
+    start(make_run(make_idle_job(), "queued").pk, 1, token=uuid4(), worker="w")
+    return jump
+
+
+@pytest.mark.parametrize("limit", [{"start_deadline": GRACE}, {"misfire_policy": "skip"}], ids=str)
+def test_a_database_clock_that_jumps_ahead_ends_no_run_as_missed(
+    limit: dict[str, Any], clock_jumps: Callable[[timedelta], None]
+) -> None:
+    run = make_run(make_idle_job(misfire_grace=GRACE, **limit), "queued")
+    clock_jumps(timedelta(hours=1))
+    assert start(run.pk, 1, token=uuid4(), worker="w", punctual=True)
+    assert state_of(run) == State.RUNNING
+
+
+def test_a_database_clock_that_jumps_back_keeps_no_run_waiting(
+    clock_jumps: Callable[[timedelta], None], now: datetime
+) -> None:
+    run = queued_since(make_idle_job(), now - SECOND)
+    clock_jumps(-timedelta(hours=1))
+    assert start(run.pk, 1, token=uuid4(), worker="w", punctual=True)
+
+
+def test_a_jump_that_lasts_is_believed(clock_jumps: Callable[[timedelta], None]) -> None:
+    runs = [
+        make_run(make_idle_job(misfire_policy="skip", misfire_grace=GRACE), "queued")
+        for _ in range(2)
+    ]
+    clock_jumps(timedelta(hours=1))
+    assert start(runs[0].pk, 1, token=uuid4(), worker="w")
+    later = DOUBT_FOR + 1
+    clock_jumps(timedelta(hours=1, seconds=later))
+    with mock.patch.object(module.time, "monotonic", return_value=time.monotonic() + later):
+        assert start(runs[1].pk, 1, token=uuid4(), worker="w") is None
+    assert state_of(runs[1]) == State.MISSED
+
+
+def test_a_cancel_that_came_between_two_attempts_ends_the_run(now: datetime) -> None:
+    run = make_run(make_idle_job(), attempt=2, cancel_requested_at=now, reason="by hand")
+    assert deliver(run) is None
+    assert (state_of(run), reread(run).reason) == (State.CANCELLED, "by hand")
+
+
+# --- too late -----------------------------------------------------------------------------------
+
+
+def backlog(now: datetime, count: int, **job: Any) -> list[Run]:
+    """One queued run for each of ``count`` minutes without workers, the last one on time."""
+    made = make_idle_job(overlap_policy="allow", misfire_grace=GRACE, **job)
+    return [queued_since(made, now - i * MINUTE) for i in reversed(range(count))]
+
+
+def test_skip_after_an_hour_without_workers_runs_only_what_is_on_time(now: datetime) -> None:
+    runs = backlog(now, 60, misfire_policy="skip")
+    started = [run for run in runs if deliver(run)]
+    assert started == runs[-1:]
+    assert {state_of(run) for run in runs[:-1]} == {State.MISSED}
+    assert "no worker started the run within" in reread(runs[0]).reason
+
+
+def test_skip_runs_nothing_if_all_is_late(now: datetime) -> None:
+    runs = backlog(now - MINUTE, 5, misfire_policy="skip")
+    assert not [run for run in runs if deliver(run)]
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
+def test_run_latest_runs_one_for_the_newest(now: datetime, order: int) -> None:
+    runs = backlog(now - MINUTE, 60, misfire_policy="run_latest")
+    started = [run for run in runs[::order] if deliver(run)]
+    assert started == runs[-1:]
+    assert {state_of(run) for run in runs[:-1]} == {State.MISSED}
+    assert reread(runs[0]).job.statistics.missed == 59
+
+
+def test_run_latest_does_not_take_a_run_of_the_future_for_a_newer_one(now: datetime) -> None:
+    [late] = backlog(now - MINUTE, 1, misfire_policy="run_latest")
+    make_run(late.job, scheduled_at=now + MINUTE, due_at=now + MINUTE)
+    assert deliver(late)
+
+
+def test_run_latest_is_not_kept_by_a_newer_one_that_was_missed(now: datetime) -> None:
+    late, newer = backlog(now - MINUTE, 2, misfire_policy="run_latest")
+    Run.objects.filter(pk=newer.pk).update(state="missed")
+    assert deliver(late)
+
+
+def test_run_all_runs_the_oldest_up_to_its_limit_and_misses_all_others(now: datetime) -> None:
+    runs = backlog(now - MINUTE, 60, misfire_policy="run_all", catchup_limit=10)
+    started = [run for run in runs if deliver(run)]
+    assert started == runs[:10]
+    assert {state_of(run) for run in runs[10:]} == {State.MISSED}
+
+
+def test_run_all_does_not_count_what_ran_before_the_backlog(now: datetime) -> None:
+    runs = backlog(now - MINUTE, 4, misfire_policy="run_all", catchup_limit=2)
+    for i in range(5, 20):
+        at = now - i * MINUTE
+        make_run(runs[0].job, "succeeded", scheduled_at=at, due_at=at, started_at=at + SECOND)
+    assert [run for run in runs if deliver(run)] == runs[:2]
+
+
+def test_what_is_within_its_grace_starts_whatever_is_newer(now: datetime) -> None:
+    job = make_idle_job(overlap_policy="allow", misfire_policy="skip", misfire_grace=MINUTE)
+    older, newer = (queued_since(job, now - i * SECOND) for i in (20, 10))
+    assert deliver(newer)
+    assert deliver(older)
+
+
+def test_a_run_made_by_hand_is_never_too_late(now: datetime) -> None:
+    job = make_idle_job(misfire_policy="skip", misfire_grace=GRACE)
+    assert deliver(queued_since(job, now - 60 * MINUTE, trigger="manual"))
+
+
+def test_a_run_that_waited_in_line_is_not_too_late(now: datetime) -> None:
+    job = make_idle_job(misfire_policy="skip", misfire_grace=GRACE, overlap_policy="queue_all")
+    assert deliver(queued_since(job, now - 60 * MINUTE, slot=running_slot(job.pk)))
+
+
+def test_a_retry_is_never_too_late(now: datetime) -> None:
+    job = make_idle_job(
+        misfire_policy="skip", misfire_grace=GRACE, start_deadline=GRACE, max_attempts=3
+    )
+    assert deliver(queued_since(job, now - 60 * MINUTE, attempt=2))
+
+
+@pytest.mark.parametrize("fields", [{}, {"trigger": "manual"}, {"slot": 1}], ids=str)
+def test_the_start_deadline_holds_whatever_the_policy(
+    now: datetime, fields: dict[str, Any]
+) -> None:
+    job = make_idle_job(
+        misfire_policy="run_all",
+        start_deadline=GRACE,
+        misfire_grace=MINUTE,
+        overlap_policy="queue_all",
+    )
+    if "slot" in fields:
+        fields = {"slot": running_slot(job.pk)}
+    run = queued_since(job, now - GRACE - SECOND, **fields)
+    assert deliver(run) is None
+    assert state_of(run) == State.MISSED
+    assert "start deadline" in reread(run).reason
+
+
+def test_within_the_start_deadline_it_starts(now: datetime) -> None:
+    assert deliver(queued_since(make_idle_job(start_deadline=MINUTE), now - GRACE))
+
+
+# --- overlap ------------------------------------------------------------------------------------
+
+EXCLUSIVE = ["skip", "queue_one", "queue_all", "cancel_running"]
+
+
+def holder_and_newcomers(policy: str, count: int = 1, **job: Any) -> tuple[Run, list[Run]]:
+    made = make_idle_job(overlap_policy=policy, **job)
+    holder = make_run(made, "queued")
+    assert deliver(holder)
+    # The runs become due one after the other, and the slot is granted in that order. The times
+    # are whole seconds, because the factories use the microseconds.
+    due = [holder.due_at + i * timedelta(seconds=1) for i in range(1, count + 1)]
+    return reread(holder), [queued_since(made, at) for at in due]
+
+
+def deliver_as_read(read: Any, **changed: Any) -> Run | None:
+    """Deliver the run as a worker read it, whatever has changed since then."""
+    with mock.patch.object(module, "_read", return_value=read._replace(**changed)):
+        return deliver(read.run)
+
+
+def finish(run: Run, state: State = State.SUCCEEDED) -> None:
+    assert transitions.finish(reread(run), run.attempt, state, "", {"outcome": "succeeded"}, None)
+
+
+def test_allow_runs_side_by_side() -> None:
+    _, [first, second] = holder_and_newcomers("allow", 2)
+    assert deliver(first)
+    assert deliver(second)
+    assert not Run.objects.exclude(slot=None).exists()
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_the_first_run_takes_the_slot_and_its_end_frees_it(policy: str) -> None:
+    holder, _ = holder_and_newcomers(policy, 0)
+    assert holder.slot == running_slot(holder.job_id)
+    finish(holder)
+    assert reread(holder).slot is None
+    assert deliver(make_run(holder.job))
+
+
+def test_skip_skips_and_says_for_which() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    assert deliver(newcomer) is None
+    after = reread(newcomer)
+    assert after.state == State.SKIPPED
+    assert str(holder.pk) in after.reason
+    assert "running" in after.reason
+    assert after.job.statistics.skipped == 1
+
+
+def test_a_holder_in_a_state_of_a_later_release_is_unfinished_as_well() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    Run.objects.filter(pk=holder.pk).update(state="suspended")
+    assert deliver(newcomer) is None
+    assert reread(newcomer).state == State.SKIPPED
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_one_job_does_not_hold_up_another(policy: str) -> None:
+    holder_and_newcomers(policy)
+    assert deliver(make_run(make_idle_job(overlap_policy=policy)))
+
+
+def test_queue_one_lets_one_wait_and_skips_more() -> None:
+    holder, [first, second] = holder_and_newcomers("queue_one", 2)
+    assert deliver(first) is None
+    assert deliver(second) is None
+    assert state_of(first) == State.WAITING
+    assert state_of(second) == State.SKIPPED
+    assert str(first.pk) in reread(second).reason
+
+    finish(holder)
+
+    woken = reread(first)
+    assert (woken.state, woken.slot) == (State.PENDING, running_slot(holder.job_id))
+    assert deliver(woken)
+
+
+def test_queue_all_lets_all_wait_in_order() -> None:
+    holder, newcomers = holder_and_newcomers("queue_all", 3)
+    for run in newcomers:
+        assert deliver(run) is None
+    for run in newcomers:
+        assert [state_of(each) for each in newcomers].count("pending") == 0
+        finish(holder)
+        assert state_of(run) == State.PENDING
+        assert deliver(run)
+        holder = reread(run)
+
+
+def test_a_newcomer_cannot_slip_in_before_the_one_that_was_woken() -> None:
+    holder, [waiting, newcomer] = holder_and_newcomers("queue_all", 2)
+    deliver(waiting)
+    finish(holder)
+    assert deliver(newcomer) is None
+    assert state_of(newcomer) == State.WAITING
+    assert deliver(waiting)
+
+
+def test_cancel_running_asks_the_holder_to_stop_and_gets_the_slot() -> None:
+    holder, [newcomer] = holder_and_newcomers("cancel_running")
+    assert deliver(newcomer) is None
+    assert state_of(newcomer) == State.WAITING
+    asked = reread(holder)
+    assert asked.state == State.RUNNING
+    assert asked.cancel_requested_at is not None
+    assert str(newcomer.pk) in asked.reason
+
+    finish(holder, State.CANCELLED)
+
+    assert deliver(newcomer)
+    assert reread(newcomer).slot == running_slot(holder.job_id)
+
+
+def test_cancel_running_replaces_the_one_that_waits_too() -> None:
+    holder, [older, newer] = holder_and_newcomers("cancel_running", 2)
+    deliver(older)
+    deliver(newer)
+    assert state_of(older) == State.SKIPPED
+    assert str(newer.pk) in reread(older).reason
+    assert state_of(newer) == State.WAITING
+    finish(holder, State.CANCELLED)
+    assert deliver(newer)
+
+
+def wait_for_retry(holder: Run, now: datetime) -> None:
+    assert transitions.retry(holder, 1, now + MINUTE, "failed", {"outcome": "failed"}, None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "state"),
+    [("skip", State.SKIPPED), ("queue_one", State.WAITING), ("queue_all", State.WAITING)],
+)
+def test_a_holder_that_waits_for_its_retry_still_holds(
+    now: datetime, policy: str, state: State
+) -> None:
+    holder, [newcomer] = holder_and_newcomers(policy, max_attempts=2)
+    wait_for_retry(holder, now)
+    assert deliver(newcomer) is None
+    assert state_of(newcomer) == state
+    assert deliver(reread(holder))
+
+
+def test_cancel_running_ends_a_holder_that_waits_for_its_retry_and_starts_at_once(
+    now: datetime,
+) -> None:
+    holder, [newcomer] = holder_and_newcomers("cancel_running", max_attempts=2)
+    wait_for_retry(holder, now)
+    assert deliver(newcomer)
+    assert state_of(holder) == State.CANCELLED
+    assert str(newcomer.pk) in reread(holder).reason
+    assert reread(newcomer).slot == running_slot(holder.job_id)
+
+
+def test_cancel_running_lets_a_backfilled_holder_finish_and_replaces_only_who_waits_for_it() -> (
+    None
+):
+    holder, [older, newer, oldest] = holder_and_newcomers("cancel_running", 3)
+    Run.objects.filter(pk=holder.pk).update(trigger="backfill")
+    Run.objects.filter(pk=oldest.pk).update(scheduled_at=older.scheduled_at - MINUTE)
+    for run, state in ((older, State.WAITING), (newer, State.WAITING), (oldest, State.SKIPPED)):
+        assert deliver(run) is None
+        assert state_of(run) == state
+    assert (state_of(older), reread(newer).slot) == (
+        State.SKIPPED,
+        next_in_line_slot(holder.job_id),
+    )
+    assert str(newer.pk) in reread(older).reason
+    assert reread(holder).cancel_requested_at is None
+    finish(holder)
+    assert deliver(newer)
+
+
+def test_cancel_running_skips_a_run_that_is_older_than_the_one_that_waits() -> None:
+    holder, [older, newer] = holder_and_newcomers("cancel_running", 2)
+    deliver(newer)
+    assert deliver(older) is None
+    assert (state_of(older), state_of(newer)) == (State.SKIPPED, State.WAITING)
+    assert str(newer.pk) in reread(older).reason
+    assert str(newer.pk) in reread(holder).reason
+
+
+def test_each_look_reads_again_who_is_next_in_line(now: datetime) -> None:
+    holder, [woken, late, newcomer] = holder_and_newcomers("queue_all", 3, max_attempts=2)
+    deliver(woken)
+    wait_for_retry(holder, now)
+    Job.objects.update(overlap_policy="cancel_running")
+    original, looks = module._lock_holder, iter((False, True))
+
+    def lock_holder(run: Run) -> Run | None:
+        if next(looks, False):  # the second look: the first one has ended the holder
+            assert transitions.hold_back(late, slot=next_in_line_slot(run.job_id), reason="")
+        return original(run)
+
+    with mock.patch.object(module, "_lock_holder", lock_holder):
+        assert deliver(newcomer)
+    states = [state_of(run) for run in (holder, woken, late)]
+    assert states == [State.CANCELLED, State.CANCELLED, State.SKIPPED]
+
+
+def test_skip_has_one_run_wait_for_a_backfilled_holder() -> None:
+    holder, [first, second] = holder_and_newcomers("skip", 2)
+    Run.objects.filter(pk=holder.pk).update(trigger="backfill")
+    assert deliver(first) is None
+    assert deliver(second) is None
+    assert (state_of(first), reread(first).slot) == (
+        State.WAITING,
+        next_in_line_slot(holder.job_id),
+    )
+    assert state_of(second) == State.SKIPPED
+    assert str(first.pk) in reread(second).reason
+
+
+def test_a_backfilled_run_that_finds_the_slot_taken_goes_back_to_its_turn() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    Run.objects.filter(pk=newcomer.pk).update(trigger="backfill")
+    assert deliver(newcomer) is None
+    after = reread(newcomer)
+    assert (after.state, after.slot) == (
+        State.WAITING,
+        backfill_slot(holder.job_id, after.scheduled_at),
+    )
+    assert str(holder.pk) in after.reason
+
+
+def test_cancel_running_starts_after_a_whole_line_was_left_by_another_policy(now: datetime) -> None:
+    holder, [first, second, newcomer] = holder_and_newcomers("queue_all", 3, max_attempts=2)
+    deliver(first)
+    deliver(second)
+    wait_for_retry(holder, now)
+    Job.objects.update(overlap_policy="cancel_running")
+
+    assert deliver(newcomer)
+
+    assert {state_of(run) for run in (holder, first, second)} == {State.CANCELLED}
+
+
+def test_a_line_too_long_to_replace_at_once_is_replaced_by_later_deliveries(now: datetime) -> None:
+    holder, runs = holder_and_newcomers("queue_all", module.LOOKS + 2, max_attempts=2)
+    *waiting, newcomer = runs
+    for run in waiting:
+        deliver(run)
+    wait_for_retry(holder, now)
+    Job.objects.update(overlap_policy="cancel_running")
+    assert deliver(newcomer) is None
+    assert state_of(newcomer) == State.QUEUED
+    assert deliver(newcomer)
+
+
+@pytest.mark.parametrize("slot_taken", [True, False])
+@pytest.mark.parametrize("policy", ["queue_one", "cancel_running", "skip"])
+def test_a_second_delivery_does_not_take_the_run_that_waits_for_another(
+    policy: str, slot_taken: bool
+) -> None:
+    """The second delivery read the run before the first one made it wait."""
+    _, [newcomer] = holder_and_newcomers("queue_one")
+    Job.objects.update(overlap_policy=policy)
+    read = module._read(newcomer.pk)
+    assert transitions.hold_back(newcomer, slot=next_in_line_slot(newcomer.job_id), reason="")
+    assert deliver_as_read(read, slot_taken=slot_taken) is None
+    assert state_of(newcomer) == State.WAITING
+
+
+@pytest.mark.parametrize("meanwhile", [{"state": "cancelled"}, {"attempt": 2}])
+def test_a_run_that_moved_on_meanwhile_replaces_nobody(meanwhile: dict[str, Any]) -> None:
+    holder, [newcomer] = holder_and_newcomers("cancel_running")
+    read = module._read(newcomer.pk)
+    Run.objects.filter(pk=newcomer.pk).update(**meanwhile)
+    before = Run.objects.filter(pk=newcomer.pk).values().get()
+    assert deliver_as_read(read, slot_taken=True) is None
+    assert reread(holder).cancel_requested_at is None
+    assert Run.objects.filter(pk=newcomer.pk).values().get() == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "trigger", "looks"),
+    [
+        *((policy, "schedule", 1) for policy in EXCLUSIVE),
+        ("skip", "backfill", 1),
+        ("allow", "schedule", 0),
+    ],
+)
+def test_a_run_looks_once_who_has_the_slot(policy: str, trigger: str, looks: int) -> None:
+    _, [newcomer] = holder_and_newcomers(policy)
+    Run.objects.filter(pk=newcomer.pk).update(trigger=trigger)
+    with mock.patch.object(module, "_lock_holder", wraps=module._lock_holder) as holder:
+        started = deliver(newcomer)
+    assert (holder.call_count, bool(started)) == (looks, policy == "allow")
+
+
+def test_a_run_that_moved_on_looks_once_who_has_the_slot() -> None:
+    _, [newcomer] = holder_and_newcomers("skip")
+    read = module._read(newcomer.pk)
+    control.cancel(newcomer)
+    with mock.patch.object(module, "_lock_holder", wraps=module._lock_holder) as holder:
+        deliver_as_read(read, slot_taken=True)
+    assert holder.call_count == 1
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_a_free_slot_is_taken_without_a_look(policy: str) -> None:
+    with mock.patch.object(module, "_lock_holder") as holder:
+        assert deliver(make_run(make_idle_job(overlap_policy=policy), "queued"))
+    assert not holder.called
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_nobody_waits_for_a_slot_of_their_own(policy: str) -> None:
+    job = make_idle_job(overlap_policy=policy)
+    run = make_run(job, "queued", slot=running_slot(job.pk))
+    assert deliver_as_read(module._read(run.pk), slot_taken=True)
+    assert state_of(run) == State.RUNNING
+
+
+def test_cancel_running_skips_a_run_that_is_older_than_the_holder() -> None:
+    holder, [older] = holder_and_newcomers("cancel_running")
+    Run.objects.filter(pk=older.pk).update(scheduled_at=holder.scheduled_at - MINUTE)
+    assert deliver(older) is None
+    assert state_of(older) == State.SKIPPED
+    assert str(holder.pk) in reread(older).reason
+    assert reread(holder).cancel_requested_at is None
+
+
+def test_who_looks_at_the_slot_keeps_it_locked_for_the_run_lease_at_most(
+    settings: Settings,
+) -> None:
+    settings.DCRON_RUN_LEASE = timedelta(seconds=7)
+    _, [newcomer] = holder_and_newcomers("skip")
+    with mock.patch.object(module, "brief_transaction", wraps=module.brief_transaction) as begun:
+        deliver(newcomer)
+    look, end = begun.mock_calls  # the end of the newcomer is within the transaction of the look
+    lease = timedelta(seconds=7)
+    lock = transitions.START_LOCK_TIMEOUT
+    assert look == mock.call("default", lease, lock=lock, savepoint=True)
+    assert end == mock.call("default", lease, lock=lock, savepoint=False)
+
+
+@pytest.mark.parametrize(
+    ("policy", "state"), [("skip", State.SKIPPED), ("queue_all", State.WAITING)]
+)
+def test_a_slot_taken_since_the_run_was_read_is_noticed(policy: str, state: State) -> None:
+    _, [newcomer] = holder_and_newcomers(policy)
+    read = module._read(newcomer.pk)
+    assert read
+    assert read.slot_taken
+    assert deliver_as_read(read, slot_taken=False) is None
+    assert state_of(newcomer) == state
+    assert not Attempt.objects.filter(run=newcomer).exists()
+
+
+def test_whether_the_slot_is_taken_is_read_with_the_run() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    of_another_job = make_run(make_idle_job())
+    taken = [module._read(run.pk).slot_taken for run in (holder, newcomer, of_another_job)]  # type: ignore[union-attr]
+    assert taken == [False, True, False], "its own slot is free to the holder"
+
+
+def test_a_slot_left_since_the_run_was_read_is_free() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    read = module._read(newcomer.pk)
+    assert read
+    finish(holder)
+    assert read.slot_taken
+    assert deliver_as_read(read)
+    assert not module._read(newcomer.pk).slot_taken  # the run holds the slot itself
+
+
+def test_who_loses_the_slot_looks_again() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    with mock.patch.object(module, "_lock_holder", side_effect=[None, holder]):
+        assert deliver(newcomer) is None
+    assert state_of(newcomer) == State.SKIPPED
+
+
+def test_who_loses_the_slot_again_and_again_leaves_the_run_to_a_later_delivery() -> None:
+    _, [newcomer] = holder_and_newcomers("skip")
+    with (
+        mock.patch.object(module, "_lock_holder", return_value=None) as holder,
+        pytest.raises(IntegrityError),
+    ):
+        deliver(newcomer)
+    assert holder.call_count == module.LOOKS
+    assert state_of(newcomer) == State.QUEUED
+    assert not Attempt.objects.filter(run=newcomer).exists()
+
+
+# --- races --------------------------------------------------------------------------------------
+
+
+def at_once(*works: Callable[[], Any]) -> list[Any]:
+    """Run all callables at the same time, each in its own thread and connection."""
+    barrier = threading.Barrier(len(works))
+    answers: list[Any] = [None] * len(works)
+
+    def live(index: int, work: Callable[[], Any]) -> None:
+        try:
+            barrier.wait(10)
+            answers[index] = wait_out(work, "a racer", "default", give_up_after=20)
+        except BaseException as error:
+            answers[index] = error
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=live, args=item) for item in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return answers
+
+
+def deliveries(*runs: Run) -> list[Callable[[], Any]]:
+    def delivery(run: Run) -> Callable[[], bool]:
+        token = uuid4()
+        return lambda: deliver(run, token=token) is not None
+
+    return [delivery(run) for run in runs]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("policy", ["allow", *EXCLUSIVE])
+def test_of_two_deliveries_at_once_exactly_one_starts(policy: str) -> None:
+    job = make_idle_job(overlap_policy=policy)
+    for _ in range(3):
+        run = make_run(job, "queued")
+        assert sorted(at_once(*deliveries(run, run))) == [False, True]
+        assert Attempt.objects.filter(run=run).count() == 1
+        finish(run)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("policy", "loser"),
+    [
+        ("skip", {"skipped"}),
+        ("queue_one", {"waiting"}),
+        ("queue_all", {"waiting"}),
+        ("cancel_running", {"waiting", "skipped"}),  # the newer run waits, the older one is skipped
+    ],
+)
+def test_of_two_runs_at_once_exactly_one_starts(policy: str, loser: set[str]) -> None:
+    for _ in range(3):
+        job = make_idle_job(overlap_policy=policy)
+        runs = [make_run(job, "queued") for _ in range(2)]
+        assert sorted(at_once(*deliveries(*runs))) == [False, True]
+        states = {state_of(run) for run in runs}
+        assert len(states) == 2
+        assert states <= {"running"} | loser
+        assert Run.objects.filter(slot=running_slot(job.pk)).count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_under_allow_two_runs_at_once_both_start() -> None:
+    job = make_idle_job(overlap_policy="allow")
+    assert at_once(*deliveries(make_run(job, "queued"), make_run(job, "queued"))) == [True, True]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_the_end_of_one_and_the_start_of_another_at_once_leave_nobody_behind(policy: str) -> None:
+    """The newcomer finds the slot free or is woken. It never waits for a run that has ended."""
+    for _ in range(3):
+        holder, [newcomer] = holder_and_newcomers(policy)
+        [delivery] = deliveries(newcomer)
+        _, started = at_once(lambda holder=holder: finish(holder), delivery)  # type: ignore[misc]
+        after = reread(newcomer)
+        if started is True:
+            assert (after.state, after.slot) == (State.RUNNING, running_slot(newcomer.job_id))
+        elif policy == "skip":
+            assert after.state == State.SKIPPED
+        else:
+            assert (after.state, after.slot) == (State.PENDING, running_slot(newcomer.job_id))

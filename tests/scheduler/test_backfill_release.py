@@ -1,0 +1,442 @@
+"""The release of backfilled runs: oldest first, a few at a time, and after the live schedule."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
+from django_dcron.policies.lifecycle import FINAL, State
+from django_dcron.policies.slots import backfill_slot, running_slot
+from django_dcron.runs import transitions
+from django_dcron.scheduler import backfill_release as module
+from django_dcron.scheduler.adoption import adopt
+from django_dcron.scheduler.backfill_release import release
+from django_dcron.scheduler.rescue import rescue
+from tests.execution.conftest import deliver, reread, state_of
+from tests.factories import make_job, make_run
+from tests.lock_holder import keeping_locked
+
+pytestmark = pytest.mark.django_db
+
+ALL = range(64)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+T = datetime(2025, 1, 15, 12, 0, 0, tzinfo=UTC)
+EXCLUSIVE = ("skip", "queue_one", "queue_all", "cancel_running")
+
+
+@pytest.fixture
+def now() -> datetime:
+    return database_now("default")
+
+
+def backfilled(number: int, **fields: object) -> Job:
+    """A job with ``number`` backfilled occurrences, from ``T`` on."""
+    job = make_job(**{"schedule": "0 * * * *", "overlap_policy": "allow"} | fields)
+    assert len(control.backfill(job, T, T + number * HOUR).occurrences) == number
+    return job
+
+
+def hours(state: str = "pending") -> list[int]:
+    """The occurrences of the backfilled runs in this state, in hours after ``T``."""
+    runs = Run.objects.filter(trigger="backfill", state=state).order_by("scheduled_at")
+    return [int((run.scheduled_at - T) / HOUR) for run in runs]
+
+
+def run_of(hour: int) -> Run:
+    return Run.objects.select_related("job").get(scheduled_at=T + hour * HOUR)
+
+
+def end(run: Run) -> None:
+    started = deliver(run)
+    assert started
+    assert transitions.finish(
+        started, run.attempt, State.SUCCEEDED, "", {"outcome": "succeeded"}, None
+    )
+
+
+# --- the turn -----------------------------------------------------------------------------------
+
+
+def test_the_oldest_come_first_and_no_more_than_may_be_under_way(
+    settings: Settings, now: datetime
+) -> None:
+    settings.DCRON_BACKFILL_CONCURRENCY = 3
+    job = backfilled(6)
+    assert release(ALL, now) == 3
+    assert hours() == [0, 1, 2]
+    assert release(ALL, now) == 0
+    run = run_of(0)
+    assert (run.due_at, run.reason, run.node) == (now, "", "")
+    assert now < run_of(1).due_at < run_of(2).due_at < now + SECOND, "in this order"
+    assert [due.run_id for due in adopt(ALL, now + SECOND, node="a")] == [
+        run_of(hour).pk for hour in range(3)
+    ]
+    Run.objects.filter(pk=run_of(0).pk).update(state="queued")
+    deliver(run_of(1))
+    assert release(ALL, now) == 0, "handed over and running ones are under way, too"
+    end(run_of(2))
+    control.cancel(run_of(0))
+    assert release(ALL, now) == 2
+    assert hours() == [3, 4]
+    assert Statistics.objects.get(pk=job.pk).succeeded == 1
+
+
+@pytest.mark.parametrize("state", sorted(State))
+def test_only_what_waits_is_released_and_only_what_was_backfilled(
+    now: datetime, state: State
+) -> None:
+    job = make_job()
+    slot = backfill_slot(job.pk, T)
+    run = make_run(job, state, trigger="backfill", deliveries=9, due_at=T, node="dead", slot=slot)
+    live = make_run(job, state)
+    released = transitions.release(run.pk, now)
+    assert released == (state is State.WAITING)
+    assert not transitions.release(live.pk, now)
+    assert state_of(live) == state
+    run.refresh_from_db()
+    if released:
+        assert (run.state, run.due_at, run.deliveries, run.node, run.slot) == (
+            "pending",
+            now,
+            0,
+            "",
+            None,
+        )
+    else:
+        assert (run.state, run.due_at, run.deliveries, run.node) == (state, T, 9, "dead")
+
+
+def test_a_later_backfill_of_earlier_occurrences_goes_first(now: datetime) -> None:
+    job = backfilled(1)
+    control.backfill(job, T - 2 * HOUR, T)
+    release(ALL, now)
+    assert hours() == [-2, -1]
+
+
+def fail_for_now(run: Run, until: datetime) -> None:
+    started = deliver(run)
+    assert started
+    transitions.retry(started, 1, until, "again", {"outcome": "failed"}, None)
+
+
+def test_a_retry_is_under_way(settings: Settings, now: datetime) -> None:
+    settings.DCRON_BACKFILL_CONCURRENCY = 1
+    backfilled(3, max_attempts=2)
+    release(ALL, now)
+    fail_for_now(run_of(0), now + HOUR)
+    assert release(ALL, now) == 0
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_where_runs_must_not_overlap_a_retry_ahead_keeps_none_but_is_one_of_as_many_as_may_be(
+    now: datetime, policy: str
+) -> None:
+    backfilled(4, max_attempts=2, overlap_policy=policy)
+    assert release(ALL, now) == 1
+    fail_for_now(run_of(0), now + HOUR)
+    assert release(ALL, now) == 1
+    assert release(ALL, now) == 0
+    assert hours() == [0, 1]
+    fail_for_now(run_of(1), now + HOUR)
+    assert release(ALL, now + 2 * HOUR) == 0, "they do not pile up"
+
+
+def test_all_jobs_together_have_no_more_under_way_than_some_have_alone(
+    settings: Settings, now: datetime
+) -> None:
+    settings.DCRON_BACKFILL_CONCURRENCY = 3
+    most = 3 * module.FULL_JOBS_PER_NODE
+    jobs = [backfilled(2) for _ in range(most)]
+    assert release(ALL, now) == most
+    assert release(ALL, now) == 0
+    even = [shard for shard in ALL if shard % 2 == 0]
+    under_way = Run.objects.pending().in_shards(even, 64).count()
+    assert release(even, now) == most - under_way, "each node of its own jobs"
+    for run in Run.objects.pending().select_related("job"):
+        end(run)
+    while Run.objects.waiting().exists():
+        assert 0 < release(ALL, now) <= most
+        for run in Run.objects.pending().select_related("job"):
+            end(run)
+    assert Run.objects.finished().count() == 2 * len(jobs)
+
+
+def test_a_job_with_a_policy_that_nobody_knows_has_one_at_a_time_and_stops_no_other(
+    now: datetime,
+) -> None:
+    job, other = backfilled(2), backfilled(2)
+    Job.objects.filter(pk=job.pk).update(overlap_policy="one_per_weekday")
+    assert release(ALL, now) == 3
+    assert Run.objects.pending().filter(job=job).count() == 1
+    end(run_of_job(job))
+    assert release(ALL, now) == 1
+    assert Run.objects.pending().filter(job=other).count() == 2
+
+
+def run_of_job(job: Job) -> Run:
+    return Run.objects.pending().select_related("job").get(job=job)
+
+
+@pytest.mark.parametrize("kept", ["paused", "elsewhere", "full"])
+def test_what_may_not_run_now_costs_next_to_nothing_however_many_jobs_it_is(
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    now: datetime,
+    kept: str,
+    django_assert_max_num_queries: Any,
+) -> None:
+    monkeypatch.setattr(module, "BATCH_SIZE", 1)
+    settings.DCRON_BACKFILL_CONCURRENCY = 1
+    jobs = [backfilled(2) for _ in range(12)]
+    if kept == "paused":
+        Job.objects.update(enabled=False)
+    if kept == "full":
+        release(ALL, now)
+    shards = {63 - jobs[0].pk % 64} - {job.pk % 64 for job in jobs} if kept == "elsewhere" else ALL
+    with django_assert_max_num_queries(5):
+        assert release(shards, now) == 0
+
+
+def test_a_call_is_over_when_its_time_is(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
+    for _ in range(3):
+        backfilled(1)
+    monkeypatch.setattr(module, "BUDGET", 0)
+    assert [release(ALL, now) for _ in range(4)] == [1, 1, 1, 0], "the next one goes on"
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_somebody_has_locked_is_passed_over(now: datetime) -> None:
+    """The node doesn't wait for the lock, because its holder may be frozen."""
+    locked, other = backfilled(1), backfilled(1)
+    with keeping_locked(Cursor.objects.filter(pk=locked.pk)):
+        assert release(ALL, now) == 1
+        assert Run.objects.pending().get().job == other
+    assert release(ALL, now) == 1
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_one_at_a_time_where_runs_must_not_overlap_and_none_beside_another(
+    now: datetime, policy: str
+) -> None:
+    job = backfilled(3, overlap_policy=policy)
+    live = make_run(job, "running", slot=running_slot(job.pk))
+    assert release(ALL, now) == 0
+    transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    assert release(ALL, now) == 1
+    assert hours() == [0]
+
+
+def test_of_a_paused_job_none_until_it_is_resumed(now: datetime) -> None:
+    job = backfilled(2)
+    control.pause(job)
+    assert release(ALL, now) == 0
+    control.resume(job)
+    assert release(ALL, now) == 2
+
+
+def test_of_a_job_that_has_come_to_its_end_they_run(now: datetime) -> None:
+    backfilled(1)
+    Job.objects.update(enabled=False, pause_reason=EXHAUSTED)
+    assert release(ALL, now) == 1
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 5])
+def test_each_job_has_its_own_line(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, now: datetime, batch_size: int
+) -> None:
+    settings.DCRON_BACKFILL_CONCURRENCY = 1
+    monkeypatch.setattr(module, "BATCH_SIZE", batch_size)
+    jobs = [backfilled(2) for _ in range(3)]
+    assert release(ALL, now) == 3
+    assert set(Run.objects.pending().values_list("job", flat=True)) == {job.pk for job in jobs}
+
+
+def test_only_of_the_shards_and_the_namespace_one_serves(now: datetime) -> None:
+    ours, other = backfilled(1, namespace="ours"), backfilled(1, namespace="other")
+    assert release({(ours.pk + 1) % 64}, now, namespace="ours") == 0
+    assert release(ALL, now, namespace="ours") == 1
+    assert Run.objects.pending().get().job == ours
+    assert release({other.pk % 64}, now) == 1
+
+
+def test_a_rescue_wakes_none_of_them_nor_does_the_end_of_another_run(now: datetime) -> None:
+    job = backfilled(3, overlap_policy="queue_all")
+    assert rescue(ALL, now, 15 * SECOND) == 0
+    live = make_run(job, "running", slot=running_slot(job.pk))
+    transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    assert not transitions.wake_next(job.pk)
+    assert hours("waiting") == [0, 1, 2]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_never_more_than_may_be_though_several_nodes_lead_the_shard(settings: Settings) -> None:
+    """Three leaders release and finish runs quickly, while the test counts the active runs."""
+    settings.DCRON_BACKFILL_CONCURRENCY = 2
+    total = 16
+    job = backfilled(total)
+    seen: list[int] = []
+    ended: list[datetime] = []
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def lead() -> None:
+        while len(ended) < total and not failures:
+            release(ALL, database_now("default"))
+            seen.append(under_way())
+            oldest = (
+                Run.objects.pending()
+                .filter(job=job)
+                .select_related("job")
+                .order_by("scheduled_at")
+                .first()
+            )
+            if oldest and transitions.end_unstarted(oldest, State.SKIPPED, "done"):
+                ended.append(oldest.scheduled_at)
+
+    def look_on() -> None:
+        while not done.is_set():
+            seen.append(under_way())
+
+    def under_way() -> int:
+        return Run.objects.filter(trigger="backfill", state="pending").count()
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    onlooker = threading.Thread(target=guarded, args=(look_on,))
+    leaders = [threading.Thread(target=guarded, args=(lead,)) for _ in range(3)]
+    for thread in (onlooker, *leaders):
+        thread.start()
+    for thread in leaders:
+        thread.join(60)
+    done.set()
+    onlooker.join(30)
+    assert not failures
+    assert max(seen) <= 2
+    assert len(ended) == total == len(set(ended))
+
+
+# --- beside live runs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_one_that_finds_the_slot_taken_waits_for_its_turn_again(now: datetime, policy: str) -> None:
+    """No policy skips the backfilled run or cancels the live run."""
+    job = backfilled(2, overlap_policy=policy)
+    release(ALL, now)
+    live = make_run(job, "running", slot=running_slot(job.pk))
+    assert deliver(run_of(0)) is None
+    run = run_of(0)
+    assert (run.state, run.slot, run.due_at) == ("waiting", backfill_slot(job.pk, T), T)
+    assert f"({live.pk}) was unfinished: running" in run.reason
+    assert reread(live).cancel_requested_at is None
+    transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    assert release(ALL, now) == 1
+    assert hours() == [0], "at its place"
+    assert deliver(run_of(0))
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_a_live_run_waits_for_a_backfilled_one_and_is_next(now: datetime, policy: str) -> None:
+    """No policy skips the live run or cancels the backfilled run."""
+    job = backfilled(2, overlap_policy=policy)
+    release(ALL, now)
+    started = deliver(run_of(0))
+    assert started
+    live = make_run(job, "queued")
+    assert deliver(live) is None
+    assert state_of(live) == "waiting"
+    assert reread(started).cancel_requested_at is None
+    transitions.finish(started, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    assert (state_of(live), reread(live).slot) == ("pending", running_slot(job.pk))
+    assert release(ALL, now) == 0, "the live one has the slot"
+    assert deliver(reread(live))
+
+
+@pytest.mark.parametrize(
+    ("policy", "states"),
+    [
+        ("skip", ("waiting", "skipped")),
+        ("queue_one", ("waiting", "skipped")),
+        ("queue_all", ("waiting", "waiting")),
+        ("cancel_running", ("skipped", "waiting")),
+    ],
+)
+def test_the_policy_is_that_of_live_runs_among_themselves(
+    now: datetime, policy: str, states: tuple[str, str]
+) -> None:
+    job = backfilled(1, overlap_policy=policy)
+    release(ALL, now)
+    assert deliver(run_of(0))
+    first, second = make_run(job, "queued"), make_run(job, "queued")
+    deliver(first), deliver(second)
+    assert (state_of(first), state_of(second)) == states
+
+
+@pytest.mark.parametrize("policy", EXCLUSIVE)
+def test_nobody_waits_for_the_backoff_of_a_backfilled_run(now: datetime, policy: str) -> None:
+    job = backfilled(2, overlap_policy=policy, max_attempts=2)
+    release(ALL, now)
+    started = deliver(run_of(0))
+    assert started
+    live = make_run(job, "queued")
+    deliver(live)
+    transitions.retry(started, 1, now, "again", {"outcome": "failed"}, None)
+    assert (state_of(live), reread(live).slot, reread(started).slot) == (
+        "pending",
+        running_slot(job.pk),
+        None,
+    )
+    assert deliver(reread(started)) is None
+    assert (state_of(started), reread(started).attempt) == ("waiting", 2)
+    again = deliver(reread(live))
+    assert again
+    transitions.finish(again, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    assert release(ALL, now) == 1
+    assert hours() == [0]
+    assert deliver(run_of(0))
+    assert list(Attempt.objects.filter(run=started).values_list("number", flat=True)) == [1, 2]
+
+
+def test_it_is_never_too_late(now: datetime) -> None:
+    """No misfire policy or start deadline applies, because a person requested the backfill."""
+    backfilled(1, start_deadline=SECOND, misfire_policy="skip")
+    release(ALL, now - HOUR)
+    run = run_of(0)
+    Run.objects.filter(pk=run.pk).update(state="queued", queued_at=now - HOUR, deliveries=1)
+    assert rescue(ALL, now, 15 * SECOND) == 1
+    assert state_of(run) == "pending"
+    assert deliver(run_of(0))
+
+
+def test_a_running_one_is_cancelled_as_any(now: datetime) -> None:
+    backfilled(1)
+    release(ALL, now)
+    deliver(run_of(0))
+    assert control.cancel(run_of(0)).cancel_requested_at is not None
+
+
+def test_all_of_it_leaves_the_cursor_alone(now: datetime) -> None:
+    before = Cursor.objects.values().filter(job=backfilled(3)).get()
+    release(ALL, now)
+    end(run_of(0))
+    assert Cursor.objects.values().get() == before
+    assert hours("succeeded") == [0]
+    assert set(hours("pending") + hours("waiting")) == {1, 2}
+    assert run_of(0).state in FINAL

@@ -1,0 +1,600 @@
+"""The claim, on the real database: each occurrence becomes exactly one row."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from django.db import OperationalError, connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
+
+from django_dcron import control
+from django_dcron.db.contention import is_contention
+from django_dcron.db.session_limits import WaitLimits
+from django_dcron.jobs import saving
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models.cursor import CursorQuerySet
+from django_dcron.policies.jitter import offset
+from django_dcron.scheduler import claim as scheduler_claim
+from django_dcron.scheduler.claim import Claim, claim
+from django_dcron.schedules.schedule import parse_schedule
+from tests.factories import make_job, make_run
+from tests.lock_holder import keeping_locked, keeping_open
+from tests.logs import logged
+
+ALL = range(64)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+T = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+"""The current time in these tests: a whole hour. A claim uses the time that it is given."""
+
+MANY = 200
+"""More batches than any test here needs."""
+
+pytestmark = pytest.mark.django_db
+
+
+def job_due_at(next_at: datetime, **fields: object) -> Job:
+    """Return a job whose cursor is at ``next_at``."""
+    job = make_job(**fields)
+    Cursor.objects.filter(pk=job.pk).update(next_at=next_at, previous_at=None)
+    return job
+
+
+def claim_at(now: datetime, **options: object) -> Claim:
+    return claim(options.pop("shards", ALL), now, node="a", **options)  # type: ignore[arg-type]
+
+
+def claim_all(now: datetime) -> None:
+    for _ in range(MANY):
+        if not claim_at(now).considered:
+            return
+    raise AssertionError(f"something is due for ever: {list(Cursor.objects.values())}")
+
+
+def scheduled(job: Job) -> list[datetime]:
+    return list(
+        Run.objects.filter(job=job).order_by("scheduled_at").values_list("scheduled_at", flat=True)
+    )
+
+
+def next_at(job: Job) -> datetime | None:
+    return Cursor.objects.get(pk=job.pk).next_at
+
+
+# --- each occurrence exactly once ---------------------------------------------------------------
+
+
+def test_each_occurrence_gets_one_run_however_ticks_fall() -> None:
+    job = job_due_at(T)
+    claimed = []
+    for milliseconds in (0, 1, 400, 400, 999, 1000, 3700, 3700, 12_345):
+        claimed += claim_at(T + timedelta(milliseconds=milliseconds)).runs
+    expected = [T + n * SECOND for n in range(23)]  # up to 12 s, plus the look-ahead of 10 s
+    assert scheduled(job) == expected
+    assert sorted(run.due_at for run in claimed) == expected
+    assert {run.run_id for run in claimed} == set(Run.objects.values_list("pk", flat=True))
+    assert next_at(job) == T + 23 * SECOND
+
+
+def test_claimed_ahead_by_the_look_ahead_and_no_further(settings: Settings) -> None:
+    settings.DCRON_LOOK_AHEAD = timedelta(seconds=3)
+    job = job_due_at(T)
+    claim_at(T + timedelta(microseconds=1))
+    assert scheduled(job) == [T + n * SECOND for n in range(4)]
+    claim_at(T - HOUR)
+    assert len(scheduled(job)) == 4
+
+
+def test_the_row_says_all_of_its_claim() -> None:
+    job = job_due_at(T, schedule="0 * * * *", queue="q", priority=3, timeout=timedelta(seconds=90))
+    (due,) = claim_at(T).runs
+    run = Run.objects.get()
+    assert (run.state, run.trigger, run.attempt, run.node, run.slot) == (
+        "pending",
+        "schedule",
+        1,
+        "a",
+        None,
+    )
+    assert (run.scheduled_at, run.due_at, run.claimed_at) == (T, T, T)
+    assert (run.missed_before, run.missed_from, run.deliveries) == (0, None, 0)
+    assert (due.key, due.job_id, due.job_name) == ((run.pk, 1), job.pk, job.name)
+    assert (due.target, due.queue, due.priority, due.timeout) == (
+        "tests.app.tasks.ok",
+        "q",
+        3,
+        job.timeout,
+    )
+
+
+def test_an_interval_keeps_its_phase_over_an_outage() -> None:
+    job = job_due_at(T, schedule="@every 7s", misfire_grace=SECOND)
+    claim_at(T)
+    claim_at(T + 1000 * SECOND)
+    claim_at(T + 1003 * SECOND)
+    assert {(at - T) % (7 * SECOND) for at in [*scheduled(job), next_at(job)] if at} == {
+        timedelta()
+    }
+    assert next_at(job) == T + 1015 * SECOND
+
+
+def test_the_oldest_come_first_when_there_are_too_many_for_one_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler_claim, "CLAIMED_AT_ONCE", 3)
+    jobs = [job_due_at(T - n * MINUTE, schedule="* * * * *") for n in range(7)]
+    first = claim_at(T)
+    assert first.considered == 3
+    assert {run.job_id for run in first.runs} == {job.pk for job in jobs[-3:]}
+    assert [claim_at(T).considered for _ in range(3)] == [3, 1, 0]
+    assert all(T in scheduled(job) for job in jobs)
+
+
+def test_an_occurrence_that_has_its_run_gets_no_other() -> None:
+    job = job_due_at(T)
+    made = make_run(job, "succeeded", scheduled_at=T + SECOND)
+    claim_at(T)
+    assert scheduled(job) == [T + n * SECOND for n in range(11)]
+    made.refresh_from_db()
+    assert made.state == "succeeded"
+    assert Run.objects.filter(job=job, scheduled_at=T + SECOND).count() == 1
+    assert next_at(job) == T + 11 * SECOND
+
+
+def test_only_the_shards_one_leads() -> None:
+    jobs = [job_due_at(T) for _ in range(6)]
+    led = {jobs[0].pk % 64, jobs[3].pk % 64}
+    claim_at(T, shards=led)
+    assert {run.job_id for run in Run.objects.all()} == {jobs[0].pk, jobs[3].pk}
+    assert claim_at(T, shards=()).considered == 0
+
+
+def test_only_the_namespace_one_serves() -> None:
+    ours, other = job_due_at(T, namespace="ours"), job_due_at(T, namespace="other")
+    claim_at(T, namespace="ours")
+    assert (len(scheduled(ours)), len(scheduled(other))) == (11, 0)
+    claim_at(T)
+    assert len(scheduled(other)) == 11
+
+
+def test_a_hash_in_a_schedule_is_that_of_the_jobs_full_name() -> None:
+    first, second = (job_due_at(T, schedule="H H * * *", namespace=name) for name in ("a", "b"))
+    assert first.hash_key == f"a/{first.name}"
+    for job in (first, second):
+        claim_at(T, namespace=job.namespace)
+        assert next_at(job) == parse_schedule("H H * * *", hash_key=job.hash_key).next_after(T)
+    assert next_at(first) != next_at(second)
+
+
+def test_jitter_moves_the_due_time_alone() -> None:
+    job = job_due_at(T, schedule="0 * * * *", jitter=MINUTE)
+    (due,) = claim_at(T).runs
+    run = Run.objects.get()
+    assert run.scheduled_at == T
+    assert run.due_at == due.due_at == T + offset(job.pk, T, MINUTE)
+    assert T <= run.due_at <= T + MINUTE
+
+
+def test_a_paused_job_is_not_claimed() -> None:
+    job = make_job()
+    control.pause(job)
+    assert claim_at(T + timedelta(days=3650)).considered == 0
+
+
+# Two of the queries set the limit of silence.
+@pytest.mark.parametrize(("outage", "limit"), [(timedelta(), 7), (HOUR, 8)])
+def test_the_number_of_queries_does_not_grow_with_the_number_of_jobs(
+    outage: timedelta, limit: int
+) -> None:
+    def queries(jobs: int) -> int:
+        Run.objects.all().delete()
+        for _ in range(jobs):
+            make_job(schedule="*/10 * * * *")
+        Cursor.objects.update(next_at=T)
+        with CaptureQueriesContext(connection) as captured:
+            answer = claim_at(T + outage)
+        assert answer.considered >= jobs
+        assert bool(answer.missed) is bool(outage)
+        return len(captured)
+
+    few, many = queries(10), queries(200)
+    if (
+        connection.features.max_query_params
+    ):  # SQLite limits the number of parameters of one statement
+        assert many <= few + 400 * 30 // connection.features.max_query_params
+    else:
+        assert few == many <= limit
+
+
+# --- after an outage ----------------------------------------------------------------------------
+# A job of every minute wasn't claimed for an hour. Its grace is one minute, so T - 60 min to T - 2
+# min are late.
+
+
+def test_run_latest_runs_one_and_counts_the_others() -> None:
+    job = job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="run_latest")
+    answer = claim_at(T)
+    latest, in_grace, present = Run.objects.filter(job=job).order_by("scheduled_at")
+    assert (latest.scheduled_at, latest.state) == (T - 2 * MINUTE, "pending")
+    assert (latest.missed_before, latest.missed_from) == (58, T - HOUR)
+    assert [run.missed_before for run in (in_grace, present)] == [0, 0]
+    assert (in_grace.scheduled_at, present.scheduled_at) == (T - MINUTE, T)
+    assert (len(answer.runs), answer.missed) == (3, 58)
+    assert next_at(job) == T + MINUTE
+
+
+def test_skip_records_them_as_missed() -> None:
+    job = job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="skip")
+    answer = claim_at(T)
+    missed, *others = Run.objects.filter(job=job).order_by("scheduled_at")
+    assert (missed.scheduled_at, missed.state) == (T - 2 * MINUTE, "missed")
+    assert (missed.missed_before, missed.missed_from) == (58, T - HOUR)
+    assert missed.finished_at == T
+    assert "within 1m" in missed.reason
+    assert [run.state for run in others] == ["pending", "pending"]
+    assert (len(answer.runs), answer.missed) == (2, 59)
+    assert missed.pk not in {run.run_id for run in answer.runs}
+    statistics = Statistics.objects.get(pk=job.pk)
+    assert (statistics.missed, statistics.last_state) == (59, "missed")
+
+
+def test_run_all_runs_the_oldest_up_to_the_limit() -> None:
+    job = job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="run_all", catchup_limit=5)
+    claim_at(T)
+    runs = list(Run.objects.filter(job=job).order_by("scheduled_at"))
+    assert [run.scheduled_at for run in runs[:5]] == [T - HOUR + n * MINUTE for n in range(5)]
+    assert [run.state for run in runs] == ["pending"] * 5 + ["missed"] + ["pending"] * 2
+    assert (runs[5].scheduled_at, runs[5].missed_before) == (T - 2 * MINUTE, 53)
+    assert runs[5].missed_from == T - HOUR + 5 * MINUTE
+
+
+@pytest.mark.parametrize("policy", ["run_latest", "skip", "run_all"])
+def test_every_occurrence_of_an_outage_is_accounted_for_once(policy: str) -> None:
+    job = job_due_at(T - HOUR, schedule="*/7 * * * * *", misfire_policy=policy, catchup_limit=50)
+    claim_all(T)
+    accounted = sum(run.missed_before + 1 for run in Run.objects.filter(job=job))
+    occurrences = job.parsed_schedule.occurrences(T - HOUR - SECOND, T + 10 * SECOND)
+    assert accounted == len(list(occurrences))
+
+
+# --- the end of a schedule ----------------------------------------------------------------------
+
+
+def test_once_runs_once_and_rests() -> None:
+    job = make_job(schedule="@at 2050-01-01T00:00")
+    at = datetime(2050, 1, 1, tzinfo=UTC)
+    assert claim_at(at - 11 * SECOND).considered == 0
+    (due,) = claim_at(at - 5 * SECOND).runs
+    assert due.due_at == at
+    job.refresh_from_db()
+    cursor = Cursor.objects.get(pk=job.pk)
+    assert (job.enabled, job.pause_reason) == (False, saving.EXHAUSTED)
+    assert (cursor.enabled, cursor.next_at, cursor.previous_at) == (False, None, at)
+    assert saving.stands_for(cursor, job)
+    claim_at(at + HOUR)
+    assert [run.state for run in Run.objects.all()] == ["pending"]
+
+
+def test_whoever_read_the_job_before_it_went_to_rest_does_not_wake_it() -> None:
+    job = make_job(schedule="@at 2050-01-01T00:00")
+    claim_at(datetime(2050, 1, 1, tzinfo=UTC))
+    job.description = "edited meanwhile"
+    with pytest.raises(saving.Conflict):
+        control.save(job)
+    job.refresh_from_db()
+    assert (job.enabled, job.description) == (False, "")
+
+
+def test_nothing_after_the_end() -> None:
+    job = make_job(ends_at=datetime(2050, 1, 1, tzinfo=UTC))
+    end = datetime(2050, 1, 1, tzinfo=UTC)
+    Cursor.objects.filter(pk=job.pk).update(next_at=end - 2 * SECOND)
+    claim_at(end)
+    assert scheduled(job) == [end - 2 * SECOND, end - SECOND, end]
+    job.refresh_from_db()
+    assert not job.enabled
+
+
+# --- rows that are not as they should be --------------------------------------------------------
+
+
+def test_a_job_changed_past_save_is_never_claimed_by_its_old_schedule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = job_due_at(T)
+    monkeypatch.setattr(saving, "database_now", lambda using: T - MINUTE)
+    Job.objects.filter(pk=job.pk).update(schedule="0 0 * * * *")
+    assert claim_at(T).considered == 0
+    assert saving.follow_changes(T - MINUTE, Job.objects.using("default")) == 1
+    claim_at(T)
+    assert scheduled(job) == [T]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schedule": "0 0 1 1 *"},
+        {"timezone": "Europe/Berlin"},
+        {"starts_at": T + timedelta(days=36500)},
+        {"ends_at": T + timedelta(days=36500)},
+        {"enabled": False},
+        {"name": "another"},
+        {"namespace": "another"},
+    ],
+)
+def test_each_change_past_save_is_noticed(change: dict[str, object]) -> None:
+    job = job_due_at(T)
+    Job.objects.filter(pk=job.pk).update(**change)
+    assert claim_at(T).considered == 0
+    assert saving.follow_changes(T, Job.objects.using("default")) == 1
+    saving.follow_changes(T, Job.objects.using("default"))
+    assert saving.follow_changes(T, Job.objects.using("default")) == 0
+    assert saving.stands_for(Cursor.objects.get(pk=job.pk), Job.objects.get(pk=job.pk))
+
+
+def test_a_schedule_that_cannot_be_read_leaves_the_others_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad, good = job_due_at(T), job_due_at(T)
+    for rows in (Job.objects.filter(pk=bad.pk), Cursor.objects.filter(pk=bad.pk)):
+        rows.update(timezone="Mars/Olympus")
+    answer = claim_at(T)
+    assert (answer.quarantined, answer.considered) == (1, 2)
+    assert len(scheduled(good)) == 11
+    assert not scheduled(bad)
+    cursor = Cursor.objects.get(pk=bad.pk)
+    assert cursor.next_at == T
+    assert "Mars/Olympus" in cursor.problem
+    assert logged(caplog, "quarantined", "Mars/Olympus", job=bad.name)
+    assert claim_at(T + MINUTE).quarantined == 0
+
+
+def test_a_policy_that_does_not_exist_leaves_the_others_alone_and_a_save_ends_the_quarantine() -> (
+    None
+):
+    bad, good = job_due_at(T), job_due_at(T)
+    Job.objects.filter(pk=bad.pk).update(misfire_policy="whatever")
+    assert claim_at(T).quarantined == 1
+    assert len(scheduled(good)) == 11
+    problem = Cursor.objects.get(pk=bad.pk).problem
+    assert problem.startswith("ValueError: ")
+    assert "whatever" in problem
+    bad.refresh_from_db()
+    bad.misfire_policy = "skip"
+    control.save(bad)
+    cursor = Cursor.objects.get(pk=bad.pk)
+    assert cursor.problem == ""
+    assert cursor.next_at is not None
+    assert cursor.next_at > T + HOUR, "it goes on from now"
+    assert Run.objects.filter(job=bad, state="missed", missed_from=T).exists(), (
+        "and what was due is accounted for"
+    )
+
+
+@pytest.mark.parametrize("policy", ["run_latest", "skip", "run_all"])
+def test_what_fell_into_a_quarantine_is_accounted_for_when_it_ends(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, a node with an old tz database quarantines a job, and another node ends that."""
+    job = job_due_at(T, schedule="* * * * *", misfire_policy=policy, catchup_limit=7)
+    with monkeypatch.context() as old:
+        old.setattr(scheduler_claim, "read_schedule", lambda *args, **options: 1 / 0)
+        assert claim_at(T).quarantined == 1
+    jobs = Job.objects.using("default")
+    assert claim_at(T + HOUR).considered == 0, "until it is tried again"
+    assert saving.retry_quarantined(T + HOUR, jobs) == 1
+    assert saving.retry_quarantined(T + HOUR, jobs) == 0
+    claim_all(T + HOUR)
+    assert Cursor.objects.get().problem == ""
+    assert sum(run.missed_before + 1 for run in Run.objects.filter(job=job)) == 61
+
+
+def test_a_quarantine_goes_on_while_the_schedule_cannot_be_read() -> None:
+    job = job_due_at(T)
+    for rows in (Job.objects.filter(pk=job.pk), Cursor.objects.filter(pk=job.pk)):
+        rows.update(timezone="Mars/Olympus")
+    for _ in range(3):
+        assert claim_at(T).quarantined == 1
+        saving.retry_quarantined(T, Job.objects.using("default"))
+    Job.objects.update(enabled=False)
+    Cursor.objects.update(problem="bad")
+    assert saving.retry_quarantined(T, Job.objects.using("default")) == 0
+
+
+def test_a_deleted_job_is_no_trouble() -> None:
+    job = job_due_at(T)
+    good = job_due_at(T)
+    job.delete()
+    claim_at(T)
+    assert len(scheduled(good)) == 11
+
+
+def test_a_claim_counts_what_it_quarantined_and_missed_over_all_its_jobs() -> None:
+    for _ in range(2):
+        bad = job_due_at(T)
+        Job.objects.filter(pk=bad.pk).update(misfire_policy="whatever")
+        job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="skip")
+    answer = claim_at(T)
+    assert (answer.considered, answer.quarantined, answer.missed) == (4, 2, 118)
+
+
+def test_only_jobs_with_the_same_schedule_at_the_same_occurrence_share_an_answer() -> None:
+    same = [job_due_at(T, schedule="0 * * * *") for _ in range(3)]
+    others = [
+        job_due_at(T, schedule="0 */2 * * *"),
+        job_due_at(T - HOUR, schedule="0 * * * *"),
+        job_due_at(T, schedule="0 * * * *", ends_at=T + timedelta(days=36500)),
+        job_due_at(T, schedule="0 * * * *", misfire_grace=HOUR),
+    ]
+    with mock.patch.object(
+        scheduler_claim, "Timetable", wraps=scheduler_claim.Timetable
+    ) as answered:
+        assert claim_at(T).considered == 7
+    assert answered.call_count == 5
+    assert {next_at(job) for job in same} == {T + HOUR}
+    assert [next_at(job) for job in others] == [T + 2 * HOUR, T + HOUR, T + HOUR, T + HOUR]
+
+
+# --- what somebody has locked -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("skips_locked", "in_transaction", "contention", "again"),
+    [
+        (True, False, True, True),
+        (False, False, True, False),
+        (True, True, True, False),
+        (True, False, False, False),
+    ],
+)
+def test_a_claim_that_meets_a_lock_is_tried_once_more_without_what_is_locked(
+    skips_locked: bool,
+    in_transaction: bool,
+    contention: bool,
+    again: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    locked, claimed = OperationalError("locked"), Claim(considered=1)
+    features = SimpleNamespace(has_select_for_update_skip_locked=skips_locked)
+    connected = SimpleNamespace(features=features, in_atomic_block=in_transaction)
+    work = mock.Mock(side_effect=[locked, claimed])
+    monkeypatch.setattr(scheduler_claim, "connections", {"default": connected})
+    monkeypatch.setattr(
+        scheduler_claim, "is_contention", lambda error: contention and error is locked
+    )
+    monkeypatch.setattr(scheduler_claim, "_claim", work)
+    job_due_at(T)
+    if again:
+        assert claim_at(T, namespace="ours") is claimed
+    else:
+        with pytest.raises(OperationalError):
+            claim_at(T, namespace="ours")
+    calls = [mock.call(ALL, T, "a", "ours", sparing_locked=sparing) for sparing in (False, True)]
+    assert work.mock_calls == calls[: 1 + again]
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("names_tables", [True, False])
+def test_a_claim_locks_cursors_alone_and_skips_locked_ones(
+    names_tables: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection.features, "has_select_for_update_of", names_tables)
+    with CaptureQueriesContext(connection) as captured:
+        list(scheduler_claim._due_cursors(ALL, T, "", "default"))
+    table = f' OF "{Cursor._meta.db_table}"' if names_tables else ""
+    assert captured[-1]["sql"].endswith(f" FOR UPDATE{table} SKIP LOCKED")
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_somebody_refers_to_does_not_count_as_locked() -> None:
+    job = job_due_at(T)
+    with keeping_open(lambda: make_run(job)), transaction.atomic():
+        cursors = list(scheduler_claim._due_cursors(ALL, T, "", "default"))
+        assert len(cursors) == 1
+        assert scheduler_claim._without_locked_rows(cursors, "default") == cursors
+    connection.close()
+
+
+@pytest.mark.parametrize(("takes_a_key", "key"), [(True, ("job",)), (False, None)])
+def test_the_upsert_of_cursors_names_their_key_where_the_database_takes_it(
+    takes_a_key: bool, key: tuple[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection.features, "supports_update_conflicts_with_target", takes_a_key)
+    with mock.patch.object(CursorQuerySet, "bulk_create") as written:
+        scheduler_claim._write_cursors([], "default")
+    assert written.call_args.kwargs["unique_fields"] == key
+
+
+def test_a_batch_is_of_a_reasonable_size() -> None:
+    assert 500 <= scheduler_claim.CLAIMED_AT_ONCE <= 5000
+
+
+# --- several at once ----------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nodes_that_claim_at_once_lose_nothing_and_double_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduler_claim, "CLAIMED_AT_ONCE", 7)
+    jobs = [make_job() for _ in range(30)]
+    Cursor.objects.update(next_at=T)
+    together = threading.Barrier(4)
+    claimed: list[tuple[int, datetime]] = []
+    failures: list[BaseException] = []
+
+    def node(name: str) -> None:
+        together.wait(10)
+        try:
+            for second in range(0, 20, 2):
+                for _ in range(MANY):
+                    try:
+                        answer = claim(ALL, T + second * SECOND, node=name)
+                    except OperationalError as error:
+                        if not is_contention(error):
+                            raise
+                        continue
+                    claimed.extend((run.job_id, run.due_at) for run in answer.runs)
+                    if not answer.considered:
+                        break
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=node, args=(f"node-{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    claim_all(T + 18 * SECOND)  # claims what every thread skipped because another one had locked it
+    expected = [T + n * SECOND for n in range(29)]
+    for job in jobs:
+        assert scheduled(job) == expected
+        assert next_at(job) == T + 29 * SECOND
+    assert len(claimed) == len(set(claimed))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_claim_that_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_due_at(T)
+    with monkeypatch.context() as broken:
+        broken.setattr(
+            scheduler_claim,
+            "_write_cursors",
+            lambda *_: (_ for _ in ()).throw(OperationalError("gone")),
+        )
+        with pytest.raises(OperationalError):
+            claim_at(T)
+    assert not Run.objects.exists()
+    assert next_at(job) == T
+    claim_at(T)
+    assert len(scheduled(job)) == 11
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.parametrize("kept", [Job, Statistics])
+@pytest.mark.django_db(transaction=True)
+def test_what_somebody_keeps_locked_of_one_job_keeps_no_other_from_being_claimed(
+    kept: type[Job] | type[Statistics],
+) -> None:
+    """A frozen worker or a long request locks rows of the job that the claim needs, too."""
+    locked, others = job_due_at(T - HOUR), [job_due_at(T - HOUR) for _ in range(2)]
+    limits = WaitLimits("default")
+    limits.impose(lock=SECOND, silence=MINUTE)
+    with keeping_locked(kept.objects.filter(pk=locked.pk)):
+        assert claim_at(T).considered == 2
+        assert not scheduled(locked)
+        assert all(scheduled(job) for job in others)
+        assert claim_at(T).considered == 0
+    assert claim_at(T).considered == 1
+    assert scheduled(locked)
+    connection.close()

@@ -1,0 +1,78 @@
+"""The steps of a tick: intervals, contention and signs of activity."""
+
+import pytest
+from django.db import OperationalError
+
+from django_dcron.scheduler.steps import Step, Steps, StillLocked
+from tests.scheduler.stand_ins import StillClock
+
+
+@pytest.fixture
+def clock() -> StillClock:
+    return StillClock()
+
+
+@pytest.fixture
+def done() -> list[str]:
+    """The steps that ran, and the signs of activity."""
+    return []
+
+
+@pytest.fixture
+def steps(clock: StillClock, done: list[str]) -> Steps:
+    return Steps("a", clock.monotonic, lambda: done.append("alive"))
+
+
+def test_a_step_runs_again_after_its_interval(
+    steps: Steps, clock: StillClock, done: list[str]
+) -> None:
+    listed = [Step("often", lambda: done.append("often")), Step("rarely", lambda: None, every=2.0)]
+    for _ in range(3):
+        steps.run_due(listed)
+        clock.advance(1)
+    assert done.count("often") == 3
+    assert done.count("alive") == 3 + 2, "one sign before each step"
+    steps.run_due(listed)
+    steps.repeat("rarely")
+    done.clear()
+    steps.run_due(listed)
+    assert done.count("alive") == 2
+
+
+def test_a_step_that_may_not_run_keeps_its_turn(steps: Steps, done: list[str]) -> None:
+    """Otherwise, it would wait for its whole interval after it may run again."""
+    allowed = [False, True]
+    step = Step("rescue", lambda: done.append("ran"), when=lambda: allowed.pop(0), every=60.0)
+    steps.run_due([step])
+    assert done == []
+    steps.run_due([step])
+    assert done == ["alive", "ran"]
+
+
+def test_a_blocked_step_keeps_the_others_from_nothing_and_is_blocked_until_it_succeeds(
+    steps: Steps, clock: StillClock, done: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    blocked = [True, True, False, False]
+
+    def claim() -> None:
+        if blocked.pop(0):
+            raise StillLocked("locked")
+
+    listed = [Step("claim", claim, every=1.0), Step("adopt", lambda: done.append("adopt"))]
+    for number in range(6):
+        errors = steps.run_due(listed)
+        assert [str(error) for error in errors] == (["locked"] if number in (0, 2) else [])
+        assert steps.is_blocked("claim") is (number < 4)
+        clock.advance(0.5)
+    assert done.count("adopt") == 6
+    assert [vars(record)["event"] for record in caplog.records] == ["contention", "contention_over"]
+
+
+def test_any_other_error_ends_the_tick(steps: Steps, done: list[str]) -> None:
+    def fail() -> None:
+        raise OperationalError("server closed the connection")
+
+    with pytest.raises(OperationalError):
+        steps.run_due([Step("claim", fail), Step("adopt", lambda: done.append("adopt"))])
+    assert "adopt" not in done

@@ -1,0 +1,579 @@
+"""One tick of a node: its steps, their order, and what it postpones."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+
+from django_dcron.conf import settings
+from django_dcron.db.contention import is_contention
+from django_dcron.db.now import database_now
+from django_dcron.jobs import pausing, saving
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.runs import transitions
+from django_dcron.scheduler import claim, tick
+from django_dcron.scheduler.agenda import Agenda
+from django_dcron.scheduler.steps import StillLocked
+from django_dcron.scheduler.tick import Ticker
+from django_dcron.testing import set_clock
+from tests.factories import make_idle_job, make_job, make_run
+from tests.lock_holder import keeping_locked
+from tests.scheduler.stand_ins import MemoryDispatcher, StillClock, due_run
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+
+
+class Ring:
+    """A membership of one node. The test chooses its shards."""
+
+    id = "me-1"
+    name = "me"
+    namespace = ""
+
+    def __init__(self) -> None:
+        self.shards = frozenset(range(settings.SHARDS))
+        self.ticks = 0
+
+    def ticked(self) -> None:
+        self.ticks += 1
+
+
+class SetUp:
+    def __init__(self) -> None:
+        self.clock = StillClock(database_now("default"))
+        self.dispatcher = MemoryDispatcher()
+        self.agenda = Agenda(self.dispatcher, self.clock)
+        self.ring = Ring()
+        self.ticker = Ticker(self.ring, self.agenda, self.clock)  # type: ignore[arg-type]
+
+    def make_job(self, **fields: Any) -> Job:
+        """Create a job at this node's time, however long ago it was set up."""
+        with set_clock(self.clock.now()):
+            return make_job(**fields)
+
+    def make_run(self, job: Job, state: str = "pending", **fields: Any) -> Run:
+        """Create a run that is due at this node's time."""
+        with set_clock(self.clock.now()):
+            return make_run(job, state, **fields)
+
+    def pass_time(self, seconds: float, every: float = 0.5) -> None:
+        for _ in range(int(seconds / every)):
+            self.clock.advance(every)
+            self.agenda.publish_due()
+            self.ticker.tick()
+
+
+@pytest.fixture
+def node() -> SetUp:
+    return SetUp()
+
+
+def states(job: Job) -> list[str]:
+    return list(
+        Run.objects.filter(job=job).order_by("scheduled_at").values_list("state", flat=True)
+    )
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def raise_it(*args: object, **kwargs: object) -> None:
+        raise error
+
+    return raise_it
+
+
+def test_a_run_goes_from_cursor_to_queue(node: SetUp) -> None:
+    job = node.make_job()
+    node.ticker.tick()
+    assert set(states(job)) == {"pending"}
+    node.pass_time(5)
+    runs = list(Run.objects.filter(job=job).order_by("scheduled_at"))
+    queued = [run for run in runs if run.state == "queued"]
+    assert [run.due_at <= node.clock.now() for run in runs] == [
+        run.state == "queued" for run in runs
+    ]
+    assert [run.run_id for run in node.dispatcher.dispatched] == [run.pk for run in queued]
+    assert all(
+        run.deliveries == 1 and run.queued_at and run.queued_at >= run.due_at for run in queued
+    )
+    assert node.ring.ticks == 11
+
+
+def test_a_tick_that_claims_batch_after_batch_shows_its_progress(
+    node: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long catch-up doesn't look like a hanging thread or an unreachable database."""
+    signs: list[str] = []
+    node.ticker.alive = lambda: signs.append("alive")
+    node.ticker.progressed = lambda: signs.append("progressed")
+    node.ticker.tick()
+    steps = ["mark", "follow", "quarantine", "claim", "release", "adopt", "report"]
+    assert signs == ["alive"] * len(steps) + ["progressed"]
+    monkeypatch.setattr(tick, "CLAIMED_AT_ONCE", 1)
+    monkeypatch.setattr(claim, "CLAIMED_AT_ONCE", 1)
+    signs.clear()
+    for _ in range(3):
+        node.make_job()
+    node.ticker.tick()
+    mark, claim_, adopt = ["alive"], ["alive"], ["alive"]
+    assert signs == [*mark, *claim_, *["alive", "progressed"] * 3, *adopt, "progressed"]
+
+
+def test_one_that_fails_half_way_has_made_no_progress(
+    node: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reads may even succeed, for example if the database has become read-only."""
+    signs: list[str] = []
+    node.ticker.progressed = lambda: signs.append("progressed")
+    monkeypatch.setattr(node.ring, "ticked", raising(OperationalError("read-only transaction")))
+    with pytest.raises(OperationalError):
+        node.ticker.tick()
+    assert signs == []
+
+
+def test_what_the_broker_refuses_fails_with_its_answer(node: SetUp) -> None:
+    first_at = node.clock.now() + SECOND
+    good, bad = node.make_job(starts_at=first_at), node.make_job(starts_at=first_at, queue="bad")
+    node.dispatcher.poison = {bad.name}
+    node.pass_time(3)
+    reasons = Run.objects.filter(job=bad).exclude(state="pending").values_list("reason", flat=True)
+    assert set(reasons) == {f"ZeroDivisionError: {bad.name} upsets the driver"}
+    assert {"failed", "pending"} == set(states(bad))
+    assert {"queued", "pending"} == set(states(good))
+    assert states(bad).count("failed") == states(good).count("queued")
+
+
+def test_a_node_that_leads_nothing_touches_nothing_but_marks(node: SetUp) -> None:
+    job = node.make_job()
+    node.ticker.tick()
+    node.clock.advance(1)
+    node.agenda.publish_due()
+    node.ring.shards = frozenset()
+    before = Run.objects.count()
+    node.ticker.tick()
+    assert states(job)[0] == "queued"
+    node.pass_time(20)
+    assert Run.objects.count() == before
+
+
+def test_what_it_had_claimed_is_dispatched_on_time_after_its_shards_are_lost(node: SetUp) -> None:
+    job = node.make_job()
+    node.ticker.tick()
+    node.ring.shards = frozenset()
+    node.pass_time(11)
+    assert set(states(job)) == {"queued"}
+
+
+def test_a_tick_with_nothing_to_do_asks_three_questions(
+    node: SetUp, django_assert_max_num_queries: Callable[[int], AbstractContextManager[Any]]
+) -> None:
+    make_idle_job()
+    node.ticker.tick()
+    node.clock.advance(1.0)
+    with django_assert_max_num_queries(3):  # one query each to find claims, releases and adoptions
+        node.ticker.tick()
+
+
+def test_changes_past_save_are_followed(node: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.ticker.tick()
+    job = Job.objects.create(name="new", schedule="* * * * * *", target="tests.app.tasks.ok")
+    node.pass_time(tick.FOLLOW_EVERY + 1)
+    assert states(job)
+    assert job.statistics.last_state == ""
+    # If more jobs changed than one round follows, the next round starts without a pause.
+    monkeypatch.setattr(saving, "FOLLOWED_AT_ONCE", 2)
+    for n in range(6):
+        Job.objects.create(name=f"new-{n}", schedule="0 0 1 1 *", target="tests.app.tasks.ok")
+    node.pass_time(tick.FOLLOW_EVERY + 1.5)
+    assert Cursor.objects.count() == 7
+
+
+def test_a_pause_ends_by_itself(node: SetUp) -> None:
+    now = database_now("default")
+    over, lasting = (
+        pausing.pause(node.make_job(), "deploy", now + 3600 * SECOND) for _ in range(2)
+    )
+    before = (
+        states(over),
+        states(lasting),
+    )  # the run that became due between the save and the pause, if any
+    node.ticker.tick()
+    assert (len(states(over)), len(states(lasting))) == (len(before[0]), len(before[1]))
+    Job.objects.filter(pk=over.pk).update(paused_until=now)
+    node.pass_time(tick.FOLLOW_EVERY + 1)
+    assert Job.objects.get(pk=over.pk).enabled
+    assert len(states(over)) > len(before[0])
+    assert len(states(lasting)) == len(before[1])
+
+
+def test_all_that_is_due_is_claimed_in_one_tick(
+    node: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "CLAIMED_AT_ONCE", 2)
+    monkeypatch.setattr(tick, "CLAIMED_AT_ONCE", 2)
+    jobs = [node.make_job() for _ in range(5)]
+    node.ticker.tick()
+    assert all(states(job) for job in jobs)
+
+
+def test_a_node_that_stops_claims_no_more(node: SetUp) -> None:
+    node.make_job()
+    node.ticker.stopping = lambda: True
+    node.ticker.tick()
+    assert not Run.objects.exists()
+
+
+def test_what_can_never_be_dispatched_fails_with_the_reason(
+    node: SetUp, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = node.make_job(), node.make_job()
+    node.dispatcher.undeliverable = {bad.name}
+    node.ticker.tick()
+    node.pass_time(3)
+    assert set(states(bad)) == {"failed"}
+    assert set(Run.objects.filter(job=bad).values_list("reason", flat=True)) == {
+        f"no queue for {bad.name}"
+    }
+    assert "queued" in states(good)
+    events = {(vars(record)["event"], vars(record).get("job")) for record in caplog.records}
+    assert ("undeliverable", bad.name) in events
+
+
+def test_what_was_withdrawn_before_it_could_fail_is_no_trouble(node: SetUp) -> None:
+    node.dispatcher.undeliverable = {"withdrawn"}
+    assert node.ticker._put([due_run("withdrawn")]) == 0
+    assert len(node.agenda) == 0
+
+
+def test_a_claim_whose_answer_was_lost_is_found_by_the_next_tick(
+    node: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_idle_job()
+    node.ticker.tick()
+    with monkeypatch.context() as broken:
+        broken.setattr(node.agenda, "add", raising(OperationalError("gone")))
+        node.make_run(job, node=node.ring.id)  # like a claim that was committed
+        node.make_job()
+        with pytest.raises(OperationalError):
+            node.ticker.tick()
+        node.ticker.failed(database_unreachable=True)
+    assert len(node.agenda) == 0
+    node.ticker.tick()
+    assert len(node.agenda) == Run.objects.count() > 5
+
+
+def test_what_cannot_be_marked_is_marked_by_the_next_tick(
+    node: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = node.make_job()
+    node.clock.instant = database_now("default")  # creating the job may have taken seconds
+    node.ticker.tick()
+    node.clock.advance(2)
+    node.agenda.publish_due()
+    with monkeypatch.context() as broken:
+        broken.setattr(transitions, "mark_queued", raising(OperationalError("gone")))
+        with pytest.raises(OperationalError):
+            node.ticker.tick()
+    assert "queued" not in states(job)
+    node.ticker.tick()
+    assert states(job).count("queued") == len(node.dispatcher.dispatched) >= 2
+
+
+def test_marking_waits_for_a_burst_to_be_dispatched_but_not_for_ever(node: SetUp) -> None:
+    """In a burst, marking would take time from the runs that are still to be dispatched."""
+    job = node.make_job()
+    node.ticker.tick()
+    node.clock.advance(3)
+    node.agenda.publish_due()
+    dispatched = len(node.dispatcher.dispatched)
+    node.clock.advance(1)  # another run is due, and nobody dispatches it
+    for _ in range(int(tick.LONGEST_BURST / 0.5)):
+        node.ticker.tick()
+        assert "queued" not in states(job)
+        node.clock.advance(0.5)
+    node.ticker.tick()
+    assert states(job).count("queued") == dispatched > 0
+
+
+def test_what_is_due_while_the_broker_is_away_keeps_nothing_from_being_marked(node: SetUp) -> None:
+    job = node.make_job()
+    node.ticker.tick()
+    node.clock.advance(3)
+    node.agenda.publish_due()
+    node.dispatcher.broker_unreachable = True
+    node.clock.advance(1)
+    node.agenda.publish_due()
+    node.ticker.tick()
+    assert states(job).count("queued") == len(node.dispatcher.dispatched) > 0
+
+
+def test_rescue_waits_for_a_lease_of_steady_ticks(node: SetUp) -> None:
+    """After an outage, workers' heartbeats are old although the workers are alive."""
+    long_ago = node.clock.now() - timedelta(hours=1)
+
+    def stale() -> Run:
+        run = make_run(make_idle_job(), "running", heartbeat_at=long_ago)
+        assert run.state == "running"
+        return run
+
+    first = stale()
+    node.pass_time(15)
+    first.refresh_from_db()
+    assert first.state == "running"
+    node.pass_time(2)
+    first.refresh_from_db()
+    assert first.state == "failed"
+
+    # Only a lock was in the way: the database was reachable.
+    node.ticker.failed(database_unreachable=False)
+    second = stale()
+    node.pass_time(3)
+    second.refresh_from_db()
+    assert second.state == "failed"
+
+    node.ticker.failed(database_unreachable=True)
+    third = stale()
+    node.pass_time(14)
+    third.refresh_from_db()
+    assert third.state == "running"
+    node.pass_time(4)
+    third.refresh_from_db()
+    assert third.state == "failed"
+
+
+@pytest.mark.parametrize("where", ["between two ticks", "within a tick"])
+def test_a_database_that_stalled_without_an_error_makes_no_run_lost(
+    node: SetUp, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stall delayed the workers' heartbeats, too. They are about to be written."""
+    node.pass_time(60)
+    run = make_run(make_idle_job(), "running", heartbeat_at=node.clock.now())
+    if where == "within a tick":
+        original = node.ticker._claim
+        monkeypatch.setattr(node.ticker, "_claim", lambda: (node.clock.advance(30), original()))
+        node.ticker.tick()
+        monkeypatch.undo()
+    else:
+        node.clock.advance(30)
+    node.pass_time(13)
+    run.refresh_from_db()
+    assert run.state == "running"
+    node.pass_time(5)
+    run.refresh_from_db()
+    assert run.state == "failed", "still no sign of life"
+
+
+def test_nobody_is_lost_while_the_databases_clock_is_in_doubt(node: SetUp) -> None:
+    """That clock also dates the heartbeats."""
+    node.pass_time(30)
+    run = make_run(make_idle_job(), "running", heartbeat_at=node.clock.now() - timedelta(hours=1))
+    node.ticker.clock_in_doubt = lambda: True
+    node.pass_time(30)
+    node.ticker.clock_in_doubt = lambda: False
+    node.pass_time(13)
+    run.refresh_from_db()
+    assert run.state == "running"
+    node.pass_time(5)
+    run.refresh_from_db()
+    assert run.state == "failed"
+
+
+def test_a_tick_that_is_the_only_one_rescues_with_more_patience(node: SetUp) -> None:
+    """If cron starts the node for one tick each time, no later tick would do it."""
+    silent, fresh = (
+        make_run(make_idle_job(), "running", heartbeat_at=node.clock.now() - age * SECOND)
+        for age in (46, 44)
+    )
+    node.ticker.tick(once=True)
+    assert dict(Run.objects.values_list("pk", "state")) == {
+        silent.pk: "failed",
+        fresh.pk: "running",
+    }
+
+
+def test_a_run_held_back_and_woken_before_its_mark_is_dispatched_again(node: SetUp) -> None:
+    """The message is used up: a queued run would keep the slot, and no worker would start it."""
+    job = make_idle_job(overlap_policy="queue_all")
+    run = node.make_run(job)
+    node.ticker.tick()
+    node.agenda.publish_due()  # it is published; the next tick marks it
+    assert transitions.hold_back(run, slot=None, reason="")
+    assert transitions.wake_next(job.pk)
+    node.ticker._adopt(
+        also_own=False
+    )  # another step of that tick, before the agenda reported the dispatch
+    node.ticker.mark_delivered()
+    run.refresh_from_db()
+    assert (run.state, run.deliveries) == ("pending", 0)
+    node.pass_time(1)
+    run.refresh_from_db()
+    assert (run.state, run.deliveries) == ("queued", 1)
+    assert [due.run_id for due in node.dispatcher.dispatched] == [run.pk, run.pk]
+
+
+def test_a_job_that_keeps_failing_is_paused_by_the_tick(node: SetUp) -> None:
+    job = make_idle_job(pause_after_failures=1)
+    Statistics.objects.update(consecutive_failures=1)
+    node.ticker.tick()
+    job.refresh_from_db()
+    assert not job.enabled
+
+
+def test_a_quarantine_is_looked_at_again_every_few_minutes(node: SetUp) -> None:
+    node.ticker.tick()
+    job = node.make_job()
+    Cursor.objects.update(problem="an old tz database")
+    node.pass_time(tick.RETRY_QUARANTINED_EVERY - 10, every=5)
+    assert not states(job)
+    node.pass_time(20, every=5)
+    assert states(job)
+    assert Cursor.objects.get().problem == ""
+
+
+def test_only_the_jobs_of_its_namespace_and_shards_are_followed(node: SetUp) -> None:
+    node.ring.namespace = "ours"
+    ours, other = (
+        Job.objects.create(name="a", namespace=namespace, schedule="@daily", target="t")
+        for namespace in ("ours", "other")
+    )
+    node.ticker.tick()
+    assert list(Cursor.objects.values_list("job", flat=True)) == [ours.pk]
+    node.ring.namespace, node.ring.shards = "", frozenset({(other.pk + 1) % 64})
+    node.pass_time(10)
+    assert Cursor.objects.count() == 1
+
+
+def test_the_report_says_what_was_done(node: SetUp, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    job = make_idle_job()
+    node.ticker.tick()
+    assert caplog.messages == ["tick report: node=me agenda=0"]
+    node.make_run(job)
+    node.pass_time(59)
+    assert len(caplog.messages) == 1
+    node.pass_time(1)
+    assert caplog.messages[1:] == ["tick report: node=me agenda=0 adopted=1 dispatched=1"]
+    reported = vars(caplog.records[-1])
+    facts = {"event": "report", "node": "me", "agenda": 0, "adopted": 1, "dispatched": 1}
+    assert facts.items() <= reported.items()
+    assert (reported["claimed"], reported["rescued"]) == (0, 0)
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_a_row_that_somebody_keeps_locked_does_not_keep_the_node_from_the_rest(
+    node: SetUp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example, a worker froze within its transaction.
+
+    The node marks the run once the lock is released, and logs the contention once.
+    """
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    locked = node.make_run(make_idle_job())
+    node.clock.advance(1)
+    node.ticker.tick(adopt_own=True)
+    node.agenda.publish_due()
+    other = node.make_job()
+    with keeping_locked(Run.objects.filter(pk=locked.pk)):
+        node.ticker.tick()
+        assert Run.objects.filter(job=other).exists(), "claimed all the same"
+        assert node.ring.ticks == 2, "nor does the node pass for one that does nothing"
+        node.ticker.tick()
+    node.agenda.publish_due()
+    node.ticker.tick()
+    locked.refresh_from_db()
+    assert locked.state == "queued"
+    logged = [(vars(record)["event"], vars(record).get("step")) for record in caplog.records]
+    about_locks = [entry for entry in logged if entry[0] != "report"]
+    assert about_locks == [("contention", "mark"), ("contention_over", "mark")]
+    node.ticker.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_while_a_row_is_locked_all_others_are_taken_up_and_marked(node: SetUp) -> None:
+    """That holds for dispatched runs and for runs that no node has adopted yet."""
+    dispatched = [node.make_run(make_idle_job()) for _ in range(2)]
+    node.clock.advance(1)
+    node.ticker.tick(adopt_own=True)
+    node.agenda.publish_due()
+    triggered = [node.make_run(make_idle_job(), node="") for _ in range(2)]
+    locked = [dispatched[0].pk, triggered[0].pk]
+
+    def states() -> list[str]:
+        return [Run.objects.get(pk=run.pk).state for run in (*dispatched, *triggered)]
+
+    with keeping_locked(Run.objects.filter(pk__in=locked)):
+        for _ in range(2):  # the first tick runs into the lock
+            node.ticker.tick()
+            node.agenda.publish_due()
+        node.ticker.tick()
+        assert states() == ["pending", "queued", "pending", "queued"]
+        dispatched[1].delete()
+    for _ in range(2):
+        node.ticker.tick()
+        node.agenda.publish_due()
+    node.ticker.tick()
+    del dispatched[1]
+    assert states() == ["queued", "queued", "queued"]
+    node.ticker.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_rescue_comes_although_somebody_keeps_a_row_locked(node: SetUp) -> None:
+    """A blocked tick doesn't mean that the workers' heartbeats were delayed."""
+    failing, changed = (make_idle_job(pause_after_failures=1) for _ in range(2))
+    run = make_run(make_idle_job(), "running", heartbeat_at=node.clock.now() - timedelta(hours=1))
+    node.pass_time(13)
+    Statistics.objects.filter(pk=failing.pk).update(consecutive_failures=1)
+    Job.objects.filter(pk=changed.pk).update(schedule="@daily")
+    cursors = Cursor.objects.filter(pk__in=[failing.pk, changed.pk])
+    with keeping_locked(cursors):
+        node.pass_time(6)
+    assert cursors.filter(enabled=True).exclude(schedule="@daily").count() == 2
+    run.refresh_from_db()
+    assert run.state == "failed"
+    node.pass_time(6)
+    assert cursors.get(pk=failing.pk).enabled is False
+    assert cursors.get(pk=changed.pk).schedule == "@daily"
+    node.ticker.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_the_only_tick_says_that_somebody_was_in_its_way_and_leaves_the_connection_as_it_was(
+    node: SetUp,
+) -> None:
+    locked = node.make_run(make_idle_job())
+    node.agenda.add([due_run("locked", run_id=locked.pk)])
+    node.clock.advance(1)
+    node.agenda.publish_due()
+    with (
+        keeping_locked(Run.objects.filter(pk=locked.pk)),
+        pytest.raises(OperationalError) as raised,
+    ):
+        node.ticker.tick(once=True)
+    assert is_contention(raised.value) or isinstance(raised.value, StillLocked)
+    assert lock_limit() in ("1s", 1)
+    node.ticker.close()
+    assert lock_limit() not in ("1s", 1)
+
+
+def lock_limit() -> object:
+    question = {
+        "postgresql": "SHOW lock_timeout",
+        "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(question[connection.vendor])
+        return cursor.fetchone()[0]

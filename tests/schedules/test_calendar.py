@@ -1,0 +1,145 @@
+"""The text of a calendar: the dates it excludes, and the errors of invalid texts."""
+
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+
+from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
+from django_dcron.schedules.calendar import MAX_LENGTH, Calendar, HolidaysOf, parse_calendar
+
+DAY = timedelta(days=1)
+START = date(2026, 1, 1)
+THREE_YEARS = [START + number * DAY for number in range(3 * 365)]
+
+
+def no_holidays(country: str, part: str) -> HolidaysOf:
+    raise InvalidCalendar("none of %(country)s", country=country)
+
+
+def may_first(country: str, part: str) -> HolidaysOf:
+    return lambda year: frozenset({date(year, 5, 2 if part == "X" else 1)})
+
+
+def read(text: str) -> Calendar:
+    return parse_calendar(text, may_first)
+
+
+@pytest.mark.parametrize(
+    ("text", "excluded"),
+    [
+        ("2026-12-24", lambda day: day == date(2026, 12, 24)),
+        ("2026-12-24..2027-01-01", lambda day: date(2026, 12, 24) <= day <= date(2027, 1, 1)),
+        ("12-25", lambda day: (day.month, day.day) == (12, 25)),
+        ("02-29", lambda day: (day.month, day.day) == (2, 29)),
+        (
+            "12-24..01-01",
+            lambda day: (day.month, day.day) >= (12, 24) or (day.month, day.day) == (1, 1),
+        ),
+        ("sat", lambda day: day.isoweekday() == 6),
+        ("FRI-MON", lambda day: day.isoweekday() in (5, 6, 7, 1)),
+        ("holidays DE", lambda day: (day.month, day.day) == (5, 1)),
+        ("holidays DE-X", lambda day: (day.month, day.day) == (5, 2)),
+        (
+            "SAT, SUN\n\n12-25 # Christmas, all of it\n",
+            lambda d: d.weekday() > 4 or (d.month, d.day) == (12, 25),
+        ),
+        (
+            "2026-01-05..2026-01-09,2026-01-07..2026-01-20",
+            lambda d: date(2026, 1, 5) <= d <= date(2026, 1, 20),
+        ),
+        (
+            "2026-01-05 .. 2026-01-20, 2026-01-07",
+            lambda day: date(2026, 1, 5) <= day <= date(2026, 1, 20),
+        ),
+    ],
+)
+def test_what_it_excludes(text: str, excluded: object) -> None:
+    calendar = read(text)
+    found = [day for day in THREE_YEARS if calendar.excludes(day)]
+    assert found == [day for day in THREE_YEARS if excluded(day)]  # type: ignore[operator]
+    assert found
+
+
+def test_the_names_of_the_weekdays() -> None:
+    for number, name in enumerate(("mon", "TUE", "Wed", "THU", "fri", "SAT", "SUN")):
+        calendar = read(name)
+        assert {day.weekday() for day in THREE_YEARS if calendar.excludes(day)} == {number}
+
+
+def test_the_next_and_the_last_date_that_is_open() -> None:
+    calendar = read("SAT-SUN\n2026-12-24..2027-01-01\n05-01")
+    for day in THREE_YEARS[:700]:
+        following, before = day, day
+        while calendar.excludes(following):
+            following += DAY
+        while calendar.excludes(before):
+            before -= DAY
+        assert (calendar.open_from(day), calendar.open_until(day)) == (following, before)
+
+
+def test_a_search_ends_at_the_horizon() -> None:
+    calendar = read("1970-01-01..2199-12-31")
+    assert calendar.open_from(date(2026, 1, 1)) is None
+    assert calendar.open_until(date(2026, 1, 1)) is None
+    assert calendar.open_from(date(2199, 12, 31)) == date(2200, 1, 1)
+    assert read("SAT").open_from(date.max) is None
+    assert read("SAT").open_until(date.min) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "params"),
+    [
+        ("SAT\nXMAS", "unknown_entry", {"line": 2, "value": "'XMAS'"}),
+        ("12-25, 13-01", "invalid_date", {"line": 1, "value": "'13-01'"}),
+        ("02-30", "invalid_date", {"line": 1, "value": "'02-30'"}),
+        ("2026-02-29", "invalid_date", {"line": 1, "value": "'2026-02-29'"}),
+        ("1969-12-31", "invalid_date", {"line": 1, "value": "'1969-12-31'"}),
+        (
+            "2026-12-24..2026-12-23",
+            "reversed_range",
+            {"line": 1, "value": "'2026-12-24..2026-12-23'"},
+        ),
+        ("2026-12-24..12-26", "unknown_entry", {"line": 1, "value": "'2026-12-24..12-26'"}),
+        ("٢٠٢٦-01-01", "unknown_entry", {"line": 1, "value": "'٢٠٢٦-01-01'"}),
+        ("", "no_dates", {}),
+        (" # SAT", "no_dates", {}),
+        ("MON-SUN", "no_dates_left", {}),
+        ("01-01..12-31", "no_dates_left", {}),
+        ("x" * (MAX_LENGTH + 1), "too_long", {"count": MAX_LENGTH + 1, "most": MAX_LENGTH}),
+        ("holidays", "unknown_entry", {"line": 1, "value": "'holidays'"}),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text: str, code: str, params: dict[str, Any]) -> None:
+    with pytest.raises(InvalidCalendar) as refused:
+        read(text)
+    assert (refused.value.code, refused.value.params) == (code, params)
+    assert all(str(value) in str(refused.value) for value in params.values())
+    assert isinstance(refused.value, InvalidSchedule)
+
+
+def test_holidays_that_are_not_known_are_reported_with_their_line() -> None:
+    with pytest.raises(InvalidCalendar, match="none of XX") as refused:
+        parse_calendar("SAT\nholidays xx", no_holidays)
+    assert (refused.value.code, refused.value.params["line"]) == ("unknown_holidays", 2)
+
+
+def test_it_is_a_value() -> None:
+    assert read("SAT") == read("SAT")
+    assert hash(read("SAT")) == hash(read("SAT"))
+    assert read("SAT") != read("SUN")
+
+
+def test_a_calendar_is_its_text() -> None:
+    calendar = read("SAT-SUN\n2026-12-24..2027-01-01\n05-01")
+    others: dict[str, Any] = {
+        "weekdays": frozenset(),
+        "yearly": frozenset(),
+        "ranges": (),
+        "holidays": (len,),
+    }
+
+    assert repr(calendar) == f"Calendar(text={calendar.text!r})"
+    assert all(replace(calendar, **{name: other}) == calendar for name, other in others.items())
+    assert replace(calendar, text="") != calendar

@@ -1,0 +1,183 @@
+"""The reported effects of clock changes match the schedule's occurrences, in many zones."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
+from django_dcron.schedules.schedule import Schedule, parse_schedule
+from django_dcron.schedules.zones import stretch_at
+
+HOUR = timedelta(hours=1)
+MOMENT = timedelta(microseconds=1)
+
+
+def changes(text: str, zone: str, year: int) -> list[ClockChange]:
+    start = datetime(year, 1, 1, tzinfo=UTC)
+    return list(clock_changes(parse_schedule(text, zone), start, start.replace(year=year + 1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "effects"),
+    [
+        ("30 2 * * *", ["once_after", "first_time"]),
+        ("0,15,30 2 * * *", ["once_after", "first_time"]),
+        ("0 0-23 * * *", ["once_after", "first_time"]),
+        ("*/30 2 * * *", ["not_at_all", "both_times"]),
+        ("30 */2 * * *", ["not_at_all", "both_times"]),
+        ("0 30 2 * * *", ["once_after", "first_time"]),
+        ("* 30 2 * * *", ["not_at_all", "both_times"]),
+        ("30 3 * * *", []),
+        ("0 3 * * *", []),
+        ("59 1 * * *", []),
+        ("30 2 * * MON", []),
+        ("30 2 * 3 SUN", ["once_after"]),
+        ("30 2 29 2 *", []),
+        ("*/5 * * * *", []),
+        ("30 * * * *", []),
+        ("* * * * * *", []),
+        ("@every 1h", []),
+        ("@at 2026-03-29T02:30", []),
+    ],
+)
+def test_berlin(text: str, effects: list[str]) -> None:
+    assert [change.effect for change in changes(text, "Europe/Berlin", 2026)] == effects
+
+
+def test_what_the_clocks_show() -> None:
+    forward, back = changes("30 2 * * *", "Europe/Berlin", 2026)
+    assert forward == ClockChange(
+        at=datetime(2026, 3, 29, 1, tzinfo=UTC),
+        shown_before=datetime(2026, 3, 29, 2),  # noqa: DTZ001
+        shown_after=datetime(2026, 3, 29, 3),  # noqa: DTZ001
+        effect=Effect.ONCE_AFTER,
+    )
+    assert (back.shown_before.hour, back.shown_after.hour) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "year", "effects"),
+    [
+        (
+            "15 2 * * *",
+            "Australia/Lord_Howe",
+            2026,
+            ["once_after"],
+        ),  # 02:00 to 02:30; back from 02:00 to 01:30
+        ("45 1 * * *", "Australia/Lord_Howe", 2026, ["first_time"]),
+        ("10 * * * *", "Australia/Lord_Howe", 2026, ["not_at_all"]),
+        ("0 0 * * *", "Africa/Cairo", 2026, ["once_after"]),  # at midnight
+        ("0 12 * * *", "Pacific/Apia", 2011, ["not_at_all"]),  # a skipped day
+        ("30 2 * * *", "UTC", 2026, []),
+    ],
+)
+def test_other_zones(text: str, zone: str, year: int, effects: list[str]) -> None:
+    assert [change.effect for change in changes(text, zone, year)] == effects
+
+
+def test_only_changes_of_the_asked_time_are_reported() -> None:
+    schedule = parse_schedule("30 2 * * *", "Europe/Berlin")
+    forward, back = (change.at for change in changes("30 2 * * *", "Europe/Berlin", 2026))
+
+    assert [change.at for change in clock_changes(schedule, forward - MOMENT, back)] == [
+        forward,
+        back,
+    ]
+    assert [change.at for change in clock_changes(schedule, forward, back - MOMENT)] == []
+
+
+def test_the_end_of_the_calendar_is_an_end() -> None:
+    schedule = parse_schedule("30 2 * * *", "Europe/Berlin")
+    last = datetime(9999, 12, 31, tzinfo=UTC)
+
+    assert list(clock_changes(schedule, last - HOUR, last)) == []
+
+
+ZONES = st.sampled_from(
+    [
+        "Europe/Berlin",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "America/Havana",
+        "Africa/Cairo",
+        "Asia/Tehran",
+    ]
+)
+TEXTS = st.sampled_from(
+    [
+        "30 2 * * *",
+        "0,45 0-3 * * *",
+        "*/20 2 * * *",
+        "10 */2 * * *",
+        "0 0 * * *",
+        "*/7 * * * *",
+        "15 * * * *",
+        "0 1-3 * * *",
+        "30 0 * * *",
+    ]
+)
+
+
+@given(TEXTS, ZONES, st.integers(2008, 2040))
+@example("*/7 * * * *", "Europe/Berlin", 2026)
+def test_what_is_reported_is_what_happens(text: str, zone: str, year: int) -> None:
+    schedule = parse_schedule(text, zone)
+    shown = {change.at: change for change in changes(text, zone, year)}
+    for at, before, now in _shifts(zone, year):
+        there = set(schedule.occurrences(at - 4 * HOUR, at + 4 * HOUR))
+        touched = _matches(text, min(before, now), max(before, now))
+        if at in shown:
+            assert touched
+            _check(shown[at], there, touched, zone, schedule)
+        elif touched:  # no effect: the gaps between its runs stay the same
+            gaps = [later - earlier for earlier, later in pairwise(sorted(there))]
+            assert len(set(gaps)) <= 2
+            assert max(gaps) <= HOUR
+
+
+def _check(
+    change: ClockChange,
+    there: set[datetime],
+    touched: list[datetime],
+    zone: str,
+    schedule: Schedule,
+) -> None:
+    offset = stretch_at(zone, change.at.replace(tzinfo=None) - timedelta(seconds=1)).offset
+    first = {(local - offset).replace(tzinfo=UTC) for local in touched}
+    shift = change.shown_before - change.shown_after
+    second = {at + shift for at in first}
+    match change.effect:
+        case Effect.ONCE_AFTER:
+            assert change.at in there
+        case Effect.NOT_AT_ALL:
+            regular = _matches(
+                schedule.text, change.shown_after, change.shown_after + timedelta(seconds=1)
+            )
+            assert (change.at in there) == bool(regular)
+        case Effect.FIRST_TIME:
+            assert first <= there
+            assert not second & there
+        case Effect.BOTH_TIMES:
+            assert first | second <= there
+
+
+def _shifts(zone: str, year: int) -> list[tuple[datetime, datetime, datetime]]:
+    """Return the year's clock changes: instant, local times just before and after."""
+    instant, found = datetime(year, 1, 1), []  # noqa: DTZ001
+    while (instant := stretch_at(zone, instant).end).year == year:
+        stretch = stretch_at(zone, instant)
+        if stretch.offset != stretch.offset_before:
+            at = instant.replace(tzinfo=UTC)
+            found.append((at, instant + stretch.offset_before, instant + stretch.offset))
+    return found
+
+
+def _matches(text: str, low: datetime, high: datetime) -> list[datetime]:
+    """Return the local times from ``low`` to just before ``high``, as if no clock ever changed."""
+    plain = parse_schedule(text, "UTC").occurrences(
+        low.replace(tzinfo=UTC) - MOMENT, high.replace(tzinfo=UTC) - MOMENT
+    )
+    return [at.replace(tzinfo=None) for at in plain]

@@ -1,0 +1,24 @@
+"""Descriptions of schedules mention every part of a schedule, whatever their wording."""
+
+from itertools import product
+
+import pytest
+
+from django_dcron.schedules.schedule import parse_schedule
+
+
+@pytest.mark.parametrize(
+    ("day", "month", "year"), list(product(("*", "17"), ("*", "JUN"), ("*", "2031"))), ids=str
+)
+def test_each_part_is_reported(day: str, month: str, year: str) -> None:
+    message = parse_schedule(f"0 41 9 {day} {month} ? {year}").describe()
+    parts = {"9": True, "41": True, "17": day != "*", "June": month != "*", "2031": year != "*"}
+    assert {part: part in message for part in parts} == parts
+
+
+@pytest.mark.parametrize(
+    ("weekday", "name"),
+    list(enumerate(("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"))),
+)
+def test_each_weekday_is_reported(weekday: int, name: str) -> None:
+    assert name in parse_schedule(f"41 9 * * {weekday}").describe()

@@ -1,0 +1,225 @@
+"""The possible operations and their frequencies: the strategies that generate a life."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.scheduler.stand_ins import START
+from tests.stateful.world import ENDINGS, GARBAGE, SOUND, Operation
+
+LAPSE = st.sampled_from([0.0, 0.0, 0.5, 1.0, 2.0, 2.25, 5.0, 7.0, 20.0])
+MOMENT = st.sampled_from([0, 1, 1, 2, 2, 3, 4, 5, 7])
+ONE_OF_FEW = st.integers(0, 5)
+EITHER = st.integers(0, 1)
+YES_OR_NO = st.booleans()
+SCHEDULES = st.sampled_from(
+    [SOUND, "*/3 * * * * *", "*/15 * * * * *", "@every 7s", "@at 2026-03-01T12:00:20"]
+)
+POLICIES = {
+    "misfire_policy": st.sampled_from(["skip", "run_latest", "run_all"]),
+    "overlap_policy": st.sampled_from(
+        ["allow", "skip", "queue_one", "queue_all", "cancel_running"]
+    ),
+    "max_attempts": st.integers(1, 3),
+    "start_deadline": st.sampled_from([None, None, timedelta(seconds=8)]),
+    "pause_after_failures": st.sampled_from([None, None, 2]),
+    "queue": st.sampled_from([*[""] * 18, "poison", "nowhere"]),
+    "jitter": st.sampled_from([timedelta(), timedelta(), timedelta(seconds=4)]),
+    "ends_at": st.sampled_from([None, None, START + timedelta(seconds=31)]),
+}
+JOBS = st.fixed_dictionaries(
+    {
+        "schedule": SCHEDULES,
+        "misfire_grace": st.just(timedelta(seconds=6)),
+        "catchup_limit": st.just(2),
+        "retry_backoff": st.just(timedelta(seconds=3)),
+        **POLICIES,
+    }
+)
+CHANGES = st.fixed_dictionaries(
+    {}, optional={"schedule": SCHEDULES, "description": st.just("new"), **POLICIES}
+)
+
+GIVEN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "tick": {
+        "node": EITHER,
+        "leads": st.sampled_from([True, True, False]),
+        "looks_for_own": YES_OR_NO,
+    },
+    "only_tick": {"node": EITHER},
+    "take_up": {"node": EITHER},
+    "publish": {"node": EITHER},
+    "mark": {"node": EITHER},
+    "drain": {"node": EITHER},
+    "restart": {"node": EITHER},
+    "broker_goes": {"away": YES_OR_NO},
+    "lose_message": {"which": ONE_OF_FEW},
+    "deliver": {"which": ONE_OF_FEW, "worker": EITHER, "again": YES_OR_NO},
+    "beat": {"which": ONE_OF_FEW},
+    "end": {"which": ONE_OF_FEW, "how": st.sampled_from(["succeeds", *ENDINGS])},
+    "kill": {"which": ONE_OF_FEW, "reported": YES_OR_NO},
+    "create": {"fields": JOBS},
+    "edit": {"which": ONE_OF_FEW, "fields": CHANGES},
+    "chain": {
+        "which": ONE_OF_FEW,
+        "after": ONE_OF_FEW,
+        "on": st.sampled_from([None, "succeeded", "failed", "ended", "ended"]),
+    },
+    "edit_past_save": {"which": ONE_OF_FEW, "schedule": SCHEDULES | st.just(GARBAGE)},
+    "pause": {"which": ONE_OF_FEW, "seconds": st.sampled_from([None, 1.0, 7.5])},
+    "resume": {"which": ONE_OF_FEW},
+    "delete": {"which": ONE_OF_FEW},
+    "trigger": {"which": ONE_OF_FEW, "key": st.sampled_from([None, "once"])},
+    "rerun": {"which": ONE_OF_FEW},
+    "cancel": {"which": ONE_OF_FEW},
+    "backfill": {"which": ONE_OF_FEW, "seconds": st.sampled_from([5, 20, 60])},
+    "all_go_well": {
+        "rounds": st.integers(1, 3),
+        "work": st.sampled_from(["none", "begins", "begins", "succeeds", *ENDINGS]),
+    },
+}
+"""The arguments of each operation."""
+
+
+def operations(*of: str) -> st.SearchStrategy[Operation]:
+    """One of these operations. An operation that is named several times is more frequent."""
+    return st.one_of(
+        [st.tuples(st.just(operation), st.fixed_dictionaries(GIVEN[operation])) for operation in of]
+    )
+
+
+OFTEN = (
+    "tick",
+    "tick",
+    "publish",
+    "mark",
+    "take_up",
+    "deliver",
+    "deliver",
+    "deliver",
+    "end",
+    "end",
+    "end",
+    "kill",
+)
+ANY = operations(*GIVEN, *OFTEN)
+LONG = operations(
+    "tick",
+    "tick",
+    "only_tick",
+    "take_up",
+    "deliver",
+    "deliver",
+    "end",
+    "end",
+    "kill",
+    "edit",
+    "cancel",
+    "trigger",
+)
+"""Operations that mostly consist of several transactions."""
+GIVEN |= {
+    "interrupted": {
+        "after": MOMENT,
+        "by": st.lists(st.tuples(LAPSE, ANY), min_size=1, max_size=4),
+        "operation": LONG,
+    },
+    "crashed": {"after": MOMENT, "operation": LONG},
+    "unanswered": {"after": MOMENT, "operation": LONG},
+}
+
+
+def sure(operation: str, /, **given: Any) -> st.SearchStrategy[Operation]:
+    """This operation with the given arguments. The others are drawn."""
+    drawn = {name: st.just(value) for name, value in given.items()}
+    return st.tuples(st.just(operation), st.fixed_dictionaries(GIVEN[operation] | drawn))
+
+
+def at_once(operation: st.SearchStrategy[Operation]) -> st.SearchStrategy[tuple[float, Operation]]:
+    return st.tuples(st.just(0.0), operation)
+
+
+def interrupted(
+    operation: st.SearchStrategy[Operation], *by: st.SearchStrategy[Operation]
+) -> st.SearchStrategy[Operation]:
+    others = st.tuples(*map(at_once, by)).map(list)
+    return st.tuples(
+        st.just("interrupted"),
+        st.fixed_dictionaries({"after": st.integers(0, 2), "by": others, "operation": operation}),
+    )
+
+
+def in_turn(*steps: tuple[float, st.SearchStrategy[Operation]]) -> st.SearchStrategy[Operation]:
+    turns = st.tuples(*(st.tuples(st.just(lapse), operation) for lapse, operation in steps)).map(
+        list
+    )
+    return st.tuples(st.just("in_turn"), st.fixed_dictionaries({"operations": turns}))
+
+
+FEW = range(3)
+LATER = operations("all_go_well", "cancel", "edit", "beat")
+RIVALS = st.one_of(
+    [
+        interrupted(
+            sure("deliver", which=which, worker=0, again=True),
+            sure("deliver", which=which, worker=1, again=False),
+            operations("end", "kill"),
+            LATER,
+        )
+        for which in FEW
+    ]
+)
+"""While a worker starts a run, another gets the same message and may finish the run first."""
+FROZEN = in_turn(
+    (0.0, sure("all_go_well", work="begins")),
+    (7.0, operations("take_up")),
+    (0.0, sure("all_go_well", work="begins")),
+    (5.0, sure("all_go_well", work="begins")),
+    (0.0, sure("end", which=0)),
+)
+"""A worker is declared lost. It resumes when its run has ended, or during the next attempt."""
+STOPPED = in_turn(
+    (0.0, sure("all_go_well", work="begins")),
+    (0.0, interrupted(sure("end", which=0, how="fails"), sure("cancel", which=0), LATER)),
+    (5.0, sure("all_go_well", work="begins")),
+)
+"""A cancel arrives while a failed attempt is completed."""
+CAUGHT_UP = in_turn(
+    (20.0, operations("only_tick")),
+    (0.0, sure("backfill", seconds=20)),
+    (0.0, sure("all_go_well", rounds=2, work="none")),
+)
+"""The missed occurrences of an outage are backfilled."""
+CANCELLED_AHEAD = in_turn(
+    (0.0, sure("tick", node=0, leads=True)),
+    (0.0, operations("cancel")),
+    (0.0, operations("edit", "pause")),
+    (0.0, operations("resume", "tick")),
+)
+"""An occurrence is cancelled before its time, and then its job is changed."""
+UNSURE = in_turn(
+    (0.0, sure("tick", node=0, leads=True)),
+    (
+        7.0,
+        sure(
+            "unanswered",
+            after=0,
+            operation=("tick", {"node": 0, "leads": True, "looks_for_own": False}),
+        ),
+    ),
+)
+"""A node claims and doesn't learn that its claim succeeded."""
+OPERATIONS = st.one_of(
+    operations(
+        *GIVEN, *OFTEN, "interrupted", "interrupted", "interrupted", "crashed", "all_go_well"
+    ),
+    RIVALS,
+    FROZEN,
+    STOPPED,
+    CAUGHT_UP,
+    CANCELLED_AHEAD,
+    UNSURE,
+)

@@ -1,0 +1,86 @@
+"""Texts within their limit keep the start and the end, and report how much is omitted."""
+
+import re
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron.utils.bounded_text import BoundedText, replace_unstorable, shortened, truncated
+
+MARK = re.compile(r"\n\[\.\.\. ([\d,]+) characters omitted \.\.\.\]\n")
+plain = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=40)
+
+
+@given(st.lists(plain, max_size=12), st.integers(0, 60))
+def test_the_head_and_the_tail_are_kept_and_the_rest_is_counted(
+    pieces: list[str], limit: int
+) -> None:
+    buffer = BoundedText(limit)
+    for piece in pieces:
+        buffer.write(piece)
+    whole, kept = "".join(pieces), buffer.getvalue()
+    if len(whole) <= limit:
+        assert kept == whole
+        return
+    head, tail = whole[: limit // 2], whole[len(whole) - (limit - limit // 2) :]
+    left_out = len(whole) - limit
+    assert kept == f"{head}\n[... {left_out:,} characters omitted ...]\n{tail}"
+
+
+@given(st.text(max_size=200), st.integers(0, 60))
+def test_never_more_than_the_limit_and_the_mark_whatever_is_written(text: str, limit: int) -> None:
+    kept = truncated(text, limit)
+    assert len(MARK.sub("", kept, count=1)) <= max(limit, 0) or len(text) <= limit
+    assert len(kept) <= limit + len("\n[... 1,000,000 characters omitted ...]\n")
+    kept.encode()  # no lone surrogate
+    assert "\x00" not in kept
+
+
+def test_what_no_database_takes_is_replaced_and_all_else_stays() -> None:
+    assert replace_unstorable("a\x00b\ud800c\udfff") == "a\ufffdb\ufffdc\ufffd"
+    assert replace_unstorable("Grüße 🎉\r\n\t\x1b[0m") == "Grüße 🎉\r\n\t\x1b[0m"
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_the_smallest_limits_hold(limit: int) -> None:
+    buffer = BoundedText(limit)
+    for _ in range(5):
+        buffer.write("ab")
+        buffer.write("")
+    assert len(MARK.sub("", buffer.getvalue())) == limit
+    assert buffer.written == 10
+
+
+def test_memory_is_bounded_however_much_is_written() -> None:
+    buffer = BoundedText(100)
+    for _ in range(20_000):
+        buffer.write("x" * 10)
+    buffer.write("y" * 1_000_000)
+    assert sum(map(len, [*buffer._head, *buffer._tail])) <= 200
+    assert MARK.search(buffer.getvalue())
+
+
+def test_it_can_be_read_while_it_is_written() -> None:
+    """The heartbeat thread reads the log of a run while the run writes to it."""
+    buffer = BoundedText(64)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            buffer.write("0123456789")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(2000):
+            assert len(MARK.sub("", buffer.getvalue())) <= 64
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_shortened_text_has_the_limit_at_most() -> None:
+    assert shortened("abcde", 5) == "abcde"
+    assert shortened("abcdef", 5) == "abcd…"

@@ -1,0 +1,82 @@
+"""Durations as text: parsing and formatting."""
+
+from datetime import timedelta
+
+import pytest
+
+from django_dcron.utils.durations import MAX_LENGTH, read_duration, write_duration
+
+SECOND, MINUTE, HOUR, DAY = (
+    timedelta(seconds=1),
+    timedelta(minutes=1),
+    timedelta(hours=1),
+    timedelta(days=1),
+)
+
+WRITTEN = [
+    (timedelta(), "0s"),
+    (SECOND, "1s"),
+    (5 * SECOND, "5s"),
+    (59 * SECOND, "59s"),
+    (MINUTE, "1m"),
+    (61 * SECOND, "1m1s"),
+    (59 * MINUTE + 59 * SECOND, "59m59s"),
+    (HOUR, "1h"),
+    (23 * HOUR + 59 * MINUTE, "23h59m"),
+    (DAY, "1d"),
+    (2 * DAY + 3 * HOUR + 4 * MINUTE + 5 * SECOND, "2d3h4m5s"),
+    (SECOND / 2, "0.5s"),
+    (timedelta(microseconds=1), "0.000001s"),
+    (HOUR + timedelta(microseconds=50_000), "1h0.05s"),
+    (10 * SECOND + timedelta(microseconds=100_000), "10.1s"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), WRITTEN)
+def test_written_durations_are_short_and_read_back(value: timedelta, text: str) -> None:
+    assert write_duration(value) == text
+    assert read_duration(text) == value
+
+
+def test_negative_durations_are_written_as_seconds() -> None:
+    assert write_duration(-90 * SECOND) == "-90.0"
+    assert read_duration("-90.0") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (" 1D 2H 3M 4.5S ", DAY + 2 * HOUR + 3 * MINUTE + 4.5 * SECOND),
+        ("1.5h", 90 * MINUTE),
+        ("90 m", 90 * MINUTE),
+        ("1d" + " " * (MAX_LENGTH - 4) + "1s", DAY + SECOND),
+        (" " * 60 + "1d" + " " * 60, DAY),
+    ],
+)
+def test_durations_as_people_write_them(text: str, value: timedelta) -> None:
+    assert MAX_LENGTH == 64
+    assert read_duration(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "5",
+        "s",
+        "soon",
+        "1s 1m",
+        "1m1m",
+        "-1s",
+        "1x",
+        "1d" + " " * (MAX_LENGTH - 3) + "1s",
+    ],
+)
+def test_texts_that_are_no_durations(text: str) -> None:
+    assert read_duration(text) is None
+
+
+def test_a_duration_may_be_too_long_to_hold() -> None:
+    with pytest.raises(OverflowError):
+        read_duration("9999999999d")

@@ -1,0 +1,94 @@
+"""Values that every database can store as JSON, and which of them are equal."""
+
+from typing import Any
+
+import pytest
+
+from django_dcron.utils.json_values import DEEPEST, check_storable, same_json
+
+
+def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
+    value: Any = "innermost"
+    for _ in range(levels):
+        value = [value] if kind is list else {"key": value, "other": 1}
+    return value
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_values_may_be_nested_thirty_levels_deep(kind: Any) -> None:
+    assert DEEPEST == 30
+    value = nested(30, kind)
+    assert check_storable(value) is value
+    with pytest.raises(ValueError, match="30"):
+        check_storable(nested(31, kind))
+    with pytest.raises(ValueError, match="30"):
+        check_storable([1, [2], nested(30, kind)])
+
+
+@pytest.mark.parametrize(
+    "value", [1, "text", None, True, 1.5, [], {}, {"a": [1, {"b": "ü\\u0000"}]}]
+)
+def test_usual_values_are_returned_as_they_are(value: Any) -> None:
+    assert check_storable(value) is value
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), "\0", "\\\0", ["a\0"], {"\0": 1}, "\ud800"]
+)
+def test_values_that_a_database_refuses(value: Any) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (of several kinds, from the standard library too)
+        check_storable(value)
+
+
+def test_a_nul_is_named() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        check_storable(["\0"])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (None, None),
+        (True, True),
+        (False, False),
+        (1, 1.0),
+        ("a", "a"),
+        ([], []),
+        ({}, {}),
+        ([1, [True, None]], [1.0, [True, None]]),
+        ({"a": 1, "b": [{"c": True}]}, {"b": [{"c": True}], "a": 1.0}),
+    ],
+)
+def test_values_that_are_the_same_json(one: Any, other: Any) -> None:
+    assert same_json(one, other) is True
+    assert same_json(other, one) is True
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (True, 1),
+        (False, 0),
+        (False, None),
+        (True, False),
+        (1, 2),
+        ("1", 1),
+        ([], {}),
+        ([], None),
+        ({}, None),
+        ([1], 1),
+        ({"a": 1}, 1),
+        (["a"], "a"),
+        ([1], [1, 2]),
+        ([1, 2], [2, 1]),
+        ([True], [1]),
+        ({"a": True}, {"a": 1}),
+        ({"a": 1}, {"a": None}),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ({"a": [{"b": 1}]}, {"a": [{"b": True}]}),
+    ],
+)
+def test_values_that_are_different_json(one: Any, other: Any) -> None:
+    assert same_json(one, other) is False
+    assert same_json(other, one) is False

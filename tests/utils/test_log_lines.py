@@ -1,0 +1,110 @@
+"""The content of a log record can't forge another record."""
+
+import logging
+import pkgutil
+import re
+import sys
+
+import pytest
+
+import django_dcron
+from django_dcron.execution import log_capture
+from django_dcron.management.commands import runcron
+from django_dcron.utils.log_lines import LineFormatter, OneRecord
+
+FORGED = "2026-11-22 03:30:00,000 ERROR   run failed: job=payroll"
+BEGINS = re.compile(r"^20\d\d-", re.MULTILINE)
+
+
+def formatters() -> list[logging.Formatter]:
+    """The formatters for people: the node's console and the log of an attempt."""
+    logger = logging.getLogger("django_dcron")
+    before = logger.handlers[:], logger.level, logger.propagate
+    logger.handlers, logger.propagate = [], False
+    try:
+        runcron._log_to_console(1)
+        (handler,) = logger.handlers
+    finally:
+        logger.handlers, logger.level, logger.propagate = before
+    console = handler.formatter
+    captured = log_capture._handler.formatter
+    assert console is not None
+    assert captured is not None
+    return [console, captured]
+
+
+@pytest.mark.parametrize(
+    "line_end", ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\x1b[1A\r"]
+)
+def test_no_text_in_a_record_begins_another_one(line_end: str) -> None:
+    try:
+        raise ValueError(f"x{line_end}{FORGED}")
+    except ValueError as error:
+        values = (f"said %s{line_end}{FORGED}", (error,), (ValueError, error, error.__traceback__))
+    for formatter in formatters():
+        record = logging.LogRecord(f"shop{line_end}{FORGED}", logging.ERROR, __file__, 1, *values)
+        shown = formatter.format(record)
+        assert all(not line.startswith("2026-11-22 03:30") for line in shown.splitlines()), shown
+        assert len(BEGINS.findall(shown)) == 1
+        assert "\x1b" not in shown
+
+
+def test_a_traceback_is_still_read() -> None:
+    try:
+        raise ValueError("x")
+    except ValueError as error:
+        record = logging.LogRecord(
+            "a", logging.ERROR, "f", 1, "said", (), (ValueError, error, error.__traceback__)
+        )
+    first, *others = LineFormatter("%(message)s").format(record).split("\n")
+    assert first == "said"
+    assert others[0] == "    Traceback (most recent call last):"
+    assert others[-1] == "    ValueError: x"
+
+
+def quoted(formatter: logging.Formatter, text: str) -> str:
+    """Return what a handler of the project writes for a record that contains ``text``."""
+    logger = logging.getLogger("django_dcron.runs")
+    shown: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            shown.append(self.format(record))
+
+    handler = Handler()
+    handler.setFormatter(formatter)
+    logger.addHandler(handler)
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        logger.exception("attempt failed: %s, %s", f"ValueError: {text}", error)
+    finally:
+        logger.removeHandler(handler)
+    return shown[0]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\v", "\x85", "\u2028", "\x1b[1A\r"])
+def test_a_formatter_of_the_project_writes_one_record_too(line_end: str) -> None:
+    """Workers log in the format of Celery or of the project."""
+    shown = quoted(
+        logging.Formatter("%(asctime)s %(levelname)s %(message)s"), f"x{line_end}{FORGED}"
+    )
+    assert not [line for line in shown.splitlines() if line.startswith("2026-11-22 03:30")], shown
+    assert "\x1b" not in shown
+
+
+def test_a_plain_text_is_logged_as_it_is() -> None:
+    shown = quoted(logging.Formatter("%(message)s"), "no such file")
+    assert shown.startswith("attempt failed: ValueError: no such file, no such file\nTraceback")
+    assert shown.endswith("\n    ValueError: no such file")
+
+
+def test_every_logger_of_the_package_is_protected() -> None:
+    names = set()
+    for found in pkgutil.walk_packages(django_dcron.__path__, "django_dcron."):
+        module = sys.modules.get(found.name)
+        for value in vars(module).values() if module else ():
+            if isinstance(value, logging.Logger):
+                names.add(value.name)
+                assert any(isinstance(each, OneRecord) for each in value.filters), value.name
+    assert len(names) > 5

@@ -1,0 +1,97 @@
+"""No part of a password is shown, even if the text that contains it is malformed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import current_app
+from django.core.checks import run_checks
+from kombu import Connection
+from pytest_django import Settings
+
+from django_dcron.contrib.alerts.channels import NotSent, send
+from django_dcron.db.errors import in_one_line
+from django_dcron.dispatch.celery_setup import transport_problem
+from django_dcron.utils.url_credentials import without_credentials, without_urls
+
+SECRETS = ("hunter2", "hunt", "er2")
+URLS = [
+    "redis://:hunter2@host:6379/0",
+    "redis://:hunt/er2@host:6379/0",
+    "redis://:hunt#er2@host",
+    "redis://:hunt er2@host",
+    "redis://:hunt'er2@host",
+    "redis://:hunt\"er2'@host",
+    "redis:/:hunter2@host.example",
+    "redis://user:hunt@er2@host.example",
+]
+SETTINGS = (
+    "DCRON_LOCK",
+    "DCRON_CACHE",
+    "DCRON_DISPATCHER",
+    "DCRON_SITE_URL",
+    "DCRON_KEEP_FOR",
+    "DCRON_MIDDLEWARE",
+    "DCRON_TASKS_BACKEND",
+)
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_no_check_shows_a_part_of_a_url(settings: Settings, url: str) -> None:
+    for name in SETTINGS:
+        setattr(settings, name, [url, 1] if name == "DCRON_MIDDLEWARE" else url)
+        found = str(run_checks())
+        assert not any(secret in found for secret in SECRETS), (name, found)
+        delattr(settings, name)
+    settings.DCRON_MIDDLEWARE = [url]
+    settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["a@b.c"]}}
+    settings.DCRON_ALERTS = [{"on": "failed", "to": [url]}]
+    settings.DCRON_SHELL = {"backup": ["pg_dump", "--password=hunter2"], "x": []}
+    found = str(run_checks())
+    assert not any(secret in found for secret in SECRETS), found
+
+
+@pytest.fixture
+def broker() -> Iterator[Any]:
+    before = current_app.conf.broker_url
+
+    def use(url: str) -> None:
+        current_app.conf.broker_url = url
+
+    yield use
+    current_app.conf.broker_url = before
+
+
+@pytest.mark.parametrize(
+    "url", [*URLS, "hunter2.x://h", "x+hunter2://", "redis//:hunter2@host", ":hunter2@host:6379/0"]
+)
+def test_a_malformed_broker_url_is_not_quoted(broker: Any, url: str) -> None:
+    broker(url)
+    message = transport_problem() or ""
+    assert not any(secret in message for secret in SECRETS), message
+
+
+def test_an_error_of_the_transport_is_not_quoted_with_its_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def get_transport_cls(connection: Connection) -> None:
+        raise KeyError("No such transport in redis://:hunter2@host")
+
+    monkeypatch.setattr(Connection, "get_transport_cls", get_transport_cls)
+    assert transport_problem() == "No such transport in redis://…"
+
+
+@pytest.mark.parametrize("url", ["hunter2", "hunter2:x@host", "slack//hunter2"])
+def test_an_alert_that_cannot_be_sent_does_not_name_its_secret(url: str) -> None:
+    with pytest.raises(NotSent) as caught:
+        send({"apprise": [url]}, "subject", "text")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_errors_lose_credentials_and_nothing_else() -> None:
+    error = ValueError("amqp://user:hunter2@host/ does not\nanswer; see https://docs.example/x?y=1")
+    assert in_one_line(error) == "amqp://…@host/ does not answer; see https://docs.example/x?y=1"
+    assert without_credentials("Port could not be cast to integer value as 'hunt'").endswith(
+        "value as …"
+    )
+    assert without_urls("'a' is not one of b, c") == "'a' is not one of b, c"

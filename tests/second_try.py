@@ -12,13 +12,12 @@ TRIED = pytest.StashKey[bool]()
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    if (
-        TRIED in item.stash or nextitem is None
-    ):  # the last test has torn down the fixtures it shared with others
+    following = nextitem or _any_other(item)
+    if TRIED in item.stash or following is None:
         return None
     item.stash[TRIED] = True
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    reports = runtestprotocol(item, log=False, nextitem=following)
     failed = [report for report in reports if report.failed]
     for report in failed:
         report.outcome = UNSTEADY  # type: ignore[assignment]
@@ -28,6 +27,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def _any_other(item: pytest.Item) -> pytest.Item | None:
+    """Return another test of the session, so that the last test doesn't tear down shared fixtures.
+
+    pytest tears down what the next test doesn't share, and the rest at the end of the session.
+    """
+    return next((other for other in item.session.items if other is not item), None)
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:

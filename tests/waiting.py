@@ -1,4 +1,4 @@
-"""Wait with a deadline until a condition is true, so that tests need no fixed sleeps."""
+"""Wait until a condition is true or work is done, so that tests need no fixed sleeps."""
 
 import threading
 import time
@@ -28,3 +28,20 @@ def wait_until(
             )
         threading.Event().wait(interval)
     return answer
+
+
+def wait_until_none(
+    count: Callable[[], int], timeout: float = 60.0, *, what: str = "", interval: float = 0.2
+) -> None:
+    """Wait until `count` returns 0. `timeout` limits the seconds without progress.
+
+    On a slow machine, the whole wait may be much longer. Raise `AssertionError` with `what` if the
+    lowest count hasn't fallen for `timeout` seconds.
+    """
+    lowest, deadline = count(), time.monotonic() + timeout
+    while lowest:
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"no progress for {timeout:g} s: {what} ({lowest} left)")
+        threading.Event().wait(interval)
+        if (left := count()) < lowest:
+            lowest, deadline = left, time.monotonic() + timeout

@@ -32,7 +32,7 @@ from tests.app.models import Witness
 from tests.checker import Verdict, check
 from tests.conftest import StartProcess
 from tests.factories import make_job
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_none
 
 SECOND = timedelta(seconds=1)
 WITNESS = "tests.app.tasks.witness"
@@ -191,20 +191,13 @@ class Cluster:
         self.until = now().replace(microsecond=0)
         self.wait_for(self.until + SECOND)
         due = Run.objects.exclude(state__in=FINAL).filter(scheduled_at__lte=self.until)
-        wait_until(
-            lambda: not due.exists(),
-            TIMEOUT,
-            what="everything due to come to an end",
-            interval=0.2,
-        )
+        wait_until_none(due.count, TIMEOUT, what="the end of everything due")
         self._wait_for_a_clean_doctor(frozenset(accepted))
         for node in self.nodes:
             if node.process.running:
                 assert node.leave() == 0, node.process.log[-5000:]
         dispatched = Run.objects.filter(state__in=("queued", "running"))
-        wait_until(
-            lambda: not dispatched.exists(), TIMEOUT, what="the workers to finish", interval=0.2
-        )
+        wait_until_none(dispatched.count, TIMEOUT, what="the workers to finish")
         self.verdict = check(self.after, self.until)
         assert not self.verdict.problems, str(self.verdict)
         return self.verdict

@@ -44,12 +44,12 @@ def test_workers_killed_between_any_two_steps_of_a_run(cluster: Cluster) -> None
     once.
     """
     steps = fault(
-        ["start.held", "start.done", "work.done", "finish.ended", "record.done"], chance=0.04
+        ["start.held", "start.done", "work.done", "finish.ended", "record.done"], chance=0.06
     )
     rescuers = fault(["rescue.begun", "retry.written"], chance=0.1)
     cluster.add_worker(pool="threads", env=QUICK | steps, wait=False)
     cluster.start(
-        jobs=6,
+        jobs=4,
         workers=1,
         node_env=QUICK | rescuers,
         worker_env=QUICK | steps,

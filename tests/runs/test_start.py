@@ -229,9 +229,9 @@ def test_a_jump_that_lasts_is_believed(clock_jumps: Callable[[timedelta], None])
     ]
     clock_jumps(timedelta(hours=1))
     assert start(runs[0].pk, 1, token=uuid4(), worker="w")
-    later = DOUBT_FOR + 1
+    later, monotonic = DOUBT_FOR + 1, time.monotonic
     clock_jumps(timedelta(hours=1, seconds=later))
-    with mock.patch.object(module.time, "monotonic", return_value=time.monotonic() + later):
+    with mock.patch.object(module.time, "monotonic", side_effect=lambda: monotonic() + later):
         assert start(runs[1].pk, 1, token=uuid4(), worker="w") is None
     assert state_of(runs[1]) == State.MISSED
 

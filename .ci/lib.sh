@@ -6,17 +6,13 @@ export PYTHONUNBUFFERED=1
 unset PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, and each would compile all it imports
 # A failed test gets a second try: a test that fails twice is broken, one that fails once is unsteady and named at the end.
 export PYTEST_ADDOPTS="-p tests.second_try"
-bearable=3 # unsteady tests
-unsteady=()
-summary=()
-failures=0
-closing_line=
-beside=
+tolerated=3 # unsteady tests
+touch "$work/unsteady" "$work/closing_line"
 
 finish() {
-    local left_behind # only by a test run that was killed
-    [ -z "$beside" ] || [ -e "$work/beside.status" ] || pkill -TERM -P "$beside" 2>/dev/null || true
-    for left_behind in "$work"/dcron-*/{,gw*/}*.pid; do
+    local lane left_behind
+    for lane in $(jobs -p); do pkill -TERM -P "$lane" 2>/dev/null || true; done
+    for left_behind in "$work"/dcron-*/{,gw*/}*.pid; do # only by a test run that was killed
         kill -KILL "$(cat "$left_behind" 2>/dev/null)" 2>/dev/null || true
     done
     rm -rf "$work"
@@ -24,53 +20,56 @@ finish() {
 trap finish EXIT
 trap 'exit 143' INT TERM
 
-# Run a command under a title. Record its result, its time and pytest's closing line.
+# Run a command under a title. Record its result and time, pytest's closing line and the unsteady tests in files below $work,
+# because lanes are subshells. A lane prints a section's output when the section ends, so that outputs don't mix.
 section() {
-    local title=$1 started=$SECONDS log=$work/section.log verdict=ok said
+    local title=$1 started=$SECONDS verdict=ok log line
     shift
-    printf '\n[%s, %d s] ===== %s\n' "$(date +%T)" "$SECONDS" "$title"
-    if ! "$@" 2>&1 | tee "$log"; then
-        verdict=FAILED
-        failures=$((failures + 1))
+    log=$(mktemp "$work/section.XXXX")
+    if [ -n "${in_lane:-}" ]; then
+        "$@" >"$log" 2>&1 || verdict=FAILED
+        { flock 9 && heading "$title" && cat "$log"; } 9>"$work/printing"
+    else
+        heading "$title"
+        "$@" 2>&1 | tee "$log" || verdict=FAILED
     fi
-    while read -r _ test; do
-        unsteady+=("$test ($title)")
-    done < <(grep '^UNSTEADY ' "$log" || true)
-    said=$(grep -E '^=+ .*[0-9]+ (passed|failed|error|errors)\b.*=$' "$log" | tail -n 1 || true)
-    closing_line=${said:-$closing_line}
-    summary+=("$(printf '%-6s %5d s  %-36s %s' "$verdict" $((SECONDS - started)) "$title" "${said//=/}")")
+    { grep '^UNSTEADY ' "$log" || true; } | sed "s/^UNSTEADY \(.*\)/\1 ($title)/" >>"$work/unsteady"
+    line=$(grep -E '^=+ .*[0-9]+ (passed|failed|error|errors)\b.*=$' "$log" | tail -n 1 || true)
+    if [ -n "$line" ] && { [ "$verdict" = FAILED ] || [ ! -s "$work/closing_line" ]; }; then
+        echo "$line" >"$work/closing_line" # of the first suite, unless another one fails
+    fi
+    printf '%-6s %5d s  %-44s %s\n' "$verdict" $((SECONDS - started)) "$title" "${line//=/}" >>"$work/summary"
 }
 
-# Start a command whose processes mostly wait, beside the next sections. `section TITLE ended_beside` reports its result.
-beside() {
-    {
-        status=0
-        "$@" >"$work/beside.log" 2>&1 || status=$?
-        echo "$status" >"$work/beside.new" && mv "$work/beside.new" "$work/beside.status"
-    } &
-    beside=$!
+heading() {
+    printf '\n[%s, %d s] ===== %s\n' "$(date +%T)" "$SECONDS" "$1"
 }
 
-ended_beside() {
-    until [ -e "$work/beside.status" ]; do sleep 1; done
-    cat "$work/beside.log"
-    return "$(cat "$work/beside.status")"
+# Run functions of sections side by side: one may compute while another waits.
+lanes() {
+    local lane pids=()
+    for lane in "$@"; do
+        (in_lane=yes && "$lane") &
+        pids+=("$!:$lane")
+    done
+    for lane in "${pids[@]}"; do
+        wait "${lane%%:*}" || printf '%-6s          %s did not end\n' FAILED "${lane#*:}" >>"$work/summary"
+    done
 }
 
 # Print a line for each section, the total time, and pytest's closing line last. Fail if a section failed.
 report() {
-    printf '\n[%s, %d s] ===== summary\n' "$(date +%T)" "$SECONDS"
-    printf '%s\n' "${summary[@]}"
+    local failed unsteady
+    failed=$(grep -c '^FAILED' "$work/summary" || true)
+    unsteady=$(wc -l <"$work/unsteady")
+    heading summary
+    cat "$work/summary"
     printf '       %5d s  in total\n' "$SECONDS"
-    if [ ${#unsteady[@]} -gt 0 ]; then
-        printf 'UNSTEADY, a bug in the test or in what it tests: %s\n' "${unsteady[@]}"
-        [ ${#unsteady[@]} -le $bearable ] || failures=$((failures + 1))
-    fi
-    if [ "$failures" -gt 0 ]; then
-        printf '%d of %d sections FAILED\n' "$failures" "${#summary[@]}"
-    fi
-    printf '%s\n' "$closing_line"
-    [ "$failures" -eq 0 ]
+    sed 's/^/UNSTEADY, a bug in the test or in what it tests: /' "$work/unsteady"
+    [ "$failed" -eq 0 ] || echo "$failed sections FAILED"
+    [ "$unsteady" -le $tolerated ] || echo "$unsteady unsteady tests, and at most $tolerated are tolerated"
+    cat "$work/closing_line"
+    [ "$failed" -eq 0 ] && [ "$unsteady" -le $tolerated ]
 }
 
 as_root() {
@@ -137,9 +136,8 @@ pins() {
     sed -nE 's/^([A-Za-z0-9._-]+==[^ ]+( ;[^\\]*)?) *\\?$/\1/p' "$1"
 }
 
-# Run the tests marked $4 on Python $1, Django $2 and database $3.
+# Run the tests marked $3 in the environment of Python $1, on database $2.
 test_on() {
-    environment "$1" "$2" &&
-        DCRON_TEST_DATABASE=$3 DCRON_TEST_REDIS_SERVER=$(command -v redis-server) \
-            ".venv-$1/bin/python" -m pytest --dist worksteal -n 4 --durations=10 -m "$4"
+    DCRON_TEST_DATABASE=$2 DCRON_TEST_REDIS_SERVER=$(command -v redis-server) \
+        ".venv-$1/bin/python" -m pytest --dist worksteal -n 4 --durations=10 -m "$3"
 }

@@ -56,7 +56,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--for", dest="seconds", type=seconds, metavar="SECONDS", help="end by itself after so long"
+        "--for",
+        dest="seconds",
+        type=seconds,
+        metavar="SECONDS",
+        help="stop after this many seconds",
     )
     options = parser.parse_args()
     demo = Demo()
@@ -126,7 +130,7 @@ class Demo:
     def open_the_shop(self) -> None:
         clear(self.directory)
         where = self.directory.relative_to(PROJECT.parent)
-        self.feed.say(f"Starting afresh in {where}: database, reports, logs. Times are UTC.")
+        self.feed.say(f"Starting with an empty database in {where}. Times are UTC.")
         os.environ.update(self.site_environment())
         self.start_redis()
         self.feed.say(fill_database(schema=f"shop_{self.port}"))
@@ -204,10 +208,10 @@ class Demo:
         deadline = time.monotonic() + limit
         while not happened():
             if self.deaths():
-                raise Trouble(f"Waited in vain for {what}.")
+                raise Trouble(f"{what} didn't start.")
             if time.monotonic() > deadline:
                 raise Trouble(
-                    f"Waited {limit:g} s in vain for {what}; the logs are in {self.directory}/logs."
+                    f"Waited {limit:g} s for {what}. The logs are in {self.directory}/logs."
                 )
             self.pause()
 
@@ -216,10 +220,12 @@ class Demo:
         ended = [service for service in self.services.values() if service.exit_code is not None]
         for service in ended:
             self.problems.append(
-                f"{service.name} ended by itself, with exit code {service.exit_code}."
+                f"{service.name} exited unexpectedly with exit code {service.exit_code}."
             )
             self.feed.say(
-                "".join(["This process ended by itself. Its last words:\n", *service.last_lines]),
+                "".join(
+                    ["This process exited unexpectedly. Its last log lines:\n", *service.last_lines]
+                ),
                 service.name,
             )
             self.services.pop(service.name).kill()  # its children must not continue alone
@@ -232,7 +238,9 @@ class Demo:
         from demo_account import Account
 
         self.feed.say(shorten_the_reports_interval(), "owner")
-        self.feed.say(f"It ends by itself in {seconds:g} s." if seconds else "Ctrl-C ends it.")
+        self.feed.say(
+            f"The demo stops after {seconds:g} s." if seconds else "Press Ctrl-C to stop."
+        )
         self.account = Account(NODES)
         opened, pressed = time.monotonic(), False
         try:
@@ -246,10 +254,10 @@ class Demo:
         except Stopped:
             print()
 
-    # --- Closing: first who brings new work, then who does it, then what they need for it --------
+    # --- Closing: first the processes that create work, then the worker, then the servers ---------
 
     def close_the_shop(self) -> None:
-        self.feed.say("Closing: the nodes drain, then the worker finishes the dispatched runs.")
+        self.feed.say("Stopping: the nodes drain, then the worker finishes the dispatched runs.")
         self.account.close()
         self.stop(*sorted(NODES))
         try:
@@ -277,7 +285,7 @@ class Demo:
             self.services.pop(service.name).kill()
             if code is None:
                 self.problems.append(
-                    f"{service.name} did not end within {FINISH_LIMIT:g} s and was killed."
+                    f"{service.name} didn't stop within {FINISH_LIMIT:g} s and was killed."
                 )
             elif code != 0:
                 self.problems.append(f"{service.name} ended with exit code {code} instead of 0.")
@@ -331,7 +339,7 @@ def reserve_place(var: Path, preferred: int = 8000) -> tuple[socket.socket, Path
             reservation.close()
         else:
             return reservation, directory, lock
-    raise Trouble(f"There is no free port on 127.0.0.1, or {var} cannot be written.")
+    raise Trouble(f"No free port on 127.0.0.1, or {var} isn't writable.")
 
 
 def clear(directory: Path) -> None:

@@ -41,7 +41,7 @@ class Account:
     def __init__(self, nodes: set[str]) -> None:
         self.nodes = nodes
         self.seen: Counter[str] = Counter()
-        self.looks = 0
+        self.checks = 0
         self.opened_at = self.closed_at = timezone.now()
         jobs = Job.objects.select_related("cursor")
         self.definitions = {job.name: definition(job) for job in jobs}
@@ -49,7 +49,7 @@ class Account:
 
     def watch(self) -> None:
         """Record which nodes are alive now."""
-        self.looks += 1
+        self.checks += 1
         self.seen.update(Node.objects.live(dcron.LEASE).values_list("name", flat=True))
 
     def close(self) -> None:
@@ -79,8 +79,8 @@ class Account:
 
     def _absent_nodes(self) -> Iterator[str]:
         for node in sorted(self.nodes):
-            if self.seen[node] < self.looks:
-                yield f"{node} was seen alive only {self.seen[node]} times of {self.looks}."
+            if self.seen[node] < self.checks:
+                yield f"{node} was seen alive only {self.seen[node]} times of {self.checks}."
 
     def _duplicates(self) -> Iterator[str]:
         for run in duplicated(Run.objects, "job__name", "scheduled_at"):
@@ -102,9 +102,9 @@ class Account:
 
     def verdict(self) -> str:
         """Return the summary of a demo without problems."""
-        summary = "Every job ran whenever it should have, and once."
+        summary = "Every due occurrence ran exactly once."
         if waiting := sum(job.waiting for job in self.jobs):
-            summary += f" Still waiting for another attempt: {waiting}."
+            summary += f" Runs that wait for their next attempt: {waiting}."
         return summary
 
     # --- The account as text ---------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Account:
     def text(self) -> str:
         seconds = (self.closed_at - self.opened_at).total_seconds()
         lines = [
-            f"What became of every run, in the {seconds:.0f} s between opening and closing:",
+            f"All runs of the {seconds:.0f} s in which the shop was open:",
             "",
             *self._table(),
             "",
@@ -128,32 +128,31 @@ class Account:
             *(state.value for state in states),
             "attempts",
             "retried",
-            "late p50",
-            "late p99",
+            "delay p50",
+            "delay p99",
         ]
         rows = [[job.name, job.schedule, *job.cells(states)] for job in self.jobs]
         rows.append(["all", "", *self._totals(states)])
         yield from aligned([["job", "schedule", *columns], *rows])
         yield ""
         yield (
-            "due       occurrences that the schedule yields in this time, computed from its text "
-            "alone"
+            "due       occurrences of the schedule in this time, computed independently of the runs"
         )
         if any(job.changed for job in self.jobs):
-            yield "          (* only since a person has changed the job meanwhile)"
-        yield "late      from due to started by a worker, of each run's latest attempt"
-        yield f"          (from due to sent to the broker: {self._dispatch_delay()})"
+            yield "          (*: counted from the latest change of the job)"
+        yield "delay     time from due to the start on a worker, of each run's latest attempt"
+        yield f"          (time from due to dispatch: {self._dispatch_delay()})"
         if self._any(State.PENDING):
             yield (
-                "pending   has failed and waits for its next attempt, which would come if the "
-                "demo went on"
+                "pending   runs whose attempt failed; the next attempt would follow if the demo "
+                "continued"
             )
 
     def _dispatch_delay(self) -> str:
         late = start_delays(self.runs(), "queued_at")
         return (
-            f"p50 {ms(late, 50)}, p99 {ms(late, 99)}, of {len(late)} runs; the others had started "
-            "before it was noted"
+            f"p50 {ms(late, 50)}, p99 {ms(late, 99)} of {len(late)} runs; the others started "
+            "before their dispatch was recorded"
         )
 
     def _totals(self, states: Sequence[State]) -> list[str]:
@@ -173,15 +172,15 @@ class Account:
         counted = Product.objects.filter(counted_at__isnull=False).count()
         reports = len(list(settings.REPORTS_DIR.glob("*.csv")))
         yield "nodes     " + ", ".join(
-            f"{name} alive at {self.seen[name]} of {self.looks} looks"
+            f"{name} alive in {self.seen[name]} of {self.checks} checks"
             for name in sorted(self.nodes)
         )
-        twice = len(list(self._duplicates())) or "nothing"
-        yield f"twice     {twice}, by the database and by the site's own witness"
+        duplicates = len(list(self._duplicates()))
+        yield f"twice     {duplicates} runs, in the database and in the shop's own records"
         sessions = Session.objects.filter(expire_date__lt=timezone.now()).count()
         yield (
             f"the shop  {Order.objects.filter(number__gt=1000).count()} orders imported, "
-            f"{Pulse.objects.count()} pulses felt, {reports} reports written, "
+            f"{Pulse.objects.count()} pulses recorded, {reports} reports written, "
             f"{counted} products counted, {sessions} expired sessions left"
         )
 
@@ -269,7 +268,7 @@ class JobAccount:
             run = runs.get(at)
             if run is None or run.state == State.MISSED:
                 if at <= self.closing_at:
-                    yield f"{self.name} should have run at {at:%H:%M:%S} UTC and did not."
+                    yield f"{self.name} was due at {at:%H:%M:%S} UTC but didn't run."
             elif run.state == State.FAILED and self.name not in FAILING:
                 yield f"{self.name} failed at {at:%H:%M:%S} UTC: {run.reason}"
             elif not run.is_final and run.attempt == 1 and at <= self.closing_at:

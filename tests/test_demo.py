@@ -56,7 +56,7 @@ class Demo:
 
     def reported_orders(self) -> list[int]:
         """Return the order numbers in all sales reports, ascending."""
-        where = re.search(r"Starting afresh in (\S+):", self.output)
+        where = re.search(r"empty database in (\S+)\.", self.output)
         assert where, self.output
         reports = (ROOT / where[1] / "reports").glob("sales-*.csv")
         return sorted(
@@ -146,7 +146,7 @@ def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(
     demos: list[Demo], tmp_path: Path
 ) -> None:
     demos.append(demo := Demo("--for", "14", log=tmp_path / "log"))
-    demo.wait_for("It ends by itself")
+    demo.wait_for("The demo stops after")
     message = subprocess.run(
         [sys.executable, "manage.py", "shell", "-c", CHANGE],
         cwd=DEMO.parent,
@@ -160,8 +160,8 @@ def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(
     assert gone, message
 
     assert demo.process.wait(60) == 1, demo.output
-    assert f"PROBLEM: shop-pulse should have run at {gone[1]} UTC and did not." in demo.output
-    assert len(re.findall("PROBLEM: .* should have", demo.output)) == 1
+    assert f"PROBLEM: shop-pulse was due at {gone[1]} UTC but didn't run." in demo.output
+    assert len(re.findall("PROBLEM: .* was due at", demo.output)) == 1
     # The mark means that the job is judged from the change on. The number, at least one, depends on
     # when the change came.
     assert re.fullmatch(r"[1-9]\*", row(demo.output, "shop-pulse")["due"])
@@ -179,7 +179,7 @@ def test_a_time_that_is_none_is_refused(demos: list[Demo], tmp_path: Path, secon
 
 def test_ctrl_c_ends_it_with_an_account(demos: list[Demo], tmp_path: Path) -> None:
     demos.append(demo := Demo(log=tmp_path / "log"))
-    demo.wait_for("Ctrl-C ends it.")
+    demo.wait_for("Press Ctrl-C to stop.")
     demo.process.send_signal(signal.SIGINT)
 
     assert demo.process.wait(60) == 0, demo.output
@@ -199,10 +199,10 @@ def test_a_signal_while_it_starts_leaves_nothing_behind(demos: list[Demo], tmp_p
 @pytest.mark.nightly
 def test_a_process_that_dies_is_reported(demos: list[Demo], tmp_path: Path) -> None:
     demos.append(demo := Demo("--for", "8", log=tmp_path / "log"))
-    demo.wait_for("It ends by itself")
+    demo.wait_for("The demo stops after")
     node = next(process for process in demo.left_behind() if "node-b" in process.cmdline())
     node.kill()
 
     assert demo.process.wait(60) == 1, demo.output
-    assert "PROBLEM: node-b ended by itself, with exit code -9." in demo.output
+    assert "PROBLEM: node-b exited unexpectedly with exit code -9." in demo.output
     assert demo.left_behind() == []

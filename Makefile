@@ -1,21 +1,24 @@
-# Everything a developer runs. Each target makes the environment it needs by itself, once.
+# What developers run. Each target creates the environment that it needs.
 #
-#   make demo            the example site, until Ctrl-C     make demo FOR=20   the same for 20 seconds
-#   make test            all tests, on PostgreSQL           make test TESTS=tests/runs     some   make test DATABASE=sqlite
-#   make fuzz            hostile input for parsers, forms and the REST API: a minute
-#   make browser         the admin in Chromium              make browser DATABASE=sqlite
-#   make chaos           faults of all kinds, 10 minutes    make chaos CHAOS=quick   six scenarios, 3 minutes
-#   make nightly         hours: every test on every database, Python and Django, all faults, mutation testing
-#   make lint            style, types, import contracts, migrations
-#   make docs            the docs site, into docs/_build/html; warnings and broken links are errors
-#   make bench           how fast, beside others: 20 minutes    make bench BENCH=quick   a look, 7 minutes
-#   make screenshots     the pictures of the README, into docs/images (needs chromium and libfaketime)
-#   make messages        collect the texts to translate, and compile the translations (needs gettext)
-#   make lock            newest allowed versions into requirements/*.txt (needs uv)
-#   make clean           remove the environment
+#   make demo            run the example site until Ctrl-C; make demo FOR=20 stops after 20 seconds
+#   make test            run all tests on PostgreSQL
+#                        make test TESTS=tests/runs, make test DATABASE=sqlite
+#   make fuzz            send hostile input to parsers, forms and the REST API: a minute
+#   make browser         test the admin in Chromium; make browser DATABASE=sqlite
+#   make chaos           inject faults of all kinds: 10 minutes; CHAOS=quick: 6 scenarios, 3 minutes
+#   make nightly         run every test on every database, Python and Django, all faults, mutation
+#                        testing: hours
+#   make lint            check style, types, import contracts and migrations
+#   make docs            build the docs site in docs/_build/html; warnings and broken links fail
+#   make bench           measure the speed beside other schedulers: 20 minutes; BENCH=quick: 7
+#   make screenshots     take the pictures of the docs (needs chromium and libfaketime)
+#   make messages        collect the translatable texts and compile them (needs gettext)
+#   make lock            update requirements/*.txt to the newest allowed versions (needs uv)
+#   make clean           remove the environments
 #
-# PYTHON=python3.12 chooses the interpreter, VENV=.venv-3.12 the place of the environment, PARALLEL=1 how many tests run side by
-# side (each with servers of its own), MARKS="not slow" the tests by marker, WITHIN=1200 how many seconds `make chaos` may take.
+# Variables: PYTHON=python3.12 chooses the interpreter. VENV=.venv-3.12 is the directory of the
+# environment. PARALLEL=1 is the number of parallel test sessions, each with its own servers.
+# MARKS="not slow" selects tests by marker. WITHIN=1200 limits the seconds of `make chaos`.
 
 VENV   ?= .venv
 DOCS_VENV ?= .venv-docs
@@ -36,17 +39,18 @@ lock   = uv pip compile --quiet --universal --python-version 3.11 --no-annotate 
          --custom-compile-command "make lock"
 hashed = $(lock) --generate-hashes
 
-sphinx = $(DOCS_VENV)/bin/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going -d docs/_build/doctrees
+sphinx = $(DOCS_VENV)/bin/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going \
+         -d docs/_build/doctrees
 
-# Tests start hundreds of processes. Without compiled modules each of them would compile all it imports.
+# Tests start hundreds of processes. Without bytecode, each would compile every module it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz browser chromium chaos nightly docs bench screenshots messages lint style types contracts \
-        migrations environment lock clean
+.PHONY: help demo test fuzz browser chromium chaos nightly docs bench screenshots messages lint \
+        style types contracts migrations environment lock clean
 
 help:
-	@sed -n '3,15s/^# \{0,1\}//p' Makefile
+	@sed -n '3,18s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.demo
 	@$(python) example_project/demo.py $(if $(FOR),--for $(FOR))
@@ -62,11 +66,13 @@ browser: $(VENV)/.dev chromium
 	@$(pytest) 3 -m browser $(or $(TESTS),tests/browser)
 
 chromium:
-	@command -v chromium >/dev/null || { echo "Missing: chromium (on Debian and Ubuntu: apt install chromium)" >&2; exit 1; }
+	@command -v chromium >/dev/null || { \
+	    echo "Missing: chromium (on Debian and Ubuntu: apt install chromium)" >&2; exit 1; }
 
-# Scenarios with real processes that are killed, frozen, cut off and misled; ends with what became of the occurrences.
+# Kills, freezes and isolates real processes. The summary counts lost and duplicated occurrences.
 chaos: $(VENV)/.dev
-	@DCRON_TEST_DEADLINE=$(WITHIN) $(pytest) 3 -m "chaos$(if $(filter quick,$(CHAOS)), and not nightly)" $(or $(TESTS),tests/cluster)
+	@DCRON_TEST_DEADLINE=$(WITHIN) $(pytest) 3 \
+	    -m "chaos$(if $(filter quick,$(CHAOS)), and not nightly)" $(or $(TESTS),tests/cluster)
 
 nightly:
 	@bash .ci/nightly
@@ -77,7 +83,7 @@ docs: $(DOCS_VENV)/.docs
 	@$(sphinx) -b linkcheck docs docs/_build/linkcheck
 	@echo "The site is in docs/_build/html/index.html."
 
-# The contestants' environments go below .bench/, made once from requirements/bench.txt.
+# The environments of the other schedulers are created once in .bench, from requirements/bench.txt.
 bench: $(VENV)/.dev
 	@$(python) -m benchmarks $(if $(filter quick,$(BENCH)),--quick)
 
@@ -93,7 +99,7 @@ types: $(VENV)/.dev
 contracts: $(VENV)/.dev
 	@$(VENV)/bin/lint-imports
 
-# Needs libfaketime, too: on the pictures it is always the same moment.
+# libfaketime fixes the time, so that pictures change only if the pages do.
 screenshots: $(VENV)/.dev chromium
 	@$(python) example_project/screenshots.py docs/images
 
@@ -104,12 +110,13 @@ messages: $(VENV)/.dev
 	@cd django_dcron && $(abspath $(python)) -P -m django compilemessages
 
 migrations: $(VENV)/.dev
-	@DJANGO_SETTINGS_MODULE=tests.settings DCRON_TEST_DATABASE_NAME=:memory: $(python) -m django makemigrations --check --dry-run
+	@DJANGO_SETTINGS_MODULE=tests.settings DCRON_TEST_DATABASE_NAME=:memory: \
+	    $(python) -m django makemigrations --check --dry-run
 
 environment: $(VENV)/.dev
 	@:
 
-# The stamps: an environment is as old as the lock it was made from. The tests' lock holds the demo's too.
+# The stamps: an environment is as old as its lock. The lock of the tests includes the demo's.
 $(VENV)/.dev: requirements/dev.txt
 	@PYTHON="$(PYTHON)" sh requirements/install.sh $(VENV) $<
 	@touch $(VENV)/.demo $@
@@ -127,7 +134,7 @@ lock:
 	@$(hashed) --all-extras pyproject.toml requirements/dev.in -c requirements/demo.txt -o requirements/dev.txt
 	@$(hashed) pyproject.toml requirements/docs.in -c requirements/demo.txt -o requirements/docs.txt
 	@$(hashed) requirements/mariadb.in -o requirements/mariadb.txt
-	@# Constraints for packages that the benchmarks name without a version, which pip refuses to combine with hashes.
+	@# The benchmarks name these packages without a version. pip can't combine that with hashes.
 	@$(lock) requirements/bench.in -o requirements/bench.txt
 
 clean:

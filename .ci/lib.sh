@@ -1,10 +1,13 @@
-# What .ci/run and .ci/nightly share: sections with their times, system packages, environments. Sourced by bash.
+# What .ci/run and .ci/nightly share: sections with their times, system packages, environments.
+# Sourced by bash.
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/dcron-ci.XXXX")
 export TMPDIR=$work # the servers the tests start keep their files and pids below
 export PYTHONUNBUFFERED=1
-unset PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, and each would compile all it imports
-# A failed test gets a second try: a test that fails twice is broken, one that fails once is unsteady and named at the end.
+# Tests start hundreds of processes. Without bytecode, each would compile every module it imports.
+unset PYTHONDONTWRITEBYTECODE
+# A failed test gets a second try: a test that fails twice is broken, one that fails once is
+# unsteady and named at the end.
 export PYTEST_ADDOPTS="-p tests.second_try"
 tolerated=3 # unsteady tests
 touch "$work/unsteady" "$work/closing_line"
@@ -20,8 +23,9 @@ finish() {
 trap finish EXIT
 trap 'exit 143' INT TERM
 
-# Run a command under a title. Record its result and time, pytest's closing line and the unsteady tests in files below $work,
-# because lanes are subshells. A lane prints a section's output when the section ends, so that outputs don't mix.
+# Run a command under a title. Record its result and time, pytest's closing line and the unsteady
+# tests in files below $work, because lanes are subshells. A lane prints a section's output when the
+# section ends, so that outputs don't mix.
 section() {
     local title=$1 started=$SECONDS verdict=ok log line
     shift
@@ -38,7 +42,8 @@ section() {
     if [ -n "$line" ] && { [ "$verdict" = FAILED ] || [ ! -s "$work/closing_line" ]; }; then
         echo "$line" >"$work/closing_line" # of the first suite, unless another one fails
     fi
-    printf '%-6s %5d s  %-44s %s\n' "$verdict" $((SECONDS - started)) "$title" "${line//=/}" >>"$work/summary"
+    printf '%-6s %5d s  %-44s %s\n' "$verdict" $((SECONDS - started)) "$title" "${line//=/}" \
+        >>"$work/summary"
 }
 
 heading() {
@@ -53,11 +58,13 @@ lanes() {
         pids+=("$!:$lane")
     done
     for lane in "${pids[@]}"; do
-        wait "${lane%%:*}" || printf '%-6s          %s did not end\n' FAILED "${lane#*:}" >>"$work/summary"
+        wait "${lane%%:*}" ||
+            printf '%-6s          %s did not end\n' FAILED "${lane#*:}" >>"$work/summary"
     done
 }
 
-# Print a line for each section, the total time, and pytest's closing line last. Fail if a section failed.
+# Print a line for each section, the total time, and pytest's closing line last. Fail if a section
+# failed.
 report() {
     local failed unsteady
     failed=$(grep -c '^FAILED' "$work/summary" || true)
@@ -67,7 +74,7 @@ report() {
     printf '       %5d s  in total\n' "$SECONDS"
     sed 's/^/UNSTEADY, a bug in the test or in what it tests: /' "$work/unsteady"
     [ "$failed" -eq 0 ] || echo "$failed sections FAILED"
-    [ "$unsteady" -le $tolerated ] || echo "$unsteady unsteady tests, and at most $tolerated are tolerated"
+    [ "$unsteady" -le $tolerated ] || echo "$unsteady unsteady tests; the limit is $tolerated"
     cat "$work/closing_line"
     [ "$failed" -eq 0 ] && [ "$unsteady" -le $tolerated ]
 }
@@ -95,10 +102,12 @@ system_packages() {
     fi
     echo "Installing ${missing[*]}"
     as_root apt-get update -qq &&
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+        as_root env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Print the path of Python $1. A name on PATH isn't enough: it may be the shim of a version that isn't selected.
+# Print the path of Python $1. A name on PATH isn't enough: it may be the shim of a version that
+# isn't selected.
 interpreter() {
     local candidate
     for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
@@ -115,7 +124,8 @@ interpreter() {
     return 1
 }
 
-# Create the environment of `make test` for Python $1, with the MariaDB driver and the lock's Django of line $2.
+# Create the environment of `make test` for Python $1, with the MariaDB driver and the lock's Django
+# of line $2.
 environment() {
     local venv=.venv-$1 python
     python=$(interpreter "$1") &&

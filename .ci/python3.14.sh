@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Print the path of a CPython 3.14, which Debian 12 doesn't package.
 #
-# The first call downloads the interpreter and all its libraries, including the C library, from a newer Debian suite
-# and unpacks them below the user's cache directory. Later calls reuse them. Nothing is installed on the system, and
-# root isn't needed. apt verifies the suite's signature and each package's checksum.
+# The first call downloads the interpreter and all its libraries, including the C library, from a
+# newer Debian suite and unpacks them below the user's cache directory. Later calls reuse them.
+# Nothing is installed on the system, and root isn't needed. apt verifies the suite's signature and
+# each package's checksum.
 set -euo pipefail
 
 suite=forky
@@ -17,7 +18,8 @@ import ctypes, ensurepip, sqlite3, ssl, sys, venv
 sys.exit(sys.version_info[:2] != (3, 14))' 2>/dev/null
 }
 
-# apt with a state of its own. It believes that no package is installed, so it downloads every dependency.
+# apt with a state of its own. It believes that no package is installed, so it downloads every
+# dependency.
 configure_apt() {
     mkdir -p "$root/apt/lists/partial" "$root/apt/archives/partial"
     touch "$root/apt/status"
@@ -55,8 +57,8 @@ unpack() {
     rm -r "$root/apt"
 }
 
-# Replace Debian's executable, which would load the system's C library, by one that loads the libraries of $root.
-# RPATH (not RUNPATH) also applies to the libraries that extension modules load.
+# Replace Debian's executable, which would load the system's C library, by one that loads the
+# libraries of $root. RPATH (not RUNPATH) also applies to the libraries that extension modules load.
 link_executable() {
     local libraries=$1 loader
     loader=$(echo "$libraries"/ld-linux*.so.*)

@@ -56,7 +56,7 @@ fi
 log=$venv/install.log
 : >"$log"
 
-# A lock is complete, so nothing needs resolving; what is never imported need not be compiled. A package whose content is not the
-# locked one is refused.
+# A lock is complete, so nothing needs resolving; what is never imported need not be compiled. A
+# package whose content is not the locked one is refused.
 pip install --require-hashes --no-deps --no-compile -r "$lock" || explain_failure
 pip install --no-deps --no-build-isolation --editable . || explain_failure

@@ -28,7 +28,7 @@ from django_dcron.models import Job
 from shop.views import start_import
 
 
-@cron("@never", name="import")
+@cron("@never", name="import", overlap_policy="allow")
 def import_orders() -> None:
     pass
 

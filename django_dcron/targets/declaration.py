@@ -1,8 +1,8 @@
 """Declare jobs in code: ``@cron`` registers the target and the job, ``sync`` writes the job.
 
 A declaration needs no database and imports no models, so any module may contain it. These errors
-are raised at import: an invalid schedule, an unknown field, a field of the wrong type, a duplicate
-name.
+are raised at import: an invalid schedule or time zone, an unknown field, a field of the wrong type,
+a duplicate name.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ def cron(
     def declare(target: F) -> F:
         job = name or _own_name(target)
         try:
-            parse_schedule(schedule, hash_key=f"{namespace}/{job}")
+            zone = declared.get("timezone") or "UTC"
+            parse_schedule(schedule, zone, hash_key=f"{namespace}/{job}")
         except InvalidSchedule as error:
             raise InvalidSchedule(f"@cron job {job}: {error}") from None
         given = {

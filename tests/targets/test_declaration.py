@@ -214,6 +214,12 @@ def test_a_bad_schedule_names_the_job() -> None:
     assert f"{__name__}.fetch" not in targets.available()
 
 
+def test_unknown_time_zone_is_rejected_at_import() -> None:
+    with pytest.raises(InvalidSchedule, match=r"job fetch: .*Europe/Berln.*Europe/Berlin"):
+        cron("@daily", timezone="Europe/Berln")(fetch)
+    assert targets.declarations() == ()
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

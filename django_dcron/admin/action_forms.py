@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy
 
 from django_dcron import targets
 from django_dcron.admin.durations import read_duration
-from django_dcron.admin.jobs.form import JsonInput, json_input
+from django_dcron.admin.json_input import JsonInput, json_input
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, UnknownTarget

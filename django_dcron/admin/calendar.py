@@ -28,7 +28,7 @@ from django_dcron import control
 from django_dcron.admin.change_log import LoggedAdmin
 from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY
-from django_dcron.admin.jobs.form import json_input
+from django_dcron.admin.json_input import json_input
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import scope_of
 from django_dcron.db import clock

@@ -20,6 +20,7 @@ from django_dcron.jobs import saving
 from django_dcron.jobs.preview import preview
 from django_dcron.models import Job
 from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
+from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import MACROS, Schedule, WallClock, has_hash, parse_schedule
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
@@ -111,7 +112,7 @@ def look_ahead(
 def describe_schedule(schedule: Schedule) -> str:
     """Describe the schedule in the active language."""
     try:
-        return schedule.describe(translation)
+        return describe(schedule, translation)
     except Exception:  # A schedule without a description must not break the page.
         return ""
 

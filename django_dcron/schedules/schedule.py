@@ -32,7 +32,7 @@ from django_dcron.schedules.cron import Cron, draw_fields, parse_cron
 from django_dcron.schedules.daylight import next_instant, previous_instant
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, check_zone
-from django_dcron.utils.messages import ENGLISH, TOO_LONG, Language, any_of
+from django_dcron.utils.messages import TOO_LONG, any_of
 from django_dcron.utils.messages import gettext_noop as _
 
 MAX_LENGTH = 255
@@ -158,12 +158,6 @@ class Schedule:
         for instant in (after, until):
             _naive_utc(instant)  # Raise here, not at the first item.
         return islice(self._between(after, until), limit)
-
-    def describe(self, language: Language = ENGLISH) -> str:
-        """Describe the schedule, with its zone unless that is UTC: "At 03:30 (Europe/Berlin)"."""
-        from django_dcron.schedules.describe import describe
-
-        return describe(self, language)
 
     def __str__(self) -> str:
         return self.text

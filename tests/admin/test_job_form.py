@@ -22,10 +22,12 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.admin.jobs.form import JobForm
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis import lookahead
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import saving
 from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.schedules.schedule import Schedule
+from django_dcron.utils.messages import Language
 from tests.admin.conftest import (
     add_url,
     as_rendered,
@@ -480,10 +482,10 @@ def test_a_schedule_nobody_can_word_still_has_a_page(
 ) -> None:
     job = make_job()
 
-    def fail(schedule: Schedule) -> str:
+    def fail(schedule: Schedule, language: Language) -> str:
         raise RuntimeError
 
-    monkeypatch.setattr(Schedule, "describe", fail)
+    monkeypatch.setattr(lookahead, "describe", fail)
     assert admin_client.get(job_url(job)).status_code == 200
     assert admin_client.get(list_url("job")).status_code == 200
 

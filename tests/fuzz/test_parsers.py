@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from django_dcron import targets
 from django_dcron.admin.action_forms import InstantField, UntilField
 from django_dcron.admin.durations import DurationInput
-from django_dcron.admin.jobs.form import JsonInput
+from django_dcron.admin.json_input import JsonInput
 from django_dcron.admin.lists import time_filter
 from django_dcron.admin.lists.lookups import check_lookups
 from django_dcron.contrib.alerts.channels import SCHEME

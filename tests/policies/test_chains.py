@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.policies.chains import On, circle, earlier_first, key_of, label_of, met_by
 from django_dcron.policies.lifecycle import State
+from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import parse_schedule
 
 GRAPHS = st.dictionaries(st.integers(0, 7), st.sets(st.integers(0, 7), max_size=4), max_size=8)
@@ -80,7 +81,7 @@ def test_never_has_no_occurrence_at_all() -> None:
     assert never.is_never
     assert never.next_after(datetime(2026, 1, 1, tzinfo=UTC)) is None
     assert never.previous_before(datetime(2026, 1, 1, tzinfo=UTC)) is None
-    assert never.describe() == "Only on demand"
+    assert describe(never) == "Only on demand"
     assert not parse_schedule("@daily").is_never
     with pytest.raises(InvalidSchedule, match="@never"):
         parse_schedule("@never ever")

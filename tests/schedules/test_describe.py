@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import parse_schedule
 
 
@@ -11,7 +12,7 @@ from django_dcron.schedules.schedule import parse_schedule
     ("day", "month", "year"), list(product(("*", "17"), ("*", "JUN"), ("*", "2031"))), ids=str
 )
 def test_each_part_is_reported(day: str, month: str, year: str) -> None:
-    message = parse_schedule(f"0 41 9 {day} {month} ? {year}").describe()
+    message = describe(parse_schedule(f"0 41 9 {day} {month} ? {year}"))
     parts = {"9": True, "41": True, "17": day != "*", "June": month != "*", "2031": year != "*"}
     assert {part: part in message for part in parts} == parts
 
@@ -21,4 +22,4 @@ def test_each_part_is_reported(day: str, month: str, year: str) -> None:
     list(enumerate(("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"))),
 )
 def test_each_weekday_is_reported(weekday: int, name: str) -> None:
-    assert name in parse_schedule(f"41 9 * * {weekday}").describe()
+    assert name in describe(parse_schedule(f"41 9 * * {weekday}"))

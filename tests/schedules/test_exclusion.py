@@ -10,6 +10,7 @@ import pytest
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy
 from django_dcron.schedules.calendar import Calendar, ExclusionPolicy, parse_calendar
+from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.load import Hours, Minute
 from django_dcron.schedules.schedule import Schedule, WallClock, parse_schedule
@@ -240,13 +241,13 @@ def test_it_is_a_value_of_text_zone_calendar_and_policy() -> None:
 
 
 def test_in_words() -> None:
-    assert with_calendar("0 9 * * *", "12-25", SKIP, "UTC").describe() == (
+    assert describe(with_calendar("0 9 * * *", "12-25", SKIP, "UTC")) == (
         "At 09:00, except on dates that the calendar excludes"
     )
-    assert with_calendar("0 9 * * *", "12-25").describe() == (
+    assert describe(with_calendar("0 9 * * *", "12-25")) == (
         "At 09:00, moved to the next date that the calendar allows (Europe/Berlin)"
     )
-    assert with_calendar("@at 2026-12-25T09:00", "12-25", SKIP).describe()
+    assert describe(with_calendar("@at 2026-12-25T09:00", "12-25", SKIP))
 
 
 def test_what_reads_a_schedule_by_its_fields_knows_the_calendar() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules import daylight, days, zones
+from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 
 NOW = datetime(2026, 6, 15, 12, 0, 0, tzinfo=UTC)
@@ -379,7 +380,7 @@ def test_threads_share_a_schedule() -> None:
 )
 def test_describe(text: str, expected: str) -> None:
     schedule: Schedule = parse_schedule(text, "Europe/Berlin", hash_key="x")
-    assert schedule.describe() == expected
+    assert describe(schedule) == expected
 
 
 def test_a_schedule_is_its_text() -> None:

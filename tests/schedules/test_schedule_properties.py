@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.days import HORIZON
+from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.zones import stretch_at
 from tests import depth
@@ -321,4 +322,4 @@ def test_anything_like_cron_is_parsed_or_refused(text: str, hash_key: str) -> No
 @given(TEXTS)
 def test_anything_can_be_described(text: str) -> None:
     schedule = parse_schedule(text) if text.startswith("@") else parsed(text)
-    assert schedule.describe()[0].isupper()
+    assert describe(schedule)[0].isupper()

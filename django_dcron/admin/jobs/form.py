@@ -21,7 +21,6 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
-from django.forms.fields import InvalidJSONInput
 from django.utils.formats import date_format
 from django.utils.text import capfirst
 from django.utils.timezone import localtime
@@ -30,12 +29,12 @@ from django.utils.translation import gettext as _
 from django_dcron import targets
 from django_dcron.admin.durations import DurationInput
 from django_dcron.admin.jobs.target_note import TargetNote
+from django_dcron.admin.json_input import JsonInput, json_input
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs import chains
 from django_dcron.models import Calendar, Job
-from django_dcron.utils.json_values import check_storable
 
 if TYPE_CHECKING:
     JobModelForm = forms.ModelForm[Job]
@@ -76,12 +75,6 @@ def _zones() -> frozenset[str]:
     return frozenset(name for name in available_timezones() if "/" in name or name == "UTC")
 
 
-def json_input(rows: int = 2) -> forms.Textarea:
-    return forms.Textarea(
-        {"rows": rows, "class": "vLargeTextField dcron-code", "spellcheck": "false"}
-    )
-
-
 def _code_input() -> forms.TextInput:
     return forms.TextInput(
         {"class": "vTextField dcron-code", "spellcheck": "false", "autocomplete": "off"}
@@ -102,27 +95,6 @@ _EXAMPLES = {
     "keep_failed_for": "90d",
 }
 """An example of each duration for its help text."""
-
-
-_NOT_READ = (RecursionError, ValueError)
-"""Errors that Python raises for JSON with too many levels or numbers with thousands of digits."""
-
-
-class JsonInput(forms.JSONField):
-    def prepare_value(self, value: Any) -> Any:
-        return "" if value is None else super().prepare_value(value)
-
-    def to_python(self, value: Any) -> Any:
-        try:
-            return check_storable(super().to_python(value))
-        except _NOT_READ:
-            raise ValidationError(self.error_messages["invalid"], code="invalid") from None
-
-    def bound_data(self, data: Any, initial: Any) -> Any:
-        try:
-            return check_storable(super().bound_data(data, initial))
-        except _NOT_READ:
-            return InvalidJSONInput(data)
 
 
 def _label_both(field: forms.SplitDateTimeField) -> None:

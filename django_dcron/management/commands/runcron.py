@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import platform
 import sys
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,15 +17,15 @@ from django_dcron.checks import as_node_start
 from django_dcron.db.routing import alias_for
 from django_dcron.db.sqlite_writes import early_write_locks
 from django_dcron.exceptions import LockUnavailable
+from django_dcron.management.dcron import node_arguments
 from django_dcron.models import Job
 from django_dcron.monitoring.http.routes import routes
-from django_dcron.monitoring.http.server import LOCALHOST, Address, HttpServer
+from django_dcron.monitoring.http.server import Address, HttpServer
 from django_dcron.monitoring.log_context import as_node
 from django_dcron.monitoring.metrics import NodeMetrics
 from django_dcron.node import make_runner, sync_declared
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.runner import EXIT_AT_ONCE, EXIT_FAILED, Runner
-from django_dcron.utils.bounded_text import replace_unstorable
 from django_dcron.utils.log_lines import LineFormatter
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
@@ -43,49 +41,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--name",
-            type=_at_most(120),
-            default=platform.node()[:120],
-            help="name of the node in logs and the admin (default: host name)",
-        )
-        parser.add_argument(
-            "--namespace",
-            type=_at_most(64),
-            default="",
-            help="serve only the jobs of this namespace (default: all)",
-        )
-        parser.add_argument("--once", action="store_true", help="process due jobs once, then stop")
-        parser.add_argument(
-            "--for",
-            dest="seconds",
-            type=_seconds,
-            metavar="SECONDS",
-            help="stop after this many seconds",
-        )
-        parser.add_argument(
-            "--embedded",
-            action="store_true",
-            help=(
-                "execute runs in threads of this process, with locks in the database; needs no "
-                "Redis or Celery"
-            ),
-        )
-        parser.add_argument(
-            "--health-file",
-            metavar="PATH",
-            help=(
-                "write the node's health to this JSON file; check it with dcron health --file PATH"
-            ),
-        )
-        parser.add_argument(
-            "--http",
-            type=_address,
-            metavar="[HOST:]PORT",
-            help=(
-                f"serve /livez, /readyz, /health and /metrics over HTTP (default HOST: {LOCALHOST})"
-            ),
-        )
+        node_arguments.define(parser)
 
     def check(self, *args: Any, **options: Any) -> None:
         with as_node_start():
@@ -181,34 +137,6 @@ def _http_server(address: Address | None, runner: Runner, *, once: bool) -> Http
         raise CommandError(
             f"can't start: --http can't listen on {address}: {error.strerror or error}"
         ) from error
-
-
-def _at_most(characters: int) -> Callable[[str], str]:
-    def checked(text: str) -> str:
-        if len(text) > characters:
-            raise ArgumentTypeError(f"{text!r} has more than {characters} characters")
-        if replace_unstorable(text) != text:  # bytes in another encoding
-            raise ArgumentTypeError(f"{text!r} isn't valid UTF-8")
-        return text
-
-    return checked
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 < seconds < float("inf"):
-        raise ArgumentTypeError(f"{text!r} isn't a positive number of seconds")
-    return seconds
-
-
-def _address(text: str) -> Address:
-    try:
-        return Address.parse(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
 
 
 def _log_to_console(verbosity: int) -> None:

@@ -1,26 +1,72 @@
-"""Pass arguments from ``start`` to ``runcron``.
+"""Define the arguments of ``runcron``, and pass them from ``start`` to ``runcron``.
 
-The arguments stay text: ``runcron``'s own parser validates them, and they are stored as text.
+``start`` keeps the arguments as text, because it stores them. The types of ``runcron`` validate
+them.
 """
 
 from __future__ import annotations
 
-from argparse import Action
+import platform
+from argparse import Action, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.core.management import call_command
-from django.core.management.base import CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron.management.commands import runcron
+from django_dcron.monitoring.http.server import LOCALHOST, Address
+from django_dcron.utils.bounded_text import replace_unstorable
 
 SKIP_CHECKS = "--skip-checks"
 
 
-def add_arguments(parser: CommandParser) -> None:
-    """Add all options of ``runcron``, except those of every Django command."""
+def define(parser: CommandParser) -> None:
+    """Add the options of ``runcron``, except those of every Django command."""
+    parser.add_argument(
+        "--name",
+        type=_at_most(120),
+        default=platform.node()[:120],
+        help="name of the node in logs and the admin (default: host name)",
+    )
+    parser.add_argument(
+        "--namespace",
+        type=_at_most(64),
+        default="",
+        help="serve only the jobs of this namespace (default: all)",
+    )
+    parser.add_argument("--once", action="store_true", help="process due jobs once, then stop")
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        type=_seconds,
+        metavar="SECONDS",
+        help="stop after this many seconds",
+    )
+    parser.add_argument(
+        "--embedded",
+        action="store_true",
+        help=(
+            "execute runs in threads of this process, with locks in the database; needs no "
+            "Redis or Celery"
+        ),
+    )
+    parser.add_argument(
+        "--health-file",
+        metavar="PATH",
+        help=("write the node's health to this JSON file; check it with dcron health --file PATH"),
+    )
+    parser.add_argument(
+        "--http",
+        type=_address,
+        metavar="[HOST:]PORT",
+        help=(f"serve /livez, /readyz, /health and /metrics over HTTP (default HOST: {LOCALHOST})"),
+    )
+
+
+def add_as_text(parser: CommandParser) -> None:
+    """Add the options of ``runcron``. Their values are checked, and remain text."""
     there = set(map(id, parser._actions))
-    runcron.Command().add_arguments(parser)
+    define(parser)
     for action in parser._actions:
         if id(action) not in there and callable(action.type):
             action.type = _checked_text(action.type)
@@ -29,7 +75,7 @@ def add_arguments(parser: CommandParser) -> None:
 def as_arguments(options: Mapping[str, Any]) -> list[str]:
     """Return the options as command-line arguments for ``runcron``, without defaults."""
     parser = CommandParser(add_help=False)
-    runcron.Command().add_arguments(parser)
+    define(parser)
     given = [part for action in parser._actions for part in _written(action, options[action.dest])]
     unchecked = [SKIP_CHECKS] if options["skip_checks_of_node"] else []
     return [*given, *unchecked, f"--verbosity={options['verbosity']}"]
@@ -37,7 +83,9 @@ def as_arguments(options: Mapping[str, Any]) -> list[str]:
 
 def check(arguments: Sequence[str]) -> None:
     """Raise ``CommandError`` for arguments that ``runcron`` doesn't accept."""
-    runcron.Command().create_parser("manage.py", "runcron").parse_args(arguments)
+    parser = BaseCommand().create_parser("manage.py", "runcron")
+    define(parser)
+    parser.parse_args(arguments)
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -63,3 +111,31 @@ def _written(action: Action, value: Any) -> Iterator[str]:
             yield option
     elif value != action.default:
         yield f"{option}={value}"
+
+
+def _at_most(characters: int) -> Callable[[str], str]:
+    def checked(text: str) -> str:
+        if len(text) > characters:
+            raise ArgumentTypeError(f"{text!r} has more than {characters} characters")
+        if replace_unstorable(text) != text:  # bytes in another encoding
+            raise ArgumentTypeError(f"{text!r} isn't valid UTF-8")
+        return text
+
+    return checked
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds < float("inf"):
+        raise ArgumentTypeError(f"{text!r} isn't a positive number of seconds")
+    return seconds
+
+
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None

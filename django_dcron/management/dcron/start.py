@@ -63,7 +63,7 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="DURATION",
         help=f"with --daemon: maximum time to wait for the start (default: {START_TIMEOUT})",
     )
-    node_arguments.add_arguments(parser)
+    node_arguments.add_as_text(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:

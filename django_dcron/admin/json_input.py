@@ -1,0 +1,37 @@
+"""The form field and the widget of JSON values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.forms.fields import InvalidJSONInput
+
+from django_dcron.utils.json_values import check_storable
+
+_NOT_READ = (RecursionError, ValueError)
+"""Errors that Python raises for JSON with too many levels or numbers with thousands of digits."""
+
+
+class JsonInput(forms.JSONField):
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value is None else super().prepare_value(value)
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return check_storable(super().to_python(value))
+        except _NOT_READ:
+            raise ValidationError(self.error_messages["invalid"], code="invalid") from None
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        try:
+            return check_storable(super().bound_data(data, initial))
+        except _NOT_READ:
+            return InvalidJSONInput(data)
+
+
+def json_input(rows: int = 2) -> forms.Textarea:
+    return forms.Textarea(
+        {"rows": rows, "class": "vLargeTextField dcron-code", "spellcheck": "false"}
+    )

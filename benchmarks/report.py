@@ -13,6 +13,8 @@ CLAIM_MARKS = {"postgresql": 6_000, "sqlite": 3_000, "mysql": 3_000}
 NAMES = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MariaDB"}
 SOONER = 1.6
 """Target speedup of two nodes over one, if the machine has enough cores."""
+SAVED_SOONER = 3
+"""Target speedup of ``save_many`` over a loop of ``save``."""
 MEASURABLE = 1.2
 """A ratio of two medians below this is noise on a machine that isn't idle."""
 MEASURABLE_MS = 2.0
@@ -154,6 +156,17 @@ def _edit(edit: Figures) -> Iterator[Measurement]:
     )
 
 
+def _save(save: Figures) -> Iterator[Measurement]:
+    for way in ("create", "change"):
+        figures = save[way]
+        yield Measurement(
+            f"{way} {save['jobs']:,} jobs at once, {NAMES[save['database']]}",
+            f"{figures['many']:.1f} s; one by one {figures['one_by_one']:.1f} s",
+            f"{SAVED_SOONER} times faster",
+            figures["ratio"] >= SAVED_SOONER,
+        )
+
+
 def _worker(worker: Figures) -> Iterator[Measurement]:
     for name, what in (
         ("kept_connection", "kept connection"),
@@ -214,6 +227,8 @@ ROWS: dict[str, Callable[[Any], Iterator[Measurement]]] = {
     "quiet": _quiet,
     "idle": _idle,
     "edit": _edit,
+    "save, postgresql": _save,
+    "save, sqlite": _save,
     "worker": _worker,
     "history": _history,
     "stages": _stages,

@@ -201,7 +201,7 @@ def restart_until_stopped(run: Callable[[], int], stopping: threading.Event, nam
         began = time.monotonic()
         try:
             reason = f"exit code {run()}"
-        except Exception as error:  # The server goes on.
+        except Exception as error:  # The server continues.
             reason = str(error) or repr(error)
         if stopping.is_set():
             return
@@ -318,7 +318,7 @@ def _exit(*_: object) -> None:
 def _at_exit(stop: Callable[[], None]) -> None:
     """Call ``stop`` when the interpreter exits, before it waits for pools of threads.
 
-    A function of ``atexit`` would be called after that wait, so the node would go on until the
-    last run has ended.
+    A function of ``atexit`` would be called after that wait, so the node would keep running until
+    the last run has ended.
     """
     threading._register_atexit(stop)  # type: ignore[attr-defined]  # not in the stubs

@@ -180,7 +180,7 @@ def texts(default: Sequence[str], *, allowed: str) -> Setting[Sequence[str]]:
 
 ALL_ARGUMENTS = "__all__"
 """In ``DCRON_COMMANDS``: the command accepts every argument that its parser accepts."""
-ARGUMENTS_PLACE = "{}"
+ARGUMENTS_PLACEHOLDER = "{}"
 """In ``DCRON_SHELL``: the placeholder that a job's arguments replace."""
 
 
@@ -199,7 +199,8 @@ def _is_shell_table(value: Mapping[Any, Any]) -> bool:
         and isinstance(argv, (list, tuple))
         and argv
         and all(isinstance(a, str) for a in argv)
-        and argv[0] != ARGUMENTS_PLACE  # Otherwise a job's arguments would choose the program.
+        and argv[0]
+        != ARGUMENTS_PLACEHOLDER  # Otherwise a job's arguments would choose the program.
         for name, argv in value.items()
     )
 

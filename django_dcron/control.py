@@ -17,9 +17,10 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible
 from django_dcron.jobs.backfill import backfill
+from django_dcron.jobs.freezing import freeze, unfreeze
 from django_dcron.jobs.pausing import pause, resume
 from django_dcron.jobs.preview import preview
-from django_dcron.jobs.saving import delete, delete_calendar, save, save_calendar
+from django_dcron.jobs.saving import delete, delete_calendar, save, save_calendar, save_many
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.runs import cancellation
@@ -35,13 +36,16 @@ __all__ = [
     "cancel",
     "delete",
     "delete_calendar",
+    "freeze",
     "pause",
     "preview",
     "rerun",
     "resume",
     "save",
     "save_calendar",
+    "save_many",
     "trigger",
+    "unfreeze",
 ]
 
 LONGEST_KEY = 120
@@ -158,7 +162,7 @@ def cancel(run: Run, reason: str = "cancelled by hand") -> Run:
     using = alias_for(Run)
     try:
         for _try in range(TRIES):
-            if despite_contention(lambda: _cancel_as_it_stands(run, reason), using):
+            if despite_contention(lambda: _cancel_once(run, reason), using):
                 break
         else:
             raise NotPossible(
@@ -174,7 +178,7 @@ def cancel(run: Run, reason: str = "cancelled by hand") -> Run:
     return run
 
 
-def _cancel_as_it_stands(run: Run, reason: str) -> bool:
+def _cancel_once(run: Run, reason: str) -> bool:
     """Cancel the run in its current state. Return False if the state has since changed."""
     run.refresh_from_db(using=alias_for(Run))
     state = State(run.state)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import Language, TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -101,6 +103,22 @@ class InvalidValue(TranslatableError, ValueError):
 
 class Conflict(TranslatableError, DcronError):
     """Another process or user has changed the row since it was read. Nothing was saved."""
+
+
+class BulkSaveError(DcronError):
+    """Some of several jobs can't be saved, so none was saved.
+
+    ``errors`` maps the positions of the refused jobs to their errors.
+    """
+
+    def __init__(self, errors: Mapping[int, Exception]):
+        super().__init__(errors)
+        self.errors = dict(errors)
+
+    def __str__(self) -> str:
+        position, error = next(iter(self.errors.items()))
+        refused = number_of(len(self.errors), "job")
+        return f"{refused} can't be saved, so none was. Position {position}: {error}"
 
 
 class NotPossible(TranslatableError, DcronError):

@@ -29,7 +29,7 @@ from django_dcron.execution import interruption
 from django_dcron.execution.database_outage import wait_out
 from django_dcron.execution.executor import START_TIMEOUT, execute
 from django_dcron.execution.forced_end import record_forced_end
-from django_dcron.execution.heartbeat import look_for_cancels
+from django_dcron.execution.heartbeat import check_cancellations
 from django_dcron.execution.unknown_runs import UnknownRuns, published_here, warnings
 from django_dcron.execution.worker_exit import run_before_exit
 from django_dcron.models import Node
@@ -98,7 +98,7 @@ def revoke(state: Any, task_id: str, pid: int | None) -> dict[str, str]:
     """
     worker_state.revoked.add(task_id)
     if pid == os.getpid():  # Celery uses a pool of threads.
-        look_for_cancels()
+        check_cancellations()
     elif pid is not None and pid in {child.pid for child in active_children()}:
         os.kill(pid, interruption.SIGNAL)
     return {"ok": f"{task_id} revoked"}
@@ -116,7 +116,7 @@ def _listen_for_cancels(**kwargs: Any) -> None:
 
     Without the handler, the signal would end the process.
     """
-    interruption.on_signal(look_for_cancels)
+    interruption.on_signal(check_cancellations)
 
 
 @worker_process_shutdown.connect(weak=False)

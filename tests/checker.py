@@ -18,7 +18,7 @@ from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import Findings
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
 from django_dcron.diagnosis.doctor.window import Window, jobs_of
-from django_dcron.jobs.saving import runs_otherwise
+from django_dcron.jobs.placement import runs_without_schedule
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, Outcome, State
 from tests.app.models import Witness
@@ -72,7 +72,7 @@ def _strictly(job: Job, until: datetime) -> Iterator[str]:
     """Check what holds only if no process writes and nothing was pruned."""
     cursor = Cursor.objects.get(pk=job.pk)
     if job.enabled and _is_behind(job, cursor, until):
-        yield f"its cursor stands at {cursor.next_at}: behind"
+        yield f"the cursor is behind: {cursor.next_at}"
     statistics = Statistics.objects.get(pk=job.pk)
     for state in FINAL - {State.MISSED}:  # one missed row may stand for several occurrences
         counted, rows = (
@@ -80,16 +80,16 @@ def _strictly(job: Job, until: datetime) -> Iterator[str]:
             Run.objects.filter(job=job, state=state).count(),
         )
         if counted != rows:
-            yield f"{counted} counted as {state}, {rows} rows are"
+            yield f"the statistics count {counted} runs as {state}, but there are {rows}"
     if Run.objects.filter(job=job, state__in=FINAL, slot__isnull=False).exists():
         yield "a finished run holds a slot"
 
 
 def _is_behind(job: Job, cursor: Cursor, until: datetime) -> bool:
     if cursor.next_at is None:
-        # A job that follows others stays enabled without occurrences. Whether it really has none,
-        # the doctor's examiner has checked.
-        return not runs_otherwise(job)
+        # A job that follows others stays enabled without occurrences. The doctor's examiner has
+        # checked that it has none.
+        return not runs_without_schedule(job)
     return cursor.next_at <= until
 
 
@@ -103,9 +103,7 @@ def _check_witnesses(verdict: Verdict) -> None:
         if times > 1:
             verdict.problems.append(f"run {run_id} attempt {attempt} was started {times} times")
         if (run_id, attempt) not in attempts:
-            verdict.problems.append(
-                f"run {run_id} attempt {attempt} was started, and nothing says so"
-            )
+            verdict.problems.append(f"run {run_id} attempt {attempt} was started without a record")
     witnessed = Q(run__job__target="tests.app.tasks.witness", outcome=Outcome.SUCCEEDED)
     for run_id, number in Attempt.objects.filter(witnessed).values_list("run_id", "number"):
         if not starts[str(run_id), number]:

@@ -48,7 +48,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[Any]:
-    """Keep the garbage collector from the modules and tests, which live to the end."""
+    """Exempt modules and tests from garbage collection, because they live to the end."""
     gc.disable()
     try:
         return (yield)
@@ -74,9 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "every_database" in config.option.markexpr:
         for item in items:
             databases.mark(item)
-    left_out = [item for item in items if not fits(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
+    deselected = [item for item in items if not fits(item)]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if fits(item)]
 
 
@@ -149,7 +149,7 @@ def redis_server(redis_of_the_session: services.Server | None) -> Iterator[servi
 
     A test may stop, kill, freeze or restart it. It runs again before the next test.
     """
-    assert redis_of_the_session, "this test needs a Redis of its own: unset DCRON_TEST_REDIS"
+    assert redis_of_the_session, "this test needs its own Redis: unset DCRON_TEST_REDIS"
     get_redis_connection("default").flushall()
     yield redis_of_the_session
     redis_of_the_session.thaw()

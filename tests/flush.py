@@ -43,11 +43,11 @@ def _delete_all(alias: str) -> None:
     connection = connections[alias]
     quote = connection.ops.quote_name
     with transaction.atomic(alias), connection.cursor() as cursor:
-        questions = [
+        queries = [
             f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM {quote(table)})"  # noqa: S608 - names of our tables
             for table in _tables(alias)
         ]
-        cursor.execute(" UNION ALL ".join(questions))
+        cursor.execute(" UNION ALL ".join(queries))
         filled = [table for (table,) in cursor.fetchall()]
         if connection.vendor == "mysql":
             cursor.execute("SET foreign_key_checks = 0")

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Process:
-    """A program that runs beside the tests."""
+    """A program that runs in parallel with the tests."""
 
     stop_signal = signal.SIGTERM
 
@@ -87,7 +87,7 @@ class Process:
 
         wait_until(seen, timeout, what=f"{text!r} in the log of {self.name}")
         assert text in self.log, (
-            f"{self.name} ended ({self.exit_code}) before it said {text!r}:\n{self.log}"
+            f"{self.name} exited ({self.exit_code}) before it logged {text!r}:\n{self.log}"
         )
 
     def wait(self, timeout: float = 30.0) -> int:
@@ -161,7 +161,7 @@ class Server(Process):
     def start(self) -> None:
         super().start()
         wait_until(lambda: self.answers() or not self.running, 60, what=f"{self.name} to answer")
-        assert self.running, f"{self.name} ended ({self.exit_code}):\n{self.log}"
+        assert self.running, f"{self.name} exited ({self.exit_code}):\n{self.log}"
 
     def answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as connection:

@@ -14,7 +14,17 @@ from django.contrib.admin.models import LogEntry
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.models import Alert, Attempt, Calendar, Cursor, Job, Node, Run, Statistics
+from django_dcron.models import (
+    Alert,
+    Attempt,
+    Calendar,
+    Cursor,
+    Freeze,
+    Job,
+    Node,
+    Run,
+    Statistics,
+)
 from django_dcron.runs.chains import follower_key
 from tests.admin.conftest import make_run
 
@@ -32,6 +42,7 @@ class Rows:
     node: Node
     alert: Alert
     calendar: Calendar
+    freeze: Freeze
 
 
 HOUR = timedelta(hours=1)
@@ -125,7 +136,8 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
         created_at=now,
     )
     Statistics.objects.filter(pk=job.pk).update(failed=1, last_state="failed", last_finished_at=now)
-    return Rows(job, paused, run, ended, ended, attempts[1], node, alert, calendar), [
+    freeze = control.freeze(f"{name}-freeze", name)
+    return Rows(job, paused, run, ended, ended, attempts[1], node, alert, calendar, freeze), [
         run,
         ended,
         missed,
@@ -175,6 +187,7 @@ def rows_of_others() -> Any:
         "nodes": Node.objects.filter(namespace="hush"),
         "alerts": Alert.objects.filter(subject__startswith="hush"),
         "calendars": Calendar.objects.filter(name__startswith="hush"),
+        "freezes": Freeze.objects.exclude(namespace="mine"),
         "log": LogEntry.objects.filter(object_repr__contains="hush"),
     }
     return {name: list(each.order_by("pk").values()) for name, each in rows.items()}

@@ -1,4 +1,4 @@
-"""The checker finds the faults that it exists for."""
+"""The checker reports each kind of fault."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ UNTIL = T + timedelta(seconds=3)
 
 @pytest.fixture
 def job() -> Job:
-    """Three correct seconds in the life of a job."""
+    """A job with three correct runs, one per second."""
     job = make_job(target="tests.app.tasks.witness")
     for second in (1, 2, 3):
         at = T + timedelta(seconds=second)
@@ -36,7 +36,7 @@ def first() -> Run:
     return Run.objects.earliest("scheduled_at")
 
 
-def test_nothing_to_complain_of(job: Job) -> None:
+def test_correct_rows_have_no_problems(job: Job) -> None:
     verdict = check(T, UNTIL)
     assert verdict.problems == []
     assert (verdict.expected, verdict.runs, verdict.starts) == (3, 3, 3)
@@ -51,7 +51,7 @@ def follower(job: Job) -> Job:
     return make_job(schedule=PAST, after={job.name: "ended"})
 
 
-def test_a_job_that_follows_another_may_have_no_further_occurrence(follower: Job) -> None:
+def test_job_that_follows_another_can_have_no_further_occurrence(follower: Job) -> None:
     assert check(T, UNTIL).problems == []
 
 
@@ -59,7 +59,7 @@ def test_a_job_that_follows_another_may_have_no_further_occurrence(follower: Job
     ("fields", "problem"),
     [({"after": {}}, "behind"), ({"schedule": "* * * * * *"}, "cursor_stopped")],
 )
-def test_another_job_without_a_next_occurrence_is_seen(
+def test_other_job_without_a_next_occurrence_is_reported(
     follower: Job, fields: dict[str, Any], problem: str
 ) -> None:
     Job.objects.filter(pk=follower.pk).update(**fields)
@@ -90,7 +90,7 @@ def test_another_job_without_a_next_occurrence_is_seen(
             "was started 2 times",
         ),
         (lambda: Witness.objects.all().delete(), "succeeded without a start"),
-        (lambda: Attempt.objects.all().delete(), "was started, and nothing says so"),
+        (lambda: Attempt.objects.all().delete(), "was started without a record"),
         (lambda: Attempt.objects.update(outcome=""), "attempt_open"),
         (lambda: Attempt.objects.update(number=2), "attempts_wrong"),
         (lambda: Attempt.objects.update(outcome="failed"), "outcome_contradicts"),
@@ -102,10 +102,13 @@ def test_another_job_without_a_next_occurrence_is_seen(
         (lambda: Cursor.objects.update(next_at=UNTIL + timedelta(seconds=2)), "cursor_wrong"),
         (lambda: Cursor.objects.update(problem="unreadable"), "quarantined"),
         (lambda: Cursor.objects.update(timezone="Europe/Berlin"), "cursor_outdated"),
-        (lambda: Statistics.objects.update(succeeded=4), "4 counted as succeeded, 3 rows are"),
+        (
+            lambda: Statistics.objects.update(succeeded=4),
+            "the statistics count 4 runs as succeeded, but there are 3",
+        ),
     ],
 )
-def test_each_breach_is_seen(job: Job, breach: Callable[[], object], problem: str) -> None:
+def test_each_breach_is_reported(job: Job, breach: Callable[[], object], problem: str) -> None:
     breach()
     verdict = check(T, UNTIL)
     assert any(problem in each for each in verdict.problems), str(verdict)

@@ -16,6 +16,7 @@ from django.db import connection, connections
 from pytest_django import Settings
 
 from django_dcron import checks, conf, control
+from django_dcron.checks import jobs, reporting
 from django_dcron.dispatch import celery_setup as dispatch
 from django_dcron.dispatch import make_dispatcher
 from django_dcron.models import Calendar, Job
@@ -29,7 +30,7 @@ SECRET = ("DCRON_ALERT_CHANNELS", "DCRON_HEALTHCHECKS_URL", "DCRON_METRICS_TOKEN
 
 
 def messages() -> list[CheckMessage]:
-    """Return what the start of a node reports."""
+    """Return the messages that the start of a node reports."""
     with checks.as_node_start():
         return checks.check_settings(None)
 
@@ -43,7 +44,7 @@ def on_this_database() -> list[CheckMessage]:
 
 
 @pytest.mark.django_db  # some of Django's own checks query the features of the database
-def test_a_project_as_it_should_be_has_no_findings() -> None:
+def test_correct_project_has_no_findings() -> None:
     assert messages() == []
     assert [message for message in run_checks() if "dcron" in str(message.id)] == []
 
@@ -109,7 +110,7 @@ def test_a_project_as_it_should_be_has_no_findings() -> None:
         ("DCRON_COMMANDS", {"dumpdata": [1]}, "a list of management command names"),
     ],
 )
-def test_e001_a_setting_of_the_wrong_type(
+def test_e001_for_a_setting_of_the_wrong_type(
     settings: Settings, name: str, value: Any, allowed: str
 ) -> None:
     setattr(settings, name, value)
@@ -120,7 +121,7 @@ def test_e001_a_setting_of_the_wrong_type(
     assert message.hint
 
 
-def test_good_settings_are_taken(settings: Settings, tmp_path: Path) -> None:
+def test_valid_settings_are_accepted(settings: Settings, tmp_path: Path) -> None:
     settings.DCRON_SHELL = {"backup": ["pg_dump", "shop"]}
     settings.DCRON_COMMANDS = {
         "clearsessions": (),
@@ -131,13 +132,13 @@ def test_good_settings_are_taken(settings: Settings, tmp_path: Path) -> None:
     assert messages() == []
 
 
-def test_e002_local_times_in_the_database(settings: Settings) -> None:
+def test_e002_without_time_zone_support(settings: Settings) -> None:
     settings.USE_TZ = False
     assert ids() == ["django_dcron.E002"]
 
 
 @pytest.mark.parametrize("cache", ["nowhere", "memory"])
-def test_e003_a_lock_without_redis(settings: Settings, cache: str) -> None:
+def test_e003_for_a_redis_lock_without_redis_cache(settings: Settings, cache: str) -> None:
     settings.CACHES = {
         **settings.CACHES,
         "memory": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
@@ -151,7 +152,9 @@ def test_e003_a_lock_without_redis(settings: Settings, cache: str) -> None:
     assert ids() == []
 
 
-def test_e009_django_before_its_tasks(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e009_for_the_tasks_dispatcher_on_django_before_6_0(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(django, "VERSION", (5, 2, 0, "final", 0))
     settings.DCRON_DISPATCHER = "tasks"
     (message,) = messages()
@@ -165,9 +168,9 @@ def test_e009_django_before_its_tasks(settings: Settings, monkeypatch: pytest.Mo
 
 
 @pytest.mark.django_tasks
-def test_e010_no_such_task_backend(settings: Settings) -> None:
+def test_e010_for_an_unknown_task_backend(settings: Settings) -> None:
     settings.DCRON_DISPATCHER = "tasks"
-    assert messages() == [], "neither Celery nor anything else is missing"
+    assert messages() == [], "no warning without Celery"
     settings.DCRON_TASKS_BACKEND = "nowhere"
     (message,) = messages()
     assert message.id == "django_dcron.E010"
@@ -179,7 +182,7 @@ def test_e010_no_such_task_backend(settings: Settings) -> None:
     ("kind", "text"),
     [("immediate.ImmediateBackend", "immediately"), ("dummy.DummyBackend", "executes nothing")],
 )
-def test_w011_a_task_backend_without_workers(settings: Settings, kind: str, text: str) -> None:
+def test_w011_for_a_task_backend_without_workers(settings: Settings, kind: str, text: str) -> None:
     settings.DCRON_DISPATCHER = "tasks"
     settings.TASKS = {"default": {"BACKEND": f"django.tasks.backends.{kind}"}}
     (message,) = messages()
@@ -195,7 +198,7 @@ def test_w011_a_task_backend_without_workers(settings: Settings, kind: str, text
         ({"DCRON_DISPATCHER": "tasks", "DCRON_TASKS_BACKEND": "nowhere"}, "E009|E010"),
     ],
 )
-def test_w013_only_the_start_of_a_node_is_refused(
+def test_w013_replaces_errors_except_at_the_start_of_a_node(
     settings: Settings, broken: dict[str, Any], code: str
 ) -> None:
     """Tests, migrations and builds have neither Redis nor workers."""
@@ -209,10 +212,12 @@ def test_w013_only_the_start_of_a_node_is_refused(
     assert re.search(code, str(at_start.id))
     assert at_start.is_serious()
     assert at_start.hint == message.hint
-    assert checks.check_settings(None) == [message], "the start of a node is over"
+    assert checks.check_settings(None) == [message], (
+        "after the start of a node, the check warns again"
+    )
 
 
-def test_w013_no_celery_app_and_no_transport(
+def test_w013_without_celery_app_or_transport(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, celery_conf: Any
 ) -> None:
     celery_conf.broker_write_url = "redsi://shop/0"
@@ -221,7 +226,7 @@ def test_w013_no_celery_app_and_no_transport(
     assert [message.id for message in checks.check_settings(None)] == ["django_dcron.W013"]
 
 
-def test_without_celery_as_the_dispatcher_nobody_asks_for_it(
+def test_celery_is_not_checked_with_another_dispatcher(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "has_app", lambda: False)
@@ -231,7 +236,7 @@ def test_without_celery_as_the_dispatcher_nobody_asks_for_it(
     assert messages() == []
 
 
-def test_e004_no_celery_app(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e004_without_a_celery_app(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "has_app", lambda: False)
     assert ids() == ["django_dcron.E004"]
     settings.DCRON_DISPATCHER = "thread"
@@ -239,7 +244,7 @@ def test_e004_no_celery_app(settings: Settings, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["DCRON_LOCK", "DCRON_DISPATCHER", "DCRON_MIDDLEWARE"])
-def test_e005_a_path_that_leads_nowhere(settings: Settings, name: str) -> None:
+def test_e005_for_a_dotted_path_that_cannot_be_imported(settings: Settings, name: str) -> None:
     path = "tests.nowhere.Thing"
     setattr(settings, name, [path] if name == "DCRON_MIDDLEWARE" else path)
     (message,) = messages()
@@ -257,7 +262,7 @@ def celery_conf() -> Iterator[Any]:
     current_app.conf.update(before)
 
 
-def test_e006_a_broker_nobody_can_reach(celery_conf: Any) -> None:
+def test_e006_for_an_unknown_or_missing_broker_transport(celery_conf: Any) -> None:
     celery_conf.broker_write_url = "redsi://user:secret@shop/0"
     (message,) = messages()
     assert message.id == "django_dcron.E006"
@@ -270,12 +275,12 @@ def test_e006_a_broker_nobody_can_reach(celery_conf: Any) -> None:
     assert ids() == []
 
 
-def test_w014_an_eager_celery(celery_conf: Any) -> None:
+def test_w014_for_an_eager_celery(celery_conf: Any) -> None:
     celery_conf.task_always_eager = True
     assert ids() == ["django_dcron.W014"]
 
 
-def test_w015_a_broker_in_memory(celery_conf: Any, settings: Settings) -> None:
+def test_w015_for_a_broker_in_memory(celery_conf: Any, settings: Settings) -> None:
     celery_conf.broker_write_url = "memory://"
     assert ids() == ["django_dcron.W015"]
     settings.DCRON_DISPATCHER = "thread"
@@ -283,7 +288,7 @@ def test_w015_a_broker_in_memory(celery_conf: Any, settings: Settings) -> None:
 
 
 @pytest.mark.parametrize(("words", "found"), [(["--name={}"], ["W016"]), (["{}"], []), (["x"], [])])
-def test_w016_a_place_that_is_not_a_word(
+def test_w016_for_a_placeholder_within_a_word(
     settings: Settings, words: list[str], found: list[str]
 ) -> None:
     settings.DCRON_SHELL = {"backup": ["pg_dump", "--password=hunter2", *words]}
@@ -303,23 +308,23 @@ def test_every_hint_links_to_its_setting_in_the_docs(settings: Settings) -> None
         heading = re.findall(
             r"^## (.+)$", reference[: reference.index(f"| `{name}` |")], re.MULTILINE
         )[-1]
-        assert hint.endswith(f"{checks.DOCS}reference/settings.md#{anchor(heading)}")
+        assert hint.endswith(f"{reporting.DOCS}reference/settings.md#{anchor(heading)}")
 
 
-def test_the_links_of_the_hints_lead_somewhere() -> None:
+def test_links_of_hints_point_to_existing_sections() -> None:
     codes = set(re.findall(r"^([EW]\d{3}) ", checks.__doc__ or "", re.MULTILINE))
-    assert set(checks.PAGES) == codes - {"E001", "W013"}
-    for link in checks.PAGES.values():
+    assert set(reporting.PAGES) == codes - {"E001", "W013"}
+    for link in reporting.PAGES.values():
         page, _, section = link.partition("#")
         text = (ROOT / "docs" / page).read_text()
         headings = {anchor(heading) for heading in re.findall(r"^##+ (.+)$", text, re.MULTILINE)}
         assert not section or section in headings, link
 
 
-def test_a_hint_has_its_link(settings: Settings) -> None:
+def test_hint_contains_its_link(settings: Settings) -> None:
     settings.DCRON_CACHE = "nowhere"
     [at_start], [elsewhere] = messages(), checks.check_settings(None)
-    assert str(at_start.hint).endswith(checks.PAGES["E003"])
+    assert str(at_start.hint).endswith(reporting.PAGES["E003"])
     assert at_start.hint == elsewhere.hint
 
 
@@ -336,7 +341,9 @@ def anchor(heading: str) -> str:
         ("solo", "ignores"),
     ],
 )
-def test_w001_a_pool_that_cannot_end_a_run(celery_conf: Any, pool: str, text: str) -> None:
+def test_w001_for_a_pool_that_cannot_enforce_timeouts(
+    celery_conf: Any, pool: str, text: str
+) -> None:
     celery_conf.worker_pool = pool
     (message,) = messages()
     assert message.id == "django_dcron.W001"
@@ -347,14 +354,14 @@ def test_w001_a_pool_that_cannot_end_a_run(celery_conf: Any, pool: str, text: st
 
 
 @pytest.mark.sqlite
-def test_w002_an_sqlite_that_locks_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w002_for_sqlite_with_deferred_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
     assert ids() == ["django_dcron.W002"]
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {"transaction_mode": "exclusive"})
     assert ids() == []
 
 
-def test_w002_is_about_the_database_of_the_jobs(
+def test_w002_checks_only_the_database_of_the_jobs(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     """Other databases of the project don't count. The first one here can't even be connected to."""
@@ -363,7 +370,7 @@ def test_w002_is_about_the_database_of_the_jobs(
     assert ids() == []
 
 
-def test_w007_an_admin_that_cannot_refresh_itself(settings: Settings) -> None:
+def test_w007_for_an_admin_without_django_htmx(settings: Settings) -> None:
     assert ids() == []
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django_htmx"]
     assert ids() == ["django_dcron.W007"]
@@ -376,14 +383,14 @@ def test_w007_an_admin_that_cannot_refresh_itself(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("name", "near"), [("DCRON_LOG_LIMT", " Did you mean 'DCRON_LOG_LIMIT'"), ("DCRON_COLOUR", "")]
 )
-def test_w005_a_setting_that_is_none(settings: Settings, name: str, near: str) -> None:
+def test_w005_for_an_unknown_setting(settings: Settings, name: str, near: str) -> None:
     setattr(settings, name, 5)
     (message,) = messages()
     assert message.id == "django_dcron.W005"
     assert re.search(rf"{name}\.{near}", message.msg)
 
 
-def test_w006_a_command_that_is_none(settings: Settings) -> None:
+def test_w006_for_an_unknown_command(settings: Settings) -> None:
     settings.DCRON_COMMANDS = ["clearsesions", "migrate"]
     (message,) = messages()
     assert message.id == "django_dcron.W006"
@@ -391,7 +398,7 @@ def test_w006_a_command_that_is_none(settings: Settings) -> None:
     assert "'clearsessions'" in message.msg
 
 
-def test_w006_an_argument_that_a_command_does_not_have(settings: Settings) -> None:
+def test_w006_for_an_unknown_argument_of_a_command(settings: Settings) -> None:
     settings.DCRON_COMMANDS = {"dumpdata": ["args", "--indnt"]}
     (message,) = messages()
     assert message.id == "django_dcron.W006"
@@ -400,7 +407,7 @@ def test_w006_an_argument_that_a_command_does_not_have(settings: Settings) -> No
 
 
 @pytest.mark.django_db
-def test_w003_arguments_that_the_settings_allow_no_longer(settings: Settings) -> None:
+def test_w003_for_arguments_that_are_no_longer_allowed(settings: Settings) -> None:
     settings.DCRON_COMMANDS = {"dumpdata": ["--indent"]}
     make_job(target="command:dumpdata", args=["--indent", "2"])
     assert on_this_database() == []
@@ -411,7 +418,7 @@ def test_w003_arguments_that_the_settings_allow_no_longer(settings: Settings) ->
 
 
 @pytest.mark.django_db
-def test_w003_a_target_that_is_gone() -> None:
+def test_w003_for_a_missing_target() -> None:
     job = make_job()
     assert on_this_database() == []
     Job.objects.update(target="tests.app.tasks.okk")
@@ -424,7 +431,7 @@ def test_w003_a_target_that_is_gone() -> None:
 
 
 @pytest.mark.django_db
-def test_w004_a_schedule_that_cannot_be_read() -> None:
+def test_w004_for_an_unreadable_schedule() -> None:
     job = make_job()
     Job.objects.update(timezone="Mars/Olympus")
     (message,) = on_this_database()
@@ -433,14 +440,16 @@ def test_w004_a_schedule_that_cannot_be_read() -> None:
 
 
 @pytest.mark.django_db
-def test_so_many_jobs_are_named_and_no_more() -> None:
-    for n in range(checks.NAMED_JOBS + 5):
+def test_number_of_named_jobs_is_limited() -> None:
+    for n in range(jobs.NAMED_JOBS + 5):
         Job.objects.create(name=f"job-{n}", schedule="@daily", target="gone")
-    assert len(on_this_database()) == checks.NAMED_JOBS
+    assert len(on_this_database()) == jobs.NAMED_JOBS
 
 
 @pytest.mark.django_db
-def test_the_jobs_are_read_only_where_asked_for_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_are_checked_only_on_requested_and_migrated_databases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Job.objects.create(name="a", schedule="@daily", target="gone")
     assert checks.check_jobs(None) == []
     assert checks.check_jobs(None, databases=["other"]) == []
@@ -448,7 +457,7 @@ def test_the_jobs_are_read_only_where_asked_for_and_there(monkeypatch: pytest.Mo
     assert on_this_database() == []  # before the first migration
 
 
-def test_a_rule_for_alerts_that_cannot_be_read(settings: Settings) -> None:
+def test_e007_for_an_invalid_alert_rule(settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["ops@example.com"]}}
     settings.DCRON_ALERTS = [{"on": "failed", "to": ["opps"]}]
     [message] = messages()
@@ -457,14 +466,14 @@ def test_a_rule_for_alerts_that_cannot_be_read(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("names", [("ops", "Ops"), ("o p s",), ("störung",), ("x" * 51,), ("",)])
-def test_names_of_channels_that_a_database_or_a_log_might_confuse(
+def test_e001_for_invalid_or_ambiguous_channel_names(
     settings: Settings, names: tuple[str, ...]
 ) -> None:
     settings.DCRON_ALERT_CHANNELS = {name: {"mail": ["ops@example.com"]} for name in names}
     assert ids() == ["django_dcron.E001"]
 
 
-def test_no_message_shows_a_secret(settings: Settings) -> None:
+def test_no_message_contains_a_secret(settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": "slack://hunter2/"}}
     settings.DCRON_HEALTHCHECKS_URL = "hc-ping.com/hunter2"
     settings.DCRON_METRICS_TOKEN = ["hunter2"]
@@ -474,7 +483,7 @@ def test_no_message_shows_a_secret(settings: Settings) -> None:
     assert "DCRON_ALERT_CHANNELS is an invalid dict. " in str(text)
 
 
-def test_e008_check_ins_that_nobody_hears(settings: Settings) -> None:
+def test_e008_for_check_ins_without_a_url(settings: Settings) -> None:
     settings.DCRON_MIDDLEWARE = ["django_dcron.contrib.checkins.check_in_healthchecks"]
     assert ids() == ["django_dcron.E008"]
     settings.DCRON_HEALTHCHECKS_URL = "https://hc-ping.com/key"
@@ -482,7 +491,7 @@ def test_e008_check_ins_that_nobody_hears(settings: Settings) -> None:
 
 
 @pytest.mark.django_db
-def test_a_job_whose_alerts_go_to_a_channel_that_is_gone(settings: Settings) -> None:
+def test_w009_for_a_job_with_an_unknown_alert_channel(settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["ops@example.com"]}}
     make_job(name="told", alerts=[{"on": "failed", "to": ["ops"]}])
     assert on_this_database() == []
@@ -494,7 +503,7 @@ def test_a_job_whose_alerts_go_to_a_channel_that_is_gone(settings: Settings) -> 
 
 
 @pytest.mark.django_db
-def test_a_calendar_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w010_for_an_unreadable_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
     control.save_calendar(Calendar(name="closed", dates="SAT\nholidays DE"))
     make_job(calendar_id="closed")
     assert on_this_database() == []
@@ -508,7 +517,7 @@ def test_a_calendar_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None
     assert "pip install django-dcron[holidays]" in of_calendar.msg
 
 
-def test_w008_failed_runs_kept_for_a_shorter_time_than_others(settings: Settings) -> None:
+def test_w008_for_failed_runs_kept_shorter_than_others(settings: Settings) -> None:
     settings.DCRON_KEEP_FOR = settings.DCRON_KEEP_FAILED_FOR = timedelta(days=365)
     assert ids() == []
     settings.DCRON_KEEP_FAILED_FOR = timedelta(days=90)

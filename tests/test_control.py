@@ -49,7 +49,7 @@ def dispatcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryDispatcher]:
 # --- trigger ------------------------------------------------------------------------------------
 
 
-def test_a_triggered_run_is_dispatched_after_the_commit(
+def test_triggered_run_is_dispatched_after_the_commit(
     dispatcher: MemoryDispatcher, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
 ) -> None:
     job = make_idle_job(queue="q", priority=1, timeout=timedelta(seconds=5))
@@ -66,7 +66,7 @@ def test_a_triggered_run_is_dispatched_after_the_commit(
     assert before <= run.due_at <= database_now("default")
 
 
-def test_with_arguments_of_its_own() -> None:
+def test_trigger_with_arguments_stores_them_on_the_run() -> None:
     job = make_idle_job(target=ECHO, args=[1])
     run = control.trigger(job, args=[2], kwargs={"city": "Berlin"})
     run.refresh_from_db()
@@ -77,7 +77,7 @@ def test_with_arguments_of_its_own() -> None:
     ("given", "error"),
     [({"args": [1]}, InvalidArguments), ({"kwargs": {"a": 1}}, InvalidArguments)],
 )
-def test_with_arguments_the_target_does_not_take(
+def test_trigger_refuses_arguments_that_the_target_does_not_accept(
     given: dict[str, Any], error: type[Exception]
 ) -> None:
     job = make_idle_job()
@@ -86,7 +86,7 @@ def test_with_arguments_the_target_does_not_take(
     assert not Run.objects.exists()
 
 
-def test_with_a_target_that_is_gone() -> None:
+def test_trigger_refuses_a_missing_target() -> None:
     job = make_idle_job()
     job.target = "gone"
     with pytest.raises(UnknownTarget):
@@ -94,25 +94,25 @@ def test_with_a_target_that_is_gone() -> None:
     assert not Run.objects.exists()
 
 
-def test_a_paused_job_runs_when_triggered() -> None:
+def test_paused_job_can_be_triggered() -> None:
     job = control.pause(make_idle_job())
     assert control.trigger(job).state == "pending"
 
 
-def test_a_triggered_run_never_takes_an_occurrences_place() -> None:
+def test_triggered_run_never_gets_the_time_of_an_occurrence() -> None:
     job = make_job()
     runs = [control.trigger(job) for _ in range(20)]
     assert len({run.scheduled_at for run in runs}) == 20
     assert all(run.scheduled_at.microsecond for run in runs)
 
 
-def test_a_whole_second_is_stepped_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triggered_run_is_moved_off_a_whole_second(monkeypatch: pytest.MonkeyPatch) -> None:
     at = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
     monkeypatch.setattr(control, "database_now", lambda using: at)
     assert control.trigger(make_idle_job()).scheduled_at == at + control.MICROSECOND
 
 
-def test_when_no_instant_is_free_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trigger_fails_if_no_instant_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     at = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
     monkeypatch.setattr(control, "database_now", lambda using: at)
     job = make_idle_job()
@@ -123,7 +123,7 @@ def test_when_no_instant_is_free_it_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     assert refused.value.code == "busy"
 
 
-def test_one_run_for_one_key(dispatcher: MemoryDispatcher) -> None:
+def test_idempotency_key_creates_one_run_per_job(dispatcher: MemoryDispatcher) -> None:
     job, other = make_idle_job(), make_idle_job()
     first = control.trigger(job, idempotency_key="order-7")
     assert control.trigger(job, idempotency_key="order-7") == first
@@ -133,7 +133,7 @@ def test_one_run_for_one_key(dispatcher: MemoryDispatcher) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 121])
-def test_a_key_that_cannot_be_stored_is_refused(key: str) -> None:
+def test_invalid_idempotency_key_is_refused(key: str) -> None:
     with pytest.raises(InvalidValue, match="allowed: 1 to 120 characters") as refused:
         control.trigger(make_idle_job(), idempotency_key=key)
     assert refused.value.field == "idempotency_key"
@@ -141,7 +141,7 @@ def test_a_key_that_cannot_be_stored_is_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize("change", [str, str.upper, str.title])
-def test_a_key_of_a_chain_is_refused(change: Callable[[str], str]) -> None:
+def test_idempotency_key_of_a_chain_is_refused(change: Callable[[str], str]) -> None:
     """Otherwise the chained run would count as created already and would never be created."""
     job, run = make_idle_job(), make_run(make_idle_job())
     with pytest.raises(InvalidValue, match="chain") as refused:
@@ -152,7 +152,7 @@ def test_a_key_of_a_chain_is_refused(change: Callable[[str], str]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_run_for_one_key_asked_for_at_once(dispatcher: MemoryDispatcher) -> None:
+def test_concurrent_triggers_with_one_key_create_one_run(dispatcher: MemoryDispatcher) -> None:
     job = make_idle_job()
     together = threading.Barrier(5)
     made: list[Any] = []
@@ -176,7 +176,7 @@ def test_one_run_for_one_key_asked_for_at_once(dispatcher: MemoryDispatcher) -> 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_transaction_that_is_rolled_back_leaves_nothing(dispatcher: MemoryDispatcher) -> None:
+def test_rolled_back_trigger_creates_and_dispatches_nothing(dispatcher: MemoryDispatcher) -> None:
     job = make_idle_job()
     with transaction.atomic():
         control.trigger(job)
@@ -190,7 +190,7 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(dispatcher: MemoryDisp
 
 
 @pytest.mark.parametrize("trouble", ["broker_unreachable", "undeliverable", "broken"])
-def test_what_cannot_be_dispatched_is_left_to_a_node(
+def test_run_that_cannot_be_dispatched_is_left_to_a_node(
     dispatcher: MemoryDispatcher,
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
     caplog: pytest.LogCaptureFixture,
@@ -207,7 +207,7 @@ def test_what_cannot_be_dispatched_is_left_to_a_node(
     assert (vars(record)["event"], vars(record)["run"]) == ("left_to_node", str(run.pk))
 
 
-def test_a_broker_that_is_away_is_waited_for_once(
+def test_unreachable_broker_is_tried_once_per_pause(
     dispatcher: MemoryDispatcher,
     monkeypatch: pytest.MonkeyPatch,
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
@@ -240,7 +240,7 @@ def test_a_broker_that_is_away_is_waited_for_once(
     assert dispatcher.batches == [1, 1, 1]
 
 
-def test_where_only_a_node_can_it_is_left_to_one(
+def test_run_is_left_to_a_node_without_a_dispatcher(
     monkeypatch: pytest.MonkeyPatch,
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
 ) -> None:
@@ -251,7 +251,7 @@ def test_where_only_a_node_can_it_is_left_to_one(
     assert run.state == "pending"
 
 
-def test_a_run_held_back_and_woken_before_the_mark_is_not_marked(
+def test_run_woken_before_it_was_marked_stays_pending(
     monkeypatch: pytest.MonkeyPatch,
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
 ) -> None:
@@ -260,7 +260,7 @@ def test_a_run_held_back_and_woken_before_the_mark_is_not_marked(
 
     class Quick(MemoryDispatcher):
         def publish(self, prepared: Any) -> None:
-            assert transitions.hold_back(
+            assert transitions.mark_waiting(
                 Run.objects.get(pk=prepared[0].run_id), slot=None, reason=""
             )
             assert transitions.wake_next(job.pk)
@@ -273,7 +273,7 @@ def test_a_run_held_back_and_woken_before_the_mark_is_not_marked(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_deleted_meanwhile_is_reported() -> None:
+def test_trigger_of_a_deleted_job_is_refused() -> None:
     job = make_idle_job()
     Job.objects.filter(pk=job.pk).delete()
     with pytest.raises(NotPossible) as refused:
@@ -285,7 +285,7 @@ def test_a_job_deleted_meanwhile_is_reported() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
-def test_a_finished_run_runs_once_more_as_another(state: State) -> None:
+def test_rerun_creates_a_new_run_with_the_same_arguments(state: State) -> None:
     original = make_run(make_idle_job(target=ECHO), state, args=[1], kwargs={"a": 2})
     again = control.rerun(original)
     assert again != original
@@ -293,11 +293,11 @@ def test_a_finished_run_runs_once_more_as_another(state: State) -> None:
     assert (again.args, again.kwargs) == ([1], {"a": 2})
     Run.objects.filter(pk=again.pk).update(state="failed")
     again.refresh_from_db()
-    assert control.rerun(again).rerun_of == original, "all reruns name the first"
+    assert control.rerun(again).rerun_of == original, "each rerun refers to the first run"
 
 
 @pytest.mark.parametrize("state", sorted(set(State) - FINAL))
-def test_an_unfinished_run_is_not_run_again(state: State) -> None:
+def test_rerun_of_an_unfinished_run_is_refused(state: State) -> None:
     with pytest.raises(NotPossible) as refused:
         control.rerun(make_run(make_idle_job(), state))
     assert (refused.value.code, str(refused.value.params["state"])) == ("not_finished", state)
@@ -308,13 +308,13 @@ def test_an_unfinished_run_is_not_run_again(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", ["pending", "queued", "waiting"])
-def test_a_run_that_has_not_started_is_cancelled_at_once(state: str) -> None:
+def test_unstarted_run_is_cancelled_at_once(state: str) -> None:
     run = control.cancel(make_run(make_idle_job(), state), "no longer needed")
     assert (run.state, run.reason) == ("cancelled", "no longer needed")
     assert Run.objects.get().state == "cancelled"
 
 
-def test_a_running_one_is_asked_to_stop_once() -> None:
+def test_cancel_of_a_running_run_is_requested_once() -> None:
     run = control.cancel(make_run(make_idle_job(), "running"), "first")
     asked = run.cancel_requested_at
     assert (run.state, run.reason, asked is None) == ("running", "first", False)
@@ -323,7 +323,7 @@ def test_a_running_one_is_asked_to_stop_once() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
-def test_a_finished_one_cannot_be_cancelled(state: State) -> None:
+def test_finished_run_cannot_be_cancelled(state: State) -> None:
     run = make_run(make_idle_job(), state)
     with pytest.raises(NotPossible) as refused:
         control.cancel(run)
@@ -331,7 +331,7 @@ def test_a_finished_one_cannot_be_cancelled(state: State) -> None:
     assert Run.objects.get().state == state
 
 
-def test_a_cancel_looks_again_when_the_run_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_is_retried_if_the_run_started_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(make_idle_job(), "queued")
     original: Callable[..., bool] = transitions.end_unstarted
 
@@ -345,7 +345,7 @@ def test_a_cancel_looks_again_when_the_run_moves_on(monkeypatch: pytest.MonkeyPa
     assert cancelled.cancel_requested_at is not None
 
 
-def test_a_cancel_gives_up_looking_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_gives_up_if_the_state_keeps_changing(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(make_idle_job())
     monkeypatch.setattr(transitions, "end_unstarted", lambda *args: False)
     with pytest.raises(NotPossible, match="Try again") as refused:
@@ -354,7 +354,7 @@ def test_a_cancel_gives_up_looking_in_the_end(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_cancel_tries_again_when_somebody_was_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_is_retried_after_contention(monkeypatch: pytest.MonkeyPatch) -> None:
     original: Callable[..., bool] = transitions.end_unstarted
     errors = [OperationalError("deadlock detected")] * CONTENTIONS
 
@@ -381,7 +381,7 @@ def test_a_cancel_tries_again_when_somebody_was_in_the_way(monkeypatch: pytest.M
 # --- preview ------------------------------------------------------------------------------------
 
 
-def test_a_preview_begins_where_the_cursor_stands() -> None:
+def test_preview_starts_at_the_cursor() -> None:
     job = make_job(schedule="@every 7s")
     cursor = Cursor.objects.get()
     previewed = control.preview(job, 3)
@@ -389,7 +389,7 @@ def test_a_preview_begins_where_the_cursor_stands() -> None:
     assert previewed == [cursor.next_at + n * 7 * SECOND for n in range(3)]
 
 
-def test_a_preview_shows_also_what_is_claimed_already() -> None:
+def test_preview_includes_claimed_occurrences() -> None:
     job = make_job()
     claim(range(64), database_now("default"), node="a")
     first, second, *_ = control.preview(job, 3)
@@ -401,21 +401,21 @@ def test_a_preview_shows_also_what_is_claimed_already() -> None:
     assert (control.preview(every, 1)[0] - before[0]) % (3 * SECOND) == timedelta()
 
 
-def test_a_preview_of_what_is_not_saved() -> None:
+def test_preview_of_an_unsaved_job_starts_now() -> None:
     job = Job(name="new", schedule="0 3 * * *", timezone="Europe/Berlin")
     first, second = control.preview(job, 2)
     assert second - first in (timedelta(hours=23), timedelta(hours=24), timedelta(hours=25))
     assert first > datetime.now(UTC)
 
 
-def test_a_preview_of_a_paused_or_changed_job_is_as_if_it_were_enabled_and_saved() -> None:
+def test_preview_ignores_a_pause_and_uses_unsaved_changes() -> None:
     job = control.pause(make_idle_job())
     assert len(control.preview(job)) == 10
     job.schedule = "*/5 * * * * *"
     assert {at.second % 5 for at in control.preview(job)} == {0}
 
 
-def test_a_preview_ends_where_the_schedule_does() -> None:
+def test_preview_ends_with_the_schedule() -> None:
     assert control.preview(Job(name="a", schedule="@at 2050-01-01T00:00")) == [
         datetime(2050, 1, 1, tzinfo=UTC)
     ]
@@ -423,12 +423,12 @@ def test_a_preview_ends_where_the_schedule_does() -> None:
     assert control.preview(make_job(), 0) == []
 
 
-def test_a_preview_of_nonsense_is_refused() -> None:
+def test_preview_of_an_invalid_schedule_is_refused() -> None:
     with pytest.raises(InvalidSchedule):
         control.preview(Job(name="a", schedule="nonsense"))
 
 
-def test_the_dispatcher_of_this_process_is_made_once(
+def test_shared_dispatcher_is_created_once(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from django_dcron import dispatch

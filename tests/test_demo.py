@@ -99,7 +99,7 @@ def row(output: str, job: str) -> dict[str, str]:
 
 
 @pytest.mark.nightly
-def test_every_job_runs_once_and_two_demos_run_side_by_side(
+def test_two_concurrent_demos_run_every_job_without_problems(
     demos: list[Demo], tmp_path: Path
 ) -> None:
     demos += [Demo("--for", "20", log=tmp_path / f"{number}.log") for number in (1, 2)]
@@ -119,7 +119,9 @@ def test_every_job_runs_once_and_two_demos_run_side_by_side(
         assert row(demo.output, "nightly-clearsessions")["succeeded"] == "1"
         assert int(row(demo.output, "import-orders")["retried"]) >= 1
         reported = demo.reported_orders()
-        assert reported == list(range(1001, 1001 + len(reported))), "one forgotten, or told twice"
+        assert reported == list(range(1001, 1001 + len(reported))), (
+            "an order is missing or reported twice"
+        )
 
 
 CHANGE = """
@@ -142,7 +144,7 @@ print(f"gone: {gone.scheduled_at:%H:%M:%S}")
 
 
 @pytest.mark.nightly
-def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(
+def test_job_changed_during_the_demo_is_checked_by_its_new_schedule(
     demos: list[Demo], tmp_path: Path
 ) -> None:
     demos.append(demo := Demo("--for", "14", log=tmp_path / "log"))
@@ -162,7 +164,7 @@ def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(
     assert demo.process.wait(60) == 1, demo.output
     assert f"PROBLEM: shop-pulse was due at {gone[1]} UTC but didn't run." in demo.output
     assert len(re.findall("PROBLEM: .* was due at", demo.output)) == 1
-    # The mark means that the job is judged from the change on. The number, at least one, depends on
+    # The mark means that the job is checked from the change on. The number (at least 1) depends on
     # when the change came.
     assert re.fullmatch(r"[1-9]\*", row(demo.output, "shop-pulse")["due"])
     assert re.fullmatch(r"[1-9]\*", row(demo.output, "stocktake")["due"])
@@ -170,14 +172,14 @@ def test_a_job_changed_meanwhile_is_judged_by_its_new_schedule(
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "abc", "inf", "nan"])
-def test_a_time_that_is_none_is_refused(demos: list[Demo], tmp_path: Path, seconds: str) -> None:
+def test_invalid_duration_is_refused(demos: list[Demo], tmp_path: Path, seconds: str) -> None:
     demos.append(demo := Demo("--for", seconds, log=tmp_path / "log"))
 
     assert demo.process.wait(30) == 2
     assert f"argument --for: '{seconds}' isn't a positive number of seconds" in demo.output
 
 
-def test_ctrl_c_ends_it_with_an_account(demos: list[Demo], tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_demo_with_a_summary(demos: list[Demo], tmp_path: Path) -> None:
     demos.append(demo := Demo(log=tmp_path / "log"))
     demo.wait_for("Press Ctrl-C to stop.")
     demo.process.send_signal(signal.SIGINT)
@@ -187,7 +189,7 @@ def test_ctrl_c_ends_it_with_an_account(demos: list[Demo], tmp_path: Path) -> No
     assert demo.left_behind() == []
 
 
-def test_a_signal_while_it_starts_leaves_nothing_behind(demos: list[Demo], tmp_path: Path) -> None:
+def test_signal_during_the_start_leaves_no_process(demos: list[Demo], tmp_path: Path) -> None:
     demos.append(demo := Demo(log=tmp_path / "log"))
     wait_until(lambda: len(demo.left_behind()) > 4, 60, what="its processes to start")
     demo.process.send_signal(signal.SIGTERM)
@@ -197,7 +199,7 @@ def test_a_signal_while_it_starts_leaves_nothing_behind(demos: list[Demo], tmp_p
 
 
 @pytest.mark.nightly
-def test_a_process_that_dies_is_reported(demos: list[Demo], tmp_path: Path) -> None:
+def test_unexpected_exit_of_a_process_is_reported(demos: list[Demo], tmp_path: Path) -> None:
     demos.append(demo := Demo("--for", "8", log=tmp_path / "log"))
     demo.wait_for("The demo stops after")
     node = next(process for process in demo.left_behind() if "node-b" in process.cmdline())

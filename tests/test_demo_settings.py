@@ -13,7 +13,7 @@ TEMPLATE = (
 )
 
 
-def test_the_demo_has_the_middleware_of_a_new_project() -> None:
+def test_demo_has_the_middleware_of_a_new_project() -> None:
     found = re.search(r"^MIDDLEWARE = (\[.*?^\])", TEMPLATE.read_text(), re.MULTILINE | re.DOTALL)
     assert found
     of_a_new_project = ast.literal_eval(found[1])

@@ -108,7 +108,13 @@ def quoted(value: "str | bytes") -> str:
 
 
 NAMES = {"kind": "csv"}
-NAME_BELOW = {"dashboard": "tiles", "run": "attempts", "attempt": "log", "job": "pause"}
+NAME_BELOW = {
+    "dashboard": "tiles",
+    "run": "attempts",
+    "attempt": "log",
+    "job": "pause",
+    "freeze": "unfreeze",
+}
 """For each page, an existing name below it."""
 
 
@@ -124,7 +130,13 @@ class World:
             id="a-1", name="a", host="h", pid=1, release="1", started_at=now, heartbeat_at=now
         )
         attempt = self.run.attempts.get()
-        self.rows = {"calendar": self.calendar, "attempt": attempt, "run": self.run, "node": node}
+        self.rows = {
+            "calendar": self.calendar,
+            "attempt": attempt,
+            "run": self.run,
+            "node": node,
+            "freeze": control.freeze("deploy", namespace=self.job.namespace),
+        }
 
     def value(self, route: str, name: str) -> str:
         if name in NAMES:
@@ -211,7 +223,7 @@ def errors(client: Client, urls: "list[str]") -> dict[str, str]:
 @pytest.mark.fuzz
 @pytest.mark.timeout(600)  # many requests, possibly on a slow machine
 @pytest.mark.django_db
-def test_no_address_is_an_error_of_the_server(client: Client) -> None:
+def test_hostile_addresses_cause_no_server_error(client: Client) -> None:
     world, chance = World(), random.Random(0)
     all_routes = list(routes(get_resolver().url_patterns))
     assert len(all_routes) > 60
@@ -228,7 +240,7 @@ def test_no_address_is_an_error_of_the_server(client: Client) -> None:
 @pytest.mark.parametrize(
     "until", ["18:00+23:59", "00:00-23:59", "2026-11-22T18:00+23:59", "2199-12-31T23:59-23:59"]
 )
-def test_a_pause_ends_at_any_offset(client: Client, until: str) -> None:
+def test_admin_accepts_or_refuses_pause_end_at_any_utc_offset(client: Client, until: str) -> None:
     """PostgreSQL accepts no UTC offset of 16 hours or more."""
     job = World().job
     sent = client.post(f"/admin/django_dcron/job/{job.pk}/do/pause/", {"until": until})
@@ -238,7 +250,7 @@ def test_a_pause_ends_at_any_offset(client: Client, until: str) -> None:
 
 
 @pytest.mark.django_db
-def test_code_pauses_at_any_offset() -> None:
+def test_control_pauses_until_a_time_at_any_utc_offset() -> None:
     job = World().job
     ahead = timezone(timedelta(hours=23, minutes=59))
     until = (datetime.now(ahead) + timedelta(days=1)).replace(microsecond=0)

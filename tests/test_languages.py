@@ -37,7 +37,7 @@ from tests.schedules.test_cron_syntax import REFUSALS
 
 LANGUAGES = ("de", "zh-hans")
 
-WORDED = [
+DESCRIPTIONS = [
     ("30 3 * * *", "Um 03:30", "在 03:30"),
     ("15 30 6,14 * * *", "Um 06:30:15 und 14:30:15", "在 06:30:15、14:30:15"),
     ("0,30 9,17 * * *", "Um 09:00, 09:30, 17:00 und 17:30", "在 09:00、09:30、17:00、17:30"),
@@ -110,8 +110,8 @@ WORDED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "german", "chinese"), WORDED)
-def test_schedules_in_words(text: str, german: str, chinese: str) -> None:
+@pytest.mark.parametrize(("text", "german", "chinese"), DESCRIPTIONS)
+def test_schedule_is_described_in_the_language(text: str, german: str, chinese: str) -> None:
     schedule = parse_schedule(text)
     with translation.override("de"):
         assert describe_schedule(schedule) == describe(schedule, translation) == german
@@ -121,7 +121,7 @@ def test_schedules_in_words(text: str, german: str, chinese: str) -> None:
     assert english not in (german, chinese)
 
 
-def test_the_zone_comes_with_the_words() -> None:
+def test_description_includes_the_time_zone() -> None:
     schedule = parse_schedule("30 3 * * *", "Asia/Tokyo")
     with translation.override("de"):
         assert describe(schedule, translation) == "Um 03:30 (Asia/Tokyo)"
@@ -129,7 +129,7 @@ def test_the_zone_comes_with_the_words() -> None:
         assert describe(schedule, translation) == "在 03:30（Asia/Tokyo）"
 
 
-def test_names_of_days_and_months_stay_those_of_django_elsewhere() -> None:
+def test_translations_do_not_change_djangos_names_of_days_and_months() -> None:
     """A translation in one app applies to the whole project."""
     with translation.override("zh-hans"):
         assert translation.gettext("Monday") == "星期一"
@@ -146,7 +146,7 @@ def refusal(text: object, zone: str = "UTC") -> InvalidSchedule:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_refused_schedule_is_refused_in_the_language_and_logged_in_english(
+def test_schedule_errors_are_translated_and_logged_in_english(
     language: str,
 ) -> None:
     refused = [refusal(text) for text, *_ in REFUSALS]
@@ -162,7 +162,7 @@ def test_every_refused_schedule_is_refused_in_the_language_and_logged_in_english
     assert [text for text in message if "allowed" in text or "field" in text or "%(" in text] == []
 
 
-def test_a_refused_schedule_in_german_and_chinese() -> None:
+def test_schedule_errors_in_german_and_chinese() -> None:
     error = refusal("61 * * * *")
     with translation.override("de"):
         assert (
@@ -180,7 +180,7 @@ def test_a_refused_schedule_in_german_and_chinese() -> None:
         assert "1-59" in step
 
 
-def test_an_error_comes_whole_out_of_a_pickle() -> None:
+def test_schedule_error_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(refusal("61 * * * *")))  # noqa: S301 (our own)
     assert str(again) == "minute: 61 is out of range (allowed: 0-59)"
     with translation.override("de"):
@@ -199,7 +199,9 @@ def test_an_error_comes_whole_out_of_a_pickle() -> None:
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_error_does_with_all_that_it_carries(error: Exception, protocol: int) -> None:
+def test_errors_can_be_pickled_and_copied_with_their_attributes(
+    error: Exception, protocol: int
+) -> None:
     for again in (pickle.loads(pickle.dumps(error, protocol)), copy(error)):  # noqa: S301 (our own)
         assert (type(again), str(again), again.args) == (type(error), str(error), error.args)
         assert vars(again).keys() == vars(error).keys()
@@ -207,7 +209,7 @@ def test_every_error_does_with_all_that_it_carries(error: Exception, protocol: i
             assert again.translate(translation) == str(error)
 
 
-def test_a_text_without_values_is_reported_as_it_stands() -> None:
+def test_text_without_values_keeps_percent_signs() -> None:
     assert str(NotPossible("100% of it")) == "100% of it"
     assert NotPossible("100% of it").translate(translation) == "100% of it"
     assert (
@@ -244,7 +246,7 @@ def _refused_by(key: str, *args: Any, **kwargs: Any) -> TranslatableError:
 
 
 @pytest.fixture
-def of_targets(settings: Settings) -> list[TranslatableError]:
+def target_errors(settings: Settings) -> list[TranslatableError]:
     settings.DCRON_COMMANDS = ["check", "gone"]
     settings.DCRON_SHELL = {"greet": ["echo", "hello"], "say": ["echo", "{}"]}
     return [
@@ -269,21 +271,21 @@ def of_targets(settings: Settings) -> list[TranslatableError]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_refused_targets_and_arguments_are_reported_in_the_language(
-    of_targets: list[TranslatableError], language: str
+def test_errors_of_targets_and_arguments_are_translated(
+    target_errors: list[TranslatableError], language: str
 ) -> None:
-    english = [str(error) for error in of_targets]
+    english = [str(error) for error in target_errors]
     with translation.override(language):
-        assert [str(error) for error in of_targets] == english
-        message = [error.translate(translation) for error in of_targets]
+        assert [str(error) for error in target_errors] == english
+        message = [error.translate(translation) for error in target_errors]
     assert [
         text for text in message if text in english or "allowed" in text or "did you" in text
     ] == []
 
 
-def test_refused_targets_in_german(of_targets: list[TranslatableError]) -> None:
+def test_errors_of_targets_in_german(target_errors: list[TranslatableError]) -> None:
     with translation.override("de"):
-        message = {error.translate(translation) for error in of_targets}
+        message = {error.translate(translation) for error in target_errors}
     assert [text for text in message if "'dys'" in text and "Meinten Sie 'days'?" in text]
     assert [text for text in message if "'shell:gret'" in text and "'shell:greet'" in text]
 
@@ -297,7 +299,7 @@ def test_refused_targets_in_german(of_targets: list[TranslatableError]) -> None:
         ("zh-hans", "分钟：61 超出范围（允许：0-59）"),
     ],
 )
-def test_a_job_is_refused_in_the_active_language(language: str, expected: str) -> None:
+def test_validation_error_of_a_job_is_translated(language: str, expected: str) -> None:
     with translation.override(language), pytest.raises(ValidationError) as caught:
         make_job(schedule="61 * * * *")
     assert caught.value.message_dict["schedule"] == [expected]
@@ -316,7 +318,7 @@ RULES: list[Any] = [
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_refused_rules_of_alerts_are_reported_in_the_language(language: str) -> None:
+def test_errors_of_alert_rules_are_translated(language: str) -> None:
     for rules in RULES:
         with pytest.raises(InvalidRule) as caught, translation.override(language):
             read_rules(rules, ["ops"], of_job=True)
@@ -329,10 +331,10 @@ def test_refused_rules_of_alerts_are_reported_in_the_language(language: str) -> 
         assert "allowed" not in message
 
 
-# --- verbs --------------------------------------------------------------------------------------
+# --- errors of control --------------------------------------------------------------------------
 
 
-def _no_verb(job: Job) -> Iterator[TranslatableError]:
+def _control_errors(job: Job) -> Iterator[TranslatableError]:
     """Errors of ``control`` for a paused job and a finished run."""
     run = control.trigger(job)
     with pytest.raises(NotPossible) as not_finished:
@@ -343,9 +345,9 @@ def _no_verb(job: Job) -> Iterator[TranslatableError]:
         control.cancel(run)
     yield finished.value
     now = database_now("default")
-    with pytest.raises(NotPossible) as over:
+    with pytest.raises(NotPossible) as no_future_occurrence:
         control.resume(job)
-    yield over.value
+    yield no_future_occurrence.value
     with pytest.raises(InvalidValue) as passed:
         control.pause(job, until=now - timedelta(days=1))
     yield passed.value
@@ -355,16 +357,16 @@ def _no_verb(job: Job) -> Iterator[TranslatableError]:
 
 
 @pytest.fixture
-def refused_verbs(db: None) -> list[TranslatableError]:
+def control_errors(db: None) -> list[TranslatableError]:
     job = make_job(name="old", schedule="@every 1h", starts_at=None)
     control.pause(job)
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
-    return list(_no_verb(Job.objects.get(pk=job.pk)))
+    return list(_control_errors(Job.objects.get(pk=job.pk)))
 
 
-def test_refused_verbs_in_german(refused_verbs: list[TranslatableError]) -> None:
+def test_errors_of_control_in_german(control_errors: list[TranslatableError]) -> None:
     with translation.override("de"):
-        message = [error.translate(translation) for error in refused_verbs]
+        message = [error.translate(translation) for error in control_errors]
         pending = translation.gettext("pending")
     assert pending != "pending"
     assert f"„{pending}“" in message[0]
@@ -375,11 +377,11 @@ def test_refused_verbs_in_german(refused_verbs: list[TranslatableError]) -> None
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_refused_verbs_are_english_in_a_log(
-    refused_verbs: list[TranslatableError], language: str
+def test_errors_of_control_are_english_as_strings(
+    control_errors: list[TranslatableError], language: str
 ) -> None:
     with translation.override(language):
-        texts = [(str(error), error.translate(translation)) for error in refused_verbs]
+        texts = [(str(error), error.translate(translation)) for error in control_errors]
     assert [english for english, message in texts if english == message] == []
     assert [english for english, _ in texts if not english.isascii()] == []
     assert texts[3][0].startswith("until: ")
@@ -387,7 +389,7 @@ def test_refused_verbs_are_english_in_a_log(
 
 
 @pytest.mark.django_db
-def test_what_is_stored_is_english_and_what_is_shown_is_not() -> None:
+def test_stored_problem_is_english_and_shown_translated() -> None:
     job = make_job()
     Job.objects.filter(pk=job.pk).update(schedule="61 * * * *")
     job.refresh_from_db()
@@ -404,7 +406,7 @@ def test_what_is_stored_is_english_and_what_is_shown_is_not() -> None:
 
 
 @pytest.mark.django_db
-def test_the_command_line_is_english_whatever_the_language(
+def test_command_line_is_english_in_any_language(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings.LANGUAGE_CODE = "de"

@@ -18,5 +18,5 @@ def test_every_package_has_hashes(name: str) -> None:
     assert all(re.match(r"[\w.-]+==", entry) and "--hash=sha256:" in entry for entry in entries)
 
 
-def test_they_are_checked_at_the_installation() -> None:
+def test_installation_requires_hashes() -> None:
     assert "--require-hashes" in (REQUIREMENTS / "install.sh").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.cluster.next_release import CHANGES, RELEASE, install_next_release
 
 
-def test_it_differs_where_it_should(tmp_path: Path) -> None:
+def test_next_release_is_importable_and_has_its_version(tmp_path: Path) -> None:
     environment = install_next_release(tmp_path)
     asked = [
         sys.executable,

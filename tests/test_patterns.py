@@ -95,11 +95,11 @@ def patterns() -> Iterator[tuple[str, "str | re.Pattern[str]"]]:
         (r"(?:[0-9]{1,9}h)?(?:[0-9]{1,9}m)?", ""),
     ],
 )
-def test_the_analysis_tells_ambiguous_patterns(pattern: str, expected: str) -> None:
+def test_analysis_detects_ambiguous_patterns(pattern: str, expected: str) -> None:
     assert ambiguity(pattern) == expected
 
 
-def test_no_pattern_of_the_package_is_ambiguous() -> None:
+def test_package_has_no_ambiguous_pattern() -> None:
     found = {re.compile(pattern): place for place, pattern in patterns()}
     assert len(found) > 30
     assert {

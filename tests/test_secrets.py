@@ -70,7 +70,9 @@ def pages(job: Job, run: Run) -> list[str]:
     ]
 
 
-def test_whoever_only_looks_sees_no_secret(job: Job, run: Run, admin_client: Client) -> None:
+def test_users_without_change_permission_see_no_secret(
+    job: Job, run: Run, admin_client: Client
+) -> None:
     api_change = {"kwargs": {"password": NEW_SECRET}}
     version = {"If-Match": admin_client.get(f"/dcron/jobs/{job.pk}/")["ETag"]}
     changed = admin_client.patch(
@@ -90,7 +92,18 @@ def test_whoever_only_looks_sees_no_secret(job: Job, run: Run, admin_client: Cli
     assert MASK in text_of(viewer, f"{ADMIN}/job/{job.pk}/history/")
 
 
-def test_whoever_may_change_the_job_sees_it_as_it_is(job: Job, run: Run) -> None:
+def test_run_page_masks_secrets_of_the_job_and_of_the_run(job: Job, run: Run) -> None:
+    without_own = control.trigger(job)
+    for shown, codenames in (
+        (without_own, ALL_VIEWS),  # the job's arguments
+        (run, ("view_run",)),  # the run's arguments for a user who can't see the job
+    ):
+        page = text_of(client_with(*codenames), f"{ADMIN}/run/{shown.pk}/change/")
+        assert SECRET not in page
+        assert page.count(MASK) >= 2, "positional and keyword arguments"
+
+
+def test_users_with_change_permission_see_secrets_of_the_job(job: Job, run: Run) -> None:
     editor = client_with(*ALL_VIEWS, "change_job")
     assert SECRET in text_of(editor, f"{ADMIN}/job/{job.pk}/change/")
     assert editor.get(f"/dcron/jobs/{job.pk}/").json()["kwargs"]["password"] == SECRET
@@ -98,7 +111,7 @@ def test_whoever_may_change_the_job_sees_it_as_it_is(job: Job, run: Run) -> None
     assert SECRET not in text_of(editor, f"{ADMIN}/run/{run.pk}/change/")
 
 
-def test_a_run_with_arguments_keeps_what_is_left_masked(job: Job) -> None:
+def test_masked_arguments_of_a_run_keep_their_values(job: Job) -> None:
     operator = client_with(*ALL_VIEWS, "trigger_job", "run_job_with_arguments")
     url = f"{ADMIN}/job/{job.pk}/do/run_with/"
     form = operator.get(url).context["form"]
@@ -110,7 +123,7 @@ def test_a_run_with_arguments_keeps_what_is_left_masked(job: Job) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_the_command_line_shows_no_secret_and_exports_it(
+def test_command_line_masks_secrets_and_export_contains_them(
     job: Job, run: Run, options: list[str]
 ) -> None:
     for words in (["show", str(job.pk)], ["history", str(run.pk)]):
@@ -122,7 +135,7 @@ def test_the_command_line_shows_no_secret_and_exports_it(
 
 
 @pytest.mark.parametrize("url", [f"{ADMIN}/job/", f"{ADMIN}/run/", "/dcron/jobs/", "/dcron/runs/"])
-def test_lists_read_no_arguments(job: Job, run: Run, admin_client: Client, url: str) -> None:
+def test_lists_do_not_read_arguments(job: Job, run: Run, admin_client: Client, url: str) -> None:
     with CaptureQueriesContext(connection) as queries:
         admin_client.get(url)
     read = [query["sql"] for query in queries if "kwargs" in query["sql"]]

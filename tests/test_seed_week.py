@@ -52,7 +52,7 @@ for moment in map(datetime.fromisoformat, sys.argv[1:]):
 """
 
 
-def test_a_stocktake_is_running_at_every_moment(tmp_path: Path) -> None:
+def test_seeded_data_has_a_running_stocktake_at_every_moment(tmp_path: Path) -> None:
     moments = {
         "2026-11-18T14:36:40+00:00": "schedule",  # the moment of the screenshots in the docs
         "2026-11-18T14:36:00+00:00": "manual",  # an occurrence is due and hasn't started yet

@@ -23,7 +23,7 @@ from django_dcron.models import Calendar, Job, Run
 from django_dcron.targets import cron
 from django_dcron.utils.durations import read_duration
 from django_dcron.utils.time_parsing import parse_datetime, parse_duration
-from tests.admin.conftest import add_url, as_rendered, errors, job_url, verb_url
+from tests.admin.conftest import action_url, add_url, as_rendered, errors, job_url
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job
 from tests.management.calling import call
@@ -67,7 +67,7 @@ COLUMNS = [
     COLUMNS,
     ids=[f"{model.__name__}.{column.name}" for model, column in COLUMNS],
 )
-def test_every_column_has_a_limit(model: type[models.Model], column: Any) -> None:
+def test_every_column_has_a_size_limit(model: type[models.Model], column: Any) -> None:
     values = BODY if model is Job else {"name": "closed", "dates": "12-25"}
     model(**values).clean_fields()
     with pytest.raises(ValidationError) as refused:
@@ -76,7 +76,7 @@ def test_every_column_has_a_limit(model: type[models.Model], column: Any) -> Non
 
 
 @pytest.mark.parametrize("name", ["args", "kwargs", "after", "tags", "retry_on", "never_retry_on"])
-def test_an_error_quotes_a_part_of_a_long_value(name: str) -> None:
+def test_error_quotes_only_a_part_of_a_long_value(name: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Job(**BODY, **{name: LARGE}).clean_fields()
     assert set(refused.value.message_dict) == {name}
@@ -84,7 +84,7 @@ def test_an_error_quotes_a_part_of_a_long_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tags", "retry_on", "never_retry_on"])
-def test_many_short_texts_have_a_limit_too(name: str) -> None:
+def test_list_of_texts_has_a_size_limit(name: str) -> None:
     Job(**BODY, **{name: ["x" * 255] * 30}).clean_fields()
     for value in (["x" * 256], ["x" * 100] * 200):
         with pytest.raises(ValidationError) as refused:
@@ -102,7 +102,7 @@ def test_many_short_texts_have_a_limit_too(name: str) -> None:
         (UntilField().clean, "18:00:00.0", f"18:00:00.{'0' * 64}"),
     ],
 )
-def test_a_text_beyond_its_limit_is_not_parsed(
+def test_text_beyond_its_limit_is_not_parsed(
     parse: Callable[[str], Any], short: str, long: str
 ) -> None:
     assert parse(short)
@@ -110,19 +110,19 @@ def test_a_text_beyond_its_limit_is_not_parsed(
         assert parse(long) is None
 
 
-def test_the_admin_refuses_large_arguments(admin_client: Any) -> None:
+def test_admin_refuses_large_arguments(admin_client: Any) -> None:
     job = make_idle_job(target=ECHO)
     for url in (add_url(), job_url(job)):
         sent = {**as_rendered(admin_client.get(url)), **BODY, "args": json.dumps([LARGE])}
         assert "args" in errors(admin_client.post(url, sent))
     sent = {"args": "[]", "kwargs": json.dumps({"a": LARGE})}
-    asked = admin_client.post(verb_url(job, "run_with"), sent)
+    asked = admin_client.post(action_url(job, "run_with"), sent)
     assert set(asked.context["form"].errors) == {"kwargs"}
     assert not Run.objects.exists()
 
 
 @pytest.mark.parametrize("arguments", [{"args": [LARGE]}, {"kwargs": {"a": LARGE}}])
-def test_the_rest_api_refuses_large_arguments(admin_user: User, arguments: dict[str, Any]) -> None:
+def test_rest_api_refuses_large_arguments(admin_user: User, arguments: dict[str, Any]) -> None:
     api, job = Api(admin_user), make_idle_job(target=ECHO)
     (name,) = arguments
     version = {"If-Match": "*"}
@@ -137,7 +137,7 @@ def test_the_rest_api_refuses_large_arguments(admin_user: User, arguments: dict[
     assert not Run.objects.exists()
 
 
-def test_the_command_line_refuses_large_arguments(tmp_path: Path) -> None:
+def test_command_line_refuses_large_arguments(tmp_path: Path) -> None:
     job = make_idle_job(target=ECHO)
     document = json.loads(portable.write_document([job]))
     refused = call("run", str(job.pk), "--no-wait", "--args", json.dumps([LARGE]))
@@ -151,7 +151,7 @@ def test_the_command_line_refuses_large_arguments(tmp_path: Path) -> None:
     assert not Job.objects.filter(name="imported").exists()
 
 
-def test_declared_jobs_have_the_limit() -> None:
+def test_large_arguments_of_declared_jobs_are_refused() -> None:
     with targets.isolated():
         cron("@never", name="report", kwargs={"text": LARGE})(report)
         assert "DCRON_ARGUMENTS_LIMIT" in " ".join(map(str, sync.apply(sync.plan())))

@@ -30,5 +30,5 @@ def in_threads(*works: Callable[[], T]) -> list[T]:
         thread.join(TIMEOUT)
     if errors:
         raise errors[0]
-    assert len(results) == len(works), "it hangs"
+    assert len(results) == len(works), "a thread hangs"
     return [results[number] for number in range(len(works))]

@@ -24,7 +24,7 @@ def wait_until(
         if time.monotonic() >= deadline:
             name = what or getattr(predicate, "__qualname__", repr(predicate))
             raise AssertionError(
-                f"waited {timeout:g} s in vain for: {name} (last answer: {answer!r})"
+                f"waited {timeout:g} s without success for: {name} (last answer: {answer!r})"
             )
         threading.Event().wait(interval)
     return answer

@@ -1,14 +1,15 @@
-"""Register the Django admin of jobs, calendars, runs, attempts, nodes, alerts and the dashboard.
+"""Register the Django admin of jobs, calendars, freezes, runs, nodes, alerts and the dashboard.
 
 Invariants:
 
-- Users edit jobs and calendars only. All other pages are read-only, apart from the verbs.
+- Users edit jobs and calendars, and add freezes. Apart from actions, all else is read-only.
 - Every write goes through ``control``, never through a model's ``save``.
 """
 
 from django_dcron.admin.alert import AlertAdmin
 from django_dcron.admin.calendar import CalendarAdmin
 from django_dcron.admin.dashboard import DashboardAdmin
+from django_dcron.admin.freeze import FreezeAdmin
 from django_dcron.admin.jobs.admin import JobAdmin
 from django_dcron.admin.node import NodeAdmin
 from django_dcron.admin.runs.admin import RunAdmin
@@ -19,6 +20,7 @@ __all__ = [
     "AttemptAdmin",
     "CalendarAdmin",
     "DashboardAdmin",
+    "FreezeAdmin",
     "JobAdmin",
     "NodeAdmin",
     "RunAdmin",

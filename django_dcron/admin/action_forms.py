@@ -1,4 +1,4 @@
-"""Forms of the verbs: a reason, the end of a pause, other arguments."""
+"""Forms of the actions: a reason, the end of a pause, other arguments."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from django_dcron.utils.time_format import plain_moment
 from django_dcron.utils.time_parsing import MAX_LENGTH
 
 
-class VerbForm(forms.Form):
-    """``row`` is the verb's object, or None if the verb applies to several rows of a list."""
+class ObjectActionForm(forms.Form):
+    """``row`` is the action's object, or None if the action applies to several rows of a list."""
 
     def __init__(self, data: Any = None, *, row: Model | None = None, **options: Any):
         super().__init__(data, **options)
         self.row = row
 
 
-class ReasonForm(VerbForm):
+class ReasonForm(ObjectActionForm):
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
         max_length=LONGEST_REASON,
@@ -69,7 +69,13 @@ class UntilField(forms.Field):
     Days and times are in the site's time zone, unless they name an offset: 18:00Z, 18:00+02:00.
     """
 
-    widget = forms.TextInput
+    widget = forms.TextInput(
+        {
+            "class": "vTextField",
+            "autocomplete": "off",
+            "placeholder": "2h, 18:00, 2026-12-01 09:00",
+        }
+    )
     default_error_messages = {
         "invalid": gettext_lazy(
             "“%(value)s” is neither a duration nor a time. Allowed: 2h, 1d 12h, 18:00 or "
@@ -140,13 +146,6 @@ class PauseForm(ReasonForm):
     until = UntilField(
         label=gettext_lazy("Until"),
         required=False,
-        widget=forms.TextInput(
-            {
-                "class": "vTextField",
-                "autocomplete": "off",
-                "placeholder": "2h, 18:00, 2026-12-01 09:00",
-            }
-        ),
     )
 
     def __init__(self, *args: Any, **options: Any):
@@ -169,7 +168,7 @@ class ChangedPauseForm(PauseForm):
             }
 
 
-class ArgumentsForm(VerbForm):
+class ArgumentsForm(ObjectActionForm):
     """Arguments that replace the job's own, with the same validation."""
 
     args = JsonInput(

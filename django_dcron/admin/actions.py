@@ -1,12 +1,12 @@
-"""Verbs: operations on a job or a run other than editing, as buttons on its page and list actions.
+"""Actions on a job or a run other than editing: buttons on its page, and actions of its list.
 
 Invariants:
 
-- A verb is declared once. Permissions, POST and CSRF, forms, messages and the history entry work
-  the same for all verbs.
-- Each verb has its own permission (``trigger_job``, ``cancel_run``). The change permission doesn't
-  include it.
-- A user also needs the view permission, which no verb's permission includes.
+- An action is declared once. Permissions, POST and CSRF, forms, messages and the history entry
+  work the same for all actions.
+- Each action has its own permission (``trigger_job``, ``cancel_run``). The change permission
+  doesn't include it.
+- A user also needs the view permission, which no action's permission includes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.action_forms import VerbForm
+from django_dcron.admin.action_forms import ObjectActionForm
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import change_url, link
-from django_dcron.admin.lists.confirmation import ask_or_do
+from django_dcron.admin.lists.confirmation import confirm_or_perform
 from django_dcron.admin.visibility import may_view_row, scope_of
 from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.jobs import audit_log
@@ -57,14 +57,14 @@ MOST_LINES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ActionResult:
     text: str
     """What was done, for the message and the history."""
     made: Model | None = None
-    """The row that the verb created. The message links it, and the button leads to it."""
+    """The row that the action created. The message links it, and the button leads to it."""
 
 
-def _nothing(obj: Any) -> StrOrPromise:
+def _no_refusal(obj: Any) -> StrOrPromise:
     return ""
 
 
@@ -73,32 +73,32 @@ def _no_permissions(obj: Any) -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verb(Generic[M]):
+class ObjectAction(Generic[M]):
     name: str
     label: StrOrPromise
-    apply: Callable[[HttpRequest, M], Done]
+    apply: Callable[[HttpRequest, M], ActionResult]
     permission: str
     """The admin checks it with ``has_<permission>_permission``: ``trigger`` for ``trigger_job``."""
     also_needs: Callable[[M], Sequence[str]] = _no_permissions
     """Returns the further permissions that this row needs."""
-    against: Callable[[M], StrOrPromise] = _nothing
-    """Returns why the verb doesn't apply to the row's current state, or an empty string.
+    refusal: Callable[[M], StrOrPromise] = _no_refusal
+    """Returns why the action doesn't apply to the row's current state, or an empty string.
 
     With a reason, the row has no button and a request is refused. ``control`` decides whether the
     action is allowed.
     """
-    form: type[VerbForm] | None = None
-    """The form shown before the verb is applied. ``apply`` validates it again with ``asked``."""
+    form: type[ObjectActionForm] | None = None
+    """The form shown before the action is applied. ``apply`` validates it again."""
     has_page: bool = False
     """The form has its own page instead of a place next to the button.
 
-    Such a verb applies to one row only.
+    Such an action applies to one row only.
     """
     is_primary: bool = False
-    explained: StrOrPromise = ""
-    """What the verb does, for the confirmation page of many rows."""
+    explanation: StrOrPromise = ""
+    """What the action does, for the confirmation page of many rows."""
     confirm_label: Callable[[int], StrOrPromise] | None = None
-    """Returns the label of the button that confirms the verb for this number of rows.
+    """Returns the label of the button that confirms the action for this number of rows.
 
     The default is ``label``.
     """
@@ -126,7 +126,9 @@ def reason(request: HttpRequest) -> str:
     return signed_reason(typed, request.user.get_username())
 
 
-def validated_data(form: type[VerbForm], request: HttpRequest, row: Model) -> dict[str, Any]:
+def validated_data(
+    form: type[ObjectActionForm], request: HttpRequest, row: Model
+) -> dict[str, Any]:
     """Return the cleaned data of the submitted form. Raises ``ValidationError``."""
     filled = form(request.POST, row=row)
     if not filled.is_valid():
@@ -134,7 +136,7 @@ def validated_data(form: type[VerbForm], request: HttpRequest, row: Model) -> di
     return filled.cleaned_data
 
 
-def _own(action: str) -> Callable[..., bool]:
+def _has_own_permission(action: str) -> Callable[..., bool]:
     def has_permission(
         self: ActionAdmin[Any], request: HttpRequest, obj: Model | None = None
     ) -> bool:
@@ -145,119 +147,123 @@ def _own(action: str) -> Callable[..., bool]:
 
 
 class ActionAdmin(BaseAdmin[M]):
-    verbs: Sequence[Verb[M]] = ()
+    object_actions: Sequence[ObjectAction[M]] = ()
 
     # Django looks up the same names for the list's actions.
-    has_trigger_permission = _own("trigger")
-    has_pause_permission = _own("pause")
-    has_cancel_permission = _own("cancel")
-    has_rerun_permission = _own("rerun")
+    has_trigger_permission = _has_own_permission("trigger")
+    has_pause_permission = _has_own_permission("pause")
+    has_cancel_permission = _has_own_permission("cancel")
+    has_rerun_permission = _has_own_permission("rerun")
 
     class Media:
-        css: ClassVar = {"all": ["django_dcron/verbs.css"]}
+        css: ClassVar = {"all": ["django_dcron/object_actions.css"]}
 
     def state_label(self, obj: M) -> str:
         """Return the state of ``obj`` as a short label."""
         return ""
 
-    def may(self, request: HttpRequest, verb: Verb[M], obj: M | None = None) -> bool:
-        """Return whether the user may apply the verb to ``obj``, or to any row if it's None."""
+    def may(self, request: HttpRequest, action: ObjectAction[M], obj: M | None = None) -> bool:
+        """Return whether the user may apply the action to ``obj``, or to any row if it's None."""
         if not self.has_view_permission(request, obj):
             return False
-        if verb.permission == "add":
+        if action.permission == "add":
             return self.has_add_permission(request)
-        if not getattr(self, f"has_{verb.permission}_permission")(request, obj):
+        if not getattr(self, f"has_{action.permission}_permission")(request, obj):
             return False
-        return obj is None or request.user.has_perms(verb.also_needs(obj))
+        return obj is None or request.user.has_perms(action.also_needs(obj))
 
-    def against(self, request: HttpRequest, verb: Verb[M], obj: M) -> StrOrPromise:
-        """Return why this user can't apply the verb to ``obj`` now, or an empty string."""
+    def refusal(self, request: HttpRequest, action: ObjectAction[M], obj: M) -> StrOrPromise:
+        """Return why this user can't apply the action to ``obj`` now, or an empty string."""
         return (
-            verb.against(obj)
-            if self.may(request, verb, obj)
+            action.refusal(obj)
+            if self.may(request, action, obj)
             else _("You don't have permission to do this.")
         )
 
     def buttons(self, request: HttpRequest, obj: M) -> list[Button]:
         return [
             Button(
-                verb.label,
+                action.label,
                 reverse(
-                    f"admin:{self._verb_url_name}",
-                    args=[obj.pk, verb.name],
+                    f"admin:{self._action_url_name}",
+                    args=[obj.pk, action.name],
                     current_app=self.admin_site.name,
                 ),
-                self._empty_form(verb, obj) if verb.form and not verb.has_page else None,
-                verb.has_page,
-                verb.is_primary,
-                verb.submit_label(),
+                self._empty_form(action, obj) if action.form and not action.has_page else None,
+                action.has_page,
+                action.is_primary,
+                action.submit_label(),
             )
-            for verb in self.verbs
-            if not self.against(request, verb, obj)
+            for action in self.object_actions
+            if not self.refusal(request, action, obj)
         ]
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.verb_view)
+        view = self.admin_site.admin_view(self.action_view)
         return [
-            path("<path:object_id>/do/<str:name>/", view, name=self._verb_url_name),
+            path("<path:object_id>/do/<str:name>/", view, name=self._action_url_name),
             *super().get_urls(),
         ]
 
-    def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
-        """Apply the verb on POST, or show the verb's form."""
-        verb = next((verb for verb in self.verbs if verb.name == name), None)
-        if verb is None:
+    def action_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
+        """Apply the action on POST, or show its form."""
+        action = next((action for action in self.object_actions if action.name == name), None)
+        if action is None:
             raise Http404
-        if not self.may(request, verb):
+        if not self.may(request, action):
             raise PermissionDenied
-        allowed = ["GET", "HEAD", "POST"] if verb.form else ["POST"]
+        allowed = ["GET", "HEAD", "POST"] if action.form else ["POST"]
         if request.method not in allowed:
             return HttpResponseNotAllowed(allowed)
         obj = self.get_object(request, unquote(object_id))
         if obj is None:
             raise Http404
-        if not self.may(request, verb, obj):
+        if not self.may(request, action, obj):
             raise PermissionDenied
-        if verb.form is not None:
-            filled = verb.form(request.POST, row=obj) if request.method == "POST" else None
+        if action.form is not None:
+            filled = action.form(request.POST, row=obj) if request.method == "POST" else None
             if filled is None or not filled.is_valid():
-                return self._ask(request, verb, obj, filled or verb.form(row=obj))
-        done = self.perform(request, verb, [obj])
-        return HttpResponseRedirect(self._where_next(request, obj, done))
+                return self._show_form(request, action, obj, filled or action.form(row=obj))
+        done = self.perform(request, action, [obj])
+        return HttpResponseRedirect(self._redirect_url(request, obj, done))
 
-    def _ask(self, request: HttpRequest, verb: Verb[M], obj: M, form: VerbForm) -> HttpResponse:
+    def _show_form(
+        self, request: HttpRequest, action: ObjectAction[M], obj: M, form: ObjectActionForm
+    ) -> HttpResponse:
         context = {
             **self.admin_site.each_context(request),
-            "title": verb.label,
-            "submit_label": verb.submit_label(),
+            "title": action.label,
+            "submit_label": action.submit_label(),
             "subtitle": str(obj),
             "opts": self.opts,
             "original": obj,
             "back": change_url(obj, self.admin_site),
-            "verb": verb,
+            "action": action,
             "form": form,
             "media": self.media,
         }
         request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/django_dcron/verb.html", context)
+        return TemplateResponse(request, "admin/django_dcron/object_action.html", context)
 
-    def _empty_form(self, verb: Verb[M], obj: M) -> VerbForm | None:
+    def _empty_form(self, action: ObjectAction[M], obj: M) -> ObjectActionForm | None:
         """Return an empty form with its own element ids, because a page may have several forms."""
-        return verb.form(row=obj, auto_id=f"id_{verb.name}_%s") if verb.form else None
+        return action.form(row=obj, auto_id=f"id_{action.name}_%s") if action.form else None
 
-    def perform(self, request: HttpRequest, verb: Verb[M], objects: Iterable[M]) -> list[Done]:
-        """Apply the verb to each object. A refusal for one object doesn't affect the others."""
+    def perform(
+        self, request: HttpRequest, action: ObjectAction[M], objects: Iterable[M]
+    ) -> list[ActionResult]:
+        """Apply the action to each object. A refusal for one object doesn't affect the others."""
         done, lines, problems = [], [], []
         for row in objects:
             # Read the row again: the last of many rows may have been read long ago.
             obj = self.get_queryset(request).filter(pk=row.pk).first()
-            against = self.against(request, verb, obj) if obj else _("It no longer exists.")
-            if obj is None or against:
-                problems.append(format_html("“{}”: {}", obj or row, against))
+            refusal = self.refusal(request, action, obj) if obj else _("It no longer exists.")
+            if obj is None or refusal:
+                problems.append(format_html("“{}”: {}", obj or row, refusal))
                 continue
             before = values_of(obj)
             try:
-                result = verb.apply(request, obj)
+                result = action.apply(request, obj)
             except (DcronError, ValidationError) as error:
                 problems.append(format_html("“{}”: {}", obj, error_text(error)))
                 continue
@@ -267,27 +273,27 @@ class ActionAdmin(BaseAdmin[M]):
                 audit_log.note_action(request.user, obj, before, result.text)
             lines.append(format_html("“{}”: {}", obj, self._result_text(request, result)))
             done.append(result)
-        self._tell(request, lines, messages.SUCCESS)
-        self._tell(request, problems, messages.ERROR)
+        self._message_user(request, lines, messages.SUCCESS)
+        self._message_user(request, problems, messages.ERROR)
         return done
 
-    def _result_text(self, request: HttpRequest, done: Done) -> str:
-        if done.made and self._shows(request, done.made):
+    def _result_text(self, request: HttpRequest, done: ActionResult) -> str:
+        if done.made and self._may_view(request, done.made):
             return link(done.made, self.admin_site, done.text)
         return done.text
 
-    def _where_next(self, request: HttpRequest, obj: M, done: list[Done]) -> str:
+    def _redirect_url(self, request: HttpRequest, obj: M, done: list[ActionResult]) -> str:
         made = done[0].made if done else None
         for target in (made, obj):
-            if target and self._shows(request, target):
+            if target and self._may_view(request, target):
                 return change_url(target, self.admin_site)
         return reverse("admin:index", current_app=self.admin_site.name)
 
-    def _shows(self, request: HttpRequest, row: Model) -> bool:
+    def _may_view(self, request: HttpRequest, row: Model) -> bool:
         site = self.admin_site
         return may_view_row(request, row, site) and scope_of(request, site).sees(row)
 
-    def _tell(self, request: HttpRequest, lines: list[SafeString], level: int) -> None:
+    def _message_user(self, request: HttpRequest, lines: list[SafeString], level: int) -> None:
         if not lines:
             return
         shown = lines[:MOST_LINES]
@@ -298,21 +304,23 @@ class ActionAdmin(BaseAdmin[M]):
         )
 
     @property
-    def _verb_url_name(self) -> str:
-        return f"{self.opts.app_label}_{self.opts.model_name}_verb"
+    def _action_url_name(self) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_action"
 
 
-def as_action(verb: Verb[Any]) -> Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse]:
-    """Return a list action that applies the verb to many rows after a confirmation."""
+def as_list_action(
+    action: ObjectAction[Any],
+) -> Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse]:
+    """Return a list action that applies the action to many rows after a confirmation."""
 
-    @admin.action(description=verb.label, permissions=[verb.permission])
-    def action(
+    @admin.action(description=action.label, permissions=[action.permission])
+    def list_action(
         model_admin: ActionAdmin[Any], request: HttpRequest, queryset: QuerySet[Any]
     ) -> HttpResponse:
-        return ask_or_do(model_admin, request, verb, queryset, MOST_AT_ONCE)
+        return confirm_or_perform(model_admin, request, action, queryset, MOST_AT_ONCE)
 
-    action.__name__ = verb.name
-    return action
+    list_action.__name__ = action.name
+    return list_action
 
 
 def error_text(error: Exception) -> str:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.display import badge, moment, moment_column, preformatted, quiet
 from django_dcron.admin.lists.base import HistoryAdmin
-from django_dcron.admin.visibility import is_withheld, scope_of
+from django_dcron.admin.visibility import is_hidden, scope_of
 from django_dcron.models import Alert, Job
 from django_dcron.policies.alerting import Kind
 
@@ -67,9 +67,7 @@ class AlertAdmin(HistoryAdmin[Alert]):
 
     def has_view_permission(self, request: HttpRequest, obj: Alert | None = None) -> bool:
         withheld = (
-            obj is not None
-            and obj.job is not None
-            and is_withheld(request, obj.job, self.admin_site)
+            obj is not None and obj.job is not None and is_hidden(request, obj.job, self.admin_site)
         )
         return super().has_view_permission(request, obj) and not withheld
 

@@ -62,7 +62,9 @@ class LoggedAdmin(BaseAdmin[M]):
         if context:
             page, row = context["action_list"], context["object"]
             context["lines"] = list(lines(page, self.model, first_page=not page.has_previous()))
-            context["unseen_since"] = "" if page.has_next() else unseen_since(page, row)
+            context["changes_unseen_since"] = (
+                "" if page.has_next() else changes_unseen_since(page, row)
+            )
             context["media"] = self.media
         return response
 
@@ -107,7 +109,7 @@ def lines(entries: Iterable[LogEntry], model: type[Model], *, first_page: bool) 
         )
 
 
-def unseen_since(entries: Iterable[LogEntry], row: Job | Calendar) -> str:
+def changes_unseen_since(entries: Iterable[LogEntry], row: Job | Calendar) -> str:
     """Describe how many changes of ``row`` since the last of ``entries`` weren't logged."""
     versions = [version for entry in entries if (version := read_change(entry).version) is not None]
     return _unseen(row.version - (versions[-1] if versions else 1))
@@ -134,11 +136,11 @@ def _shown(model: type[Model], change: FieldChange) -> ShownField:
     choices = dict(getattr(field.model_field, "flatchoices", ())) if field else {}
     form = field.format if field else Format.TEXT
     is_code = form is Format.JSON or change.field in ("schedule", "target", "timezone", "queue")
-    worded = _worded_moment if form is Format.TIME else _display_value
+    worded = _format_moment if form is Format.TIME else _display_value
     return ShownField(label, worded(change.old, choices), worded(change.new, choices), is_code)
 
 
-def _worded_moment(value: Any, choices: dict[Any, Any]) -> str:
+def _format_moment(value: Any, choices: dict[Any, Any]) -> str:
     try:
         return plain_moment(datetime.fromisoformat(value))
     except (

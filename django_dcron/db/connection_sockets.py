@@ -19,15 +19,15 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-OWN_CHOICES = frozenset(
+KEEPALIVE_OPTIONS = frozenset(
     {"keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout"}
 )
 """libpq options. If the project sets one, its connections aren't changed."""
 KEEPALIVE_PROBES = 3
 
 
-def limit_connecting(connection: BaseDatabaseWrapper, timeout: timedelta) -> None:
-    """Limit the time that ``connection`` takes to connect to ``timeout``, but at least 2 s.
+def set_connect_timeout(connection: BaseDatabaseWrapper, timeout: timedelta) -> None:
+    """Set the connect timeout of ``connection``: ``timeout`` in whole seconds, at least 2 s.
 
     Does nothing if the project sets ``connect_timeout``, a libpq service or a pool.
     """
@@ -45,19 +45,20 @@ def limit_connecting(connection: BaseDatabaseWrapper, timeout: timedelta) -> Non
     }
 
 
-def notice_silence(connection: BaseDatabaseWrapper, timeout: timedelta) -> None:
-    """Let the kernel end a TCP connection whose peer is silent for about ``timeout``.
+def enable_keepalive(connection: BaseDatabaseWrapper, timeout: timedelta) -> None:
+    """Let the kernel end a TCP connection after its peer was silent for about twice ``timeout``.
 
-    A peer is silent if it acknowledges nothing.
+    A peer is silent if it acknowledges nothing. Does nothing if the project sets one of
+    ``KEEPALIVE_OPTIONS``.
     """
-    number = socket_of(connection)
-    if number is None or connection.settings_dict["OPTIONS"].keys() & OWN_CHOICES:
+    descriptor = socket_descriptor(connection)
+    if descriptor is None or connection.settings_dict["OPTIONS"].keys() & KEEPALIVE_OPTIONS:
         return
     seconds = max(ceil(timeout.total_seconds()), KEEPALIVE_PROBES)
-    with suppress(OSError), closing(socket.socket(fileno=os.dup(number))) as found:
-        if found.family not in (socket.AF_INET, socket.AF_INET6):
+    with suppress(OSError), closing(socket.socket(fileno=os.dup(descriptor))) as sock:
+        if sock.family not in (socket.AF_INET, socket.AF_INET6):
             return
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in {
             "TCP_KEEPIDLE": seconds,
             "TCP_KEEPINTVL": seconds // KEEPALIVE_PROBES,
@@ -65,7 +66,7 @@ def notice_silence(connection: BaseDatabaseWrapper, timeout: timedelta) -> None:
             "TCP_USER_TIMEOUT": 2 * seconds * 1000,
         }.items():
             if option := getattr(socket, name, None):  # Some systems lack some of these options.
-                found.setsockopt(socket.IPPROTO_TCP, option, value)
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def new_connection(alias: str, timeout: timedelta) -> BaseDatabaseWrapper:
@@ -78,12 +79,12 @@ def new_connection(alias: str, timeout: timedelta) -> BaseDatabaseWrapper:
         name: value for name, value in connection.settings_dict["OPTIONS"].items() if name != "pool"
     }
     connection.settings_dict = connection.settings_dict | {"OPTIONS": options}
-    limit_connecting(connection, timeout)
+    set_connect_timeout(connection, timeout)
     return connection
 
 
-def session_of(connection: BaseDatabaseWrapper) -> int | None:
-    """Return the server's id of the session of ``connection``, or None."""
+def session_id(connection: BaseDatabaseWrapper) -> int | None:
+    """Return the id that the server gave this connection's session. None if it is unknown."""
     driver: Any = connection.connection
     try:
         if connection.vendor == "postgresql" and driver is not None:
@@ -95,23 +96,24 @@ def session_of(connection: BaseDatabaseWrapper) -> int | None:
     return None
 
 
-def is_at_work(session: int, asked: BaseDatabaseWrapper) -> bool:
-    """Return whether the server of connection ``asked`` is executing a statement of ``session``.
+def is_executing(session: int, connection: BaseDatabaseWrapper) -> bool:
+    """Ask over ``connection`` whether the server is executing a statement of ``session``.
 
-    After a failover, or behind a pooler with its own ids, the server doesn't know the session.
+    Returns False if the server doesn't know the session: after a failover, or behind a pooler with
+    its own ids.
     """
-    question = {
+    query = {
         "postgresql": "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active'"
         " AND wait_event_type IS DISTINCT FROM 'Client'",
         "mysql": "SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = %s"
         " AND COMMAND <> 'Sleep'",
-    }[asked.vendor]
-    with asked.cursor() as cursor:
-        cursor.execute(question, [session])
+    }[connection.vendor]
+    with connection.cursor() as cursor:
+        cursor.execute(query, [session])
         return cursor.fetchone() is not None
 
 
-def socket_of(connection: BaseDatabaseWrapper) -> int | None:
+def socket_descriptor(connection: BaseDatabaseWrapper) -> int | None:
     """Return the file descriptor of the connection's socket, or None.
 
     Some drivers don't return it while a statement is executing.
@@ -123,13 +125,14 @@ def socket_of(connection: BaseDatabaseWrapper) -> int | None:
         return None
 
 
-def end_waiting(number: int, is_waiting: Callable[[], bool]) -> bool:
-    """Shut a connection's socket ``number``, so that the thread that waits for it gets an error.
+def shut_down_socket(descriptor: int, is_waiting: Callable[[], bool]) -> bool:
+    """Shut down the socket ``descriptor``, so that the thread that waits for it gets an error.
 
-    Return False if ``is_waiting`` returns False, because another socket may have the number by now.
+    Does nothing and returns False if ``is_waiting`` returns False: the descriptor may belong to
+    another socket by now. Also returns False if the socket is closed.
     """
-    with suppress(OSError), closing(socket.socket(fileno=os.dup(number))) as found:
+    with suppress(OSError), closing(socket.socket(fileno=os.dup(descriptor))) as sock:
         if is_waiting():
-            found.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(socket.SHUT_RDWR)
             return True
     return False

@@ -59,7 +59,7 @@ def despite_contention(work: Callable[[], T], using: str) -> T:
     return work()
 
 
-def knows_locked_rows(using: str) -> bool:
+def can_skip_locked_rows(using: str) -> bool:
     """Return whether the database can skip locked rows.
 
     SQLite can't: it locks the whole database.
@@ -68,7 +68,7 @@ def knows_locked_rows(using: str) -> bool:
 
 
 @contextmanager
-def leaving_for_later(what: object, using: str) -> Iterator[None]:
+def skipping_if_locked(what: object, using: str) -> Iterator[None]:
     """Do the block, but log contention instead of raising it.
 
     ``what`` is tried again later.
@@ -87,13 +87,13 @@ def leaving_for_later(what: object, using: str) -> Iterator[None]:
 
 
 @contextmanager
-def keeping_the_others_going(what: str, using: str) -> Iterator[None]:
+def isolating_errors(what: str, using: str) -> Iterator[None]:
     """Do the block for one of many items, so that its problem doesn't stop the others.
 
     Contention is left for later. Errors except the database's are logged.
     """
     try:
-        with leaving_for_later(what, using):
+        with skipping_if_locked(what, using):
             yield
     except (DatabaseError, InterfaceError):
         raise

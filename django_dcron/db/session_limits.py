@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
-from django_dcron.db.connection_sockets import notice_silence
+from django_dcron.db.connection_sockets import enable_keepalive
 
 
 class WaitLimits:
@@ -37,7 +37,7 @@ class WaitLimits:
         connection.ensure_connection()
         if connection.connection is self._connection:
             return
-        notice_silence(connection, silence)
+        enable_keepalive(connection, silence)
         limits = (lock, silence)
         if connection.vendor == "postgresql":
             self._before = self._read("current_setting('{}')")

@@ -18,7 +18,7 @@ from django_dcron.db import clock
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.tags import with_tag
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.job import JobQuerySet
 
@@ -132,8 +132,11 @@ def job_state(job: Job) -> JobState:
     return JobState.QUARANTINED if problem_of(job) else JobState.ENABLED
 
 
-def status_of(job: Job, now: datetime | None = None) -> dict[str, Any]:
-    """Return the status of the job, which the REST API and the command line show."""
+def status_of(job: Job, now: datetime) -> dict[str, Any]:
+    """Return the status of the job, which the REST API and the command line show.
+
+    ``now`` is the database's time.
+    """
     statistics = statistics_of(job)
     return {
         "state": job_state(job),
@@ -148,13 +151,13 @@ def status_of(job: Job, now: datetime | None = None) -> dict[str, Any]:
 def next_run_of(job: Job, now: datetime | None = None) -> datetime | None:
     """Return the job's next occurrence, even if it is already claimed.
 
-    The cursor is ahead of claimed occurrences.
+    The cursor is ahead of claimed occurrences. ``now`` defaults to this machine's wall clock.
     """
     cursor = cursor_of(job)
     if cursor is None or cursor.next_at is None or cursor.problem or not job.enabled:
         return None
     try:
-        coming = saving.timetable_of(job).first_after(now or clock.now(), cursor.next_at)
+        coming = placement.timetable_of(job).first_after(now or clock.now(), cursor.next_at)
     except InvalidSchedule:
         coming = None
     return min(coming, cursor.next_at) if coming else cursor.next_at

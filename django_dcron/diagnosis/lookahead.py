@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 from django_dcron.diagnosis.load import SPREAD, in_every_minute, starting_in
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement
 from django_dcron.jobs.preview import preview
 from django_dcron.models import Job
 from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
@@ -90,7 +90,7 @@ def look_ahead(
     ``after`` is an aware time to use instead of now. ``scope`` limits the other jobs that a caution
     may count. The work is bounded, with at most three queries. Raises ``InvalidSchedule``.
     """
-    timetable = saving.timetable_of(job)
+    timetable = placement.timetable_of(job)
     schedule = timetable.schedule
     found = preview(job, count, after=after)
     zone = ZoneInfo(schedule.timezone)

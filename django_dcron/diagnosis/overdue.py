@@ -1,4 +1,7 @@
-"""Define which runs and cursors are overdue, for both the health verdict and the doctor."""
+"""Define which runs and cursors are overdue, for both the health verdict and the doctor.
+
+Nothing that a freeze holds back is overdue.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,21 @@ def takeover_time() -> timedelta:
 
 def overdue_cursors(cursors: CursorQuerySet, now: datetime) -> CursorQuerySet:
     """Return cursors whose next occurrence no node has claimed in time."""
-    return cursors.due(now - takeover_time())
+    return cursors.due(now - takeover_time()).not_frozen()
 
 
 def overdue_runs(runs: RunQuerySet, now: datetime) -> RunQuerySet:
     """Return pending runs that no node has dispatched in time."""
-    return runs.pending().filter(due_at__lt=now - takeover_time())
+    return runs.pending().filter(due_at__lt=now - takeover_time()).not_frozen()
 
 
 def undelivered_runs(runs: RunQuerySet, now: datetime) -> RunQuerySet:
     """Return queued runs that no worker has started within ``DCRON_REDELIVER_AFTER``."""
     since = now - settings.REDELIVER_AFTER
-    return runs.queued().filter(
-        Q(queued_at__lt=since) | Q(deliveries__gte=REDELIVERED), due_at__lt=since
+    return (
+        runs.queued()
+        .filter(Q(queued_at__lt=since) | Q(deliveries__gte=REDELIVERED), due_at__lt=since)
+        .not_frozen()
     )
 
 

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from django.db.models import Model, QuerySet
@@ -75,7 +75,14 @@ class Scope:
 
     def sees(self, row: Model) -> bool:
         """Return whether the row is visible, with one query if the rows are narrowed, else none."""
-        return not self.narrows(type(row)) or self.rows(type(row)).filter(pk=row.pk).exists()
+        return self.sees_all([row])
+
+    def sees_all(self, rows: Sequence[Model]) -> bool:
+        """Return whether all ``rows`` of one model are visible, as ``sees`` does for one."""
+        if not rows or not self.narrows(type(rows[0])):
+            return True
+        keys = {row.pk for row in rows}
+        return self.rows(type(rows[0])).filter(pk__in=keys).count() == len(keys)
 
     def visible(self, row: M | None) -> M | None:
         return row if row is not None and self.sees(row) else None

@@ -29,7 +29,7 @@ NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class OfJob:
+class JobForecast:
     job: str
     """``namespace/name``"""
     schedule: str
@@ -58,7 +58,7 @@ class Simulation:
     """Exclusive."""
     jobs: int
     """The number of jobs simulated."""
-    by_job: tuple[OfJob, ...]
+    by_job: tuple[JobForecast, ...]
     """Jobs with at least one occurrence, the most frequent first."""
     occurrences: tuple[int, ...]
     """The number of occurrences in each minute."""
@@ -103,7 +103,7 @@ def simulate(
     groups = groups_of(scheduled_jobs(selection or Selection()), hours)
     moving = [group for group in groups if not in_every_minute(group.timetable.schedule)]
     occurrences, starting = [0] * count, [0] * count
-    by_job: list[OfJob] = []
+    by_job: list[JobForecast] = []
     for group in groups:
         counted = (
             [occurrences] if in_every_minute(group.timetable.schedule) else [occurrences, starting]
@@ -137,11 +137,11 @@ def _add(
     return found
 
 
-def _of_jobs(group: Group, occurrences: int) -> list[OfJob]:
+def _of_jobs(group: Group, occurrences: int) -> list[JobForecast]:
     if not occurrences:
         return []
     zone = group.timetable.schedule.timezone
-    return [OfJob(key, group.text, zone, occurrences) for key in group.keys]
+    return [JobForecast(key, group.text, zone, occurrences) for key in group.keys]
 
 
 def _fullest(

@@ -32,11 +32,12 @@ from django_dcron.diagnosis.overdue import (
 from django_dcron.diagnosis.read_only import refuses_writes
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import PAUSED_ITSELF
-from django_dcron.models import Attempt, Cursor, Job, Node, Run
+from django_dcron.models import Attempt, Cursor, Freeze, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import (
     FAILURES_OF_A_FAILING_JOB,
+    FreezeFacts,
     LongRun,
     Named,
     QueueFacts,
@@ -95,9 +96,18 @@ def read_facts(namespace: str = "") -> SystemFacts:
     facts |= _due(runs, cursors, working, now)
     facts |= _workers(runs, facts, now)
     facts["long_runs"] = _long_runs(runs, now)
+    facts["freezes"] = _freezes(namespace)
     if not working:
         facts["database_read_only"] = bool(nodes) and refuses_writes(alias_for(Node))
     return SystemFacts(**facts)
+
+
+def _freezes(namespace: str) -> tuple[FreezeFacts, ...]:
+    freezes = Freeze.objects.using(alias_for(Freeze)).in_force()
+    if namespace:
+        freezes = freezes.covering(namespace)
+    columns = ("namespace", "reason", "frozen_by", "since", "until")
+    return tuple(FreezeFacts(*row) for row in freezes.values_list(*columns))
 
 
 # --- nodes ----------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def with_tag(jobs: QuerySet[Job], word: str) -> QuerySet[Job]:
     return jobs.filter(_Shares(F("tags"), Value([word], JSONField())))
 
 
-def words_in_use(jobs: QuerySet[Job]) -> set[str]:
+def tags_in_use(jobs: QuerySet[Job]) -> set[str]:
     """Return the tags of ``jobs``; incomplete if there are very many distinct lists of tags."""
     lists = jobs.exclude(tags=[]).order_by().values_list("tags", flat=True).distinct()
     return {word for words in lists[:LISTS_READ_LIMIT] for word in words if isinstance(word, str)}

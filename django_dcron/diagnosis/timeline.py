@@ -30,7 +30,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.selection import Selection
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs.saving import timetable_of
+from django_dcron.jobs.placement import timetable_of
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
@@ -66,7 +66,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class UpcomingRuns:
     """Future occurrences less than ``NEAR`` apart; mostly one."""
 
     first: datetime
@@ -77,7 +77,7 @@ class Coming:
 class Lane:
     job: Job
     runs: tuple[Runs, ...]
-    coming: tuple[Coming, ...]
+    coming: tuple[UpcomingRuns, ...]
     next_at: datetime | None
     """The next occurrence, within the hour or later."""
 
@@ -116,8 +116,8 @@ def timeline(
         .order_by("namespace", "name")
     )
     runs = _runs_of(jobs, since, now, scope.runs) if with_runs else {}
-    coming: dict[Any, tuple[tuple[Coming, ...], datetime | None]] = {}
-    lanes = [Lane(job, tuple(runs.get(job.pk, ())), *_what_comes(job, now, coming)) for job in jobs]
+    coming: dict[Any, tuple[tuple[UpcomingRuns, ...], datetime | None]] = {}
+    lanes = [Lane(job, tuple(runs.get(job.pk, ())), *_upcoming(job, now, coming)) for job in jobs]
     lanes.sort(key=lambda lane: not lane.runs)
     return Timeline(since, now, now + HOUR, tuple(lanes), number)
 
@@ -205,7 +205,7 @@ def _merge_minutes(runs: list[Runs]) -> Iterator[Runs]:
         sorted(runs, key=lambda each: (each.scheduled_at, each.state)), minute_of
     ):
         same = list(group)
-        if before and not (len(same) == 1 and _goes_on(before, same[0])):
+        if before and not (len(same) == 1 and _continues(before, same[0])):
             yield before
             before = None
         if len(same) > 1 or same[0].number == 1:
@@ -216,7 +216,7 @@ def _merge_minutes(runs: list[Runs]) -> Iterator[Runs]:
         yield before
 
 
-def _goes_on(before: Runs, after: Runs) -> bool:
+def _continues(before: Runs, after: Runs) -> bool:
     next_minute = before.last_scheduled_at.replace(second=0, microsecond=0) + MINUTE
     return after.number > 1 and after.state == before.state and minute_of(after) == next_minute
 
@@ -251,9 +251,9 @@ def _alone(run: Run) -> Runs:
     return Runs(run.state, 1, run.scheduled_at, *times, run.missed_before, run.pk)
 
 
-def _what_comes(
-    job: Job, now: datetime, known: dict[Any, tuple[tuple[Coming, ...], datetime | None]]
-) -> tuple[tuple[Coming, ...], datetime | None]:
+def _upcoming(
+    job: Job, now: datetime, known: dict[Any, tuple[tuple[UpcomingRuns, ...], datetime | None]]
+) -> tuple[tuple[UpcomingRuns, ...], datetime | None]:
     """Return the stretches in the hour after ``now``, and the next occurrence.
 
     Jobs with the same timetable share the result.
@@ -272,7 +272,7 @@ def _what_comes(
     return known[question]
 
 
-def _stretches(timetable: Timetable, phase: datetime, now: datetime) -> Iterator[Coming]:
+def _stretches(timetable: Timetable, phase: datetime, now: datetime) -> Iterator[UpcomingRuns]:
     at = timetable.first_after(now, phase)
     while at is not None and at <= now + HOUR:
         first = last = at
@@ -280,4 +280,4 @@ def _stretches(timetable: Timetable, phase: datetime, now: datetime) -> Iterator
         while at is not None and at <= now + HOUR and at - last < NEAR:
             last = at
             at = timetable.first_after(at + NEAR / 2 - MICROSECOND, phase)
-        yield Coming(first, last)
+        yield UpcomingRuns(first, last)

@@ -5,8 +5,8 @@ Invariants of every dispatcher:
 - ``publish`` needs no database and may be repeated: a run that is delivered twice starts once.
 - ``publish`` either dispatches all runs or raises. After an error, it is unknown which runs were
   delivered.
-- ``DispatchFailed`` isn't about any run: all are tried again. After ``TakenInPart``, only the runs
-  that it names are tried again; the others were dispatched.
+- ``DispatchFailed`` isn't about any run: all are tried again. After ``PartlyPublished``, only the
+  runs that it names are tried again; the others were dispatched.
 - Any other error is about one run. Smaller and smaller batches are tried. A run that fails alone is
   refused, which ends it.
 - A dispatcher never delays a run: the scheduler decides about retries and due times.
@@ -31,7 +31,7 @@ class DispatchFailed(DcronError):
     """The broker is unreachable or accepts nothing now. ``__cause__`` is its error."""
 
 
-class TakenInPart(DispatchFailed):
+class PartlyPublished(DispatchFailed):
     """The broker is reachable but rejects some of the runs now.
 
     For example, a queue is full, missing or faulty.

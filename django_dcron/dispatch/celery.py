@@ -38,7 +38,7 @@ from django_dcron.conf import settings
 from django_dcron.dispatch.base import (
     DispatchFailed,
     DueRun,
-    TakenInPart,
+    PartlyPublished,
     Undeliverable,
     WorkerAnswer,
 )
@@ -156,7 +156,9 @@ class CeleryDispatcher:
         if left:
             positions = {position for position, item in enumerate(prepared) if item.task_id in left}
             queues = _queues(prepared[position] for position in positions)
-            raise TakenInPart(f"the broker's queue is full or doesn't exist: {queues}", positions)
+            raise PartlyPublished(
+                f"the broker's queue is full or doesn't exist: {queues}", positions
+            )
 
     def publish_again(self, request: Any, headers: dict[str, Any]) -> None:
         """Publish a message that a worker received to its origin again. Raises ``DispatchFailed``.

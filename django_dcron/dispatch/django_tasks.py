@@ -34,7 +34,7 @@ from django.utils.module_loading import import_string
 
 from django_dcron import targets
 from django_dcron.conf import settings
-from django_dcron.dispatch.base import DispatchFailed, DueRun, TakenInPart, Undeliverable
+from django_dcron.dispatch.base import DispatchFailed, DueRun, PartlyPublished, Undeliverable
 from django_dcron.exceptions import UnknownTarget
 
 TASK = "django_dcron.django_tasks.execute_run"
@@ -144,7 +144,7 @@ class DjangoTaskDispatcher:
         if cause is not None and self._unreachable:
             raise DispatchFailed(_backend_error_text(cause)) from cause
         if left:
-            raise TakenInPart(
+            raise PartlyPublished(
                 "; ".join(sorted(reasons)), left, by_error=cause is not None
             ) from cause
 

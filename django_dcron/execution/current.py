@@ -91,8 +91,8 @@ class CurrentRun:
         self.end_process = end_process
         self.interruption = Interruption()
         self.log = BoundedText(settings.LOG_LIMIT)
-        self.ask_for_beat: Callable[[], None] | None = None
-        """Writes a heartbeat at once. ``Heart.watching`` sets it."""
+        self.request_heartbeat: Callable[[], None] | None = None
+        """Writes a heartbeat at once. ``Heartbeats.keep_alive`` sets it."""
         self._beaten_at = -BEAT_AT_MOST_EVERY
         self._began = time.monotonic()
         self.unheard = False
@@ -173,9 +173,9 @@ class CurrentRun:
         of the job would keep it locked. A heartbeat is written at most once a second.
         """
         elapsed = time.monotonic() - self._began
-        if self.ask_for_beat is not None and elapsed - self._beaten_at >= BEAT_AT_MOST_EVERY:
+        if self.request_heartbeat is not None and elapsed - self._beaten_at >= BEAT_AT_MOST_EVERY:
             self._beaten_at = elapsed
-            self.ask_for_beat()
+            self.request_heartbeat()
         if self.cancelled:
             raise RunCancelled
 

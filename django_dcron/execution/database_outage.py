@@ -14,7 +14,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_dcron.conf import settings
-from django_dcron.db.connection_sockets import limit_connecting, notice_silence
+from django_dcron.db.connection_sockets import enable_keepalive, set_connect_timeout
 from django_dcron.db.errors import AWAY
 
 logger = logging.getLogger("django_dcron.runs")
@@ -66,10 +66,10 @@ def _limit_silence(using: str) -> None:
     connection = connections[using]
     connection.close_if_health_check_failed()
     if connection.connection is None:
-        limit_connecting(connection, settings.RUN_LEASE)
+        set_connect_timeout(connection, settings.RUN_LEASE)
         connection.ensure_connection()
     if connection.connection is not getattr(_limited, "connection", None):
-        notice_silence(connection, settings.RUN_LEASE)
+        enable_keepalive(connection, settings.RUN_LEASE)
         _limited.connection = connection.connection
 
 

@@ -26,7 +26,7 @@ from django.utils.module_loading import import_string
 
 from django_dcron import targets, tracing
 from django_dcron.conf import settings
-from django_dcron.db.contention import is_contention, knows_locked_rows
+from django_dcron.db.contention import can_skip_locked_rows, is_contention
 from django_dcron.db.errors import AWAY, in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -34,7 +34,7 @@ from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
 from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.database_outage import own_transactions_only, wait_out
 from django_dcron.execution.failure import ending_of
-from django_dcron.execution.heartbeat import Heart, heart
+from django_dcron.execution.heartbeat import Heartbeats, heartbeats
 from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
@@ -67,7 +67,7 @@ def execute(
     worker: str,
     timeout_exception: type[Exception] = RunTimedOut,
     end_process: Callable[[], None] | None = None,
-    keeper: Heart | None = None,
+    keeper: Heartbeats | None = None,
 ) -> bool:
     """Execute ``attempt`` of the run. Returns False if it must not be executed.
 
@@ -80,8 +80,8 @@ def execute(
     """
     using = alias_for(Run)
     token = uuid4()
-    keeper = keeper or heart()
-    looks = keeper.looks
+    keeper = keeper or heartbeats()
+    extra_rounds = keeper.extra_rounds
     started = wait_out(
         lambda: _start_unless_locked(run_id, attempt, token, worker, keeper),
         f"start run {run_id}",
@@ -101,7 +101,10 @@ def execute(
         timeout_exception=timeout_exception,
         end_process=end_process,
     )
-    with keeper.watching(run, looks=looks, heard_at=started.asked_at), _trace_attempt(run) as ended:
+    with (
+        keeper.keep_alive(run, extra_rounds=extra_rounds, heard_at=started.asked_at),
+        _trace_attempt(run) as ended,
+    ):
         with own_transactions_only():
             ending, fatal = _call(run)
         if run.unheard and ending.outcome is Outcome.CANCELLED:
@@ -125,7 +128,7 @@ class _Started(NamedTuple):
 
 
 def _start_unless_locked(
-    run_id: UUID, attempt: int, token: UUID, worker: str, keeper: Heart
+    run_id: UUID, attempt: int, token: UUID, worker: str, keeper: Heartbeats
 ) -> _Started | None:
     """Start the attempt, unless another session has locked its rows.
 
@@ -137,12 +140,12 @@ def _start_unless_locked(
         return _start_when_due(run_id, attempt, token, worker)
     except OperationalError as error:
         waited = time.monotonic() - began >= 0.9 * transitions.START_LOCK_TIMEOUT.total_seconds()
-        if not (waited and is_contention(error) and knows_locked_rows(alias_for(Run))):
+        if not (waited and is_contention(error) and can_skip_locked_rows(alias_for(Run))):
             raise
     text = "start blocked: run=%s reason=another session locks the run"
     extra = {"event": "start_blocked", "run": str(run_id), "attempt": attempt, "worker": worker}
     logger.warning(text, run_id, extra=extra)
-    keeper.hand_back_later(run_id, attempt)
+    keeper.return_later(run_id, attempt)
     return None
 
 
@@ -173,7 +176,7 @@ def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _St
                 ahead,
                 extra=extra,
             )
-            transitions.hand_back(run_id, attempt)
+            transitions.return_to_nodes(run_id, attempt)
             return None
         time.sleep(ahead)
 

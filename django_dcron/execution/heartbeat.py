@@ -39,7 +39,7 @@ from uuid import UUID
 from django.db import connections
 
 from django_dcron.conf import settings
-from django_dcron.db.connection_sockets import limit_connecting
+from django_dcron.db.connection_sockets import set_connect_timeout
 from django_dcron.db.contention import is_contention
 from django_dcron.db.errors import AWAY
 from django_dcron.db.routing import alias_for
@@ -66,7 +66,7 @@ NEVER = float("inf")
 
 
 @dataclass(eq=False)
-class _Pulse:
+class _RunHeartbeat:
     """The heartbeats of one run."""
 
     run: CurrentRun
@@ -88,147 +88,152 @@ class _Pulse:
         """When to stop the run unless a heartbeat succeeds first, on the monotonic clock."""
         if self.stopped or self.run.code_ended:
             return NEVER
-        return max(self.heard_at + self.limit, self.locked_at + _lock_excuse())
+        return max(self.heard_at + self.limit, self.locked_at + _lock_allowance())
 
 
 @dataclass(eq=False)
-class _Wish:
+class _Request:
     """A request for a heartbeat at once.
 
     ``SimpleQueue`` is implemented in C, because the waiting code may be interrupted at any point.
     """
 
-    pulse: _Pulse
+    heartbeat: _RunHeartbeat
     answer: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
-class Heart:
+class Heartbeats:
     """The heartbeats of all runs in this process, with the two threads that keep them up."""
 
     def __init__(self) -> None:
-        self._pulses: list[_Pulse] = []
+        self._heartbeats: list[_RunHeartbeat] = []
         self._lock = threading.Lock()
-        self._wishes: SimpleQueue[_Wish | None] = SimpleQueue()
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         """Requests for extra heartbeats. None requests a heartbeat of every run."""
         self._thread: threading.Thread | None = None
-        self._stopper: threading.Thread | None = None
-        self._sooner = threading.Condition(self._lock)
+        self._stop_thread: threading.Thread | None = None
+        self._earlier_stop = threading.Condition(self._lock)
         """Notified when a run must be stopped earlier than the second thread's next check."""
-        self._looks_at = NEVER
+        self._next_check_at = NEVER
         """When the second thread checks next, on the monotonic clock."""
-        self._left: dict[tuple[UUID, int], float] = {}
+        self._to_return: dict[tuple[UUID, int], float] = {}
         """Runs and attempts to return to the nodes, and until when (monotonic clock) to try it."""
         self._limits = WaitLimits(alias_for(Run))
         """Limits of the first thread's connection."""
-        self.looks = 0
+        self.extra_rounds = 0
         """How many extra rounds were requested."""
 
     @contextmanager
-    def watching(
-        self, run: CurrentRun, *, looks: int | None = None, heard_at: float | None = None
+    def keep_alive(
+        self, run: CurrentRun, *, extra_rounds: int | None = None, heard_at: float | None = None
     ) -> Iterator[None]:
         """Write heartbeats for ``run`` within the block.
 
-        ``looks``: The value of ``self.looks`` before ``run`` started. If it has changed, an extra
-        round was requested in between, perhaps for this run, and is repeated.
+        ``extra_rounds``: The value of ``self.extra_rounds`` before ``run`` started. If it has
+        changed, an extra round was requested in between, perhaps for this run, and is repeated.
         ``heard_at``: When the start was requested, on the monotonic clock; by default, now.
         """
-        pulse = _Pulse(run, heard_at=time.monotonic() if heard_at is None else heard_at)
+        heartbeat = _RunHeartbeat(run, heard_at=time.monotonic() if heard_at is None else heard_at)
         if limit := settings.STOP_UNHEARD_AFTER:
-            pulse.limit = limit.total_seconds()
-        run.ask_for_beat = lambda: self._beat_now(pulse)
+            heartbeat.limit = limit.total_seconds()
+        run.request_heartbeat = lambda: self._beat_now(heartbeat)
         with self._lock:
-            self._pulses.append(pulse)
+            self._heartbeats.append(heartbeat)
             self._start_thread()
-            if pulse.deadline < self._looks_at:
-                self._plan_stop(pulse.deadline)
-        if looks not in (None, self.looks):
-            self._wishes.put(None)
+            if heartbeat.deadline < self._next_check_at:
+                self._plan_stop(heartbeat.deadline)
+        if extra_rounds not in (None, self.extra_rounds):
+            self._requests.put(None)
         try:
             yield
         finally:
             with self._lock:
-                self._pulses.remove(pulse)
+                self._heartbeats.remove(heartbeat)
 
-    def hand_back_later(self, run_id: UUID, attempt: int) -> None:
+    def return_later(self, run_id: UUID, attempt: int) -> None:
         """Return the run to the nodes once its row is unlocked."""
         with self._lock:
-            self._left[run_id, attempt] = (
+            self._to_return[run_id, attempt] = (
                 time.monotonic() + settings.REDELIVER_AFTER.total_seconds()
             )
             self._start_thread()
-        self._wishes.put(None)
+        self._requests.put(None)
 
     def _start_thread(self) -> None:
         """Start the first thread if needed. The caller has the lock."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._live, name="dcron-heart", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="dcron-heartbeats", daemon=True)
             self._thread.start()
 
-    def look(self) -> None:
+    def request_round(self) -> None:
         """Request an extra round, because a run may have been cancelled.
 
         Never waits, so that signal handlers may call it.
         """
-        self.looks += 1
+        self.extra_rounds += 1
         if self._thread is not None:
-            self._wishes.put(None)
+            self._requests.put(None)
 
-    def _beat_now(self, pulse: _Pulse) -> None:
-        wish = _Wish(pulse)
-        self._wishes.put(wish)
+    def _beat_now(self, heartbeat: _RunHeartbeat) -> None:
+        request = _Request(heartbeat)
+        self._requests.put(request)
         try:
-            wish.answer.get(timeout=LONGEST_ANSWER)
+            request.answer.get(timeout=LONGEST_ANSWER)
         except Empty:
             logger.warning(
                 "heartbeat late: job=%s late_by=%gs",
-                pulse.run.job,
+                heartbeat.run.job,
                 LONGEST_ANSWER,
-                extra={"event": "heartbeat_late", **_about(pulse.run)},
+                extra={"event": "heartbeat_late", **_log_fields(heartbeat.run)},
             )
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         due = _next_round()
         while True:
-            if wish := self._next_wish(due - time.monotonic()):
-                self._beat(wish.pulse)
-                wish.answer.put(None)
-            if wish is None or time.monotonic() >= due:
+            if request := self._next_request(due - time.monotonic()):
+                self._beat(request.heartbeat)
+                request.answer.put(None)
+            if request is None or time.monotonic() >= due:
                 with self._lock:
-                    pulses = sorted(self._pulses, key=lambda pulse: pulse.failed)
-                for pulse in pulses:
-                    self._beat(pulse)
-                self._hand_back_what_was_left()
-                due = _next_round(soon=bool(self._left) or any(pulse.failed for pulse in pulses))
+                    all_heartbeats = sorted(
+                        self._heartbeats, key=lambda heartbeat: heartbeat.failed
+                    )
+                for heartbeat in all_heartbeats:
+                    self._beat(heartbeat)
+                self._return_unlocked_runs()
+                due = _next_round(
+                    soon=bool(self._to_return)
+                    or any(heartbeat.failed for heartbeat in all_heartbeats)
+                )
             with suppress(Exception):
                 self._limits.lift()  # the connection may go back to a pool
             with suppress(Exception):  # a driver may raise an error for a lost connection
                 connections.close_all()  # of this thread; most runs end before the next round
 
-    def _next_wish(self, seconds: float) -> _Wish | None:
+    def _next_request(self, seconds: float) -> _Request | None:
         try:
-            return self._wishes.get(timeout=max(seconds, 0))
+            return self._requests.get(timeout=max(seconds, 0))
         except Empty:
             return None
 
-    def _hand_back_what_was_left(self) -> None:
+    def _return_unlocked_runs(self) -> None:
         """Return the runs whose rows are unlocked by now to the nodes.
 
         Waits for no lock, because heartbeats would wait as well.
         """
-        if not self._left:
+        if not self._to_return:
             return
         with self._lock:
             now = time.monotonic()
-            self._left = {key: until for key, until in self._left.items() if until > now}
-            left = list(self._left)
+            self._to_return = {key: until for key, until in self._to_return.items() if until > now}
+            left = list(self._to_return)
         extra = {"event": "not_handed_back", "runs": len(left)}
         try:
             self._limit_waits()
             with transitions.unlocked([run_id for run_id, _ in left]) as free:
                 done = [(run_id, attempt) for run_id, attempt in left if run_id in free]
                 for run_id, attempt in done:
-                    transitions.hand_back(run_id, attempt)
+                    transitions.return_to_nodes(run_id, attempt)
         except AWAY as error:
             logger.info(
                 "runs not returned to the nodes yet: runs=%d error=%s",
@@ -242,76 +247,84 @@ class Heart:
             return
         with self._lock:
             for key in done:
-                self._left.pop(key, None)
+                self._to_return.pop(key, None)
 
     def _plan_stop(self, deadline: float) -> None:
         """Make the second thread check at ``deadline``. The caller has the lock."""
-        self._looks_at = deadline
-        if self._stopper is None:
-            self._stopper = threading.Thread(
+        self._next_check_at = deadline
+        if self._stop_thread is None:
+            self._stop_thread = threading.Thread(
                 target=self._stop_unheard, name="dcron-unheard", daemon=True
             )
-            self._stopper.start()
+            self._stop_thread.start()
         else:
-            self._sooner.notify()
+            self._earlier_stop.notify()
 
     def _stop_unheard(self) -> None:
         """Stop each run at its deadline. This is the second thread."""
         while True:
             with self._lock:
-                self._looks_at = min((pulse.deadline for pulse in self._pulses), default=NEVER)
-                pause = self._looks_at - time.monotonic()
+                self._next_check_at = min(
+                    (heartbeat.deadline for heartbeat in self._heartbeats), default=NEVER
+                )
+                pause = self._next_check_at - time.monotonic()
                 if pause > 0:
-                    self._sooner.wait(None if pause == NEVER else min(pause, threading.TIMEOUT_MAX))
-                overdue = [pulse for pulse in self._pulses if pulse.deadline <= time.monotonic()]
-            for pulse in overdue:
-                pulse.stopped = True
+                    self._earlier_stop.wait(
+                        None if pause == NEVER else min(pause, threading.TIMEOUT_MAX)
+                    )
+                overdue = [
+                    heartbeat
+                    for heartbeat in self._heartbeats
+                    if heartbeat.deadline <= time.monotonic()
+                ]
+            for heartbeat in overdue:
+                heartbeat.stopped = True
                 try:
-                    _stop_unheard(pulse)
+                    _stop_unheard(heartbeat)
                 # For example, no thread can be started. The other runs must still be stopped.
                 except Exception:
-                    extra = {"event": "not_stopped_unheard", **_about(pulse.run)}
-                    logger.exception("run not stopped: job=%s", pulse.run.job, extra=extra)
+                    extra = {"event": "not_stopped_unheard", **_log_fields(heartbeat.run)}
+                    logger.exception("run not stopped: job=%s", heartbeat.run.job, extra=extra)
 
     def _limit_waits(self) -> None:
         """Limit the waits of this thread's connection: all runs of this process depend on it.
 
         A connection that has fallen silent is replaced before the runs must be stopped.
         """
-        limit_connecting(connections[alias_for(Run)], settings.RUN_LEASE / 3)
+        set_connect_timeout(connections[alias_for(Run)], settings.RUN_LEASE / 3)
         self._limits.impose(
             lock=LOCK_TIMEOUT, silence=max(settings.RUN_LEASE / 6, SHORTEST_SILENCE)
         )
 
-    def _beat(self, pulse: _Pulse) -> None:
-        run, pulse.failed, sent_at = pulse.run, False, time.monotonic()
+    def _beat(self, heartbeat: _RunHeartbeat) -> None:
+        run, heartbeat.failed, sent_at = heartbeat.run, False, time.monotonic()
         try:
             self._limit_waits()
-            alive = transitions.beat(run.id, run.attempt)
-            pulse.heard_at = sent_at
+            alive = transitions.renew_heartbeat(run.id, run.attempt)
+            heartbeat.heard_at = sent_at
             if not alive or _cancel_requested(run):
                 _stop(run)
             if alive:
-                _write_news(pulse)
+                _write_output(heartbeat)
         except AWAY as error:
-            pulse.failed = True
+            heartbeat.failed = True
             if is_contention(error):
-                pulse.locked_at = sent_at
-            extra = {"event": "heartbeat_failed", **_about(run)}
+                heartbeat.locked_at = sent_at
+            extra = {"event": "heartbeat_failed", **_log_fields(run)}
             logger.warning("heartbeat not written: job=%s error=%s", run.job, error, extra=extra)
         except Exception:  # an unknown error of one run must not affect the other runs
-            extra = {"event": "heartbeat_failed", **_about(run)}
+            extra = {"event": "heartbeat_failed", **_log_fields(run)}
             logger.exception("heartbeat failed: job=%s", run.job, extra=extra)
 
 
-def _stop_unheard(pulse: _Pulse) -> None:
+def _stop_unheard(heartbeat: _RunHeartbeat) -> None:
     """Stop the job's code. If it doesn't stop, end its process, if that is possible."""
-    run = pulse.run
+    run = heartbeat.run
     logger.error(
         "run stopped, heartbeat not written: job=%s since=%.0fs",
         run.job,
-        time.monotonic() - pulse.heard_at,
-        extra={"event": "stopped_unheard", **_about(run)},
+        time.monotonic() - heartbeat.heard_at,
+        extra={"event": "stopped_unheard", **_log_fields(run)},
     )
     run.stop_unheard()
     _after_grace_period(_end_unrecorded, run)
@@ -323,7 +336,7 @@ def _end_unrecorded(run: CurrentRun) -> None:
         run.end_process()
 
 
-def _about(run: CurrentRun) -> dict[str, str | int]:
+def _log_fields(run: CurrentRun) -> dict[str, str | int]:
     """Return the structured fields for log records about ``run``."""
     return {"job": str(run.job), "run": str(run.id), "attempt": run.attempt, "worker": run.worker}
 
@@ -335,7 +348,7 @@ def _next_round(*, soon: bool = False) -> float:
     return time.monotonic() + third
 
 
-def _lock_excuse() -> float:
+def _lock_allowance() -> float:
     """Return the seconds that a locked row counts as contact: long enough for another try."""
     lease = settings.RUN_LEASE.total_seconds()
     return min(max(lease / 3, 2 * AGAIN_AFTER), lease)
@@ -371,32 +384,32 @@ def _cancel_requested(run: CurrentRun) -> bool:
     return transitions.runs().filter(pk=run.id).exclude(cancel_requested_at=None).exists()
 
 
-def _write_news(pulse: _Pulse) -> None:
+def _write_output(heartbeat: _RunHeartbeat) -> None:
     """Write the log and progress if they have changed since the last write."""
-    run, output = pulse.run, pulse.run.output()
-    if output == pulse.written:
+    run, output = heartbeat.run, heartbeat.run.output()
+    if output == heartbeat.written:
         return
     row = Attempt.objects.using(alias_for(Attempt)).filter(
         run=run.id, number=run.attempt, token=run.token, outcome=""
     )
     row.update(**output)
-    pulse.written = output
+    heartbeat.written = output
 
 
-_hearts: dict[int, Heart] = {}
+_hearts: dict[int, Heartbeats] = {}
 
 
-def heart() -> Heart:
-    """Return the heart of this process.
+def heartbeats() -> Heartbeats:
+    """Return the heartbeats of this process.
 
     A forked worker inherits its parent's object, but not the parent's threads.
     """
-    return _hearts.setdefault(os.getpid(), Heart())
+    return _hearts.setdefault(os.getpid(), Heartbeats())
 
 
-def look_for_cancels() -> None:
+def check_cancellations() -> None:
     """Request an extra round, because a run that this process may execute was cancelled."""
-    heart().look()
+    heartbeats().request_round()
 
 
-cancellation.listeners.append(look_for_cancels)
+cancellation.listeners.append(check_cancellations)

@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import apps
@@ -27,19 +28,37 @@ from django_dcron.jobs.change_history import change_message
 from django_dcron.jobs.differences import Values, changed, differences, values_of
 from django_dcron.models import Calendar, Job
 
+Message = str | list[dict[str, Any]]
+
 ADDITION, CHANGE, DELETION = 1, 2, 3
 """The action flags of Django's admin log."""
 
 
 def note_addition(user: Any, row: Job | Calendar) -> None:
-    _note(user, row, row.pk, ADDITION, change_message([{"added": {}}], [], row.version))
+    note_additions(user, [row])
+
+
+def note_additions(user: Any, rows: Sequence[Job | Calendar]) -> None:
+    _note_all(
+        user,
+        [(row, row.pk, ADDITION, change_message([{"added": {}}], [], row.version)) for row in rows],
+    )
 
 
 def note_edit(user: Any, row: Job | Calendar, before: Values) -> None:
     """Record an edit. ``before`` is the result of ``values_of`` when the row was read."""
+    note_edits(user, [(row, before)])
+
+
+def note_edits(user: Any, edits: Sequence[tuple[Job | Calendar, Values]]) -> None:
+    """Record edits of rows of one model: see ``note_edit``."""
+    _note_all(user, [(row, row.pk, CHANGE, _edited(row, before)) for row, before in edits])
+
+
+def _edited(row: Job | Calendar, before: Values) -> Message:
     changes = differences(type(row), before, values_of(row))
     parts = [changed(type(row), changes)] if changes else []
-    _note(user, row, row.pk, CHANGE, change_message(parts, changes, row.version))
+    return change_message(parts, changes, row.version)
 
 
 def note_action(user: Any, row: Model, before: Values, message: str) -> None:
@@ -57,19 +76,29 @@ def note_action(user: Any, row: Model, before: Values, message: str) -> None:
         _note(user, row, row.pk, CHANGE, message)
 
 
+def note_message(user: Any, row: Model, message: str) -> None:
+    """Record an action as text alone."""
+    _note(user, row, row.pk, CHANGE, message)
+
+
 def note_deletion(user: Any, row: Job | Calendar, key: Any) -> None:
     """Record a deletion. ``key`` is the deleted row's primary key."""
     _note(user, row, key, DELETION, "")
 
 
-def _note(user: Any, row: Model, key: Any, flag: int, message: str | list[dict[str, Any]]) -> None:
+def _note(user: Any, row: Model, key: Any, flag: int, message: Message) -> None:
+    _note_all(user, [(row, key, flag, message)])
+
+
+def _note_all(user: Any, entries: Sequence[tuple[Model, Any, int, Message]]) -> None:
+    """Write entries about rows of one model: row, key, action flag and message."""
     if not apps.is_installed("django.contrib.admin") or not isinstance(user, get_user_model()):
         return
     from django.contrib.admin.models import LogEntry
     from django.contrib.contenttypes.models import ContentType
 
-    with transaction.atomic(using=router.db_for_write(LogEntry)):
-        LogEntry.objects.create(
+    written = [
+        LogEntry(
             user_id=user.pk,
             content_type_id=ContentType.objects.get_for_model(row).pk,
             object_id=str(key),
@@ -77,3 +106,11 @@ def _note(user: Any, row: Model, key: Any, flag: int, message: str | list[dict[s
             action_flag=flag,
             change_message=message if isinstance(message, str) else json.dumps(message),
         )
+        for row, key, flag, message in entries
+    ]
+    using = router.db_for_write(LogEntry)
+    with transaction.atomic(using=using):
+        if len(written) == 1:  # as Django: a single entry sends the signals of a save
+            written[0].save(using=using)
+        else:
+            LogEntry.objects.using(using).bulk_create(written)

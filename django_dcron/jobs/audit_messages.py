@@ -1,4 +1,4 @@
-"""Messages about actions on jobs and runs, for their history and for the person who acts."""
+"""Messages about actions on jobs, runs and freezes, for their history and the person who acts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.jobs.backfill import Backfill
-from django_dcron.models import Job, Run
+from django_dcron.models import Freeze, Job, Run
 from django_dcron.utils.time_format import plain_moment
 
 
@@ -25,6 +25,17 @@ def paused(job: Job) -> str:
 
 def resumed() -> str:
     return _("Resumed")
+
+
+def frozen(freeze: Freeze) -> str:
+    if freeze.until is None:
+        return _("Frozen: %(reason)s") % {"reason": freeze.reason}
+    values = {"until": plain_moment(freeze.until), "reason": freeze.reason}
+    return _("Frozen until %(until)s: %(reason)s") % values
+
+
+def unfrozen() -> str:
+    return _("Freeze ended")
 
 
 def backfilled(made: Backfill) -> str:

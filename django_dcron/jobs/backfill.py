@@ -26,7 +26,7 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NAIVE, Conflict, InvalidValue, NotPossible
-from django_dcron.jobs import saving
+from django_dcron.jobs import locking, placement
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.cursor import COPIED_FIELDS
 from django_dcron.models.run import new_run_id
@@ -102,7 +102,7 @@ def backfill(
     start, end = _check_range(start, end, limit, now)
     planned = _plan(job, start, end, limit, using)
     if planned.occurrences and not over_pruned:
-        _refuse_what_is_forgotten(job, planned.occurrences[0], now)
+        _refuse_forgotten_range(job, planned.occurrences[0], now)
     return planned if dry_run else _make(job, planned, now, using)
 
 
@@ -146,7 +146,7 @@ def _check_range(
     return start.astimezone(UTC), min(end, now).astimezone(UTC)
 
 
-def _refuse_what_is_forgotten(job: Job, oldest: datetime, now: datetime) -> None:
+def _refuse_forgotten_range(job: Job, oldest: datetime, now: datetime) -> None:
     if kept := kept_from(job.pk, oldest, now):
         raise NotPossible(
             _(
@@ -196,7 +196,7 @@ def _cursor_of(job: Job, using: str) -> Cursor:
             job=str(job),
             code="not_saved",
         )
-    if not saving.stands_for(cursor, cursor.job):
+    if not placement.matches_definition(cursor, cursor.job):
         text = _(
             "%(job)s can't be backfilled yet: it was changed without control.save, and no "
             "node has processed the change. Try again when a node is running."
@@ -220,7 +220,7 @@ def _cursor_of(job: Job, using: str) -> Cursor:
 
 def _occurrences(cursor: Cursor, start: datetime, until: datetime) -> Iterator[datetime]:
     """Yield the occurrences from ``start`` (included) to ``until`` (excluded)."""
-    timetable = saving.timetable_of(cursor)
+    timetable = placement.timetable_of(cursor)
     phase = cursor.next_at or cursor.previous_at
     if timetable.schedule.interval is not None and timetable.starts_at is None and phase is None:
         text = _(
@@ -270,7 +270,7 @@ def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:
     with transaction.atomic(using=using):
         # The lock order of a claim. A claim skips a job whose cursor is locked, so that the
         # caller's transaction may be long.
-        if saving.lock(job.pk, using) is None:
+        if locking.lock(job.pk, using) is None:
             raise NotPossible(
                 _("%(job)s can't be backfilled, because it has been deleted."),
                 job=str(job),

@@ -16,17 +16,32 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from django.core.exceptions import ValidationError
 from django.db.models import F, Q, QuerySet
 from django.utils.translation import gettext as _
 
-from django_dcron.models import Cursor, Job, Link, Statistics
-from django_dcron.policies.chains import circle, key_of, label_of
+from django_dcron.models import Job, Link, Statistics
+from django_dcron.policies.chains import find_cycle, key_of
 
+Key = tuple[str, str]
+"""Namespace and name of a job."""
 Edges = dict[int, set[int]]
 """For each job, the jobs that it follows."""
+Follows = dict[int, str]
+"""The jobs that a job follows, each with the required outcome."""
+
+
+@dataclass(slots=True)
+class Linked:
+    """The stored links of one job."""
+
+    after: dict[Key, str] = field(default_factory=dict)
+    """The jobs that it follows, each with the required outcome."""
+    known_as: Key | None = None
+    """Its stored name if other jobs follow it."""
 
 
 def check(
@@ -40,71 +55,184 @@ def check(
     if not job.after:
         return
     if visible is not None:
-        named = _job_ids_by_label(job, using)
-        keys = [pk for pk in named.values() if pk is not None]
-        seen = set(visible.filter(pk__in=keys).values_list("pk", flat=True))
-        for label, pk in sorted(named.items()):
-            if pk not in seen and label not in named_before:
-                raise _unknown(label)
-    _links_of(job, _edges(using), using, visible)
+        require_visible(job, visible_keys([job], visible), named_before)
+    ids = read_ids(map(key_of, job.after), using)
+    shown = Job.objects.using(using) if visible is None else visible
+    follows(job, job.pk, ids, read_edges(using), lambda way: shown.in_bulk(way))
 
 
-def changes(job: Job, using: str) -> bool:
+def visible_keys(jobs: Iterable[Job], visible: QuerySet[Job]) -> set[Key]:
+    """Return the keys of the jobs in ``visible`` that ``jobs`` are about to follow, and others."""
+    names = {key_of(label)[1] for job in jobs for label in job.after}
+    rows = visible.filter(name__in=names).values_list("namespace", "name") if names else ()
+    return set(rows)
+
+
+def require_visible(job: Job, keys: Collection[Key], named_before: Collection[str]) -> None:
+    """Raise ``ValidationError`` if ``after`` names another job than ``keys`` and the old ones."""
+    for label in sorted(job.after):
+        if key_of(label) not in keys and label not in named_before:
+            raise _unknown(label)
+
+
+def without_names(error: ValidationError) -> ValidationError:
+    """Return the error of a job for a user who may not see all jobs of a cycle."""
+    found = {
+        name: [_hidden_cycle() if each.code == "cycle" else each for each in errors]
+        for name, errors in error.error_dict.items()
+    }
+    return ValidationError(found)
+
+
+def read_links(job_ids: Collection[int], using: str) -> dict[int, Linked]:
+    """Return the stored links of jobs. The result lacks the jobs that have none."""
+    found: defaultdict[int, Linked] = defaultdict(Linked)
+    if not job_ids:
+        return found
+    about = Link.objects.using(using).filter(Q(job__in=job_ids) | Q(after__in=job_ids))
+    rows = about.values_list("job_id", "after_id", "on", "after__namespace", "after__name")
+    asked = {*job_ids}
+    for job_id, after_id, on, namespace, name in rows:
+        if job_id in asked:
+            found[job_id].after[namespace, name] = on
+        if after_id in asked:
+            found[after_id].known_as = namespace, name
+    return found
+
+
+def changes(job: Job, linked: Linked | None) -> bool:
     """Return whether a save of ``job`` changes links, or its name in the ``after`` of others."""
-    if job._state.adding:
-        return bool(job.after)
-    about = Link.objects.using(using).filter(Q(job=job.pk) | Q(after=job.pk))
-    rows = about.values_list("job_id", "on", "after__namespace", "after__name")
-    own = {}
-    for job_id, on, *key in rows:
-        if job_id == job.pk:
-            own[tuple(key)] = on
-        elif tuple(key) != (job.namespace, job.name):
-            return True
-    return own != {key_of(label): on for label, on in job.after.items()}
+    linked = linked or Linked()
+    if renames(job, linked):
+        return True
+    return linked.after != {key_of(label): on for label, on in job.after.items()}
 
 
-def lock(job: Job, using: str) -> None:
-    """Lock ``job`` and all jobs of the chains that it belongs to or is about to join."""
-    if job.pk is not None:
-        Cursor.objects.using(using).select_for_update().filter(pk=job.pk).first()
-    named = {pk for pk in _job_ids_by_label(job, using).values() if pk is not None}
-    concerned = _connected_jobs({*named, job.pk} - {None}, _edges(using))
-    locked = Job.objects.using(using).select_for_update().filter(pk__in=concerned).order_by("pk")
-    list(locked.values_list("pk", flat=True))
+def renames(job: Job, linked: Linked | None) -> bool:
+    """Return whether a save of ``job`` changes its name in the ``after`` of others."""
+    known_as = linked.known_as if linked else None
+    return known_as is not None and known_as != (job.namespace, job.name)
 
 
-def place_links(job: Job, before: Job | None, using: str) -> None:
-    """Write the links of ``job``, which is saved. The caller has called ``lock``.
+def read_ids(keys: Iterable[Key], using: str) -> dict[Key, int]:
+    """Return the ids of the jobs with these keys, and of others with the same names."""
+    names = {name for _namespace, name in keys}
+    if not names:
+        return {}
+    rows = Job.objects.using(using).filter(name__in=names)
+    return {
+        (namespace, name): pk for pk, namespace, name in rows.values_list("pk", "namespace", "name")
+    }
 
-    Raises ``ValidationError``.
+
+def read_edges(using: str) -> Edges:
+    edges: Edges = defaultdict(set)
+    for job_id, after_id in Link.objects.using(using).values_list("job_id", "after_id"):
+        edges[job_id].add(after_id)
+    return edges
+
+
+def connected(job_ids: Iterable[int], edges: Edges) -> set[int]:
+    """Return the jobs of all chains that contain any of the jobs."""
+    beside: Edges = defaultdict(set)
+    for job, others in edges.items():
+        for other in others:
+            beside[job].add(other)
+            beside[other].add(job)
+    found, to_visit = set(job_ids), list(job_ids)
+    while to_visit:
+        fresh = beside[to_visit.pop()] - found
+        found |= fresh
+        to_visit += fresh
+    return found
+
+
+def follows(
+    job: Job,
+    node: int | None,
+    ids: Mapping[Key, int],
+    edges: Edges,
+    jobs_of: Callable[[list[int]], Mapping[int, Job]],
+) -> Follows:
+    """Return the jobs that ``job`` is about to follow, and enter them in ``edges``.
+
+    ``node`` is the job in ``edges``, or None if no other job can follow it yet. ``ids`` has the
+    existing jobs. ``jobs_of`` returns the jobs of a cycle that a message may name. Raises
+    ``ValidationError`` if ``after`` names a missing job or forms a cycle. Then ``edges`` is
+    unchanged.
     """
-    links = _links_of(job, _edges(using), using)
-    _replace(job, links, using)
-    if before is not None and (before.namespace, before.name) != (job.namespace, job.name):
-        _rename(job.pk, (before.namespace, before.name), label_of(job.namespace, job.name), using)
+    named = {label: ids.get(key_of(label)) for label in job.after}
+    if unknown := sorted(label for label, pk in named.items() if pk is None):
+        raise _unknown(unknown[0])
+    found = {pk: job.after[label] for label, pk in named.items() if pk is not None}
+    if node is not None:
+        before = edges.get(node, set())
+        edges[node] = {*found}
+        if way := find_cycle(edges, node):
+            edges[node] = before
+            raise _cycle(way, jobs_of(way))
+    return found
+
+
+def _cycle(way: list[int], jobs: Mapping[int, Job]) -> ValidationError:
+    if len(jobs) < len({*way}):
+        return ValidationError({"after": _hidden_cycle()})
+    text = _("The jobs would wait for each other in a cycle: %(jobs)s.") % {
+        "jobs": " → ".join(str(jobs[pk]) for pk in way)
+    }
+    return ValidationError({"after": ValidationError(text, code="cycle")})
+
+
+def _hidden_cycle() -> ValidationError:
+    return ValidationError(_("The jobs would wait for each other in a cycle."), code="cycle")
+
+
+def _unknown(label: str) -> ValidationError:
+    text = _("There is no job %(job)s. To name a job in another namespace, write namespace/name.")
+    return ValidationError({"after": text % {"job": label}})
+
+
+def write_links(changed: Mapping[int, Follows], using: str) -> None:
+    """Replace the links of the jobs ``changed``. The caller has locked the jobs of their chains."""
+    if not changed:
+        return
+    own = Link.objects.using(using).filter(job__in=changed)
+    concerned = {
+        *own.values_list("after_id", flat=True),
+        *(after for links in changed.values() for after in links),
+    }
+    own.delete()
+    Link.objects.using(using).bulk_create(
+        Link(job_id=job_id, after_id=after, on=on)
+        for job_id, links in changed.items()
+        for after, on in links.items()
+    )
+    _mark_followed(concerned, using)
+
+
+def _mark_followed(job_ids: Collection[int], using: str) -> None:
+    statistics = Statistics.objects.using(using)
+    statistics.bulk_create([Statistics(job_id=pk) for pk in sorted(job_ids)], ignore_conflicts=True)
+    followed = set(
+        Link.objects.using(using).filter(after__in=job_ids).values_list("after_id", flat=True)
+    )
+    # One statement that changes several rows would lock them in an unknown order.
+    rows = statistics.select_for_update().filter(pk__in=job_ids).order_by("pk")
+    marked = dict(rows.values_list("pk", "followed"))
+    for is_followed in (True, False):
+        wrong = {pk for pk, mark in marked.items() if mark is not is_followed}
+        outdated = wrong & followed if is_followed else wrong - followed
+        if outdated:
+            statistics.filter(pk__in=outdated).update(followed=is_followed)
 
 
 def forget(job: Job, using: str) -> None:
-    """Remove all links from and to ``job`` before it is deleted. The caller has called ``lock``."""
-    _replace(job, [], using)
-    _rename(job.pk, (job.namespace, job.name), None, using)
+    """Remove all links from and to ``job`` before it is deleted.
 
-
-def _replace(job: Job, links: list[Link], using: str) -> None:
-    own = Link.objects.using(using).filter(job=job.pk)
-    concerned = {*own.values_list("after_id", flat=True), *(link.after_id for link in links)}
-    own.delete()
-    Link.objects.using(using).bulk_create(links)
-    statistics = Statistics.objects.using(using)
-    statistics.bulk_create(
-        [Statistics(job_id=pk) for pk in sorted(concerned)], ignore_conflicts=True
-    )
-    followed = set(
-        Link.objects.using(using).filter(after__in=concerned).values_list("after_id", flat=True)
-    )
-    for pk in sorted(concerned):
-        statistics.filter(pk=pk).update(followed=pk in followed)
+    The caller has locked the jobs of its chains.
+    """
+    write_links({job.pk: {}}, using)
+    rename(job.pk, (job.namespace, job.name), None, using)
 
 
 def is_linked(job: Job, using: str) -> bool:
@@ -117,72 +245,7 @@ def followers(job: Job, using: str) -> list[int]:
     return list(links.values_list("job_id", flat=True))
 
 
-def _links_of(
-    job: Job, edges: Edges, using: str, visible: QuerySet[Job] | None = None
-) -> list[Link]:
-    named = _job_ids_by_label(job, using)
-    unknown = sorted(label for label, pk in named.items() if pk is None)
-    if unknown:
-        raise _unknown(unknown[0])
-    links = [
-        Link(job=job, after_id=pk, on=job.after[label])
-        for label, pk in named.items()
-        if pk is not None
-    ]
-    if job.pk is not None:
-        edges[job.pk] = {link.after_id for link in links}
-        if way := circle(edges, job.pk):
-            jobs = (Job.objects.using(using) if visible is None else visible).in_bulk(way)
-            if len(jobs) < len({*way}):
-                raise _cycle(_("The jobs would wait for each other in a cycle."))
-            text = _("The jobs would wait for each other in a cycle: %(jobs)s.")
-            raise _cycle(text % {"jobs": " → ".join(str(jobs[pk]) for pk in way)})
-    return links
-
-
-def _cycle(message: str) -> ValidationError:
-    return ValidationError({"after": ValidationError(message, code="cycle")})
-
-
-def _unknown(label: str) -> ValidationError:
-    text = _("There is no job %(job)s. To name a job in another namespace, write namespace/name.")
-    return ValidationError({"after": text % {"job": label}})
-
-
-def _job_ids_by_label(job: Job, using: str) -> dict[str, int | None]:
-    """Return the key of each job that ``after`` names, or None if there is no such job."""
-    keys = {label: key_of(label) for label in job.after}
-    if not keys:
-        return {}
-    jobs = Job.objects.using(using).filter(name__in={name for _, name in keys.values()})
-    found = {
-        (namespace, name): pk for pk, namespace, name in jobs.values_list("pk", "namespace", "name")
-    }
-    return {label: found.get(key) for label, key in keys.items()}
-
-
-def _edges(using: str) -> Edges:
-    edges: Edges = defaultdict(set)
-    for job_id, after_id in Link.objects.using(using).values_list("job_id", "after_id"):
-        edges[job_id].add(after_id)
-    return edges
-
-
-def _connected_jobs(jobs: Iterable[int], edges: Edges) -> set[int]:
-    beside: Edges = defaultdict(set)
-    for job, others in edges.items():
-        for other in others:
-            beside[job].add(other)
-            beside[other].add(job)
-    found, to_visit = set(jobs), list(jobs)
-    while to_visit:
-        fresh = beside[to_visit.pop()] - found
-        found |= fresh
-        to_visit += fresh
-    return found
-
-
-def _rename(job_id: int, old: tuple[str, str], new: str | None, using: str) -> None:
+def rename(job_id: int, old: tuple[str, str], new: str | None, using: str) -> None:
     """Rename the job in the ``after`` of the jobs that follow it. None removes it from there."""
     followers = Job.objects.using(using).filter(links__after=job_id).order_by("pk")
     for follower in followers:

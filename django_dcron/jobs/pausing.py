@@ -23,19 +23,13 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import despite_contention, keeping_the_others_going
+from django_dcron.db.contention import despite_contention, isolating_errors
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NAIVE, InvalidSchedule, InvalidValue, NotPossible
-from django_dcron.jobs.saving import (
-    EXHAUSTED,
-    lock,
-    lock_version,
-    place_cursor,
-    rest,
-    runs_otherwise,
-    timetable_of,
-)
+from django_dcron.jobs.locking import lock, lock_version
+from django_dcron.jobs.placement import place_cursor, runs_without_schedule, timetable_of
+from django_dcron.jobs.saving import EXHAUSTED, disable_exhausted
 from django_dcron.models import Cursor, Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import Trigger
@@ -61,13 +55,14 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
     job replaces reason and end. Raises ``ValueError`` if ``until`` is naive or in the past.
     """
     if until is not None:
-        _check_ahead(until, database_now(alias_for(Job)))
+        check_ahead(until, database_now(alias_for(Job)))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
     return _switch(job, enabled=False, reason=reason[:255], until=until)
 
 
-def _check_ahead(until: datetime, now: datetime) -> None:
+def check_ahead(until: datetime, now: datetime) -> None:
+    """Raise ``InvalidValue`` unless ``until`` is an aware datetime after ``now``."""
     if until.utcoffset() is None:
         raise InvalidValue("until", NAIVE, value=until.isoformat(), code="naive")
     if until <= now:
@@ -110,15 +105,15 @@ def _switch_once(
             before = copy(row)
             _write_switch(row, enabled, reason, until, using)
             cursor = place_cursor(row, database_now(using), using, before)
-            if enabled and cursor.next_at is None and not runs_otherwise(row):
+            if enabled and cursor.next_at is None and not runs_without_schedule(row):
                 if cursor.problem or not transitions.runs().waiting_in_backfill(row.pk).exists():
                     raise NotPossible(
                         _("%(job)s can't be resumed: %(why)s."),
                         job=str(row),
-                        why=_nothing_to_come(row, cursor),
+                        why=_without_occurrences(row, cursor),
                         code="nothing_to_run",
                     )
-                rest([row.pk], using)  # its backfilled runs continue
+                disable_exhausted([row.pk], using)  # its backfilled runs continue
                 row.enabled, row.pause_reason, row.version = False, EXHAUSTED, row.version + 1
         for name in SWITCH_FIELDS:
             setattr(job, name, getattr(row, name))
@@ -127,7 +122,7 @@ def _switch_once(
     return job
 
 
-def _nothing_to_come(job: Job, cursor: Cursor) -> TranslatableText:
+def _without_occurrences(job: Job, cursor: Cursor) -> TranslatableText:
     try:
         timetable_of(job)
     except InvalidSchedule as error:
@@ -148,7 +143,7 @@ def open_circuits(jobs: JobQuerySet) -> int:
     """
     paused = 0
     for job in _failing(jobs)[:SWITCHED_AT_ONCE]:
-        with keeping_the_others_going(f"the pause of job {job}", jobs.db):
+        with isolating_errors(f"the pause of job {job}", jobs.db):
             paused += _open_circuit(job, jobs)
     return paused
 
@@ -182,7 +177,7 @@ def end_pauses(jobs: JobQuerySet) -> int:
     for job_id in over.order_by("cursor__problem", "paused_until").values_list("pk", flat=True)[
         :SWITCHED_AT_ONCE
     ]:
-        with keeping_the_others_going(f"the end of the pause of job {job_id}", jobs.db):
+        with isolating_errors(f"the end of the pause of job {job_id}", jobs.db):
             ended += _end_pause(job_id, jobs.db)
     return ended
 
@@ -206,7 +201,9 @@ def _end_pause(job_id: int, using: str) -> bool:
         _write_switch(job, True, "", None, using)
         cursor = place_cursor(job, now, using, since=until - MICROSECOND)
         if cursor.next_at is None and not cursor.problem:
-            rest([job_id], using)  # nothing to come; unlike ``resume``, nobody could read an error
+            disable_exhausted(
+                [job_id], using
+            )  # nothing to come; unlike ``resume``, nobody could read an error
     logger.info(
         "job resumed: job=%s paused_until=%s",
         job,

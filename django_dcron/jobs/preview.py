@@ -6,7 +6,7 @@ from datetime import datetime
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job
 
 
@@ -18,7 +18,7 @@ def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list
     ``InvalidSchedule``.
     """
     using = alias_for(Job)
-    timetable = saving.timetable_of(job)
+    timetable = placement.timetable_of(job)
     # Not from the cursor, which is past the claimed runs. These are still to come.
     occurrence = timetable.first_after(after or database_now(using), _phase(job, using))
     occurrences: list[datetime] = []
@@ -33,4 +33,6 @@ def _phase(job: Job, using: str) -> datetime | None:
     cursor = Cursor.objects.using(using).filter(pk=job.pk).first() if job.pk else None
     if cursor is None:
         return None
-    return cursor.previous_at or (cursor.next_at if saving.stands_for(cursor, job) else None)
+    return cursor.previous_at or (
+        cursor.next_at if placement.matches_definition(cursor, job) else None
+    )

@@ -578,6 +578,66 @@ class Migration(migrations.Migration):
             bases=(django_dcron.models.scheduled.Scheduled, models.Model),
         ),
         migrations.CreateModel(
+            name="Freeze",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "namespace",
+                    django_dcron.models.lease.ExactCharField(
+                        blank=True,
+                        help_text="The namespace whose jobs don't start. Empty: all namespaces.",
+                        max_length=64,
+                        unique=True,
+                        verbose_name="namespace",
+                    ),
+                ),
+                (
+                    "reason",
+                    models.CharField(
+                        help_text="Why scheduling is frozen, such as deploy.",
+                        max_length=255,
+                        verbose_name="reason",
+                    ),
+                ),
+                (
+                    "frozen_by",
+                    models.CharField(blank=True, max_length=150, verbose_name="frozen by"),
+                ),
+                ("since", models.DateTimeField(verbose_name="since")),
+                (
+                    "until",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="The end, by the database's clock. Empty: until somebody ends "
+                        "the freeze.",
+                        null=True,
+                        verbose_name="until",
+                    ),
+                ),
+                (
+                    "ended_by",
+                    models.CharField(
+                        blank=True,
+                        help_text="Empty if the end was planned.",
+                        max_length=150,
+                        verbose_name="ended by",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "freeze",
+                "verbose_name_plural": "freezes",
+                "ordering": ("namespace",),
+                "permissions": (("freeze_jobs", "Can freeze and unfreeze scheduling"),),
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="LockLease",
             fields=[
                 (

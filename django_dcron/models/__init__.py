@@ -5,6 +5,7 @@ from django_dcron.models.attempt import Attempt
 from django_dcron.models.calendar import Calendar
 from django_dcron.models.cursor import Cursor
 from django_dcron.models.dashboard import Dashboard
+from django_dcron.models.freeze import Freeze
 from django_dcron.models.job import Job
 from django_dcron.models.lease import LockLease
 from django_dcron.models.link import Link
@@ -19,6 +20,7 @@ __all__ = [
     "Calendar",
     "Cursor",
     "Dashboard",
+    "Freeze",
     "Job",
     "Link",
     "LockLease",

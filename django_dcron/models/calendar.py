@@ -1,9 +1,10 @@
-"""A calendar: dates on which the schedules that name it have no occurrence.
+"""A calendar: dates on which the jobs that use it have no occurrences.
 
-The name is the primary key, so that exports and declarations can use it. It never changes.
+The name is the primary key, so that exports and declarations can refer to a calendar by name. The
+name never changes.
 
 Use ``django_dcron.control.save_calendar`` to write a calendar, because it also moves the cursors of
-its jobs. The scheduler catches up with a calendar that was written without it.
+its jobs. If a calendar is written in another way, a node moves the cursors later.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.schedules import public_holidays
-from django_dcron.schedules.calendar import Calendar as Dates
-from django_dcron.schedules.calendar import parse_calendar
+from django_dcron.schedules.calendar import ExcludedDates, parse_calendar
 
 NAME = RegexValidator(
     r"^(?!\.+\Z)[\w.@:-]+(?: [\w.@:-]+)*\Z",
@@ -28,15 +28,15 @@ NAME = RegexValidator(
         "dots only."
     ),
 )
-"""A name is part of URLs, in which HTTP clients resolve a segment of dots as a relative path."""
+"""A name is a segment of URLs. HTTP clients resolve ``.`` and ``..`` as relative paths."""
 
 
-LONGEST_DESCRIPTION = 10_000
-"""In characters. Lists show descriptions."""
+MAX_DESCRIPTION_LENGTH = 10_000
+"""The maximum number of characters. It is limited because lists show whole descriptions."""
 
 
 @lru_cache(maxsize=256)
-def read_dates(text: str) -> Dates:
+def read_dates(text: str) -> ExcludedDates:
     """Parse the dates of a calendar. Raises ``InvalidCalendar``."""
     return parse_calendar(text, public_holidays.holidays_in)
 
@@ -54,7 +54,7 @@ class Calendar(models.Model):
     description = models.TextField(
         _("description"),
         blank=True,
-        validators=[MaxLengthValidator(LONGEST_DESCRIPTION)],
+        validators=[MaxLengthValidator(MAX_DESCRIPTION_LENGTH)],
         help_text=_(
             "What the calendar is for and whom to contact, such as “Office holidays. Contact: HR”."
         ),

@@ -3,7 +3,7 @@
 Invariants:
 
 - The scheduler writes the cursor, and so does each save of a job, in the same transaction
-  (``jobs/saving.py``).
+  (``jobs/placement.py``).
 - The row has a copy of the definition. Comparing it with the job's row finds jobs that were changed
   without ``control.save``.
 - No occurrence is claimed from a schedule that the job no longer has.
@@ -22,7 +22,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.statements import Given
 from django_dcron.models.calendar import Calendar
+from django_dcron.models.freeze import frozen_job
 from django_dcron.models.job import Job
+from django_dcron.models.lease import Exactly
 from django_dcron.models.scheduled import Scheduled
 
 OWN_FIELDS = (
@@ -53,22 +55,13 @@ class CursorQuerySet(models.QuerySet["Cursor"]):
             return self
         return self.alias(shard=F("job_id") % of).filter(shard__in=shards)
 
+    def not_frozen(self) -> CursorQuerySet:
+        """Cursors whose namespace isn't frozen."""
+        return self.filter(~frozen_job("pk", "namespace"))
+
     def current(self) -> CursorQuerySet:
         """Cursors that match their job's definition."""
         return self.filter(same_definition("", "job__"))
-
-
-class _Exactly(models.Func):
-    """An exact text comparison.
-
-    MariaDB's collations treat ``a`` and ``A`` as equal. ``H`` and comparisons in Python don't.
-    """
-
-    template = "%(expressions)s"
-    arity = 1
-
-    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="BINARY %(expressions)s", **context)
 
 
 def same_definition(cursor: str, job: str) -> Q:
@@ -80,7 +73,7 @@ def same_definition(cursor: str, job: str) -> Q:
     for field in OWN_FIELDS:
         of_job: Any = F(f"{job}{field}")
         if isinstance(Job._meta.get_field(field), models.CharField):
-            of_job = _Exactly(of_job)
+            of_job = Exactly(of_job)
         equal = Q(**{f"{cursor}{field}": of_job})
         if Job._meta.get_field(field).null:
             equal |= Q(**{f"{cursor}{field}__isnull": True, f"{job}{field}__isnull": True})
@@ -88,7 +81,7 @@ def same_definition(cursor: str, job: str) -> Q:
     # A subquery instead of a join: where FOR UPDATE can't name tables, it would also lock the
     # calendars, which other jobs use, too.
     calendar = Calendar.objects.filter(
-        pk=OuterRef(f"{job}calendar"), dates=_Exactly(OuterRef(f"{cursor}calendar_dates"))
+        pk=OuterRef(f"{job}calendar"), dates=Exactly(OuterRef(f"{cursor}calendar_dates"))
     )
     neither = Q(**{f"{cursor}calendar_dates__isnull": True, f"{job}calendar__isnull": True})
     return same & (neither | Q(Exists(calendar)))

@@ -25,7 +25,7 @@ from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.exceptions import InvalidCalendar
-from django_dcron.models.calendar import LONGEST_DESCRIPTION, Calendar
+from django_dcron.models.calendar import MAX_DESCRIPTION_LENGTH, Calendar
 from django_dcron.models.job_validation import definition_errors
 from django_dcron.models.lease import ExactCharField
 from django_dcron.models.scheduled import Scheduled
@@ -85,7 +85,7 @@ class Job(Scheduled, models.Model):
     description = models.TextField(
         _("description"),
         blank=True,
-        validators=[MaxLengthValidator(LONGEST_DESCRIPTION)],
+        validators=[MaxLengthValidator(MAX_DESCRIPTION_LENGTH)],
         help_text=_(
             "What the job does and whom to contact, such as “Imports orders. Contact: shop team”."
         ),
@@ -423,14 +423,18 @@ class Job(Scheduled, models.Model):
     def __str__(self) -> str:
         return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"
 
-    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+    def clean_fields(
+        self, exclude: Collection[str] | None = None, *, known_calendars: Collection[str] = ()
+    ) -> None:
         """Validate each field, then the definition as a whole.
 
-        The same rules apply to the admin, code and the API.
+        The same rules apply to the admin, code and the API. ``known_calendars``: names of calendars
+        that exist, so that no query is needed.
         """
         errors: dict[str, Any] = {}
+        known = isinstance(self.calendar_id, str) and self.calendar_id in known_calendars
         try:
-            super().clean_fields(exclude)
+            super().clean_fields({*(exclude or ()), *(["calendar"] if known else [])})
         except ValidationError as error:
             errors = error.error_dict
         errors |= definition_errors(self, unsound={*errors, *(exclude or ())})

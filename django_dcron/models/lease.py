@@ -39,6 +39,20 @@ class ExactCharField(CharField):
         return value.decode() if isinstance(value, bytes) else value
 
 
+class Exactly(models.Func):
+    """An exact text comparison.
+
+    MariaDB's collations treat ``a`` and ``A`` as equal. ``H`` and comparisons in Python don't. Also
+    use it to compare a column with an ``ExactCharField``.
+    """
+
+    template = "%(expressions)s"
+    arity = 1
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="BINARY %(expressions)s", **context)
+
+
 class LockLeaseQuerySet(models.QuerySet["LockLease"]):
     def takeable(self, holder: str) -> LockLeaseQuerySet:
         """Leases that ``holder`` may take or renew: its own, released and expired ones."""

@@ -15,13 +15,16 @@ import time
 import uuid
 from collections.abc import Collection
 from datetime import datetime
+from typing import Any
 
 from django.db import models
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.statements import Given
+from django_dcron.models.freeze import frozen, frozen_job
 from django_dcron.models.job import Job
+from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.policies.slots import first_backfill_slot
 from django_dcron.utils.json_values import same_json
@@ -77,6 +80,11 @@ class RunQuerySet(models.QuerySet["Run"]):
 
     def due(self, horizon: datetime | Given) -> RunQuerySet:
         return self.filter(due_at__lte=horizon)
+
+    def not_frozen(self, namespace: Any = None) -> RunQuerySet:
+        """Runs that no freeze holds back. ``namespace``: that of the runs' job, if it is known."""
+        is_frozen = frozen(namespace) if namespace else frozen_job("job_id", "job__namespace")
+        return self.exclude(Q(is_frozen, trigger__in=AUTOMATIC))
 
     def lock_holder(self, slot: int) -> Run | None:
         """Lock and return the run in ``slot`` until the transaction ends.

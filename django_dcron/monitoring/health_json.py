@@ -6,6 +6,7 @@ from typing import Any
 
 from django_dcron.diagnosis import cluster
 from django_dcron.models import Node
+from django_dcron.policies.health.facts import FreezeFacts
 from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.health.verdict import Verdict
 
@@ -30,6 +31,17 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
         "workers": None if facts.workers is None else len(facts.workers),
         "queued": facts.queued,
         "last_start": facts.last_start.isoformat() if facts.last_start else None,
+        "freezes": [_freeze(freeze) for freeze in facts.freezes],
+    }
+
+
+def _freeze(freeze: FreezeFacts) -> dict[str, Any]:
+    return {
+        "namespace": freeze.namespace,
+        "reason": freeze.reason,
+        "frozen_by": freeze.frozen_by,
+        "since": freeze.since.isoformat(),
+        "until": freeze.until.isoformat() if freeze.until else None,
     }
 
 

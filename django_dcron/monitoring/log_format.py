@@ -105,12 +105,12 @@ def _key(key: object, taken: dict[str, Any]) -> str:
 
 def _plain(value: Any, depth: int = 0) -> Any:
     try:
-        return _as_json_knows_it(value, depth)
+        return _as_json_value(value, depth)
     except Exception:  # objects within the value may raise anything
         return _repr(value)
 
 
-def _as_json_knows_it(value: Any, depth: int) -> Any:
+def _as_json_value(value: Any, depth: int) -> Any:
     """Convert a value to JSON types.
 
     A subclass of ``str``, ``int`` or ``float`` is converted without its own methods.

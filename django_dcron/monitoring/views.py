@@ -1,4 +1,4 @@
-"""Django's health endpoints: the state of this process, its database and the system.
+"""The health endpoints of a Django site: the state of the process, its database and the system.
 
 Invariants:
 
@@ -19,22 +19,22 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_dcron.db.errors import in_one_line as error_in_one_line
+from django_dcron.db.errors import in_one_line
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.monitoring import health_json
-from django_dcron.monitoring.http.answer import Answer, as_json, in_one_line
+from django_dcron.monitoring.http.answer import Answer, json_answer, text_answer
 from django_dcron.monitoring.migrated import missing_migration
 from django_dcron.policies.health.verdict import SystemStatus, assess
 
 logger = logging.getLogger("django_dcron.observability")
 
-NO_ANSWER = "the database is unreachable or lacks the tables of django_dcron; see the log"
+DATABASE_UNUSABLE = "the database is unreachable or lacks the tables of django_dcron; see the log"
 
 View = Callable[[HttpRequest], HttpResponse]
 
 
-def for_probes(answer: Callable[[HttpRequest], Answer]) -> View:
-    """Return a view that answers GET and HEAD requests without authentication or caching."""
+def probe_view(answer: Callable[[HttpRequest], Answer]) -> View:
+    """Return a view for GET and HEAD requests: no authentication, no caching, no transaction."""
 
     def view(request: HttpRequest) -> HttpResponse:
         status, content_type, body = answer(request)
@@ -42,33 +42,33 @@ def for_probes(answer: Callable[[HttpRequest], Answer]) -> View:
 
     for alias in connections:
         view = transaction.non_atomic_requests(alias)(view)
-    guarded: View = login_not_required(never_cache(require_safe(view)))
-    return guarded
+    wrapped: View = login_not_required(never_cache(require_safe(view)))
+    return wrapped
 
 
-@for_probes
+@probe_view
 def livez(request: HttpRequest) -> Answer:
     """Answer that the process is alive, without using the database."""
-    return in_one_line("ok", well=True)
+    return text_answer("ok", healthy=True)
 
 
-@for_probes
+@probe_view
 def readyz(request: HttpRequest) -> Answer:
     """Check that the database is reachable and has the tables of this release."""
     try:
         missing = missing_migration()
     except (DatabaseError, InterfaceError) as error:
         _log(error)
-        return in_one_line(NO_ANSWER, well=False)
-    return in_one_line(
+        return text_answer(DATABASE_UNUSABLE, healthy=False)
+    return text_answer(
         f"migration missing: {missing}; run manage.py migrate" if missing else "ok",
-        well=not missing,
+        healthy=not missing,
     )
 
 
-@for_probes
+@probe_view
 def health(request: HttpRequest) -> Answer:
-    """Return the health verdict, which the dashboard and the doctor show, too."""
+    """Return the health verdict that the dashboard and ``dcron doctor`` also show."""
     try:
         facts = read_facts()
         sees_nodes = _may(request, "view_node")
@@ -76,11 +76,15 @@ def health(request: HttpRequest) -> Answer:
         content = health_json.as_json(verdict)
         if sees_nodes:
             content["nodes"] = health_json.nodes_as_json()
-        return as_json(content, well=verdict.status is not SystemStatus.UNFIT)
+        return json_answer(content, healthy=verdict.status is not SystemStatus.UNFIT)
     except (DatabaseError, InterfaceError) as error:
         _log(error)
-        content = {"status": SystemStatus.UNFIT.value, "summary": NO_ANSWER, "reasons": [NO_ANSWER]}
-        return as_json(content, well=False)
+        content = {
+            "status": SystemStatus.UNFIT.value,
+            "summary": DATABASE_UNUSABLE,
+            "reasons": [DATABASE_UNUSABLE],
+        }
+        return json_answer(content, healthy=False)
 
 
 def _may(request: HttpRequest, permission: str) -> bool:
@@ -94,6 +98,4 @@ def _may(request: HttpRequest, permission: str) -> bool:
 
 
 def _log(error: Exception) -> None:
-    logger.warning(
-        "probe failed: error=%s", error_in_one_line(error), extra={"event": "probe_failed"}
-    )
+    logger.warning("probe failed: error=%s", in_one_line(error), extra={"event": "probe_failed"})

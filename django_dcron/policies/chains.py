@@ -4,7 +4,7 @@ Invariants:
 
 - Whether a run has followers depends only on its final state. A cancelled run counts only if an
   attempt of it had started.
-- Links between jobs form no circle. ``circle`` finds one that contains a given job.
+- Links between jobs form no circle. ``find_cycle`` finds one that contains a given job.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class On(StrEnum):
     """The run succeeded, failed, or was cancelled after it had started."""
 
 
-def met_by(state: State, *, started: bool) -> frozenset[On]:
+def conditions_met_by(state: State, *, started: bool) -> frozenset[On]:
     """Return the conditions that a run in ``state`` meets.
 
     ``started``: whether any attempt of the run has started.
@@ -53,7 +53,7 @@ def label_of(namespace: str, name: str) -> str:
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
-def circle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:
+def find_cycle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:
     """Return a circle of links from ``job`` back to itself, or an empty list.
 
     ``before`` maps each job to its predecessors. In the result, each job precedes its
@@ -76,7 +76,7 @@ def circle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:
     return []
 
 
-def earlier_first(before: Mapping[Key, Collection[Key]]) -> list[Key]:
+def in_dependency_order(before: Mapping[Key, Collection[Key]]) -> list[Key]:
     """Sort jobs so that predecessors come first, and keep the given order otherwise.
 
     In a circle, the first job visited breaks the tie.

@@ -82,7 +82,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Sifted:
+class SplitRuns:
     over: list[UUID]
     position: datetime | None
     """The scheduled time of the last row considered. None: no row was."""
@@ -90,9 +90,9 @@ class Sifted:
     """Whether pruning of the job is complete: no later run is deleted."""
 
 
-def sift(
+def split_finished(
     rows: Iterable[FinishedRun], retention: Retention, bounds: Bounds, now: datetime
-) -> Sifted:
+) -> SplitRuns:
     """Select the runs among ``rows`` to delete, at most one batch of ``ROWS_AT_ONCE`` rows.
 
     ``rows``: the job's oldest runs not yet considered, by scheduled time.
@@ -102,16 +102,16 @@ def sift(
     position, weight = None, 0
     for row in rows:
         if row.scheduled_at >= end:
-            return Sifted(over, position, is_done=True)
+            return SplitRuns(over, position, is_done=True)
         if _is_over(row, retention, bounds, now):
             weight += 1 + row.attempts
             if over and weight > ROWS_AT_ONCE:
                 break
             over.append(row.run_id)
         elif row.state != State.FAILED and not row.is_backfilled:
-            return Sifted(over, position, is_done=True)
+            return SplitRuns(over, position, is_done=True)
         position = row.scheduled_at
-    return Sifted(over, position, is_done=False)
+    return SplitRuns(over, position, is_done=False)
 
 
 def _is_over(row: FinishedRun, retention: Retention, bounds: Bounds, now: datetime) -> bool:

@@ -9,6 +9,8 @@ Invariants:
 - A fact that has been loaded never changes the decision if the decision didn't ask for it.
 - Only the current attempt of a pending or queued run starts. A running run is only resumed.
 - Under an exclusive overlap policy, a run starts only if no other run has the job's running slot.
+- An automatic run doesn't start during a freeze. After the freeze, the misfire policy decides about
+  it.
 - A backfilled run never replaces, skips or overtakes another run: if the slot is taken, it waits
   for its turn again.
 - A backfilled run that has the slot isn't cancelled. Under ``skip``, one run waits for it instead
@@ -53,6 +55,8 @@ class StartFacts:
     is_current_attempt: bool
     """Whether the delivery is of the run's current attempt."""
     cancel_requested: bool
+    is_frozen: bool
+    """Whether a freeze holds back the run (``policies.freezing``)."""
     due_in: timedelta
     """Time until the run may start. Zero or less: now."""
     too_late: bool | Unknown = UNKNOWN
@@ -109,6 +113,11 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Return the run to the nodes. They deliver it again after the freeze."""
+
+
+@dataclass(frozen=True, slots=True)
 class Postpone:
     """Deliver the run again once it is due."""
 
@@ -156,6 +165,7 @@ StartAction = (
     | Start
     | Resume
     | Drop
+    | Hold
     | Postpone
     | End
     | Wait
@@ -174,6 +184,8 @@ def decide_start(facts: StartFacts) -> StartAction:
         return Resume() if facts.state is State.RUNNING else Drop()
     if facts.cancel_requested:
         return End(State.CANCELLED, Reason.CANCEL_REQUESTED)
+    if facts.is_frozen:
+        return Hold()
     if facts.due_in > timedelta(0):
         return Postpone(facts.due_in)
     if facts.too_late is UNKNOWN:

@@ -28,7 +28,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Link, Run
 from django_dcron.models.run import REASON_LIMIT, new_run_id
-from django_dcron.policies.chains import met_by
+from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.utils.sync_points import reach
@@ -58,14 +58,16 @@ def parse_follower_key(key: str | None) -> UUID | None:
 
 def has_follower(state: State, job_id: int) -> Exists:
     """Return a condition: a job follows runs of this job that started and ended in ``state``."""
-    return Exists(Link.objects.filter(after=job_id, on__in=sorted(met_by(state, started=True))))
+    return Exists(
+        Link.objects.filter(after=job_id, on__in=sorted(conditions_met_by(state, started=True)))
+    )
 
 
 def create_followers(run: Run, state: State) -> list[Run]:
     """Create the runs that follow ``run``, which this transaction has just changed to ``state``."""
     using = alias_for(Run)
     started = Run.objects.using(using).filter(pk=run.pk).exclude(started_at=None)
-    ends = met_by(state, started=state is not State.CANCELLED or started.exists())
+    ends = conditions_met_by(state, started=state is not State.CANCELLED or started.exists())
     if not ends:
         return []
     features = connections[using].features

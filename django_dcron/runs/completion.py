@@ -27,7 +27,7 @@ from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.runs import transitions
 from django_dcron.runs.immediate_dispatch import dispatch_now
-from django_dcron.runs.transitions import LastSign
+from django_dcron.runs.transitions import LastHeartbeat
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -76,57 +76,59 @@ def conclude(
     attempt: int,
     ending: Ending,
     token: UUID | None = None,
-    last_sign: LastSign | None = None,
+    last_heartbeat: LastHeartbeat | None = None,
 ) -> bool:
     """Record how ``attempt`` ended and decide what comes next.
 
     Returns False if another process concluded it before, or if the attempt has sent a heartbeat
-    since ``last_sign``.
+    since ``last_heartbeat``.
 
     ``token``: Token of the execution itself; None if another process concludes the attempt.
     """
     retry_in = None
     match ending.outcome:
         case Outcome.SUCCEEDED:
-            won = _finish(run, attempt, State.SUCCEEDED, "", ending, token, last_sign)
+            won = _finish(run, attempt, State.SUCCEEDED, "", ending, token, last_heartbeat)
         case Outcome.CANCELLED:
             won = _finish(
-                run, attempt, State.CANCELLED, _why_cancelled(run), ending, token, last_sign
+                run, attempt, State.CANCELLED, _why_cancelled(run), ending, token, last_heartbeat
             )
         case _:
-            won, retry_in = _after_failure(run, attempt, ending, token, last_sign)
+            won, retry_in = _after_failure(run, attempt, ending, token, last_heartbeat)
     if not won and token is not None:
         transitions.note_late_outcome(run.pk, token, ending.outcome)
     _log(run, attempt, ending, won, retry_in)
     return won
 
 
-def lose(run: Run, reason: str, last_sign: LastSign | None = None) -> bool:
+def lose(run: Run, reason: str, last_heartbeat: LastHeartbeat | None = None) -> bool:
     """Declare the running attempt lost, because its worker is gone.
 
-    ``last_sign``: The heartbeat that the decision is based on. If there is a newer one, the attempt
-    continues and False is returned.
+    ``last_heartbeat``: The heartbeat that the decision is based on. If there is a newer one, the
+    attempt continues and False is returned.
     """
-    return conclude(run, run.attempt, Ending(Outcome.LOST, message=reason), last_sign=last_sign)
+    return conclude(
+        run, run.attempt, Ending(Outcome.LOST, message=reason), last_heartbeat=last_heartbeat
+    )
 
 
 def _after_failure(
-    run: Run, attempt: int, ending: Ending, token: UUID | None, last_sign: LastSign | None
+    run: Run, attempt: int, ending: Ending, token: UUID | None, last_heartbeat: LastHeartbeat | None
 ) -> tuple[bool, timedelta | None]:
     """Return whether this call won, and the wait until the next attempt, if there is one."""
     wait = run.job.retry.retry_after(ending.failure or UNEXPLAINED, attempt)
     if wait is not None:
         due_at = database_now(alias_for(Run)) + wait
         if transitions.retry(
-            run, attempt, due_at, ending.reason, ending.columns(), token, last_sign
+            run, attempt, due_at, ending.reason, ending.columns(), token, last_heartbeat
         ):
             return True, wait
     if transitions.runs().filter(pk=run.pk).exclude(cancel_requested_at=None).exists():
         why = _why_cancelled(run)
-        return _finish(run, attempt, State.CANCELLED, why, ending, token, last_sign), None
+        return _finish(run, attempt, State.CANCELLED, why, ending, token, last_heartbeat), None
     if wait is not None:
         return False, None
-    won = _finish(run, attempt, State.FAILED, ending.reason, ending, token, last_sign)
+    won = _finish(run, attempt, State.FAILED, ending.reason, ending, token, last_heartbeat)
     # Even if this call didn't win: an earlier call may have finished the run and then died.
     pausing.open_circuits(Job.objects.using(alias_for(Job)).filter(pk=run.job_id))
     return won, None
@@ -139,7 +141,7 @@ def _finish(
     reason: str,
     ending: Ending,
     token: UUID | None,
-    last_sign: LastSign | None,
+    last_heartbeat: LastHeartbeat | None,
 ) -> bool:
     """Finish the run.
 
@@ -148,7 +150,7 @@ def _finish(
     """
     dispatch = None if token is None else dispatch_now
     return transitions.finish(
-        run, attempt, state, reason, ending.columns(), token, dispatch, last_sign
+        run, attempt, state, reason, ending.columns(), token, dispatch, last_heartbeat
     )
 
 

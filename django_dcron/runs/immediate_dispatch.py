@@ -25,12 +25,14 @@ def dispatch_now(run: Run) -> None:
 
 
 def _deliver(run: Run, dispatcher: Dispatcher) -> None:
+    if transitions.is_frozen(run):
+        return  # a node dispatches the run after the freeze
     job = run.job
     of_job = job.pk, job.name, job.target, job.queue, job.priority, job.timeout
     due = DueRun(run.pk, run.attempt, run.due_at, *of_job)
     began = time_ns()
     dispatcher.publish([dispatcher.prepare(due)])
-    tracing.dispatched([due], began, time_ns())
+    tracing.record_dispatch([due], began, time_ns())
     transitions.mark_queued([due.key], run.due_at, slot=None)
 
 

@@ -30,7 +30,7 @@ from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
-from django_dcron.policies.retention import Bounds, FinishedRun, Retention, sift
+from django_dcron.policies.retention import Bounds, FinishedRun, Retention, split_finished
 from django_dcron.runs import transitions
 from django_dcron.utils.sync_points import reach
 
@@ -40,7 +40,7 @@ KEPT = ("keep_for", "keep_failed_for", "keep_runs")
 COLUMNS = ("pk", "scheduled_at", "state", "finished_at", "trigger", "attempt")
 
 
-class InTheWay(Exception):
+class DeletionBlocked(Exception):
     """A run to delete is locked or another row refers to it. Its job is left for later."""
 
 
@@ -75,7 +75,7 @@ def prune(job_id: int, now: Callable[[], datetime], *, dry_run: bool = False) ->
     """Delete the expired runs of a job. Yields the number of deleted runs after each batch.
 
     The caller may pause between batches or stop. With ``dry_run``, nothing is deleted.
-    Raises ``InTheWay`` and the database's errors.
+    Raises ``DeletionBlocked`` and the database's errors.
     """
     using = alias_for(Run)
     retention, bounds, position = None, None, None
@@ -86,7 +86,7 @@ def prune(job_id: int, now: Callable[[], datetime], *, dry_run: bool = False) ->
             return
         at = now()
         page = _page(job_id, position, bounds.end(stored, at))
-        sifted = sift(page, stored, bounds, at)
+        sifted = split_finished(page, stored, bounds, at)
         if sifted.over and not dry_run:
             _delete(sifted.over, using)
         yield len(sifted.over)
@@ -170,11 +170,11 @@ def _delete(run_ids: list[UUID], using: str) -> None:
         with brief_transaction(using, settings.LEASE):
             _delete_locked(run_ids, using)
     except IntegrityError as error:
-        raise InTheWay(f"a row refers to one of its runs: {in_one_line(error)}") from error
+        raise DeletionBlocked(f"a row refers to one of its runs: {in_one_line(error)}") from error
     except OperationalError as error:
         if connections[using].in_atomic_block or not is_contention(error):
             raise
-        raise InTheWay(in_one_line(error)) from error
+        raise DeletionBlocked(in_one_line(error)) from error
 
 
 def _delete_locked(run_ids: list[UUID], using: str) -> None:
@@ -185,7 +185,7 @@ def _delete_locked(run_ids: list[UUID], using: str) -> None:
         _lock(rows)
     reach("prune.locked")
     if _unfinished_reruns(run_ids).exists():
-        raise InTheWay("one of its runs is being rerun")
+        raise DeletionBlocked("one of its runs is being rerun")
     runs.delete()
 
 

@@ -14,6 +14,8 @@ Invariants:
 - With ``punctual``, no run starts before ``due_at`` by the database's clock.
 - A jump of the database's clock ends no run as missed. For ten seconds a start also uses the time
   without the jump, by which nodes dispatched the run.
+- No automatic run starts during a freeze. The UPDATE checks that, too: a freeze may begin after the
+  read. The run returns to the nodes.
 - A start waits ``runs.transitions.START_LOCK_TIMEOUT`` for a locked row, then fails as contention.
 - The job's slot, a unique column, decides between two concurrent starts.
 - An ordinary start costs one query that reads and one statement that writes. Other runs are read
@@ -43,12 +45,15 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.db.statements import Given, Select
 from django_dcron.exceptions import UnknownRun
 from django_dcron.models import Attempt, Job, Run
+from django_dcron.models.freeze import frozen_job
+from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import next_in_line_slot, running_slot
 from django_dcron.policies.start_decision import (
     UNKNOWN,
     End,
     EndHolder,
+    Hold,
     Look,
     OtherRun,
     Postpone,
@@ -134,6 +139,8 @@ class _Read(NamedTuple):
     """The same time without a jump that the database's clock has just made."""
     slot_taken: bool
     """Whether another run had the job's slot at that time."""
+    is_frozen: bool
+    """Whether a freeze held back the run at that time."""
 
 
 _RUN = [field.attname for field in Run._meta.concrete_fields]
@@ -147,8 +154,11 @@ _READ = Select(
         .annotate(
             read_at=UtcNow(),
             slot_taken=Exists(transitions.runs().filter(slot=running_slot(OuterRef("job_id")))),
+            is_frozen=frozen_job("job_id", "job__namespace"),
         )
-        .values_list(*_RUN, *(f"job__{name}" for name in _JOB), "read_at", "slot_taken")
+        .values_list(
+            *_RUN, *(f"job__{name}" for name in _JOB), "is_frozen", "read_at", "slot_taken"
+        )
     ),
 )
 
@@ -164,12 +174,13 @@ def _read(run_id: UUID) -> _Read | None:
         raise
     if row is None:
         return None
-    *columns, read_at, slot_taken = row
+    *columns, is_frozen, read_at, slot_taken = row
     run = Run.from_db(using, _RUN, columns[: len(_RUN)])
     run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])
     at_without_jump = _without_jump(read_at, asked_at, time.monotonic())
     slot_taken = bool(slot_taken) and run.slot != running_slot(run.job_id)
-    return _Read(run, read_at, at_without_jump, slot_taken)
+    is_frozen = bool(is_frozen) and run.trigger in AUTOMATIC
+    return _Read(run, read_at, at_without_jump, slot_taken, is_frozen)
 
 
 def _without_jump(read_at: datetime, asked_at: float, answered_at: float) -> datetime:
@@ -207,6 +218,7 @@ class _Delivery:
             state=State(run.state),
             is_current_attempt=run.attempt == attempt,
             cancel_requested=run.cancel_requested_at is not None,
+            is_frozen=read.is_frozen,
             due_in=run.due_at - latest if waits else timedelta(0),
             overlap=run.job.overlap,
             scheduled_at=run.scheduled_at,
@@ -300,6 +312,8 @@ def _apply(action: StartAction, delivery: _Delivery) -> Started | None:
             return _start(delivery, running_slot(run.job_id) if takes_slot else None)
         case Resume():
             return _resume(run, delivery.token)
+        case Hold():
+            transitions.hold(run)
         case Postpone(due_in=due_in):
             raise NotDueYet(due_in)
         case End(state=state, reason=reason):
@@ -307,7 +321,9 @@ def _apply(action: StartAction, delivery: _Delivery) -> Started | None:
         case Wait(next_in_line=next_in_line):
             _wait(delivery, next_in_line_slot(run.job_id) if next_in_line else None)
         case WaitInBackfill():
-            transitions.send_back(run, reason=delivery.text_of(Reason.HOLDER_UNFINISHED))
+            transitions.mark_waiting_in_backfill(
+                run, reason=delivery.text_of(Reason.HOLDER_UNFINISHED)
+            )
         case ReplaceNextInLine():
             _skip_next_in_line(delivery)
             _wait(delivery, next_in_line_slot(run.job_id))
@@ -331,7 +347,10 @@ def _start(delivery: _Delivery, slot: int | None) -> Started | None:
         worker=delivery.worker,
         started_at=delivery.read_at,
     )
-    return (run, delivery.read_at) if won else None
+    if not won:
+        transitions.hold_if_frozen(run)  # a freeze may have begun since the read
+        return None
+    return run, delivery.read_at
 
 
 def _resume(run: Run, token: UUID) -> Started | None:
@@ -339,14 +358,16 @@ def _resume(run: Run, token: UUID) -> Started | None:
     attempt = Attempt.objects.using(alias_for(Attempt)).filter(run=run, token=token).first()
     if attempt is None:
         return None
-    if not transitions.beat(run.pk, run.attempt):  # the attempt was declared lost in the meantime
+    if not transitions.renew_heartbeat(
+        run.pk, run.attempt
+    ):  # the attempt was declared lost in the meantime
         return None
     return run, attempt.started_at
 
 
 def _wait(delivery: _Delivery, slot: int | None) -> None:
     reason = delivery.text_of(Reason.HOLDER_UNFINISHED)
-    transitions.hold_back(delivery.run, slot=slot, reason=reason)
+    transitions.mark_waiting(delivery.run, slot=slot, reason=reason)
 
 
 def _skip_next_in_line(delivery: _Delivery) -> None:

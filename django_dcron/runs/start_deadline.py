@@ -6,9 +6,11 @@ start is possible.
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
-from django_dcron.models import Run
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Freeze, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.policies.slots import running_slot
 from django_dcron.runs import transitions
@@ -40,10 +42,27 @@ def too_late(run: Run, now: datetime, *, whatever_else_is_due: bool = False) -> 
     ahead = 0 if whatever_else_is_due else _ahead_in_backlog(run)
     if misfire.should_start(newer_due=newer_due, ahead_in_backlog=ahead):
         return ""
+    freezes = Freeze.objects.using(alias_for(Freeze)).covering(job.namespace)
+    if reason := freeze_reason(freezes, job.namespace, run.due_at, job.misfire_grace):
+        return reason
     return (
         f"no worker started the run within {write_duration(job.misfire_grace)} "
         f"({job.get_misfire_policy_display()})"
     )
+
+
+def freeze_reason(
+    freezes: Iterable[Freeze], namespace: str, due_at: datetime, grace: timedelta
+) -> str:
+    """Return the reason of an occurrence that was missed because of one of the ``freezes``.
+
+    Empty if none of them was in force before the occurrence was late.
+    """
+    for freeze in freezes:
+        extent = freeze.extent
+        if extent.covers(namespace) and extent.delayed(due_at, due_at + grace):
+            return f"scheduling was frozen: {freeze.reason}"
+    return ""
 
 
 def _newer_due(run: Run, now: datetime) -> bool:

@@ -33,15 +33,16 @@ from django.db import IntegrityError, connections, transaction
 from django.db.models import Exists, F, OuterRef
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import knows_locked_rows
+from django_dcron.db.contention import can_skip_locked_rows
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.db.statements import Chain, Given, Insert, Update
-from django_dcron.models import Attempt, Job, Run, Statistics
+from django_dcron.models import Attempt, Freeze, Job, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
 from django_dcron.models.statistics import count, counter_updates
-from django_dcron.policies.chains import met_by
+from django_dcron.policies.chains import conditions_met_by
+from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import Outcome, State, Trigger, sources
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import backfill_slot, running_slot
@@ -51,7 +52,7 @@ from django_dcron.utils.sync_points import reach
 NOBODY = ""
 MARKED_AT_ONCE = 1000
 
-WITH_LINE = frozenset(
+QUEUEING_POLICIES = frozenset(
     {OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL, OverlapPolicy.CANCEL_RUNNING}
 )
 """The overlap policies under which runs wait for the slot."""
@@ -62,7 +63,7 @@ def runs() -> RunQuerySet:
     return Run.objects.using(alias_for(Run))
 
 
-def _leaving_for(
+def _run_that_may_become(
     target: State, run_id: UUID | Given, attempt: int | Given | None = None
 ) -> RunQuerySet:
     """Return the run if it may change to ``target`` and, if given, is at ``attempt``."""
@@ -100,7 +101,7 @@ def unlocked(run_ids: Collection[UUID]) -> Iterator[set[UUID]]:
     Their rows stay locked within the block. On a database without row locks, yields all runs.
     """
     using = alias_for(Run)
-    if not run_ids or not knows_locked_rows(using):
+    if not run_ids or not can_skip_locked_rows(using):
         yield set(run_ids)
         return
     no_key = connections[using].features.has_select_for_no_key_update
@@ -131,7 +132,7 @@ def redeliver_dropped(run_id: UUID, attempt: int, queued_at: datetime, deliverie
     return bool(dropped.update(state=State.PENDING, node=NOBODY, deliveries=max(deliveries - 1, 0)))
 
 
-def take_back(unstarted: Iterable[tuple[UUID, int]]) -> int:
+def unqueue(unstarted: Iterable[tuple[UUID, int]]) -> int:
     """Queued -> pending without a node, for all dispatched (run, attempt) that won't be started."""
     return sum(
         runs().queued().filter(pk=run_id, attempt=attempt).update(state=State.PENDING, node=NOBODY)
@@ -139,22 +140,47 @@ def take_back(unstarted: Iterable[tuple[UUID, int]]) -> int:
     )
 
 
-def hand_back(run_id: UUID, attempt: int) -> bool:
+def return_to_nodes(run_id: UUID, attempt: int) -> bool:
     """Return a run that can't start now: it becomes pending without a node.
 
     Its delivery is used up. A node dispatches it again.
     """
     # Pending runs first: without the node's name, that node no longer marks the run as queued.
     pending = runs().pending().filter(pk=run_id, attempt=attempt)
-    return bool(pending.update(node=NOBODY) or take_back([(run_id, attempt)]))
+    return bool(pending.update(node=NOBODY) or unqueue([(run_id, attempt)]))
 
 
-def withdraw(job_id: int, now: datetime, using: str) -> int:
-    """Delete the job's runs claimed ahead of ``now``, because their definition no longer exists."""
+def hold(run: Run) -> bool:
+    """Return a run that a freeze holds back: it becomes pending without a node.
+
+    Its delivery doesn't count: a node dispatches the run after the freeze.
+    """
+    current = runs().filter(pk=run.pk, attempt=run.attempt)
+    undelivered = {"node": NOBODY, "queued_at": None, "deliveries": 0}
+    # Pending runs first: without the node's name, that node no longer marks the run as queued.
+    return bool(
+        current.pending().update(**undelivered)
+        or current.queued().update(state=State.PENDING, **undelivered)
+    )
+
+
+def hold_if_frozen(run: Run) -> bool:
+    """Do ``hold`` if a freeze holds back the run."""
+    return is_frozen(run) and hold(run)
+
+
+def is_frozen(run: Run) -> bool:
+    """Return whether a freeze holds back the run."""
+    freezes = Freeze.objects.using(alias_for(Freeze)).in_force().covering(run.job.namespace)
+    return run.trigger in AUTOMATIC and freezes.exists()
+
+
+def delete_claimed_ahead(job_ids: Collection[int], now: datetime, using: str) -> int:
+    """Delete the runs of jobs claimed ahead of ``now``: their definitions no longer exist."""
     ahead = (
         Run.objects.using(using)
         .pending()
-        .filter(job=job_id, trigger=Trigger.SCHEDULE, attempt=1, scheduled_at__gt=now)
+        .filter(job__in=job_ids, trigger=Trigger.SCHEDULE, attempt=1, scheduled_at__gt=now)
     )
     # One guarded DELETE. QuerySet.delete() would read the rows first and then delete them in
     # whatever state they are. No row refers to a run that hasn't started.
@@ -170,7 +196,9 @@ START_LOCK_TIMEOUT = timedelta(seconds=2)
 _START = Chain(
     Update(
         Run,
-        lambda: _leaving_for(State.RUNNING, Given(Run, "id"), Given(Run, "attempt")),
+        lambda: _run_that_may_become(
+            State.RUNNING, Given(Run, "id"), Given(Run, "attempt")
+        ).not_frozen(Given(Freeze, "namespace")),
         state=State.RUNNING,
         reason="",
         slot=Given(Run, "slot"),
@@ -201,43 +229,48 @@ _START = Chain(
 def start(
     run: Run, attempt: int, *, slot: int | None, token: UUID, worker: str, started_at: datetime
 ) -> bool:
-    """Pending or queued -> running, and insert the attempt's row.
+    """Pending or queued -> running, unless a freeze forbids it, and insert the attempt's row.
 
     The attempt's row keeps the due time and the dispatch time of ``run`` as it was read.
     Raises ``IntegrityError`` if another run has ``slot``.
     """
-    of_run = {"id": run.pk, "attempt": attempt, "slot": slot}
-    of_attempt = {"run_id": run.pk, "number": attempt, "token": token, "worker": worker}
+    run_values = {
+        "id": run.pk,
+        "attempt": attempt,
+        "slot": slot,
+        "namespace": run.job.namespace,
+    }
+    attempt_values = {"run_id": run.pk, "number": attempt, "token": token, "worker": worker}
     times = {"due_at": run.due_at, "queued_at": run.dispatched_at, "started_at": started_at}
-    return _START.execute(**of_run, **of_attempt, **times)
+    return _START.execute(**run_values, **attempt_values, **times)
 
 
-def hold_back(run: Run, *, slot: int | None, reason: str) -> bool:
+def mark_waiting(run: Run, *, slot: int | None, reason: str) -> bool:
     """Pending or queued -> waiting.
 
     Raises ``IntegrityError`` if another run has ``slot``, the place in the queue.
     """
     return bool(
-        _leaving_for(State.WAITING, run.pk, run.attempt).update(
+        _run_that_may_become(State.WAITING, run.pk, run.attempt).update(
             state=State.WAITING, slot=slot, reason=reason[:REASON_LIMIT]
         )
     )
 
 
-def send_back(run: Run, *, reason: str) -> bool:
+def mark_waiting_in_backfill(run: Run, *, reason: str) -> bool:
     """Pending or queued -> waiting for a backfilled run that found the slot taken.
 
     The run returns to its place among the other backfilled runs.
     """
     slot = backfill_slot(run.job_id, run.scheduled_at)
     return bool(
-        _leaving_for(State.WAITING, run.pk, run.attempt).update(
+        _run_that_may_become(State.WAITING, run.pk, run.attempt).update(
             state=State.WAITING, slot=slot, due_at=F("scheduled_at"), reason=reason[:REASON_LIMIT]
         )
     )
 
 
-def release(run_id: UUID, due_at: datetime) -> bool:
+def release_backfilled(run_id: UUID, due_at: datetime) -> bool:
     """Waiting -> pending for a backfilled run whose turn has come. It is on no node's agenda."""
     turn = runs().waiting().filter(pk=run_id, trigger=Trigger.BACKFILL)
     return bool(
@@ -247,7 +280,7 @@ def release(run_id: UUID, due_at: datetime) -> bool:
     )
 
 
-def beat(run_id: UUID, attempt: int) -> bool:
+def renew_heartbeat(run_id: UUID, attempt: int) -> bool:
     """Renew the heartbeat of the attempt. Returns False if the attempt is no longer running."""
     return bool(runs().running().filter(pk=run_id, attempt=attempt).update(heartbeat_at=UtcNow()))
 
@@ -257,12 +290,12 @@ def beat(run_id: UUID, attempt: int) -> bool:
 
 def end_unstarted(run: Run, state: State, reason: str, *, attempt: int | None = None) -> bool:
     """Pending, queued or waiting -> skipped, missed or cancelled."""
-    unstarted = _leaving_for(state, run.pk, attempt).exclude(state=State.RUNNING)
+    unstarted = _run_that_may_become(state, run.pk, attempt).exclude(state=State.RUNNING)
     return _end(run, unstarted, state, reason) is not None
 
 
 @dataclass(frozen=True, slots=True)
-class LastSign:
+class LastHeartbeat:
     """The last heartbeat of an execution, as read by the process that may declare it lost."""
 
     heartbeat_at: datetime | None
@@ -278,31 +311,31 @@ def finish(
     closing: dict[str, Any],
     token: UUID | None,
     dispatch_now: Callable[[Run], None] | None = None,
-    last_sign: LastSign | None = None,
+    last_heartbeat: LastHeartbeat | None = None,
 ) -> bool:
     """Running -> succeeded, failed or cancelled.
 
     ``closing``: Columns to write to the attempt's row.
     ``dispatch_now``: Called after the commit with each run that follows. Without it, nodes dispatch
     these runs.
-    ``last_sign``: Returns False if the execution has sent a newer heartbeat.
+    ``last_heartbeat``: Returns False if the execution has sent a newer heartbeat.
     """
-    if token is not None and not _has_line(run):
-        of_run = {
+    if token is not None and not _others_may_wait(run):
+        run_values = {
             "id": run.pk,
             "attempt": attempt,
             "reason": reason[:REASON_LIMIT],
             "job_id": run.job_id,
         }
-        of_attempt = {"run_id": run.pk, "number": attempt, "token": token, **closing}
-        if _finish(state, tuple(closing)).execute(**of_run, **of_attempt):
+        attempt_values = {"run_id": run.pk, "number": attempt, "token": token, **closing}
+        if _finish(state, tuple(closing)).execute(**run_values, **attempt_values):
             return True
     with brief_transaction(alias_for(Run), settings.RUN_LEASE):
-        followers = _end(run, _executing(run.pk, attempt, last_sign), state, reason)
+        followers = _end(run, _executing(run.pk, attempt, last_heartbeat), state, reason)
         if followers is None:
             return False
         reach("finish.ended")
-        _close(run, attempt, closing, token)
+        _close_attempt(run, attempt, closing, token)
         if dispatch_now is not None:
             for follower in followers:
                 transaction.on_commit(partial(dispatch_now, follower), using=alias_for(Run))
@@ -345,15 +378,15 @@ def retry(
     reason: str,
     closing: dict[str, Any],
     token: UUID | None,
-    last_sign: LastSign | None = None,
+    last_heartbeat: LastHeartbeat | None = None,
 ) -> bool:
     """Running -> pending for the next attempt, unless the run was asked to stop.
 
     An unfinished run keeps its slot. A backfilled run passes it on, so that no other run waits for
-    its backoff. ``last_sign``: see ``finish``.
+    its backoff. ``last_heartbeat``: see ``finish``.
     """
     backfilled = run.trigger == Trigger.BACKFILL
-    executing = _executing(run.pk, attempt, last_sign).filter(cancel_requested_at=None)
+    executing = _executing(run.pk, attempt, last_heartbeat).filter(cancel_requested_at=None)
     with brief_transaction(alias_for(Run), settings.RUN_LEASE):
         if not executing.update(
             state=State.PENDING,
@@ -369,7 +402,7 @@ def retry(
         if backfilled:
             wake_next(run.job_id)
         reach("retry.written")
-        _close(run, attempt, closing, token)
+        _close_attempt(run, attempt, closing, token)
     return True
 
 
@@ -383,7 +416,7 @@ def wake_next(job_id: int) -> bool:
     """Waiting -> pending for the run that has waited longest. It gets the slot.
 
     Returns False if no run waits or the slot is taken. Backfilled runs don't take part
-    (``release``).
+    (``release_backfilled``).
     """
     line = runs().waiting().filter(job=job_id).exclude(trigger=Trigger.BACKFILL)
     longest = line.order_by("due_at", "pk").values_list("pk", flat=True).first()
@@ -400,17 +433,17 @@ def wake_next(job_id: int) -> bool:
 
 
 def _executing(
-    run_id: UUID | Given, attempt: int | Given, last_sign: LastSign | None = None
+    run_id: UUID | Given, attempt: int | Given, last_heartbeat: LastHeartbeat | None = None
 ) -> RunQuerySet:
     executing = runs().running().filter(pk=run_id, attempt=attempt)
-    if last_sign is None:
+    if last_heartbeat is None:
         return executing
     # The UPDATE may have waited for the same lock that delayed the worker's heartbeat.
-    executing = executing.filter(heartbeat_at=last_sign.heartbeat_at)
-    if last_sign.token is None:
+    executing = executing.filter(heartbeat_at=last_heartbeat.heartbeat_at)
+    if last_heartbeat.token is None:
         return executing
     return executing.filter(
-        Exists(Attempt.objects.filter(run=OuterRef("pk"), token=last_sign.token))
+        Exists(Attempt.objects.filter(run=OuterRef("pk"), token=last_heartbeat.token))
     )
 
 
@@ -418,9 +451,9 @@ def _final(state: State, reason: str | Given) -> dict[str, Any]:
     return {"state": state, "reason": reason, "finished_at": UtcNow(), "slot": None}
 
 
-def _has_line(run: Run) -> bool:
+def _others_may_wait(run: Run) -> bool:
     """Return whether runs may wait for this one. For a backfilled run, they do under any policy."""
-    return run.job.overlap in WITH_LINE or run.trigger == Trigger.BACKFILL
+    return run.job.overlap in QUEUEING_POLICIES or run.trigger == Trigger.BACKFILL
 
 
 def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run] | None:
@@ -429,9 +462,9 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
     with brief_transaction(alias_for(Run), settings.RUN_LEASE, savepoint=False):
         if not guarded.update(**_final(state, reason[:REASON_LIMIT])):
             return None
-        has_line, followed = _has_line(run), bool(met_by(state, started=True))
+        has_line, followed = _others_may_wait(run), bool(conditions_met_by(state, started=True))
         if has_line or followed:
-            taken, followed = _look(run.job_id, state)
+            taken, followed = _slot_and_followers(run.job_id, state)
             if has_line and not taken:
                 wake_next(run.job_id)
         followers = chains.create_followers(run, state) if followed else []
@@ -439,14 +472,14 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
     return followers
 
 
-def _look(job_id: int, state: State) -> tuple[bool, bool]:
+def _slot_and_followers(job_id: int, state: State) -> tuple[bool, bool]:
     """Return whether the job's slot is taken, and whether any job follows such an end."""
     looks = Exists(runs().filter(slot=running_slot(job_id))), chains.has_follower(state, job_id)
     taken, followed = Job.objects.using(alias_for(Job)).values_list(*looks).get(pk=job_id)
     return taken, followed
 
 
-def _close(run: Run, attempt: int, closing: dict[str, Any], token: UUID | None) -> None:
+def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID | None) -> None:
     """Close the attempt's row. ``token`` is None if not the execution itself closes it."""
     row = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, number=attempt, outcome="")
     if token is not None:

@@ -2,6 +2,8 @@
 
 These are due retries, manual runs, woken runs, and runs that a dead node left. All are pending rows
 due within the horizon, and one query finds them. Nothing else recovers pending runs.
+
+Runs that a freeze holds back aren't adopted before its end.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ _OTHERS = Select(
         Run.objects.pending()
         .due(Given(Run, "due_at"))
         .exclude(node=Given(Run, "node"))
+        .not_frozen()
         .order_by("due_at")
         .values_list("pk")[:1]
     ),
@@ -64,7 +67,8 @@ def adopt(
 
     - Of the runs of other nodes, one call adopts at most ``ADOPTED_AT_ONCE``, oldest first.
     - Runs already assigned to ``node`` are returned only with ``also_own``, and then all of them.
-      The node may have missed the success of a claim, or may have given runs back.
+      The node may have missed the success of a claim, or may have given runs back. This includes
+      frozen runs: a worker hands them back, so that a later call adopts them after the freeze.
     - A locked run is left for a later call and passed to ``leave``.
     - A run that is ``known`` stays unchanged. The agenda may have dispatched it before it was held
       back and woken. If it were assigned to this node, that dispatch would mark it as queued,
@@ -76,8 +80,8 @@ def adopt(
     pending = transitions.runs().pending().due(horizon).in_shards(shards, settings.SHARDS)
     if namespace:
         pending = pending.filter(job__namespace=namespace)
-    others = pending.exclude(node=node).order_by("due_at").values_list(*COLUMNS)[:ADOPTED_AT_ONCE]
-    adopted = [run for run in starmap(DueRun, others) if not known(run.key)]
+    others = pending.exclude(node=node).not_frozen().order_by("due_at").values_list(*COLUMNS)
+    adopted = [run for run in starmap(DueRun, others[:ADOPTED_AT_ONCE]) if not known(run.key)]
     named = _name_node([run.run_id for run in adopted], node)
     for run in adopted:
         if run.run_id not in named:

@@ -277,14 +277,14 @@ class Agenda:
             if kind in left:
                 backlog = self._backlogs.setdefault(kind, Backlog(now))
                 if not outcome.no_room:
-                    backlog.raised(left[kind], now)
+                    backlog.failed(left[kind], now)
                     continue
                 if not backlog.full:
                     _report_no_room(kind, len(left[kind]), outcome.no_room)
-                backlog.had_no_room(left[kind], now, for_any=number > 0, by_error=outcome.by_error)
+                backlog.rejected(left[kind], now, for_any=number > 0, by_error=outcome.by_error)
             elif kind in self._backlogs:
                 backlog = self._backlogs[kind]
-                backlog.went_through(number, now)
+                backlog.published(number, now)
                 if not len(backlog):
                     del self._backlogs[kind]
 

@@ -13,6 +13,7 @@ Invariants:
   ``DCRON_BACKFILL_CONCURRENCY`` backfilled runs in progress. Runs that wait for a retry count.
 - The oldest run is released first. No run is released while another run occupies the job's slot.
 - No run of a paused job is released. Its waiting runs are released after the job is resumed.
+- No run is released during a freeze of its job's namespace.
 - The release waits for no lock: a job with locked rows is skipped. The database ends the
   transaction of a frozen node, so the node keeps its locks no longer than its shards (``tick``).
 - One call is short, regardless of the number of jobs.
@@ -30,7 +31,7 @@ from django.db import connections, transaction
 from django.db.models import Q
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import leaving_for_later
+from django_dcron.db.contention import skipping_if_locked
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.models import Cursor
@@ -83,7 +84,7 @@ def _jobs_with_room(runs: RunQuerySet) -> Iterator[tuple[int, bool]]:
     For each job, also yields whether its runs must not overlap. A job costs at most one read of the
     slot index, regardless of its number of waiting runs.
     """
-    eligible = runs.filter(Q(job__enabled=True) | Q(job__pause_reason=EXHAUSTED))
+    eligible = runs.filter(Q(job__enabled=True) | Q(job__pause_reason=EXHAUSTED)).not_frozen()
     from_job = FIRST_JOB
     while True:
         waiting = eligible.waiting_in_backfill_from(from_job)
@@ -112,7 +113,7 @@ def _release_for_job(job_id: int, exclusive: bool, now: datetime, room: int) -> 
     """
     using = alias_for(Cursor)
     released = 0
-    with leaving_for_later(f"backfill of job {job_id}", using), transaction.atomic(using=using):
+    with skipping_if_locked(f"backfill of job {job_id}", using), transaction.atomic(using=using):
         if _lock(job_id, using):
             released = _release_oldest(job_id, exclusive, now, room)
     return released
@@ -139,4 +140,4 @@ def _release_oldest(job_id: int, exclusive: bool, now: datetime, room: int) -> i
     oldest = transitions.runs().waiting_in_backfill(job_id).values_list("pk", flat=True)[:room]
     # The due times increase, so that the agenda keeps the order.
     turns = [(run_id, now + place * MICROSECOND) for place, run_id in enumerate(oldest)]
-    return sum(transitions.release(run_id, due_at) for run_id, due_at in turns)
+    return sum(transitions.release_backfilled(run_id, due_at) for run_id, due_at in turns)

@@ -92,19 +92,19 @@ class Backlog:
             self._heap, self._behind = self._behind, []
         return [heapq.heappop(self._heap) for _ in range(min(self._portion, most, len(self._heap)))]
 
-    def went_through(self, taken: int, now: datetime) -> None:
+    def published(self, taken: int, now: datetime) -> None:
         """Record that the portion is settled and that ``taken`` of its runs were dispatched."""
         self._portion = max(2 * taken, 1)
         self._pause = 0.0
         self.next_at = now
 
-    def raised(self, entries: list[Entry], now: datetime) -> None:
+    def failed(self, entries: list[Entry], now: datetime) -> None:
         """Return ``entries`` to the backlog, because the error of one of them blocked all."""
         self.add(entries)
         self._portion = max(len(entries) // 2, 1)
         self.next_at = now
 
-    def had_no_room(
+    def rejected(
         self, entries: list[Entry], now: datetime, *, for_any: bool, by_error: bool = False
     ) -> None:
         """Return the ``entries`` that the broker rejected.

@@ -11,6 +11,8 @@ Invariants:
 - A frozen node keeps its cursors locked no longer than its shards: the tick limits its transactions
   (``tick``).
 - A locked row of a job delays only the claim of this job, even if its holder is frozen.
+- During a freeze, cursors in its scope stay where they are. After it, the misfire policy decides
+  about their occurrences, as after an outage.
 - A cursor with an invalid schedule is quarantined: its row stores the reason, it doesn't move, and
   the batch continues.
 - Claiming an occurrence ahead of time only prepares it. ``due_at`` alone decides when the run is
@@ -36,10 +38,11 @@ from django_dcron.db.statements import Given, Select
 from django_dcron.dispatch.base import DueRun
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import saving
-from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
 from django_dcron.models.scheduled import read_schedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
 from django_dcron.runs.creation import insert, missed_by, row_for
+from django_dcron.runs.start_deadline import freeze_reason
 from django_dcron.schedules.timetable import Considered, Timetable
 from django_dcron.utils.sync_points import reach
 
@@ -121,10 +124,12 @@ class Claim:
     quarantined: int = 0
 
 
-_DUE = Select(Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).values_list("pk")[:1])
+_DUE = Select(
+    Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).not_frozen().values_list("pk")[:1]
+)
 
 
-@tracing.claiming
+@tracing.trace_claim
 def claim(shards: Collection[int], now: datetime, *, node: str, namespace: str = "") -> Claim:
     """Claim one batch of the occurrences in ``shards`` due within the look-ahead.
 
@@ -165,7 +170,8 @@ def _due_cursors(
     shards: Collection[int], horizon: datetime, namespace: str, using: str
 ) -> Iterable[DueCursor]:
     features = connections[using].features
-    due = Cursor.objects.using(using).in_shards(shards, settings.SHARDS).due(horizon).current()
+    cursors = Cursor.objects.using(using).in_shards(shards, settings.SHARDS)
+    due = cursors.due(horizon).not_frozen().current()
     if namespace:
         due = due.filter(namespace=namespace)
     locked = due.select_for_update(
@@ -207,6 +213,8 @@ class _Batch:
         self.exhausted: list[int] = []
         self.quarantined: dict[int, str] = {}
         self._answers: dict[Any, Considered] = {}
+        self._freezes: list[Freeze] | None = None
+        """All freezes. None if they haven't been needed yet."""
 
     def consider(self, cursor: DueCursor) -> None:
         self.claim.considered += 1
@@ -262,11 +270,18 @@ class _Batch:
             misfire_grace=cursor.misfire_grace,
             now=self.now,
             node=self.node,
+            reason=self._freeze_reason(cursor) if planned.missed else "",
         )
         self.rows.append(row)
         self.claim.missed += missed_by(row)
         if not planned.missed:
             self.claim.runs.append(_due_run(cursor, row.pk, row.due_at))
+
+    def _freeze_reason(self, cursor: DueCursor) -> str:
+        """Return why occurrences since ``cursor`` were missed, if a freeze held them back."""
+        if self._freezes is None:
+            self._freezes = list(Freeze.objects.using(alias_for(Freeze)))
+        return freeze_reason(self._freezes, cursor.namespace, cursor.next_at, cursor.misfire_grace)
 
     def _quarantine(self, cursor: DueCursor, problem: str) -> None:
         logger.error(
@@ -282,7 +297,7 @@ class _Batch:
         insert(self.rows, using)
         _write_cursors(self.cursors, using)
         if self.exhausted:
-            saving.rest(self.exhausted, using)
+            saving.disable_exhausted(self.exhausted, using)
         for job_id, problem in self.quarantined.items():
             Cursor.objects.using(using).filter(pk=job_id).update(problem=problem)
 

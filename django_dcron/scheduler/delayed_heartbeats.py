@@ -2,14 +2,14 @@
 
 A transaction that locks a run's row blocks the worker's heartbeat. Once the row is free, the worker
 needs a moment for its next try; it tries about once a second. A run that was seen locked is
-therefore excused for another half lease.
+therefore spared for another half lease.
 
 Invariants:
 
-- ``see`` receives every run from half a lease of silence on. A lock is therefore seen before it
-  makes the heartbeat stale.
-- A run in a shard that this node has just gained is excused, too: this node hasn't checked it yet.
-- The time of an excuse is measured on the monotonic clock.
+- ``record_locked`` receives every run from half a lease of silence on. A lock is therefore seen
+  before it makes the heartbeat stale.
+- A run in a shard that this node has just gained is spared, too: this node hasn't checked it yet.
+- This time is measured on the monotonic clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class DelayedHeartbeats:
         self._all_at = float("-inf")
         """The monotonic time at which a lock last prevented checking any run."""
 
-    def see(self, shards: Collection[int], locked: Collection[UUID], lease: timedelta) -> None:
+    def record_locked(
+        self, shards: Collection[int], locked: Collection[UUID], lease: timedelta
+    ) -> None:
         """Record which silent runs of ``shards`` are locked."""
         now, expired = self._monotonic(), self._monotonic() - lease.total_seconds()
         if self._shards is not None:
@@ -40,10 +42,10 @@ class DelayedHeartbeats:
         kept = {run_id: at for run_id, at in self._locked_at.items() if at > expired}
         self._locked_at = kept | dict.fromkeys(locked, now)
 
-    def see_all_locked(self) -> None:
+    def record_all_locked(self) -> None:
         self._all_at = self._monotonic()
 
-    def excuse(self, run_id: UUID, job_id: int, lease: timedelta) -> bool:
+    def may_be_delayed(self, run_id: UUID, job_id: int, lease: timedelta) -> bool:
         """Return whether the run may be silent only because its heartbeat was blocked."""
         never = float("-inf")
         gained_at = self._gained_at.get(job_id % settings.SHARDS, never)

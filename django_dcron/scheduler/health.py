@@ -154,19 +154,19 @@ def judge(facts: Facts, grace: float) -> Health:
     ``grace``: the maximum number of seconds between two successful ticks, and between two
     heartbeats.
     """
-    grave, slight = _grave(facts, grace), _slight(facts)
+    errors, warnings = _errors(facts, grace), _warnings(facts)
     if facts.draining:
         status = Status.DRAINING
-    elif grave:
+    elif errors:
         status = Status.UNFIT
     elif facts.since is None:
         status = Status.STARTING
     else:
-        status = Status.DEGRADED if slight else Status.OK
-    return Health(facts, status, (*grave, *slight))
+        status = Status.DEGRADED if warnings else Status.OK
+    return Health(facts, status, (*errors, *warnings))
 
 
-def _grave(facts: Facts, grace: float) -> list[str]:
+def _errors(facts: Facts, grace: float) -> list[str]:
     because = f": {facts.database_error}" if facts.database_error else ""
     reasons = [
         _hangs(thread, seconds) for thread, seconds in facts.hanging.items() if _is_needed(thread)
@@ -180,7 +180,7 @@ def _grave(facts: Facts, grace: float) -> list[str]:
     return reasons
 
 
-def _slight(facts: Facts) -> list[str]:
+def _warnings(facts: Facts) -> list[str]:
     reasons = [
         _hangs(thread, seconds)
         for thread, seconds in facts.hanging.items()

@@ -21,7 +21,7 @@ from django_dcron.scheduler.watchdog import Watchdog
 TICKED, BEATEN = "a tick went through", "a heartbeat was written"
 
 
-class Vitals:
+class NodeStatus:
     def __init__(
         self,
         membership: Membership,
@@ -54,7 +54,7 @@ class Vitals:
         self._ticked = True
         self._watchdog.happened(TICKED)
 
-    def beaten(self) -> None:
+    def heartbeat_written(self) -> None:
         self._watchdog.happened(BEATEN)
 
     def health(self) -> Health:

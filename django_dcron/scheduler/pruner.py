@@ -109,7 +109,7 @@ class Pruner:
                 if job_id % settings.SHARDS not in self._membership.shards:
                     return False
                 begun = self._clock.monotonic()
-        except retention.InTheWay as error:
+        except retention.DeletionBlocked as error:
             self._log(
                 logging.INFO,
                 "not_pruned",

@@ -11,7 +11,7 @@ from django_dcron.dispatch.base import (
     Dispatcher,
     DispatchFailed,
     DueRun,
-    TakenInPart,
+    PartlyPublished,
     Undeliverable,
 )
 from django_dcron.scheduler.backlog import Entry
@@ -34,12 +34,12 @@ class Outcome(NamedTuple):
     """
 
 
-@tracing.publishing
+@tracing.trace_dispatch
 def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> Outcome:
     """Publish a batch. Raises ``DispatchFailed`` if all of it has to be tried again."""
     try:
         dispatcher.publish([prepared for _, _, _, prepared in batch])
-    except TakenInPart as error:
+    except PartlyPublished as error:
         left = [entry for position, entry in enumerate(batch) if position in error.left]
         taken = [entry for position, entry in enumerate(batch) if position not in error.left]
         return Outcome(taken, [], left, str(error), error.by_error)

@@ -2,18 +2,20 @@
 
 - A running run with a stale heartbeat: the attempt is lost, and the retry policy decides.
 - A run that has been queued for too long: the broker lost the message, or there is no worker. The
-  run becomes pending again with the same attempt. Each delivery doubles the time, so that workers
-  that return after hours find few copies.
-- A queued run that no worker would start any more is missed. Its start deadline has passed, or it
-  is late and the misfire policy skips late runs.
-- A waiting run whose slot is free is woken. ``backfill_release`` handles backfilled runs.
+  run becomes pending again with the same attempt. Each delivery doubles the limit, so that workers
+  that return after hours find few duplicate messages.
+- A queued run that is too late to start: it ends as missed, because its start deadline has passed
+  or its misfire policy skips late runs.
+- A waiting run whose slot is free: it is woken, unless it is backfilled (``backfill_release``).
 
 Invariants:
 
 - Each case is one guarded transition. If the worker is faster, the transition changes nothing.
+- A queued run that a freeze holds back is left alone until the end of the freeze.
 - A locked run, or one whose rescue fails with an error, doesn't delay the others.
 - The rescue never waits for a lock on a running run, because the lock may also block the heartbeat.
-  The run stays excused for a while after the lock is gone (``delayed_heartbeats``).
+  After the lock is released, the run isn't declared lost for half a lease
+  (``delayed_heartbeats``).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 from django.db.models import Exists, OuterRef, Q, Subquery
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import is_contention, leaving_for_later
+from django_dcron.db.contention import is_contention, skipping_if_locked
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Select
 from django_dcron.dispatch.queues import queue_name
@@ -39,13 +41,13 @@ from django_dcron.policies.slots import running_slot
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import lose
 from django_dcron.runs.start_deadline import too_late
-from django_dcron.runs.transitions import LastSign
+from django_dcron.runs.transitions import LastHeartbeat
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.utils.sync_points import reach
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-_TO_RESCUE = Select(
+_ANY_CANDIDATE = Select(
     Run,
     lambda: (
         Run.objects.filter(state__in=(State.RUNNING, State.QUEUED, State.WAITING))
@@ -53,11 +55,12 @@ _TO_RESCUE = Select(
         .values_list("pk")[:1]
     ),
 )
-"""Checks whether there may be a run to rescue. Building the following queries takes longer."""
+"""A cheap check whether any run may need a rescue. The queries below cost more to build."""
 
 RESCUED_AT_ONCE = 500
+"""The maximum number of rows that each query returns."""
 DOUBLINGS = 10
-"""How often the time doubles: at most to 1,024 times ``DCRON_REDELIVER_AFTER``."""
+"""How often the limit doubles: up to 1,024 times ``DCRON_REDELIVER_AFTER``."""
 
 
 def rescue(
@@ -68,16 +71,18 @@ def rescue(
 ) -> int:
     """Recover the runs in ``shards`` whose holders are gone, and return their number.
 
-    ``lease``: the maximum age of a running attempt's heartbeat. ``delayed``: the locks that earlier
-    calls have seen; None for a single call.
+    ``lease``: the maximum age of a running attempt's heartbeat. ``delayed``: the runs that earlier
+    calls found locked; None for a single call.
     """
     reach("rescue.begun")
-    if not _TO_RESCUE.rows():
+    if not _ANY_CANDIDATE.rows():
         if delayed is not None:
-            delayed.see(shards, (), lease)
+            delayed.record_locked(shards, (), lease)
         return 0
     return (
-        _lost(shards, now, lease, delayed) + _redeliver_overdue(shards, now) + _left_waiting(shards)
+        _recover_lost_attempts(shards, now, lease, delayed)
+        + _redeliver_overdue(shards, now)
+        + _wake_waiting_runs(shards)
     )
 
 
@@ -85,38 +90,40 @@ def _in(shards: Collection[int]) -> RunQuerySet:
     return transitions.runs().in_shards(shards, settings.SHARDS)
 
 
-def _lost(
+def _recover_lost_attempts(
     shards: Collection[int], now: datetime, lease: timedelta, delayed: DelayedHeartbeats | None
 ) -> int:
     try:
-        locked = _locked_run_ids(_silent(shards, now - lease / 2))
+        locked = _locked_run_ids(_silent_runs(shards, now - lease / 2))
     except OperationalError as error:
         if delayed is not None and is_contention(error):
-            delayed.see_all_locked()
+            delayed.record_all_locked()
         raise
     if delayed is not None:
-        delayed.see(shards, locked, lease)
+        delayed.record_locked(shards, locked, lease)
     attempt = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt"))
     seen = {name: Subquery(attempt.values(name)) for name in ("worker", "token")}
     lost = 0
     for run in (
-        _silent(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]
+        _silent_runs(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]
     ):
-        if run.pk in locked or (delayed is not None and delayed.excuse(run.pk, run.job_id, lease)):
-            _leave(run)
+        if run.pk in locked or (
+            delayed is not None and delayed.may_be_delayed(run.pk, run.job_id, lease)
+        ):
+            _log_postponed(run)
         else:
-            lost += _unless_hopeless(_lose, run, now)
+            lost += _rescue_one(_lose, run, now)
     return lost
 
 
-def _silent(shards: Collection[int], since: datetime) -> RunQuerySet:
+def _silent_runs(shards: Collection[int], since: datetime) -> RunQuerySet:
     return _in(shards).running().filter(heartbeat_at__lt=since).order_by("heartbeat_at")
 
 
 def _locked_run_ids(silent: RunQuerySet) -> frozenset[UUID]:
-    """Return the locked ones of the runs that have been silent for longest.
+    """Return which of the runs that have been silent for longest are locked.
 
-    Empty if the database can't skip locked rows.
+    Returns an empty set if the database can't skip locked rows.
     """
     using = silent.db
     run_ids = list(silent.values_list("pk", flat=True)[:RESCUED_AT_ONCE])
@@ -133,8 +140,8 @@ def _locked_run_ids(silent: RunQuerySet) -> frozenset[UUID]:
         return frozenset(run_ids).difference(lockable.values_list("pk", flat=True))
 
 
-def _leave(run: Run) -> None:
-    text = "rescue postponed: job=%s run=%s reason=a lock delays the heartbeat of the run"
+def _log_postponed(run: Run) -> None:
+    text = "rescue postponed: job=%s run=%s reason=a lock may have delayed the heartbeat"
     logger.info(
         text,
         run.job,
@@ -143,11 +150,11 @@ def _leave(run: Run) -> None:
     )
 
 
-def _unless_hopeless(rescued: Callable[[Run, datetime], bool], run: Run, now: datetime) -> bool:
-    """Rescue one run. If that fails, log the error, so that the rescue of the others continues."""
+def _rescue_one(work: Callable[[Run, datetime], bool], run: Run, now: datetime) -> bool:
+    """Call ``work`` for one run. Log an error of this run, so that the others are still rescued."""
     try:
-        with leaving_for_later(f"rescue run {run.pk} of {run.job}", alias_for(Run)):
-            return rescued(run, now)
+        with skipping_if_locked(f"rescue run {run.pk} of {run.job}", alias_for(Run)):
+            return work(run, now)
     except (DatabaseError, InterfaceError):
         raise
     except Exception:  # The error concerns only this run or its job.
@@ -164,12 +171,12 @@ def _unless_hopeless(rescued: Callable[[Run, datetime], bool], run: Run, now: da
 def _lose(run: Any, now: datetime) -> bool:
     """Declare the run's attempt lost.
 
-    ``run`` is annotated with the ``worker`` and ``token`` of its attempt; None if the attempt has
-    no row.
+    ``run`` is annotated with the ``worker`` and ``token`` of its attempt. Both are None if the
+    attempt has no row.
     """
     silent = (now - run.heartbeat_at).total_seconds()
     reason = f"no heartbeat from {run.worker or 'the worker'} for {silent:.0f} s"
-    return lose(run, reason, LastSign(run.heartbeat_at, run.token))
+    return lose(run, reason, LastHeartbeat(run.heartbeat_at, run.token))
 
 
 def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
@@ -177,17 +184,19 @@ def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
     queued = (
         _in(shards).queued().filter(due_at__lt=now - settings.REDELIVER_AFTER).order_by("due_at")
     )
-    overdue = queued.filter(_overdue_deliveries(now)).select_related("job")[:RESCUED_AT_ONCE]
+    overdue = (
+        queued.filter(_overdue_deliveries(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]
+    )
     with transitions.unlocked([run.pk for run in overdue]) as free:
         pass  # Skip locked runs, because each would cost a separate wait.
-    again = [run for run in overdue if run.pk in free and _unless_hopeless(_redeliver, run, now)]
-    if again:
-        _report(again, now)
-    return len(again)
+    redelivered = [run for run in overdue if run.pk in free and _rescue_one(_redeliver, run, now)]
+    if redelivered:
+        _report(redelivered, now)
+    return len(redelivered)
 
 
-def _gave_up(run: Run, now: datetime) -> bool:
-    """End the run as missed if no worker would start it any more. Return whether it ended."""
+def _end_if_too_late(run: Run, now: datetime) -> bool:
+    """End the run as missed if it is too late to start. Return whether it was ended."""
     reason = too_late(run, now, whatever_else_is_due=True)
     return bool(reason) and transitions.end_unstarted(
         run, State.MISSED, reason, attempt=run.attempt
@@ -195,19 +204,21 @@ def _gave_up(run: Run, now: datetime) -> bool:
 
 
 def _redeliver(run: Run, now: datetime) -> bool:
-    return not _gave_up(run, now) and transitions.redeliver(run.pk, run.attempt, run.queued_at)
+    return not _end_if_too_late(run, now) and transitions.redeliver(
+        run.pk, run.attempt, run.queued_at
+    )
 
 
 def _report(runs: list[Run], now: datetime) -> None:
     """Log one line for all runs, because they usually wait for the same reason."""
     oldest = runs[0]
     logger.warning(
-        "runs waiting for a worker: job=%s queue=%s waited=%.0fs redelivered=%d; "
+        "runs redelivered: runs=%d first=%s queue=%s waited=%.0fs reason=no worker started them; "
         "start a worker for this queue",
+        len(runs),
         oldest.job,
         queue_name(oldest.job.target, oldest.job.queue) or "-",
         (now - oldest.due_at).total_seconds(),
-        len(runs),
         extra={
             "event": "redelivered",
             "job": str(oldest.job),
@@ -229,12 +240,13 @@ def _overdue_deliveries(now: datetime) -> Q:
     return overdue
 
 
-def _left_waiting(shards: Collection[int]) -> int:
-    holder = transitions.runs().filter(slot=running_slot(OuterRef("job_id")))
-    line = _in(shards).waiting().exclude(trigger=Trigger.BACKFILL)
-    left = line.filter(~Exists(holder)).order_by().values_list("job_id", flat=True).distinct()
+def _wake_waiting_runs(shards: Collection[int]) -> int:
+    slot_holder = transitions.runs().filter(slot=running_slot(OuterRef("job_id")))
+    waiting = _in(shards).waiting().exclude(trigger=Trigger.BACKFILL)
+    unblocked = waiting.filter(~Exists(slot_holder)).order_by()
+    job_ids = unblocked.values_list("job_id", flat=True).distinct()
     woken = 0
-    for job_id in list(left[:RESCUED_AT_ONCE]):
-        with leaving_for_later(f"start next run of job {job_id}", alias_for(Run)):
+    for job_id in list(job_ids[:RESCUED_AT_ONCE]):
+        with skipping_if_locked(f"wake the next run of job {job_id}", alias_for(Run)):
             woken += transitions.wake_next(job_id)
     return woken

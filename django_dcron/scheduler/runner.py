@@ -54,7 +54,7 @@ from django_dcron.scheduler.backoff import TickBackoff
 from django_dcron.scheduler.health import ALERTS, WORKERS, Health
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
-from django_dcron.scheduler.node_status import Vitals
+from django_dcron.scheduler.node_status import NodeStatus
 from django_dcron.scheduler.pruner import Pruner
 from django_dcron.scheduler.signal_pipe import SignalPipe
 from django_dcron.scheduler.silent_connections import SilentConnections
@@ -126,7 +126,7 @@ class Runner:
             clock_in_doubt=lambda: bool(self.clock.doubt),
         )
         self._backoff = TickBackoff(name)
-        self._vitals = Vitals(
+        self._vitals = NodeStatus(
             self.membership,
             self.agenda,
             self.clock,
@@ -329,7 +329,7 @@ class Runner:
         self.agenda.publish_due()
         unstarted = [] if finish else self._dispatcher.take_back()
         self.ticker.mark_delivered()
-        transitions.take_back(unstarted)
+        transitions.unqueue(unstarted)
         given_back = give_back(self.membership.id)
         if self.agenda.broker_unreachable and given_back:
             text = "runs released, broker unreachable: node=%s runs=%d"
@@ -364,7 +364,7 @@ class Runner:
                 if self.membership.beat(agenda=len(self.agenda)):
                     self._gained_shards.set()
                     self._tick_wanted.set()
-                self._vitals.beaten()
+                self._vitals.heartbeat_written()
                 if missing:
                     self._database_back.set()
                 missing = False

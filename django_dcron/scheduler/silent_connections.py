@@ -30,13 +30,13 @@ from django.db.backends.signals import connection_created
 
 from django_dcron.conf import settings
 from django_dcron.db.connection_sockets import (
-    end_waiting,
-    is_at_work,
-    limit_connecting,
+    enable_keepalive,
+    is_executing,
     new_connection,
-    notice_silence,
-    session_of,
-    socket_of,
+    session_id,
+    set_connect_timeout,
+    shut_down_socket,
+    socket_descriptor,
 )
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
@@ -76,7 +76,7 @@ class SilentConnections:
     def watch_this_thread(self, name: str) -> None:
         """Limit the time to connect for the calling thread, and start to check its connection."""
         connection = connections[alias_for(Run)]
-        limit_connecting(connection, settings.LEASE)
+        set_connect_timeout(connection, settings.LEASE)
         self._threads[threading.get_ident()] = _Thread(name, connection.alias)
 
     def forget_this_thread(self) -> None:
@@ -95,7 +95,7 @@ class SilentConnections:
             thread.call = call
         if self._asking is not None and self._asking.is_alive():
             if now - self._asking_since > 2 * timeout and self._asked_by is not None:
-                end_waiting(self._asked_by, lambda: self._asked_by is not None)
+                shut_down_socket(self._asked_by, lambda: self._asked_by is not None)
             return
         suspects = {ident: each for ident, each in threads.items() if each.waited >= timeout}
         if suspects:
@@ -112,28 +112,28 @@ class SilentConnections:
             if call is None or session is None:
                 continue
             try:
-                if not self._is_at_work(session, thread.alias):
-                    self._end_waiting(ident, thread, call)
+                if not self._is_executing(session, thread.alias):
+                    self._shut_down_socket(ident, thread, call)
             except (DatabaseError, InterfaceError) as error:
                 extra = {"event": "database_stalls", "node": self._node}
                 text = "database unresponsive, new connections fail: node=%s thread=%s error=%s"
                 logger.info(text, self._node, thread.name, in_one_line(error), extra=extra)
                 return
 
-    def _is_at_work(self, session: int, alias: str) -> bool:
+    def _is_executing(self, session: int, alias: str) -> bool:
         connection = new_connection(alias, settings.LEASE)
         try:
             connection.ensure_connection()
-            self._asked_by = socket_of(connection)
-            return is_at_work(session, connection)
+            self._asked_by = socket_descriptor(connection)
+            return is_executing(session, connection)
         finally:
             self._asked_by = None
             with suppress(Exception):
                 connection.close()
 
-    def _end_waiting(self, ident: int, thread: _Thread, call: FrameType) -> None:
+    def _shut_down_socket(self, ident: int, thread: _Thread, call: FrameType) -> None:
         number = thread.socket
-        if number is not None and end_waiting(number, lambda: _database_call(ident) is call):
+        if number is not None and shut_down_socket(number, lambda: _database_call(ident) is call):
             logger.warning(
                 "silent database connection replaced: node=%s thread=%s waited=%.0fs",
                 self._node,
@@ -145,8 +145,8 @@ class SilentConnections:
     def _on_connect(self, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
         thread = self._threads.get(threading.get_ident())
         if thread is not None and thread.alias == connection.alias:
-            notice_silence(connection, settings.LEASE)
-            thread.session, thread.socket = session_of(connection), socket_of(connection)
+            enable_keepalive(connection, settings.LEASE)
+            thread.session, thread.socket = session_id(connection), socket_descriptor(connection)
 
 
 def _database_call(ident: int) -> FrameType | None:

@@ -122,9 +122,9 @@ class Ticker:
             raise blocked[0]  # no later tick makes up for it
         self.membership.ticked()
         self._unsure = bool(blocked)
-        self._went_through()
+        self._record_success()
         self.progressed()
-        tracing.record_noted()
+        tracing.record_queued_spans()
 
     def _steps(self, *, adopt_own: bool, once: bool) -> list[Step]:
         """Return the steps of a tick, in their order."""
@@ -158,7 +158,7 @@ class Ticker:
     def mark_delivered(self) -> None:
         """Mark dispatched runs as queued, and end refused runs. Locked runs are left for later."""
         self._runner.run(Step(MARK, self._mark))
-        tracing.record_noted()
+        tracing.record_queued_spans()
 
     def _mark_outside_bursts(self) -> None:
         if self._in_burst():
@@ -324,7 +324,7 @@ class Ticker:
             or self.clock.monotonic() - self._completed_at > timeout.total_seconds()
         )
 
-    def _went_through(self) -> None:
+    def _record_success(self) -> None:
         if self._has_stalled() or self._steady_since is None:
             self._steady_since = self.clock.monotonic()
         self._completed_at = self.clock.monotonic()

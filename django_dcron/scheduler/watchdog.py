@@ -36,7 +36,7 @@ STACKS = 40
 
 
 @dataclass(eq=False)
-class _Sign:
+class _LastSeen:
     thread: int
     next_by: float
     """The monotonic time by which the next sign is expected."""
@@ -52,8 +52,8 @@ class Watchdog:
         self._node = node
         self._monotonic = monotonic
         self._looked_at = monotonic()
-        self._threads: dict[str, _Sign] = {}
-        self._events: dict[str, _Sign] = {}
+        self._threads: dict[str, _LastSeen] = {}
+        self._events: dict[str, _LastSeen] = {}
         self.hanging: dict[str, float] = {}
         """The names of the threads that hang, and their silence in seconds. Replaced at each check,
         never changed.
@@ -67,7 +67,7 @@ class Watchdog:
         None: it rests until it is woken.
         """
         expected = self._monotonic() + (float("inf") if rest is None else max(rest, 0.0))
-        self._threads[thread] = _Sign(threading.get_ident(), expected)
+        self._threads[thread] = _LastSeen(threading.get_ident(), expected)
 
     def ended(self, thread: str) -> None:
         self._threads.pop(thread, None)
@@ -77,7 +77,7 @@ class Watchdog:
 
         A missing event makes no thread hang.
         """
-        self._events[event] = _Sign(threading.get_ident(), self._monotonic())
+        self._events[event] = _LastSeen(threading.get_ident(), self._monotonic())
 
     def age(self, event: str) -> float:
         """Return the seconds since the last ``event``, as of the last check."""
@@ -98,7 +98,7 @@ class Watchdog:
                 sign.silence += min(passed, now - sign.next_by)
         self._judge(threads)
 
-    def _judge(self, threads: dict[str, _Sign]) -> None:
+    def _judge(self, threads: dict[str, _LastSeen]) -> None:
         limit = settings.HANG_AFTER.total_seconds()
         answers = any(event.silence < limit / 2 for event in self._events.values())
         hung, waited = self.hanging, self.waiting
@@ -125,7 +125,7 @@ class Watchdog:
         logger.log(level, text, self._node, thread, *args, extra=extra)
 
 
-def _waits_for_database(sign: _Sign) -> bool:
+def _waits_for_database(sign: _LastSeen) -> bool:
     """Return whether the thread is in a database call, within ``DCRON_DATABASE_GRACE``."""
     if sign.silence > settings.DATABASE_GRACE.total_seconds():
         return False

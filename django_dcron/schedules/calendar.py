@@ -53,7 +53,7 @@ class ExclusionPolicy(StrEnum):
 
 
 @dataclass(frozen=True)
-class Calendar:
+class ExcludedDates:
     text: str
     weekdays: frozenset[int] = field(compare=False, repr=False)
     """Weekday numbers as in ``date.weekday()`` (Monday is 0)."""
@@ -125,7 +125,7 @@ _NOTHING = _("The calendar has no dates. Enter at least one, such as 12-25.")
 _EVERYTHING = _("The calendar excludes every date. Remove an entry so that some dates remain.")
 
 
-def parse_calendar(text: str, holidays_in: HolidaysIn) -> Calendar:
+def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
     """Parse calendar text; raises ``InvalidCalendar``."""
     if len(text) > MAX_LENGTH:
         raise InvalidCalendar(TOO_LONG, count=len(text), most=MAX_LENGTH, code="too_long")
@@ -156,7 +156,9 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> Calendar:
         raise InvalidCalendar(_NOTHING, code="no_dates")
     if len(weekdays) == 7 or len(yearly) == 366:
         raise InvalidCalendar(_EVERYTHING, code="no_dates_left")
-    return Calendar(text, frozenset(weekdays), frozenset(yearly), _apart(ranges), tuple(holidays))
+    return ExcludedDates(
+        text, frozenset(weekdays), frozenset(yearly), _apart(ranges), tuple(holidays)
+    )
 
 
 def _entries(text: str) -> Iterator[tuple[int, str]]:

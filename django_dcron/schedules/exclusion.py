@@ -29,7 +29,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.schedules.calendar import Calendar, ExclusionPolicy
+from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.cron import Cron, parse_cron
 from django_dcron.schedules.days import DAY, HORIZON, Days
 from django_dcron.schedules.schedule import Every, Never, Once, Schedule, WallClock
@@ -37,7 +37,7 @@ from django_dcron.utils.messages import gettext_noop as _
 
 
 @lru_cache(maxsize=4096)
-def excluding(schedule: Schedule, calendar: Calendar, policy: ExclusionPolicy) -> Schedule:
+def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPolicy) -> Schedule:
     """Return the schedule with the calendar applied; raises ``InvalidSchedule`` for ``@every``."""
     rule = schedule.rule
     if isinstance(rule, Every):
@@ -61,7 +61,7 @@ def excluding(schedule: Schedule, calendar: Calendar, policy: ExclusionPolicy) -
     return replace(schedule, calendar=calendar, exclusion=policy, rule=WallClock(kept, rule.zone))
 
 
-def _kept_off(cron: Cron, calendar: Calendar, policy: ExclusionPolicy) -> Cron:
+def _kept_off(cron: Cron, calendar: ExcludedDates, policy: ExclusionPolicy) -> Cron:
     days = (
         Moved(cron.days, calendar)
         if policy is ExclusionPolicy.NEXT_DAY
@@ -73,7 +73,7 @@ def _kept_off(cron: Cron, calendar: Calendar, policy: ExclusionPolicy) -> Cron:
 class Skipped:
     """The days of a rule that the calendar doesn't exclude."""
 
-    def __init__(self, days: Days, calendar: Calendar):
+    def __init__(self, days: Days, calendar: ExcludedDates):
         self._days = days
         self._calendar = calendar
 
@@ -102,7 +102,7 @@ class Skipped:
 class Moved:
     """The days of a rule, with each excluded day replaced by the next day that isn't excluded."""
 
-    def __init__(self, days: Days, calendar: Calendar):
+    def __init__(self, days: Days, calendar: ExcludedDates):
         self._days = days
         self._calendar = calendar
 

@@ -27,7 +27,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.schedules.calendar import Calendar, ExclusionPolicy
+from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.cron import Cron, draw_fields, parse_cron
 from django_dcron.schedules.daylight import next_instant, previous_instant
 from django_dcron.schedules.days import HORIZON
@@ -114,7 +114,7 @@ class Schedule:
     timezone: str
     hash_key: str
     rule: WallClock | Every | Once | Never = field(compare=False, repr=False)
-    calendar: Calendar | None = None
+    calendar: ExcludedDates | None = None
     exclusion: ExclusionPolicy = ExclusionPolicy.SKIP
 
     @property

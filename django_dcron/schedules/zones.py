@@ -1,7 +1,7 @@
 """Represent time zones as stretches of constant UTC offset.
 
-``zoneinfo`` returns only the offset at an instant. This module finds transitions by probing and
-bisecting, in blocks of years.
+``zoneinfo`` returns only the offset at an instant. To find the transitions of a block of years,
+this module compares the offsets in steps of ``SLACK`` and bisects each step that has a change.
 
 Invariants:
 
@@ -10,8 +10,9 @@ Invariants:
   stay the same.
 - No zone of the tz database changes twice within ``SLACK``. The closest changes are Freetown's in
   1939, four days apart.
-- No shift is as long as ``SLACK``.
-- Instants are naive UTC datetimes in whole seconds, from ``FIRST`` up to ``LAST``.
+- No transition shifts local time by ``SLACK`` or more.
+- Instants are naive UTC datetimes in whole seconds, from ``FIRST`` (included) to ``LAST``
+  (excluded).
 """
 
 # ruff: noqa: DTZ001 -- a naive datetime is UTC here
@@ -30,6 +31,7 @@ from django_dcron.utils.messages import gettext_noop as _
 FIRST = datetime(2, 1, 1)
 LAST = datetime(9999, 1, 1)
 SLACK = timedelta(days=2)
+"""Shorter than the time between any two transitions, longer than any shift of local time."""
 SECOND = timedelta(seconds=1)
 
 _BLOCK_YEARS = 8
@@ -88,7 +90,7 @@ def _block(zone: str, number: int) -> tuple[tuple[datetime, ...], tuple[Stretch,
 
 
 def _transitions(tz: ZoneInfo, begin: datetime, end: datetime) -> list[datetime]:
-    """Return the first instants of new offsets strictly inside ``begin..end``."""
+    """Return the instants strictly between ``begin`` and ``end`` at which a new offset begins."""
     found = []
     left = begin
     while left < end:
@@ -100,6 +102,7 @@ def _transitions(tz: ZoneInfo, begin: datetime, end: datetime) -> list[datetime]
 
 
 def _bisect(tz: ZoneInfo, left: datetime, right: datetime) -> datetime:
+    """Return the first instant after ``left`` with another offset."""
     before = _offset(tz, left)
     while right - left > SECOND:
         middle = left + (right - left) // SECOND // 2 * SECOND

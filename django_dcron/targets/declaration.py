@@ -28,6 +28,20 @@ from django_dcron.targets import celery_tasks, django_tasks, functions
 from django_dcron.targets.base import did_you_mean
 from django_dcron.utils.durations import write_duration
 
+OTHER_NAMES = {
+    "coalesce": "misfire_policy",
+    "expires": "start_deadline",
+    "max_instances": "overlap_policy",
+    "max_retries": "max_attempts, which includes the first attempt",
+    "one_off": 'the schedule "@at 2026-12-01T09:00"',
+    "paused": "enabled",
+    "retries": "max_attempts, which includes the first attempt",
+    "soft_time_limit": "timeout",
+    "time_limit": "timeout",
+    "tz": "timezone",
+}
+"""What to use instead of the names that Celery and APScheduler have."""
+
 F = TypeVar("F")
 """A function or a task. A Django task isn't callable."""
 ExceptionNames = Iterable[type[BaseException] | str] | type[BaseException] | str
@@ -151,10 +165,7 @@ def cron(
     isn't one of the choices.
     """
     if not isinstance(schedule, str):
-        raise TypeError(
-            '@cron: the first argument must be a schedule such as "*/5 * * * *", not '
-            f"{schedule!r:.100}"
-        )
+        raise TypeError(_not_a_schedule(schedule))
     declared = _validate_fields(fields)
 
     def declare(target: F) -> F:
@@ -236,13 +247,22 @@ def _own_name(target: Any) -> str:
     return name
 
 
+def _not_a_schedule(value: object) -> str:
+    example = "*/5 * * * *"
+    if isinstance(value, timedelta) and value > timedelta():
+        example = f"@every {write_duration(value)}"
+    return f'@cron: the first argument must be a schedule such as "{example}", not {value!r:.100}'
+
+
 def _validate_fields(fields: JobFields) -> dict[str, Any]:
     """Return the fields in stored form. Raises ``TypeError``, which names an invalid field."""
     known = list(JobFields.__annotations__)
     checked: dict[str, Any] = {}
     for field, value in fields.items():
         if field not in known:
-            raise TypeError(f"@cron: unknown field {field!r}.{did_you_mean(field, known)}")
+            hint = OTHER_NAMES.get(field)
+            near = f" Use {hint}." if hint else did_you_mean(field, known)
+            raise TypeError(f"@cron: unknown field {field!r}.{near}")
         checked[field] = _stored_value(field, value)
     return checked
 

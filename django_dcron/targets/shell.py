@@ -1,11 +1,11 @@
-"""Shell commands that ``DCRON_SHELL`` names as targets, with the key ``shell:NAME``.
+"""The commands in ``DCRON_SHELL``, as targets with the key ``shell:NAME``.
 
-The setting fixes the argument list, and no shell interprets it.
+The setting defines each command as a list of arguments. No shell interprets them.
 
 Invariants:
 
 - The child leads its own process group. No process of the group survives an interruption.
-- A job's own arguments replace ``"{}"`` in the list. Without it, the command takes none.
+- A job's arguments replace ``"{}"`` in the list. Without ``"{}"``, the command accepts none.
 - An argument that begins with ``-`` could be an option of the program. It is accepted only if the
   list has ``"--"`` before ``"{}"``, which ends the options for programs that follow POSIX.
 - Both rules are checked when the arguments are saved, and again when the command runs.
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any, cast
 
-from django_dcron.conf import ARGUMENTS_PLACE, settings
+from django_dcron.conf import ARGUMENTS_PLACEHOLDER, settings
 from django_dcron.exceptions import DcronError, InvalidArguments
 from django_dcron.targets.base import Invocation, Target, TargetKind
 from django_dcron.utils.messages import TranslatableText
@@ -32,16 +32,20 @@ from django_dcron.utils.messages import gettext_noop as _
 PREFIX = "shell:"
 END_OF_OPTIONS = "--"
 POLL_SECONDS = 0.2
-"""How often the thread of a silent command wakes. An asynchronous exception only reaches a thread
-that runs Python code."""
+"""How often a thread that waits for output wakes up. Only a thread that executes Python code
+receives an asynchronous exception, such as a timeout."""
 TERMINATION_SECONDS = 5.0
 """How long an interrupted command may take to end before it is killed."""
-CHUNK = 64 * 1024
+CHUNK_SIZE = 64 * 1024
+"""The number of bytes to read at once. A longer line is passed on in parts."""
 LAST_LINE_LIMIT = 500
 
 
 class ShellFailed(DcronError):
-    """A shell command exited with a code other than 0. ``exit_code`` is negative for a signal."""
+    """A command exited with a code other than 0, or a signal ended it.
+
+    ``exit_code`` is the negative signal number if a signal ended the command.
+    """
 
     def __init__(self, name: str, exit_code: int, last_line: str):
         self.exit_code = exit_code
@@ -64,17 +68,17 @@ class ShellTarget(Target):
 
     @property
     def description(self) -> str:
-        return f"runs {os.path.basename(self.argv[0])}"  # the rest may contain secrets
+        return f"Runs {os.path.basename(self.argv[0])}"  # the rest may contain secrets
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         if kwargs:
             raise InvalidArguments(
-                _("%(name)s: shell commands don't accept keyword arguments. Remove it."),
+                _("Shell commands don't accept keyword arguments. Remove %(name)s."),
                 "kwargs",
                 name=repr(next(iter(kwargs))),
                 code="by_name",
             )
-        if args and ARGUMENTS_PLACE not in self.argv:
+        if args and ARGUMENTS_PLACEHOLDER not in self.argv:
             raise InvalidArguments(
                 _(
                     '%(target)s doesn\'t accept arguments. To allow them, add "%(place)s" '
@@ -82,7 +86,7 @@ class ShellTarget(Target):
                 ),
                 "args",
                 target=self.key,
-                place=ARGUMENTS_PLACE,
+                place=ARGUMENTS_PLACEHOLDER,
                 code="no_arguments",
             )
         for argument in args:
@@ -92,12 +96,15 @@ class ShellTarget(Target):
                 or "\0" in str(argument)
             ):
                 raise InvalidArguments(
-                    _("%(value)s is neither text nor a number"),
+                    _(
+                        "%(value)s can't be passed on a command line. Use text without NUL "
+                        "characters, or a number."
+                    ),
                     "args",
                     value=repr(argument),
                     code="not_text",
                 )
-            if str(argument).startswith("-") and not self._ends_options():
+            if str(argument).startswith("-") and not self._has_end_of_options():
                 raise InvalidArguments(
                     _(
                         "%(value)s begins with a hyphen, so the program could treat it as "
@@ -107,30 +114,30 @@ class ShellTarget(Target):
                     "args",
                     value=repr(argument),
                     end=END_OF_OPTIONS,
-                    place=ARGUMENTS_PLACE,
+                    place=ARGUMENTS_PLACEHOLDER,
                     code="option",
                 )
 
-    def _ends_options(self) -> bool:
-        """Return whether the program reads no options at the position of a job's arguments."""
-        before = self.argv[: self.argv.index(ARGUMENTS_PLACE)]
+    def _has_end_of_options(self) -> bool:
+        """Return whether ``"--"`` comes before the job's arguments, so that they aren't options."""
+        before = self.argv[: self.argv.index(ARGUMENTS_PLACEHOLDER)]
         return END_OF_OPTIONS in before
 
     def call(self, invocation: Invocation) -> None:
-        """Run the command with its output, line by line, on ``sys.stdout``.
+        """Run the command and copy its output to ``sys.stdout``, line by line.
 
         Raises ``ShellFailed`` or ``InvalidArguments``.
         """
         self.check_arguments(invocation.args, invocation.kwargs)
         process = subprocess.Popen(  # noqa: S603 (the argument list is the project's own)
-            self._filled_in(invocation.args),
+            self._argv_with(invocation.args),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         try:
-            last = _pass_on_output(process)
+            last = _copy_output(process)
         except BaseException:
             _end_group(process)
             raise
@@ -139,14 +146,15 @@ class ShellTarget(Target):
         if process.returncode:
             raise ShellFailed(self.name, process.returncode, last[:LAST_LINE_LIMIT])
 
-    def _filled_in(self, args: list[Any]) -> list[str]:
-        given = [str(argument) for argument in args]
-        return [
-            part for word in self.argv for part in (given if word == ARGUMENTS_PLACE else [word])
-        ]
+    def _argv_with(self, args: list[Any]) -> list[str]:
+        """Return the argument list with ``args`` in place of ``"{}"``."""
+        argv: list[str] = []
+        for word in self.argv:
+            argv += map(str, args) if word == ARGUMENTS_PLACEHOLDER else [word]
+        return argv
 
 
-def _pass_on_output(process: subprocess.Popen[bytes]) -> str:
+def _copy_output(process: subprocess.Popen[bytes]) -> str:
     """Copy the output to ``sys.stdout`` until the process ends. Returns the last non-empty line."""
     last = ""
     for line in _lines(process):
@@ -165,7 +173,7 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
     for chunk in _chunks(process):
         *lines, rest = (rest + decoder.decode(chunk)).splitlines(keepends=True) or [""]
         yield from lines
-        if rest.endswith("\n") or len(rest) > CHUNK:
+        if rest.endswith("\n") or len(rest) > CHUNK_SIZE:
             yield rest
             rest = ""
     if rest := rest + decoder.decode(b"", final=True):
@@ -173,16 +181,16 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
 
 
 def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield the output until its end, or until the process has ended.
+    """Yield the output until end of file, or until the process has ended and its output stops.
 
-    A child of the process may keep the pipe open.
+    It doesn't wait for end of file, because a child of the process may keep the pipe open.
     """
     descriptor = _output(process).fileno()
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
             if selector.select(POLL_SECONDS):
-                if not (chunk := os.read(descriptor, CHUNK)):
+                if not (chunk := os.read(descriptor, CHUNK_SIZE)):
                     return
                 yield chunk
             elif process.poll() is not None:
@@ -194,18 +202,23 @@ def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Terminate the process group, and kill the rest of it after ``TERMINATION_SECONDS``."""
+    """Send SIGTERM to the process group. Send SIGKILL once the command has ended or timed out.
+
+    The command gets ``TERMINATION_SECONDS`` to end.
+    """
     try:
         _signal_group(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(TERMINATION_SECONDS)
-    finally:  # even if a further exception arrives
+    finally:  # even if another asynchronous exception interrupts the wait
         _signal_group(process, signal.SIGKILL)
         process.wait()
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # none left; on macOS only zombies left
+    with suppress(
+        ProcessLookupError, PermissionError
+    ):  # no process is left, or on macOS only zombies
         os.killpg(process.pid, number)
 
 

@@ -9,6 +9,7 @@ from django_htmx.jinja import htmx_script
 
 from django_dcron.admin import display
 from django_dcron.admin.dashboard.index_line import index_line
+from django_dcron.admin.freeze import banner
 from django_dcron.diagnosis import run_durations
 
 register = Library()
@@ -25,6 +26,12 @@ register.filter("duration", run_durations.duration)
 def dcron_health(context: Context) -> dict[str, Any]:
     """Render the health line for users who may view the dashboard: ``{% dcron_health %}``."""
     return index_line(context["request"])
+
+
+@register.inclusion_tag("admin/django_dcron/freezes.html", takes_context=True)
+def dcron_freezes(context: Context) -> dict[str, Any]:
+    """Render the freezes in force for users who may view jobs: ``{% dcron_freezes %}``."""
+    return banner(context["request"])
 
 
 @register.simple_tag

@@ -26,7 +26,7 @@ _noted: ContextVar[list[BaseException] | None] = ContextVar("dcron_noted_excepti
 
 
 @contextmanager
-def noting() -> Iterator[list[BaseException]]:
+def recording_exceptions() -> Iterator[list[BaseException]]:
     """Collect the exceptions that end attempts within the block, except those of cancelled runs."""
     exceptions: list[BaseException] = []
     token = _noted.set(exceptions)

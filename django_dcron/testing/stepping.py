@@ -28,7 +28,7 @@ from django_dcron.dispatch import DueRun
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.current import CurrentRun, current_run
 from django_dcron.execution.executor import execute
-from django_dcron.execution.heartbeat import Heart
+from django_dcron.execution.heartbeat import Heartbeats
 from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.cursor import CursorQuerySet
@@ -38,7 +38,7 @@ from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.tick import Ticker
-from django_dcron.testing.raising import noting
+from django_dcron.testing.raising import recording_exceptions
 from django_dcron.testing.setting_time import set_clock, utc_time
 from django_dcron.testing.subjects import Subject, stored_jobs
 
@@ -89,7 +89,7 @@ def run_due(
         chosen = (
             None if jobs is None else {job.pk for subject in jobs for job in stored_jobs(subject)}
         )
-        with _test_settings(apart=chosen is not None), noting() as exceptions:
+        with _test_settings(apart=chosen is not None), recording_exceptions() as exceptions:
             return _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
 
 
@@ -128,12 +128,12 @@ class _Stepper:
         With ``raising``, the first one is raised at once.
         """
         self._clock = ClusterClock()
-        self._membership = _OnlyNode(jobs, namespace, self._clock)
+        self._membership = _SingleNode(jobs, namespace, self._clock)
         self._jobs = jobs
         self._namespace = namespace
         self._exceptions = exceptions
         self._raising = raising
-        self._keeper = _KeptByHand()
+        self._keeper = _ManualHeartbeats()
         self._attempts = 0
         self._handled: dict[UUID, None] = {}
         """Runs that were dispatched or have ended, in order."""
@@ -167,7 +167,7 @@ class _Stepper:
                 for run in dispatched:
                     self._execute(run)
             except BaseException:
-                transitions.take_back(run.key for run in dispatched)  # those that haven't started
+                transitions.unqueue(run.key for run in dispatched)  # those that haven't started
                 raise
             self._handle(self._ended_now())
             if not dispatched or not self._more_is_due():
@@ -267,7 +267,7 @@ def _first(rows: QuerySet[Any], field: str, after: datetime, until: datetime) ->
     return first
 
 
-class _OnlyNode(Membership):
+class _SingleNode(Membership):
     """Leads the given shards without heartbeat, row or lock, because there is no other node."""
 
     def __init__(self, jobs: set[int] | None, namespace: str, clock: ClusterClock):
@@ -310,21 +310,21 @@ class Queue:
         """There is nothing to close."""
 
 
-class _KeptByHand(Heart):
+class _ManualHeartbeats(Heartbeats):
     """A heartbeat without a thread, which couldn't see a test's transaction.
 
     It is sent when the job's code asks for it.
     """
 
     @contextmanager
-    def watching(
-        self, run: CurrentRun, *, looks: int | None = None, heard_at: float | None = None
+    def keep_alive(
+        self, run: CurrentRun, *, extra_rounds: int | None = None, heard_at: float | None = None
     ) -> Iterator[None]:
-        run.ask_for_beat = lambda: _beat(run)
+        run.request_heartbeat = lambda: _beat(run)
         yield
 
 
 def _beat(run: CurrentRun) -> None:
     asked_to_stop = transitions.runs().filter(pk=run.id).exclude(cancel_requested_at=None)
-    if not transitions.beat(run.id, run.attempt) or asked_to_stop.exists():
+    if not transitions.renew_heartbeat(run.id, run.attempt) or asked_to_stop.exists():
         run.cancel()

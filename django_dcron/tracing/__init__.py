@@ -4,7 +4,7 @@ Requires the extra ``otel``. The modules:
 
 - ``provider``: the project's tracer provider, and the handling of its errors.
 - ``run_trace``: the context that is the parent of all spans of a run.
-- ``noted``: spans of claims and dispatches, recorded afterwards.
+- ``deferred_spans``: spans of claims and dispatches, recorded afterwards.
 - ``execution``: the span of an attempt, recorded while it executes.
 
 Invariants:
@@ -20,16 +20,21 @@ Invariants:
 - A provider that raises or can't be loaded costs its traces and one log line, but never a run.
 """
 
+from django_dcron.tracing.deferred_spans import (
+    record_dispatch,
+    record_queued_spans,
+    trace_claim,
+    trace_dispatch,
+)
 from django_dcron.tracing.execution import executing
-from django_dcron.tracing.noted import claiming, dispatched, publishing, record_noted
 from django_dcron.tracing.run_trace import headers_for, sending
 
 __all__ = [
-    "claiming",
-    "dispatched",
     "executing",
     "headers_for",
-    "publishing",
-    "record_noted",
+    "record_dispatch",
+    "record_queued_spans",
     "sending",
+    "trace_claim",
+    "trace_dispatch",
 ]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from django_dcron.tracing.provider import configured, harmless, tracer_of
+from django_dcron.tracing.provider import configured, suppress_errors, tracer_of
 from django_dcron.tracing.run_trace import about_attempt, origin_of, within
 
 with suppress(ImportError):  # OpenTelemetry is an optional extra.
@@ -57,12 +57,12 @@ def _executing(
 ) -> Iterator[Callable[[Ended], None]]:
     span: Span = trace.INVALID_SPAN
     token = None
-    with harmless():
+    with suppress_errors():
         span = _start_execution(provider, run_id, attempt, rerun_of, about)
         token = context.attach(trace.set_span_in_context(span))
 
     def ended(ending: Ended) -> None:
-        with harmless():
+        with suppress_errors():
             _describe(span, ending)
 
     try:
@@ -70,7 +70,7 @@ def _executing(
     finally:
         if token is not None:
             context.detach(token)
-        with harmless():
+        with suppress_errors():
             span.end()
 
 

@@ -46,7 +46,7 @@ def tracer_of(provider: TracerProvider) -> Tracer:
 
 
 @contextmanager
-def harmless() -> Iterator[None]:
+def suppress_errors() -> Iterator[None]:
     """Catch errors of the project's provider, sampler and processors.
 
     They must not look like an error of a run, the broker or the database.

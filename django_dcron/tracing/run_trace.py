@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django_dcron.tracing.provider import configured, harmless
+from django_dcron.tracing.provider import configured, suppress_errors
 
 with suppress(ImportError):  # OpenTelemetry is an optional extra.
     from opentelemetry import context, propagate, trace
@@ -52,7 +52,7 @@ def headers_for(run_id: UUID) -> dict[str, str]:
     """
     headers: dict[str, str] = {}
     if provider := configured():
-        with harmless():
+        with suppress_errors():
             propagate.inject(headers, within(origin_of(run_id, provider)))
     return headers
 
@@ -69,7 +69,7 @@ def sending(run_id: UUID) -> AbstractContextManager[object]:
 @contextmanager
 def _attach_trace(run_id: UUID, provider: TracerProvider) -> Iterator[None]:
     token = None
-    with harmless():
+    with suppress_errors():
         token = context.attach(within(origin_of(run_id, provider)))
     try:
         yield

@@ -54,8 +54,8 @@ def list_url(model: str) -> str:
     return reverse(f"admin:django_dcron_{model}_changelist")
 
 
-def verb_url(row: Job | Run, verb: str) -> str:
-    return reverse(f"admin:django_dcron_{row._meta.model_name}_verb", args=[row.pk, verb])
+def action_url(row: Job | Run, action: str) -> str:
+    return reverse(f"admin:django_dcron_{row._meta.model_name}_action", args=[row.pk, action])
 
 
 def as_rendered(response: Any) -> dict[str, str]:

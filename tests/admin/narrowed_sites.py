@@ -10,13 +10,14 @@ from django.contrib import admin
 from django.urls import include, path
 
 from django_dcron import admin as ours
-from django_dcron.models import Alert, Attempt, Calendar, Dashboard, Job, Node, Run
+from django_dcron.models import Alert, Attempt, Calendar, Dashboard, Freeze, Job, Node, Run
 
 OURS: dict[Any, Any] = {
     Alert: ours.AlertAdmin,
     Attempt: ours.AttemptAdmin,
     Calendar: ours.CalendarAdmin,
     Dashboard: ours.DashboardAdmin,
+    Freeze: ours.FreezeAdmin,
     Job: ours.JobAdmin,
     Node: ours.NodeAdmin,
     Run: ours.RunAdmin,

@@ -39,7 +39,7 @@ def noon(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", None),
     ],
 )
-def test_how_long_or_when(text: str, until: datetime | None) -> None:
+def test_until_field_accepts_duration_time_or_date(text: str, until: datetime | None) -> None:
     with timezone.override("Europe/Berlin"):
         assert UntilField(required=False).clean(text) == until
 
@@ -65,13 +65,13 @@ def test_how_long_or_when(text: str, until: datetime | None) -> None:
         ("9999-12-31T23:59:59-05:00", "out_of_range", "1970"),
     ],
 )
-def test_what_is_no_time_ahead_is_refused(text: str, code: str, message: str) -> None:
+def test_until_field_rejects_invalid_or_past_value(text: str, code: str, message: str) -> None:
     with timezone.override("Europe/Berlin"), pytest.raises(ValidationError) as refused:
         UntilField().clean(text)
     assert refused.value.error_list[0].code == code
     assert message in refused.value.messages[0]
 
 
-def test_the_form_names_the_zone() -> None:
+def test_help_text_names_current_time_zone() -> None:
     with timezone.override("Asia/Tokyo"):
         assert "Asia/Tokyo" in str(PauseForm()["until"].help_text)

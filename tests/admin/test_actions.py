@@ -12,11 +12,12 @@ from django.utils import timezone
 from django.utils.html import escape
 
 from django_dcron import control
-from django_dcron.admin.jobs.admin import VERBS as JOB_VERBS
-from django_dcron.admin.runs.admin import VERBS as RUN_VERBS
+from django_dcron.admin.jobs.admin import ACTIONS as JOB_ACTIONS
+from django_dcron.admin.runs.admin import ACTIONS as RUN_ACTIONS
 from django_dcron.jobs import audit_messages, change_history, pausing
 from django_dcron.models import Job, Run
 from tests.admin.conftest import (
+    action_url,
     errors,
     fill_in,
     job_url,
@@ -25,12 +26,11 @@ from tests.admin.conftest import (
     make_run,
     messages,
     run_url,
-    verb_url,
 )
 
 
-def _press(client: Client, row: Job | Run, verb: str, **sent: str) -> Any:
-    return client.post(verb_url(row, verb), sent, follow=True)
+def _press(client: Client, row: Job | Run, action: str, **sent: str) -> Any:
+    return client.post(action_url(row, action), sent, follow=True)
 
 
 def _choose(client: Client, action: str, *rows: Job | Run, **typed: str) -> Any:
@@ -46,15 +46,15 @@ def _history(row: Job | Run) -> list[tuple[str, str]]:
     ]
 
 
-def _refusal(row: Job | Run, verb: str) -> str:
-    """Return the message that the verb doesn't apply to the row."""
-    verbs: tuple[Any, ...] = (*JOB_VERBS, *RUN_VERBS)
-    against = next(each for each in verbs if each.name == verb).against(row)
-    assert against
-    return escape(f"“{row}”: {against}")
+def _refusal(row: Job | Run, action: str) -> str:
+    """Return the message that the action doesn't apply to the row."""
+    object_actions: tuple[Any, ...] = (*JOB_ACTIONS, *RUN_ACTIONS)
+    refusal = next(each for each in object_actions if each.name == action).refusal(row)
+    assert refusal
+    return escape(f"“{row}”: {refusal}")
 
 
-def test_run_now_leads_to_the_new_run(admin_client: Client) -> None:
+def test_run_now_redirects_to_new_run(admin_client: Client) -> None:
     job = make_job()
 
     response = _press(admin_client, job, "run_now")
@@ -74,15 +74,15 @@ def _echo(**values: Any) -> Job:
     return make_job(target="tests.app.tasks.echo", args=[1], kwargs={"city": "Köln"}, **values)
 
 
-def test_other_arguments_start_from_the_jobs_own(admin_client: Client) -> None:
+def test_run_with_form_is_prefilled_with_job_arguments(admin_client: Client) -> None:
     job = _echo()
 
-    form = admin_client.get(verb_url(job, "run_with")).context["form"]
+    form = admin_client.get(action_url(job, "run_with")).context["form"]
 
     assert (form["args"].value(), form["kwargs"].value()) == ("[1]", '{"city": "Köln"}')
 
 
-def test_a_run_with_other_arguments(admin_client: Client) -> None:
+def test_run_with_creates_run_with_given_arguments(admin_client: Client) -> None:
     job = _echo()
 
     response = _press(admin_client, job, "run_with", args='["<b>", null]', kwargs="")
@@ -108,28 +108,28 @@ def test_a_run_with_other_arguments(admin_client: Client) -> None:
         ({"args": "[" * 100_000, "kwargs": ""}, ["args"]),
     ],
 )
-def test_arguments_that_are_none_are_refused_beside_their_field(
+def test_run_with_rejects_malformed_arguments_with_field_error(
     admin_client: Client, sent: dict[str, str], refused: list[str]
 ) -> None:
-    response = admin_client.post(verb_url(_echo(), "run_with"), sent)
+    response = admin_client.post(action_url(_echo(), "run_with"), sent)
 
     assert (response.status_code, list(response.context["form"].errors)) == (200, refused)
     assert sent["args"] in html.unescape(response.content.decode())
     assert not Run.objects.exists()
 
 
-def test_arguments_that_the_target_does_not_take_are_refused(admin_client: Client) -> None:
+def test_run_with_rejects_arguments_unknown_to_target(admin_client: Client) -> None:
     job = make_job(target="tests.app.tasks.slow")
 
     response = admin_client.post(
-        verb_url(job, "run_with"), {"args": "[]", "kwargs": '{"second": 1}'}
+        action_url(job, "run_with"), {"args": "[]", "kwargs": '{"second": 1}'}
     )
 
     (text,) = response.context["form"].errors["kwargs"]
     assert "'second'" in text
     assert re.search(r"\bseconds\b", text)
     Job.objects.update(target="gone.task")
-    response = admin_client.post(verb_url(job, "run_with"), {"args": "[]", "kwargs": ""})
+    response = admin_client.post(action_url(job, "run_with"), {"args": "[]", "kwargs": ""})
     assert "gone.task" in response.context["form"].errors["__all__"][0]
     assert not Run.objects.exists()
 
@@ -137,7 +137,7 @@ def test_arguments_that_the_target_does_not_take_are_refused(admin_client: Clien
 # --- pause and resume -----------------------------------------------------------------------------
 
 
-def test_pause_takes_a_reason_and_says_who(admin_client: Client) -> None:
+def test_pause_stores_reason_with_user_name(admin_client: Client) -> None:
     job = make_job()
 
     response = _press(admin_client, job, "pause", reason=" deploy <b> ")
@@ -150,7 +150,7 @@ def test_pause_takes_a_reason_and_says_who(admin_client: Client) -> None:
     assert "deploy <b> (admin)" in audit_messages.paused(job)
 
 
-def test_pause_without_a_reason_says_who(admin_client: Client) -> None:
+def test_pause_without_reason_stores_user_name(admin_client: Client) -> None:
     job = make_job()
     _press(admin_client, job, "pause")
 
@@ -158,7 +158,7 @@ def test_pause_without_a_reason_says_who(admin_client: Client) -> None:
     assert job.pause_reason == "by admin"
 
 
-def test_pause_takes_an_end_in_the_sites_zone(admin_client: Client) -> None:
+def test_pause_reads_end_in_site_time_zone(admin_client: Client) -> None:
     job = make_job()
 
     with timezone.override("Europe/Berlin"):
@@ -177,11 +177,11 @@ def test_pause_takes_an_end_in_the_sites_zone(admin_client: Client) -> None:
     assert "2090-01-01 08:00:00" in admin_client.get(job_url(job)).content.decode()
 
 
-def test_an_end_that_is_not_ahead_is_refused_beside_its_field(admin_client: Client) -> None:
+def test_pause_with_past_end_shows_field_error(admin_client: Client) -> None:
     job = make_job()
 
     response = admin_client.post(
-        verb_url(job, "pause"), {"reason": "deploy", "until": "2026-01-01"}
+        action_url(job, "pause"), {"reason": "deploy", "until": "2026-01-01"}
     )
 
     assert response.status_code == 200
@@ -194,7 +194,7 @@ def test_an_end_that_is_not_ahead_is_refused_beside_its_field(admin_client: Clie
     assert _history(job) == []
 
 
-def test_what_has_passed_meanwhile_is_refused_too(
+def test_pause_is_refused_if_end_passes_before_save(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
@@ -206,7 +206,7 @@ def test_what_has_passed_meanwhile_is_refused_too(
     assert Job.objects.get(pk=job.pk).enabled
 
 
-def test_several_are_paused_until_the_same_time(admin_client: Client) -> None:
+def test_bulk_pause_sets_same_end_and_reason_on_all_jobs(admin_client: Client) -> None:
     jobs = [make_job(f"job {number}") for number in range(2)]
     url = list_url("job")
     chosen = {"action": "pause", "_selected_action": [job.pk for job in jobs], "confirmed": "1"}
@@ -218,7 +218,7 @@ def test_several_are_paused_until_the_same_time(admin_client: Client) -> None:
     }
 
 
-def test_the_form_of_the_job_knows_of_the_end_of_a_pause(admin_client: Client) -> None:
+def test_job_form_rejects_past_pause_end_unless_job_is_enabled(admin_client: Client) -> None:
     job = control.pause(make_job(), "deploy", datetime(2090, 1, 1, tzinfo=UTC))
     until = {"paused_until_0": "2020-01-01", "paused_until_1": "12:00:00"}
 
@@ -230,7 +230,7 @@ def test_the_form_of_the_job_knows_of_the_end_of_a_pause(admin_client: Client) -
     assert (job.enabled, job.paused_until) == (True, None)
 
 
-def test_resume(admin_client: Client) -> None:
+def test_resume_clears_pause_and_is_logged(admin_client: Client) -> None:
     job = make_job()
     control.pause(job, "deploy", datetime(2090, 1, 1, tzinfo=UTC))
 
@@ -242,7 +242,7 @@ def test_resume(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("way", ["button", "action"])
-def test_a_pause_is_not_replaced_by_another(admin_client: Client, way: str) -> None:
+def test_pausing_paused_job_is_refused(admin_client: Client, way: str) -> None:
     """Otherwise a second pause with an end would turn an open-ended pause into a temporary one."""
     job = control.pause(make_job(), "incident 17")
     sent = {"reason": "", "until": "1h"}
@@ -258,24 +258,24 @@ def test_a_pause_is_not_replaced_by_another(admin_client: Client, way: str) -> N
     assert _history(job) == []
 
 
-@pytest.mark.parametrize("way", [_press, lambda client, row, verb: _choose(client, verb, row)])
-def test_what_is_not_paused_is_not_resumed(admin_client: Client, way: Any) -> None:
+@pytest.mark.parametrize("way", [_press, lambda client, row, action: _choose(client, action, row)])
+def test_resuming_unpaused_job_is_refused(admin_client: Client, way: Any) -> None:
     job = make_job()
 
     assert messages(way(admin_client, job, "resume")) == [_refusal(job, "resume")]
     assert _history(job) == []
 
 
-def test_a_row_is_taken_as_it_is_when_its_turn_comes(
+def test_bulk_action_reloads_each_row_before_acting(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, last = make_job("a"), make_job("b")
 
-    def and_somebody_else_the_last(job: Job, reason: str, until: datetime | None) -> Job:
+    def pause_both(job: Job, reason: str, until: datetime | None) -> Job:
         pausing.pause(Job.objects.get(pk=last.pk), "incident 17")
         return pausing.pause(job, reason, until)
 
-    monkeypatch.setattr(control, "pause", and_somebody_else_the_last)
+    monkeypatch.setattr(control, "pause", pause_both)
     response = _choose(admin_client, "pause", first, last, until="1h")
 
     last.refresh_from_db()
@@ -283,10 +283,10 @@ def test_a_row_is_taken_as_it_is_when_its_turn_comes(
     assert last.pause_reason == "incident 17"
 
 
-def test_a_pause_is_changed(admin_client: Client) -> None:
+def test_change_pause_updates_reason_and_end(admin_client: Client) -> None:
     job = control.pause(make_job(), "incident 17", datetime(2090, 1, 1, tzinfo=UTC))
     with timezone.override("Europe/Berlin"):
-        form = admin_client.get(verb_url(job, "change_pause")).context["form"]
+        form = admin_client.get(action_url(job, "change_pause")).context["form"]
     shown = {bound.name: bound.value() or "" for bound in form}
     assert shown == {"reason": "", "until": "2090-01-01 01:00:00+01:00"}
     assert "incident 17" in form["reason"].help_text
@@ -301,7 +301,7 @@ def test_a_pause_is_changed(admin_client: Client) -> None:
     assert _history(job)[-1] == ("admin", audit_messages.paused(job))
 
 
-def test_only_a_pause_is_changed(admin_client: Client) -> None:
+def test_change_pause_of_unpaused_job_is_refused(admin_client: Client) -> None:
     job = make_job()
 
     response = _press(admin_client, job, "change_pause", until="1h")
@@ -310,7 +310,7 @@ def test_only_a_pause_is_changed(admin_client: Client) -> None:
     assert Job.objects.get(pk=job.pk).enabled
 
 
-def test_a_verb_that_refuses_says_why(admin_client: Client) -> None:
+def test_refused_action_shows_error_message(admin_client: Client) -> None:
     job = make_job(schedule="@at 2020-01-01T00:00", enabled=False)
 
     response = _press(admin_client, job, "resume")
@@ -320,7 +320,7 @@ def test_a_verb_that_refuses_says_why(admin_client: Client) -> None:
     assert _history(job) == []
 
 
-def test_duplicate_makes_a_paused_copy(admin_client: Client) -> None:
+def test_duplicate_creates_paused_copy(admin_client: Client) -> None:
     job = make_job(tags=["billing"], max_attempts=3)
     control.pause(job, "deploy", datetime(2090, 1, 1, tzinfo=UTC))
 
@@ -338,7 +338,7 @@ def test_duplicate_makes_a_paused_copy(admin_client: Client) -> None:
     assert copy.cursor.next_at is None
 
 
-def test_copies_of_copies_find_a_free_name(admin_client: Client) -> None:
+def test_repeated_duplicates_get_unique_names(admin_client: Client) -> None:
     job = make_job("x" * 120)
     for _ in range(3):
         _press(admin_client, job, "duplicate")
@@ -351,7 +351,7 @@ def test_copies_of_copies_find_a_free_name(admin_client: Client) -> None:
     }
 
 
-def test_a_job_that_is_no_longer_valid_is_not_duplicated(admin_client: Client) -> None:
+def test_duplicate_of_invalid_job_is_refused(admin_client: Client) -> None:
     job = make_job()
     Job.objects.filter(pk=job.pk).update(target="gone.task")
 
@@ -361,22 +361,22 @@ def test_a_job_that_is_no_longer_valid_is_not_duplicated(admin_client: Client) -
     assert Job.objects.count() == 1
 
 
-def test_actions_do_what_they_can_and_report_the_rest(admin_client: Client) -> None:
-    good, over = (
+def test_bulk_action_reports_success_and_failure_per_row(admin_client: Client) -> None:
+    good, expired = (
         make_job("good", enabled=False),
-        make_job("over", schedule="@at 2020-01-01T00:00", enabled=False),
+        make_job("expired", schedule="@at 2020-01-01T00:00", enabled=False),
     )
 
-    response = _choose(admin_client, "resume", good, over)
+    response = _choose(admin_client, "resume", good, expired)
 
     messages_shown = messages(response)
     assert messages_shown[0] == f"“good”: {audit_messages.resumed()}"
-    assert messages_shown[1].startswith("“over”: ")
+    assert messages_shown[1].startswith("“expired”: ")
     assert set(Job.objects.filter(enabled=True)) == {good}
 
 
 @pytest.mark.parametrize("action", ["run_now", "pause", "resume", "duplicate"])
-def test_each_action_serves_many(admin_client: Client, action: str) -> None:
+def test_bulk_action_logs_all_rows_and_lists_first_ten(admin_client: Client, action: str) -> None:
     jobs = [make_job(f"job {number}", enabled=action != "resume") for number in range(12)]
 
     response = _choose(admin_client, action, *jobs)
@@ -387,7 +387,9 @@ def test_each_action_serves_many(admin_client: Client, action: str) -> None:
     assert LogEntry.objects.count() == 12
 
 
-def test_an_action_has_an_end(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bulk_action_stops_at_row_limit_with_warning(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("django_dcron.admin.actions.MOST_AT_ONCE", 2)
     jobs = [make_job(f"job {number}") for number in range(3)]
 
@@ -398,7 +400,7 @@ def test_an_action_has_an_end(admin_client: Client, monkeypatch: pytest.MonkeyPa
     assert Job.objects.filter(enabled=False).count() == 2
 
 
-def test_cancel(admin_client: Client) -> None:
+def test_cancel_stores_reason_and_redirects_to_run(admin_client: Client) -> None:
     run = make_run(make_job())
 
     response = _press(admin_client, run, "cancel", reason="wrong data")
@@ -410,7 +412,7 @@ def test_cancel(admin_client: Client) -> None:
     assert _history(run) == [("admin", audit_messages.cancelled(run))]
 
 
-def test_cancelling_what_has_ended_is_refused_in_words(admin_client: Client) -> None:
+def test_bulk_cancel_refuses_finished_run(admin_client: Client) -> None:
     job = make_job()
     ended, pending = make_run(job, state="succeeded"), make_run(make_job("other"))
 
@@ -420,7 +422,7 @@ def test_cancelling_what_has_ended_is_refused_in_words(admin_client: Client) -> 
     assert html.unescape(messages(response)[1]) == _refusal(ended, "cancel")
 
 
-def test_run_again(admin_client: Client) -> None:
+def test_rerun_links_old_and_new_run(admin_client: Client) -> None:
     run = make_run(make_job(), state="failed")
 
     response = _press(admin_client, run, "rerun")
@@ -431,36 +433,39 @@ def test_run_again(admin_client: Client) -> None:
     assert run_url(again) in admin_client.get(run_url(run)).content.decode()
 
 
-def test_a_get_changes_nothing(admin_client: Client) -> None:
+def test_get_request_changes_nothing(admin_client: Client) -> None:
     job = make_job()
 
-    assert admin_client.get(verb_url(job, "run_now")).status_code == 405
-    assert admin_client.put(verb_url(job, "pause")).status_code == 405
-    asked = admin_client.get(verb_url(job, "pause"))
-    assert (asked.status_code, list(asked.context["form"].fields)) == (200, ["reason", "until"])
+    assert admin_client.get(action_url(job, "run_now")).status_code == 405
+    assert admin_client.put(action_url(job, "pause")).status_code == 405
+    form_page = admin_client.get(action_url(job, "pause"))
+    assert (form_page.status_code, list(form_page.context["form"].fields)) == (
+        200,
+        ["reason", "until"],
+    )
     assert Job.objects.get(pk=job.pk).enabled
     assert not Run.objects.exists()
 
 
-def test_a_forged_post_is_refused(admin_user: Any) -> None:
+def test_post_without_csrf_token_is_forbidden(admin_user: Any) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(admin_user)
     job = make_job()
 
-    assert client.post(verb_url(job, "pause")).status_code == 403
+    assert client.post(action_url(job, "pause")).status_code == 403
     assert Job.objects.get(pk=job.pk).enabled
 
 
-def test_unknown_verbs_and_rows_are_not_found(admin_client: Client) -> None:
+def test_unknown_action_or_row_returns_404(admin_client: Client) -> None:
     job = make_job()
-    url = verb_url(job, "pause")
+    url = action_url(job, "pause")
 
-    assert admin_client.post(verb_url(job, "explode")).status_code == 404
+    assert admin_client.post(action_url(job, "explode")).status_code == 404
     job.delete()
     assert admin_client.post(url).status_code == 404
 
 
-def test_the_buttons_fit_the_state(admin_client: Client) -> None:
+def test_job_page_offers_buttons_for_current_state(admin_client: Client) -> None:
     job = make_job()
 
     def offered() -> list[str]:
@@ -480,7 +485,7 @@ def test_the_buttons_fit_the_state(admin_client: Client) -> None:
     ]
 
 
-def test_editing_is_in_the_history_too(admin_client: Client) -> None:
+def test_job_edit_is_logged(admin_client: Client) -> None:
     job = make_job()
     assert fill_in(admin_client, job_url(job), schedule="0 5 * * *").status_code == 302
 

@@ -25,24 +25,24 @@ def make_alert(number: int) -> Alert:
 
 
 @pytest.mark.parametrize("query", ["", "?q=failed", "?delivery=given_up", "?kind__exact=failed"])
-def test_it_looks_at_the_latest_ones_alone(
+def test_list_queries_only_latest_alerts(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     monkeypatch.setattr(page, "LATEST", 2)
     alerts = [make_alert(number) for number in range(4)]
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as captured:
         listed = admin_client.get(URL + query).context["cl"].result_list
     assert list(listed) == [alerts[3], alerts[2]]
     counts = [
         each["sql"]
-        for each in asked
+        for each in captured
         if "COUNT(" in each["sql"] and "django_dcron_alert" in each["sql"]
     ]
     assert counts
     assert all("LIMIT" in sql for sql in counts)
 
 
-def test_no_other_order_than_an_index_s(admin_client: Client) -> None:
+def test_list_ignores_order_parameter(admin_client: Client) -> None:
     alerts = [make_alert(number) for number in range(3)]
     listed = admin_client.get(URL + "?o=1").context["cl"].result_list
     assert list(listed) == alerts[::-1]

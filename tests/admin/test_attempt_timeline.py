@@ -1,4 +1,4 @@
-"""Test that the chart of a run's attempts draws every attempt inside, in order and visible."""
+"""Test the chart of a run's attempts: bars, ticks and labels."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -16,7 +16,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 
-def courses(*lengths: float) -> list[Course]:
+def make_courses(*lengths: float) -> list[Course]:
     """Build courses from pairs of lengths: the seconds of a wait and of the attempt after it."""
     found, at = [], NOON
     for number, (waited, ran) in enumerate(zip(lengths[::2], lengths[1::2], strict=True), start=1):
@@ -29,7 +29,7 @@ def courses(*lengths: float) -> list[Course]:
     return found
 
 
-def drawn(*args: Any) -> Timeline:
+def draw_timeline(*args: Any) -> Timeline:
     timeline = draw(*args)
     assert timeline is not None
     return timeline
@@ -48,8 +48,8 @@ def drawn(*args: Any) -> Timeline:
         tuple([1.5] * 20),
     ],
 )
-def test_everything_is_inside_and_in_order(lengths: tuple[float, ...]) -> None:
-    timeline = drawn(courses(*lengths), "failed", None)
+def test_bars_and_ticks_are_ordered_and_within_bounds(lengths: tuple[float, ...]) -> None:
+    timeline = draw_timeline(make_courses(*lengths), "failed", None)
 
     bars = [bar for lane in timeline.lanes for bar in lane.bars]
     assert all(
@@ -69,27 +69,27 @@ def test_everything_is_inside_and_in_order(lengths: tuple[float, ...]) -> None:
     assert len({tick.label for tick in timeline.ticks}) == len(timeline.ticks)
 
 
-def test_ticks_are_round_and_count_from_the_beginning() -> None:
+def test_ticks_are_round_offsets_from_start() -> None:
     def labels(*lengths: float) -> list[str]:
-        return [tick.label for tick in drawn(courses(*lengths), "failed", None).ticks]
+        return [tick.label for tick in draw_timeline(make_courses(*lengths), "failed", None).ticks]
 
     assert labels(0, 42) == ["12:00:00", "+10 s", "+20 s", "+30 s", "+40 s"]
     assert labels(0, 0.25) == ["12:00:00", "+50 ms", "+100 ms", "+150 ms", "+200 ms", "+250 ms"]
     assert labels(0, 7200) == ["12:00:00", "+30m 00s", "+1h 00m", "+1h 30m", "+2h 00m"]
 
 
-def test_an_unfinished_run_shows_where_now_is() -> None:
+def test_now_marker_is_drawn_only_for_unfinished_run() -> None:
     waiting = [Course(1, None, (Phase(Kind.BACKOFF, NOON, NOON + 100 * SECOND),))]
 
-    assert drawn(waiting, "pending", NOON + 25 * SECOND).now == 25
-    assert drawn(courses(0, 5), "failed", None).now is None
+    assert draw_timeline(waiting, "pending", NOON + 25 * SECOND).now == 25
+    assert draw_timeline(make_courses(0, 5), "failed", None).now is None
 
 
-def test_lanes_say_what_became_of_each() -> None:
+def test_lane_shows_outcome_and_duration_of_attempt() -> None:
     running = Attempt(number=2, started_at=NOON)
-    timeline = drawn(
+    timeline = draw_timeline(
         [
-            *courses(0, 5),
+            *make_courses(0, 5),
             Course(2, running, (Phase(Kind.RUNNING, NOON + 5 * SECOND, NOON + 8 * SECOND),)),
         ],
         "running",
@@ -107,11 +107,15 @@ def test_lanes_say_what_became_of_each() -> None:
         assert str(value) in title
 
 
-def test_a_wait_says_how_long_it_was_where_there_is_room() -> None:
-    bars = [bar for lane in drawn(courses(1, 1, 98, 1), "failed", None).lanes for bar in lane.bars]
+def test_wait_is_labelled_only_if_label_fits() -> None:
+    bars = [
+        bar
+        for lane in draw_timeline(make_courses(1, 1, 98, 1), "failed", None).lanes
+        for bar in lane.bars
+    ]
 
     assert [bar.label for bar in bars] == ["", "", "1m 38s", ""]
 
 
-def test_where_no_time_has_passed_there_is_no_picture() -> None:
+def test_timeline_without_elapsed_time_is_none() -> None:
     assert draw([Course(1, None, ())], "skipped", None) is None

@@ -35,10 +35,10 @@ def _codes(response: Any) -> dict[str, list[str]]:
 
 def _confirm(client: Client, job: Job, preview: Any, **changes: str) -> Any:
     """Submit the confirmation form of the preview."""
-    return client.post(_url(job), preview.context["preview"].carried | changes, follow=True)
+    return client.post(_url(job), preview.context["preview"].hidden_fields | changes, follow=True)
 
 
-def test_the_page_makes_nothing(admin_client: Client) -> None:
+def test_opening_page_creates_no_runs(admin_client: Client) -> None:
     job = make_job()
 
     response = admin_client.get(_url(job), {"start": "2026-03-01T00:00:00+01:00", "limit": "7"})
@@ -49,7 +49,7 @@ def test_the_page_makes_nothing(admin_client: Client) -> None:
     assert not Run.objects.exists()
 
 
-def test_the_preview_says_what_would_be_made_and_makes_nothing(admin_client: Client) -> None:
+def test_preview_lists_occurrences_without_creating_runs(admin_client: Client) -> None:
     job = make_job()
     make_run(job, FIRST + DAY, state="succeeded")
 
@@ -59,13 +59,13 @@ def test_the_preview_says_what_would_be_made_and_makes_nothing(admin_client: Cli
     assert (preview.count, preview.planned.have_run) == (2, 1)
     (paragraph,) = re.findall(r"<p><strong>.*?</p>", response.content.decode(), re.DOTALL)
     assert re.findall(r"\d+", paragraph) == ["2", "1"]
-    assert 'name="make"' in response.content.decode()
+    assert 'name="create"' in response.content.decode()
     assert list(preview.first) == [FIRST, FIRST + 2 * DAY]
     assert Run.objects.count() == 1
     assert not LogEntry.objects.exists()
 
 
-def test_of_many_the_first_and_the_last_are_shown(admin_client: Client) -> None:
+def test_long_preview_shows_first_and_last_occurrences(admin_client: Client) -> None:
     job = make_job(timezone="Asia/Tokyo")
 
     response = _post(admin_client, job, end="2026-03-31T00:00")
@@ -83,7 +83,7 @@ def test_of_many_the_first_and_the_last_are_shown(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 10, 11])
-def test_each_is_shown_once(admin_client: Client, count: int) -> None:
+def test_preview_shows_each_occurrence_at_most_once(admin_client: Client, count: int) -> None:
     job = make_job()
     response = _post(admin_client, job, limit=str(count), end="2026-06-01T00:00")
 
@@ -92,7 +92,7 @@ def test_each_is_shown_once(admin_client: Client, count: int) -> None:
     assert len(preview.first) + preview.between + len(preview.last) == count
 
 
-def test_what_was_shown_is_made(admin_client: Client) -> None:
+def test_confirming_creates_previewed_runs(admin_client: Client) -> None:
     job = make_job()
 
     response = _confirm(admin_client, job, _post(admin_client, job))
@@ -108,7 +108,7 @@ def test_what_was_shown_is_made(admin_client: Client) -> None:
     assert messages(response) == [f"“report”: {text}"]
 
 
-def test_others_who_were_faster_are_no_harm(admin_client: Client) -> None:
+def test_confirming_twice_creates_runs_once(admin_client: Client) -> None:
     job = make_job()
     preview = _post(admin_client, job)
     _confirm(admin_client, job, preview)
@@ -119,7 +119,7 @@ def test_others_who_were_faster_are_no_harm(admin_client: Client) -> None:
     assert Run.objects.count() == 3
 
 
-def test_nothing_is_made_that_the_limit_has_cut_off_the_preview(admin_client: Client) -> None:
+def test_confirming_creates_no_run_beyond_preview_limit(admin_client: Client) -> None:
     job = make_job()
     preview = _post(admin_client, job, limit="2", end="2026-03-11T00:00")
     shown = set(preview.context["preview"].planned.occurrences)
@@ -132,7 +132,7 @@ def test_nothing_is_made_that_the_limit_has_cut_off_the_preview(admin_client: Cl
     assert any(f'<a href="{_url(job)}?' in message for message in messages(response))
 
 
-def test_of_a_job_that_was_changed_the_whole_range_is_previewed_anew(admin_client: Client) -> None:
+def test_new_preview_after_job_change_covers_whole_range(admin_client: Client) -> None:
     job = make_job()
     preview = _post(admin_client, job, limit="2")
     job.schedule = "30 4 * * *"
@@ -145,7 +145,7 @@ def test_of_a_job_that_was_changed_the_whole_range_is_previewed_anew(admin_clien
     assert Run.objects.count() == 3
 
 
-def test_what_a_link_asks_for_may_be_reported_in_no_zone(admin_client: Client) -> None:
+def test_times_out_of_range_in_query_string_are_refused(admin_client: Client) -> None:
     far = {"start": "0001-01-01T00:00:00+05:00", "end": "9999-12-31T23:59:59Z"}
     with timezone.override("Asia/Tokyo"):
         page = admin_client.get(_url(make_job()), far)
@@ -155,7 +155,7 @@ def test_what_a_link_asks_for_may_be_reported_in_no_zone(admin_client: Client) -
     assert _codes(refused) == {"start": ["out_of_range"], "end": ["out_of_range"]}
 
 
-def test_a_job_that_was_changed_after_the_preview_is_previewed_anew(admin_client: Client) -> None:
+def test_confirming_outdated_preview_shows_new_preview(admin_client: Client) -> None:
     job = make_job()
     preview = _post(admin_client, job)
     job.schedule = "30 3 * * SUN"
@@ -171,7 +171,7 @@ def test_a_job_that_was_changed_after_the_preview_is_previewed_anew(admin_client
     assert Run.objects.count() == 1
 
 
-def test_what_the_limit_leaves_over_is_one_link_away(admin_client: Client) -> None:
+def test_message_links_to_backfill_of_remaining_occurrences(admin_client: Client) -> None:
     job = make_job()
     preview = _post(admin_client, job, limit="2")
     assert "2026-03-03 03:30:00" in preview.content.decode()
@@ -191,7 +191,7 @@ def test_what_the_limit_leaves_over_is_one_link_away(admin_client: Client) -> No
     assert again.context["preview"].planned.continue_from is None
 
 
-def test_times_are_the_sites(admin_client: Client) -> None:
+def test_times_are_read_in_site_time_zone(admin_client: Client) -> None:
     job = make_job()
     with timezone.override("Asia/Tokyo"):
         response = _post(admin_client, job, start="2026-03-01T12:30:00", end="2026-03-01T12:30:01")
@@ -200,7 +200,7 @@ def test_times_are_the_sites(admin_client: Client) -> None:
     assert response.context["preview"].first == (FIRST,)
 
 
-def test_a_paused_job_says_that_they_wait(admin_client: Client) -> None:
+def test_preview_of_paused_job_shows_notice(admin_client: Client) -> None:
     job = make_job()
     assert "data-dcron-paused" not in _post(admin_client, job).content.decode()
     control.pause(job, "deploy")
@@ -221,18 +221,18 @@ def test_a_paused_job_says_that_they_wait(admin_client: Client) -> None:
         ({"limit": "x"}, "limit", "invalid"),
     ],
 )
-def test_errors_are_beside_their_field(
+def test_invalid_field_shows_its_error(
     admin_client: Client, sent: dict[str, str], field: str, code: str
 ) -> None:
     response = _post(admin_client, make_job(), **sent, make="1")
 
     assert response.status_code == 200
     assert _codes(response) == {field: [code]}
-    assert 'name="make"' not in response.content.decode()
+    assert 'name="create"' not in response.content.decode()
     assert not Run.objects.exists()
 
 
-def test_what_is_not_possible_is_reported(admin_client: Client) -> None:
+def test_preview_of_job_without_cursor_shows_error(admin_client: Client) -> None:
     job = make_job()
     Cursor.objects.all().delete()
 
@@ -241,19 +241,19 @@ def test_what_is_not_possible_is_reported(admin_client: Client) -> None:
     assert response.status_code == 200
     (error,) = response.context["form"].errors["__all__"]
     assert str(job) in error
-    assert 'name="make"' not in response.content.decode()
+    assert 'name="create"' not in response.content.decode()
 
 
-def test_nothing_to_make_has_no_button(admin_client: Client) -> None:
+def test_empty_preview_has_no_submit_button(admin_client: Client) -> None:
     response = _post(admin_client, make_job(schedule="0 0 1 1 *"))
 
     page = response.content.decode()
     assert response.context["preview"].count == 0
     assert 'id="dcron-preview"' in page
-    assert 'name="make"' not in page
+    assert 'name="create"' not in page
 
 
-def test_without_the_right_to_see_runs_it_leads_back_to_the_job(staff_with: StaffWith) -> None:
+def test_user_without_view_run_permission_is_redirected_to_job(staff_with: StaffWith) -> None:
     job, client = make_job(), staff_with("view_job", "trigger_job")
 
     response = _confirm(client, job, _post(client, job))
@@ -262,7 +262,7 @@ def test_without_the_right_to_see_runs_it_leads_back_to_the_job(staff_with: Staf
     assert Run.objects.count() == 3
 
 
-def test_unknown_jobs_and_methods(admin_client: Client) -> None:
+def test_unknown_job_returns_404_and_unsupported_method_405(admin_client: Client) -> None:
     job = make_job()
     assert admin_client.put(_url(job)).status_code == 405
     url = _url(job)

@@ -12,7 +12,7 @@ from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from django_dcron import control
 from django_dcron.exceptions import Conflict, NotPossible
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement
 from django_dcron.models import Calendar, Cursor, Job
 from tests.admin.conftest import (
     add_url,
@@ -38,7 +38,7 @@ def url_of(calendar: Calendar) -> str:
     return reverse("admin:django_dcron_calendar_change", args=[calendar.pk])
 
 
-def test_it_is_added_and_changed(
+def test_calendar_can_be_added_and_changed(
     admin_client: Client, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
 ) -> None:
     fill_in(admin_client, reverse(ADD), name="bank holidays", dates="SAT-SUN\r\nholidays DE-BY\r\n")
@@ -49,11 +49,11 @@ def test_it_is_added_and_changed(
         assert fill_in(admin_client, url_of(calendar), dates="2026-05-01").status_code == 302
     cursor = Cursor.objects.get(pk=job.pk)
     assert cursor.calendar_dates == "2026-05-01"
-    assert saving.stands_for(cursor, Job.objects.get())
+    assert placement.matches_definition(cursor, Job.objects.get())
     assert LogEntry.objects.count() == 2
 
 
-def test_what_cannot_be_read_is_an_error_at_the_dates(admin_client: Client) -> None:
+def test_invalid_line_shows_error_on_dates_field(admin_client: Client) -> None:
     response = fill_in(admin_client, reverse(ADD), name="closed", dates="SAT\nXMAS")
     (message,) = errors(response)["dates"]
     assert message.startswith("Line 2: ")
@@ -61,7 +61,7 @@ def test_what_cannot_be_read_is_an_error_at_the_dates(admin_client: Client) -> N
     assert not Calendar.objects.exists()
 
 
-def test_its_page_tells_the_next_dates_and_keeps_its_name(admin_client: Client) -> None:
+def test_change_page_lists_next_dates_without_name_field(admin_client: Client) -> None:
     tomorrow = localdate() + timedelta(days=1)
     calendar = make_calendar(f"{tomorrow}..{tomorrow + timedelta(days=1)}")
     response = admin_client.get(url_of(calendar))
@@ -71,11 +71,11 @@ def test_its_page_tells_the_next_dates_and_keeps_its_name(admin_client: Client) 
     assert admin_client.get(url_of(calendar)).status_code == 200
 
 
-def test_what_somebody_else_saved_is_not_overwritten_unseen(admin_client: Client) -> None:
+def test_conflicting_save_shows_other_version_before_overwriting(admin_client: Client) -> None:
     calendar = make_calendar()
-    mine = as_rendered(admin_client.get(url_of(calendar))) | {"dates": "12-26"}
+    submitted = as_rendered(admin_client.get(url_of(calendar))) | {"dates": "12-26"}
     fill_in(admin_client, url_of(calendar), dates="12-24")
-    refused = admin_client.post(url_of(calendar), mine)
+    refused = admin_client.post(url_of(calendar), submitted)
     (conflict,) = refused.context["adminform"].form.errors.as_data()["__all__"]
     assert (conflict.code, conflict.params) == ("conflict", {"dates": "12-24"})
     assert Calendar.objects.get().dates == "12-24"
@@ -83,26 +83,26 @@ def test_what_somebody_else_saved_is_not_overwritten_unseen(admin_client: Client
     assert Calendar.objects.get().dates == "12-26"
 
 
-def test_a_save_between_validation_and_save_is_found(
+def test_save_is_retried_once_after_conflict(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calendar, save = make_calendar(), control.save_calendar
 
-    def overtaken(mine: Calendar, **options: Any) -> Calendar:
+    def raise_conflict_once(submitted: Calendar, **options: Any) -> Calendar:
         monkeypatch.setattr(control, "save_calendar", save)
         raise Conflict("somebody was faster")
 
-    monkeypatch.setattr(control, "save_calendar", overtaken)
+    monkeypatch.setattr(control, "save_calendar", raise_conflict_once)
     assert fill_in(admin_client, url_of(calendar), dates="12-24").status_code == 302
     assert Calendar.objects.get().dates == "12-24"
 
 
-def test_a_conflict_that_stays_is_reported_and_saves_nothing(
+def test_repeated_conflict_is_reported_and_saves_nothing(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calendar = make_calendar()
 
-    def refuse(mine: Calendar, **options: Any) -> Calendar:
+    def refuse(submitted: Calendar, **options: Any) -> Calendar:
         raise Conflict("closed was changed meanwhile.")
 
     monkeypatch.setattr(control, "save_calendar", refuse)
@@ -114,12 +114,12 @@ def test_a_conflict_that_stays_is_reported_and_saves_nothing(
 
 
 @pytest.mark.parametrize("by_action", [False, True])
-def test_a_calendar_that_a_job_names_meanwhile_stays(
+def test_deletion_refused_by_control_keeps_calendar(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, by_action: bool
 ) -> None:
     calendar = make_calendar()
 
-    def refuse(mine: Calendar, **options: Any) -> None:
+    def refuse(submitted: Calendar, **options: Any) -> None:
         raise NotPossible("a job names it.")
 
     monkeypatch.setattr(control, "delete_calendar", refuse)
@@ -133,7 +133,7 @@ def test_a_calendar_that_a_job_names_meanwhile_stays(
     assert Calendar.objects.exists()
 
 
-def test_the_list_counts_jobs_in_one_query_and_one_with_jobs_is_not_deleted(
+def test_list_counts_jobs_and_calendar_in_use_is_not_deleted(
     admin_client: Client,
 ) -> None:
     calendar = make_calendar()
@@ -150,7 +150,7 @@ def test_the_list_counts_jobs_in_one_query_and_one_with_jobs_is_not_deleted(
     assert Calendar.objects.get().pk == "other"
 
 
-def test_the_jobs_form_takes_it_and_previews_it(admin_client: Client) -> None:
+def test_job_form_saves_calendar_and_previews_excluded_dates(admin_client: Client) -> None:
     today = localdate()
     make_calendar(f"{today}..{today + timedelta(days=2)}")
     job = make_job(schedule="0 12 * * *")
@@ -176,7 +176,7 @@ def test_the_jobs_form_takes_it_and_previews_it(admin_client: Client) -> None:
     assert "Calendar" in history
 
 
-def test_a_job_that_takes_no_calendar_says_so_at_the_calendar(admin_client: Client) -> None:
+def test_calendar_on_interval_schedule_shows_error_on_calendar_field(admin_client: Client) -> None:
     make_calendar()
     values = {
         "name": "often",
@@ -190,7 +190,7 @@ def test_a_job_that_takes_no_calendar_says_so_at_the_calendar(admin_client: Clie
     assert not Job.objects.exists()
 
 
-def test_who_may_not_add_calendars_may_choose_one(staff_with: object) -> None:
+def test_user_without_add_calendar_permission_can_choose_calendar(staff_with: object) -> None:
     make_calendar()
     client = staff_with("add_job", "view_job")  # type: ignore[operator]
     page = client.get(add_url()).text

@@ -1,4 +1,4 @@
-"""Test how forms, pages, the deletion's confirmation, the API and the command line show chains."""
+"""Test chains in forms, pages, the delete confirmation, the REST API and the command line."""
 
 import json
 
@@ -30,7 +30,7 @@ def runs(first: Job, second: Job) -> tuple[Run, Run]:
     return before, make_run(second, trigger=Trigger.CHAIN, idempotency_key=follower_key(before.pk))
 
 
-def test_a_follower_is_made_in_the_form(admin_client: Client, first: Job) -> None:
+def test_add_form_creates_follower(admin_client: Client, first: Job) -> None:
     given = {
         "name": "second",
         "target": "tests.app.tasks.ok",
@@ -56,7 +56,7 @@ def test_a_follower_is_made_in_the_form(admin_client: Client, first: Job) -> Non
         ('{"first": "ended"}', "first"),
     ],
 )
-def test_each_mistake_is_an_error_on_the_field(
+def test_invalid_link_shows_error_on_after_field(
     admin_client: Client, second: Job, after: str, message: str
 ) -> None:
     first = Job.objects.get(name="first")
@@ -66,7 +66,7 @@ def test_each_mistake_is_an_error_on_the_field(
     assert Link.objects.count() == 1
 
 
-def test_the_pages_of_two_runs_link_to_each_other(
+def test_run_pages_link_predecessor_and_follower(
     admin_client: Client, runs: tuple[Run, Run]
 ) -> None:
     before, after = runs
@@ -74,7 +74,7 @@ def test_the_pages_of_two_runs_link_to_each_other(
     assert f'href="{run_url(before)}"' in admin_client.get(run_url(after)).content.decode()
 
 
-def test_a_run_whose_predecessor_was_pruned_says_so(
+def test_run_page_names_pruned_predecessor_without_link(
     admin_client: Client, runs: tuple[Run, Run]
 ) -> None:
     run_id = runs[0].pk
@@ -84,7 +84,7 @@ def test_a_run_whose_predecessor_was_pruned_says_so(
     assert f"/run/{run_id}/" not in page
 
 
-def test_a_jobs_page_names_what_comes_after_it(admin_client: Client, second: Job) -> None:
+def test_job_page_lists_followers(admin_client: Client, second: Job) -> None:
     page = admin_client.get(job_url(Job.objects.get(name="first"))).content.decode()
     end = Link.objects.get().get_on_display()
     assert f'<a href="{job_url(second)}">second</a> <span class="dcron-aside">{end}</span>' in page
@@ -92,7 +92,9 @@ def test_a_jobs_page_names_what_comes_after_it(admin_client: Client, second: Job
     assert "data-dcron-followers" not in admin_client.get(job_url(second)).content.decode()
 
 
-def test_a_deletion_says_who_goes_without(admin_client: Client, first: Job, second: Job) -> None:
+def test_delete_page_lists_followers_that_lose_their_link(
+    admin_client: Client, first: Job, second: Job
+) -> None:
     url = job_url(first).replace("change", "delete")
     lines = admin_client.get(url).context["deleted_objects"]
     assert [line for line in lines if line.startswith("second ") and line.endswith(" first")]
@@ -101,7 +103,7 @@ def test_a_deletion_says_who_goes_without(admin_client: Client, first: Job, seco
     assert second.after == {}
 
 
-def test_the_api(admin_user: User, runs: tuple[Run, Run]) -> None:
+def test_api_shows_links_and_rejects_cycle(admin_user: User, runs: tuple[Run, Run]) -> None:
     api, (before, after) = Api(admin_user), runs
     assert api.get(f"runs/{after.pk}/").json()["follows"] == str(before.pk)
     assert api.get(f"runs/{before.pk}/").json()["follows"] is None
@@ -111,7 +113,7 @@ def test_the_api(admin_user: User, runs: tuple[Run, Run]) -> None:
     assert "first → second → first" in json.dumps(refused.json(), ensure_ascii=False)
 
 
-def test_the_command_line(runs: tuple[Run, Run]) -> None:
+def test_commands_show_links(runs: tuple[Run, Run]) -> None:
     before, after = runs
     assert "second (when it has failed)" in call("show", "first").out
     assert call("show", "first", "--json").json["followed_by"] == [

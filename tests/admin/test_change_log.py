@@ -1,6 +1,6 @@
-"""Test a job's history: who changed which field, and its old and new values.
+"""Test a job's history: the user, the changed fields and their old and new values.
 
-Django and other tools can read the entries, too.
+Django and other tools can also read the entries.
 """
 
 import json
@@ -18,7 +18,7 @@ from django_dcron.jobs import audit_messages
 from django_dcron.jobs.change_history import Change, FieldChange, changes_of, read_change
 from django_dcron.jobs.differences import LONGEST
 from django_dcron.models import Job, Run
-from tests.admin.conftest import StaffWith, add_url, fill_in, job_url, make_job, verb_url
+from tests.admin.conftest import StaffWith, action_url, add_url, fill_in, job_url, make_job
 
 POLICIES: dict[str, Any] = dict(Job._meta.get_field("overlap_policy").flatchoices)
 
@@ -31,7 +31,7 @@ def _history(client: Client, job: Job) -> Any:
     return client.get(reverse("admin:django_dcron_job_history", args=[job.pk]))
 
 
-def test_an_edit_is_logged_field_by_field(admin_client: Client) -> None:
+def test_edit_is_logged_with_old_and_new_value_per_field(admin_client: Client) -> None:
     job = make_job(retry_backoff=timedelta(seconds=10), tags=["billing"])
 
     response = fill_in(
@@ -48,7 +48,7 @@ def test_an_edit_is_logged_field_by_field(admin_client: Client) -> None:
     }
 
 
-def test_django_reads_the_entry_as_its_own(admin_client: Client) -> None:
+def test_log_entry_is_readable_by_django(admin_client: Client) -> None:
     job = make_job()
     fill_in(admin_client, job_url(job), schedule="0 5 * * *", description="What for")
 
@@ -59,7 +59,7 @@ def test_django_reads_the_entry_as_its_own(admin_client: Client) -> None:
     assert json.loads(entry.change_message)[0]["changed"] == {"fields": ["Description", "Schedule"]}
 
 
-def test_what_the_form_changed_by_itself_is_logged_too(admin_client: Client) -> None:
+def test_automatic_field_change_is_logged(admin_client: Client) -> None:
     """Enabling a job clears its pause reason, even if the form contains one."""
     job = make_job()
     control.pause(job, "deploy")
@@ -74,7 +74,7 @@ def test_what_the_form_changed_by_itself_is_logged_too(admin_client: Client) -> 
     assert change.switched is True
 
 
-def test_a_save_that_changes_nothing_says_so(admin_client: Client) -> None:
+def test_save_without_changes_is_logged_as_such(admin_client: Client) -> None:
     job = make_job()
     fill_in(admin_client, job_url(job))
 
@@ -82,7 +82,7 @@ def test_a_save_that_changes_nothing_says_so(admin_client: Client) -> None:
     assert (change.fields, change.message, change.version) == ((), "No fields changed.", 2)
 
 
-def test_adding_is_in_the_log(admin_client: Client) -> None:
+def test_addition_is_logged(admin_client: Client) -> None:
     fill_in(
         admin_client,
         add_url(),
@@ -101,13 +101,13 @@ def test_adding_is_in_the_log(admin_client: Client) -> None:
     )
 
 
-def test_verbs_that_change_the_job_are_logged_with_what_they_said(admin_client: Client) -> None:
+def test_actions_are_logged_with_message_and_changed_fields(admin_client: Client) -> None:
     job = make_job()
 
-    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+    admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
     paused = Job.objects.get()
-    admin_client.post(verb_url(job, "resume"))
-    admin_client.post(verb_url(job, "run_now"))
+    admin_client.post(action_url(job, "resume"))
+    admin_client.post(action_url(job, "run_now"))
 
     pause, resume = _changes(job)
     assert (pause.message, pause.switched, pause.version) == (
@@ -125,7 +125,7 @@ def test_verbs_that_change_the_job_are_logged_with_what_they_said(admin_client: 
     )
 
 
-def test_long_values_are_shortened(admin_client: Client) -> None:
+def test_long_values_are_truncated(admin_client: Client) -> None:
     job = make_job()
     fill_in(admin_client, job_url(job), description="x" * 10_000)
 
@@ -137,9 +137,7 @@ def test_long_values_are_shortened(admin_client: Client) -> None:
 @pytest.mark.parametrize(
     "message", ["", "by hand", "[broken", '[{"changed": {"fields": ["A"]}}]', '[{"dcron": 1}]']
 )
-def test_entries_that_are_not_ours_are_read_as_django_reads_them(
-    admin_user: Any, message: str
-) -> None:
+def test_foreign_log_entry_uses_message_of_django(admin_user: Any, message: str) -> None:
     entry = LogEntry(user=admin_user, change_message=message, action_flag=2)
 
     change = read_change(entry)
@@ -148,7 +146,7 @@ def test_entries_that_are_not_ours_are_read_as_django_reads_them(
     assert change.message == entry.get_change_message()
 
 
-def test_the_history_page_shows_it(admin_client: Client) -> None:
+def test_history_page_shows_old_and_new_values(admin_client: Client) -> None:
     job = make_job()
     fill_in(
         admin_client,
@@ -157,7 +155,7 @@ def test_the_history_page_shows_it(admin_client: Client) -> None:
         overlap_policy="queue_one",
         description="<b>bold</b>",
     )
-    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+    admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
 
     page = _history(admin_client, job).content.decode()
 
@@ -173,10 +171,10 @@ def test_the_history_page_shows_it(admin_client: Client) -> None:
     assert "dcron-aside" not in page
 
 
-def test_times_are_shown_in_the_zone_of_the_site(admin_client: Client, settings: Any) -> None:
+def test_history_shows_times_in_site_time_zone(admin_client: Client, settings: Any) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
     job = make_job()
-    admin_client.post(verb_url(job, "pause"), {"until": "2099-03-01 12:00:00"})
+    admin_client.post(action_url(job, "pause"), {"until": "2099-03-01 12:00:00"})
     message = LogEntry.objects.get().change_message
     stored = "2099-03-01T03:00:00Z"
     assert stored in message
@@ -192,7 +190,7 @@ def test_times_are_shown_in_the_zone_of_the_site(admin_client: Client, settings:
     assert "some day" in _history(admin_client, job).content.decode()
 
 
-def test_changes_past_the_admin_are_counted(admin_client: Client) -> None:
+def test_history_counts_changes_made_outside_admin(admin_client: Client) -> None:
     job = make_job()
     control.save(job)
     fill_in(admin_client, job_url(job), schedule="0 5 * * *")
@@ -205,11 +203,13 @@ def test_changes_past_the_admin_are_counted(admin_client: Client) -> None:
 
     shown = [line.unseen_before for line in response.context["lines"]]
     assert [re.findall(r"\d+", text) for text in shown] == [["1"], ["2"]]
-    assert re.findall(r"\d+", response.context["unseen_since"]) == ["1"]
+    assert re.findall(r"\d+", response.context["changes_unseen_since"]) == ["1"]
     assert response.content.decode().count("dcron-aside") == 3
 
 
-def test_only_the_last_page_tells_what_came_after(admin_client: Client, admin_user: Any) -> None:
+def test_only_last_history_page_mentions_later_changes(
+    admin_client: Client, admin_user: Any
+) -> None:
     job = make_job()
     LogEntry.objects.log_actions(admin_user.pk, [job] * 101, 2, "looked at")
     control.save(job)
@@ -221,12 +221,12 @@ def test_only_the_last_page_tells_what_came_after(admin_client: Client, admin_us
         for page in (1, 2)
     )
 
-    assert (len(first["lines"]), first["unseen_since"]) == (100, "")
+    assert (len(first["lines"]), first["changes_unseen_since"]) == (100, "")
     assert len(second["lines"]) == 1
-    assert second["unseen_since"]
+    assert second["changes_unseen_since"]
 
 
-def test_a_job_without_a_history_says_so(admin_client: Client) -> None:
+def test_history_of_unchanged_job_has_no_table(admin_client: Client) -> None:
     response = _history(admin_client, make_job())
 
     assert response.status_code == 200
@@ -234,7 +234,7 @@ def test_a_job_without_a_history_says_so(admin_client: Client) -> None:
     assert 'class="module dcron-changes"' not in response.content.decode()
 
 
-def test_who_may_not_see_the_job_does_not_see_its_history(staff_with: StaffWith) -> None:
+def test_history_requires_view_job_permission(staff_with: StaffWith) -> None:
     job = make_job()
 
     assert _history(staff_with("view_run"), job).status_code == 403

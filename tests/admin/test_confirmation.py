@@ -24,7 +24,7 @@ def _carried(page: Any) -> dict[str, Any]:
     """Return the data that the confirmation form would submit."""
     context = page.context
     return {
-        "action": context["verb"].name,
+        "action": context["action"].name,
         context["checkbox"]: context["keys"],
         context["confirmed"]: "yes",
         context["filters_name"]: context["filters"],
@@ -36,13 +36,13 @@ def _confirm(client: Client, page: Any, **typed: str) -> Any:
 
 
 @pytest.mark.parametrize("action", ["run_now", "pause", "resume", "duplicate"])
-def test_every_verb_of_jobs_asks_and_changes_nothing_yet(admin_client: Client, action: str) -> None:
+def test_job_action_shows_confirmation_without_changes(admin_client: Client, action: str) -> None:
     paused = make_job("other", enabled=False)
 
     page = _ask(admin_client, action, make_job(), paused)
 
     assert page.status_code == 200
-    assert str(page.context["verb"].explained) in page.content.decode()
+    assert str(page.context["action"].explanation) in page.content.decode()
     assert (
         Job.objects.filter(enabled=True).count(),
         Run.objects.count(),
@@ -55,7 +55,7 @@ def test_every_verb_of_jobs_asks_and_changes_nothing_yet(admin_client: Client, a
 
 
 @pytest.mark.parametrize(("action", "state"), [("cancel", "pending"), ("rerun", "failed")])
-def test_every_verb_of_runs_asks_and_then_does_it(
+def test_run_action_is_applied_after_confirmation(
     admin_client: Client, action: str, state: str
 ) -> None:
     job = make_job()
@@ -72,7 +72,7 @@ def test_every_verb_of_runs_asks_and_then_does_it(
     assert shown[0].count("report at") == 2
 
 
-def test_the_page_names_what_it_is_about(admin_client: Client) -> None:
+def test_confirmation_lists_first_rows_and_counts_the_rest(admin_client: Client) -> None:
     jobs = [make_job(f"job {number:02}", enabled=number > 0) for number in range(25)]
 
     page = _ask(admin_client, "pause", *jobs)
@@ -87,7 +87,7 @@ def test_the_page_names_what_it_is_about(admin_client: Client) -> None:
     assert "dcron-bound" not in text
 
 
-def test_what_makes_no_sense_for_a_row_leaves_it_out(admin_client: Client) -> None:
+def test_confirmation_excludes_inapplicable_rows_with_reason(admin_client: Client) -> None:
     paused, job = make_job("a", enabled=False), make_job("b")
 
     page = _ask(admin_client, "pause", paused, job)
@@ -96,39 +96,39 @@ def test_what_makes_no_sense_for_a_row_leaves_it_out(admin_client: Client) -> No
     text = page.content.decode()
     chosen, left_out = text.split('<ul class="dcron-chosen">')[1:]
     assert (">b</a>" in chosen, ">a</a>" in chosen) == (True, False)
-    against = str(escape(page.context["verb"].against(paused)))
-    assert against
-    assert left_out.index(">a</a>") < left_out.index(against)
+    refusal = str(escape(page.context["action"].refusal(paused)))
+    assert refusal
+    assert left_out.index(">a</a>") < left_out.index(refusal)
     assert _ask(admin_client, "pause", job).content.decode().count("dcron-chosen") == 1
 
 
-def test_the_button_that_confirms_a_cancellation_is_not_called_cancel(
+def test_cancel_confirmation_button_is_not_labelled_cancel(
     admin_client: Client,
 ) -> None:
     """Users would take it for the button that closes the dialog."""
     job = make_job()
     runs = [make_run(job, NOON.replace(hour=hour)) for hour in (1, 2)]
     page = _ask(admin_client, "cancel", *runs)
-    verb = page.context["verb"]
+    action = page.context["action"]
     on_its_page = admin_client.get(run_url(runs[0])).content.decode()
 
-    assert len({str(verb.label), str(verb.submit_label(1)), str(verb.submit_label(2))}) == 3
-    assert f'value="{verb.submit_label(2)}"' in page.content.decode()
-    assert f'<button type="submit">{verb.submit_label()}</button>' in on_its_page
+    assert len({str(action.label), str(action.submit_label(1)), str(action.submit_label(2))}) == 3
+    assert f'value="{action.submit_label(2)}"' in page.content.decode()
+    assert f'<button type="submit">{action.submit_label()}</button>' in on_its_page
 
 
-def test_if_all_are_left_out_there_is_nothing_to_confirm(admin_client: Client) -> None:
+def test_confirmation_has_no_button_if_no_row_applies(admin_client: Client) -> None:
     ended = make_run(make_job(), state="failed")
 
     page = _ask(admin_client, "cancel", ended)
 
     text = page.content.decode()
-    assert str(escape(page.context["verb"].against(ended))) in text
+    assert str(escape(page.context["action"].refusal(ended))) in text
     assert 'type="submit" class="default"' not in text
     assert 'name="reason"' not in text
 
 
-def test_it_is_done_with_what_was_typed(admin_client: Client) -> None:
+def test_confirmed_pause_uses_submitted_reason_and_end(admin_client: Client) -> None:
     jobs = [make_job("a"), make_job("b")]
 
     response = _confirm(
@@ -141,7 +141,7 @@ def test_it_is_done_with_what_was_typed(admin_client: Client) -> None:
         assert job.paused_until is not None
 
 
-def test_what_makes_no_sense_is_asked_again(admin_client: Client) -> None:
+def test_invalid_form_shows_confirmation_again(admin_client: Client) -> None:
     page = _ask(admin_client, "pause", make_job("a"), make_job("b"), query="q=a")
 
     again = _confirm(admin_client, page, reason="deploy", until="whenever")
@@ -154,17 +154,17 @@ def test_what_makes_no_sense_is_asked_again(admin_client: Client) -> None:
     assert not Job.objects.get(name="a").enabled
 
 
-def test_refusals_are_reported_beside_successes(admin_client: Client) -> None:
+def test_result_reports_both_successes_and_refusals(admin_client: Client) -> None:
     good = make_job("good", enabled=False)
-    over = make_job("over", schedule="@at 2020-01-01T00:00", enabled=False)
+    expired = make_job("expired", schedule="@at 2020-01-01T00:00", enabled=False)
 
-    shown = messages(_confirm(admin_client, _ask(admin_client, "resume", good, over)))
+    shown = messages(_confirm(admin_client, _ask(admin_client, "resume", good, expired)))
 
     assert shown[0] == f"“good”: {audit_messages.resumed()}"
-    assert shown[1].startswith("“over”: ")
+    assert shown[1].startswith("“expired”: ")
 
 
-def test_what_was_shown_is_what_is_done(admin_client: Client) -> None:
+def test_confirmed_action_applies_to_listed_rows_only(admin_client: Client) -> None:
     """The confirmation applies to the rows on the page, even if the filter matches others then."""
     job = make_job()
     failed = make_run(job, NOON, state="failed")
@@ -180,7 +180,7 @@ def test_what_was_shown_is_what_is_done(admin_client: Client) -> None:
     assert response.redirect_chain[-1][0] == f"{list_url('run')}?{query}"
 
 
-def test_of_all_that_the_filters_find_the_first_are_handled(
+def test_select_across_is_limited_to_first_matching_rows(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.admin.actions.MOST_AT_ONCE", 2)
@@ -195,7 +195,7 @@ def test_of_all_that_the_filters_find_the_first_are_handled(
     assert [job.name for job in Job.objects.filter(enabled=False)] == ["job 0", "job 1"]
 
 
-def test_what_is_gone_meanwhile_is_reported(admin_client: Client) -> None:
+def test_row_deleted_before_confirmation_shows_warning(admin_client: Client) -> None:
     job = make_job()
     page = _ask(admin_client, "pause", job)
     job.delete()
@@ -207,7 +207,7 @@ def test_what_is_gone_meanwhile_is_reported(admin_client: Client) -> None:
     assert LogEntry.objects.count() == 0
 
 
-def test_who_lost_the_permission_meanwhile_is_refused(staff_with: StaffWith) -> None:
+def test_permission_is_checked_again_at_confirmation(staff_with: StaffWith) -> None:
     client = staff_with("view_job", "pause_job")
     page = _ask(client, "pause", make_job())
     assert page.status_code == 200
@@ -219,7 +219,9 @@ def test_who_lost_the_permission_meanwhile_is_refused(staff_with: StaffWith) -> 
     assert Job.objects.get().enabled
 
 
-def test_a_forged_answer_is_refused(admin_user: Any, admin_client: Client) -> None:
+def test_confirmation_without_csrf_token_is_forbidden(
+    admin_user: Any, admin_client: Client
+) -> None:
     page = _ask(admin_client, "pause", make_job())
     client = Client(enforce_csrf_checks=True)
     client.force_login(admin_user)
@@ -228,7 +230,7 @@ def test_a_forged_answer_is_refused(admin_user: Any, admin_client: Client) -> No
     assert Job.objects.get().enabled
 
 
-def test_the_answer_leads_to_our_list_and_nowhere_else(admin_client: Client) -> None:
+def test_redirect_stays_on_own_list_if_filters_contain_url(admin_client: Client) -> None:
     page = _ask(admin_client, "pause", make_job())
 
     response = admin_client.post(
@@ -238,13 +240,13 @@ def test_the_answer_leads_to_our_list_and_nowhere_else(admin_client: Client) -> 
     assert response.headers["Location"] == f"{list_url('job')}?//evil.example/"
 
 
-def test_texts_are_escaped(admin_client: Client) -> None:
+def test_query_string_is_escaped(admin_client: Client) -> None:
     page = _ask(admin_client, "pause", make_job(), query="q=%3Cscript%3Ealert(1)")
 
     assert "<script>alert" not in page.content.decode()
 
 
-def test_deleting_asks_as_django_does(admin_client: Client) -> None:
+def test_delete_action_uses_confirmation_of_django(admin_client: Client) -> None:
     page = _ask(admin_client, "delete_selected", make_job())
 
     assert "deletable_objects" in page.context

@@ -21,10 +21,10 @@ from tests.admin.conftest import StaffWith, list_url, make_attempt, make_job
 from tests.factories import make_run
 
 EVIL = "<script>alert(1)</script>"
-EVERYTHING = ("view_dashboard", "view_job", "view_run", "view_attempt", "view_node")
+ALL_PERMISSIONS = ("view_dashboard", "view_job", "view_run", "view_attempt", "view_node")
 URL = "/admin/django_dcron/dashboard/"
 
-QUERIES = {"health": 11, "tiles": 15, "timeline": 5, "failures": 4, "cluster": 1, "load": 2}
+QUERIES = {"health": 12, "tiles": 15, "timeline": 5, "failures": 4, "cluster": 1, "load": 2}
 SESSION_AND_USER = 2
 
 pytestmark = pytest.mark.django_db
@@ -65,25 +65,25 @@ def job() -> Job:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_section_costs_few_queries(
+def test_section_needs_fixed_number_of_queries(
     admin_client: Client, job: Job, name: str, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    _with_a_bit_of_everything(job)
+    _make_one_of_each(job)
     admin_client.get(part_url("load"))  # fills the cache
 
     with django_assert_num_queries(SESSION_AND_USER + QUERIES[name]):
         assert admin_client.get(part_url(name)).status_code == 200
 
 
-def test_the_page_costs_as_much_as_its_sections(
+def test_page_needs_no_more_queries_than_its_sections(
     admin_client: Client, job: Job, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    _with_a_bit_of_everything(job)
+    _make_one_of_each(job)
     admin_client.get(URL)
-    whether_there_are_jobs = namespaces = 1
+    whether_there_are_jobs = namespaces = freezes = 1
 
     with django_assert_num_queries(
-        SESSION_AND_USER + whether_there_are_jobs + namespaces + sum(QUERIES.values())
+        SESSION_AND_USER + whether_there_are_jobs + namespaces + freezes + sum(QUERIES.values())
     ):
         page = admin_client.get(URL)
 
@@ -94,7 +94,7 @@ def test_the_page_costs_as_much_as_its_sections(
     assert tiles["success_rate"].value == "50.0%"
 
 
-def _with_a_bit_of_everything(job: Job) -> None:
+def _make_one_of_each(job: Job) -> None:
     for state in ("succeeded", "failed", "missed", "skipped", "queued", "waiting"):
         make_run(job, state)
     failed = make_run(job, "failed")
@@ -109,7 +109,7 @@ def tiles_of(client: Client) -> dict[str, Any]:
     return {tile.name: tile for tile in client.get(part_url("tiles")).context["tiles"]}
 
 
-def test_each_tile_leads_to_what_it_counts(admin_client: Client, job: Job) -> None:
+def test_tile_links_to_list_with_same_count(admin_client: Client, job: Job) -> None:
     for state, number in {
         "running": 1,
         "failed": 2,
@@ -136,7 +136,7 @@ def test_each_tile_leads_to_what_it_counts(admin_client: Client, job: Job) -> No
     assert "due_soon" not in found  # no list shows exactly those jobs
 
 
-def test_tiles_of_all_states_lead_to_a_list_that_an_index_orders(
+def test_tiles_of_all_states_link_to_list_filtered_by_indexed_column(
     admin_client: Client, job: Job
 ) -> None:
     now = database_now("default")
@@ -146,14 +146,14 @@ def test_tiles_of_all_states_lead_to_a_list_that_an_index_orders(
 
     for name in ("success_rate", "start_delay"):
         assert "due_at" not in tiles[name].url
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as captured:
             listed = admin_client.get(tiles[name].url).context["cl"]
         assert [run.state for run in listed.result_list] == ["succeeded"]
-        assert not any('"due_at" >=' in query["sql"] for query in asked)
+        assert not any('"due_at" >=' in query["sql"] for query in captured)
         assert listed.filter_params == {"when": ["24h"]}  # the value that the sidebar shows
 
 
-def test_a_figure_that_was_not_counted_out_says_so(
+def test_capped_count_is_marked(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.diagnosis.figures.LIMIT", 2)
@@ -163,7 +163,7 @@ def test_a_figure_that_was_not_counted_out_says_so(
     assert re.fullmatch(r"\D+ 2", tiles_of(admin_client)["failed"].value)
 
 
-def test_missed_occurrences_without_a_row_are_reported(
+def test_missed_tile_counts_occurrences_without_row(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(job, "missed", missed_before=1)
@@ -177,7 +177,7 @@ def test_missed_occurrences_without_a_row_are_reported(
     assert re.findall(r"\d+", missed.note) == ["6"]
 
 
-def test_the_missed_tile_says_how_many_starts_were_counted(
+def test_missed_tile_shows_sample_size(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.diagnosis.figures.SAMPLE", 2)
@@ -189,10 +189,10 @@ def test_the_missed_tile_says_how_many_starts_were_counted(
     assert (missed.value, re.findall(r"\d+", missed.note)) == ("0", ["2"])
 
 
-def test_missed_occurrences_that_waiting_runs_stand_for_count_too(
+def test_missed_tile_counts_occurrences_merged_into_unfinished_runs(
     admin_client: Client, job: Job
 ) -> None:
-    """Missed occurrences count before a worker starts the run that stands for them."""
+    """Missed occurrences count even before a worker starts the run that replaces them."""
     for state, missed in {"pending": 1, "queued": 1000, "waiting": 70, "running": 8}.items():
         make_run(job, state, missed_before=missed)
 
@@ -205,7 +205,7 @@ def lines(response: Any) -> list[Any]:
     return found
 
 
-def test_quarantined_jobs_are_a_problem(admin_client: Client, job: Job) -> None:
+def test_health_reports_quarantined_jobs(admin_client: Client, job: Job) -> None:
     make_node()
     assert [line.kind for line in lines(admin_client.get(part_url("health")))] == ["ok"]
 
@@ -238,7 +238,7 @@ def test_quarantined_jobs_are_a_problem(admin_client: Client, job: Job) -> None:
         ([{"shard_count": 8}], "DCRON_SHARDS differs", False),
     ],
 )
-def test_what_is_wrong_with_the_cluster_stands_on_top(
+def test_health_reports_node_problems_at_top(
     admin_client: Client, job: Job, nodes: list[dict[str, Any]], output: str, is_error: bool
 ) -> None:
     for values in nodes:
@@ -256,7 +256,7 @@ def test_what_is_wrong_with_the_cluster_stands_on_top(
     )
 
 
-def test_all_is_well_says_so(admin_client: Client, job: Job) -> None:
+def test_health_is_ok_if_crashed_node_is_replaced(admin_client: Client, job: Job) -> None:
     make_node()
     make_node("crashed", age=3600)  # other nodes lead its shards by now
 
@@ -264,7 +264,7 @@ def test_all_is_well_says_so(admin_client: Client, job: Job) -> None:
     assert (line.kind, line.url) == ("ok", "")
 
 
-def test_no_worker_is_reported_with_a_remedy(admin_client: Client, job: Job) -> None:
+def test_health_reports_missing_worker_with_remedy(admin_client: Client, job: Job) -> None:
     make_node()
     past = database_now("default") - timedelta(minutes=24, seconds=30)
     make_run(job, "queued", due_at=past, queued_at=past, missed_before=1078)
@@ -280,7 +280,7 @@ def test_no_worker_is_reported_with_a_remedy(admin_client: Client, job: Job) -> 
     assert admin_client.get(line.url).context["cl"].result_count == 1
 
 
-def test_the_cluster_shows_who_leads_what(admin_client: Client, job: Job) -> None:
+def test_cluster_shows_share_of_each_node(admin_client: Client, job: Job) -> None:
     make_node("a", shards=48, agenda=1234)
     make_node("b", shards=16, skew=timedelta(seconds=2), release="2")
     make_node("dead", age=3600, shards=63)
@@ -297,7 +297,7 @@ def test_the_cluster_shows_who_leads_what(admin_client: Client, job: Job) -> Non
     assert ["dcron-lost" in row.state for row in response.context["rows"]] == [False, False, True]
 
 
-def test_namespaces_have_shards_of_their_own(admin_client: Client, job: Job) -> None:
+def test_shards_are_counted_per_namespace(admin_client: Client, job: Job) -> None:
     make_node("a", namespace="default")
     make_node("b", namespace="shop", shards=60)
 
@@ -305,9 +305,7 @@ def test_namespaces_have_shards_of_their_own(admin_client: Client, job: Job) -> 
     assert (context["led"], context["shards"]) == (124, 128)
 
 
-def test_without_a_node_the_cluster_says_so_and_leaves_the_remedy_to_the_health(
-    admin_client: Client, job: Job
-) -> None:
+def test_cluster_without_nodes_shows_notice_without_remedy(admin_client: Client, job: Job) -> None:
     response = admin_client.get(part_url("cluster"))
 
     assert (response.context["live"], response.context["rows"]) == (0, [])
@@ -317,7 +315,7 @@ def test_without_a_node_the_cluster_says_so_and_leaves_the_remedy_to_the_health(
     assert "data-dcron-no-nodes" not in admin_client.get(part_url("cluster")).content.decode()
 
 
-def test_failures_are_shown_short_and_escaped(admin_client: Client, job: Job) -> None:
+def test_failures_are_truncated_and_escaped(admin_client: Client, job: Job) -> None:
     run = make_run(job, "failed", reason="in short")
     make_attempt(
         run, exception_class="app.errors.Broken", message=f"{EVIL}{'x' * 300}\nsecond line"
@@ -333,7 +331,7 @@ def test_failures_are_shown_short_and_escaped(admin_client: Client, job: Job) ->
     assert reverse("admin:django_dcron_run_change", args=[run.pk]) in page
 
 
-def test_no_failure_is_said_to_be_none(admin_client: Client, job: Job) -> None:
+def test_failures_section_shows_notice_if_empty(admin_client: Client, job: Job) -> None:
     make_run(job, "failed", due_at=database_now("default") - timedelta(days=2))
 
     response = admin_client.get(part_url("failures"))
@@ -342,7 +340,7 @@ def test_no_failure_is_said_to_be_none(admin_client: Client, job: Job) -> None:
     assert "<table" not in response.content.decode()
 
 
-def test_what_has_not_changed_is_not_sent(
+def test_unchanged_section_returns_204(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = database_now("default")
@@ -355,7 +353,7 @@ def test_what_has_not_changed_is_not_sent(
     assert admin_client.get(again).status_code == 200
 
 
-def test_sections_get_the_query_and_nothing_else(admin_client: Client, job: Job) -> None:
+def test_section_urls_carry_only_known_parameters(admin_client: Client, job: Job) -> None:
     html = admin_client.get(f"{URL}?namespace=shop&q=a%26b&other=1").content.decode()
 
     assert f"{part_url('tiles')}?namespace=shop&amp;q={quote('a&b')}&amp;seen=" in html
@@ -365,7 +363,7 @@ def test_sections_get_the_query_and_nothing_else(admin_client: Client, job: Job)
 @pytest.mark.parametrize("name", ["", "part/timeline/", "part/load/"])
 @pytest.mark.parametrize("parameter", ["namespace", "q"])
 @pytest.mark.parametrize("value", ["\0", "re\0port\0", "x" * 60_000])
-def test_no_query_is_too_strange_to_answer(
+def test_hostile_filter_values_are_answered(
     admin_client: Client, job: Job, name: str, parameter: str, value: str
 ) -> None:
     answer = admin_client.get(f"{URL}{name}", {parameter: value})
@@ -374,7 +372,7 @@ def test_no_query_is_too_strange_to_answer(
     assert b"x" * 121 not in answer.content
 
 
-def test_before_there_is_a_job_it_says_what_to_do(admin_client: Client) -> None:
+def test_first_steps_are_shown_until_first_job_exists(admin_client: Client) -> None:
     response = admin_client.get(URL)
 
     assert "dcron-first-steps" in response.content.decode()
@@ -388,10 +386,10 @@ def test_before_there_is_a_job_it_says_what_to_do(admin_client: Client) -> None:
     assert "dcron-first-steps" not in admin_client.get(URL).content.decode()
 
 
-def test_the_first_steps_know_of_nodes_and_of_rights(staff_with: StaffWith) -> None:
+def test_first_steps_link_only_permitted_pages(staff_with: StaffWith) -> None:
     make_node()
 
-    shown = staff_with(*EVERYTHING, "add_job").get(URL)
+    shown = staff_with(*ALL_PERMISSIONS, "add_job").get(URL)
     assert f'href="{list_url("node")}">1 ' in shown.content.decode()
     assert reverse("admin:django_dcron_job_add") in shown.content.decode()
 
@@ -400,7 +398,7 @@ def test_the_first_steps_know_of_nodes_and_of_rights(staff_with: StaffWith) -> N
     assert reverse("admin:django_dcron_job_add") not in shown.content.decode()
 
 
-def test_strangers_and_staff_without_the_right_see_nothing(
+def test_dashboard_requires_login_and_view_dashboard_permission(
     client: Client, staff_with: StaffWith, job: Job
 ) -> None:
     without = staff_with("view_job", "view_run", "view_attempt", "view_node", "change_job")
@@ -410,8 +408,8 @@ def test_strangers_and_staff_without_the_right_see_nothing(
         assert without.get(url).status_code == 403
 
 
-def test_each_section_needs_the_right_to_what_it_shows(staff_with: StaffWith, job: Job) -> None:
-    _with_a_bit_of_everything(job)
+def test_section_requires_permission_for_its_models(staff_with: StaffWith, job: Job) -> None:
+    _make_one_of_each(job)
     client = staff_with("view_dashboard")
 
     seen = client.get(URL)
@@ -424,7 +422,7 @@ def test_each_section_needs_the_right_to_what_it_shows(staff_with: StaffWith, jo
         assert client.get(part_url(name)).status_code == (403 if section.shows else 200)
 
 
-def test_tiles_and_names_are_of_what_one_may_view(staff_with: StaffWith, job: Job) -> None:
+def test_tiles_and_names_depend_on_permissions(staff_with: StaffWith, job: Job) -> None:
     Cursor.objects.filter(pk=job.pk).update(problem="no such zone")
     make_node("secret-node", degraded=True)
 
@@ -446,32 +444,36 @@ def test_tiles_and_names_are_of_what_one_may_view(staff_with: StaffWith, job: Jo
     assert shown("view_job", "view_run", "view_node") == (8, True, True, [True, True])
 
 
-def test_failures_say_less_to_whom_attempts_are_hidden(staff_with: StaffWith, job: Job) -> None:
+def test_failures_hide_messages_without_view_attempt_permission(
+    staff_with: StaffWith, job: Job
+) -> None:
     run = make_run(job, "failed", reason="in short")
     make_attempt(run, exception_class="Broken", message="secret")
 
     seen = text(staff_with("view_dashboard", "view_run").get(part_url("failures")))
     assert "in short" in seen
     assert "secret" not in seen
-    assert "secret" in text(staff_with(*EVERYTHING).get(part_url("failures")))
+    assert "secret" in text(staff_with(*ALL_PERMISSIONS).get(part_url("failures")))
 
 
 @pytest.mark.parametrize(
     "path", ["add/", "1/", "1/change/", "1/delete/", "1/history/", "part/nonsense/"]
 )
-def test_there_is_nothing_else(admin_client: Client, job: Job, path: str) -> None:
+def test_other_admin_urls_of_dashboard_return_404(
+    admin_client: Client, job: Job, path: str
+) -> None:
     assert admin_client.get(f"{URL}{path}").status_code == 404
 
 
-def test_it_is_in_the_list_of_apps_of_whoever_may_view_it(staff_with: StaffWith, job: Job) -> None:
-    may, may_not = staff_with(*EVERYTHING), staff_with("view_job")
+def test_app_list_links_dashboard_only_with_permission(staff_with: StaffWith, job: Job) -> None:
+    may, may_not = staff_with(*ALL_PERMISSIONS), staff_with("view_job")
 
     for url in (reverse("admin:index"), reverse("admin:app_list", args=["django_dcron"])):
         assert f'<a href="{URL}">' in may.get(url).content.decode()
         assert URL not in may_not.get(url).content.decode()
 
 
-def test_it_looks_at_no_long_text(admin_client: Client, job: Job) -> None:
+def test_failures_section_stays_small_with_long_messages(admin_client: Client, job: Job) -> None:
     run = make_run(job, "failed")
     make_attempt(run, message="m" * 60_000, log="l", traceback="t")
 

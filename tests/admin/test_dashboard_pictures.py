@@ -75,7 +75,7 @@ def text(html: str) -> str:
 # --- timeline -------------------------------------------------------------------------------------
 
 
-def test_a_run_is_a_bar_from_start_to_end() -> None:
+def test_run_is_drawn_as_bar_from_start_to_end() -> None:
     job = make_job()
     run = run_of(job, NOON - 30 * MINUTE - 7 * SECOND, "failed")
     (row,) = drawn().rows
@@ -87,7 +87,7 @@ def test_a_run_is_a_bar_from_start_to_end() -> None:
     assert row.y < bar.y < bar.y + bar.height < row.y + timeline.LANE
 
 
-def test_what_runs_reaches_to_now_and_what_began_before_is_cut() -> None:
+def test_bar_of_running_run_is_clipped_to_axis_and_ends_at_now() -> None:
     job = make_job()
     run_of(job, NOON - 5 * HOUR, "running")
     (row,) = drawn().rows
@@ -97,7 +97,7 @@ def test_what_runs_reaches_to_now_and_what_began_before_is_cut() -> None:
     assert "2026-03-02 07:00:07" in bar.title
 
 
-def test_what_did_not_start_is_a_mark_at_its_time() -> None:
+def test_run_that_did_not_start_is_drawn_as_mark() -> None:
     job = make_job()
     for number, state in enumerate(("missed", "skipped", "cancelled", "queued")):
         run_of(
@@ -118,7 +118,7 @@ def test_what_did_not_start_is_a_mark_at_its_time() -> None:
     assert all("\n" not in mark.title for mark in row.marks[:-1])
 
 
-def test_the_shortest_run_is_seen_and_nothing_leaves_the_picture() -> None:
+def test_shapes_have_minimum_width_and_stay_within_bounds() -> None:
     job = make_job(schedule="* * * * * *")
     for at in (NOON - 7 * SECOND, NOON - HOUR, NOON - 30 * MINUTE):
         run_of(job, at, finished_at=at + 251 * SECOND / 1000)
@@ -130,7 +130,7 @@ def test_the_shortest_run_is_seen_and_nothing_leaves_the_picture() -> None:
         assert shape.x + shape.width <= 100
 
 
-def test_runs_of_one_minute_are_one_above_the_other() -> None:
+def test_runs_of_same_minute_are_stacked_by_state() -> None:
     job = make_job()
     first = datetime(2026, 3, 2, 11, 40, tzinfo=UTC)
     for second in range(1, 59):
@@ -146,7 +146,7 @@ def test_runs_of_one_minute_are_one_above_the_other() -> None:
     assert " 58 " in succeeded.title
 
 
-def test_a_bar_of_many_runs_leads_to_the_list_of_them(admin_client: Client) -> None:
+def test_bar_of_several_runs_links_to_list_of_those_runs(admin_client: Client) -> None:
     job, other = make_job(), make_job("other")
     first = datetime(2026, 3, 2, 11, 40, tzinfo=UTC)
     for second in range(3):
@@ -159,7 +159,7 @@ def test_a_bar_of_many_runs_leads_to_the_list_of_them(admin_client: Client) -> N
     assert {run.job for run in found} == {job}
 
 
-def test_occurrences_to_come_are_ticks_and_a_band() -> None:
+def test_upcoming_occurrences_are_drawn_as_ticks_or_band() -> None:
     for name, schedule in (
         ("a", "0,15,30 13 * * *"),
         ("b", "* * * * * *"),
@@ -182,7 +182,7 @@ def test_occurrences_to_come_are_ticks_and_a_band() -> None:
     assert not re.search(r"\d", e.note)
 
 
-def test_the_grid_and_now_are_in_the_time_of_the_site(settings: Settings) -> None:
+def test_grid_and_now_use_site_time_zone(settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Kolkata"
     make_job()
     picture = drawn()
@@ -192,7 +192,7 @@ def test_the_grid_and_now_are_in_the_time_of_the_site(settings: Settings) -> Non
     assert (picture.now.x, picture.now.label[-8:], picture.zone) == (50, "17:30:00", "Asia/Kolkata")
 
 
-def test_nothing_changes_while_nothing_happens(
+def test_timeline_is_identical_until_axis_moves(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_of(make_job(), NOON - HOUR / 2, "running")
@@ -204,7 +204,7 @@ def test_nothing_changes_while_nothing_happens(
 
 
 @pytest.mark.parametrize("state", ["running", "succeeded", "queued"])
-def test_what_has_just_happened_is_drawn(state: str) -> None:
+def test_run_after_rounded_axis_time_is_drawn_at_now(state: str) -> None:
     """The axis's time is rounded down, so events since then are drawn at its current end."""
     run = run_of(
         make_job(), NOON, state, **{"finished_at": NOON + SECOND} if state == "succeeded" else {}
@@ -216,7 +216,7 @@ def test_what_has_just_happened_is_drawn(state: str) -> None:
     assert 0 <= shape.width <= timeline.LEAST_WIDTH
 
 
-def test_of_many_jobs_it_says_how_many_and_how_to_find_others(admin_client: Client) -> None:
+def test_timeline_caption_counts_shown_and_matching_jobs(admin_client: Client) -> None:
     for number in range(LANES + 1):
         make_job(f"job-{number}")
     assert re.findall(r"\d+", drawn().caption) == [str(LANES), str(LANES + 1)]
@@ -226,7 +226,7 @@ def test_of_many_jobs_it_says_how_many_and_how_to_find_others(admin_client: Clie
     assert "data-dcron-no-match" in part(admin_client, "timeline", "?namespace=none")
 
 
-def test_who_may_see_what(staff_with: StaffWith) -> None:
+def test_timeline_and_heat_map_depend_on_permissions(staff_with: StaffWith) -> None:
     run_of(make_job(), NOON - HOUR / 2, "failed")
     everything = part(staff_with("view_dashboard", "view_job", "view_run"), "timeline")
     assert 'class="dcron-fill dcron-failed" x=' in everything
@@ -241,12 +241,12 @@ def test_who_may_see_what(staff_with: StaffWith) -> None:
     assert choice.context(request, admin.site) == {"filter": None}
 
 
-def test_it_costs_few_queries(admin_client: Client) -> None:
+def test_timeline_needs_few_queries(admin_client: Client) -> None:
     for number in range(LANES + 5):
         run_of(make_job(f"job-{number}"), NOON - HOUR / 2)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as captured:
         drawn()
-    assert len(asked) <= 10
+    assert len(captured) <= 10
 
 
 # --- heat map -------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def numbers(message: str) -> list[str]:
     return re.findall(r"(?:[A-Z]\w+day )?\d[\d:,]*(?<!,)", message)
 
 
-def test_the_numbers_of_the_cells(settings: Settings) -> None:
+def test_heat_map_cells_count_occurrences_per_hour(settings: Settings) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     make_job(schedule="*/10 3 * * TUE", timezone="Europe/Berlin")
     make_job("b", schedule="0 4 * * *", timezone="Europe/Berlin")
@@ -274,7 +274,7 @@ def test_the_numbers_of_the_cells(settings: Settings) -> None:
     assert numbers(picture.busiest) == ["13", "Tuesday 03:00", "6", "0"]
 
 
-def test_the_same_in_every_hour_and_nothing_at_all() -> None:
+def test_heat_map_summarizes_uniform_and_empty_week() -> None:
     assert numbers(heat().busiest) == [str(DAYS)]
     assert {cell.opacity for day in heat().days for cell in day.cells if cell} == {0}
     make_job(schedule="* * * * * *")
@@ -282,7 +282,7 @@ def test_the_same_in_every_hour_and_nothing_at_all() -> None:
     assert len(heat().swatches) == 1
 
 
-def test_what_differs_little_looks_much_the_same() -> None:
+def test_similar_counts_have_similar_opacity() -> None:
     make_job(schedule="* * * * *")
     make_job("b", schedule="0 2 * * *")
     picture = heat()
@@ -295,7 +295,7 @@ def test_what_differs_little_looks_much_the_same() -> None:
 @pytest.mark.parametrize(
     ("today", "missing", "twice"), [("2026-03-24", 1, 0), ("2026-10-20", 0, 1)]
 )
-def test_days_on_which_the_clocks_change(
+def test_heat_map_handles_days_with_clock_change(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, today: str, missing: int, twice: int
 ) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
@@ -324,7 +324,7 @@ def test_days_on_which_the_clocks_change(
         ),
     ],
 )
-def test_advice_says_when(schedules: list[str], message: list[str]) -> None:
+def test_advice_names_crowded_times(schedules: list[str], message: list[str]) -> None:
     for number, schedule in enumerate(schedules):
         make_job(f"job-{number}", schedule=schedule)
     (advice,) = heat().advice
@@ -334,7 +334,7 @@ def test_advice_says_when(schedules: list[str], message: list[str]) -> None:
     assert re.findall(r"\d+", advice.remedy)[0] in "1234"
 
 
-def test_advice_leads_to_the_jobs(admin_client: Client) -> None:
+def test_advice_links_to_lists_of_its_jobs(admin_client: Client) -> None:
     for number in range(12):
         make_job(f"job-{number}", schedule="*/15 * * * *" if number else "0 * * * *")
     make_job("another", schedule="*/15 * * * * *")
@@ -347,7 +347,7 @@ def test_advice_leads_to_the_jobs(admin_client: Client) -> None:
         assert admin_client.get(url).context["cl"].result_count == number
 
 
-def test_advice_leads_to_just_those_that_were_counted(admin_client: Client) -> None:
+def test_advice_links_match_only_counted_jobs(admin_client: Client) -> None:
     """The links of an advice don't match other jobs with the same schedule text.
 
     Those jobs have another namespace, name or time zone, or are quarantined.
@@ -381,7 +381,7 @@ def test_advice_leads_to_just_those_that_were_counted(admin_client: Client) -> N
         assert admin_client.get(url).context["cl"].result_count == 12
 
 
-def test_no_advice_where_there_is_none(admin_client: Client) -> None:
+def test_evenly_spread_jobs_get_no_advice(admin_client: Client) -> None:
     for number in range(12):
         make_job(f"job-{number}", schedule="H * * * *")
     assert "dcron-advice" not in part(admin_client, "load")
@@ -390,7 +390,7 @@ def test_no_advice_where_there_is_none(admin_client: Client) -> None:
 # --- timeline and heat map ------------------------------------------------------------------------
 
 
-def test_figures_for_those_who_cannot_see(admin_client: Client) -> None:
+def test_pictures_have_visually_hidden_tables(admin_client: Client) -> None:
     run_of(make_job(schedule="0 13 * * *"), NOON - HOUR / 2)
     Cursor.objects.update(next_at=NOON + HOUR)
     lanes, cells = part(admin_client, "timeline"), part(admin_client, "load")
@@ -402,7 +402,7 @@ def test_figures_for_those_who_cannot_see(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["timeline", "load"])
-def test_names_are_text_and_numbers_are_numbers(
+def test_names_are_escaped_and_geometry_is_not_localized(
     admin_client: Client, settings: Settings, name: str
 ) -> None:
     settings.USE_THOUSAND_SEPARATOR = True
@@ -421,7 +421,7 @@ def test_names_are_text_and_numbers_are_numbers(
     assert all(re.fullmatch(r"\d+(\.\d+)?%?", value) for value in geometry)
 
 
-def test_the_filter_keeps_what_was_chosen(admin_client: Client) -> None:
+def test_filter_keeps_chosen_values(admin_client: Client) -> None:
     make_job("orders", namespace="shop")
     make_job("report")
     page = admin_client.get(f"{PAGE}?namespace=shop&q=%22ord").content.decode()

@@ -37,14 +37,14 @@ def _delete_url(job: Job) -> str:
     return reverse("admin:django_dcron_job_delete", args=[job.pk])
 
 
-def test_the_confirmation_counts_instead_of_listing(admin_client: Client, job: Job) -> None:
+def test_confirmation_counts_runs_without_listing_them(admin_client: Client, job: Job) -> None:
     page = admin_client.get(_delete_url(job)).content.decode()
 
     assert "Runs: 2" in page
     assert str(Run.objects.filter(job=job)[0].pk) not in page
 
 
-def test_a_huge_history_is_not_counted_to_its_end(
+def test_confirmation_caps_count_of_runs(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded.bounded_count_text, "__defaults__", (1,))
@@ -52,7 +52,7 @@ def test_a_huge_history_is_not_counted_to_its_end(
     assert "Runs: more than 1" in admin_client.get(_delete_url(job)).content.decode()
 
 
-def test_the_whole_history_goes_and_no_other(
+def test_deleting_job_deletes_its_history_only(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saving, "DELETED_AT_ONCE", 1)
@@ -64,7 +64,7 @@ def test_the_whole_history_goes_and_no_other(
     assert not Attempt.objects.exists()
 
 
-def test_many_at_once(admin_client: Client, job: Job) -> None:
+def test_bulk_delete_removes_chosen_jobs(admin_client: Client, job: Job) -> None:
     chosen = {
         "action": "delete_selected",
         "_selected_action": list(Job.objects.values_list("pk", flat=True)),
@@ -75,7 +75,7 @@ def test_many_at_once(admin_client: Client, job: Job) -> None:
     assert not Job.objects.exists()
 
 
-def test_more_than_a_form_can_carry_are_not_deleted_at_once(
+def test_bulk_delete_is_limited_with_warning(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actions, "MOST_AT_ONCE", 50)
@@ -101,7 +101,7 @@ def test_more_than_a_form_can_carry_are_not_deleted_at_once(
     ]
 
 
-def test_where_jobs_are_not_deleted_by_the_list_they_are_not(
+def test_bulk_delete_is_absent_if_site_disables_it(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(admin.site._actions, "delete_selected")
@@ -109,7 +109,7 @@ def test_where_jobs_are_not_deleted_by_the_list_they_are_not(
     assert 'value="delete_selected"' not in admin_client.get(list_url("job")).content.decode()
 
 
-def test_the_right_to_delete_jobs_is_enough_and_needed(staff_with: StaffWith, job: Job) -> None:
+def test_deletion_requires_only_delete_job_permission(staff_with: StaffWith, job: Job) -> None:
     assert (
         staff_with("view_job", "change_job").post(_delete_url(job), {"post": "yes"}).status_code
         == 403

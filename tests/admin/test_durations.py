@@ -1,3 +1,5 @@
+"""Test the duration field of the admin's forms, and how pages show durations."""
+
 from datetime import timedelta
 
 import pytest
@@ -23,12 +25,12 @@ from django_dcron.utils.durations import write_duration
         ("1 02:00:00", timedelta(days=1, hours=2)),
     ],
 )
-def test_what_people_write_is_read(text: str, expected: timedelta) -> None:
+def test_duration_input_accepts_common_notations(text: str, expected: timedelta) -> None:
     assert DurationInput().clean(text) == expected
 
 
 @pytest.mark.parametrize("text", ["soon", "5x", "1h-3m", "m5", "999999999999d", "5m 1h", "٣x"])
-def test_nonsense_is_named_with_what_is_allowed(text: str) -> None:
+def test_invalid_duration_error_names_value_and_example(text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         DurationInput().clean(text)
     (error,) = caught.value.error_list
@@ -49,7 +51,7 @@ def test_nonsense_is_named_with_what_is_allowed(text: str) -> None:
         (timedelta(seconds=-5), "-5.0"),
     ],
 )
-def test_what_is_written_reads_the_same(value: timedelta, text: str) -> None:
+def test_written_duration_is_read_back(value: timedelta, text: str) -> None:
     assert write_duration(value) == text
     assert read_duration(text) == value
     spaced = write_duration(value, " ")
@@ -57,7 +59,7 @@ def test_what_is_written_reads_the_same(value: timedelta, text: str) -> None:
     assert read_duration(spaced) == value
 
 
-def test_pages_separate_the_units_with_a_space() -> None:
+def test_duration_input_separates_units_with_space() -> None:
     value = timedelta(days=1, hours=2, seconds=3)
     assert write_duration(value, " ") == "1d 2h 3s"
     assert DurationInput().prepare_value(value) == "1d 2h 3s"
@@ -82,5 +84,5 @@ def test_an_empty_optional_duration_is_none() -> None:
         (timedelta(seconds=-4), "-4.0 s"),
     ],
 )
-def test_a_span_is_short(value: timedelta | None, text: str) -> None:
+def test_format_duration_is_compact(value: timedelta | None, text: str) -> None:
     assert format_duration(value) == text

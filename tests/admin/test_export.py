@@ -36,7 +36,7 @@ def _json(response: Any, key: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_job_can_be_made_again_from_its_json(admin_client: Client) -> None:
+def test_job_can_be_recreated_from_json_export(admin_client: Client) -> None:
     """The export contains the whole document of the job."""
     job = make_job(
         "größe",
@@ -59,7 +59,7 @@ def test_a_job_can_be_made_again_from_its_json(admin_client: Client) -> None:
     assert [getattr(again, name) for name in row] == [getattr(job, name) for name in row]
 
 
-def test_the_csv_of_jobs(admin_client: Client) -> None:
+def test_csv_export_of_jobs_has_headers_and_plain_values(admin_client: Client) -> None:
     make_job("größe", tags=["a"], args=[], schedule="30 3 * * *")
 
     response = admin_client.get(_url("job", "csv"))
@@ -71,7 +71,7 @@ def test_the_csv_of_jobs(admin_client: Client) -> None:
     assert (row["timeout"], row["misfire_grace"], row["enabled"]) == ("", "1m", "True")
 
 
-def test_the_export_of_runs(admin_client: Client) -> None:
+def test_export_of_runs_includes_delay_and_duration(admin_client: Client) -> None:
     started = NOON + timedelta(milliseconds=250)
     job = make_job(namespace="shop")
     done = make_run(
@@ -92,7 +92,7 @@ def test_the_export_of_runs(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\nx", "\uff1d1"])
-def test_no_cell_is_a_formula(admin_client: Client, text: str) -> None:
+def test_csv_export_escapes_formulas(admin_client: Client, text: str) -> None:
     make_run(make_job(), state="failed", reason=text)
 
     (row,) = _csv(admin_client.get(_url("run", "csv")))
@@ -101,7 +101,7 @@ def test_no_cell_is_a_formula(admin_client: Client, text: str) -> None:
     assert _json(admin_client.get(_url("run", "json")), "runs")[0]["reason"] == text
 
 
-def test_numbers_stay_numbers(admin_client: Client) -> None:
+def test_csv_export_keeps_numbers_and_quoted_text(admin_client: Client) -> None:
     make_run(make_job(), idempotency_key='a,b\n"c"', args=[-1])
 
     (row,) = _csv(admin_client.get(_url("run", "csv")))
@@ -109,7 +109,7 @@ def test_numbers_stay_numbers(admin_client: Client) -> None:
     assert (row["attempt"], row["idempotency_key"], row["args"]) == ("1", 'a,b\n"c"', "[-1]")
 
 
-def test_the_link_on_the_list_respects_its_filters_and_search(admin_client: Client) -> None:
+def test_export_link_keeps_filters_and_search(admin_client: Client) -> None:
     shop = make_job("shop report", namespace="shop")
     make_run(shop, state="failed")
     make_run(shop, NOON + timedelta(hours=1))
@@ -127,7 +127,7 @@ def test_the_link_on_the_list_respects_its_filters_and_search(admin_client: Clie
 
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
-def test_the_chosen_rows(admin_client: Client, kind: str) -> None:
+def test_export_action_exports_chosen_rows(admin_client: Client, kind: str) -> None:
     chosen, _left = make_job("chosen"), make_job("left")
     sent = {"action": f"export_{kind}", "_selected_action": [chosen.pk], "index": 0}
 
@@ -137,7 +137,7 @@ def test_the_chosen_rows(admin_client: Client, kind: str) -> None:
     assert "left" not in text
 
 
-def test_all_of_all_pages(admin_client: Client) -> None:
+def test_export_action_with_select_across_exports_all_pages(admin_client: Client) -> None:
     job = make_job()
     runs = [make_run(job, NOON + timedelta(minutes=number)) for number in range(60)]
     sent = {
@@ -152,7 +152,9 @@ def test_all_of_all_pages(admin_client: Client) -> None:
     assert [row["id"] for row in rows] == [str(run.pk) for run in reversed(runs)]
 
 
-def test_a_bound_is_reported(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_cut_at_row_limit_is_marked_incomplete(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(export, "MOST_ROWS", 3)
     for number in range(4):
         make_job(f"job {number}", description=f"nr{number}")
@@ -164,12 +166,12 @@ def test_a_bound_is_reported(admin_client: Client, monkeypatch: pytest.MonkeyPat
 
     assert "-first-3-" in cut["Content-Disposition"]
     assert "-first-" not in whole["Content-Disposition"]
-    shown, all_told = json.loads(_text(cut)), json.loads(_text(whole))
+    shown, filtered = json.loads(_text(cut)), json.loads(_text(whole))
     assert (shown["complete"], len(shown["jobs"])) == (False, 3)
-    assert (all_told["complete"], len(all_told["jobs"])) == (True, 1)
+    assert (filtered["complete"], len(filtered["jobs"])) == (True, 1)
 
 
-def test_rows_come_in_chunks_and_a_deleted_one_is_left_out(
+def test_export_streams_in_chunks_and_skips_deleted_rows(
     rf: Any, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "AT_ONCE", 2)
@@ -189,12 +191,12 @@ def test_rows_come_in_chunks_and_a_deleted_one_is_left_out(
     assert [str(run.pk) in rest for run in runs] == [False, True, True, False, True]
 
 
-def test_no_runs_are_a_file_too(admin_client: Client) -> None:
+def test_empty_export_is_valid_file(admin_client: Client) -> None:
     assert _json(admin_client.get(_url("run", "json")), "runs") == []
     assert _text(admin_client.get(_url("run", "csv"))).count("\r\n") == 1
 
 
-def test_who_may_see_may_export(staff_with: StaffWith) -> None:
+def test_export_requires_view_permission(staff_with: StaffWith) -> None:
     make_run(make_job("seen"))
     client = staff_with("view_job")
 
@@ -204,7 +206,7 @@ def test_who_may_see_may_export(staff_with: StaffWith) -> None:
     assert "/login/" in Client().get(_url("job", "json"))["Location"]
 
 
-def test_what_is_no_export(admin_client: Client) -> None:
+def test_unknown_format_method_or_filter_is_refused(admin_client: Client) -> None:
     assert admin_client.get(_url("job", "xlsx")).status_code == 404
     assert admin_client.post(_url("job", "csv")).status_code == 405
     assert (

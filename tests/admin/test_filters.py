@@ -48,7 +48,7 @@ def _choices(client: Client, model: str, title: str, query: str = "") -> list[st
 @pytest.mark.parametrize(
     "tag", ["billing", "Zürich", "日本", 'with "quotes"', "back\\slash", "per%cent", "it's", "1"]
 )
-def test_a_job_is_found_by_each_of_its_tags(find: Find, tag: str) -> None:
+def test_tag_filter_finds_job_by_any_of_its_tags(find: Find, tag: str) -> None:
     job = make_job("tagged", tags=["first", tag, "last"])
     make_job("other", tags=["other"])
     make_job("without")
@@ -58,14 +58,14 @@ def test_a_job_is_found_by_each_of_its_tags(find: Find, tag: str) -> None:
 @pytest.mark.parametrize(
     "tag", ["bill", "BILLING", "billing ", '"billing"', '["billing"]', "%", "b_lling", "{}", "null"]
 )
-def test_a_tag_is_a_whole_word(find: Find, tag: str) -> None:
+def test_tag_filter_matches_whole_tags_only(find: Find, tag: str) -> None:
     make_job(tags=["billing", "other"])
     assert find("job", f"tag={quote(tag)}") == []
 
 
 @pytest.mark.sqlite
 @pytest.mark.postgresql
-def test_a_tag_that_was_written_past_us_is_found(find: Find) -> None:
+def test_tag_filter_finds_unescaped_tag_of_other_program(find: Find) -> None:
     """Another program may store a tag unescaped.
 
     MariaDB isn't tested: it compares the stored text and wouldn't find the tag.
@@ -77,7 +77,9 @@ def test_a_tag_that_was_written_past_us_is_found(find: Find) -> None:
     assert find("job", "tag=Z%C3%BCrich") == [job]
 
 
-def test_tags_are_offered(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tag_filter_offers_first_tags_and_chosen_tag(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert _choices(admin_client, "job", "tag") == []
     make_job("a", tags=["x", "y"])
     make_job("b", tags=["y", "z"])
@@ -117,21 +119,23 @@ def jobs(db: None) -> None:
         ("kind=code&state=running", {"running"}),
     ],
 )
-def test_jobs_by_state_and_kind(find: Find, jobs: None, query: str, expected: set[str]) -> None:
+def test_jobs_are_filtered_by_state_and_kind(
+    find: Find, jobs: None, query: str, expected: set[str]
+) -> None:
     found = find("job", query)
 
     assert {job.name for job in found} == expected
     assert len(found) == len(expected)  # each job once, even if several of its runs are running
 
 
-def test_a_job_without_a_cursor_is_enabled(find: Find) -> None:
+def test_job_without_cursor_counts_as_enabled(find: Find) -> None:
     job = make_job()
     job.cursor.delete()
 
     assert find("job", "state=enabled") == [job]
 
 
-def test_namespaces_are_offered_once_there_are_several(
+def test_namespace_filter_is_offered_with_several_namespaces(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_job("a")
@@ -152,7 +156,7 @@ def test_namespaces_are_offered_once_there_are_several(
 # --- Runs -----------------------------------------------------------------------------------------
 
 
-def test_runs_by_namespace_and_tag_of_their_job(find: Find) -> None:
+def test_runs_are_filtered_by_namespace_and_tag_of_job(find: Find) -> None:
     plain = make_run(make_job("a"))
     shop = make_run(make_job("b", namespace="shop", tags=["billing"]))
     tagged = make_run(make_job("c", tags=["billing"]))
@@ -166,7 +170,7 @@ def test_runs_by_namespace_and_tag_of_their_job(find: Find) -> None:
 
 
 @pytest.mark.parametrize("query", ["namespace=shop", "tag=billing", "q=shop"])
-def test_runs_of_more_jobs_than_are_written_into_a_query(
+def test_run_filters_work_beyond_limit_of_inlined_jobs(
     find: Find, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     monkeypatch.setattr(filters, "JOBS_SEARCHED", 1)
@@ -179,7 +183,7 @@ def test_runs_of_more_jobs_than_are_written_into_a_query(
 @pytest.mark.parametrize(
     "query", ["namespace=shop", "tag=billing", "q=shop", "namespace=shop&tag=billing&when=24h"]
 )
-def test_runs_are_never_joined_to_their_jobs(admin_client: Client, query: str) -> None:
+def test_run_list_queries_do_not_join_jobs(admin_client: Client, query: str) -> None:
     make_run(make_job(namespace="shop", tags=["billing"]))
 
     with CaptureQueriesContext(connection) as queries:
@@ -195,7 +199,7 @@ def test_runs_are_never_joined_to_their_jobs(admin_client: Client, query: str) -
 
 
 @pytest.fixture
-def ago(db: None) -> dict[str, Run]:
+def runs_by_age(db: None) -> dict[str, Run]:
     """Runs by the age of their occurrence. The run ``ahead`` is claimed, but not due."""
     job, now = make_job(), database_now("default")
     spans = {"1m": 1, "2h": 120, "30h": 30 * 60, "9d": 9 * 24 * 60, "ahead": -1}
@@ -213,12 +217,14 @@ def ago(db: None) -> dict[str, Run]:
         ("nonsense", {"1m", "2h", "30h", "9d", "ahead"}),
     ],
 )
-def test_runs_of_the_last(find: Find, ago: dict[str, Run], preset: str, expected: set[str]) -> None:
-    assert set(find("run", f"when={preset}")) == {ago[name] for name in expected}
+def test_when_filter_finds_runs_of_last_hours_or_days(
+    find: Find, runs_by_age: dict[str, Run], preset: str, expected: set[str]
+) -> None:
+    assert set(find("run", f"when={preset}")) == {runs_by_age[name] for name in expected}
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
-def test_today_is_the_sites_day_to_its_end(find: Find, zone: str, settings: Any) -> None:
+def test_today_filter_covers_day_in_site_time_zone(find: Find, zone: str, settings: Any) -> None:
     settings.TIME_ZONE = zone
     midnight = timezone.localtime(database_now("default")).replace(
         hour=0, minute=0, second=0, microsecond=0
@@ -248,7 +254,7 @@ def test_today_is_the_sites_day_to_its_end(find: Find, zone: str, settings: Any)
         ("when=1h&scheduled_at__gte=2026-03-01", []),
     ],
 )
-def test_an_exact_range(find: Find, query: str, hours: list[int]) -> None:
+def test_runs_are_filtered_by_exact_range(find: Find, query: str, hours: list[int]) -> None:
     job = make_job()
     for hour in (12, 13, 14):
         make_run(job, NOON.replace(hour=hour))
@@ -256,7 +262,7 @@ def test_an_exact_range(find: Find, query: str, hours: list[int]) -> None:
     assert [run.scheduled_at.hour for run in find("run", query)] == hours
 
 
-def test_a_range_is_typed_in_the_sites_time_zone(
+def test_range_is_read_and_shown_in_site_time_zone(
     find: Find, admin_client: Client, settings: Any
 ) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
@@ -274,14 +280,14 @@ def test_a_range_is_typed_in_the_sites_time_zone(
 @pytest.mark.parametrize(
     "text", ["yesterday", "2026-13-01", "0001-01-01T00:00%2B09:00", "9999-12-31T23:59-09:00"]
 )
-def test_no_time_is_no_error(admin_client: Client, text: str) -> None:
+def test_invalid_time_redirects_to_unfiltered_list(admin_client: Client, text: str) -> None:
     response = admin_client.get(f"{list_url('run')}?scheduled_at__gte={text}")
 
     assert response.status_code == 302
     assert response["Location"].endswith("?e=1")
 
 
-def test_the_range_keeps_the_other_filters_and_no_page(admin_client: Client) -> None:
+def test_range_form_keeps_other_filters_but_not_page(admin_client: Client) -> None:
     make_run(make_job())
     page = admin_client.get(
         f"{list_url('run')}?state__exact=failed&q=x&when=24h&p=1"
@@ -295,7 +301,7 @@ def test_the_range_keeps_the_other_filters_and_no_page(admin_client: Client) -> 
     assert 'name="p"' not in form
 
 
-def test_links_on_top_are_filters_of_the_list(admin_client: Client, find: Find) -> None:
+def test_quick_links_filter_list(admin_client: Client, find: Find) -> None:
     job, now = make_job(), database_now("default")
     failed = make_run(job, now - timedelta(hours=1), state="failed")
     make_run(job, now - timedelta(days=2), state="failed")
@@ -332,7 +338,9 @@ def attempts(db: None) -> list[Attempt]:
     return made
 
 
-def test_attempts_by_outcome_worker_and_time(find: Find, attempts: list[Attempt]) -> None:
+def test_attempts_are_filtered_by_outcome_worker_and_time(
+    find: Find, attempts: list[Attempt]
+) -> None:
     Attempt.objects.filter(pk=attempts[2].pk).update(outcome="failed")
 
     assert find("attempt", "outcome__exact=failed") == [attempts[2]]
@@ -344,7 +352,7 @@ def test_attempts_by_outcome_worker_and_time(find: Find, attempts: list[Attempt]
 
 
 @pytest.mark.parametrize("hour", range(-1, 10))
-def test_attempts_before_a_time_are_found_by_their_keys(
+def test_attempts_before_time_are_found_by_primary_key(
     find: Find, attempts: list[Attempt], hour: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_filter, "ATTEMPTS_SEARCHED", 3)
@@ -359,7 +367,7 @@ def test_attempts_before_a_time_are_found_by_their_keys(
     assert len(found) >= min(len(expected), 1)
 
 
-def test_attempts_by_words(find: Find, attempts: list[Attempt]) -> None:
+def test_attempt_search_combines_words(find: Find, attempts: list[Attempt]) -> None:
     shop = make_attempt(
         make_run(make_job("sale", namespace="shop")), exception_class="KeyError", worker="w9"
     )
@@ -370,7 +378,9 @@ def test_attempts_by_words(find: Find, attempts: list[Attempt]) -> None:
     assert set(find("attempt", "q=report")) == set(attempts)
 
 
-def test_no_filter_looks_at_all_attempts(admin_client: Client, attempts: list[Attempt]) -> None:
+def test_attempt_filters_count_latest_attempts_only(
+    admin_client: Client, attempts: list[Attempt]
+) -> None:
     for query in (
         "",
         "worker=w1",
@@ -389,7 +399,7 @@ def test_no_filter_looks_at_all_attempts(admin_client: Client, attempts: list[At
         assert all(" > " in sql and "LIMIT" in sql for sql in shown)
 
 
-def test_the_attempts_list_says_how_far_it_looks(admin_client: Client) -> None:
+def test_attempt_list_states_search_limit(admin_client: Client) -> None:
     assert (
         f"{ATTEMPTS_SEARCHED:,} latest attempts"
         in admin_client.get(list_url("attempt")).content.decode()
@@ -399,7 +409,7 @@ def test_the_attempts_list_says_how_far_it_looks(admin_client: Client) -> None:
 # --- Nodes ----------------------------------------------------------------------------------------
 
 
-def test_nodes_live_and_expired(find: Find) -> None:
+def test_nodes_are_filtered_by_state(find: Find) -> None:
     for name, age in (("live", 0), ("expired", 3600)):
         seen = database_now("default") - timedelta(seconds=age)
         Node.objects.create(
@@ -414,7 +424,7 @@ def test_nodes_live_and_expired(find: Find) -> None:
 # --- All ------------------------------------------------------------------------------------------
 
 
-def _hundred_of_each() -> None:
+def _make_hundred_of_each() -> None:
     now, numbers = database_now("default"), range(100)
     jobs = Job.objects.bulk_create(
         Job(
@@ -441,7 +451,7 @@ def _hundred_of_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "query", "most"),
+    ("model", "query", "max_queries"),
     [
         ("job", "", 9),
         ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 9),
@@ -452,28 +462,28 @@ def _hundred_of_each() -> None:
             17,
         ),
         ("attempt", "", 9),
-        ("attempt", "outcome__exact=succeeded&worker=w&when=7d&q=job", 10),
+        ("attempt", "outcome__exact=succeeded&worker=w&when=7d&q=job", 11),
         ("node", "state=live", 6),
     ],
 )
-def test_the_queries_of_a_list_are_few_at_a_hundred_rows(
-    admin_client: Client, model: str, query: str, most: int
+def test_list_of_hundred_rows_needs_few_queries(
+    admin_client: Client, model: str, query: str, max_queries: int
 ) -> None:
-    _hundred_of_each()
+    _make_hundred_of_each()
     admin_client.get(list_url(model))  # caches content types and the like
 
     with CaptureQueriesContext(connection) as queries:
         response = admin_client.get(f"{list_url(model)}?{query}")
 
     assert len(response.context["cl"].result_list) in (50, 100)
-    assert len(queries) <= most, [query["sql"][:200] for query in queries]
+    assert len(queries) <= max_queries, [query["sql"][:200] for query in queries]
 
 
 @pytest.mark.parametrize(
     ("model", "column"),
     [("job", "description"), ("run", "reason"), ("attempt", "exception_class"), ("node", "host")],
 )
-def test_an_empty_list_says_where_its_rows_come_from(
+def test_empty_list_explains_where_rows_come_from(
     admin_client: Client, model: str, column: str
 ) -> None:
     response = admin_client.get(list_url(model))

@@ -27,7 +27,7 @@ from tests.admin.conftest import (
 )
 
 EVIL = "<script>alert(1)</script>"
-TAMED = "&lt;script&gt;alert(1)&lt;/script&gt;"
+ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
 
 
 def _attempt_url(attempt: Attempt) -> str:
@@ -53,7 +53,9 @@ def failed(job: Job) -> Run:
     )
 
 
-def test_the_run_list_says_what_became_of_each(admin_client: Client, failed: Run) -> None:
+def test_run_list_shows_state_attempts_delay_and_duration(
+    admin_client: Client, failed: Run
+) -> None:
     page = admin_client.get(list_url("run")).content.decode()
 
     for text in (
@@ -64,14 +66,12 @@ def test_the_run_list_says_what_became_of_each(admin_client: Client, failed: Run
         "250 ms",
         "1m 30s",
         "12:01:30",
-        TAMED,
+        ESCAPED,
     ):
         assert text in page
 
 
-def test_the_latest_occurrence_comes_first_whenever_it_was_claimed(
-    admin_client: Client, job: Job
-) -> None:
+def test_run_list_is_ordered_by_occurrence_not_by_claim(admin_client: Client, job: Job) -> None:
     later = make_run(job, NOON + timedelta(hours=1))
     earlier = make_run(make_job("claimed last"), NOON)
 
@@ -80,7 +80,7 @@ def test_the_latest_occurrence_comes_first_whenever_it_was_claimed(
 
 @pytest.mark.sqlite
 @pytest.mark.django_db
-def test_an_index_gives_the_order_of_the_run_list() -> None:
+def test_run_list_order_uses_index() -> None:
     assert "dcron_run_latest" in Run.objects.order_by(*RunAdmin.ordering)[:50].explain()
     assert "TEMP B-TREE" not in Run.objects.order_by(*RunAdmin.ordering)[:50].explain()
 
@@ -99,11 +99,13 @@ def test_an_index_gives_the_order_of_the_run_list() -> None:
         ),
     ],
 )
-def test_run_filters(admin_client: Client, failed: Run, query: str, found: int) -> None:
+def test_run_list_is_filtered_and_searched(
+    admin_client: Client, failed: Run, query: str, found: int
+) -> None:
     assert admin_client.get(f"{list_url('run')}?{query}").context["cl"].result_count == found
 
 
-def test_a_run_is_found_by_its_id_alone(admin_client: Client, failed: Run, job: Job) -> None:
+def test_run_search_finds_run_by_id(admin_client: Client, failed: Run, job: Job) -> None:
     make_run(job, NOON + timedelta(days=1))
 
     def found(term: object) -> list[Run]:
@@ -113,7 +115,7 @@ def test_a_run_is_found_by_its_id_alone(admin_client: Client, failed: Run, job: 
     assert found(uuid4()) == []
 
 
-def test_a_search_for_many_jobs_finds_their_runs(
+def test_run_search_works_beyond_limit_of_inlined_jobs(
     admin_client: Client, failed: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.admin.lists.filters.JOBS_SEARCHED", 1)
@@ -123,7 +125,7 @@ def test_a_search_for_many_jobs_finds_their_runs(
     assert admin_client.get(f"{list_url('run')}?q=shop+report").context["cl"].result_count == 1
 
 
-def test_runs_of_a_job(admin_client: Client, failed: Run) -> None:
+def test_run_list_is_filtered_by_job(admin_client: Client, failed: Run) -> None:
     other = make_job("other")
     make_run(other)
 
@@ -132,7 +134,7 @@ def test_runs_of_a_job(admin_client: Client, failed: Run) -> None:
     assert [run.job for run in response.context["cl"].result_list] == [other]
 
 
-def test_a_job_beyond_the_listed_ones_is_still_named_in_the_filter(
+def test_job_filter_shows_chosen_job_beyond_listed_choices(
     admin_client: Client, failed: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.admin.lists.filters.CHOICES_LISTED", 1)
@@ -146,7 +148,7 @@ def test_a_job_beyond_the_listed_ones_is_still_named_in_the_filter(
 
 
 @pytest.mark.parametrize("model", ["run", "attempt"])
-def test_counting_stops_at_the_limit(
+def test_list_count_stops_at_limit(
     admin_client: Client, job: Job, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded, "LIMIT", 3)
@@ -157,7 +159,7 @@ def test_counting_stops_at_the_limit(
     with CaptureQueriesContext(connection) as queries:
         response = admin_client.get(list_url(model))
 
-    assert response.context["cl"].paginator.is_cut
+    assert response.context["cl"].paginator.is_truncated
     (note,) = re.findall(r'<p class="dcron-quiet">([^<]*)</p>', response.content.decode())
     assert re.findall(r"\d+", note) == ["3"]
     counts = [query["sql"] for query in queries if "COUNT(" in query["sql"]]
@@ -181,7 +183,7 @@ def test_lists_need_a_constant_number_of_queries(
     assert not any('"log"' in query["sql"] for query in many)
 
 
-def test_the_run_page_has_everything(admin_client: Client, failed: Run) -> None:
+def test_run_page_shows_all_attempts_escaped(admin_client: Client, failed: Run) -> None:
     make_attempt(failed, 1, outcome="lost", late_outcome="succeeded")
     make_attempt(
         failed,
@@ -201,7 +203,7 @@ def test_the_run_page_has_everything(admin_client: Client, failed: Run) -> None:
 
     assert EVIL not in page
     for text in ("bad", "Traceback", "log", "&quot;"):
-        assert f"{text} {TAMED}" in page or f"{text}{TAMED}" in page
+        assert f"{text} {ESCAPED}" in page or f"{text}{ESCAPED}" in page
     for text in (
         "dcron-badge dcron-lost",
         "dcron-badge dcron-succeeded",
@@ -214,7 +216,7 @@ def test_the_run_page_has_everything(admin_client: Client, failed: Run) -> None:
     assert page.index('id="dcron-latest"') < page.index('id="dcron-earlier"')
 
 
-def test_the_run_page_tells_one_duration(admin_client: Client, failed: Run) -> None:
+def test_run_page_shows_duration_of_attempt_only(admin_client: Client, failed: Run) -> None:
     """The row of the run and the row of its attempt are written at slightly different times."""
     started = NOON + timedelta(milliseconds=248)
     finished = started + timedelta(milliseconds=77)
@@ -245,7 +247,7 @@ def test_the_run_page_tells_one_duration(admin_client: Client, failed: Run) -> N
         ({"progress_done": 0}, "Progress 0"),
     ],
 )
-def test_progress_is_called_so(
+def test_progress_is_labelled_on_run_and_attempt_pages(
     admin_client: Client, failed: Run, progress: dict[str, Any], text: str
 ) -> None:
     attempt = make_attempt(failed, 2, **progress)
@@ -256,7 +258,9 @@ def test_progress_is_called_so(
     assert admin_client.get(_attempt_url(attempt)).content.decode().count("rogress") > 1
 
 
-def test_attempts_need_their_own_permission(staff_with: StaffWith, failed: Run) -> None:
+def test_run_page_shows_attempts_only_with_view_attempt_permission(
+    staff_with: StaffWith, failed: Run
+) -> None:
     make_attempt(failed, outcome="failed", log="secret")
 
     assert "secret" not in staff_with("view_run").get(run_url(failed)).content.decode()
@@ -266,14 +270,14 @@ def test_attempts_need_their_own_permission(staff_with: StaffWith, failed: Run) 
 @pytest.mark.parametrize(
     "state", ["pending", "queued", "running", "waiting", "skipped", "cancelled", "succeeded"]
 )
-def test_every_state_has_a_row_and_a_page(admin_client: Client, job: Job, state: str) -> None:
+def test_every_state_has_list_row_and_page(admin_client: Client, job: Job, state: str) -> None:
     run = make_run(job, state=state, started_at=NOON if state == "running" else None)
 
     assert admin_client.get(list_url("run")).status_code == 200
     assert admin_client.get(run_url(run)).status_code == 200
 
 
-def test_the_attempt_list_and_page(admin_client: Client, failed: Run) -> None:
+def test_attempt_list_and_page_escape_texts(admin_client: Client, failed: Run) -> None:
     attempt = make_attempt(
         failed,
         outcome="failed",
@@ -288,8 +292,8 @@ def test_the_attempt_list_and_page(admin_client: Client, failed: Run) -> None:
     page = admin_client.get(_attempt_url(attempt)).content.decode()
 
     assert EVIL not in listed + page
-    assert TAMED in listed
-    assert page.count(f"{TAMED}</pre>") == 3
+    assert ESCAPED in listed
+    assert page.count(f"{ESCAPED}</pre>") == 3
     by_worker = admin_client.get(f"{list_url('attempt')}?worker=celery@web-2").context["cl"]
     assert [found.number for found in by_worker.result_list] == [2]
     assert (
@@ -298,7 +302,7 @@ def test_the_attempt_list_and_page(admin_client: Client, failed: Run) -> None:
     )
 
 
-def test_nodes_live_and_dead(admin_client: Client) -> None:
+def test_node_list_shows_state_and_hides_shards_of_dead_nodes(admin_client: Client) -> None:
     def node(name: str, age: float, **values: object) -> Node:
         seen = now() - timedelta(seconds=age)
         known = {
@@ -324,9 +328,9 @@ def test_nodes_live_and_dead(admin_client: Client) -> None:
         "-1m 30s",
     ):
         assert text in page
-    for led, lead_no_more in ((">64<", ">63<"), (">1234<", ">4321<")):
+    for led, stale in ((">64<", ">63<"), (">1234<", ">4321<")):
         assert led in page
-        assert lead_no_more not in page
+        assert stale not in page
     assert (
         admin_client.get(reverse("admin:django_dcron_node_change", args=["dead"])).status_code
         == 200
@@ -334,7 +338,7 @@ def test_nodes_live_and_dead(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("model", [Run, Attempt, Node])
-def test_nobody_adds_changes_or_deletes_history(
+def test_history_cannot_be_added_changed_or_deleted(
     admin_client: Client, failed: Run, model: type
 ) -> None:
     make_attempt(failed)

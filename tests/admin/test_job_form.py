@@ -48,7 +48,7 @@ SIMPLE = {
 
 
 @pytest.mark.parametrize("language", ["en", "de", "zh-hans"])
-def test_an_error_stands_at_its_field_with_the_value(
+def test_schedule_error_names_value_in_each_language(
     admin_client: Client, settings: Settings, language: str
 ) -> None:
     settings.LANGUAGE_CODE = language
@@ -59,7 +59,7 @@ def test_an_error_stands_at_its_field_with_the_value(
     assert "'* *'" in message
 
 
-def test_four_fields_make_a_job(admin_client: Client) -> None:
+def test_four_fields_are_enough_to_create_job(admin_client: Client) -> None:
     response = fill_in(admin_client, add_url(), **SIMPLE)
 
     assert response.status_code == 302
@@ -103,7 +103,7 @@ def test_four_fields_make_a_job(admin_client: Client) -> None:
         ("priority", "10", "9"),
     ],
 )
-def test_each_mistake_is_an_error_on_its_field(
+def test_invalid_value_shows_error_on_its_field(
     admin_client: Client, field: str, value: str, named: str
 ) -> None:
     """The error names the wrong value, the limit or a suggestion."""
@@ -116,7 +116,7 @@ def test_each_mistake_is_an_error_on_its_field(
     assert not Job.objects.exists()
 
 
-def test_failed_runs_are_kept_as_long_as_others_at_least(admin_client: Client) -> None:
+def test_keep_failed_for_must_not_be_shorter_than_keep_for(admin_client: Client) -> None:
     found = errors(
         fill_in(admin_client, add_url(), **SIMPLE, keep_for="60d", keep_failed_for="59d")
     )
@@ -130,7 +130,7 @@ def test_failed_runs_are_kept_as_long_as_others_at_least(admin_client: Client) -
     assert (job.keep_for, job.keep_failed_for, job.keep_runs) == (None, timedelta(days=1), 7)
 
 
-def test_one_mistake_is_one_error_though_others_would_follow(admin_client: Client) -> None:
+def test_invalid_arguments_cause_one_error_only(admin_client: Client) -> None:
     """The target needs an argument, but invalid JSON in ``args`` must not cause a second error."""
     wrong = {"target": "tests.app.tasks.nap", "args": "[1,"}
 
@@ -139,7 +139,7 @@ def test_one_mistake_is_one_error_though_others_would_follow(admin_client: Clien
     assert {field: len(text) for field, text in found.items()} == {"args": 1}
 
 
-def test_several_mistakes_are_reported_at_once(admin_client: Client) -> None:
+def test_all_invalid_fields_are_reported_at_once(admin_client: Client) -> None:
     wrong = {"schedule": "", "target": "nowhere", "max_attempts": "0", "tags": "1", "kwargs": "[]"}
 
     found = errors(fill_in(admin_client, add_url(), **{**SIMPLE, **wrong}))
@@ -147,7 +147,7 @@ def test_several_mistakes_are_reported_at_once(admin_client: Client) -> None:
     assert {field: len(text) for field, text in found.items()} == dict.fromkeys(wrong, 1)
 
 
-def test_a_duration_too_long_to_store_is_refused(admin_client: Client) -> None:
+def test_duration_beyond_limit_is_refused(admin_client: Client) -> None:
     response = fill_in(admin_client, add_url(), **SIMPLE, timeout="999999999d")
 
     assert list(errors(response)) == ["timeout"]
@@ -155,7 +155,7 @@ def test_a_duration_too_long_to_store_is_refused(admin_client: Client) -> None:
 
 @pytest.mark.parametrize("field", ["starts_at", "ends_at"])
 @pytest.mark.parametrize("day", ["0001-01-01", "1969-12-31", "2200-01-01", "9999-12-31"])
-def test_a_time_off_the_calendar_is_refused(admin_client: Client, field: str, day: str) -> None:
+def test_time_outside_1970_to_2199_is_refused(admin_client: Client, field: str, day: str) -> None:
     response = fill_in(
         admin_client, add_url(), **SIMPLE, **{f"{field}_0": day, f"{field}_1": "00:00"}
     )
@@ -165,7 +165,7 @@ def test_a_time_off_the_calendar_is_refused(admin_client: Client, field: str, da
     assert re.findall(r"\d+", found[field][0]) == ["1970", "2199"]
 
 
-def test_the_calendars_ends_are_in_it(db: None) -> None:
+def test_first_and_last_supported_times_are_accepted(db: None) -> None:
     begin, end = datetime(1970, 1, 1, tzinfo=UTC), datetime(2199, 12, 31, 23, 59, tzinfo=UTC)
     assert make_job(starts_at=begin, ends_at=end).enabled
     with pytest.raises(ValidationError) as caught:
@@ -177,7 +177,7 @@ def test_the_calendars_ends_are_in_it(db: None) -> None:
 @pytest.mark.parametrize(
     "day", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
 )
-def test_a_time_off_the_calendar_that_was_written_past_us_takes_no_page_away(
+def test_pages_work_with_unsupported_time_in_database(
     admin_client: Client, schedule: str, day: datetime
 ) -> None:
     job = make_job(schedule=schedule)
@@ -194,13 +194,13 @@ def test_a_time_off_the_calendar_that_was_written_past_us_takes_no_page_away(
     assert admin_client.get(job_url(job)).status_code == 200
 
 
-def test_a_name_that_is_taken_is_refused(admin_client: Client) -> None:
+def test_duplicate_name_is_refused(admin_client: Client) -> None:
     make_job("nightly")
 
     assert errors(fill_in(admin_client, add_url(), **SIMPLE))
 
 
-def test_friendly_durations_are_shown_and_read(admin_client: Client) -> None:
+def test_durations_are_shown_and_read_with_units(admin_client: Client) -> None:
     job = make_job(timeout=timedelta(minutes=90))
 
     assert as_rendered(admin_client.get(job_url(job)))["timeout"] == "1h 30m"
@@ -209,7 +209,7 @@ def test_friendly_durations_are_shown_and_read(admin_client: Client) -> None:
     assert job.timeout == timedelta(minutes=45)
 
 
-def test_emptied_json_means_the_default(admin_client: Client) -> None:
+def test_emptied_json_field_resets_to_default(admin_client: Client) -> None:
     job = make_job(tags=["billing"])
 
     fill_in(admin_client, job_url(job), tags="", args="", kwargs="")
@@ -217,7 +217,7 @@ def test_emptied_json_means_the_default(admin_client: Client) -> None:
     assert (job.tags, job.args, job.kwargs) == ([], [], {})
 
 
-def test_saving_unchanged_changes_nothing_but_is_logged_as_such(admin_client: Client) -> None:
+def test_saving_without_changes_is_logged_as_such(admin_client: Client) -> None:
     job = make_job(starts_at=None)
     before = (
         Job.objects.filter(pk=job.pk)
@@ -231,7 +231,7 @@ def test_saving_unchanged_changes_nothing_but_is_logged_as_such(admin_client: Cl
     assert "changed" not in entry.change_message
 
 
-def test_the_cursor_moves_with_the_schedule(admin_client: Client) -> None:
+def test_changing_schedule_moves_cursor(admin_client: Client) -> None:
     job = make_job(schedule="30 3 * * *")
 
     fill_in(admin_client, job_url(job), schedule="45 4 * * *")
@@ -240,7 +240,7 @@ def test_the_cursor_moves_with_the_schedule(admin_client: Client) -> None:
     assert (next_at.hour, next_at.minute) == (4, 45)
 
 
-def test_what_the_scheduler_wrote_meanwhile_stays(admin_client: Client) -> None:
+def test_saving_keeps_concurrent_updates_of_scheduler(admin_client: Client) -> None:
     job = make_job()
     sent = as_rendered(admin_client.get(job_url(job)))
     previous = job.cursor.next_at
@@ -252,7 +252,7 @@ def test_what_the_scheduler_wrote_meanwhile_stays(admin_client: Client) -> None:
     assert Statistics.objects.get(job=job).succeeded == 7
 
 
-def test_enabling_clears_the_pause_reason(admin_client: Client) -> None:
+def test_enabling_job_clears_pause_reason(admin_client: Client) -> None:
     job = make_job()
     control.pause(job, "deploy")
 
@@ -285,7 +285,7 @@ def _change(job: Job, **values: Any) -> None:
     control.save(row)
 
 
-def test_a_job_changed_meanwhile_is_not_overwritten(admin_client: Client) -> None:
+def test_concurrent_change_is_reported_and_not_overwritten(admin_client: Client) -> None:
     job = make_job(timeout=timedelta(minutes=1))
     sent = as_rendered(admin_client.get(job_url(job)))
     _change(job, schedule="0 4 * * *", timeout=None, description="<b>theirs</b>")
@@ -302,7 +302,7 @@ def test_a_job_changed_meanwhile_is_not_overwritten(admin_client: Client) -> Non
     assert not any("success" in message for message in messages(response))
 
 
-def test_differences_are_reported_as_the_form_shows_them(admin_client: Client) -> None:
+def test_conflict_shows_values_as_form_does(admin_client: Client) -> None:
     job = make_job()
     sent = as_rendered(admin_client.get(job_url(job)))
     _change(
@@ -322,7 +322,7 @@ def test_differences_are_reported_as_the_form_shows_them(admin_client: Client) -
     }
 
 
-def test_after_the_warning_one_may_save_knowingly(admin_client: Client) -> None:
+def test_saving_again_after_conflict_overwrites(admin_client: Client) -> None:
     job = make_job()
     sent = as_rendered(admin_client.get(job_url(job)))
     _change(job, schedule="0 4 * * *")
@@ -332,7 +332,7 @@ def test_after_the_warning_one_may_save_knowingly(admin_client: Client) -> None:
     assert Job.objects.get(pk=job.pk).schedule == "0 5 * * *"
 
 
-def test_pausing_counts_as_a_change(admin_client: Client) -> None:
+def test_concurrent_pause_is_reported_as_conflict(admin_client: Client) -> None:
     job = make_job()
     sent = as_rendered(admin_client.get(job_url(job)))
     control.pause(job, "on fire")
@@ -344,7 +344,7 @@ def test_pausing_counts_as_a_change(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("version", ["", "abc", "0"])
-def test_a_form_without_its_version_is_not_saved(admin_client: Client, version: str) -> None:
+def test_form_without_valid_version_is_not_saved(admin_client: Client, version: str) -> None:
     job = make_job()
 
     response = fill_in(admin_client, job_url(job), seen_version=version, schedule="0 5 * * *")
@@ -353,7 +353,7 @@ def test_a_form_without_its_version_is_not_saved(admin_client: Client, version: 
     assert Job.objects.get(pk=job.pk).schedule == "30 3 * * *"
 
 
-def test_a_change_between_validation_and_save_is_not_overwritten(
+def test_change_between_validation_and_save_is_not_overwritten(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
@@ -361,11 +361,11 @@ def test_a_change_between_validation_and_save_is_not_overwritten(
     _change(job, schedule="0 4 * * *")
     refuse = JobForm._refuse
 
-    def blind_once(form: JobForm, cleaned: dict[str, Any]) -> None:
+    def skip_check_once(form: JobForm, cleaned: dict[str, Any]) -> None:
         """Skip the check once, as if validation had run before the other user's change."""
         monkeypatch.setattr(JobForm, "_refuse", refuse)
 
-    monkeypatch.setattr(JobForm, "_refuse", blind_once)
+    monkeypatch.setattr(JobForm, "_refuse", skip_check_once)
     response = admin_client.post(job_url(job), {**sent, "schedule": "0 5 * * *"})
 
     assert conflicts(response) == {"schedule": ("“0 4 * * *”", "“0 5 * * *”")}
@@ -377,7 +377,7 @@ def test_a_change_between_validation_and_save_is_not_overwritten(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_a_change_committed_by_another_between_validation_and_save_stays(
+def test_change_of_other_connection_before_save_is_not_overwritten(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Like the previous test, but the other change comes from a second connection.
@@ -388,25 +388,25 @@ def test_a_change_committed_by_another_between_validation_and_save_stays(
     sent = as_rendered(admin_client.get(job_url(job)))
     save = control.save
 
-    def theirs() -> None:
+    def save_as_other_user() -> None:
         _change(job, schedule="0 4 * * *")
         connection.close()
 
-    def ours(row: Job, **options: Any) -> Job:
+    def save_after_other_user(row: Job, **options: Any) -> Job:
         monkeypatch.setattr(control, "save", save)
-        other = Thread(target=theirs)
+        other = Thread(target=save_as_other_user)
         other.start()
         other.join()
         return save(row, **options)
 
-    monkeypatch.setattr(control, "save", ours)
+    monkeypatch.setattr(control, "save", save_after_other_user)
     response = admin_client.post(job_url(job), {**sent, "schedule": "0 5 * * *"})
 
     assert conflicts(response) == {"schedule": ("“0 4 * * *”", "“0 5 * * *”")}
     assert Job.objects.get(pk=job.pk).schedule == "0 4 * * *"
 
 
-def test_a_conflict_that_stays_is_reported_and_saves_nothing(
+def test_repeated_conflict_is_reported_and_saves_nothing(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
@@ -423,7 +423,7 @@ def test_a_conflict_that_stays_is_reported_and_saves_nothing(
     assert Job.objects.get(pk=job.pk).schedule == "30 3 * * *"
 
 
-def test_a_job_deleted_meanwhile_is_reported(admin_client: Client) -> None:
+def test_saving_deleted_job_is_reported(admin_client: Client) -> None:
     job = make_job()
     sent = as_rendered(admin_client.get(job_url(job)))
     job.delete()
@@ -437,7 +437,7 @@ def test_a_job_deleted_meanwhile_is_reported(admin_client: Client) -> None:
 # --- page contents --------------------------------------------------------------------------------
 
 
-def test_suggestions_come_from_the_registry_and_the_zones(admin_client: Client) -> None:
+def test_form_suggests_registered_targets_and_time_zones(admin_client: Client) -> None:
     page = admin_client.get(add_url()).content.decode()
 
     assert 'list="suggestions-target"' in page
@@ -445,7 +445,7 @@ def test_suggestions_come_from_the_registry_and_the_zones(admin_client: Client) 
     assert '<option value="Europe/Berlin"></option>' in page
 
 
-def test_the_page_shows_what_comes(admin_client: Client) -> None:
+def test_page_shows_next_occurrences_in_utc_and_job_time_zone(admin_client: Client) -> None:
     job = make_job(schedule="30 3 * * *", timezone="Asia/Tokyo")
 
     response = admin_client.get(job_url(job))
@@ -456,7 +456,7 @@ def test_the_page_shows_what_comes(admin_client: Client) -> None:
     assert "03:30:00" in page  # Tokyo
 
 
-def test_a_refused_form_still_shows_the_stored_job(admin_client: Client) -> None:
+def test_invalid_form_still_shows_stored_job(admin_client: Client) -> None:
     job = make_job(timezone="Asia/Tokyo")
 
     response = fill_in(admin_client, job_url(job), schedule="61 * * * *", timezone="Nowhere/City")
@@ -466,7 +466,7 @@ def test_a_refused_form_still_shows_the_stored_job(admin_client: Client) -> None
     assert len(response.context["page"].ahead[0]) == 10
 
 
-def test_a_broken_row_has_a_page(admin_client: Client) -> None:
+def test_page_of_quarantined_job_shows_problem(admin_client: Client) -> None:
     job = make_job()
     Job.objects.filter(pk=job.pk).update(schedule="99 * * * *", timezone="<i>Nowhere</i>")
     Cursor.objects.filter(pk=job.pk).update(problem="<i>99</i> is too much", next_at=None)
@@ -477,7 +477,7 @@ def test_a_broken_row_has_a_page(admin_client: Client) -> None:
     assert "<i>" not in page
 
 
-def test_a_schedule_nobody_can_word_still_has_a_page(
+def test_pages_work_if_schedule_description_fails(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
@@ -490,7 +490,7 @@ def test_a_schedule_nobody_can_word_still_has_a_page(
     assert admin_client.get(list_url("job")).status_code == 200
 
 
-def test_a_job_without_cursor_and_statistics_has_a_page(admin_client: Client) -> None:
+def test_pages_work_without_cursor_and_statistics(admin_client: Client) -> None:
     job = Job.objects.create(name="raw", target="tests.app.tasks.ok", schedule="@daily")
 
     assert admin_client.get(job_url(job)).status_code == 200

@@ -19,7 +19,7 @@ def _names(client: Client, query: str) -> set[str]:
     return {job.name for job in response.context["cl"].result_list}
 
 
-def test_a_row_says_what_when_and_how(admin_client: Client) -> None:
+def test_row_shows_schedule_next_run_and_last_state(admin_client: Client) -> None:
     job = make_job(schedule="30 3 * * *", timezone="Asia/Tokyo")
     Statistics.objects.filter(job=job).update(last_state="failed", last_finished_at=now())
 
@@ -36,7 +36,7 @@ def test_a_row_says_what_when_and_how(admin_client: Client) -> None:
         assert message in page
 
 
-def test_a_paused_and_a_broken_job_say_why(admin_client: Client) -> None:
+def test_row_shows_pause_reason_or_problem(admin_client: Client) -> None:
     control.pause(make_job("paused"), "deploy <b>now</b>")
     broken = make_job("broken")
     Job.objects.filter(pk=broken.pk).update(schedule="99 * * * *")
@@ -50,7 +50,7 @@ def test_a_paused_and_a_broken_job_say_why(admin_client: Client) -> None:
     assert "99 is out of range" in page
 
 
-def test_a_row_has_the_first_tags(admin_client: Client) -> None:
+def test_row_shows_first_tags_escaped(admin_client: Client) -> None:
     make_job(tags=["<b>", *(f"tag {number}" for number in range(9))])
 
     page = admin_client.get(list_url("job")).content.decode()
@@ -63,9 +63,7 @@ def test_a_row_has_the_first_tags(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["*/5 * * * * *", "@every 5s"])
-def test_the_next_run_is_the_next_although_it_is_claimed_already(
-    admin_client: Client, schedule: str
-) -> None:
+def test_next_run_includes_claimed_occurrence(admin_client: Client, schedule: str) -> None:
     job = make_job(schedule=schedule)
     coming = Cursor.objects.get(job=job).next_at
     assert coming is not None
@@ -82,7 +80,7 @@ def test_the_next_run_is_the_next_although_it_is_claimed_already(
     )
 
 
-def test_an_interval_never_claimed_keeps_its_phase(db: None) -> None:
+def test_next_run_of_unclaimed_interval_is_its_cursor(db: None) -> None:
     job = make_job(schedule="@every 1h")
     coming = now().replace(microsecond=0) + timedelta(minutes=20)
     Cursor.objects.filter(job=job).update(next_at=coming)
@@ -90,7 +88,7 @@ def test_an_interval_never_claimed_keeps_its_phase(db: None) -> None:
     assert next_run_of(Job.objects.get(pk=job.pk)) == coming
 
 
-def test_what_nobody_has_claimed_in_time_is_still_the_next(db: None) -> None:
+def test_next_run_is_overdue_occurrence(db: None) -> None:
     job = make_job(schedule="@daily")
     overdue = now() - timedelta(days=3)
     Cursor.objects.filter(job=job).update(next_at=overdue)
@@ -98,20 +96,20 @@ def test_what_nobody_has_claimed_in_time_is_still_the_next(db: None) -> None:
     assert next_run_of(Job.objects.get(pk=job.pk)) == overdue
 
 
-def test_a_schedule_that_became_unreadable_has_the_cursors_next_run(db: None) -> None:
+def test_next_run_with_invalid_schedule_is_cursor(db: None) -> None:
     job = make_job(schedule="@daily")
     Job.objects.filter(pk=job.pk).update(schedule="99 * * * *")
 
     assert next_run_of(Job.objects.get(pk=job.pk)) == Cursor.objects.get(job=job).next_at
 
 
-def test_a_paused_job_has_no_next_run(db: None) -> None:
+def test_paused_job_has_no_next_run(db: None) -> None:
     job = control.pause(make_job())
 
     assert next_run_of(Job.objects.get(pk=job.pk)) is None
 
 
-def test_the_number_of_queries_does_not_grow(
+def test_number_of_queries_is_constant(
     admin_client: Client, django_assert_num_queries: Any
 ) -> None:
     from django.db import connection
@@ -144,7 +142,9 @@ def test_the_number_of_queries_does_not_grow(
         ("q=tests.app", {"a", "b", "c"}),
     ],
 )
-def test_filters_and_search(admin_client: Client, query: str, expected: set[str]) -> None:
+def test_job_list_is_filtered_and_searched(
+    admin_client: Client, query: str, expected: set[str]
+) -> None:
     failed = make_job("a")
     control.pause(make_job("b", overlap_policy="allow"), "")
     problem = make_job("c", namespace="shop", description="about-money")
@@ -154,7 +154,7 @@ def test_filters_and_search(admin_client: Client, query: str, expected: set[str]
     assert _names(admin_client, query) == expected
 
 
-def test_no_cell_can_be_edited_past_control(admin_client: Client) -> None:
+def test_list_has_no_editable_columns(admin_client: Client) -> None:
     make_job()
 
     assert admin_client.get(list_url("job")).context["cl"].list_editable == ()

@@ -28,7 +28,7 @@ from django_dcron.admin.jobs.page import StatusPanel
 from django_dcron.diagnosis import job_status
 from django_dcron.jobs import saving
 from django_dcron.models import Cursor, Job, Run, Statistics
-from tests.admin.conftest import NOON, StaffWith, job_url, make_job, make_run, run_url, verb_url
+from tests.admin.conftest import NOON, StaffWith, action_url, job_url, make_job, make_run, run_url
 
 SECOND = timedelta(seconds=1)
 
@@ -42,7 +42,7 @@ def shown(client: Client, job: Job) -> StatusPanel:
     return page
 
 
-def words(client: Client, job: Job) -> str:
+def status_text(client: Client, job: Job) -> str:
     return " ".join(strip_tags(client.get(status_url(job)).content.decode()).split())
 
 
@@ -63,10 +63,10 @@ def job(db: None) -> Job:
 # --- status ---------------------------------------------------------------------------------------
 
 
-def test_a_new_job_says_what_there_is(admin_client: Client) -> None:
+def test_status_of_new_job_shows_next_run(admin_client: Client) -> None:
     job = make_job(schedule="0 12 * * *", timezone="Asia/Tokyo")
 
-    status, message = shown(admin_client, job), words(admin_client, job)
+    status, message = shown(admin_client, job), status_text(admin_client, job)
 
     for part in ("(Asia/Tokyo)", "03:00:00", status.until_next, "12:00:00 Asia/Tokyo"):
         assert part in message
@@ -84,7 +84,7 @@ def test_a_new_job_says_what_there_is(admin_client: Client) -> None:
         (86400 * 3 + 30, "in 3d"),
     ],
 )
-def test_how_long_until_the_next_run(
+def test_status_shows_time_until_next_run(
     admin_client: Client, job: Job, ahead: int, message: str
 ) -> None:
     Cursor.objects.filter(pk=job.pk).update(next_at=now() + ahead * SECOND + SECOND / 2)
@@ -93,11 +93,11 @@ def test_how_long_until_the_next_run(
     assert shown(admin_client, job).until_next == message
 
 
-def test_who_paused_it_since_when_and_until_when(admin_client: Client, job: Job) -> None:
-    admin_client.post(verb_url(job, "pause"), {"reason": "deploy", "until": "2h"})
+def test_status_shows_user_start_and_end_of_pause(admin_client: Client, job: Job) -> None:
+    admin_client.post(action_url(job, "pause"), {"reason": "deploy", "until": "2h"})
     job.refresh_from_db()
 
-    message = words(admin_client, job)
+    message = status_text(admin_client, job)
 
     pause = shown(admin_client, job).pause
     assert pause is not None
@@ -111,8 +111,8 @@ def test_who_paused_it_since_when_and_until_when(admin_client: Client, job: Job)
         assert value in message
 
 
-def test_a_pause_past_the_admin_has_no_name(admin_client: Client, job: Job) -> None:
-    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+def test_pause_outside_admin_has_no_user(admin_client: Client, job: Job) -> None:
+    admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
     control.resume(job)
     control.pause(job, "by code")
 
@@ -120,17 +120,17 @@ def test_a_pause_past_the_admin_has_no_name(admin_client: Client, job: Job) -> N
 
     cursor = Cursor.objects.get(pk=job.pk)
     assert pause == job_status.Pause("by code", "", cursor.placed_at, None)
-    assert f"{cursor.placed_at:%Y-%m-%d %H:%M:%S}" in words(admin_client, job)
-    assert "admin" not in words(admin_client, job)
+    assert f"{cursor.placed_at:%Y-%m-%d %H:%M:%S}" in status_text(admin_client, job)
+    assert "admin" not in status_text(admin_client, job)
 
 
-def test_a_job_at_its_end_has_been_paused_by_nobody(admin_client: Client, job: Job) -> None:
-    saving.rest([job.pk], "default")
+def test_pause_of_exhausted_job_has_no_user(admin_client: Client, job: Job) -> None:
+    saving.disable_exhausted([job.pk], "default")
 
     assert shown(admin_client, job).pause == job_status.Pause(saving.EXHAUSTED)
 
 
-def test_a_job_with_a_problem_says_so(admin_client: Client, job: Job) -> None:
+def test_status_shows_problem_escaped(admin_client: Client, job: Job) -> None:
     Cursor.objects.filter(pk=job.pk).update(problem="the <zone> is gone")
 
     page = admin_client.get(job_url(job)).content.decode()
@@ -140,7 +140,7 @@ def test_a_job_with_a_problem_says_so(admin_client: Client, job: Job) -> None:
     assert '<p class="errornote">' in page
 
 
-def test_what_is_running_now_is_linked(admin_client: Client, job: Job) -> None:
+def test_status_links_first_running_runs(admin_client: Client, job: Job) -> None:
     make_run(make_job("other"), state="running", started_at=NOON)
     runs = [make_run(job, NOON + n * SECOND, state="running", started_at=NOON) for n in range(7)]
 
@@ -151,7 +151,7 @@ def test_what_is_running_now_is_linked(admin_client: Client, job: Job) -> None:
     assert "data-dcron-more" in page
 
 
-def test_success_is_counted_of_those_that_ran(admin_client: Client, job: Job) -> None:
+def test_success_rate_counts_only_runs_that_started(admin_client: Client, job: Job) -> None:
     make_history(job, 1, 1)
     make_run(job, NOON - SECOND, state="failed", started_at=NOON, finished_at=NOON)
     make_run(job, NOON - 2 * SECOND, state="missed", finished_at=NOON)
@@ -165,13 +165,13 @@ def test_success_is_counted_of_those_that_ran(admin_client: Client, job: Job) ->
     )
     Job.objects.filter(pk=job.pk).update(pause_after_failures=5)
 
-    message = words(admin_client, job)
+    message = status_text(admin_client, job)
 
     assert re.search(r"66\.6%\D+3 \D+99\.9%\D+10,000 ", message)
     assert re.search(r" 2 [^0-9]+ 5 ", message)
 
 
-def test_the_latest_runs_lead_to_all(admin_client: Client, job: Job) -> None:
+def test_page_links_to_all_runs_of_job(admin_client: Client, job: Job) -> None:
     make_history(job, 1)
 
     page = admin_client.get(job_url(job)).content.decode()
@@ -182,9 +182,7 @@ def test_the_latest_runs_lead_to_all(admin_client: Client, job: Job) -> None:
 # --- automatic refresh ----------------------------------------------------------------------------
 
 
-def test_the_part_asks_for_itself_and_is_answered_only_if_it_changed(
-    admin_client: Client, job: Job
-) -> None:
+def test_status_refresh_returns_204_unless_changed(admin_client: Client, job: Job) -> None:
     Cursor.objects.filter(pk=job.pk).update(next_at=now() + timedelta(hours=5, seconds=40))
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
     page = admin_client.get(job_url(job)).content.decode()
@@ -203,10 +201,10 @@ def source_of(html: str) -> str:
     return html.split('hx-get="', 1)[1].split('"', 1)[0].replace("&amp;", "&")
 
 
-def test_the_log_is_read_once_for_each_version_of_a_paused_job(
+def test_admin_log_is_queried_once_per_version_of_paused_job(
     admin_client: Client, job: Job
 ) -> None:
-    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+    admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
     source = source_of(admin_client.get(job_url(job)).content.decode())
 
     def refresh() -> tuple[str, bool]:
@@ -230,8 +228,8 @@ def test_the_log_is_read_once_for_each_version_of_a_paused_job(
     assert ("data-dcron-paused" in changed, was_read) == (False, False)
 
 
-def test_who_has_paused_it_is_not_taken_from_anybody(admin_client: Client, job: Job) -> None:
-    admin_client.post(verb_url(job, "pause"), {"reason": "deploy"})
+def test_signed_pause_of_other_job_or_key_is_ignored(admin_client: Client, job: Job) -> None:
+    admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
     other = make_job("other")
     control.pause(other)
     source = source_of(admin_client.get(job_url(job)).content.decode())
@@ -247,7 +245,7 @@ def test_who_has_paused_it_is_not_taken_from_anybody(admin_client: Client, job: 
     assert b"mallory" not in answer
 
 
-def test_what_refreshes_itself_has_no_field_of_the_form(admin_client: Client, job: Job) -> None:
+def test_refreshed_part_contains_no_form_fields(admin_client: Client, job: Job) -> None:
     """The refreshed part is inside the job form, so its fields would be submitted with the form."""
     part = admin_client.get(status_url(job)).content.decode()
 
@@ -255,7 +253,9 @@ def test_what_refreshes_itself_has_no_field_of_the_form(admin_client: Client, jo
     assert not re.search("<(input|select|textarea|button|form)", part)
 
 
-def test_who_may_refresh(staff_with: StaffWith, client: Client, job: Job) -> None:
+def test_status_refresh_requires_permissions(
+    staff_with: StaffWith, client: Client, job: Job
+) -> None:
     (run,) = make_history(job, 1)
 
     assert staff_with("view_run").get(status_url(job)).status_code == 403
@@ -268,7 +268,7 @@ def test_who_may_refresh(staff_with: StaffWith, client: Client, job: Job) -> Non
     assert "data-dcron-running" in with_runs
 
 
-def test_a_job_that_is_gone_is_not_found(admin_client: Client, job: Job) -> None:
+def test_status_of_deleted_job_returns_404(admin_client: Client, job: Job) -> None:
     url = status_url(job)
     job.delete()
 
@@ -285,7 +285,7 @@ def chart_of(job: Job) -> Chart:
     return chart
 
 
-def test_a_bar_for_each_run_oldest_on_the_left(job: Job) -> None:
+def test_chart_has_bar_per_run_oldest_first(job: Job) -> None:
     runs = make_history(job, 1, 2, 4)
 
     chart = chart_of(job)
@@ -298,7 +298,7 @@ def test_a_bar_for_each_run_oldest_on_the_left(job: Job) -> None:
     assert [row.lasted for row in chart.rows] == ["1.0 s", "2.0 s", "4.0 s"]
 
 
-def test_bars_stand_side_by_side_within_the_picture(job: Job) -> None:
+def test_bars_do_not_overlap_and_stay_within_chart(job: Job) -> None:
     make_history(job, *range(1, 60))
 
     bars = chart_of(job).bars
@@ -309,13 +309,13 @@ def test_bars_stand_side_by_side_within_the_picture(job: Job) -> None:
     assert all(0 <= bar.y <= HEIGHT - LOWEST for bar in bars)
 
 
-def test_few_runs_do_not_make_a_wall(job: Job) -> None:
+def test_bar_of_single_run_is_narrow(job: Job) -> None:
     make_history(job, 1)
 
     assert chart_of(job).bars[0].width < WIDTH / FEWEST_PLACES
 
 
-def test_what_did_not_succeed_has_a_mark_and_what_never_started_no_bar(job: Job) -> None:
+def test_unsuccessful_run_is_marked_and_unstarted_run_has_no_bar(job: Job) -> None:
     make_history(job, 1)
     make_run(job, NOON + SECOND, state="failed", started_at=NOON, finished_at=NOON)
     make_run(job, NOON + 2 * SECOND, state="skipped", finished_at=NOON)
@@ -331,7 +331,7 @@ def test_what_did_not_succeed_has_a_mark_and_what_never_started_no_bar(job: Job)
         assert value not in skipped.title
 
 
-def test_a_long_one_among_many_short_ones_makes_it_logarithmic(job: Job) -> None:
+def test_outlier_makes_scale_logarithmic(job: Job) -> None:
     make_history(job, 0.02, 0.02, 0.02, 500)
 
     chart = chart_of(job)
@@ -358,20 +358,20 @@ def test_a_long_one_among_many_short_ones_makes_it_logarithmic(job: Job) -> None
         ([0.5, 0.5, 0.5, 7000.0], ("2h 46m 40s", "10s", "10 ms")),
     ],
 )
-def test_ticks_are_round(seconds: list[float], ticks: tuple[str, str, str]) -> None:
+def test_scale_has_round_ticks(seconds: list[float], ticks: tuple[str, str, str]) -> None:
     scale = Scale.for_durations(seconds)
 
     assert scale.ticks == ticks
     assert all(0 <= scale.share(lasted) <= 1 for lasted in seconds)
 
 
-def test_no_finished_run_no_picture(job: Job) -> None:
+def test_chart_without_finished_run_is_none(job: Job) -> None:
     make_run(job, state="running", started_at=NOON)
 
     assert draw(job_status.latest_finished(job)) is None
 
 
-def test_the_picture_is_of_the_latest_hundred(job: Job) -> None:
+def test_chart_shows_latest_hundred_runs(job: Job) -> None:
     make_history(job, *[1] * 105)
 
     bars = chart_of(job).bars
@@ -380,7 +380,7 @@ def test_the_picture_is_of_the_latest_hundred(job: Job) -> None:
     assert bars[-1].run.scheduled_at == NOON + timedelta(minutes=104)
 
 
-def test_the_picture_links_each_run_and_has_a_table(admin_client: Client, job: Job) -> None:
+def test_chart_links_runs_and_has_table(admin_client: Client, job: Job) -> None:
     (run,) = make_history(job, 2, state="failed")
 
     with translation.override("de"):
@@ -405,7 +405,7 @@ def _queries(client: Client, url: str) -> list[str]:
     return [query["sql"] for query in captured]
 
 
-def test_the_number_of_queries_does_not_grow(admin_client: Client, job: Job) -> None:
+def test_number_of_queries_is_constant(admin_client: Client, job: Job) -> None:
     (run,) = make_history(job, 1)
     admin_client.get(job_url(job))  # caches content types and the like
     few, few_of_part = (len(_queries(admin_client, url)) for url in (job_url(job), status_url(job)))
@@ -423,7 +423,7 @@ def test_the_number_of_queries_does_not_grow(admin_client: Client, job: Job) -> 
 
 @pytest.mark.sqlite
 @pytest.mark.django_db
-def test_indexes_give_what_is_running_and_the_latest(job: Job) -> None:
+def test_running_and_latest_runs_use_indexes(job: Job) -> None:
     with CaptureQueriesContext(connection) as captured:
         job_status.running(job)
         job_status.latest_finished(job)

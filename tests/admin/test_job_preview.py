@@ -32,7 +32,7 @@ def preview_url(job: Job | None = None) -> str:
     return f"{url}?job={job.pk}" if job else url
 
 
-def typed(client: Client, job: Job | None = None, **changes: str) -> Any:
+def post_preview(client: Client, job: Job | None = None, **changes: str) -> Any:
     """Return the preview's response to the page's form with these fields changed."""
     filled = as_rendered(client.get(job_url(job) if job else add_url()))
     response = client.post(preview_url(job), {**filled, **changes})
@@ -47,7 +47,7 @@ def errors(response: Any) -> dict[str, list[str]]:
     return found
 
 
-def piece(response: Any, name: str) -> str:
+def part_text(response: Any, name: str) -> str:
     """Return the text of one part of the response."""
     start = response.content.decode().split(
         f'<div id="dcron-preview-{name}" hx-swap-oob="innerHTML">'
@@ -63,11 +63,11 @@ def cautions(response: Any) -> list[str]:
 # --- permissions ----------------------------------------------------------------------------------
 
 
-def test_the_address_is_stable() -> None:
+def test_preview_url_is_stable() -> None:
     assert preview_url() == URL
 
 
-def test_strangers_are_sent_to_the_login(client: Client, db: None) -> None:
+def test_anonymous_user_is_redirected_to_login(client: Client, db: None) -> None:
     response = client.post(URL, SIMPLE)
 
     assert response.status_code == 302
@@ -84,7 +84,7 @@ def test_strangers_are_sent_to_the_login(client: Client, db: None) -> None:
         (("change_job",), 200, 200),
     ],
 )
-def test_who_may_add_or_change(
+def test_preview_requires_add_or_change_permission(
     staff_with: StaffWith, permissions: tuple[str, ...], new: int, stored: int
 ) -> None:
     client, job = staff_with(*permissions), make_job()
@@ -93,7 +93,7 @@ def test_who_may_add_or_change(
     assert client.post(preview_url(job), SIMPLE).status_code == stored
 
 
-def test_only_a_post_with_its_token_is_answered(admin_client: Client, admin_user: Any) -> None:
+def test_preview_requires_post_with_csrf_token(admin_client: Client, admin_user: Any) -> None:
     assert admin_client.get(URL).status_code == 405
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(admin_user)
@@ -101,11 +101,11 @@ def test_only_a_post_with_its_token_is_answered(admin_client: Client, admin_user
 
 
 @pytest.mark.parametrize("job_id", ["0", "abc", "", "999999999999999999999"])
-def test_a_job_that_is_not_there(admin_client: Client, job_id: str) -> None:
+def test_preview_of_unknown_job_returns_404(admin_client: Client, job_id: str) -> None:
     assert admin_client.post(f"{URL}?job={job_id}", SIMPLE).status_code == 404
 
 
-def test_the_page_has_it_for_those_who_may_type(staff_with: StaffWith) -> None:
+def test_form_has_preview_only_for_users_who_can_edit(staff_with: StaffWith) -> None:
     job = make_job()
 
     for client, url, there in [
@@ -121,12 +121,12 @@ def test_the_page_has_it_for_those_who_may_type(staff_with: StaffWith) -> None:
 # --- read-only ------------------------------------------------------------------------------------
 
 
-def test_nothing_is_saved(admin_client: Client) -> None:
+def test_preview_writes_nothing(admin_client: Client) -> None:
     job = make_job()
     before = list(Job.objects.values()), list(Cursor.objects.values())
 
-    typed(admin_client, **SIMPLE)
-    typed(admin_client, job, schedule="1 1 * * *", name="other", enabled="")
+    post_preview(admin_client, **SIMPLE)
+    post_preview(admin_client, job, schedule="1 1 * * *", name="other", enabled="")
     with CaptureQueriesContext(connection) as queries:
         admin_client.post(preview_url(job), SIMPLE)
 
@@ -134,7 +134,9 @@ def test_nothing_is_saved(admin_client: Client) -> None:
     assert all(query["sql"].lstrip("( ").upper().startswith("SELECT") for query in queries)
 
 
-def test_the_number_of_queries(admin_client: Client, django_assert_max_num_queries: Any) -> None:
+def test_preview_needs_few_queries(
+    admin_client: Client, django_assert_max_num_queries: Any
+) -> None:
     """An existing job costs the session, user, job, name check, clock, cursor and load queries."""
     job = make_job()
     filled = as_rendered(admin_client.get(job_url(job)))
@@ -148,48 +150,52 @@ def test_the_number_of_queries(admin_client: Client, django_assert_max_num_queri
 # --- contents -------------------------------------------------------------------------------------
 
 
-def test_words_and_ten_occurrences_in_two_zones_with_gaps(admin_client: Client) -> None:
-    response = typed(admin_client, **SIMPLE | {"timezone": "Asia/Tokyo"})
+def test_preview_shows_description_and_ten_occurrences_in_two_zones(admin_client: Client) -> None:
+    response = post_preview(admin_client, **SIMPLE | {"timezone": "Asia/Tokyo"})
 
-    assert "At 03:30 (Asia/Tokyo)" in piece(response, "result")
+    assert "At 03:30 (Asia/Tokyo)" in part_text(response, "result")
     rows = response.context["preview"].rows
     assert [(row.time, row.utc_time) for row in rows] == [("03:30", "18:30")] * 10
     assert all(row.utc_day and row.utc_day != row.day for row in rows)
     assert [row.gap for row in rows] == ["", *["1d"] * 9]
-    assert "Asia/Tokyo UTC Interval" in piece(response, "occurrences")
+    assert "Asia/Tokyo UTC Interval" in part_text(response, "occurrences")
     assert cautions(response) == []
 
 
-def test_in_utc_one_column_is_enough(admin_client: Client) -> None:
-    response = typed(admin_client, **SIMPLE | {"timezone": "UTC", "schedule": "*/5 * * * *"})
+def test_preview_in_utc_has_one_time_column(admin_client: Client) -> None:
+    response = post_preview(admin_client, **SIMPLE | {"timezone": "UTC", "schedule": "*/5 * * * *"})
 
-    assert piece(response, "occurrences").startswith("Next occurrences UTC Interval")
+    assert part_text(response, "occurrences").startswith("Next occurrences UTC Interval")
     gaps = [row.gap for row in response.context["preview"].rows]
     assert gaps == ["", *["5m"] * 9]
 
 
-def test_seconds_are_shown_where_there_are_some(admin_client: Client) -> None:
-    rows = typed(admin_client, **SIMPLE | {"schedule": "*/20 * * * * *"}).context["preview"].rows
+def test_preview_shows_seconds_of_schedule_with_seconds(admin_client: Client) -> None:
+    rows = (
+        post_preview(admin_client, **SIMPLE | {"schedule": "*/20 * * * * *"})
+        .context["preview"]
+        .rows
+    )
 
     assert {row.time[-3:] for row in rows} == {":00", ":20", ":40"}
 
 
-def test_an_interval_counts_from_the_cursor_of_a_stored_job(admin_client: Client) -> None:
+def test_preview_of_interval_starts_at_cursor_of_stored_job(admin_client: Client) -> None:
     job = make_job(schedule="@every 7m")
-    response = typed(admin_client, job)
+    response = post_preview(admin_client, job)
 
     assert (
         response.context["preview"].ahead.occurrences[0].at == Cursor.objects.get(job=job).next_at
     )
     assert "data-dcron-counted" not in response.content.decode()
-    new = typed(admin_client, **SIMPLE | {"schedule": "@every 7m"})
+    new = post_preview(admin_client, **SIMPLE | {"schedule": "@every 7m"})
     assert "data-dcron-counted" in new.content.decode()
 
 
-def test_a_paused_job_is_previewed_as_if_it_were_not(admin_client: Client) -> None:
+def test_preview_of_paused_job_shows_occurrences_and_notice(admin_client: Client) -> None:
     job = make_job()
     control.pause(job)
-    response = typed(admin_client, job)
+    response = post_preview(admin_client, job)
 
     assert 'class="dcron-quiet" data-dcron-paused' in response.content.decode()
     assert len(response.context["preview"].rows) == 10
@@ -205,7 +211,7 @@ def test_a_paused_job_is_previewed_as_if_it_were_not(admin_client: Client) -> No
         ({"schedule": "0 0 1 1 *", "ends_at_0": "2099-01-01", "ends_at_1": "00:00"}, ""),
     ],
 )
-def test_cautions(admin_client: Client, fields: dict[str, str], caution: str) -> None:
+def test_preview_shows_caution(admin_client: Client, fields: dict[str, str], caution: str) -> None:
     filled = {**as_rendered(admin_client.get(add_url())), **SIMPLE, **fields}
     if filled["enabled"] == "off":
         del filled["enabled"]
@@ -213,23 +219,23 @@ def test_cautions(admin_client: Client, fields: dict[str, str], caution: str) ->
     assert set(cautions(admin_client.post(URL, filled))) == ({caution} if caution else set())
 
 
-def test_a_near_end_is_reported(admin_client: Client) -> None:
+def test_preview_warns_of_near_end(admin_client: Client) -> None:
     ends = {"ends_at_0": "2099-01-01", "ends_at_1": "00:00", "schedule": "0 0 1 1 *"}
     starts = {"starts_at_0": "2090-06-01", "starts_at_1": "00:00"}
 
-    assert "ends_soon" in cautions(typed(admin_client, **SIMPLE | ends | starts))
+    assert "ends_soon" in cautions(post_preview(admin_client, **SIMPLE | ends | starts))
 
 
-def test_a_crowded_minute_is_reported(admin_client: Client) -> None:
+def test_preview_warns_of_crowded_minute(admin_client: Client) -> None:
     for number in range(CROWD):
         make_job(f"crowd-{number}", schedule="0 4 * * *", timezone="Europe/Berlin")
-    response = typed(admin_client, **SIMPLE | {"schedule": "0 4 * * *"})
+    response = post_preview(admin_client, **SIMPLE | {"schedule": "0 4 * * *"})
 
     assert "crowded_minute" in cautions(response)
-    assert "“H 4 * * *”" in piece(response, "result")
+    assert "“H 4 * * *”" in part_text(response, "result")
 
 
-def test_a_stored_schedule_that_is_broken_says_why(admin_client: Client) -> None:
+def test_page_shows_problem_of_invalid_stored_schedule(admin_client: Client) -> None:
     job = make_job()
     Job.objects.filter(pk=job.pk).update(schedule="99 * * * *")
     response = admin_client.get(job_url(job))
@@ -237,11 +243,11 @@ def test_a_stored_schedule_that_is_broken_says_why(admin_client: Client) -> None
     assert "minute: 99 is out of range" in response.context["preview"].problem
 
 
-def test_an_empty_form_shows_what_one_may_type(admin_client: Client) -> None:
-    response = typed(admin_client)
+def test_empty_form_shows_schedule_examples(admin_client: Client) -> None:
+    response = post_preview(admin_client)
 
-    assert "@every 1h30m" in piece(response, "occurrences")
-    assert piece(response, "result") == ""
+    assert "@every 1h30m" in part_text(response, "occurrences")
+    assert part_text(response, "result") == ""
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -270,9 +276,7 @@ def test_an_empty_form_shows_what_one_may_type(admin_client: Client) -> None:
         ("starts_at_0", "tomorrow"),
     ],
 )
-def test_an_error_is_reported_as_a_refused_save_tells_it(
-    admin_client: Client, field: str, value: str
-) -> None:
+def test_preview_reports_same_errors_as_save(admin_client: Client, field: str, value: str) -> None:
     filled = {**as_rendered(admin_client.get(add_url())), **SIMPLE, field: value}
     refused = admin_client.post(add_url(), filled).context["adminform"].form.errors
 
@@ -282,42 +286,42 @@ def test_an_error_is_reported_as_a_refused_save_tells_it(
     assert list(errors(response)) == [field.removesuffix("_0")]
 
 
-def test_empty_fields_that_were_not_reached_yet_are_left_alone(admin_client: Client) -> None:
-    assert errors(typed(admin_client)) == {}
-    assert list(errors(typed(admin_client, schedule="61 * * * *"))) == ["schedule"]
+def test_preview_ignores_empty_fields_of_new_job(admin_client: Client) -> None:
+    assert errors(post_preview(admin_client)) == {}
+    assert list(errors(post_preview(admin_client, schedule="61 * * * *"))) == ["schedule"]
 
 
-def test_a_field_that_was_emptied_is_reported(admin_client: Client) -> None:
-    assert list(errors(typed(admin_client, make_job(), name=""))) == ["name"]
+def test_preview_reports_emptied_field_of_stored_job(admin_client: Client) -> None:
+    assert list(errors(post_preview(admin_client, make_job(), name=""))) == ["name"]
 
 
-def test_after_a_refused_save_every_error_is_reported(admin_client: Client) -> None:
+def test_preview_after_refused_save_reports_empty_fields(admin_client: Client) -> None:
     refused = admin_client.post(add_url(), as_rendered(admin_client.get(add_url())))
     assert 'name="_refused"' in refused.content.decode()
 
-    response = typed(admin_client, _refused="1", schedule="30 3 * * *")
+    response = post_preview(admin_client, _refused="1", schedule="30 3 * * *")
     assert set(errors(response)) == {"name", "target"}
 
 
-def test_a_taken_name_is_reported(admin_client: Client) -> None:
+def test_preview_reports_duplicate_name(admin_client: Client) -> None:
     make_job("new")
 
-    preview = typed(admin_client, **SIMPLE).context["preview"]
+    preview = post_preview(admin_client, **SIMPLE).context["preview"]
     assert [error.code for error in preview.form.errors.as_data()["__all__"]] == ["unique_together"]
 
 
-def test_what_depends_on_a_wrong_field_is_left_out(admin_client: Client) -> None:
-    response = typed(
+def test_preview_omits_parts_that_depend_on_invalid_fields(admin_client: Client) -> None:
+    response = post_preview(
         admin_client,
         **SIMPLE | {"schedule": "61 * * * *", "max_attempts": "0", "misfire_grace": "soon"},
     )
 
-    assert piece(response, "occurrences") == ""
-    assert piece(response, "retry") == ""
-    assert piece(response, "policies") == ""
+    assert part_text(response, "occurrences") == ""
+    assert part_text(response, "retry") == ""
+    assert part_text(response, "policies") == ""
 
 
-def test_what_is_typed_is_escaped(admin_client: Client) -> None:
+def test_preview_escapes_values(admin_client: Client) -> None:
     nasty = "<b onclick=x>'\""
     fields = [
         "name",
@@ -330,7 +334,7 @@ def test_what_is_typed_is_escaped(admin_client: Client) -> None:
         "misfire_grace",
         "queue",
     ]
-    response = typed(admin_client, **dict.fromkeys(fields, nasty))
+    response = post_preview(admin_client, **dict.fromkeys(fields, nasty))
 
     assert "<b" not in response.content.decode()
     assert "&lt;b" in response.content.decode()
@@ -339,23 +343,23 @@ def test_what_is_typed_is_escaped(admin_client: Client) -> None:
 # --- target ---------------------------------------------------------------------------------------
 
 
-def test_a_target_is_introduced(admin_client: Client) -> None:
-    response = typed(admin_client, **SIMPLE | {"target": "tests.app.tasks.tidy"})
+def test_preview_shows_signature_and_docstring_of_target(admin_client: Client) -> None:
+    response = post_preview(admin_client, **SIMPLE | {"target": "tests.app.tasks.tidy"})
 
-    assert piece(response, "target").startswith("Celery task tidy(seconds: float)")
-    assert "When asked to stop, clean up and report it." in piece(response, "target")
+    assert part_text(response, "target").startswith("Celery task tidy(seconds: float)")
+    assert "When asked to stop, clean up and report it." in part_text(response, "target")
 
 
 @pytest.mark.django_tasks
-def test_a_django_task_is_introduced(admin_client: Client) -> None:
-    response = typed(
+def test_preview_shows_signature_of_django_task(admin_client: Client) -> None:
+    response = post_preview(
         admin_client, **SIMPLE | {"target": "tests.tasked.tasks.look", "kwargs": '{"name": "a"}'}
     )
 
-    assert piece(response, "target").startswith("Django task look(name: str)")
+    assert part_text(response, "target").startswith("Django task look(name: str)")
 
 
-def test_the_page_introduces_the_stored_target(admin_client: Client) -> None:
+def test_page_shows_signature_of_stored_target(admin_client: Client) -> None:
     page = admin_client.get(
         job_url(make_job(target="tests.app.tasks.nap", args=[1]))
     ).content.decode()
@@ -373,29 +377,29 @@ def test_the_page_introduces_the_stored_target(admin_client: Client) -> None:
         ([], {"seconds": 1}, []),
     ],
 )
-def test_arguments_are_held_against_the_signature(
+def test_arguments_are_checked_against_signature(
     admin_client: Client, args: list[Any], kwargs: dict[str, Any], text: list[str]
 ) -> None:
     arguments = {"args": json.dumps(args), "kwargs": json.dumps(kwargs)}
-    response = typed(admin_client, **SIMPLE | arguments | {"target": "tests.app.tasks.nap"})
+    response = post_preview(admin_client, **SIMPLE | arguments | {"target": "tests.app.tasks.nap"})
 
     assert ("dcron-wrong-text" in response.content.decode()) == bool(text)
     assert list(errors(response)) == text[:1]
     for value in text[1:]:
-        assert value in piece(response, "target")
+        assert value in part_text(response, "target")
 
 
-def test_an_unknown_target_is_not_introduced(admin_client: Client) -> None:
-    response = typed(admin_client, **SIMPLE | {"target": "os.system"})
+def test_preview_of_unknown_target_shows_error_only(admin_client: Client) -> None:
+    response = post_preview(admin_client, **SIMPLE | {"target": "os.system"})
 
-    assert piece(response, "target") == ""
+    assert part_text(response, "target") == ""
     assert "os.system" in errors(response)["target"][0]
 
 
 # --- policies and retry ---------------------------------------------------------------------------
 
 
-def explained(response: Any) -> dict[str, str]:
+def explanations(response: Any) -> dict[str, str]:
     """Return the text of each explanation of a policy, by its code."""
     page = unescape(response.content.decode())
     return dict(re.findall('data-dcron-explanation="([a-z_]+)">([^<]*)<', page))
@@ -418,10 +422,10 @@ def explained(response: Any) -> dict[str, str]:
         ({}, "no_timeout", []),
     ],
 )
-def test_policies_are_explained_with_the_jobs_own_figures(
+def test_policies_are_explained_with_values_of_job(
     admin_client: Client, fields: dict[str, str], code: str, values: list[str]
 ) -> None:
-    found = explained(typed(admin_client, **SIMPLE | fields))
+    found = explanations(post_preview(admin_client, **SIMPLE | fields))
     assert re.findall(r"\d+[smhd]?", found[code]) == values
     for kind in ("misfire", "overlap"):
         assert len([each for each in found if each.startswith(f"{kind}_")]) == 1
@@ -437,33 +441,33 @@ def test_policies_are_explained_with_the_jobs_own_figures(
         ({"keep_runs": "50"}, "keep_runs", ["50"]),
     ],
 )
-def test_retention_is_reported_with_the_settings_figures_where_the_job_has_none(
+def test_retention_is_explained_with_defaults_from_settings(
     admin_client: Client, fields: dict[str, str], code: str, values: list[str]
 ) -> None:
-    found = explained(typed(admin_client, **SIMPLE | fields))
+    found = explanations(post_preview(admin_client, **SIMPLE | fields))
     assert re.findall(r"\d+[smhd]?(?: \d+[smhd])*", found[code]) == values
     assert ("keep_runs" in found) == ("keep_runs" in fields)
-    assert piece(typed(admin_client, **SIMPLE, keep_for="soon"), "retention") == ""
+    assert part_text(post_preview(admin_client, **SIMPLE, keep_for="soon"), "retention") == ""
 
 
-def test_what_cannot_happen_is_not_reported(admin_client: Client) -> None:
-    found = explained(typed(admin_client, **SIMPLE, timeout="10m"))
+def test_inapplicable_explanations_are_omitted(admin_client: Client) -> None:
+    found = explanations(post_preview(admin_client, **SIMPLE, timeout="10m"))
 
     assert not found.keys() & {"can_overlap", "no_timeout", "retries", "start_deadline"}
     assert "overlap_skip" in found
 
 
-def test_retry_is_reported_and_drawn(admin_client: Client) -> None:
-    response = typed(
+def test_retries_are_described_and_drawn(admin_client: Client) -> None:
+    response = post_preview(
         admin_client, **SIMPLE, max_attempts="5", retry_backoff="10s", retry_jitter="0.1"
     )
 
-    text = piece(response, "retry")
+    text = part_text(response, "retry")
     for value in ("5", "10s, 20s, 40s, 1m 20s", "2m 30s", "10%"):
         assert value in text
     assert response.content.decode().count("<circle") == 5
-    once = typed(admin_client, **SIMPLE)
-    assert piece(once, "retry")
+    once = post_preview(admin_client, **SIMPLE)
+    assert part_text(once, "retry")
     assert "<circle" not in once.content.decode()
 
 
@@ -476,7 +480,7 @@ def open_groups(response: Any) -> list[str]:
     return [flatten(group.fieldset.fields)[0] for group in groups]
 
 
-def test_a_simple_job_shows_four_fields(admin_client: Client) -> None:
+def test_add_form_shows_four_fields_and_closed_groups(admin_client: Client) -> None:
     response = admin_client.get(add_url())
 
     assert open_groups(response) == []
@@ -496,7 +500,7 @@ def test_a_simple_job_shows_four_fields(admin_client: Client) -> None:
         ({"enabled": False}, ["enabled"]),
     ],
 )
-def test_what_is_not_the_default_is_not_hidden(
+def test_groups_with_non_default_values_are_open(
     admin_client: Client, values: dict[str, Any], groups: list[str]
 ) -> None:
     assert open_groups(admin_client.get(job_url(make_job(**values)))) == groups
@@ -511,7 +515,7 @@ def test_what_is_not_the_default_is_not_hidden(
         ("namespace", "", "namespace"),
     ],
 )
-def test_an_error_opens_its_group(admin_client: Client, field: str, value: str, group: str) -> None:
+def test_error_opens_its_group(admin_client: Client, field: str, value: str, group: str) -> None:
     filled = {**as_rendered(admin_client.get(add_url())), **SIMPLE, field: value}
     response = admin_client.post(add_url(), filled)
 
@@ -519,7 +523,7 @@ def test_an_error_opens_its_group(admin_client: Client, field: str, value: str, 
     assert response.content.decode().count('<details class="module dcron-group" open>') == 1
 
 
-def test_every_field_is_on_the_page(admin_client: Client) -> None:
+def test_page_contains_every_form_field(admin_client: Client) -> None:
     response = admin_client.get(add_url())
     page = response.content.decode()
 
@@ -527,7 +531,7 @@ def test_every_field_is_on_the_page(admin_client: Client) -> None:
         assert re.search(f'name="{name}(_0)?"', page), name
 
 
-def test_who_may_only_look_sees_the_values_in_their_groups(staff_with: StaffWith) -> None:
+def test_read_only_user_sees_non_default_groups_open(staff_with: StaffWith) -> None:
     response = staff_with("view_job").get(job_url(make_job(queue="slow")))
 
     assert open_groups(response) == ["queue"]

@@ -21,9 +21,10 @@ from django_dcron.diagnosis.figures import job_figures, run_figures
 from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.timeline import timeline
-from django_dcron.models import Job, Run
+from django_dcron.models import Cursor, Job, Run
 from tests.admin import narrowed_sites
 from tests.admin.conftest import (
+    action_url,
     add_url,
     as_rendered,
     errors,
@@ -31,8 +32,8 @@ from tests.admin.conftest import (
     job_url,
     list_url,
     noticed_writes,
-    verb_url,
 )
+from tests.admin.test_dashboard import part_url
 from tests.admin.test_permissions import ADDRESSES, NEVER
 from tests.teams import HOUR, Rows, World, make_world, rows_of_others
 
@@ -58,7 +59,7 @@ def on_site(settings: Any, admin_user: User) -> Iterator[Any]:
     clear_url_caches()
 
 
-class Walk:
+class Crawler:
     """Sends requests, rolls back their changes and collects breaches."""
 
     def __init__(self, client: Client, world: World) -> None:
@@ -68,7 +69,7 @@ class Walk:
         self.breaches: list[str] = []
         self.requests = 0
 
-    def ask(self, method: str, url: str, sent: Any = None, **headers: Any) -> Any:
+    def request(self, method: str, url: str, sent: Any = None, **headers: Any) -> Any:
         """Send a request and record a breach if the response reveals a marker."""
         self.requests += 1
         with transaction.atomic(), noticed_writes() as writes:
@@ -84,10 +85,10 @@ class Walk:
                 changed = [name for name in after if after[name] != self.before[name]]
                 self.breaches.append(f"{method} {url} {sent or ''} changes {changed}")
             transaction.set_rollback(True)
-        asked = f"{url} {sent}"
+        requested = f"{url} {sent}"
         shown = text.decode() + messages + "".join(map(str, response.headers.values()))
         for what, marker in self.world.markers.items():
-            if marker in shown and marker not in asked:
+            if marker in shown and marker not in requested:
                 at = shown.index(marker)
                 self.breaches.append(
                     f"{method} {url} {sent or ''} shows {what}: "
@@ -100,12 +101,12 @@ class Walk:
     def refused(self, response: Any, what: Any) -> None:
         """Record a breach unless the response refuses: a 403, a 404, a redirect or a reload."""
         to_index = response.status_code == 302 and response["Location"] == reverse("admin:index")
-        anew = (
+        is_reload = (
             response.status_code == 200
             and "HX-Refresh" in response.headers
             and not response.content
         )
-        if not (to_index or anew or response.status_code in (403, 404)):
+        if not (to_index or is_reload or response.status_code in (403, 404)):
             self.breaches.append(f"{what} is answered {response.status_code}")
 
 
@@ -145,48 +146,57 @@ def _queries(rows: Rows) -> list[str]:
     ]
 
 
-def _walk_addresses(walk: Walk) -> None:
+def _crawl_addresses(crawler: Crawler) -> None:
     for address in ADDRESSES:
         method, reached = address.method, 403 if address.needs in NEVER else address.answer
-        response = walk.ask(method, address.url(walk.world.mine), address.post)
-        if (
-            response.status_code != reached and address.name != "django_dcron_calendar_delete"
-        ):  # a job refers to the calendar
-            walk.breaches.append(f"{address} is answered {response.status_code} for one's own row")
+        response = crawler.request(method, address.url(crawler.world.mine), address.post)
+        refused_here = {
+            ("django_dcron_calendar_delete", "POST"),  # a job refers to the calendar
+            ("django_dcron_calendar_delete", "GET"),
+            ("django_dcron_freeze_add", "POST"),  # it would affect hidden jobs
+        }
+        if response.status_code != reached and (address.name, method) not in refused_here:
+            crawler.breaches.append(
+                f"{address} is answered {response.status_code} for one's own row"
+            )
         if address.rows:
-            walk.refused(walk.ask(method, address.url(walk.world.theirs), address.post), address)
+            crawler.refused(
+                crawler.request(method, address.url(crawler.world.theirs), address.post), address
+            )
 
 
-def _walk_lists(walk: Walk) -> None:
-    theirs = walk.world.theirs
-    for model in ("job", "run", "attempt", "node", "alert", "calendar"):
+def _crawl_lists(crawler: Crawler) -> None:
+    theirs = crawler.world.theirs
+    for model in ("job", "run", "attempt", "node", "alert", "calendar", "freeze"):
         for query in _queries(theirs):
-            walk.ask("GET", f"{list_url(model)}?{query}")
+            crawler.request("GET", f"{list_url(model)}?{query}")
     for query in ("q=hush", "namespace=hush"):
         for model in ("job", "run"):
-            walk.ask(
+            crawler.request(
                 "GET", reverse(f"admin:django_dcron_{model}_export", args=["json"]) + f"?{query}"
             )
 
 
-def _walk_others(walk: Walk) -> None:
-    mine, theirs = walk.world.mine, walk.world.theirs
-    _walk_actions(walk)
+def _crawl_other_urls(crawler: Crawler) -> None:
+    mine, theirs = crawler.world.mine, crawler.world.theirs
+    _crawl_actions(crawler)
     for query in ("namespace=hush", "q=hush", "q=job"):
         for name in ("tiles", "timeline", "failures", "cluster", "load"):
-            walk.ask("GET", reverse("admin:django_dcron_dashboard_part", args=[name]) + f"?{query}")
+            crawler.request(
+                "GET", reverse("admin:django_dcron_dashboard_part", args=[name]) + f"?{query}"
+            )
     for model, field in (("run", "job"), ("run", "rerun_of"), ("job", "calendar")):
-        asked = f"?app_label=django_dcron&model_name={model}&field_name={field}&term="
-        walk.ask("GET", reverse("admin:autocomplete") + asked)
+        query = f"?app_label=django_dcron&model_name={model}&field_name={field}&term="
+        crawler.request("GET", reverse("admin:autocomplete") + query)
     for run in (mine.ended, theirs.ended):
         for job in (mine.job, theirs.job):
             url = reverse("admin:django_dcron_job_why", args=[job.pk])
-            walk.ask("GET", f"{url}?at={run.scheduled_at:%Y-%m-%dT%H:%M:%S}Z")
+            crawler.request("GET", f"{url}?at={run.scheduled_at:%Y-%m-%dT%H:%M:%S}Z")
 
 
-def _walk_actions(walk: Walk) -> None:
+def _crawl_actions(crawler: Crawler) -> None:
     for model, actions in _kinds():
-        key = getattr(walk.world.theirs, model).pk
+        key = getattr(crawler.world.theirs, model).pk
         for action in actions:
             sent = {
                 "action": action,
@@ -194,25 +204,57 @@ def _walk_actions(walk: Walk) -> None:
                 "confirmed": "1",
                 "post": "yes",
             }
-            walk.ask("POST", list_url(model), sent)
-            walk.ask("POST", list_url(model), {**sent, "select_across": "1"})
+            crawler.request("POST", list_url(model), sent)
+            crawler.request("POST", list_url(model), {**sent, "select_across": "1"})
 
 
-@pytest.mark.parametrize("part", [_walk_addresses, _walk_lists, _walk_others])
-def test_nothing_of_others_is_shown_or_touched_where_jobs_are_narrowed(
-    part: Callable[[Walk], None], world: World, on_site: Any
+@pytest.mark.parametrize("part", [_crawl_addresses, _crawl_lists, _crawl_other_urls])
+def test_narrowed_job_admin_neither_shows_nor_changes_rows_of_others(
+    part: Callable[[Crawler], None], world: World, on_site: Any
 ) -> None:
-    walk = Walk(on_site(narrowed_sites.teams), world)
+    crawler = Crawler(on_site(narrowed_sites.teams), world)
 
-    part(walk)
+    part(crawler)
 
-    assert not walk.breaches, "\n".join(walk.breaches)
-    assert walk.requests > 40
+    assert not crawler.breaches, "\n".join(crawler.breaches)
+    assert crawler.requests > 40
 
 
-def test_the_deletion_of_a_job_only_counts_the_hidden_ones_that_come_after_it(
-    world: World, on_site: Any
-) -> None:
+def test_dashboard_numbers_count_visible_rows_only(world: World, on_site: Any) -> None:
+    def numbers(site: AdminSite) -> dict[str, str]:
+        tiles = on_site(site).get(part_url("tiles")).context["tiles"]
+        return {tile.name: tile.value for tile in tiles}
+
+    everything, mine = numbers(narrowed_sites.watched), numbers(narrowed_sites.teams)
+    assert (everything["jobs"], everything["failed"]) == ("5", "2")
+    assert (mine["jobs"], mine["failed"]) == ("2", "1")
+
+
+def test_health_lines_name_no_hidden_job(world: World, on_site: Any) -> None:
+    Cursor.objects.filter(job=world.theirs.job).update(problem="unknown time zone")
+
+    def summaries(site: AdminSite) -> str:
+        lines = on_site(site).get(part_url("health")).context["health"]
+        return " ".join(line.summary for line in lines)
+
+    assert "hush-job" in summaries(narrowed_sites.watched)
+    assert "hush-job" not in summaries(narrowed_sites.teams)
+
+
+def test_calendar_pages_count_but_do_not_name_hidden_jobs(world: World, on_site: Any) -> None:
+    mine, theirs = world.mine, world.theirs
+    Job.objects.filter(pk=theirs.job.pk).update(calendar=mine.calendar)
+    client = on_site(narrowed_sites.teams)
+
+    url = reverse("admin:django_dcron_calendar_delete", args=[mine.calendar.pk])
+    page = client.get(url).content.decode()
+    assert "mine-job" in page
+    assert "hush" not in page
+    rows = client.get(list_url("calendar")).context["cl"].result_list
+    assert [row.number_of_jobs for row in rows] == [2]
+
+
+def test_delete_page_counts_hidden_followers_without_names(world: World, on_site: Any) -> None:
     url = reverse("admin:django_dcron_job_delete", args=[world.mine.job.pk])
 
     lines = on_site(narrowed_sites.teams).get(url).context["deleted_objects"]
@@ -233,16 +275,14 @@ RUN_TEXTS = (
 )
 
 
-def test_no_page_shows_hidden_runs_where_runs_alone_are_narrowed(
-    world: World, on_site: Any
-) -> None:
+def test_narrowed_run_admin_shows_no_hidden_runs(world: World, on_site: Any) -> None:
     theirs = world.theirs
-    of_runs = {each: marker for each, marker in world.markers.items() if each.startswith("run")}
-    markers = of_runs | {each: f"hush-{each}" for each in RUN_TEXTS}
-    walk = Walk(on_site(narrowed_sites.runs), World(world.mine, theirs, markers))
+    run_markers = {each: marker for each, marker in world.markers.items() if each.startswith("run")}
+    markers = run_markers | {each: f"hush-{each}" for each in RUN_TEXTS}
+    crawler = Crawler(on_site(narrowed_sites.runs), World(world.mine, theirs, markers))
     for address in ADDRESSES:
         if address.method == "GET":
-            response = walk.ask(
+            response = crawler.request(
                 "GET", address.url(theirs) + f"?at={theirs.ended.scheduled_at:%Y-%m-%dT%H:%M:%SZ}"
             )
             if address.rows.keys() & {"run_id", "attempt_id"} or {*address.rows.values()} & {
@@ -250,23 +290,23 @@ def test_no_page_shows_hidden_runs_where_runs_alone_are_narrowed(
                 "ended",
                 "attempt",
             }:
-                walk.refused(response, address)
-    assert not walk.breaches, "\n".join(walk.breaches)
+                crawler.refused(response, address)
+    assert not crawler.breaches, "\n".join(crawler.breaches)
 
 
-def test_what_object_permissions_refuse_is_refused_at_each_address(
-    world: World, on_site: Any
-) -> None:
-    """``JobAdmin`` alone checks object permissions; runs, attempts and alerts follow their job."""
-    walk = Walk(on_site(narrowed_sites.guarded), World(world.mine, world.theirs, {}))
+def test_object_permissions_of_jobs_apply_to_every_url(world: World, on_site: Any) -> None:
+    """Only ``JobAdmin`` checks object permissions. Runs, attempts and alerts follow their job."""
+    crawler = Crawler(on_site(narrowed_sites.guarded), World(world.mine, world.theirs, {}))
     for address in ADDRESSES:
         if {*address.rows.values()} & {"job", "paused", "run", "ended", "attempt", "alert"}:
-            walk.refused(walk.ask(address.method, address.url(world.theirs), address.post), address)
-    _walk_actions(walk)
-    assert not walk.breaches, "\n".join(walk.breaches)
+            crawler.refused(
+                crawler.request(address.method, address.url(world.theirs), address.post), address
+            )
+    _crawl_actions(crawler)
+    assert not crawler.breaches, "\n".join(crawler.breaches)
 
 
-def test_a_verb_asks_its_own_object_permission(world: World, on_site: Any) -> None:
+def test_action_checks_its_own_object_permission(world: World, on_site: Any) -> None:
     client, (mine, theirs) = on_site(narrowed_sites.watched), (world.mine, world.theirs)
     before = rows_of_others()
     refused = ["run_now", "run_with"]
@@ -275,25 +315,28 @@ def test_a_verb_asks_its_own_object_permission(world: World, on_site: Any) -> No
         name: [button.url for button in page.context["buttons"]] for name, page in pages.items()
     }
     offered = {
-        name: [verb in " ".join(urls) for verb in (*refused, "backfill", "pause")]
+        name: [action in " ".join(urls) for action in (*refused, "backfill", "pause")]
         for name, urls in buttons.items()
     }
 
     assert offered == {"mine": [True, True, True, True], "hush": [False, False, False, True]}
-    assert [client.post(verb_url(theirs.job, verb)).status_code for verb in refused] == [403, 403]
+    assert [client.post(action_url(theirs.job, action)).status_code for action in refused] == [
+        403,
+        403,
+    ]
     assert (
         client.get(reverse("admin:django_dcron_job_backfill", args=[theirs.job.pk])).status_code
         == 403
     )
     chosen = {"action": "run_now", "_selected_action": [mine.job.pk, theirs.job.pk]}
-    asked = client.post(list_url("job"), chosen)
-    assert asked.context["keys"] == [mine.job.pk]
+    confirmation = client.post(list_url("job"), chosen)
+    assert confirmation.context["keys"] == [mine.job.pk]
     client.post(list_url("job"), {**chosen, "confirmed": "1"})
     assert rows_of_others() == before
     assert Run.objects.filter(job=mine.job, trigger="manual").count() == 1
 
 
-def test_a_job_that_its_author_could_not_see_is_not_saved(world: World, on_site: Any) -> None:
+def test_job_invisible_to_its_author_is_not_saved(world: World, on_site: Any) -> None:
     client = on_site(narrowed_sites.teams)
     before = list(Job.objects.order_by("pk").values())
     new = {
@@ -312,9 +355,7 @@ def test_a_job_that_its_author_could_not_see_is_not_saved(world: World, on_site:
     assert Job.objects.filter(namespace="mine", name="new").exists()
 
 
-def test_a_job_names_no_hidden_calendar_and_comes_after_no_hidden_job(
-    world: World, on_site: Any
-) -> None:
+def test_form_rejects_hidden_calendar_and_predecessor(world: World, on_site: Any) -> None:
     client, job = on_site(narrowed_sites.teams), world.mine.paused
     nobody = errors(fill_in(client, job_url(job), after='{"mine/nobody": "ended"}'))["after"]
     hidden = errors(fill_in(client, job_url(job), after='{"hush/hush-job": "ended"}'))["after"]
@@ -324,7 +365,7 @@ def test_a_job_names_no_hidden_calendar_and_comes_after_no_hidden_job(
     assert calendar.keys() == {"calendar"}
 
 
-def test_a_circle_through_a_hidden_job_does_not_name_it(world: World, on_site: Any) -> None:
+def test_cycle_error_does_not_name_hidden_job(world: World, on_site: Any) -> None:
     client = on_site(narrowed_sites.teams)
     Job.objects.filter(pk=world.mine.job.pk).update(after={"hush/hush-follower": "failed"})
 
@@ -335,7 +376,7 @@ def test_a_circle_through_a_hidden_job_does_not_name_it(world: World, on_site: A
     assert "hush" not in " ".join(shown)
 
 
-def test_a_job_keeps_the_hidden_rows_that_it_names_already(world: World, on_site: Any) -> None:
+def test_saving_keeps_existing_references_to_hidden_rows(world: World, on_site: Any) -> None:
     client, job = on_site(narrowed_sites.teams), world.mine.paused
     job.refresh_from_db()
     job.calendar, job.after = world.theirs.calendar, {"hush/hush-job": "ended"}
@@ -353,7 +394,7 @@ def test_a_job_keeps_the_hidden_rows_that_it_names_already(world: World, on_site
 
 
 @pytest.mark.every_database
-def test_figures_count_what_is_visible_alone(world: World) -> None:
+def test_figures_count_visible_rows_only(world: World) -> None:
     now = database_now("default")
     mine = Scope(
         {

@@ -1,8 +1,8 @@
-"""Test who may do what at every URL of the admin.
+"""Test the permissions of every URL of the admin.
 
 Each URL is requested by an anonymous user and by staff with no permission, each permission and all
-permissions. ``ADDRESSES`` lists every URL with the permissions it requires. An unlisted URL or verb
-fails the first tests.
+permissions. ``ADDRESSES`` lists every URL with its required permissions. The first tests fail if a
+URL or an action isn't listed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from django.db import transaction
 from django.test import Client
 from django.urls import get_resolver, resolve, reverse
 
+from django_dcron import control
 from django_dcron.admin.dashboard.page import SECTIONS
+from django_dcron.admin.freeze import FreezeAdmin
 from django_dcron.admin.jobs.admin import JobAdmin
 from django_dcron.admin.runs.admin import RunAdmin
-from django_dcron.models import Alert, Attempt, Calendar, Job, Node, Run
+from django_dcron.models import Alert, Attempt, Calendar, Freeze, Job, Node, Run
 from tests.admin.conftest import (
     NOON,
     StaffWith,
+    action_url,
     job_url,
     list_url,
     log_in_as,
@@ -37,7 +40,6 @@ from tests.admin.conftest import (
     make_run,
     noticed_writes,
     run_url,
-    verb_url,
 )
 from tests.teams import Rows
 
@@ -55,7 +57,15 @@ OWN = (
     "add_calendar",
     "change_calendar",
     "delete_calendar",
+    "freeze_jobs",
 )
+
+
+ACTIONS: dict[str, Any] = {
+    "job": JobAdmin.object_actions,
+    "run": RunAdmin.object_actions,
+    "freeze": FreezeAdmin.object_actions,
+}
 
 
 # --- addresses ------------------------------------------------------------------------------------
@@ -110,12 +120,12 @@ def _of_model(model: str) -> list[Address]:
     ]
 
 
-def _verb(model: str, name: str, needs: str, **options: Any) -> Address:
-    """Return the address of a verb: its POST request, or its form with ``post=None``."""
+def _action(model: str, name: str, needs: str, **options: Any) -> Address:
+    """Return the address of an action: its POST request, or its form with ``post=None``."""
     given = {"post": {}, "rows": {"object_id": model}} | options
     answer = 200 if given["post"] is None else 302
     return Address(
-        f"django_dcron_{model}_verb", needs, arguments={"name": name}, answer=answer, **given
+        f"django_dcron_{model}_action", needs, arguments={"name": name}, answer=answer, **given
     )
 
 
@@ -125,6 +135,7 @@ def _export(model: str) -> list[Address]:
 
 
 JOB = {"object_id": "job"}
+FREEZE = {"object_id": "freeze"}
 RANGE = {"start": "2026-03-01T00:00:00", "end": "2026-03-04T00:00:00", "limit": "10"}
 
 DASHBOARD = {
@@ -139,6 +150,16 @@ ADDRESSES = [
     *_of_model("node"),
     *_of_model("alert"),
     *_of_model("calendar"),
+    Address("django_dcron_freeze_changelist", "view_job"),
+    Address("django_dcron_freeze_add", "view_job freeze_jobs"),
+    Address(
+        "django_dcron_freeze_add", "view_job freeze_jobs", post={"reason": "deploy"}, answer=302
+    ),
+    Address("django_dcron_freeze_change", "view_job", FREEZE),
+    Address("django_dcron_freeze_history", "view_job", FREEZE),
+    Address("django_dcron_freeze_delete", "delete_freeze", FREEZE),
+    Address("django_dcron_freeze_delete", "delete_freeze", FREEZE, post={"post": "yes"}),
+    _action("freeze", "unfreeze", "view_job freeze_jobs"),
     Address("django_dcron_job_change", "view_job change_job", JOB, post={"name": ""}),
     Address("django_dcron_job_add", "add_job", post={"name": ""}),
     Address("django_dcron_job_backfill", "view_job trigger_job", JOB),
@@ -147,33 +168,33 @@ ADDRESSES = [
         "django_dcron_job_backfill",
         "view_job trigger_job",
         JOB,
-        post={**RANGE, "version": "1", "make": "1"},
+        post={**RANGE, "version": "1", "create": "1"},
         answer=302,
     ),
-    _verb("job", "run_now", "view_job trigger_job"),
-    _verb("job", "run_with", "view_job trigger_job run_job_with_arguments", post=None),
-    _verb(
+    _action("job", "run_now", "view_job trigger_job"),
+    _action("job", "run_with", "view_job trigger_job run_job_with_arguments", post=None),
+    _action(
         "job",
         "run_with",
         "view_job trigger_job run_job_with_arguments",
         post={"args": "[]", "kwargs": "{}"},
     ),
-    _verb("job", "pause", "view_job pause_job", post=None),
-    _verb("job", "pause", "view_job pause_job", post={"reason": "deploy", "until": "2h"}),
-    _verb("job", "change_pause", "view_job pause_job", rows={"object_id": "paused"}, post=None),
-    _verb(
+    _action("job", "pause", "view_job pause_job", post=None),
+    _action("job", "pause", "view_job pause_job", post={"reason": "deploy", "until": "2h"}),
+    _action("job", "change_pause", "view_job pause_job", rows={"object_id": "paused"}, post=None),
+    _action(
         "job",
         "change_pause",
         "view_job pause_job",
         rows={"object_id": "paused"},
         post={"until": "2h"},
     ),
-    _verb("job", "resume", "view_job pause_job", rows={"object_id": "paused"}),
-    _verb("job", "duplicate", "view_job add_job"),
-    _verb("run", "cancel", "view_run cancel_run", post=None),
-    _verb("run", "cancel", "view_run cancel_run"),
-    _verb("run", "rerun", "view_run rerun_run", rows={"object_id": "ended"}),
-    _verb(
+    _action("job", "resume", "view_job pause_job", rows={"object_id": "paused"}),
+    _action("job", "duplicate", "view_job add_job"),
+    _action("run", "cancel", "view_run cancel_run", post=None),
+    _action("run", "cancel", "view_run cancel_run"),
+    _action("run", "rerun", "view_run rerun_run", rows={"object_id": "ended"}),
+    _action(
         "run",
         "rerun",
         "view_run rerun_run run_job_with_arguments",
@@ -203,8 +224,10 @@ ADDRESSES = [
 ]
 
 NEVER = {
-    f"{verb}_{model}" for verb in ("add", "delete") for model in ("run", "attempt", "node", "alert")
-}
+    f"{action}_{model}"
+    for action in ("add", "delete")
+    for model in ("run", "attempt", "node", "alert")
+} | {"delete_freeze"}
 """Permissions that even a superuser doesn't have, because the scheduler owns these rows."""
 
 
@@ -217,7 +240,7 @@ def _patterns(patterns: Iterable[Any], before: str = "") -> Iterator[tuple[str, 
             yield route, pattern.name
 
 
-def test_every_address_is_listed() -> None:
+def test_every_admin_url_is_listed() -> None:
     named = {
         name
         for route, name in _patterns(get_resolver().url_patterns)
@@ -227,25 +250,25 @@ def test_every_address_is_listed() -> None:
     assert named == {address.name for address in ADDRESSES}
 
 
-def test_every_set_of_permissions_is_in_one_group() -> None:
-    assert all(sum(who.startswith(group) for group in GROUPS) == 1 for who in STAFF)
+def test_every_user_is_in_exactly_one_group() -> None:
+    assert all(sum(who.startswith(group) for group in GROUPS) == 1 for who in PERMISSIONS_BY_USER)
 
 
-def test_every_verb_is_listed() -> None:
+def test_every_action_url_is_listed() -> None:
     listed = {
         (address.name, address.arguments.get("name"), address.method) for address in ADDRESSES
     }
-    for model, verbs in (("job", JobAdmin.verbs), ("run", RunAdmin.verbs)):
-        for verb in verbs:
-            methods = ["GET", "POST"] if verb.form else ["POST"]
+    for model, object_actions in ACTIONS.items():
+        for action in object_actions:
+            methods = ["GET", "POST"] if action.form else ["POST"]
             assert listed >= {
-                (f"django_dcron_{model}_verb", verb.name, method) for method in methods
+                (f"django_dcron_{model}_action", action.name, method) for method in methods
             }
 
 
 # --- access ---------------------------------------------------------------------------------------
 
-STAFF = {
+PERMISSIONS_BY_USER = {
     "no permission": (),
     "all views": VIEWS,
     **{f"only {each}": (each,) for each in (*VIEWS, *OWN)},
@@ -283,32 +306,33 @@ def rows(db: None) -> Rows:
         node,
         alert,
         calendar,
+        control.freeze("deploy"),
     )
 
 
 def _everything() -> list[Any]:
-    kept = (Job, Run, Attempt, Node, Calendar)
+    kept = (Job, Run, Attempt, Node, Calendar, Freeze)
     return [
         *(list(model._default_manager.order_by("pk").values()) for model in kept),
         LogEntry.objects.count(),
     ]
 
 
-class Walk:
+class Crawler:
     """Requests every address as one user after another and collects the breaches."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.before = _everything()
         self.breaches: list[str] = []
-        self.asked = 0
+        self.requests = 0
 
-    def ask(self, client: Client, address: Address) -> tuple[Any, bool]:
+    def request(self, client: Client, address: Address) -> tuple[Any, bool]:
         """Return the response and whether the request changed a row. Changes are rolled back."""
         return self.send(client, address.url(self.rows), address.post)
 
     def send(self, client: Client, url: str, sent: Mapping[str, Any] | None) -> tuple[Any, bool]:
-        self.asked += 1
+        self.requests += 1
         with transaction.atomic(), noticed_writes() as writes:
             response = client.get(url) if sent is None else client.post(url, sent)
             changed = bool(writes.number) and _everything() != self.before
@@ -321,7 +345,7 @@ class Walk:
 
     def finish(self, *, at_least: int) -> None:
         assert not self.breaches, "\n".join(self.breaches)
-        assert self.asked >= at_least
+        assert self.requests >= at_least
 
 
 def _is_done(address: Address) -> bool:
@@ -330,17 +354,21 @@ def _is_done(address: Address) -> bool:
 
 
 GROUPS = ("no", "all", "only", "views")
-"""Prefixes of the names in ``STAFF``. Each group is one test, so that none is slow."""
+"""Prefixes of the keys of ``PERMISSIONS_BY_USER``. Each group is one test, to keep tests short."""
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_staff_reaches_what_their_permissions_are_for_and_is_shown_no_more(
+def test_staff_can_access_and_sees_links_to_permitted_urls_only(
     group: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For each set of permissions, check every address, every link and the actions of the lists."""
-    walk, of_url, client = Walk(rows), lru_cache(maxsize=None)(_address_of), Client()
-    walked = {who: permissions for who, permissions in STAFF.items() if who.startswith(group)}
-    for who, permissions in walked.items():
+    crawler, of_url, client = Crawler(rows), lru_cache(maxsize=None)(_address_of), Client()
+    crawled = {
+        who: permissions
+        for who, permissions in PERMISSIONS_BY_USER.items()
+        if who.startswith(group)
+    }
+    for who, permissions in crawled.items():
         log_in_as(permissions, monkeypatch)
         pages = {}
         for address in ADDRESSES:
@@ -350,12 +378,12 @@ def test_staff_reaches_what_their_permissions_are_for_and_is_shown_no_more(
                 and not _looks_different(address)
             ):
                 continue  # same as for users with all view permissions or all permissions
-            response, changed = walk.ask(client, address)
+            response, changed = crawler.request(client, address)
             if address.is_open_to(permissions):
                 expected = (address.answer, _is_done(address))
             else:
                 expected = (403, False)
-            walk.expect((response.status_code, changed), expected, who, address)
+            crawler.expect((response.status_code, changed), expected, who, address)
             # Django's delete page links to the list without a permission check.
             leads_back = who.startswith("only delete_") and address.name.endswith("_delete")
             if (
@@ -369,69 +397,69 @@ def test_staff_reaches_what_their_permissions_are_for_and_is_shown_no_more(
         for page, targets in pages.items():
             for method, url in targets.found:
                 found = of_url(method, url)
-                walk.expect(
+                crawler.expect(
                     found is None or found.is_open_to(permissions), True, who, page, method, url
                 )
-        _check_actions(walk, client, who, pages)
-    walk.finish(at_least=40 * len(walked))
+        _check_actions(crawler, client, who, pages)
+    crawler.finish(at_least=40 * len(crawled))
 
 
 def _check_actions(
-    walk: Walk, client: Client, who: str, pages: Mapping[tuple[str, str], Targets]
+    crawler: Crawler, client: Client, who: str, pages: Mapping[tuple[str, str], Targets]
 ) -> None:
     """Check that the lists offer exactly the actions that the user may perform."""
-    for model, verbs in (("job", JobAdmin.verbs), ("run", RunAdmin.verbs)):
+    for model, object_actions in ACTIONS.items():
         url = list_url(model)
-        if f"view_{model}" not in STAFF[who]:
+        if f"view_{model}" not in PERMISSIONS_BY_USER[who]:
             continue
         offered = pages[f"django_dcron_{model}_changelist", url].actions
-        for verb in verbs:
-            address = _verb(model, verb.name, _needs(model, verb.name))
-            expected = address.is_open_to(STAFF[who]) and not verb.has_page
-            walk.expect(verb.name in offered, expected, who, "offers", verb.name)
-            if verb.name not in offered:
-                chosen = [getattr(walk.rows, model).pk]
-                sent = {"action": verb.name, "_selected_action": chosen, "confirmed": "1"}
-                walk.expect(walk.send(client, url, sent)[1], False, who, "does", verb.name)
+        for action in object_actions:
+            address = _action(model, action.name, _needs(model, action.name))
+            expected = address.is_open_to(PERMISSIONS_BY_USER[who]) and not action.has_page
+            crawler.expect(action.name in offered, expected, who, "offers", action.name)
+            if action.name not in offered:
+                chosen = [getattr(crawler.rows, model).pk]
+                sent = {"action": action.name, "_selected_action": chosen, "confirmed": "1"}
+                crawler.expect(crawler.send(client, url, sent)[1], False, who, "does", action.name)
 
 
-def test_a_superuser_reaches_all_but_what_nobody_may_and_changes_nothing_by_looking(
+def test_superuser_can_access_all_permitted_urls_and_get_changes_nothing(
     rows: Rows, admin_client: Client
 ) -> None:
-    walk = Walk(rows)
+    crawler = Crawler(rows)
     for address in ADDRESSES:
-        response, changed = walk.ask(admin_client, address)
-        walk.expect(
+        response, changed = crawler.request(admin_client, address)
+        crawler.expect(
             response.status_code, 403 if address.needs in NEVER else address.answer, address
         )
         if address.post is None:
-            walk.expect(changed, False, address)
-    walk.finish(at_least=len(ADDRESSES))
+            crawler.expect(changed, False, address)
+    crawler.finish(at_least=len(ADDRESSES))
 
 
-def test_strangers_are_sent_to_the_login(rows: Rows) -> None:
+def test_anonymous_and_non_staff_users_are_redirected_to_login(rows: Rows) -> None:
     customer = User.objects.create_user("customer")
     customer.user_permissions.set(Permission.objects.all())
     anonymous, no_staff = Client(), Client()
     no_staff.force_login(customer)
-    walk = Walk(rows)
+    crawler = Crawler(rows)
     for address in ADDRESSES:
         for client in (anonymous, no_staff):
-            response, changed = walk.ask(client, address)
-            walk.expect((response.status_code, changed), (302, False), address)
-            walk.expect("/login/" in response.headers.get("Location", ""), True, address)
-    walk.finish(at_least=2 * len(ADDRESSES))
+            response, changed = crawler.request(client, address)
+            crawler.expect((response.status_code, changed), (302, False), address)
+            crawler.expect("/login/" in response.headers.get("Location", ""), True, address)
+    crawler.finish(at_least=2 * len(ADDRESSES))
 
 
-def test_a_post_without_its_token_is_refused(rows: Rows, admin_user: User) -> None:
+def test_post_without_csrf_token_is_forbidden(rows: Rows, admin_user: User) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(admin_user)
-    walk = Walk(rows)
+    crawler = Crawler(rows)
     for address in ADDRESSES:
         if address.post is not None:
-            response, changed = walk.ask(client, address)
-            walk.expect((response.status_code, changed), (403, False), address)
-    walk.finish(at_least=19)
+            response, changed = crawler.request(client, address)
+            crawler.expect((response.status_code, changed), (403, False), address)
+    crawler.finish(at_least=19)
 
 
 # --- page contents --------------------------------------------------------------------------------
@@ -486,14 +514,14 @@ def _looks_different(address: Address) -> bool:
     return address.post is None and address.name.endswith(LOOK_DIFFERENT)
 
 
-def _needs(model: str, verb: str) -> str:
-    name = f"django_dcron_{model}_verb"
+def _needs(model: str, action: str) -> str:
+    name = f"django_dcron_{model}_action"
     return next(
-        each.needs for each in ADDRESSES if each.name == name and each.arguments["name"] == verb
+        each.needs for each in ADDRESSES if each.name == name and each.arguments["name"] == action
     )
 
 
-def test_who_may_only_look_sees_no_button(staff_with: StaffWith, rows: Rows) -> None:
+def test_user_with_view_permissions_sees_no_buttons(staff_with: StaffWith, rows: Rows) -> None:
     client = staff_with(*VIEWS)
     for url in (job_url(rows.job), run_url(rows.run)):
         response = client.get(url)
@@ -501,10 +529,12 @@ def test_who_may_only_look_sees_no_button(staff_with: StaffWith, rows: Rows) -> 
         assert "/do/" not in response.content.decode()
 
 
-def test_running_a_job_does_not_need_to_see_runs(staff_with: StaffWith, rows: Rows) -> None:
+def test_run_now_without_view_run_permission_redirects_to_job(
+    staff_with: StaffWith, rows: Rows
+) -> None:
     client = staff_with("view_job", "trigger_job")
 
-    response = client.post(verb_url(rows.job, "run_now"), follow=True)
+    response = client.post(action_url(rows.job, "run_now"), follow=True)
 
     assert response.redirect_chain[-1][0] == job_url(rows.job)
     assert "/run/" not in response.content.decode()

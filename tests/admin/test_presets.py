@@ -1,4 +1,4 @@
-"""Presets in the form of a new job."""
+"""Test presets in the form of a new job."""
 
 import re
 from typing import Any
@@ -19,8 +19,7 @@ def presets_in(response: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_saved_as_it_is(admin_client: Client, name: str) -> None:
-    """Only the name and the target are missing."""
+def test_preset_needs_only_name_and_target(admin_client: Client, name: str) -> None:
     preset = PRESETS[name]
     fill_in(admin_client, f"{add_url()}?preset={name}", name="a job", target="tests.app.tasks.ok")
     job = Job.objects.get()
@@ -29,7 +28,7 @@ def test_a_preset_saved_as_it_is(admin_client: Client, name: str) -> None:
     assert job.cursor.next_at is not None
 
 
-def test_the_links_of_the_add_form(admin_client: Client) -> None:
+def test_add_form_links_presets_and_marks_chosen_one(admin_client: Client) -> None:
     plain = admin_client.get(add_url())
     assert presets_in(plain) == list(PRESETS) == list(LABELS)
     assert b'aria-current="true"' not in plain.content
@@ -37,12 +36,12 @@ def test_the_links_of_the_add_form(admin_client: Client) -> None:
     assert re.findall(r'\?preset=(\w+)" aria-current="true"', chosen.content.decode()) == ["poll"]
 
 
-def test_no_links_elsewhere(admin_client: Client) -> None:
+def test_change_form_and_popup_have_no_preset_links(admin_client: Client) -> None:
     assert presets_in(admin_client.get(job_url(make_job()))) == []
     assert presets_in(admin_client.get(f"{add_url()}?_popup=1")) == []
 
 
-def test_an_unknown_preset_and_other_values(admin_client: Client) -> None:
+def test_unknown_preset_is_ignored_and_query_values_win(admin_client: Client) -> None:
     form = admin_client.get(f"{add_url()}?preset=<b>").context["adminform"].form
     assert form["schedule"].value() in ("", None)
     form = admin_client.get(f"{add_url()}?preset=poll&schedule=@daily").context["adminform"].form

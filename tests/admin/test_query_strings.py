@@ -24,7 +24,7 @@ from tests.admin.conftest import (
     run_url,
 )
 
-DIGITS = {"30 digits": "9" * 30, "5,000 digits": "9" * 5_000, "no number": "x"}
+JOB_KEYS = {"30 digits": "9" * 30, "5,000 digits": "9" * 5_000, "no number": "x"}
 MANY_WORDS = "+".join(["report"] * 1_200)
 
 
@@ -57,7 +57,7 @@ def attempt(db: None) -> Attempt:
         ("run", "due_at__year=99999"),
     ],
 )
-def test_no_such_time(
+def test_unsupported_or_invalid_time_is_refused(
     admin_client: Client, attempt: Attempt, settings: Any, zone: str, model: str, query: str
 ) -> None:
     settings.TIME_ZONE = zone
@@ -65,7 +65,9 @@ def test_no_such_time(
     assert _is_refused(admin_client.get(f"{list_url(model)}?{query}"))
 
 
-def test_a_time_that_only_some_databases_know(admin_client: Client, attempt: Attempt) -> None:
+def test_time_unsupported_by_some_databases_causes_no_error(
+    admin_client: Client, attempt: Attempt
+) -> None:
     response = admin_client.get(f"{list_url('run')}?due_at__gte=0001-01-01T00:00%2B05:00")
 
     assert response.status_code == 200 or _is_refused(response)
@@ -73,7 +75,7 @@ def test_a_time_that_only_some_databases_know(admin_client: Client, attempt: Att
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
 @pytest.mark.parametrize("time", ["1970-01-01T00:00", "2199-12-31T23:59:59"])
-def test_the_first_and_the_last_time(
+def test_first_and_last_supported_times_are_accepted(
     admin_client: Client, attempt: Attempt, settings: Any, zone: str, time: str
 ) -> None:
     settings.TIME_ZONE = zone
@@ -95,15 +97,19 @@ def test_the_first_and_the_last_time(
         ("node", "state"),
     ],
 )
-def test_no_text_has_a_nul(admin_client: Client, attempt: Attempt, model: str, name: str) -> None:
+def test_nul_character_is_refused(
+    admin_client: Client, attempt: Attempt, model: str, name: str
+) -> None:
     assert _is_refused(admin_client.get(f"{list_url(model)}?{name}=a%00b"))
     if model in ("run", "job"):
         assert _is_refused(admin_client.get(f"{_export_url(model)}?{name}=a%00b"))
 
 
 @pytest.mark.parametrize("sees", [["view_run"], ["view_run", "view_job"]])
-@pytest.mark.parametrize("key", DIGITS.values(), ids=DIGITS)
-def test_no_such_job(staff_with: StaffWith, attempt: Attempt, key: str, sees: list[str]) -> None:
+@pytest.mark.parametrize("key", JOB_KEYS.values(), ids=JOB_KEYS)
+def test_invalid_job_key_finds_nothing(
+    staff_with: StaffWith, attempt: Attempt, key: str, sees: list[str]
+) -> None:
     response = staff_with(*sees).get(f"{list_url('run')}?job__id__exact={key}")
 
     assert _is_refused(response) or list(response.context["cl"].result_list) == []
@@ -111,30 +117,32 @@ def test_no_such_job(staff_with: StaffWith, attempt: Attempt, key: str, sees: li
 
 
 @pytest.mark.parametrize("model", ["run", "attempt", "job", "node"])
-def test_a_search_is_for_a_few_words(admin_client: Client, attempt: Attempt, model: str) -> None:
+def test_search_with_many_words_is_answered(
+    admin_client: Client, attempt: Attempt, model: str
+) -> None:
     assert admin_client.get(f"{list_url(model)}?q={MANY_WORDS}").status_code == 200
 
 
-def test_a_search_of_attempts_looks_for_the_jobs_of_all_words_at_once(
+def test_attempt_search_needs_same_number_of_queries_for_any_words(
     admin_client: Client, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_attempt(make_run(make_job("invoices", namespace="shop")), exception_class="KeyError")
     url = f"{list_url('attempt')}?q="
 
-    def asked(words: str) -> tuple[int, set[str]]:
+    def search(words: str) -> tuple[int, set[str]]:
         with CaptureQueriesContext(connection) as queries:
             found = admin_client.get(url + words).context["cl"].result_list
         return len(queries), {each.run.job.name for each in found}
 
-    one, found = asked("shop")
+    one, found = search("shop")
     assert found == {"invoices"}
-    assert asked("shop+invo+voices+key+celery") == (one, {"invoices"})
-    assert asked("shop+report")[1] == set()
+    assert search("shop+invo+voices+key+celery") == (one, {"invoices"})
+    assert search("shop+report")[1] == set()
     monkeypatch.setattr(filters, "JOBS_SEARCHED", 1)
-    assert asked("shop+e") == (one, {"invoices"})
+    assert search("shop+e") == (one, {"invoices"})
 
 
-def test_runs_hide_the_jobs_that_a_user_may_not_see(staff_with: StaffWith) -> None:
+def test_run_pages_hide_jobs_without_view_job_permission(staff_with: StaffWith) -> None:
     job = make_job("ran", namespace="shop", tags=["secret-tag"])
     Job.objects.filter(pk=job.pk).update(kwargs={"city": "hunter2"}, args=["launch-code"])
     make_job("never-ran", namespace="secret-namespace")
@@ -154,7 +162,7 @@ def test_runs_hide_the_jobs_that_a_user_may_not_see(staff_with: StaffWith) -> No
     assert shown("view_run", "view_job") == secrets
 
 
-def test_runs_by_what_made_them_are_looked_for_among_the_latest(
+def test_trigger_filter_searches_latest_runs(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_filter, "RUNS_SEARCHED", 3)
@@ -183,7 +191,7 @@ def test_runs_by_what_made_them_are_looked_for_among_the_latest(
     assert str(TRIGGER_TITLE) in admin_client.get(list_url("run")).content.decode()
 
 
-def test_the_links_of_an_old_run_find_its_attempts(
+def test_links_of_old_run_find_its_attempts(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = make_run(make_job(), state="failed", attempt=14)

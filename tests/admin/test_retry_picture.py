@@ -29,19 +29,17 @@ VALUES = r"\d+[dhms]?(?:,? (?:… )?\d+[dhms])*"
         (RetryPolicy(max_attempts=3, backoff=timedelta()), ["3"]),
     ],
 )
-def test_the_sentence_has_the_attempts_and_the_waits(
-    policy: RetryPolicy, values: list[str]
-) -> None:
+def test_sentence_lists_attempts_and_waits(policy: RetryPolicy, values: list[str]) -> None:
     assert re.findall(VALUES, RetryPicture(policy).sentence) == values
 
 
-def test_jitter_is_reported_where_it_does_something() -> None:
+def test_jitter_is_mentioned_only_with_waits() -> None:
     assert "25%" in RetryPicture(RetryPolicy(max_attempts=2, jitter=0.25)).spread
     assert RetryPicture(RetryPolicy(max_attempts=2, jitter=0)).spread == ""
     assert RetryPicture(RetryPolicy(max_attempts=1)).spread == ""
 
 
-def test_without_a_wait_there_is_nothing_to_draw() -> None:
+def test_chart_without_waits_is_empty() -> None:
     assert RetryPicture(RetryPolicy(max_attempts=1)).attempts == []
     assert RetryPicture(RetryPolicy(max_attempts=3, backoff=timedelta())).attempts == []
 
@@ -53,7 +51,7 @@ def test_without_a_wait_there_is_nothing_to_draw() -> None:
     st.integers(1, 10**8),
     st.floats(0, 1),
 )
-def test_attempts_stand_in_their_place(
+def test_attempts_are_placed_by_policy_delays_within_chart(
     max_attempts: int, backoff: int, factor: float, longest: int, jitter: float
 ) -> None:
     policy = RetryPolicy(max_attempts, backoff * SECOND, factor, longest * SECOND, jitter)

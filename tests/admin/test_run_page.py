@@ -27,9 +27,9 @@ from tests.admin.conftest import NOON, StaffWith, make_attempt, make_job, make_r
 
 FAILED = dict(OUTCOME_LABELS)["failed"]
 EVIL = "</pre><script>alert(1)</script>"
-TAMED = "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
+ESCAPED = "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
 SECOND = timedelta(seconds=1)
-MOST_QUERIES = 10
+MOST_QUERIES = 11
 MOST_QUERIES_OF_PART = 7
 """Two of them query the session and the user."""
 
@@ -42,7 +42,7 @@ def text_url(attempt: Attempt, name: str) -> str:
     return reverse("admin:django_dcron_attempt_text", args=[attempt.pk, name])
 
 
-def output(html: str) -> str:
+def text_of(html: str) -> str:
     return " ".join(strip_tags(html).split())
 
 
@@ -133,7 +133,7 @@ FAR = NOON.replace(year=9000)
         ),
     ],
 )
-def test_the_page_says_first_how_it_stands_and_why(
+def test_page_starts_with_state_and_explanation(
     admin_client: Client, job: Job, values: dict[str, Any], sentence: Any, time: str
 ) -> None:
     run = make_run(job, **values)
@@ -142,10 +142,10 @@ def test_the_page_says_first_how_it_stands_and_why(
     verdict = verdict_of(html)
     shown = dict.fromkeys(("due", "queued", "started", "finished"), time)
     assert f'class="dcron-badge dcron-{run.state}"' in verdict
-    assert str(sentence).format(number=run.attempt, **shown) in output(verdict)
-    assert time in output(verdict)
+    assert str(sentence).format(number=run.attempt, **shown) in text_of(verdict)
+    assert time in text_of(verdict)
     assert ('class="dcron-reason"' in verdict) == bool(run.reason)
-    assert run.reason in output(verdict)
+    assert run.reason in text_of(verdict)
     assert html.index("dcron-verdict") < html.index("<fieldset")
 
 
@@ -153,39 +153,37 @@ def verdict_of(html: str) -> str:
     return html.partition('class="dcron-verdict')[2].partition("</div>")[0]
 
 
-def test_a_run_that_stands_for_others_says_so(admin_client: Client, job: Job) -> None:
+def test_page_counts_missed_occurrences_merged_into_run(admin_client: Client, job: Job) -> None:
     earlier = NOON - timedelta(hours=1)
     one = make_run(job, state="missed", missed_before=1, missed_from=earlier)
     many = make_run(job, NOON + SECOND, state="missed", missed_before=4, missed_from=earlier)
     none = make_run(job, NOON + 2 * SECOND, state="missed")
 
     for run, number in ((one, "1"), (many, "4")):
-        verdict = output(verdict_of(page_of(admin_client, run)))
+        verdict = text_of(verdict_of(page_of(admin_client, run)))
         assert re.findall(r"\b\d\b", verdict) == [number]
         assert "2026-03-01 11:00:00" in verdict
-    assert not re.search(r"\d", output(verdict_of(page_of(admin_client, none))))
+    assert not re.search(r"\d", text_of(verdict_of(page_of(admin_client, none))))
 
 
-def test_a_running_run_that_was_asked_to_stop_says_so(admin_client: Client, running: Run) -> None:
+def test_page_shows_requested_cancellation(admin_client: Client, running: Run) -> None:
     requested = str(page.CANCEL_REQUESTED).format(time="2026-03-01 12:00:00")
-    assert requested not in output(page_of(admin_client, running))
+    assert requested not in text_of(page_of(admin_client, running))
     Run.objects.update(cancel_requested_at=NOON, reason="too slow (ann)")
 
-    verdict = output(verdict_of(page_of(admin_client, running)))
+    verdict = text_of(verdict_of(page_of(admin_client, running)))
 
     assert requested in verdict
     assert "too slow (ann)" in verdict
 
 
-def test_a_delivery_of_an_earlier_attempt_is_not_shown_as_this_ones(
-    admin_client: Client, job: Job
-) -> None:
+def test_page_hides_delivery_of_earlier_attempt(admin_client: Client, job: Job) -> None:
     """A retry doesn't reset ``queued_at``."""
     run = make_run(job, state="pending", attempt=2, queued_at=NOON, deliveries=0)
 
     def facts() -> list[tuple[str, str]]:
         return [
-            (label, output(value))
+            (label, text_of(value))
             for label, value in admin_client.get(run_url(run)).context["page"].facts
         ]
 
@@ -197,7 +195,7 @@ def test_a_delivery_of_an_earlier_attempt_is_not_shown_as_this_ones(
 # --- links ----------------------------------------------------------------------------------------
 
 
-def test_links_to_job_node_worker_and_neighbours(admin_client: Client, job: Job) -> None:
+def test_page_links_job_node_worker_and_neighbouring_runs(admin_client: Client, job: Job) -> None:
     Node.objects.create(
         id="node-a-1",
         name="node-a",
@@ -235,14 +233,14 @@ def test_links_to_job_node_worker_and_neighbours(admin_client: Client, job: Job)
     assert run_url(run) in page_of(admin_client, again)
 
 
-def test_a_node_that_is_gone_is_only_named(admin_client: Client, job: Job) -> None:
+def test_deleted_node_is_named_without_link(admin_client: Client, job: Job) -> None:
     html = page_of(admin_client, make_run(job, node="long-gone"))
 
-    assert "Node long-gone" in output(html)
+    assert "Node long-gone" in text_of(html)
     assert "/node/" not in html.partition('id="dcron-status"')[2]
 
 
-def test_whose_arguments_they_are(admin_client: Client, job: Job) -> None:
+def test_arguments_taken_from_job_are_marked(admin_client: Client, job: Job) -> None:
     Job.objects.update(args=[1], kwargs={"of": "the job"})
     html = page_of(admin_client, make_run(job, NOON + SECOND, args=["of the run"]))
 
@@ -260,10 +258,12 @@ def test_whose_arguments_they_are(admin_client: Client, job: Job) -> None:
 # --- automatic refresh ----------------------------------------------------------------------------
 
 
-def test_a_running_runs_page_grows(admin_client: Client, running: Run) -> None:
+def test_attempts_part_refreshes_with_new_log_and_progress(
+    admin_client: Client, running: Run
+) -> None:
     html = page_of(admin_client, running)
     source = source_of(html, "attempts")
-    assert "1 of 4 (25 %)" in output(html)
+    assert "1 of 4 (25 %)" in text_of(html)
 
     assert admin_client.get(source).status_code == 204
     Attempt.objects.update(log="Fetching\nStoring\n", progress_done=2)
@@ -272,13 +272,11 @@ def test_a_running_runs_page_grows(admin_client: Client, running: Run) -> None:
     assert grown.status_code == 200
     assert "HX-Refresh" not in grown
     assert "Storing" in grown.content.decode()
-    assert "2 of 4 (50 %)" in output(grown.content.decode())
+    assert "2 of 4 (50 %)" in text_of(grown.content.decode())
     assert admin_client.get(source_of(grown.content.decode(), "attempts")).status_code == 204
 
 
-def test_a_part_looks_the_same_on_the_page_and_refreshed(
-    admin_client: Client, running: Run
-) -> None:
+def test_refreshed_part_equals_part_of_page(admin_client: Client, running: Run) -> None:
     with set_clock(now()):
         html = page_of(admin_client, running)
 
@@ -287,7 +285,7 @@ def test_a_part_looks_the_same_on_the_page_and_refreshed(
             assert admin_client.get(part_url(running, name)).content.decode() in html
 
 
-def test_as_time_goes_by_the_picture_moves(
+def test_status_part_changes_as_time_passes(
     admin_client: Client, running: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = source_of(page_of(admin_client, running), "status")
@@ -298,7 +296,7 @@ def test_as_time_goes_by_the_picture_moves(
 
 
 @pytest.mark.parametrize("name", page.PARTS)
-def test_once_it_is_final_the_whole_page_comes_anew_and_rests(
+def test_finished_run_reloads_page_and_stops_refreshing(
     admin_client: Client, running: Run, name: str
 ) -> None:
     assert "htmx" in page_of(admin_client, running)
@@ -310,7 +308,7 @@ def test_once_it_is_final_the_whole_page_comes_anew_and_rests(
     assert "htmx" not in html
 
 
-def test_the_page_of_a_run_that_was_withdrawn_comes_anew(admin_client: Client, job: Job) -> None:
+def test_deleted_run_reloads_page(admin_client: Client, job: Job) -> None:
     run = make_run(job)
     source = source_of(page_of(admin_client, run), "status")
     Run.objects.all().delete()
@@ -319,13 +317,11 @@ def test_the_page_of_a_run_that_was_withdrawn_comes_anew(admin_client: Client, j
     assert admin_client.get(run_url(run)).status_code == 302
 
 
-def test_a_part_that_is_none(admin_client: Client, running: Run) -> None:
+def test_unknown_part_returns_404(admin_client: Client, running: Run) -> None:
     assert admin_client.get(part_url(running, "log")).status_code == 404
 
 
-def test_parts_need_the_permissions_of_what_they_show(
-    client: Client, staff_with: StaffWith, running: Run
-) -> None:
+def test_parts_require_permissions(client: Client, staff_with: StaffWith, running: Run) -> None:
     both = [part_url(running, name) for name in page.PARTS]
     text = text_url(Attempt.objects.get(), "log")
 
@@ -341,7 +337,9 @@ def test_parts_need_the_permissions_of_what_they_show(
     assert [may_see_both.get(url).status_code for url in (*both, text)] == [200, 200, 200]
 
 
-def test_who_may_not_see_attempts_sees_none_of_them(staff_with: StaffWith, running: Run) -> None:
+def test_page_hides_attempts_without_view_attempt_permission(
+    staff_with: StaffWith, running: Run
+) -> None:
     html = page_of(staff_with("view_run"), running)
 
     for hidden in ("dcron-attempts", "dcron-timeline", "celery@web-1", "Fetching"):
@@ -352,7 +350,7 @@ def test_who_may_not_see_attempts_sees_none_of_them(staff_with: StaffWith, runni
 # --- results and logs of the attempts -------------------------------------------------------------
 
 
-def test_what_a_job_wrote_is_escaped(admin_client: Client, running: Run) -> None:
+def test_texts_of_job_are_escaped(admin_client: Client, running: Run) -> None:
     Run.objects.update(reason=EVIL, node=EVIL, idempotency_key=EVIL)
     texts = {"log": EVIL, "message": EVIL, "traceback": EVIL, "result": json.dumps(EVIL)}
     Attempt.objects.update(**texts, exception_class=EVIL, worker=EVIL, progress_note=EVIL)
@@ -361,10 +359,10 @@ def test_what_a_job_wrote_is_escaped(admin_client: Client, running: Run) -> None
     html = page_of(admin_client, running)
 
     assert "<script>alert" not in html
-    assert html.count(TAMED) >= 9
+    assert html.count(ESCAPED) >= 9
 
 
-def test_a_failure_comes_before_the_log(admin_client: Client, job: Job) -> None:
+def test_failure_is_shown_before_log(admin_client: Client, job: Job) -> None:
     run = make_run(job, state="failed", finished_at=NOON)
     make_attempt(
         run,
@@ -381,9 +379,7 @@ def test_a_failure_comes_before_the_log(admin_client: Client, job: Job) -> None:
     assert places == sorted(places)
 
 
-def test_of_many_attempts_the_latest_are_shown_and_their_number_is_reported(
-    admin_client: Client, job: Job
-) -> None:
+def test_page_shows_latest_attempts_and_links_earlier_ones(admin_client: Client, job: Job) -> None:
     run = make_run(job, state="failed", attempt=100, finished_at=NOON + timedelta(hours=1))
     for number in range(1, 101):
         times = {
@@ -402,7 +398,7 @@ def test_of_many_attempts_the_latest_are_shown_and_their_number_is_reported(
     assert html.count("y" * 201) == 1000 // 201  # shown for the latest attempt only
 
 
-def test_the_page_stays_small_however_much_a_job_wrote(admin_client: Client, running: Run) -> None:
+def test_page_truncates_long_texts(admin_client: Client, running: Run) -> None:
     log = "".join(f"{number:09}\n" for number in range(SHOWN // 2))
     Attempt.objects.update(log=log, traceback=log, message=log, result=log)
 
@@ -418,7 +414,7 @@ def test_the_page_stays_small_however_much_a_job_wrote(admin_client: Client, run
     assert whole.content.decode() == log
 
 
-def test_a_text_is_given_as_a_text(admin_client: Client, running: Run) -> None:
+def test_attempt_text_is_served_as_plain_text(admin_client: Client, running: Run) -> None:
     Attempt.objects.update(log=EVIL)
     attempt = Attempt.objects.get()
 
@@ -447,7 +443,7 @@ def test_a_text_is_given_as_a_text(admin_client: Client, running: Run) -> None:
         ("[" * 500 + "1," * 5000 + "1" + "]" * 500, None),
     ],
 )
-def test_a_result_is_shown_in_lines_if_it_can_be(text: str, shown: str | None) -> None:
+def test_json_result_is_indented_if_possible(text: str, shown: str | None) -> None:
     assert in_lines(text) == (text if shown is None else shown)
 
 
@@ -469,7 +465,7 @@ def test_a_result_is_shown_in_lines_if_it_can_be(text: str, shown: str | None) -
         ),
     ],
 )
-def test_progress(
+def test_progress_is_shown_as_bar_and_text(
     admin_client: Client, running: Run, columns: dict[str, Any], bar: str, text: str
 ) -> None:
     Attempt.objects.update(**columns)
@@ -477,10 +473,10 @@ def test_progress(
     html = page_of(admin_client, running)
 
     assert bar in html
-    assert text in output(html)
+    assert text in text_of(html)
 
 
-def test_nothing_moves_once_an_attempt_has_ended(admin_client: Client, running: Run) -> None:
+def test_finished_attempt_has_no_progress_bar(admin_client: Client, running: Run) -> None:
     Attempt.objects.update(progress_total=None, outcome="failed", finished_at=now())
 
     assert "<progress" not in page_of(admin_client, running)
@@ -513,10 +509,10 @@ def retried(job: Job) -> Run:
     return run
 
 
-def test_of_every_attempt_the_picture_tells_the_waits(admin_client: Client, retried: Run) -> None:
+def test_timeline_table_lists_waits_of_every_attempt(admin_client: Client, retried: Run) -> None:
     html = page_of(admin_client, retried)
     table = html.partition("<caption>Timeline</caption>")[2].partition("</table>")[0]
-    rows = [output(row.replace("</td>", " ")) for row in table.split("</tr>")[1:]]
+    rows = [text_of(row.replace("</td>", " ")) for row in table.split("</tr>")[1:]]
 
     early = str(CLAIMED_EARLY) % {"time": "10.0 s"}
     assert [row.replace("2026-03-01 ", "") for row in rows[:-2]] == [
@@ -529,10 +525,10 @@ def test_of_every_attempt_the_picture_tells_the_waits(admin_client: Client, retr
         f"2 {FAILED} 12:00:18.050 12:00:19.050 1.0 s",
     ]
     assert rows[-2].startswith(f"3 {WORDS[Kind.BACKOFF]}")
-    assert html.count(early) == 2, "in the picture and in the table, of the first attempt alone"
+    assert html.count(early) == 2, "in the chart and in the table, for the first attempt only"
 
 
-def test_a_claim_that_came_late_says_so(admin_client: Client, job: Job) -> None:
+def test_page_shows_late_claim_of_scheduled_run(admin_client: Client, job: Job) -> None:
     run = make_run(job, state="pending", claimed_at=NOON + 7 * SECOND)
     assert str(CLAIMED_LATE) % {"time": "7.0 s"} in page_of(admin_client, run)
 
@@ -540,7 +536,7 @@ def test_a_claim_that_came_late_says_so(admin_client: Client, job: Job) -> None:
     assert "dcron-claim" not in page_of(admin_client, by_hand)
 
 
-def test_earlier_attempts_and_an_attempts_page_say_when_and_after_which_wait(
+def test_earlier_attempts_and_attempt_page_show_times_and_waits(
     admin_client: Client, retried: Run
 ) -> None:
     times = {
@@ -552,8 +548,8 @@ def test_earlier_attempts_and_an_attempts_page_say_when_and_after_which_wait(
     Run.objects.update(state="running", started_at=times["started_at"])
 
     rows = page_of(admin_client, retried).partition('id="dcron-earlier"')[2].split("<tr>")[2:4]
-    second, first = (output(row.replace("</", " </")) for row in rows)
-    alone = output(
+    second, first = (text_of(row.replace("</", " </")) for row in rows)
+    attempt_page = text_of(
         admin_client.get(
             reverse("admin:django_dcron_attempt_change", args=[third.pk])
         ).content.decode()
@@ -569,15 +565,13 @@ def test_earlier_attempts_and_an_attempts_page_say_when_and_after_which_wait(
     ]
     assert figures(second) == ["12:00:18.000", "10.0 s", "12:00:18.050", "50 ms", "1.0 s"]
     times_shown = ["12:00:40.000", "12:00:41.000", "1.0 s", "12:00:42.000", "1.0 s"]
-    assert figures(alone)[: len(times_shown)] == times_shown
+    assert figures(attempt_page)[: len(times_shown)] == times_shown
 
 
 # --- query counts ---------------------------------------------------------------------------------
 
 
-def test_the_number_of_queries_does_not_depend_on_how_much_there_is(
-    admin_client: Client, running: Run
-) -> None:
+def test_number_of_queries_is_constant(admin_client: Client, running: Run) -> None:
     def queries(url: str) -> list[str]:
         admin_client.get(url)
         with CaptureQueriesContext(connection) as captured:
@@ -595,4 +589,4 @@ def test_the_number_of_queries_does_not_depend_on_how_much_there_is(
     assert [len(asked) for asked in many] == few
     assert len(many[0]) <= MOST_QUERIES
     assert max(map(len, many[1:])) <= MOST_QUERIES_OF_PART
-    assert not any("traceback" in sql for sql in many[1]), "the picture needs no texts"
+    assert not any("traceback" in sql for sql in many[1]), "the chart needs no texts"

@@ -1,4 +1,4 @@
-"""The keyboard reaches regions that scroll sideways, however wide their content is today."""
+"""Test that keyboard users can reach every region that may scroll horizontally."""
 
 import re
 from pathlib import Path

@@ -23,8 +23,8 @@ LIVE = timedelta(minutes=10)
 """Sets heartbeats ahead of now, so that a node stays alive during the test."""
 
 
-def make_node(name: str, lives: timedelta = LIVE, **values: Any) -> Node:
-    at = database_now("default") + lives
+def make_node(name: str, ahead: timedelta = LIVE, **values: Any) -> Node:
+    at = database_now("default") + ahead
     seen = {"started_at": at, "heartbeat_at": at, "ticked_at": at}
     known = {"host": "web-1", "pid": 7, "release": "1", "shards": 64, "shard_count": 64}
     return Node.objects.create(**{"id": f"{name}-1", "name": name, **known, **seen, **values})
@@ -34,7 +34,7 @@ def node_url(name: str) -> str:
     return reverse("admin:django_dcron_node_change", args=[f"{name}-1"])
 
 
-def told_of(html: str, field: str) -> str:
+def field_text(html: str, field: str) -> str:
     """Return the text of one read-only field, with its label."""
     row = html.partition(f"field-{field}")[2].partition('<div class="form-row')[0]
     return " ".join(strip_tags(f"<p {row}".replace("<", " <")).split())
@@ -52,7 +52,7 @@ def job() -> Job:
 # --- job page -------------------------------------------------------------------------------------
 
 
-def test_a_job_names_the_node_that_leads_its_shard(admin_client: Client, job: Job) -> None:
+def test_job_page_links_node_that_leads_its_shard(admin_client: Client, job: Job) -> None:
     for name in "abc":
         make_node(name)
     make_node("dead", -LIVE)
@@ -67,7 +67,7 @@ def test_a_job_names_the_node_that_leads_its_shard(admin_client: Client, job: Jo
     assert re.search(rf'<span title="\D*{job.pk % 64}\D+64"><a href="{node_url(leader)}">', page)
 
 
-def test_a_job_that_no_live_node_serves_says_so(admin_client: Client, job: Job) -> None:
+def test_job_page_shows_notice_if_no_live_node_serves_it(admin_client: Client, job: Job) -> None:
     make_node("dead", -LIVE)
     make_node("other", namespace="elsewhere")
 
@@ -84,7 +84,7 @@ def test_a_job_that_no_live_node_serves_says_so(admin_client: Client, job: Job) 
         ({"ticked_at": None, "started_at": None}, "stalled", []),
     ],
 )
-def test_what_keeps_the_leader_from_it_is_reported(
+def test_job_page_shows_problem_of_leading_node(
     admin_client: Client, job: Job, values: dict[str, Any], note: str, numbers: list[str]
 ) -> None:
     def notes() -> dict[str, str]:
@@ -101,7 +101,7 @@ def test_what_keeps_the_leader_from_it_is_reported(
     assert re.findall(r"\d+", notes()[note]) == numbers
 
 
-def test_who_serves_it_in_several_rings_is_named_for_each(admin_client: Client, job: Job) -> None:
+def test_job_page_names_leader_for_each_shard_count(admin_client: Client, job: Job) -> None:
     make_node("a")
     make_node("b", namespace="default", shards=8, shard_count=8)
 
@@ -114,7 +114,7 @@ def test_who_serves_it_in_several_rings_is_named_for_each(admin_client: Client, 
     ]
 
 
-def test_what_is_not_scheduled_is_not_claimed(admin_client: Client, job: Job) -> None:
+def test_quarantined_or_paused_job_is_not_shown_as_claimed(admin_client: Client, job: Job) -> None:
     def is_claimed() -> bool:
         response = admin_client.get(status_url(job))
         shown: bool = response.context["status"].is_claimed
@@ -130,7 +130,7 @@ def test_what_is_not_scheduled_is_not_claimed(admin_client: Client, job: Job) ->
     assert not is_claimed()
 
 
-def test_who_may_not_view_nodes_sees_none(staff_with: StaffWith, job: Job) -> None:
+def test_job_page_hides_nodes_without_view_node_permission(staff_with: StaffWith, job: Job) -> None:
     make_node("node-of-mine")
 
     client = staff_with("view_job", "view_run", "change_job", "view_dashboard")
@@ -147,12 +147,12 @@ def test_who_may_not_view_nodes_sees_none(staff_with: StaffWith, job: Job) -> No
 # --- node page ------------------------------------------------------------------------------------
 
 
-def test_a_node_tells_its_shards(admin_client: Client) -> None:
+def test_node_page_lists_its_shards(admin_client: Client) -> None:
     make_node("a")
     make_node("dead", -LIVE)
 
     def shards_of(name: str) -> str:
-        page = told_of(admin_client.get(node_url(name)).content.decode(), "own_shards")
+        page = field_text(admin_client.get(node_url(name)).content.decode(), "own_shards")
         return page.partition(":")[2].strip()
 
     led = shards_of("a")
@@ -164,7 +164,7 @@ def test_a_node_tells_its_shards(admin_client: Client) -> None:
     assert degraded != led
 
 
-def test_many_shards_are_unfolded(admin_client: Client) -> None:
+def test_node_page_folds_long_shard_list(admin_client: Client) -> None:
     for name in "abc":
         make_node(name, shard_count=1024)
     ranges = cluster.in_ranges(cluster.named_shards(cluster.nodes())["b-1"])
@@ -178,7 +178,7 @@ def test_many_shards_are_unfolded(admin_client: Client) -> None:
     assert folded == ", ".join([*ranges[:40], "\N{HORIZONTAL ELLIPSIS}"])
 
 
-def test_a_nodes_page_asks_once_for_all_nodes(admin_client: Client) -> None:
+def test_node_page_needs_constant_number_of_queries(admin_client: Client) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as captured:
             admin_client.get(node_url("a"))
@@ -196,7 +196,7 @@ def test_a_nodes_page_asks_once_for_all_nodes(admin_client: Client) -> None:
 # --- dashboard ------------------------------------------------------------------------------------
 
 
-def test_the_dashboard_tells_the_shards_of_each_node(admin_client: Client, job: Job) -> None:
+def test_dashboard_shows_shards_of_each_node(admin_client: Client, job: Job) -> None:
     for name in "abc":
         make_node(name)
     make_node("dead", -LIVE)

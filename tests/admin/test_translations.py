@@ -18,6 +18,7 @@ import django_dcron
 from django_dcron import control
 from django_dcron.models import Attempt, Cursor, Job, Node
 from tests.admin.conftest import (
+    action_url,
     add_url,
     errors,
     job_url,
@@ -27,13 +28,12 @@ from tests.admin.conftest import (
     make_run,
     messages,
     run_url,
-    verb_url,
 )
 
 LANGUAGES = {"de": "Nächster Lauf", "zh_Hans": "下次运行"}
 
 
-class Spoken(NamedTuple):
+class Texts(NamedTuple):
     words: str
     schedule: str
     target: str
@@ -41,8 +41,8 @@ class Spoken(NamedTuple):
     backfill: str
 
 
-SPOKEN = {
-    "de": Spoken(
+TEXTS = {
+    "de": Texts(
         "Um 03:30",
         "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)",
         "Unbekanntes Ziel 'no.such': kein Task und keine @cron-Funktion hat diesen Namen.",
@@ -51,7 +51,7 @@ SPOKEN = {
         "noch kein Knoten hat die Änderung verarbeitet. Versuchen Sie es erneut, wenn ein Knoten "
         "läuft.",
     ),
-    "zh_Hans": Spoken(
+    "zh_Hans": Texts(
         "在 03:30",
         "分钟：61 超出范围（允许：0-59）",
         "未知目标 'no.such'：没有任务或 @cron 函数使用此名称。",
@@ -69,7 +69,7 @@ def po_of(language: str) -> str:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_nothing_is_left_untranslated_or_guessed(language: str) -> None:
+def test_every_message_is_translated_and_not_fuzzy(language: str) -> None:
     entries = po_of(language).split("\n\n")[1:]
     assert len(entries) > 500
     assert [
@@ -79,7 +79,7 @@ def test_nothing_is_left_untranslated_or_guessed(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_what_is_compiled_has_the_places_for_values_of_the_original(language: str) -> None:
+def test_compiled_translations_keep_placeholders(language: str) -> None:
     with (LOCALE / language / "LC_MESSAGES" / "django.mo").open("rb") as compiled:
         catalog: dict[object, str] = gettext.GNUTranslations(compiled)._catalog  # type: ignore[attr-defined]
     whole = {
@@ -133,39 +133,39 @@ def pages() -> list[str]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_page_speaks_it(admin_client: Client, settings: Settings, language: str) -> None:
+def test_every_page_works_in_language(
+    admin_client: Client, settings: Settings, language: str
+) -> None:
     urls = pages()
     settings.LANGUAGE_CODE = language.replace("_", "-").lower()
     assert [url for url in urls if admin_client.get(url).status_code != 200] == []
     assert LANGUAGES[language] in admin_client.get(job_url(Job.objects.get())).content.decode()
-    assert SPOKEN[language].words in admin_client.get(job_url(Job.objects.get())).content.decode()
+    assert TEXTS[language].words in admin_client.get(job_url(Job.objects.get())).content.decode()
     assert Attempt.objects.count() == 2
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_what_is_refused_is_refused_in_it(
-    admin_client: Client, settings: Settings, language: str
-) -> None:
+def test_errors_are_translated(admin_client: Client, settings: Settings, language: str) -> None:
     settings.LANGUAGE_CODE = language.replace("_", "-").lower()
-    spoken = SPOKEN[language]
+    texts = TEXTS[language]
     typed = {"name": "x", "schedule": "61 * * * *", "timezone": "UTC", "target": "no.such"}
     refused = admin_client.post(add_url(), typed)
-    assert errors(refused)["schedule"] == [spoken.schedule]
-    assert errors(refused)["target"] == [spoken.target]
+    assert errors(refused)["schedule"] == [texts.schedule]
+    assert errors(refused)["target"] == [texts.target]
     preview = admin_client.post(reverse("admin:django_dcron_job_preview"), typed)
-    assert escape(spoken.schedule) in preview.content.decode()
+    assert escape(texts.schedule) in preview.content.decode()
     job = make_job()
     control.pause(job)
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
-    assert messages(admin_client.post(verb_url(job, "resume"), follow=True)) == [
-        f"“{job}”: {spoken.resume}"
+    assert messages(admin_client.post(action_url(job, "resume"), follow=True)) == [
+        f"“{job}”: {texts.resume}"
     ]
     Cursor.objects.filter(pk=job.pk).update(problem="minute: 61 is out of range (allowed: 0-59)")
     Job.objects.filter(pk=job.pk).update(schedule="61 * * * *", enabled=True)
-    assert spoken.schedule in admin_client.get(list_url("job")).content.decode()
-    assert spoken.schedule in admin_client.get(job_url(job)).content.decode()
+    assert texts.schedule in admin_client.get(list_url("job")).content.decode()
+    assert texts.schedule in admin_client.get(job_url(job)).content.decode()
     url = reverse("admin:django_dcron_job_backfill", args=[job.pk])
     page = admin_client.post(
         url, {"start": "2026-01-01T00:00", "end": "2026-01-02T00:00", "limit": "5"}
     )
-    assert page.context["form"].non_field_errors() == [spoken.backfill]
+    assert page.context["form"].non_field_errors() == [texts.backfill]

@@ -33,7 +33,7 @@ def job(db: None) -> Job:
     return Job.objects.get(pk=job.pk)
 
 
-def test_the_question_comes_first(admin_client: Client, job: Job) -> None:
+def test_page_without_time_shows_form_only(admin_client: Client, job: Job) -> None:
     response = admin_client.get(why_url(job))
 
     assert "answer" not in response.context
@@ -43,7 +43,7 @@ def test_the_question_comes_first(admin_client: Client, job: Job) -> None:
     assert "csrfmiddlewaretoken" not in page.split('class="dcron-ask"')[1].split("</form>")[0]
 
 
-def test_a_time_is_one_of_the_jobs_zone(admin_client: Client, job: Job) -> None:
+def test_time_is_read_in_time_zone_of_job(admin_client: Client, job: Job) -> None:
     run = make_run(
         job, NOON, state="succeeded", started_at=NOON, finished_at=NOON + timedelta(seconds=3)
     )
@@ -64,13 +64,13 @@ def test_a_time_is_one_of_the_jobs_zone(admin_client: Client, job: Job) -> None:
 @pytest.mark.parametrize(
     "at", ["2026-03-01T12:00:00Z", "2026-03-01 13:00:00+01:00", "2026-03-01T13:00:00"]
 )
-def test_an_offset_or_seconds_will_do_too(admin_client: Client, job: Job, at: str) -> None:
+def test_time_accepts_offset_and_seconds(admin_client: Client, job: Job, at: str) -> None:
     run = make_run(job, NOON, state="skipped", finished_at=NOON)
 
     assert ask(admin_client, job, at).context["answer"].run == run
 
 
-def test_the_nearest_occurrences_lead_to_their_own_answers(admin_client: Client, job: Job) -> None:
+def test_answer_links_to_neighbouring_occurrences(admin_client: Client, job: Job) -> None:
     response = ask(admin_client, job, "2026-03-01T13:10")
 
     before, after = response.context["before"], response.context["after"]
@@ -78,7 +78,7 @@ def test_the_nearest_occurrences_lead_to_their_own_answers(admin_client: Client,
     assert admin_client.get(after.url).context["answer"].occurrence == NOON + timedelta(hours=1)
 
 
-def test_a_repeated_hour_can_be_walked_through(admin_client: Client, job: Job) -> None:
+def test_links_reach_both_passes_of_repeated_hour(admin_client: Client, job: Job) -> None:
     """The field can't express the second pass of the repeated hour, but the page links to it."""
     first = ask(admin_client, job, "2025-10-26T02:00")
     second = admin_client.get(first.context["after"].url)
@@ -97,7 +97,7 @@ def test_a_repeated_hour_can_be_walked_through(admin_client: Client, job: Job) -
         ("9999-12-31T23:59-12:00", "1970 to 2199"),
     ],
 )
-def test_nonsense_is_refused_in_words(
+def test_invalid_time_shows_error(
     admin_client: Client, job: Job, at: str, message: list[str]
 ) -> None:
     response = ask(admin_client, job, at)
@@ -110,7 +110,7 @@ def test_nonsense_is_refused_in_words(
 
 
 @pytest.mark.parametrize(("at", "step"), [("2026-03-01T13:00", "60"), ("2026-03-01T13:00:07", "1")])
-def test_the_field_has_seconds_only_where_they_are_meant(
+def test_time_field_accepts_seconds_only_if_given(
     admin_client: Client, job: Job, at: str, step: str
 ) -> None:
     page = ask(admin_client, job, at).content.decode()
@@ -118,9 +118,7 @@ def test_the_field_has_seconds_only_where_they_are_meant(
     assert f'value="{at}" step="{step}"' in page
 
 
-def test_runs_named_in_a_reason_are_linked_if_they_are_there(
-    admin_client: Client, job: Job
-) -> None:
+def test_existing_runs_named_in_reason_are_linked(admin_client: Client, job: Job) -> None:
     holder = make_run(job, NOON - timedelta(hours=1), state="running", started_at=NOON)
     gone = "01890000-0000-7000-8000-000000000000"
     make_run(
@@ -141,7 +139,9 @@ def test_runs_named_in_a_reason_are_linked_if_they_are_there(
     ).replace("</a>", "")
 
 
-def test_an_unreadable_job_has_an_answer_too(admin_client: Client, job: Job) -> None:
+def test_job_with_invalid_schedule_is_explained_as_quarantined(
+    admin_client: Client, job: Job
+) -> None:
     Job.objects.filter(pk=job.pk).update(schedule="nonsense", timezone="Nowhere/City")
 
     response = ask(admin_client, job, "2026-03-01T13:00")
@@ -161,7 +161,7 @@ def test_an_unreadable_job_has_an_answer_too(admin_client: Client, job: Job) -> 
         (("view_job", "view_run"), 200),
     ],
 )
-def test_who_may_ask(
+def test_page_requires_view_job_and_view_run_permissions(
     staff_with: StaffWith, job: Job, permissions: tuple[str, ...], status: int
 ) -> None:
     client = staff_with(*permissions)
@@ -171,7 +171,7 @@ def test_who_may_ask(
         assert (why_url(job) in client.get(job_url(job)).content.decode()) == (status == 200)
 
 
-def test_nodes_are_named_only_to_those_who_may_view_them(staff_with: StaffWith, job: Job) -> None:
+def test_node_names_require_view_node_permission(staff_with: StaffWith, job: Job) -> None:
     Cursor.objects.filter(pk=job.pk).update(next_at=NOON)
     seen = {"started_at": NOON, "heartbeat_at": NOON}
     Node.objects.create(id="n", name="secret-node", host="h", pid=1, release="1", **seen)
@@ -183,11 +183,11 @@ def test_nodes_are_named_only_to_those_who_may_view_them(staff_with: StaffWith, 
     assert b"secret-node" in ask(staff_with("view_job", "view_run", "view_node"), job, at).content
 
 
-def test_strangers_are_sent_to_the_login(client: Client, job: Job) -> None:
+def test_anonymous_user_is_redirected_to_login(client: Client, job: Job) -> None:
     assert "/login/" in ask(client, job, "2026-03-01T13:00")["Location"]
 
 
-def test_a_job_that_is_gone_is_not_found(admin_client: Client, job: Job) -> None:
+def test_deleted_job_returns_404(admin_client: Client, job: Job) -> None:
     url = why_url(job)
     job.delete()
 
@@ -195,5 +195,5 @@ def test_a_job_that_is_gone_is_not_found(admin_client: Client, job: Job) -> None
     assert admin_client.get(url.replace(str(job.pk), "x")).status_code == 404
 
 
-def test_each_verdict_is_a_state_or_has_a_badge() -> None:
+def test_verdict_is_state_or_has_badge() -> None:
     assert set(BADGES) == {verdict for verdict in Verdict if verdict not in set(State)}

@@ -6,15 +6,15 @@ import django
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-GRAVE = ("serious", "critical")
+REPORTED_IMPACTS = ("serious", "critical")
 
-DJANGOS_OWN = {("label-title-only", "#searchbar")}  # an icon labels it
+DJANGO_FINDINGS = {("label-title-only", "#searchbar")}  # an icon labels it
 """Rules and the elements that may break them.
 
 Django's own pages break them, too, as ``test_pages.py`` proves.
 """
 if django.VERSION < (6, 1):
-    DJANGOS_OWN.add(
+    DJANGO_FINDINGS.add(
         ("link-in-text-block", ".breadcrumbs > a")
     )  # recognizable by their place, not by an underline
 
@@ -32,10 +32,10 @@ class Finding:
 
     @property
     def exception(self) -> tuple[str, str] | None:
-        """Return the matching entry of ``DJANGOS_OWN``, if any."""
+        """Return the matching entry of ``DJANGO_FINDINGS``, if any."""
         own = (
             known
-            for known in DJANGOS_OWN
+            for known in DJANGO_FINDINGS
             if self.rule == known[0] and self.element.startswith(known[1])
         )
         return next(own, None)
@@ -44,7 +44,7 @@ class Finding:
         return f"{self.rule} at {self.element}: {self.what}\n    {self.html}"
 
 
-def findings(page: Page, *, with_djangos: bool = False) -> list[Finding]:
+def findings(page: Page, *, include_django: bool = False) -> list[Finding]:
     answer = Axe().run(page, options={"resultTypes": ["violations"], **PRELOAD}).response
     found = [
         Finding(
@@ -54,7 +54,7 @@ def findings(page: Page, *, with_djangos: bool = False) -> list[Finding]:
             node["failureSummary"],
         )
         for violation in answer["violations"]
-        if violation["impact"] in GRAVE
+        if violation["impact"] in REPORTED_IMPACTS
         for node in violation["nodes"]
     ]
-    return [finding for finding in found if with_djangos or not finding.exception]
+    return [finding for finding in found if include_django or not finding.exception]

@@ -11,31 +11,34 @@ def url(name: str, *args: object) -> str:
     return reverse(f"admin:{name}", args=args)
 
 
-def ours(name: str, *args: object) -> str:
+def dcron_url(name: str, *args: object) -> str:
     return url(f"django_dcron_{name}", *args)
 
 
 PAGES: dict[str, Callable[[Sample], str]] = {
     "index": lambda sample: url("index"),
-    "our index": lambda sample: url("app_list", "django_dcron"),
-    "dashboard": lambda sample: ours("dashboard_changelist"),
-    "job list": lambda sample: ours("job_changelist"),
-    "job add": lambda sample: ours("job_add"),
-    "job": lambda sample: ours("job_change", sample.job.pk),
-    "paused job": lambda sample: ours("job_change", sample.paused.pk),
-    "run with arguments": lambda sample: ours("job_verb", sample.job.pk, "run_with"),
+    "app index": lambda sample: url("app_list", "django_dcron"),
+    "dashboard": lambda sample: dcron_url("dashboard_changelist"),
+    "job list": lambda sample: dcron_url("job_changelist"),
+    "job add": lambda sample: dcron_url("job_add"),
+    "job": lambda sample: dcron_url("job_change", sample.job.pk),
+    "paused job": lambda sample: dcron_url("job_change", sample.paused.pk),
+    "run with arguments": lambda sample: dcron_url("job_action", sample.job.pk, "run_with"),
     "why": lambda sample: (
-        f"{ours('job_why', sample.job.pk)}?at={sample.failed.scheduled_at:%Y-%m-%dT%H:%M:%S}"
+        f"{dcron_url('job_why', sample.job.pk)}?at={sample.failed.scheduled_at:%Y-%m-%dT%H:%M:%S}"
     ),
-    "backfill": lambda sample: ours("job_backfill", sample.job.pk),
-    "job history": lambda sample: ours("job_history", sample.job.pk),
-    "run list": lambda sample: ours("run_changelist"),
-    "failed run": lambda sample: ours("run_change", sample.failed.pk),
-    "running run": lambda sample: ours("run_change", sample.running.pk),
-    "attempt list": lambda sample: ours("attempt_changelist"),
-    "attempt": lambda sample: ours("attempt_change", sample.attempt.pk),
-    "alert list": lambda sample: ours("alert_changelist"),
-    "alert": lambda sample: ours("alert_change", sample.alert.pk),
-    "node list": lambda sample: ours("node_changelist"),
-    "node": lambda sample: ours("node_change", "node-a-1"),
+    "backfill": lambda sample: dcron_url("job_backfill", sample.job.pk),
+    "job history": lambda sample: dcron_url("job_history", sample.job.pk),
+    "run list": lambda sample: dcron_url("run_changelist"),
+    "failed run": lambda sample: dcron_url("run_change", sample.failed.pk),
+    "running run": lambda sample: dcron_url("run_change", sample.running.pk),
+    "attempt list": lambda sample: dcron_url("attempt_changelist"),
+    "attempt": lambda sample: dcron_url("attempt_change", sample.attempt.pk),
+    "alert list": lambda sample: dcron_url("alert_changelist"),
+    "alert": lambda sample: dcron_url("alert_change", sample.alert.pk),
+    "freeze list": lambda sample: dcron_url("freeze_changelist"),
+    "freeze add": lambda sample: dcron_url("freeze_add"),
+    "freeze": lambda sample: dcron_url("freeze_change", sample.freeze.pk),
+    "node list": lambda sample: dcron_url("node_changelist"),
+    "node": lambda sample: dcron_url("node_change", "node-a-1"),
 }

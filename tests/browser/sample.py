@@ -1,4 +1,4 @@
-"""Rows that give every page of the admin some content.
+"""Create rows that give every page of the admin some content.
 
 No node and no worker processes them, so nothing changes.
 """
@@ -12,7 +12,7 @@ from django.db import transaction
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.models import Alert, Attempt, Job, Node, Run
+from django_dcron.models import Alert, Attempt, Freeze, Job, Node, Run
 from django_dcron.models.statistics import count
 from django_dcron.policies.lifecycle import State
 from tests.factories import make_job, make_run
@@ -38,6 +38,8 @@ class Sample:
     attempt: Attempt
     """An attempt of the failed run."""
     alert: Alert
+    freeze: Freeze
+    """In force, so that every page has the banner."""
 
 
 @transaction.atomic
@@ -72,7 +74,8 @@ def make_sample() -> Sample:
     ]
     running = _running(make_job(name="sync-stock", schedule="*/2 * * * *"), nodes[0], now)
     alert = _alert(failed, now)
-    return Sample(job, paused, failed, running, failed.attempts.get(), alert)
+    freeze = control.freeze("deploy of 4.2", until=now + timedelta(hours=1), by="ada")
+    return Sample(job, paused, failed, running, failed.attempts.get(), alert, freeze)
 
 
 def _past_run(job: Job, now: datetime, number: int, state: str) -> Run:

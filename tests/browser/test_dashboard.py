@@ -6,13 +6,13 @@ from playwright.sync_api import Page, Response, expect
 
 from django_dcron.policies.lifecycle import State
 from tests.browser.conftest import PHONE, Browse
-from tests.browser.pages import ours
+from tests.browser.pages import dcron_url
 from tests.factories import make_idle_job, make_run
 
 pytestmark = pytest.mark.browser
 
 
-def is_about_failures(response: Response) -> bool:
+def is_failures_response(response: Response) -> bool:
     return "/part/failures/" in response.url
 
 
@@ -23,36 +23,35 @@ def fail(name: str) -> None:
     run.save()
 
 
-def test_what_is_new_comes_and_nothing_flickers(
+def test_failures_section_is_replaced_only_if_it_changed(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = (
-        timezone.now()
-    )  # constant, because the part links to the last 24 hours, which change each minute
+    # Constant, because the section links to the last 24 hours, which change each minute.
+    now = timezone.now()
     monkeypatch.setattr("django_dcron.admin.dashboard.failures.database_now", lambda _alias: now)
     fail("grind")
-    page.goto(ours("dashboard_changelist"))
+    page.goto(dcron_url("dashboard_changelist"))
     failures = page.locator("#dcron-failures")
     expect(failures).to_contain_text("grind")
     failures.evaluate("element => { window.seen = element; }")
 
-    with page.expect_response(is_about_failures) as unchanged:
+    with page.expect_response(is_failures_response) as unchanged:
         pass
     assert unchanged.value.status == 204
-    assert failures.evaluate("element => element === window.seen"), "it was drawn anew, for nothing"
+    assert failures.evaluate("element => element === window.seen"), "the section was replaced"
 
     fail("roast")
     expect(failures).to_contain_text("roast")
     expect(failures).to_contain_text("no more beans")
-    assert page.evaluate("window.seen !== undefined"), "the page was loaded anew"
+    assert page.evaluate("window.seen !== undefined"), "the page was reloaded"
 
 
-def test_on_a_phone_the_timeline_shows_now_and_stays_where_it_is_scrolled_to(
+def test_timeline_on_phone_shows_now_and_keeps_scroll_position(
     browse: Browse,
 ) -> None:
     page = browse(width=PHONE)
     make_idle_job(name="grind")
-    page.goto(ours("dashboard_changelist"))
+    page.goto(dcron_url("dashboard_changelist"))
     chart = page.locator(".dcron-chart:has(.dcron-now)")
     now = "element.querySelector('.dcron-now').getBoundingClientRect().left"
     names = "element.querySelector('ul').getBoundingClientRect().right"
@@ -63,15 +62,15 @@ def test_on_a_phone_the_timeline_shows_now_and_stays_where_it_is_scrolled_to(
     place = chart.evaluate("element => element.scrollLeft")
     make_idle_job(name="roast")
     expect(chart).to_contain_text("roast")
-    assert chart.evaluate("element => element.scrollLeft") == place, "now again"
+    assert chart.evaluate("element => element.scrollLeft") == place, "it shows now"
 
     chart.evaluate("element => { element.scrollLeft = 10; }")
     make_idle_job(name="brew")
     expect(chart).to_contain_text("brew")
-    assert chart.evaluate("element => element.scrollLeft") == 10, "where somebody left it"
+    assert chart.evaluate("element => element.scrollLeft") == 10, "it keeps the user's position"
 
 
-def test_until_there_is_a_job_it_says_how_to_make_one(page: Page) -> None:
-    page.goto(ours("dashboard_changelist"))
+def test_empty_dashboard_links_to_add_form(page: Page) -> None:
+    page.goto(dcron_url("dashboard_changelist"))
     page.get_by_role("main").get_by_role("link", name="Add").first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Add job")

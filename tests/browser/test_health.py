@@ -30,14 +30,14 @@ from django_dcron.models import Job
 from django_dcron.policies.health.problems import Problem
 from tests import services
 from tests.browser.conftest import Browse
-from tests.browser.pages import ours, url
+from tests.browser.pages import dcron_url, url
 from tests.conftest import PROCESSES
 from tests.factories import make_job
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
-PROMISED = 60.0
+MAX_REPORT_DELAY = 60.0
 """Seconds from the fault until every view reports it."""
 TIMEOUT = 90.0
 """Timeout in seconds for the setup before the fault, on a busy machine."""
@@ -58,7 +58,7 @@ QUIET = ["--loglevel", "INFO", "--without-gossip", "--without-mingle"]
 
 
 @dataclass
-class Crew:
+class System:
     """The processes behind the admin. Each one starts when a test needs it."""
 
     foreign_database: Path
@@ -102,50 +102,50 @@ class Crew:
 
 
 @pytest.fixture(scope="module")
-def crew(
+def system(
     django_db_setup: None,
     redis_of_the_session: services.Server | None,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Crew]:
-    crew = Crew(tmp_path_factory.mktemp("health") / "foreign.sqlite3")
-    yield crew
-    services.stop_all(list(crew.processes.values()))
+) -> Iterator[System]:
+    system = System(tmp_path_factory.mktemp("health") / "foreign.sqlite3")
+    yield system
+    services.stop_all(list(system.processes.values()))
 
 
 @pytest.fixture
-def at_work(
+def healthy_system(
     request: pytest.FixtureRequest,
-    crew: Crew,
+    system: System,
     live_server: Any,
     transactional_db: None,
     settings: Settings,
-) -> Crew:
+) -> System:
     """Start a node and a worker, and create a job that runs every second without a problem."""
     settings.DCRON_REDELIVER_AFTER = timedelta(seconds=REDELIVER_AFTER)
-    crew.shown = request.node.stash.setdefault(PROCESSES, [])
-    crew.kill("foreign")
-    crew.start_node()
-    crew.start_worker()
+    system.shown = request.node.stash.setdefault(PROCESSES, [])
+    system.kill("foreign")
+    system.start_node()
+    system.start_worker()
     make_job(name="grind")
-    return crew
+    return system
 
 
 @dataclass(frozen=True)
-class Seen:
+class Report:
     """The problems and the text that one view shows."""
 
     problems: frozenset[str]
     text: str
 
 
-def seen_by_health() -> Seen:
+def health_report() -> Report:
     answer = Client().get(reverse("dcron_observability:health"))
     content = json.loads(answer.content)
     assert answer.status_code == (503 if content["status"] == "unfit" else 200)
-    return Seen(frozenset(each["code"] for each in content["problems"]), content["summary"])
+    return Report(frozenset(each["code"] for each in content["problems"]), content["summary"])
 
 
-def seen_by_doctor() -> Seen:
+def doctor_report() -> Report:
     out, code = StringIO(), 0
     try:
         call_command("dcron", "doctor", "--json", stdout=out)
@@ -153,7 +153,7 @@ def seen_by_doctor() -> Seen:
         code = error.returncode
     report = json.JSONDecoder().raw_decode(out.getvalue())[0]
     assert code == (0 if report["healthy"] else 1)
-    return Seen(
+    return Report(
         frozenset(each["code"] for each in report["findings"]),
         "\n".join(each["message"] for each in report["findings"]),
     )
@@ -163,25 +163,25 @@ def first_line(page: Page) -> str:
     return page.locator(".dcron-health li, .dcron-health-line").first.inner_text()
 
 
-def wait_until_all_is_well(page: Page) -> None:
+def wait_until_healthy(page: Page) -> None:
     """Wait until the dashboard reports a healthy system and refreshes itself."""
-    page.goto(ours("dashboard_changelist"))
+    page.goto(dcron_url("dashboard_changelist"))
     wait_until(
         lambda: "Healthy: " in first_line(page), TIMEOUT, what="a healthy system", interval=0.2
     )
 
 
-def wait_until_everybody_names(problem: Problem, says: str, page: Page, index: Page) -> None:
-    """Wait at most ``PROMISED`` seconds until every view reports the problem.
+def wait_until_every_view_reports(problem: Problem, says: str, page: Page, index: Page) -> None:
+    """Wait at most ``MAX_REPORT_DELAY`` seconds until every view reports the problem.
 
     ``says`` is a pattern for the first line: the problem and its remedy.
     """
-    end = time.monotonic() + PROMISED
+    end = time.monotonic() + MAX_REPORT_DELAY
     wanted = re.compile(says)
 
     def agree() -> bool:
         index.goto(url("index"))
-        doctor, health = seen_by_doctor(), seen_by_health()
+        doctor, health = doctor_report(), health_report()
         return (
             bool(wanted.search(first_line(page)))
             and bool(wanted.search(first_line(index)))
@@ -195,28 +195,28 @@ def wait_until_everybody_names(problem: Problem, says: str, page: Page, index: P
     except AssertionError as error:
         messages_shown = (
             f"dashboard: {first_line(page)}\nindex: {first_line(index)}\n"
-            f"{seen_by_doctor()}\n{seen_by_health()}"
+            f"{doctor_report()}\n{health_report()}"
         )
         raise AssertionError(f"{error}\n{messages_shown}") from None
 
 
-def test_every_run_fails(at_work: Crew, page: Page, browse: Browse) -> None:
-    wait_until_all_is_well(page)
+def test_failing_runs_are_reported(healthy_system: System, page: Page, browse: Browse) -> None:
+    wait_until_healthy(page)
 
     job = Job.objects.get()
     job.target = "tests.app.tasks.fail"
     control.save(job)
 
-    wait_until_everybody_names(
+    wait_until_every_view_reports(
         Problem.EVERY_RUN_FAILS, "Every run fails.* Open the latest failed runs", page, browse()
     )
 
 
 @pytest.mark.postgresql
-def test_the_database_is_read_only(at_work: Crew, page: Page, browse: Browse) -> None:
+def test_read_only_database_is_reported(healthy_system: System, page: Page, browse: Browse) -> None:
     """After a failover, clients that are still connected to the old primary can only read."""
     index = browse()
-    wait_until_all_is_well(page)
+    wait_until_healthy(page)
     name = connection.ops.quote_name(connection.settings_dict["NAME"])
 
     def end_all_sessions() -> None:
@@ -232,7 +232,7 @@ def test_the_database_is_read_only(at_work: Crew, page: Page, browse: Browse) ->
             cursor.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         end_all_sessions()
 
-        wait_until_everybody_names(
+        wait_until_every_view_reports(
             Problem.DATABASE_READ_ONLY,
             "The database is read-only.* Make the database writable",
             page,
@@ -244,27 +244,29 @@ def test_the_database_is_read_only(at_work: Crew, page: Page, browse: Browse) ->
             cursor.execute("SET default_transaction_read_only = off")
             cursor.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
         end_all_sessions()
-    wait_until_all_is_well(page)  # no process was restarted
+    wait_until_healthy(page)  # no process was restarted
 
 
-def test_a_worker_on_another_database(at_work: Crew, page: Page, browse: Browse) -> None:
+def test_worker_with_other_database_is_reported(
+    healthy_system: System, page: Page, browse: Browse
+) -> None:
     """The foreign worker shares the broker, so it receives the runs of this database."""
-    wait_until_all_is_well(page)
+    wait_until_healthy(page)
 
-    at_work.kill("worker")
-    at_work.start_foreign_worker()
+    healthy_system.kill("worker")
+    healthy_system.start_foreign_worker()
 
-    wait_until_everybody_names(
+    wait_until_every_view_reports(
         Problem.RUN_UNKNOWN_TO_WORKER, "another database.*foreign@.* Connect", page, browse()
     )
 
 
-def test_no_worker(at_work: Crew, page: Page, browse: Browse) -> None:
-    wait_until_all_is_well(page)
+def test_missing_worker_is_reported(healthy_system: System, page: Page, browse: Browse) -> None:
+    wait_until_healthy(page)
 
-    at_work.kill("worker")
+    healthy_system.kill("worker")
 
-    wait_until_everybody_names(
+    wait_until_every_view_reports(
         Problem.NO_WORKER,
         (
             r"No worker has picked up a run for \d+ s: \d+ queued, \d+ missed\. Start a Celery "
@@ -275,12 +277,12 @@ def test_no_worker(at_work: Crew, page: Page, browse: Browse) -> None:
     )
 
 
-def test_no_node(at_work: Crew, page: Page, browse: Browse) -> None:
-    wait_until_all_is_well(page)
+def test_missing_node_is_reported(healthy_system: System, page: Page, browse: Browse) -> None:
+    wait_until_healthy(page)
 
-    at_work.kill("node")
+    healthy_system.kill("node")
 
-    wait_until_everybody_names(
+    wait_until_every_view_reports(
         Problem.NO_LIVE_NODE,
         r".* for \d+ s.* manage\.py runcron\.",
         page,

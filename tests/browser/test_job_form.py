@@ -6,19 +6,19 @@ import pytest
 from django.contrib.sessions.models import Session
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.pages import ours
+from tests.browser.pages import dcron_url
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
 def preview(page: Page) -> Locator:
-    page.goto(ours("job_add"))
+    page.goto(dcron_url("job_add"))
     page.locator("[name=target]").fill("tests.app.tasks.slow")
     return page.get_by_role("complementary", name="Preview")
 
 
-def test_the_schedule_in_words_and_its_next_occurrences(page: Page, preview: Locator) -> None:
+def test_preview_shows_description_and_next_occurrences(page: Page, preview: Locator) -> None:
     page.locator("[name=timezone]").fill("Asia/Tokyo")
     page.locator("[name=schedule]").press_sequentially("30 3 * * MON")
     expect(preview.locator(".dcron-words")).to_contain_text("03:30")
@@ -30,7 +30,7 @@ def test_the_schedule_in_words_and_its_next_occurrences(page: Page, preview: Loc
     expect(rows.nth(1)).to_contain_text("7d")
 
 
-def test_a_caution_comes_and_goes(page: Page, preview: Locator) -> None:
+def test_preview_shows_and_removes_caution(page: Page, preview: Locator) -> None:
     schedule, caution = page.locator("[name=schedule]"), preview.locator("[data-dcron-caution]")
     schedule.fill("* * * * * *")
     expect(caution.first).to_be_visible()
@@ -39,7 +39,7 @@ def test_a_caution_comes_and_goes(page: Page, preview: Locator) -> None:
     expect(caution).to_have_count(0)
 
 
-def test_what_a_target_takes_is_reported_and_checked(page: Page, preview: Locator) -> None:
+def test_preview_shows_signature_and_argument_errors(page: Page, preview: Locator) -> None:
     page.locator("[name=schedule]").fill("0 9 1 * *")
     expect(page.locator("#dcron-preview-target")).to_contain_text("slow(seconds")
     page.locator("details:has([name=kwargs]) > summary").click()
@@ -50,9 +50,7 @@ def test_what_a_target_takes_is_reported_and_checked(page: Page, preview: Locato
     expect(page.locator("#id_kwargs_error")).to_have_count(0)
 
 
-def test_an_error_is_seen_once_at_its_field_and_reported_in_the_preview_too(
-    page: Page, preview: Locator
-) -> None:
+def test_error_is_visible_at_field_and_hidden_in_preview(page: Page, preview: Locator) -> None:
     """The preview repeats the error for screen readers.
 
     It shows the error visibly if the field's group is closed.
@@ -71,7 +69,7 @@ def test_an_error_is_seen_once_at_its_field_and_reported_in_the_preview_too(
     expect(preview.locator("[data-dcron-field=kwargs]")).not_to_have_class("visually-hidden")
 
 
-def test_the_attempts_are_drawn(page: Page, preview: Locator) -> None:
+def test_preview_draws_attempts(page: Page, preview: Locator) -> None:
     page.locator("details:has([name=max_attempts]) > summary").click()
     page.locator("[name=max_attempts]").fill("4")
     expect(page.locator("#dcron-preview-retry").get_by_role("img").locator("circle")).to_have_count(
@@ -79,7 +77,7 @@ def test_the_attempts_are_drawn(page: Page, preview: Locator) -> None:
     )
 
 
-def test_whoever_was_logged_out_keeps_what_was_typed(page: Page, preview: Locator) -> None:
+def test_logged_out_user_keeps_form_values(page: Page, preview: Locator) -> None:
     page.locator("[name=name]").fill("typed with care")
     Session.objects.all().delete()
     page.locator("[name=schedule]").fill("0 9 1 * *")

@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from django_dcron.models import Job, Run
 from tests.browser.conftest import PHONE, Browse
-from tests.browser.pages import ours
+from tests.browser.pages import dcron_url
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_job
 
@@ -21,7 +21,7 @@ TARGET = "tests.app.tasks.report_progress"
 
 
 @pytest.fixture
-def at_work(start_worker: StartProcess, start_runcron: StartProcess) -> None:
+def node_and_worker(start_worker: StartProcess, start_runcron: StartProcess) -> None:
     node = start_runcron("--name", "node-a")
     start_worker()
     node.wait_for_log("node started: node=node-a")
@@ -35,8 +35,8 @@ def press(page: Page, button: str) -> None:
     page.get_by_role("button", name=button, exact=True).click()
 
 
-@pytest.mark.usefixtures("at_work")
-def test_from_a_new_job_to_a_cancelled_run(page: Page) -> None:
+@pytest.mark.usefixtures("node_and_worker")
+def test_user_creates_runs_pauses_and_cancels_job(page: Page) -> None:
     correct_a_mistake_and_save(page)
     run_it_and_watch_it_finish(page)
     pause_it_with_a_reason_and_resume_it(page)
@@ -70,20 +70,20 @@ def correct_a_mistake_and_save(page: Page) -> None:
     expect(page.get_by_text("was added successfully")).to_be_visible()
 
 
-def do(page: Page, verb: str) -> None:
-    """Press the button of a verb that asks for nothing."""
-    page.locator(f".dcron-verb form[action$='/do/{verb}/'] button").click()
+def press_action(page: Page, verb: str) -> None:
+    """Press the button of an action without a form."""
+    page.locator(f".dcron-action form[action$='/do/{verb}/'] button").click()
 
 
-def asked_by(page: Page, verb: str) -> Locator:
-    """Open the form of a verb and return it."""
-    details = page.locator(".dcron-verb details", has=page.locator(f"[action$='/do/{verb}/']"))
+def open_form(page: Page, verb: str) -> Locator:
+    """Open the form of an action and return it."""
+    details = page.locator(".dcron-action details", has=page.locator(f"[action$='/do/{verb}/']"))
     details.locator("summary").click()
     return details.locator("form")
 
 
 def run_it_and_watch_it_finish(page: Page) -> None:
-    do(page, "run_now")
+    press_action(page, "run_now")
     expect(page).to_have_url(re.compile(r"/run/[0-9a-f-]{36}/change/$"))
     expect_state(page, "succeeded")  # refreshed automatically
     expect(page.locator("#dcron-log-text")).to_contain_text("three rows")
@@ -102,20 +102,20 @@ def glance_of(page: Page) -> Locator:
 
 
 def pause_it_with_a_reason_and_resume_it(page: Page) -> None:
-    page.goto(ours("job_change", Job.objects.get().pk))
-    form = asked_by(page, "pause")
+    page.goto(dcron_url("job_change", Job.objects.get().pk))
+    form = open_form(page, "pause")
     form.locator("[name=reason]").fill("the stock room is being painted")
     form.get_by_role("button").click()
     glance = glance_of(page)
     expect(glance).to_contain_text("the stock room is being painted")
     expect(glance).to_contain_text("admin")
-    do(page, "resume")
+    press_action(page, "resume")
     expect(glance).not_to_contain_text("the stock room is being painted")
     assert Job.objects.get().enabled
 
 
 def cancel_a_long_one_while_it_runs(page: Page) -> None:
-    page.locator(".dcron-verb a[href$='/do/run_with/']").click()
+    page.locator(".dcron-action a[href$='/do/run_with/']").click()
     field(page, "kwargs").fill('{"seconds": "soon"')
     page.locator(".submit-row [type=submit]").click()
     expect(page.get_by_text("Please correct the error")).to_be_visible()
@@ -124,7 +124,7 @@ def cancel_a_long_one_while_it_runs(page: Page) -> None:
     expect(page.get_by_text("3 of 10")).to_be_visible()
     expect(page.locator("#dcron-log-text")).to_contain_text("three rows")
     expect_state(page, "running")
-    form = asked_by(page, "cancel")
+    form = open_form(page, "cancel")
     form.locator("[name=reason]").fill("counted the wrong room")
     form.get_by_role("button").click()
     expect_state(page, "cancelled")
@@ -143,18 +143,22 @@ def read_the_dashboard(page: Page) -> None:
 
 
 @pytest.mark.parametrize("look", [{"scheme": "dark"}, {"width": PHONE}], ids=["dark", "phone"])
-@pytest.mark.usefixtures("at_work")
-def test_elsewhere_too(browse: Browse, look: dict[str, Any]) -> None:
+@pytest.mark.usefixtures("node_and_worker")
+def test_user_runs_and_pauses_job_in_dark_mode_or_on_phone(
+    browse: Browse, look: dict[str, Any]
+) -> None:
     """Test the most frequent actions: run a job, watch it and pause it."""
     page = browse(**look)
-    page.goto(ours("job_change", make_job(name=JOB, schedule=SCHEDULE, target=TARGET, args=[1]).pk))
+    page.goto(
+        dcron_url("job_change", make_job(name=JOB, schedule=SCHEDULE, target=TARGET, args=[1]).pk)
+    )
     run_it_and_watch_it_finish(page)
     pause_it_with_a_reason_and_resume_it(page)
 
 
-def test_without_a_script(browse: Browse) -> None:
+def test_user_creates_and_pauses_job_without_javascript(browse: Browse) -> None:
     page = browse(java_script_enabled=False)
-    page.goto(ours("job_add"))
+    page.goto(dcron_url("job_add"))
     for name, text in {"name": JOB, "target": TARGET, "schedule": "30 25 1 1 *"}.items():
         field(page, name).fill(text)
     press(page, "Save and continue editing")
@@ -167,11 +171,11 @@ def test_without_a_script(browse: Browse) -> None:
 
 
 @pytest.mark.usefixtures("transactional_db")
-def test_by_keyboard_alone(page: Page) -> None:
-    """Test an action with the keyboard alone: reach its button, fill in its form and confirm."""
-    page.goto(ours("job_change", make_idle_job(name=JOB).pk))
+def test_user_pauses_job_with_keyboard_only(page: Page) -> None:
+    """Reach the button of an action, fill in its form and confirm, without a mouse."""
+    page.goto(dcron_url("job_change", make_idle_job(name=JOB).pk))
     pause = page.locator("details:has([action$='/do/pause/']) > summary")
-    walk_to(page, (pause.text_content() or "").strip())
+    tab_to(page, (pause.text_content() or "").strip())
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     page.keyboard.type("without a mouse")
@@ -180,9 +184,9 @@ def test_by_keyboard_alone(page: Page) -> None:
     assert not Job.objects.get().enabled
 
 
-def walk_to(page: Page, text: str) -> None:
+def tab_to(page: Page, text: str) -> None:
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent").strip() == text:
             return
-    pytest.fail(f"{text!r} is not to be reached by keyboard")
+    pytest.fail(f"{text!r} can't be reached by keyboard")

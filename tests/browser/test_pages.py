@@ -12,15 +12,15 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page
 
 from django_dcron.models import Job
-from tests.browser.axe import DJANGOS_OWN, findings
+from tests.browser.axe import DJANGO_FINDINGS, findings
 from tests.browser.conftest import PHONE
-from tests.browser.pages import PAGES, ours, url
+from tests.browser.pages import PAGES, dcron_url, url
 from tests.browser.sample import make_sample
-from tests.browser.wide import wider_than_its_window
+from tests.browser.wide import elements_wider_than_window
 
 pytestmark = pytest.mark.browser
 
-COLOURS_SETTLED = (
+ANIMATIONS_FINISHED = (
     "() => Promise.all(document.getAnimations().map((animation) => animation.finished.catch(() => "
     "{})))"
 )
@@ -36,9 +36,9 @@ def show(page: Page, path: str) -> None:
     assert answer.status == 200
 
 
-def refuse(page: Page) -> None:
+def submit_invalid_form(page: Page) -> None:
     """Submit a form with errors and a folded group opened."""
-    show(page, ours("job_add"))
+    show(page, dcron_url("job_add"))
     page.locator("[name=schedule]").fill("61 * * * *")
     page.locator("details:has([name=args]) > summary").click()
     page.locator("[name=args]").fill("[")
@@ -46,8 +46,8 @@ def refuse(page: Page) -> None:
     page.get_by_text("Please correct the errors").wait_for()
 
 
-def ask_about_several(page: Page) -> None:
-    show(page, ours("job_changelist"))
+def confirm_list_action(page: Page) -> None:
+    show(page, dcron_url("job_changelist"))
     page.get_by_label("Select all objects on this page for an action").check()
     page.locator("[name=action]").select_option("pause")
     page.get_by_role("button", name="Run", exact=True).or_(
@@ -56,56 +56,60 @@ def ask_about_several(page: Page) -> None:
     page.locator(".dcron-confirmation .submit-row [type=submit]").wait_for()
 
 
-def preview_a_backfill(page: Page) -> None:
-    show(page, ours("job_backfill", Job.objects.get(name="import-orders").pk))
+def preview_backfill(page: Page) -> None:
+    show(page, dcron_url("job_backfill", Job.objects.get(name="import-orders").pk))
     page.locator("[name=start]").fill("2026-01-01 00:00")
     page.locator("[name=end]").fill("2026-01-02 00:00")
     page.locator(".submit-row [type=submit]").first.click()
-    page.locator("[name=make]").wait_for(state="attached")
+    page.locator("[name=create]").wait_for(state="attached")
 
 
-def delete(page: Page) -> None:
-    show(page, ours("job_delete", Job.objects.get(name="import-orders").pk))
+def confirm_deletion(page: Page) -> None:
+    show(page, dcron_url("job_delete", Job.objects.get(name="import-orders").pk))
 
 
-STEPS = [refuse, ask_about_several, preview_a_backfill, delete]
+STEPS = [submit_invalid_form, confirm_list_action, preview_backfill, confirm_deletion]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_everybody_can_use_it_anywhere(page: Page, name: str) -> None:
+def test_page_is_accessible_and_fits_window(page: Page, name: str) -> None:
     show(page, PAGES[name](make_sample()))
-    assert_fit(page)
+    assert_accessible_and_fits(page)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
-def test_everybody_can_use_what_comes_of_it(page: Page, step: Callable[[Page], None]) -> None:
+def test_page_after_step_is_accessible_and_fits_window(
+    page: Page, step: Callable[[Page], None]
+) -> None:
     make_sample()
     step(page)
-    assert_fit(page)
+    assert_accessible_and_fits(page)
 
 
 @pytest.mark.parametrize("name", ["dashboard", "job list", "run list", "node list"])
-def test_everybody_can_use_it_while_it_is_empty(page: Page, name: str) -> None:
+def test_empty_page_is_accessible_and_fits_window(page: Page, name: str) -> None:
     show(page, PAGES[name](NOTHING))
-    assert_fit(page)
+    assert_accessible_and_fits(page)
 
 
-def assert_fit(page: Page) -> None:
-    problems = [f"wider than the window: {element}" for element in wider_than_its_window(page)]
+def assert_accessible_and_fits(page: Page) -> None:
+    problems = [f"wider than the window: {element}" for element in elements_wider_than_window(page)]
     problems += [f"light: {finding}" for finding in findings(page)]
     page.emulate_media(color_scheme="dark")
-    page.evaluate(COLOURS_SETTLED)
+    page.evaluate(ANIMATIONS_FINISHED)
     problems += [f"dark: {finding}" for finding in findings(page)]
     page.set_viewport_size({"width": PHONE, "height": 844})
     problems += [f"phone: {finding}" for finding in findings(page)]
     problems += [
-        f"phone: wider than the window: {element}" for element in wider_than_its_window(page)
+        f"phone: wider than the window: {element}" for element in elements_wider_than_window(page)
     ]
     if problems:
         pytest.fail("\n".join(problems), pytrace=False)
 
 
-def test_what_is_left_out_is_djangos_own(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excluded_findings_occur_on_pages_of_django(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Django's own pages of users break these rules, too."""
     user = User.objects.create_user("somebody-whose-name-is-longer-than-any-link-beside-it")
     monkeypatch.setattr(
@@ -114,5 +118,5 @@ def test_what_is_left_out_is_djangos_own(page: Page, monkeypatch: pytest.MonkeyP
     found = set()
     for path in (url("auth_user_changelist"), url("auth_user_change", user.pk)):
         show(page, path)
-        found |= {finding.exception for finding in findings(page, with_djangos=True)}
-    assert found >= DJANGOS_OWN
+        found |= {finding.exception for finding in findings(page, include_django=True)}
+    assert found >= DJANGO_FINDINGS

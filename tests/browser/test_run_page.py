@@ -14,7 +14,7 @@ LINES = "".join(f"line {number}\n" for number in range(300))
 FROM_END = "box => Math.round(box.scrollHeight - box.clientHeight - box.scrollTop)"
 
 
-def at_work() -> Run:
+def make_running_run() -> Run:
     run = make_run(make_job(), state="running")
     run.attempts.update(log=LINES, progress_done=3)
     return run
@@ -26,13 +26,13 @@ def log_more(text: str) -> None:
     attempt.save()
 
 
-def opened(page: Page) -> Locator:
-    page.goto(reverse("admin:django_dcron_run_change", args=[at_work().pk]))
+def open_log(page: Page) -> Locator:
+    page.goto(reverse("admin:django_dcron_run_change", args=[make_running_run().pk]))
     return page.locator("#dcron-log-text")
 
 
-def test_who_is_at_the_end_of_the_log_stays_there(page: Page) -> None:
-    log = opened(page)
+def test_log_scrolled_to_end_follows_new_lines(page: Page) -> None:
+    log = open_log(page)
     assert log.evaluate(FROM_END) <= 1
     log.focus()
 
@@ -43,8 +43,8 @@ def test_who_is_at_the_end_of_the_log_stays_there(page: Page) -> None:
     expect(log).to_be_focused()
 
 
-def test_who_reads_further_up_is_left_there(page: Page) -> None:
-    log = opened(page)
+def test_log_scrolled_up_keeps_position(page: Page) -> None:
+    log = open_log(page)
     log.evaluate("box => { box.scrollTop = 120 }")
 
     log_more("what is new")
@@ -53,8 +53,8 @@ def test_who_reads_further_up_is_left_there(page: Page) -> None:
     assert log.evaluate("box => box.scrollTop") == 120
 
 
-def test_once_it_has_ended_the_page_is_that_of_an_ended_run(page: Page) -> None:
-    opened(page)
+def test_page_reloads_when_run_ends(page: Page) -> None:
+    open_log(page)
     rerun = page.locator("form[action$='/do/rerun/'] button")
     expect(rerun).to_have_count(0)
 

@@ -10,7 +10,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
-MISDEEDS = {
+VIOLATIONS = {
     "an inline script": (
         "document.head.append(Object.assign(document.createElement('script'), {text: '1'}))"
     ),
@@ -23,9 +23,9 @@ MISDEEDS = {
 }
 
 
-@pytest.mark.parametrize("misdeed", MISDEEDS)
-def test_a_misdeed_is_noticed(
-    misdeed: str, chromium: Browser, live_server: LiveServer, transactional_db: None
+@pytest.mark.parametrize("violation", VIOLATIONS)
+def test_watch_reports_violation(
+    violation: str, chromium: Browser, live_server: LiveServer, transactional_db: None
 ) -> None:
     watch = Watch(live_server.url)
     context = chromium.new_context(base_url=live_server.url)
@@ -34,17 +34,17 @@ def test_a_misdeed_is_noticed(
     page.goto("/admin/login/")
     page.wait_for_load_state("networkidle")
     assert not watch.complaints
-    page.evaluate(f"() => {{ {MISDEEDS[misdeed]} }}")
+    page.evaluate(f"() => {{ {VIOLATIONS[violation]} }}")
 
-    def noticed() -> list[str]:
+    def complaints() -> list[str]:
         page.title()  # Playwright delivers events only during a call
         return watch.complaints
 
-    wait_until(noticed, 30)
+    wait_until(complaints, 30)
     context.close()
 
 
-def test_the_policy_is_on_every_answer(page: Page) -> None:
+def test_every_response_has_policy(page: Page) -> None:
     for path in ("/admin/", "/admin/login/", "/admin/nowhere/"):
         answer = page.request.get(path)
         assert answer.headers["content-security-policy"] == POLICY

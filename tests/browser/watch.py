@@ -30,4 +30,4 @@ class Watch:
 
     def _on_request(self, request: Request) -> None:
         if not request.url.startswith((f"{self._site}/", "data:", "blob:")):
-            self.complaints.append(f"asked another host: {request.method} {request.url}")
+            self.complaints.append(f"request to another host: {request.method} {request.url}")

@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Page
 
-WIDER = """
+FIND_WIDER_ELEMENTS = """
 () => {
     const width = document.documentElement.clientWidth;
     const boxed = (element) => {
@@ -34,6 +34,6 @@ WIDER = """
 """
 
 
-def wider_than_its_window(page: Page) -> list[str]:
-    found: list[str] = page.evaluate(WIDER)
+def elements_wider_than_window(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(FIND_WIDER_ELEMENTS)
     return found

@@ -6,4 +6,4 @@
 import os
 
 SECONDS = float(os.environ.get("DCRON_TEST_SECONDS", "20"))
-"""Duration of a scenario that has none of its own, in seconds."""
+"""Default duration of a scenario, in seconds."""

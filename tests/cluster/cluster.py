@@ -1,5 +1,5 @@
-"""A cluster under observation: supervised nodes and workers, jobs that record witnesses, and the
-account at the end.
+"""A cluster under test: supervised nodes and workers, jobs that record witnesses, and a final
+account.
 
 A scenario starts the cluster, injects faults, lets it settle, and verifies its guarantees:
 
@@ -86,7 +86,7 @@ class Cluster:
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
 
-    # --- its life --------------------------------------------------------------------------------
+    # --- lifecycle -------------------------------------------------------------------------------
 
     def start(
         self,
@@ -99,11 +99,11 @@ class Cluster:
         exclusive: str = "queue_all",
         **fields: Any,
     ) -> list[Job]:
-        """Start jobs of every second that record witnesses, unless ``fields`` say otherwise.
+        """Start jobs that run every second and record witnesses, unless ``fields`` override this.
 
         The window opens before the first node starts. Every other job has the policy ``exclusive``
         and half as many occurrences, because its runs may wait for one another. ``queue_all`` loses
-        none of them. ``skip`` is for an outage whose occurrences aren't made up for.
+        none of them. ``skip`` is for an outage whose occurrences aren't caught up.
         """
         for _ in range(workers):
             self.add_worker(env=worker_env, wait=False)
@@ -133,14 +133,14 @@ class Cluster:
         self.workers.append(Member(self._start_worker(*options, **how)))
         return self.workers[-1]
 
-    def at_work(self) -> list[Member]:
+    def nodes_with_claims(self) -> list[Member]:
         """The nodes that have claimed runs. One node may claim all runs of a few jobs."""
         claimers = set(Run.objects.exclude(node="").values_list("node", flat=True))
         names = {claimer.rpartition("-")[0] for claimer in claimers}
         return [member for number, member in enumerate(self.nodes) if f"node-{number}" in names]
 
     def _wait_until_each_has_led(self) -> None:
-        """Not all at once: a fault may kill nodes as soon as they lead."""
+        """Wait until each node has led once. A fault may kill nodes as soon as they lead."""
         names: set[str] = set()
 
         def all_have_led() -> bool:
@@ -171,10 +171,10 @@ class Cluster:
         if self._supervisor.is_alive():
             self._supervisor.join()
 
-    # --- harm ------------------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
-    def calm(self) -> None:
-        """End the faults: replace each process that has one by a process without."""
+    def remove_faults(self) -> None:
+        """Kill each process that has a fault. Its supervisor starts it again without the fault."""
         for member in [*self.nodes, *self.workers]:
             if member.process.env.pop(faults.VARIABLE, None):
                 member.process.kill()
@@ -191,7 +191,7 @@ class Cluster:
         self.until = now().replace(microsecond=0)
         self.wait_for(self.until + SECOND)
         due = Run.objects.exclude(state__in=FINAL).filter(scheduled_at__lte=self.until)
-        wait_until_none(due.count, TIMEOUT, what="the end of everything due")
+        wait_until_none(due.count, TIMEOUT, what="all due runs to end")
         self._wait_for_a_clean_doctor(frozenset(accepted))
         for node in self.nodes:
             if node.process.running:
@@ -215,7 +215,7 @@ class Cluster:
             return accepted.issuperset(finding["code"] for finding in report["findings"])
 
         try:
-            wait_until(clean, TIMEOUT, what="a doctor who finds nothing", interval=1)
+            wait_until(clean, TIMEOUT, what="the doctor to find nothing", interval=1)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{answers[-1]}") from None
 

@@ -42,7 +42,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if _seconds_left() <= 0:
         pytest.fail(
-            f"not begun: the {DEADLINE:.0f} seconds of this session were over", pytrace=False
+            f"not started: the {DEADLINE:.0f} seconds of this session were used up", pytrace=False
         )
 
 
@@ -66,11 +66,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     properties = [each for report in reports for each in getattr(report, "user_properties", ())]
     lines = {line["scenario"]: Line(**line) for name, line in properties if name == PROPERTY}
-    unhappy = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
-    here = [report.nodeid for report in unhappy if report.nodeid.startswith("tests/cluster/")]
-    failed = {nodeid.partition("::")[2] for nodeid in here}
+    unsuccessful = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    in_cluster = [
+        report.nodeid for report in unsuccessful if report.nodeid.startswith("tests/cluster/")
+    ]
+    failed = {nodeid.partition("::")[2] for nodeid in in_cluster}
     if lines or failed:
-        terminalreporter.section("what became of the occurrences")
+        terminalreporter.section("account of the occurrences")
         for text in _summary(lines, failed):
             terminalreporter.write_line(text)
 

@@ -1,4 +1,4 @@
-"""A later release of this package: a plausibly changed copy, for processes beside current ones.
+"""A later release of this package: a slightly changed copy, which runs with the current one.
 
 The schema is the same, and a message is still the run and the attempt. Additions to a message are
 headers.
@@ -32,7 +32,7 @@ def install_next_release(directory: Path) -> dict[str, str]:
     shutil.copytree(ROOT / "django_dcron", package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, (old, new) in CHANGES.items():
         text = (package / name).read_text()
-        assert text.count(old) == 1, f"{old!r} is not once in {name}"
+        assert text.count(old) == 1, f"{old!r} must occur exactly once in {name}"
         (package / name).write_text(text.replace(old, new))
     # Otherwise, ``-m`` and Celery put the working directory first in the path. Python looks for
     # a package only once.

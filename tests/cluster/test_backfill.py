@@ -1,4 +1,4 @@
-"""A backfill beside a live schedule, while every node is killed: it keeps order and limit."""
+"""A backfill beside a live schedule, while every node is killed. Its order and limit are kept."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ def attempts_of(job: Job) -> list[Attempt]:
     return list(backfilled.order_by("started_at"))
 
 
-def widest(attempts: Iterable[Attempt]) -> int:
+def max_concurrent(attempts: Iterable[Attempt]) -> int:
     """The maximum number of attempts that were under way at the same time."""
     steps = [(attempt.started_at, 1) for attempt in attempts]
     steps += [(attempt.finished_at, -1) for attempt in attempts if attempt.finished_at]
@@ -40,7 +40,7 @@ def widest(attempts: Iterable[Attempt]) -> int:
 
 
 @pytest.mark.nightly
-def test_a_backfill_goes_on_when_the_nodes_are_killed(cluster: Cluster) -> None:
+def test_backfill_continues_after_all_nodes_are_killed(cluster: Cluster) -> None:
     cluster.start(jobs=4)
     wide = make_job(schedule="@monthly", target="tests.app.tasks.witness", overlap_policy="allow")
     live = {
@@ -57,22 +57,25 @@ def test_a_backfill_goes_on_when_the_nodes_are_killed(cluster: Cluster) -> None:
     backfilled = Run.objects.filter(trigger="backfill")
     done = backfilled.filter(state="succeeded")
     wait_until(
-        lambda: done.count() >= (MANY + FEW) / 4, TIMEOUT, what="a part of it", interval=0.05
+        lambda: done.count() >= (MANY + FEW) / 4,
+        TIMEOUT,
+        what="a part of the backfill",
+        interval=0.05,
     )
     for node in cluster.nodes:
         node.process.kill()
-    assert backfilled.filter(state="waiting").exists(), "it was killed half way"
-    wait_until(lambda: done.count() == MANY + FEW, TIMEOUT, what="all of it", interval=0.1)
+    assert backfilled.filter(state="waiting").exists(), "the nodes were killed during the backfill"
+    wait_until(lambda: done.count() == MANY + FEW, TIMEOUT, what="the whole backfill", interval=0.1)
     cluster.account()
 
     assert {node.exits[0] for node in cluster.nodes} == {-9}
-    assert widest(attempts_of(wide)) <= CONCURRENCY
+    assert max_concurrent(attempts_of(wide)) <= CONCURRENCY
     in_order = attempts_of(narrow)
     assert [attempt.run.scheduled_at for attempt in in_order] == list(few.occurrences)
     starts = sorted(Witness.objects.filter(job=str(narrow)).values_list("at", flat=True))
     gaps = [later - earlier for earlier, later in pairwise(starts)]
-    assert min(gaps) >= LENGTH, "live ones and backfilled ones alike: one at a time"
+    assert min(gaps) >= LENGTH, "live and backfilled runs never overlap"
     for run in Run.objects.filter(job=narrow, state="skipped"):
         assert not any(str(attempt.run_id) in run.reason for attempt in in_order), (
-            "skipped for a backfilled one"
+            "no live run is skipped because of a backfilled one"
         )

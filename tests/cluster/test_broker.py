@@ -75,7 +75,7 @@ class BadWire:
             self._redis.close()
 
 
-def test_messages_lost_and_delivered_twice_and_out_of_order(
+def test_lost_duplicate_and_reordered_messages_start_each_run_once(
     cluster: Cluster, redis_server: services.Server
 ) -> None:
     impatient = lowered(REDELIVER_AFTER=2)

@@ -23,7 +23,7 @@ TEN_MINUTES = 600
 
 
 @pytest.mark.nightly
-def test_wall_clocks_wrong_by_ten_minutes_and_set_while_they_run(
+def test_wrong_and_changing_wall_clocks_do_not_affect_scheduling(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """One node's clock is right, one is ahead, one is behind, and one is set forward and back.

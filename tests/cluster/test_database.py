@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
-GONE, BACK = "database unreachable: ", "database reachable again: "
+UNREACHABLE, REACHABLE = "database unreachable: ", "database reachable again: "
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def database(
     connections.close_all()
 
 
-def start_again(database: services.Server) -> None:
+def start_database(database: services.Server) -> None:
     database.start()
     connections.close_all()  # the connections of this process
 
@@ -57,7 +57,7 @@ def wait_for_lines(cluster: Cluster, text: str, times: int = 1) -> None:
 STOPPED = "stopped because the worker couldn't write the heartbeat"
 
 
-def assert_everybody_lived_on(cluster: Cluster, outages: set[int]) -> None:
+def assert_all_processes_survived(cluster: Cluster, outages: set[int]) -> None:
     """Assert that no process exited and that no node declared a run lost.
 
     A worker may have stopped one, because it couldn't write heartbeats for a whole lease.
@@ -66,15 +66,15 @@ def assert_everybody_lived_on(cluster: Cluster, outages: set[int]) -> None:
         assert not member.exits, member.process.log[-5000:]
     for node in cluster.nodes:
         log = node.process.log
-        assert log.count(GONE) == log.count(BACK), "said once each way"
-        assert log.count(GONE) in outages
+        assert log.count(UNREACHABLE) == log.count(REACHABLE), "logged once each"
+        assert log.count(UNREACHABLE) in outages
     lost = Attempt.objects.filter(outcome="lost").exclude(message=STOPPED)
-    assert not lost.exists(), "all of them were alive"
+    assert not lost.exists(), "all workers were alive"
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_database_away_for_a_minute(
+def test_no_run_is_lost_while_the_database_is_stopped_for_a_minute(
     cluster: Cluster, database: services.Server, redis_server: services.Server
 ) -> None:
     impatient = lowered(REDELIVER_AFTER=10)
@@ -94,25 +94,29 @@ def test_database_away_for_a_minute(
     at_work, stopped = running["long"].get(), running["longest"].get()
     database.stop()
     stopped_at = time.monotonic()
-    wait_for_lines(cluster, GONE)
+    wait_for_lines(cluster, UNREACHABLE)
     broker = Redis(unix_socket_path=str(redis_server.answers_at), db=1)
     waiting = broker.llen("celery")
-    wait_until(lambda: broker.llen("celery") > waiting, TIMEOUT, what="the agenda to be dispatched")
+    wait_until(
+        lambda: broker.llen("celery") > waiting, TIMEOUT, what="runs of the agenda to be dispatched"
+    )
     broker.close()
     wait_for(60 - (time.monotonic() - stopped_at), what="a minute")
     with frozen(cluster.workers):  # the nodes reconnect first and find only old heartbeats
-        start_again(database)
-        wait_for_lines(cluster, BACK)
+        start_database(database)
+        wait_for_lines(cluster, REACHABLE)
     cluster.account()
-    ended_so = dict(stopped.attempts.values_list("number", "outcome"))
-    assert ended_so == {1: "lost", 2: "succeeded"}, (
-        "its worker couldn't know that nobody would declare it lost"
+    outcomes = dict(stopped.attempts.values_list("number", "outcome"))
+    assert outcomes == {1: "lost", 2: "succeeded"}, (
+        "its worker stopped it after a lease without heartbeats"
     )
     assert stopped.attempts.get(number=1).message == STOPPED
-    assert_everybody_lived_on(cluster, outages={1})
+    assert_all_processes_survived(cluster, outages={1})
     at_work.refresh_from_db()
     assert (at_work.state, at_work.attempt) == ("succeeded", 1)
-    assert at_work.finished_at > at_work.started_at + 50 * SECOND, "it waited with its outcome"
+    assert at_work.finished_at > at_work.started_at + 50 * SECOND, (
+        "the worker kept the outcome until the database was back"
+    )
     missed = Run.objects.filter(state="missed").values_list("job__name", flat=True)
     assert "skip" in missed
     assert "run_all" not in missed
@@ -121,27 +125,29 @@ def test_database_away_for_a_minute(
 
 
 @pytest.mark.timeout(240)
-def test_database_restarted_killed_and_frozen(cluster: Cluster, database: services.Server) -> None:
+def test_no_run_is_lost_when_the_database_is_restarted_killed_and_frozen(
+    cluster: Cluster, database: services.Server
+) -> None:
     """Each fault happens while runs are claimed, started and finished."""
     quick = lowered(REDELIVER_AFTER=10, RUN_LEASE=10)
     make_job(name="long", target=WITNESS, schedule="*/5 * * * * *", kwargs={"seconds": 3})
     cluster.start(jobs=6, exclusive="skip", node_env=quick, worker_env=quick)
     cluster.run_for(2)
     database.stop()
-    wait_for_lines(cluster, GONE, 1)
-    start_again(database)
-    wait_for_lines(cluster, BACK, 1)
+    wait_for_lines(cluster, UNREACHABLE, 1)
+    start_database(database)
+    wait_for_lines(cluster, REACHABLE, 1)
     os.kill(database.pid, signal.SIGKILL)
-    wait_for_lines(cluster, GONE, 2)
+    wait_for_lines(cluster, UNREACHABLE, 2)
     database.kill()
-    start_again(database)
-    wait_for_lines(cluster, BACK, 2)
+    start_database(database)
+    wait_for_lines(cluster, REACHABLE, 2)
     claimed = Run.objects.count()
-    wait_until(lambda: Run.objects.count() > claimed, TIMEOUT, what="claims to go on")
+    wait_until(lambda: Run.objects.count() > claimed, TIMEOUT, what="claims to continue")
     database.freeze()
     wait_for(20, "far more than a run lease")
     database.thaw()
     cluster.account()
     # A database that was frozen within a claim may end the idle transaction. That node logs a
     # third outage.
-    assert_everybody_lived_on(cluster, outages={2, 3})
+    assert_all_processes_survived(cluster, outages={2, 3})

@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 
 @pytest.mark.slow
-def test_jobs_saved_again_and_again_while_they_are_claimed(
+def test_repeated_saves_during_claims_lose_no_update(
     start_runcron: StartProcess, transactional_db: None
 ) -> None:
     """The admin's saves don't overwrite the scheduler's changes, and vice versa."""
@@ -59,11 +59,11 @@ def test_jobs_saved_again_and_again_while_they_are_claimed(
         for editor in editors:
             editor.join(30)
     assert not failures
-    assert not conflicts, "the scheduler never changes what an admin's save is compared with"
+    assert not conflicts, "the scheduler never changes the version that a save compares"
     until = now().replace(microsecond=0)
     wait_until(lambda: now() > until + SECOND, what="the next second")
     due = Run.objects.exclude(state__in=FINAL).filter(scheduled_at__lte=until)
-    wait_until(lambda: not due.exists(), 30, what="everything due to come to an end")
+    wait_until(lambda: not due.exists(), 30, what="all due runs to end")
     node.terminate()
     assert node.wait() == 0
     for job in jobs:

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
 @pytest.mark.nightly
 @pytest.mark.timeout(240)
-def test_rabbitmq_killed_and_started_again(
+def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
     cluster: Cluster, rabbitmq_server: services.RabbitmqServer
 ) -> None:
     env = lowered(REDELIVER_AFTER=10) | {"DCRON_TEST_BROKER": rabbitmq_server.url}
@@ -24,11 +24,11 @@ def test_rabbitmq_killed_and_started_again(
         dispatched = Run.objects.queued()
         wait_until(lambda: dispatched.count() >= 12, TIMEOUT, what="messages in the queue")
         rabbitmq_server.kill()
-    at_work = cluster.at_work()
-    for node in at_work:
+    claimers = cluster.nodes_with_claims()
+    for node in claimers:
         node.process.wait_for_log("broker unreachable: ", TIMEOUT)
     rabbitmq_server.start()
-    for node in at_work:
+    for node in claimers:
         node.process.wait_for_log("broker reachable again: ", TIMEOUT)
     cluster.account()
     for node in cluster.nodes:
@@ -36,7 +36,7 @@ def test_rabbitmq_killed_and_started_again(
         assert (
             log.count("broker unreachable: broker=")
             == log.count("broker reachable again: ")
-            == (node in at_work)
+            == (node in claimers)
         )
-        assert "lock server unreachable" not in log, "the locks are elsewhere"
+        assert "lock server unreachable" not in log, "RabbitMQ doesn't hold the locks"
         assert not node.exits

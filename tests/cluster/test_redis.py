@@ -1,4 +1,4 @@
-"""Redis as the lock server and the broker: whatever fails, no occurrence is lost or doubled.
+"""Redis as the lock server and the broker: no failure of Redis loses or doubles an occurrence.
 
 Celery's workers may exit when their broker does (kombu fails to restore unacknowledged messages). A
 supervisor restarts them, here as elsewhere.
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
 
 def wait_until_degraded(cluster: Cluster) -> None:
-    for node in cluster.at_work():
+    for node in cluster.nodes_with_claims():
         node.process.wait_for_log("broker unreachable: ", TIMEOUT)
     for node in cluster.nodes:
         node.process.wait_for_log("lock server unreachable", TIMEOUT)
 
 
 def wait_until_recovered(cluster: Cluster) -> None:
-    for node in cluster.at_work():
+    for node in cluster.nodes_with_claims():
         node.process.wait_for_log("broker reachable again: ", TIMEOUT)
     for node in cluster.nodes:
         node.process.wait_for_log("lock server reachable again", TIMEOUT)
@@ -40,7 +40,7 @@ def all_shards_are_locked() -> bool:
     return len(get_redis_connection("default").keys("*:shard:*")) == settings.SHARDS
 
 
-def assert_said_once_each_way(cluster: Cluster) -> None:
+def assert_outage_logged_once(cluster: Cluster) -> None:
     for node in cluster.nodes:
         log = node.process.log
         assert log.count("lock server unreachable") == log.count("lock server reachable again") == 1
@@ -52,7 +52,9 @@ def assert_said_once_each_way(cluster: Cluster) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_redis_away_for_a_minute(cluster: Cluster, redis_server: services.Server) -> None:
+def test_no_run_is_lost_while_redis_is_stopped_for_a_minute(
+    cluster: Cluster, redis_server: services.Server
+) -> None:
     """The locks, the broker and all queued messages are lost."""
     impatient = lowered(REDELIVER_AFTER=10)
     policy = {"misfire_policy": "skip", "misfire_grace": 40 * SECOND, "overlap_policy": "allow"}
@@ -64,16 +66,16 @@ def test_redis_away_for_a_minute(cluster: Cluster, redis_server: services.Server
     wait_until(lambda: time.monotonic() - killed_at >= 60, TIMEOUT, what="a minute", interval=0.2)
     claimed = Run.objects.count()
     assert claimed >= 50 * len(jobs)
-    wait_until(lambda: Run.objects.count() > claimed, TIMEOUT, what="claims to go on")
+    wait_until(lambda: Run.objects.count() > claimed, TIMEOUT, what="claims to continue")
     back_at = now()
     redis_server.start()
     wait_until_recovered(cluster)
     cluster.account()
-    assert_said_once_each_way(cluster)
+    assert_outage_logged_once(cluster)
     log = "".join(worker.process.log for worker in cluster.workers)
     pauses = [float(seconds) for seconds in re.findall(r"Trying again in ([\d.]+) seconds", log)]
     assert pauses
-    assert max(pauses) <= LONGEST_PAUSE, "nobody waits for a worker that waits"
+    assert max(pauses) <= LONGEST_PAUSE, "workers reconnect soon"
     # Runs that were late by less than their grace were executed. The others are on record.
     due_meanwhile = Run.objects.filter(
         scheduled_at__gt=back_at - 55 * SECOND, scheduled_at__lt=back_at
@@ -81,7 +83,9 @@ def test_redis_away_for_a_minute(cluster: Cluster, redis_server: services.Server
     assert set(due_meanwhile.values_list("state", flat=True)) == {"missed", "succeeded"}
 
 
-def test_redis_flushed_and_frozen(cluster: Cluster, redis_server: services.Server) -> None:
+def test_no_run_is_lost_when_redis_is_flushed_and_frozen(
+    cluster: Cluster, redis_server: services.Server
+) -> None:
     """Locks and queued messages are lost several times. Then Redis stops answering."""
     impatient = lowered(REDELIVER_AFTER=3)
     cluster.start(jobs=6, node_env=impatient, worker_env=impatient)
@@ -94,13 +98,13 @@ def test_redis_flushed_and_frozen(cluster: Cluster, redis_server: services.Serve
     for node in cluster.nodes:
         assert "lock server unreachable" not in node.process.log
     lost_messages = Run.objects.filter(state="succeeded", attempt=1, deliveries__gt=1)
-    wait_until(lost_messages.exists, TIMEOUT, what="a run to be handed over again")
+    wait_until(lost_messages.exists, TIMEOUT, what="a run to be dispatched again")
     redis_server.freeze()
     wait_until_degraded(cluster)
     claimed = Run.objects.count()
-    wait_until(lambda: Run.objects.count() > claimed, TIMEOUT, what="claims to go on")
+    wait_until(lambda: Run.objects.count() > claimed, TIMEOUT, what="claims to continue")
     redis_server.thaw()
     wait_until_recovered(cluster)
     cluster.account()
-    assert_said_once_each_way(cluster)
+    assert_outage_logged_once(cluster)
     broker.close()

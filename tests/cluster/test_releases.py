@@ -20,7 +20,7 @@ pytestmark = [
 
 
 @pytest.mark.nightly
-def test_a_release_is_deployed_while_the_other_runs(cluster: Cluster, tmp_path: Path) -> None:
+def test_two_releases_serve_the_same_jobs_during_a_deploy(cluster: Cluster, tmp_path: Path) -> None:
     """The later release also has another tick and look-ahead.
 
     Each release starts runs that the other dispatches and takes over runs that the other leaves.
@@ -31,7 +31,9 @@ def test_a_release_is_deployed_while_the_other_runs(cluster: Cluster, tmp_path: 
     cluster.add_worker(env=later)
     cluster.start(**IN_ALL_SHARDS, nodes=1, workers=1, node_env=present)
     cluster.add_node(env=later)
-    wait_until(lambda: cluster.leading() == 2, TIMEOUT, what="nodes of both to lead", interval=0.1)
+    wait_until(
+        lambda: cluster.leading() == 2, TIMEOUT, what="nodes of both releases to lead", interval=0.1
+    )
     releases = dict(Node.objects.values_list("name", "release"))
     assert releases == {"node-0": django_dcron.__version__, "node-1": RELEASE}
     nodes = dict(Node.objects.values_list("name", "pk"))
@@ -42,7 +44,7 @@ def test_a_release_is_deployed_while_the_other_runs(cluster: Cluster, tmp_path: 
     cluster.wait_for(ended + 3 * SECOND)
     cluster.add_node(env=present)
     wait_until(
-        lambda: cluster.leading() == 2, TIMEOUT, what="nodes of both to lead again", interval=0.1
+        lambda: cluster.leading() == 2, TIMEOUT, what="nodes of both releases to lead", interval=0.1
     )
     cluster.nodes[1].kill_for_good()
     cluster.wait_for(now() + 6 * SECOND)
@@ -50,14 +52,14 @@ def test_a_release_is_deployed_while_the_other_runs(cluster: Cluster, tmp_path: 
     side_by_side = Run.objects.filter(scheduled_at__gt=began, scheduled_at__lte=ended)
     assert side_by_side.exists()
     assert not side_by_side.filter(claimed_at__gt=F("scheduled_at")).exists(), (
-        "no job is without a leader"
+        "every job had a leader"
     )
     for name, node in nodes.items():
         executed = Attempt.objects.filter(run__in=Run.objects.filter(node=node))
         assert executed.filter(worker__startswith="next-").exists(), (
-            f"the later release's worker, handed over by {name}"
+            f"a worker of the later release executed a run of {name}"
         )
         assert executed.exclude(worker__startswith="next-").exists(), (
-            f"the other's worker, handed over by {name}"
+            f"a worker of the current release executed a run of {name}"
         )
     assert not any(member.exits for member in [*cluster.nodes, *cluster.workers])

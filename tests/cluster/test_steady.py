@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
 
 @pytest.mark.nightly
-def test_a_quiet_time(cluster: Cluster) -> None:
+def test_each_occurrence_starts_once_without_faults(cluster: Cluster) -> None:
     jobs = cluster.start(jobs=20)
     cluster.run_for(SECONDS)
     verdict = cluster.account()
@@ -24,7 +24,9 @@ def test_a_quiet_time(cluster: Cluster) -> None:
         scheduled_at__gt=cluster.after, scheduled_at__lte=cluster.until
     )
     assert witnesses.count() == verdict.expected
-    assert runs.exclude(node="").values("node").distinct().count() == 2, "both had their share"
+    assert runs.exclude(node="").values("node").distinct().count() == 2, (
+        "both nodes had their share"
+    )
     for node in cluster.nodes:
         log = node.process.log
         assert not [line for line in log.splitlines() if " INFO " not in line], log

@@ -36,7 +36,7 @@ def holding(worker: Member) -> int:
     return log.count(" received") - log.count(" succeeded in ")
 
 
-def test_workers_killed_between_any_two_steps_of_a_run(cluster: Cluster) -> None:
+def test_no_run_is_lost_when_workers_are_killed_between_steps(cluster: Cluster) -> None:
     """Workers die before the work, between the work and its record, or before the acknowledgement.
 
     The nodes that take over these runs die, too. With a pool of threads, the whole worker dies with
@@ -57,23 +57,21 @@ def test_workers_killed_between_any_two_steps_of_a_run(cluster: Cluster) -> None
     )
     threads, prefork = cluster.workers
     cluster.run_for(12)
-    wait_until(lambda: len(threads.exits) >= 2, TIMEOUT, what="a worker killed, and again")
+    wait_until(lambda: len(threads.exits) >= 2, TIMEOUT, what="a worker to be killed twice")
     reported = lost().filter(message__startswith="worker process died")
     wait_until(reported.exists, TIMEOUT, what="a child's death to be reported")
     rescued = lost().filter(message__contains="no heartbeat from")
     wait_until(rescued.exists, TIMEOUT, what="a run to be rescued")
     fetched = Run.objects.filter(deliveries__gt=1)
-    wait_until(
-        fetched.exists, TIMEOUT, what="a message to have died with the worker that had fetched it"
-    )
+    wait_until(fetched.exists, TIMEOUT, what="a prefetched message to be lost with its worker")
     assert set(threads.exits) == {-signal.SIGKILL}
     assert not prefork.exits
-    cluster.calm()  # kills the remaining workers with all prefetched messages
+    cluster.remove_faults()  # kills the remaining workers with all prefetched messages
     cluster.account()
 
 
 @pytest.mark.nightly
-def test_a_worker_frozen_for_longer_than_its_lease(cluster: Cluster) -> None:
+def test_worker_frozen_past_its_lease_doubles_no_run(cluster: Cluster) -> None:
     """Other workers have taken over its runs. When it resumes, that changes nothing."""
     cluster.start(jobs=10, node_env=QUICK, worker_env=QUICK, kwargs={"seconds": 0.4})
     first, running = cluster.workers[0], Run.objects.running()
@@ -82,11 +80,11 @@ def test_a_worker_frozen_for_longer_than_its_lease(cluster: Cluster) -> None:
         # The other worker runs at most two of them.
         return holding(first) >= 4 and running.count() >= 3
 
-    wait_until(busy, TIMEOUT, what="it to be busy, and to have fetched more")
+    wait_until(busy, TIMEOUT, what="the worker to be busy and to have prefetched runs")
     with frozen([first]):
         wait_until(lost().exists, TIMEOUT, what="its runs to be lost")
         elsewhere = Run.objects.filter(deliveries__gt=1, state="succeeded")
-        wait_until(elsewhere.exists, TIMEOUT, what="what it had fetched to be run elsewhere")
+        wait_until(elsewhere.exists, TIMEOUT, what="its prefetched runs to be executed elsewhere")
 
     def woken() -> bool:
         """Whether the code ended late or was stopped because its heartbeats failed for a lease."""
@@ -99,7 +97,7 @@ def test_a_worker_frozen_for_longer_than_its_lease(cluster: Cluster) -> None:
 
 
 @pytest.mark.nightly
-def test_workers_frozen_with_locks_in_hand(cluster: Cluster) -> None:
+def test_workers_frozen_in_a_transaction_block_no_job(cluster: Cluster) -> None:
     """One worker freezes in the transaction of a start, the other in that of a finish.
 
     Other processes need the same rows, and they get them before the workers resume.
@@ -115,7 +113,7 @@ def test_workers_frozen_with_locks_in_hand(cluster: Cluster) -> None:
     wait_until(lambda: all(map(stopped, sleepers)), TIMEOUT, what="both to freeze")
     frozen_at = now()
     started = Run.objects.filter(started_at__gt=frozen_at).order_by().values("job").distinct()
-    wait_until(lambda: started.count() == len(jobs), 60, what="every job to go on", interval=0.2)
+    wait_until(lambda: started.count() == len(jobs), 60, what="every job to continue", interval=0.2)
     cluster.wait_for(frozen_at + 8 * SECOND)
     for worker in sleepers:
         worker.process.thaw()
@@ -124,7 +122,7 @@ def test_workers_frozen_with_locks_in_hand(cluster: Cluster) -> None:
 
 
 @pytest.mark.nightly
-def test_all_workers_away_for_longer_than_the_grace(cluster: Cluster) -> None:
+def test_misfire_policies_apply_after_an_outage_of_all_workers(cluster: Cluster) -> None:
     """Each job's policy decides about the overdue runs."""
     for policy in ("skip", "run_latest", "run_all"):
         late = {"misfire_policy": policy, "misfire_grace": 4 * SECOND}
@@ -152,7 +150,7 @@ def test_all_workers_away_for_longer_than_the_grace(cluster: Cluster) -> None:
 
 
 @pytest.mark.nightly
-def test_workers_that_are_back_go_on_with_what_waits_in_the_queue(cluster: Cluster) -> None:
+def test_restarted_workers_execute_queued_runs_without_redelivery(cluster: Cluster) -> None:
     """Nothing waits for a timer: no queued run is dispatched again before it starts."""
     late = {"misfire_policy": "run_all", "misfire_grace": 600 * SECOND, "overlap_policy": "allow"}
     cluster.start(jobs=4, kwargs={"seconds": 0.05}, **late)
@@ -165,6 +163,11 @@ def test_workers_that_are_back_go_on_with_what_waits_in_the_queue(cluster: Clust
     for worker in cluster.workers:
         worker.supervised = True
     started = Run.objects.filter(pk__in=in_queue, started_at__isnull=False)
-    wait_until(lambda: started.count() == len(in_queue), TIMEOUT, what="their start", interval=0.1)
+    wait_until(
+        lambda: started.count() == len(in_queue),
+        TIMEOUT,
+        what="the queued runs to start",
+        interval=0.1,
+    )
     assert not started.exclude(deliveries=1).exists()
     cluster.account()

@@ -35,11 +35,11 @@ def loaded(use: str, settings: str = "") -> set[str]:
 
 
 @pytest.mark.parametrize("use", ["import django_dcron.tasks", NODE], ids=["worker", "node"])
-def test_what_is_not_used_is_not_imported(use: str) -> None:
+def test_unused_contrib_modules_are_not_imported(use: str) -> None:
     assert loaded(use, "settings.DCRON_ALERT_CHANNELS = {}") == set()
 
 
-def test_what_is_used_is_imported() -> None:
-    """The test above would pass if nothing were ever recognized."""
+def test_used_contrib_modules_are_imported() -> None:
+    """Check that ``loaded`` detects modules. Otherwise, the test above would always pass."""
     assert loaded(NODE, CHANNELS) == {"alerts"}
     assert loaded(f"import django_dcron.tasks\n{CHECK_INS}") == {"checkins"}

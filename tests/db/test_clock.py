@@ -43,14 +43,14 @@ class World:
         return abs((self.clock.now() - self.truth).total_seconds())
 
 
-def test_time_is_not_reported_before_the_first_sample() -> None:
+def test_now_fails_before_first_sample() -> None:
     with pytest.raises(RuntimeError, match="first sample"):
         ClusterClock().now()
     assert ClusterClock().skew == timedelta()
     assert ClusterClock().doubt == timedelta()
 
 
-def test_it_follows_the_database_by_the_monotonic_clock() -> None:
+def test_cluster_time_is_database_time_advanced_by_monotonic_clock() -> None:
     world = World(skew=600)
     world.clock.sample(world.reading(0, 0))
     world.elapsed += 3600
@@ -58,7 +58,7 @@ def test_it_follows_the_database_by_the_monotonic_clock() -> None:
     assert world.clock.monotonic() == 4600
 
 
-def test_a_wall_clock_that_is_stepped_changes_nothing_but_the_skew() -> None:
+def test_wall_clock_step_changes_only_reported_skew() -> None:
     world = World()
     world.clock.sample(world.reading(0, 0))
     world.skew = -86_400.0
@@ -68,13 +68,13 @@ def test_a_wall_clock_that_is_stepped_changes_nothing_but_the_skew() -> None:
     assert abs(world.clock.skew.total_seconds() + 86_400) < 0.001
 
 
-def test_the_error_is_at_most_half_the_round_trip() -> None:
+def test_error_is_at_most_half_the_round_trip() -> None:
     world = World()
     world.clock.sample(world.reading(0.8, 0.2))
     assert world.error <= 0.5 + 1e-6
 
 
-def test_the_database_is_read_half_way_through_the_round_trip() -> None:
+def test_sample_is_timed_at_midpoint_of_round_trip() -> None:
     world = World(skew=600)
     world.clock.sample(world.reading(1.0, 3.0))
 
@@ -91,7 +91,7 @@ def seen(cluster: float, monotonic: float, round_trip: float = 0.0) -> Sample:
     [
         (seen(0, 0), seen(0, 0), False),
         (seen(100, 1100), seen(40, 1040), False),
-        (seen(0.05, 0), seen(0, 0), False),  # a difference that drift may explain
+        (seen(0.05, 0), seen(0, 0), False),  # drift may explain this difference
         (seen(0.051, 0), seen(0, 0), True),
         (seen(10.5, 10), seen(0, 0), True),
         (seen(10, 10.5), seen(0, 0), True),
@@ -102,21 +102,21 @@ def seen(cluster: float, monotonic: float, round_trip: float = 0.0) -> Sample:
         (seen(10.36, 10, 0.6), seen(0, 0), True),
     ],
 )
-def test_samples_contradict_each_other_beyond_their_errors(
+def test_samples_contradict_when_difference_exceeds_error_bounds(
     one: Sample, other: Sample, contradict: bool
 ) -> None:
     assert one.contradicts(other) is contradict
     assert other.contradicts(one) is contradict
 
 
-def test_the_shortest_round_trip_wins() -> None:
+def test_sample_with_shortest_round_trip_is_used() -> None:
     world = World()
     world.clock.sample(world.reading(0.001, 0.001))
     world.clock.sample(world.reading(4.0, 0.0))
     assert world.error < 0.002
 
 
-def test_an_old_sample_gives_way_in_the_end() -> None:
+def test_best_sample_expires() -> None:
     """Clocks drift apart, so even the best sample must expire."""
     world = World()
     world.clock.sample(lambda: world.truth + timedelta(seconds=0.04))
@@ -132,7 +132,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0, 2.0, 1.0, -1.0], ids=str)
-def test_a_database_clock_that_is_wrong_for_a_moment_changes_nothing(
+def test_brief_jump_of_database_clock_is_not_followed(
     jump: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise, the cursors would move to a future time, and no job would run until then."""
@@ -145,7 +145,7 @@ def test_a_database_clock_that_is_wrong_for_a_moment_changes_nothing(
         assert world.error == 0
         assert world.clock.doubt == timedelta(seconds=jump)
         assert world.clock.skew == timedelta(seconds=-jump), (
-            "the node's row says so, and doctor reads it"
+            "the node's row stores the skew for doctor"
         )
     world.elapsed += 2
     world.clock.sample(world.reading(0, 0))
@@ -154,7 +154,7 @@ def test_a_database_clock_that_is_wrong_for_a_moment_changes_nothing(
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=str)
-def test_a_database_clock_that_was_set_is_followed_in_one_step_that_is_logged(
+def test_lasting_jump_of_database_clock_is_followed_and_logged(
     jump: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World()
@@ -170,7 +170,7 @@ def test_a_database_clock_that_was_set_is_followed_in_one_step_that_is_logged(
     assert f"step={jump:+.1f}s" in caplog.messages[1]
 
 
-def test_a_database_clock_that_jumps_about_is_not_followed() -> None:
+def test_database_clock_that_keeps_jumping_is_not_followed() -> None:
     world = World()
     world.clock.sample(world.reading(0, 0))
     for jump in range(100, 2000, 100):
@@ -179,7 +179,7 @@ def test_a_database_clock_that_jumps_about_is_not_followed() -> None:
         assert world.error == 0
 
 
-def test_a_small_step_is_followed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_small_step_of_database_clock_is_followed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.clock.sample(world.reading(0, 0))
     world.clock.sample(lambda: world.truth + timedelta(seconds=0.9))
@@ -187,7 +187,7 @@ def test_a_small_step_is_followed_at_once(caplog: pytest.LogCaptureFixture) -> N
     assert not caplog.records
 
 
-def test_a_small_step_ends_the_doubt(caplog: pytest.LogCaptureFixture) -> None:
+def test_small_step_of_database_clock_ends_doubt(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "django_dcron.scheduler")
     world = World()
     world.clock.sample(world.reading(0, 0))
@@ -198,7 +198,7 @@ def test_a_small_step_ends_the_doubt(caplog: pytest.LogCaptureFixture) -> None:
     assert events(caplog) == ["clock_doubted", "clock_right"]
 
 
-def test_a_machine_that_has_slept_follows_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_clock_is_corrected_at_once_after_machine_sleep(caplog: pytest.LogCaptureFixture) -> None:
     """Sleep stops the monotonic clock but not the wall clock."""
     now = NOON
     clock = ClusterClock(monotonic=lambda: 1000.0, wall=lambda: now.timestamp() + 5)
@@ -209,7 +209,7 @@ def test_a_machine_that_has_slept_follows_at_once(caplog: pytest.LogCaptureFixtu
     assert not caplog.records
 
 
-def test_a_database_that_does_not_answer_leaves_the_clock_as_it_was() -> None:
+def test_failed_sample_leaves_clock_unchanged() -> None:
     world = World()
     world.clock.sample(world.reading(0, 0))
 
@@ -221,7 +221,7 @@ def test_a_database_that_does_not_answer_leaves_the_clock_as_it_was() -> None:
     assert world.error == 0
 
 
-def test_a_reader_never_mixes_two_samples() -> None:
+def test_concurrent_reader_never_mixes_two_samples() -> None:
     """The sample is replaced while another thread computes the time from it."""
     world = World()
     clock = ClusterClock(monotonic=lambda: replacing(), wall=world._wall)
@@ -238,14 +238,14 @@ def test_a_reader_never_mixes_two_samples() -> None:
     assert clock.now() == NOON + timedelta(seconds=60)
 
 
-def test_the_system_clock_is_aware_and_goes_on() -> None:
+def test_system_clock_is_aware_and_monotonic() -> None:
     clock = SystemClock()
     first, second = clock.monotonic(), clock.monotonic()
     assert first <= second
     assert clock.now().utcoffset() == timedelta()
 
 
-def test_a_time_that_is_set_holds_for_every_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fixed_time_applies_to_every_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clocks.fixed_at is None
     assert clocks.now().utcoffset() == timedelta()
     monkeypatch.setattr(clocks, "fixed_at", NOON)

@@ -39,7 +39,7 @@ def caused(error: Exception, **codes: object) -> Exception:
     ],
     ids=str,
 )
-def test_contention_is_reported_by_codes_whatever_the_language(
+def test_contention_is_detected_by_error_code_in_any_language(
     error: Exception, expected: bool
 ) -> None:
     assert is_contention(error) is expected
@@ -48,7 +48,7 @@ def test_contention_is_reported_by_codes_whatever_the_language(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_a_row_somebody_else_has_locked_is_contention() -> None:
+def test_locked_row_counts_as_contention() -> None:
     job = make_idle_job()
     errors: list[BaseException] = []
 
@@ -72,8 +72,8 @@ def test_a_row_somebody_else_has_locked_is_contention() -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-def test_a_database_that_became_read_only_is_away() -> None:
-    """For example, after a failover the connections still lead to the old primary."""
+def test_read_only_database_counts_as_unreachable() -> None:
+    """After a failover, for example, connections may still point to the old primary."""
     with connections["default"].cursor() as cursor:
         cursor.execute("SET default_transaction_read_only = on")
     try:

@@ -1,4 +1,4 @@
-"""The time of the database."""
+"""The current time of the database."""
 
 from datetime import datetime
 
@@ -18,9 +18,7 @@ from django_dcron.models import Run
         ("2026-03-01 12:00:10.500", "2026-03-01 12:00:10.500000"),
     ],
 )
-def test_sqlite_stores_its_own_time_in_the_format_of_times_from_python(
-    at: str, stored: str
-) -> None:
+def test_sqlite_now_has_the_format_of_python_datetimes(at: str, stored: str) -> None:
     memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
     connection = ConnectionHandler({"default": memory})["default"]
     sql, _ = UtcNow().as_sqlite(Run.objects.all().query.get_compiler("default"), connection)

@@ -16,10 +16,10 @@ from tests.factories import make_idle_job
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_who_falls_silent_within_a_transaction_keeps_others_waiting_no_longer() -> None:
+def test_idle_transaction_is_ended_so_that_others_get_its_locks() -> None:
     """For example, a process freezes. It gets the error when it resumes."""
     job = make_idle_job()
-    locked, others_had_it = threading.Event(), threading.Event()
+    locked, lock_was_taken_over = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
     def silent() -> None:
@@ -27,7 +27,7 @@ def test_who_falls_silent_within_a_transaction_keeps_others_waiting_no_longer() 
             with brief_transaction("default", timedelta(seconds=1)):
                 Job.objects.select_for_update().get(pk=job.pk)
                 locked.set()
-                others_had_it.wait(30)
+                lock_was_taken_over.wait(30)
                 Job.objects.filter(pk=job.pk).update(description="too late")
         except Exception as error:
             errors.append(error)
@@ -39,7 +39,7 @@ def test_who_falls_silent_within_a_transaction_keeps_others_waiting_no_longer() 
     assert locked.wait(30)
     with transaction.atomic():
         assert Job.objects.select_for_update().get(pk=job.pk).description == ""
-    others_had_it.set()
+    lock_was_taken_over.set()
     thread.join(30)
     (error,) = errors
     assert isinstance(error, AWAY)
@@ -50,16 +50,16 @@ def test_who_falls_silent_within_a_transaction_keeps_others_waiting_no_longer() 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_the_limit_of_silence_ends_with_the_transaction() -> None:
+def test_idle_limit_is_reset_after_the_transaction() -> None:
     """The project uses the same connection, and its own transactions may take longer."""
-    question = {
+    query = {
         "postgresql": "SHOW idle_in_transaction_session_timeout",
         "mysql": "SELECT @@SESSION.idle_transaction_timeout",
     }[connections["default"].vendor]
 
     def limit() -> object:
         with connections["default"].cursor() as cursor:
-            cursor.execute(question)
+            cursor.execute(query)
             return cursor.fetchone()[0]
 
     before = limit()
@@ -71,7 +71,7 @@ def test_the_limit_of_silence_ends_with_the_transaction() -> None:
     assert limit() == before
 
 
-QUESTIONS = {
+QUERIES = {
     "postgresql": (
         "SELECT current_setting('lock_timeout'), "
         "current_setting('idle_in_transaction_session_timeout')"
@@ -83,10 +83,10 @@ QUESTIONS = {
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_the_limits_of_a_thread_hold_for_each_of_its_connections_until_they_are_lifted() -> None:
+def test_thread_limits_apply_to_new_connections_until_lifted() -> None:
     def limits() -> object:
         with connections["default"].cursor() as cursor:
-            cursor.execute(QUESTIONS[connections["default"].vendor])
+            cursor.execute(QUERIES[connections["default"].vendor])
             return cursor.fetchone()
 
     before, ours = limits(), WaitLimits("default")
@@ -105,10 +105,10 @@ def test_the_limits_of_a_thread_hold_for_each_of_its_connections_until_they_are_
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_a_brief_transaction_within_another_leaves_that_ones_limits_alone() -> None:
+def test_nested_brief_transaction_keeps_outer_limits() -> None:
     def limit() -> object:
         with connections["default"].cursor() as cursor:
-            cursor.execute(QUESTIONS[connections["default"].vendor])
+            cursor.execute(QUERIES[connections["default"].vendor])
             return cursor.fetchone()[1]
 
     before = limit()

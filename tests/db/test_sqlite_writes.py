@@ -44,7 +44,7 @@ def locks_at_start(using: str, path: Path) -> bool:
         return is_locked(path)
 
 
-def test_only_within_the_context(plain: str, tmp_path: Path) -> None:
+def test_write_lock_is_taken_early_only_within_the_context(plain: str, tmp_path: Path) -> None:
     assert not locks_at_start(plain, tmp_path / "db")
     with early_write_locks(plain):
         assert locks_at_start(plain, tmp_path / "db")
@@ -54,13 +54,13 @@ def test_only_within_the_context(plain: str, tmp_path: Path) -> None:
     assert not locks_at_start(plain, tmp_path / "db")
 
 
-def test_a_mode_of_the_project_stays(plain: str, tmp_path: Path) -> None:
+def test_transaction_mode_of_the_project_is_kept(plain: str, tmp_path: Path) -> None:
     connections.settings[plain]["OPTIONS"] = {"transaction_mode": "DEFERRED"}
     with early_write_locks(plain):
         assert not locks_at_start(plain, tmp_path / "db")
 
 
-def test_only_in_threads_of_a_node(plain: str, tmp_path: Path) -> None:
+def test_write_lock_is_taken_early_only_in_threads_of_a_node(plain: str, tmp_path: Path) -> None:
     answers = {}
 
     def ask() -> None:

@@ -60,7 +60,7 @@ def columns_of(job: Job, *names: str) -> dict[str, Any]:
         ("starts_at", None),
     ],
 )
-def test_an_update_writes_each_kind_of_value_as_the_orm_does(name: str, value: Any) -> None:
+def test_update_writes_the_same_values_as_the_orm(name: str, value: Any) -> None:
     if value == "now":
         value = database_now("default")
     ours, theirs = make_idle_job(), make_idle_job()
@@ -72,7 +72,7 @@ def test_an_update_writes_each_kind_of_value_as_the_orm_does(name: str, value: A
     assert columns_of(ours, name) == columns_of(theirs, name) == {name: value}
 
 
-def test_an_update_finds_its_rows_by_each_kind_of_value() -> None:
+def test_update_filters_by_each_kind_of_value() -> None:
     run, _ = (
         make_run(make_idle_job(description=NASTY), "queued"),
         make_run(make_idle_job(), "queued"),
@@ -107,7 +107,7 @@ def test_an_update_finds_its_rows_by_each_kind_of_value() -> None:
     assert abs(run.started_at - database_now("default")) < timedelta(minutes=5)
 
 
-def test_an_insert_makes_the_row_the_orm_makes() -> None:
+def test_insert_creates_the_same_row_as_the_orm() -> None:
     run, token, now = make_run(make_idle_job()), uuid4(), database_now("default")
     given = {"token": token, "worker": NASTY, "started_at": now}
     insert = Insert(
@@ -120,7 +120,7 @@ def test_an_insert_makes_the_row_the_orm_makes() -> None:
     assert ours | {"id": 0, "number": 0} == theirs | {"id": 0, "number": 0}
 
 
-def test_a_select_reads_what_the_orm_reads() -> None:
+def test_select_returns_the_same_values_as_the_orm() -> None:
     job = make_idle_job(tags=["a", NASTY], start_deadline=timedelta(hours=1), retry_on=["OSError"])
     run = make_run(job, "running", kwargs={"a": None}, slot=running_slot(job.pk))
 
@@ -140,7 +140,7 @@ def test_a_select_reads_what_the_orm_reads() -> None:
 @pytest.mark.parametrize(
     "values", [{}, {"id": uuid4()}, {"id": uuid4(), "reason": "", "state": "failed"}]
 )
-def test_values_too_few_or_too_many_are_refused_before_anything_is_sent(
+def test_missing_or_extra_values_are_refused_before_any_query(
     values: dict[str, Any],
 ) -> None:
     update = Update(
@@ -154,7 +154,7 @@ def test_values_too_few_or_too_many_are_refused_before_anything_is_sent(
     assert not sent.captured_queries
 
 
-def test_there_is_no_place_for_a_value_of_no_field() -> None:
+def test_placeholder_for_unknown_field_is_refused() -> None:
     with pytest.raises(FieldDoesNotExist):
         Given(Run, "colour")
 
@@ -174,7 +174,7 @@ class Counting:
         return Run.objects.filter(pk=Given(Run, "id"))
 
 
-def test_it_is_compiled_once() -> None:
+def test_statement_is_compiled_once() -> None:
     counting, runs = Counting(), [make_run(make_idle_job()) for _ in range(3)]
     for run in runs:
         counting.update.execute(id=run.pk, reason=str(run.pk))
@@ -199,7 +199,7 @@ class SecondRouter:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_each_database_has_its_own_and_the_router_is_asked_each_time(
+def test_statement_is_compiled_per_database_and_router_is_asked_each_time(
     second: BaseDatabaseWrapper, settings: Settings
 ) -> None:
     counting, run = Counting(), make_run(make_idle_job())
@@ -219,7 +219,7 @@ def test_each_database_has_its_own_and_the_router_is_asked_each_time(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_threads_that_come_at_once_share_it() -> None:
+def test_concurrent_threads_share_a_statement() -> None:
     counting, runs = Counting(), [make_run(make_idle_job()) for _ in range(4)]
     barrier = threading.Barrier(len(runs))
 
@@ -255,7 +255,7 @@ def in_threads(calls: list[Callable[[], Any]]) -> None:
         raise failures[0]
 
 
-# --- several at once ----------------------------------------------------------------------------
+# --- chains -------------------------------------------------------------------------------------
 
 CHAIN = Chain(
     Update(
@@ -287,43 +287,43 @@ def execute_chain(run: Run, worker: str = NASTY) -> bool:
     return CHAIN.execute(id=run.pk, job_id=run.job_id, number=1, token=uuid4(), worker=worker)
 
 
-def what_happened(run: Run) -> tuple[str, list[str], int, str]:
+def outcome_of(run: Run) -> tuple[str, list[str], int, str]:
     run = Run.objects.select_related("job__statistics").get(pk=run.pk)
     workers = list(Attempt.objects.filter(run=run).values_list("worker", flat=True))
     return run.state, workers, run.job.statistics.succeeded, run.job.description
 
 
-def test_a_chain_is_made_link_by_link() -> None:
+def test_chain_executes_every_statement() -> None:
     run, other = make_run(make_idle_job(), "queued"), make_run(make_idle_job(), "queued")
     assert execute_chain(run)
-    assert what_happened(run) == ("running", [NASTY], 1, "done")
-    assert what_happened(other) == ("queued", [], 0, "")
+    assert outcome_of(run) == ("running", [NASTY], 1, "done")
+    assert outcome_of(other) == ("queued", [], 0, "")
 
 
-def test_a_chain_whose_first_link_matches_nothing_does_nothing() -> None:
+def test_chain_does_nothing_if_first_statement_matches_no_row() -> None:
     run = make_run(make_idle_job(), "succeeded")
     assert not execute_chain(run)
-    assert what_happened(run) == ("succeeded", [], 0, "")
+    assert outcome_of(run) == ("succeeded", [], 0, "")
 
 
-def test_a_chain_ends_at_the_link_that_matches_nothing() -> None:
+def test_chain_stops_at_statement_that_matches_no_row() -> None:
     run = make_run(make_idle_job(), "queued")
     Statistics.objects.filter(job=run.job_id).update(failed=1)
     assert execute_chain(run)
-    assert what_happened(run) == ("running", [NASTY], 0, "")
+    assert outcome_of(run) == ("running", [NASTY], 0, "")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_chain_that_breaks_leaves_nothing() -> None:
+def test_failed_chain_is_rolled_back() -> None:
     run = make_run(make_idle_job(), "queued")
     Attempt.objects.create(run=run, number=1, token=uuid4(), worker="before", started_at=run.due_at)
     with pytest.raises(IntegrityError):
         execute_chain(run)
-    assert what_happened(run) == ("queued", ["before"], 0, "")
+    assert outcome_of(run) == ("queued", ["before"], 0, "")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_chains_at_once_one_is_made() -> None:
+def test_only_one_of_several_concurrent_chains_succeeds() -> None:
     run = make_run(make_idle_job(), "queued")
     barrier, won = threading.Barrier(4), []
 
@@ -334,12 +334,12 @@ def test_of_chains_at_once_one_is_made() -> None:
 
     in_threads([lambda name=name: work(name) for name in "abcd"])
     assert len(won) == 1
-    assert what_happened(run) == ("running", won, 1, "done")
+    assert outcome_of(run) == ("running", won, 1, "done")
 
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-def test_postgresql_makes_a_chain_in_one_statement() -> None:
+def test_postgresql_executes_a_chain_in_one_statement() -> None:
     run = make_run(make_idle_job(), "queued")
     with CaptureQueriesContext(connection) as sent:
         assert execute_chain(run)
@@ -349,7 +349,7 @@ def test_postgresql_makes_a_chain_in_one_statement() -> None:
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("elsewhere", ["counted", "lost"])
-def test_what_a_finish_waits_for_is_judged_anew(elsewhere: str) -> None:
+def test_finish_rechecks_rows_changed_while_it_waited_for_a_lock(elsewhere: str) -> None:
     """The single statement of the finish started before the other transaction ended."""
     run = make_run(make_idle_job(), "running")
     (token,) = run.attempts.values_list("token", flat=True)
@@ -366,7 +366,7 @@ def test_what_a_finish_waits_for_is_judged_anew(elsewhere: str) -> None:
             transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
         thread = threading.Thread(target=lambda: in_threads([finish]))
         thread.start()
-        wait_until(_somebody_waits_for_a_lock, 60)
+        wait_until(_is_a_session_waiting_for_a_lock, 60)
     thread.join(60)
     statistics = Statistics.objects.get()
     attempt = Attempt.objects.get()
@@ -377,7 +377,7 @@ def test_what_a_finish_waits_for_is_judged_anew(elsewhere: str) -> None:
         assert attempt.outcome == Outcome.LOST
 
 
-def _somebody_waits_for_a_lock() -> bool:
+def _is_a_session_waiting_for_a_lock() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return bool(cursor.fetchone()[0])

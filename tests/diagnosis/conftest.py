@@ -1,7 +1,5 @@
-"""A small healthy system: a node that leads every shard, and a job with five minutes of history."""
+"""Create a small healthy system: a node that leads every shard, and a job with a short history."""
 
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -59,6 +57,7 @@ def give_history(
         next_at=latest + MINUTE, previous_at=latest, placed_at=latest - created
     )
     Statistics.objects.filter(pk=job.pk).update(succeeded=PAST + 1)
+    Job.objects.filter(pk=job.pk).update(created_at=latest - created)
 
 
 def make_job_with_history(latest: datetime, **fields: object) -> Job:
@@ -79,8 +78,3 @@ def system(db: None, redis_server: services.Server, monkeypatch: pytest.MonkeyPa
     Node.objects.update(started_at=now - HOUR, ticked_at=now + HOUR, heartbeat_at=now + HOUR)
     lock.hold([node._lock_name(shard) for shard in range(settings.SHARDS)], node.id, HOUR)
     return System(lock, node, make_job_with_history(latest), latest)
-
-
-@pytest.fixture
-def find(system: System) -> Callable[..., Counter[Code]]:
-    return lambda **window: system.examine(**window).findings.counts

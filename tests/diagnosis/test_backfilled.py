@@ -1,4 +1,4 @@
-"""A backfill in progress causes no finding. A backfill that no node takes on does."""
+"""Test that the doctor reports a backfill only if no node releases its runs."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,7 +21,7 @@ from tests.factories import make_run
 DAY = timedelta(days=1)
 
 
-def backfill(system: System, *, waited: timedelta = MINUTE) -> None:
+def make_backfill(system: System, *, waited: timedelta = MINUTE) -> None:
     """Create a backfill of three occurrences, ``waited`` ago. No other run has finished since."""
     start = system.latest - 2 * DAY
     assert len(control.backfill(system.job, start, start + 3 * MINUTE).occurrences) == 3
@@ -29,13 +29,13 @@ def backfill(system: System, *, waited: timedelta = MINUTE) -> None:
     Statistics.objects.update(last_finished_at=database_now("default") - HOUR)
 
 
-def test_one_made_just_now_is_given_time(system: System) -> None:
-    backfill(system, waited=takeover_time() / 2)
+def test_new_backfill_causes_no_finding(system: System) -> None:
+    make_backfill(system, waited=takeover_time() / 2)
     assert system.codes() == set()
 
 
-def test_one_that_nobody_takes_on_is_found(system: System) -> None:
-    backfill(system)
+def test_backfill_without_progress_is_reported(system: System) -> None:
+    make_backfill(system)
     findings = system.examine().findings
     assert findings.counts == {Code.RUN_LEFT_WAITING: 3}
     assert "no other run of the job is in progress" in findings.listed[0].message
@@ -44,7 +44,7 @@ def test_one_that_nobody_takes_on_is_found(system: System) -> None:
 
 
 @pytest.mark.parametrize(
-    "keeps",
+    "keep_waiting",
     [
         lambda s: release(range(64), database_now("default")),
         lambda s: make_run(s.job, "running", slot=running_slot(s.job.pk)),
@@ -53,15 +53,15 @@ def test_one_that_nobody_takes_on_is_found(system: System) -> None:
         lambda s: control.resume(control.pause(s.job)),
     ],
 )
-def test_one_that_is_rightly_kept_waiting_is_not(
-    system: System, keeps: Callable[[System], Any]
+def test_backfill_that_waits_for_good_reason_causes_no_finding(
+    system: System, keep_waiting: Callable[[System], Any]
 ) -> None:
-    backfill(system)
-    keeps(system)
+    make_backfill(system)
+    keep_waiting(system)
     assert system.codes() == set()
 
 
-def test_older_than_pruned_history_it_makes_no_gap_of_that(system: System) -> None:
+def test_backfill_before_pruned_history_causes_no_finding(system: System) -> None:
     Cursor.objects.update(placed_at=system.latest - HOUR)
     Statistics.objects.update(succeeded=60)
     assert system.codes() == set(), "pruned"

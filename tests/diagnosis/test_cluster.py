@@ -1,4 +1,4 @@
-"""The leaders of the shards, computed from the nodes' rows, match what nodes do with real locks."""
+"""Test that the shard leaders computed from the nodes' rows match those of real nodes."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from tests.factories import make_idle_job, make_run
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def joined(name: str, namespace: str = "") -> Membership:
+def register_node(name: str, namespace: str = "") -> Membership:
     node = Membership(name, namespace, get_lock("database"), ClusterClock())
     node.register()
     return node
@@ -28,7 +28,7 @@ def beat(*nodes: Membership) -> None:
         each.beat(agenda=0)
 
 
-def a_node(name: str, age: float = 0, **values: Any) -> Node:
+def unsaved_node(name: str, age: float = 0, **values: Any) -> Node:
     """Return an unsaved node as the query returns it."""
     seen = NOON - timedelta(seconds=age)
     node = Node(
@@ -41,13 +41,15 @@ def a_node(name: str, age: float = 0, **values: Any) -> Node:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_is_the_nodes_own_sharing(settings: Settings) -> None:
-    """Check each ring, that is, all nodes with the same namespace and number of shards."""
+def test_computed_leaders_match_locks_of_nodes(settings: Settings) -> None:
+    """Check each ring. A ring is all nodes with the same namespace and number of shards."""
     settings.DCRON_LEASE = timedelta(minutes=10)  # so that no lease expires on a slow machine
-    serving = [joined(name) for name in "abc"] + [joined(name, "shop") for name in "de"]
+    serving = [register_node(name) for name in "abc"] + [
+        register_node(name, "shop") for name in "de"
+    ]
     beat(*serving)
     settings.DCRON_SHARDS = 16
-    other = [joined("f"), joined("g")]
+    other = [register_node("f"), register_node("g")]
     beat(*other)
 
     nodes = cluster.nodes()
@@ -71,10 +73,10 @@ def test_it_is_the_nodes_own_sharing(settings: Settings) -> None:
 
 
 @pytest.mark.django_db
-def test_it_is_read_in_one_query(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_leaders_are_read_in_one_query(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     now = database_now("default")
     for number in range(20):
-        a_node(f"node-{number}", pid=1, started_at=now, heartbeat_at=now).save()
+        unsaved_node(f"node-{number}", pid=1, started_at=now, heartbeat_at=now).save()
     job = make_idle_job()
 
     with django_assert_num_queries(1):
@@ -84,25 +86,25 @@ def test_it_is_read_in_one_query(django_assert_num_queries: DjangoAssertNumQueri
 
 
 def test_only_live_nodes_lead() -> None:
-    job, dead = Job(id=7), a_node("dead", age=3600)
+    job, dead = Job(id=7), unsaved_node("dead", age=3600)
 
     assert cluster.leaders_of(job, [dead]) == []
     assert cluster.named_shards([dead]) == {}
-    assert cluster.named_shards([dead, a_node("a"), a_node("starting", shard_count=0)]) == {
-        "a": [*range(64)]
-    }
-    (leader,) = cluster.leaders_of(job, [dead, a_node("a")])
+    assert cluster.named_shards(
+        [dead, unsaved_node("a"), unsaved_node("starting", shard_count=0)]
+    ) == {"a": [*range(64)]}
+    (leader,) = cluster.leaders_of(job, [dead, unsaved_node("a")])
     assert (leader.node.name, leader.shard, leader.named) == ("a", 7, 64)
 
 
-def test_who_has_not_all_its_shards_yet_may_not_have_this_one() -> None:
+def test_leader_with_fewer_shards_may_not_hold_this_one() -> None:
     def leads(**values: Any) -> bool:
-        (leader,) = cluster.leaders_of(Job(id=7), [a_node("a", **values)])
+        (leader,) = cluster.leaders_of(Job(id=7), [unsaved_node("a", **values)])
         return leader.holds_all
 
     assert leads(shards=64)
     assert not leads(shards=63)
-    assert leads(shards=0, degraded=True), "without a lock: by the hashing alone"
+    assert leads(shards=0, degraded=True), "a degraded node leads by hashing, without locks"
 
 
 @pytest.mark.parametrize(
@@ -115,5 +117,5 @@ def test_who_has_not_all_its_shards_yet_may_not_have_this_one() -> None:
         ([0, 2, 3, 62, 63], ["0", "2-3", "62-63"]),
     ],
 )
-def test_ranges(shards: Any, message: list[str]) -> None:
+def test_shards_are_summarized_as_ranges(shards: Any, message: list[str]) -> None:
     assert cluster.in_ranges(shards) == [each.replace("-", "\N{EN DASH}") for each in message]

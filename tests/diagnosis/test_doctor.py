@@ -1,4 +1,4 @@
-"""The doctor finds each fault, and reports nothing about a healthy system."""
+"""Test that the doctor finds each fault, and reports nothing about a healthy system."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,6 +16,7 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.jobs import saving
 from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.locks import get_lock
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.slots import running_slot
@@ -31,14 +32,14 @@ def run_at(system: System, minutes_back: int) -> Run:
     return Run.objects.get(job=system.job, scheduled_at=system.latest - minutes_back * MINUTE)
 
 
-def now_less(span: timedelta) -> dict[str, object]:
+def due_ago(span: timedelta) -> dict[str, object]:
     return {"due_at": database_now("default") - span}
 
 
 # --- health -------------------------------------------------------------------------------------
 
 
-def test_a_healthy_system_gives_no_finding(system: System) -> None:
+def test_healthy_system_causes_no_finding(system: System) -> None:
     report = system.examine()
     assert report.findings.listed == []
     assert report.healthy
@@ -52,7 +53,7 @@ def test_a_healthy_system_gives_no_finding(system: System) -> None:
     assert (report.totals.since_change, len(report.notes)) == (1, 1)
 
 
-def test_life_as_it_goes_gives_no_finding(system: System) -> None:
+def test_ordinary_rows_cause_no_finding(system: System) -> None:
     """Create everything that a healthy system may contain at any moment."""
     job, now = system.job, database_now("default")
     make_run(job, "running", slot=running_slot(job.pk))
@@ -73,9 +74,9 @@ def test_life_as_it_goes_gives_no_finding(system: System) -> None:
     assert system.examine().findings.listed == []
 
 
-# --- one breach, one finding --------------------------------------------------------------------
+# --- one fault, one finding ---------------------------------------------------------------------
 
-RUN_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
+RUN_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
     (Code.OCCURRENCE_MISSING, lambda s: run_at(s, 2).delete()),
     (
         Code.OCCURRENCE_DOUBLED,
@@ -88,7 +89,7 @@ RUN_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
     (Code.STATISTICS_BEHIND, lambda s: Statistics.objects.all().delete()),
     (
         Code.RUN_OVERDUE,
-        lambda s: make_run(s.job, trigger="manual", **now_less(MINUTE)),
+        lambda s: make_run(s.job, trigger="manual", **due_ago(MINUTE)),
     ),
     (
         Code.RUN_UNDELIVERED,
@@ -97,14 +98,12 @@ RUN_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
             "queued",
             trigger="manual",
             queued_at=database_now("default") - 10 * MINUTE,
-            **now_less(10 * MINUTE),
+            **due_ago(10 * MINUTE),
         ),
     ),
     (
         Code.RUN_UNDELIVERED,
-        lambda s: make_run(
-            s.job, "queued", trigger="manual", deliveries=3, **now_less(10 * MINUTE)
-        ),
+        lambda s: make_run(s.job, "queued", trigger="manual", deliveries=3, **due_ago(10 * MINUTE)),
     ),
     (
         Code.RUN_STUCK,
@@ -114,7 +113,7 @@ RUN_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
     ),
     (
         Code.RUN_LEFT_WAITING,
-        lambda s: make_run(s.job, "waiting", trigger="manual", **now_less(MINUTE)),
+        lambda s: make_run(s.job, "waiting", trigger="manual", **due_ago(MINUTE)),
     ),
     (
         Code.SLOT_HELD,
@@ -144,11 +143,11 @@ RUN_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "breach"), RUN_BREACHES)
-def test_a_breach_of_a_run_is_found(
-    system: System, code: Code, breach: Callable[[System], object]
+@pytest.mark.parametrize(("code", "fault"), RUN_FAULTS)
+def test_fault_of_run_is_found(
+    system: System, code: Code, fault: Callable[[System], object]
 ) -> None:
-    breach(system)
+    fault(system)
     found = system.codes()
     uncounted = (Code.ATTEMPTS_WRONG, Code.OCCURRENCE_DOUBLED)
     also = {Code.STATISTICS_BEHIND} if code in uncounted else set()
@@ -160,7 +159,7 @@ def test_a_breach_of_a_run_is_found(
     assert found <= {code} | also
 
 
-def test_a_missed_span_that_counts_wrong_is_found(system: System) -> None:
+def test_wrong_count_of_missed_occurrences_is_found(system: System) -> None:
     run_at(system, 1).delete()
     run_at(system, 2).delete()
     latest = Run.objects.filter(pk=run_at(system, 0).pk)
@@ -173,7 +172,7 @@ def test_a_missed_span_that_counts_wrong_is_found(system: System) -> None:
     assert {Code.MISSED_MISCOUNTED, Code.OCCURRENCE_MISSING} <= system.codes()
 
 
-JOB_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
+JOB_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
     (Code.CURSOR_OUTDATED, lambda s: Job.objects.update(schedule="*/2 * * * *")),
     (Code.CURSOR_OUTDATED, lambda s: Cursor.objects.all().delete()),
     (Code.CURSOR_OVERDUE, lambda s: Cursor.objects.update(next_at=s.latest - HOUR)),
@@ -196,17 +195,17 @@ JOB_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "breach"), JOB_BREACHES)
-def test_a_breach_of_a_job_is_found(
-    system: System, code: Code, breach: Callable[[System], object]
+@pytest.mark.parametrize(("code", "fault"), JOB_FAULTS)
+def test_fault_of_job_is_found(
+    system: System, code: Code, fault: Callable[[System], object]
 ) -> None:
-    breach(system)
+    fault(system)
     assert system.codes() == {code}
     finding = system.examine().findings.listed[0]
     assert (finding.subject.kind, finding.subject.id) == ("job", str(system.job.pk))
 
 
-def node_like(node: str, **fields: object) -> Node:
+def copy_node(node: str, **fields: object) -> Node:
     row = Node.objects.get(pk=node)
     row.pk = f"{node}-other"
     for name, value in ({"shards": 0} | fields).items():
@@ -215,19 +214,19 @@ def node_like(node: str, **fields: object) -> Node:
     return row
 
 
-NODE_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
+NODE_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
     (Code.NO_LIVE_NODE, lambda s: s.node.leave()),
-    (Code.NODE_DEAD, lambda s: node_like(s.node.id, name="b", heartbeat_at=s.latest - HOUR)),
+    (Code.NODE_DEAD, lambda s: copy_node(s.node.id, name="b", heartbeat_at=s.latest - HOUR)),
     (Code.NODE_STALLED, lambda s: Node.objects.update(ticked_at=s.latest - HOUR)),
     (Code.NODE_STALLED, lambda s: Node.objects.update(ticked_at=None)),
     (Code.NODE_DEGRADED, lambda s: Node.objects.update(degraded=True)),
     (Code.NODE_SKEWED, lambda s: Node.objects.update(skew=-10 * MINUTE)),
-    (Code.RELEASES_DIFFER, lambda s: node_like(s.node.id, release="0.0.1")),
+    (Code.RELEASES_DIFFER, lambda s: copy_node(s.node.id, release="0.0.1")),
     (
         Code.NAMESPACES_OVERLAP,
-        lambda s: node_like(s.node.id, namespace="shop", started_at=s.latest + HOUR),
+        lambda s: copy_node(s.node.id, namespace="shop", started_at=s.latest + HOUR),
     ),
-    (Code.SHARDS_DIFFER, lambda s: node_like(s.node.id, shard_count=16)),
+    (Code.SHARDS_DIFFER, lambda s: copy_node(s.node.id, shard_count=16)),
     (Code.SHARDS_UNLED, lambda s: s.lock.release([":shard:3/64", ":shard:9/64"], s.node.id)),
     (
         Code.LEASE_ORPHANED,
@@ -239,17 +238,17 @@ NODE_BREACHES: list[tuple[Code, Callable[[System], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "breach"), NODE_BREACHES)
-def test_a_breach_among_nodes_is_found(
-    system: System, code: Code, breach: Callable[[System], object]
+@pytest.mark.parametrize(("code", "fault"), NODE_FAULTS)
+def test_fault_of_nodes_is_found(
+    system: System, code: Code, fault: Callable[[System], object]
 ) -> None:
     Node.objects.update(shards=64)
     assert system.codes() == set()
-    breach(system)
+    fault(system)
     assert system.codes() == {code}
 
 
-def test_jobs_that_no_node_serves_are_found(system: System) -> None:
+def test_unserved_namespace_is_found(system: System) -> None:
     system.node.leave()
     shop = Membership("shop", "shop", system.lock, ClusterClock())
     shop.register()
@@ -258,14 +257,12 @@ def test_jobs_that_no_node_serves_are_found(system: System) -> None:
     assert system.codes(namespace="shop") == set()
 
 
-def test_a_lock_that_cannot_be_reached_is_found(
-    system: System, redis_server: services.Server
-) -> None:
+def test_unreachable_lock_server_is_found(system: System, redis_server: services.Server) -> None:
     redis_server.kill()
     assert system.codes() == {Code.LOCK_UNREACHABLE}
 
 
-def test_a_redis_that_may_evict_locks_is_found(system: System) -> None:
+def test_redis_that_may_evict_locks_is_found(system: System) -> None:
     redis = get_redis_connection("default")
     redis.config_set("maxmemory-policy", "allkeys-lru")
     try:
@@ -277,12 +274,8 @@ def test_a_redis_that_may_evict_locks_is_found(system: System) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_lock_in_the_database_is_asked_too(
-    settings: Settings, redis_server: services.Server
-) -> None:
+def test_database_lock_is_examined(settings: Settings, redis_server: services.Server) -> None:
     settings.DCRON_LOCK = "database"
-    from django_dcron.locks import get_lock
-
     lock = get_lock()
     node = Membership("a", "", lock, ClusterClock())
     node.register()
@@ -294,25 +287,25 @@ def test_a_lock_in_the_database_is_asked_too(
     assert system.codes() == {Code.SHARDS_UNLED}
 
 
-def test_a_dead_node_that_was_started_again_is_no_finding(system: System) -> None:
-    node_like(system.node.id, heartbeat_at=system.latest - HOUR, name=system.node.name)
+def test_restarted_node_causes_no_finding(system: System) -> None:
+    copy_node(system.node.id, heartbeat_at=system.latest - HOUR, name=system.node.name)
     assert system.codes() == set()
 
 
-def test_every_code_is_provoked_by_a_test() -> None:
-    provoked = {code for code, _ in (*RUN_BREACHES, *JOB_BREACHES, *NODE_BREACHES)}
-    alone = {
+def test_every_code_is_covered_by_a_test() -> None:
+    provoked = {code for code, _ in (*RUN_FAULTS, *JOB_FAULTS, *NODE_FAULTS)}
+    in_other_tests = {
         Code.MISSED_MISCOUNTED,
         Code.NAMESPACE_UNSERVED,
         Code.LOCK_UNREACHABLE,
         Code.LOCK_UNSAFE,
     }
-    of_health = {Code(problem) for problem in Problem}  # see test_health.py
-    assert provoked | alone | of_health == set(Code)
+    of_health = {Code(problem) for problem in Problem}  # see tests/policies/test_health.py
+    assert provoked | in_other_tests | of_health == set(Code)
     assert set(Code) > WARNINGS
 
 
-def test_a_run_without_a_worker_is_as_severe_as_the_health_verdict_says(system: System) -> None:
+def test_severity_of_undelivered_run_matches_health_verdict(system: System) -> None:
     make_run(
         system.job,
         "queued",
@@ -331,10 +324,10 @@ def test_a_run_without_a_worker_is_as_severe_as_the_health_verdict_says(system: 
     assert severities[Code.NO_WORKER] == severities[Code.RUN_UNDELIVERED] == Severity.ERROR
 
 
-# --- what the account must not say --------------------------------------------------------------
+# --- no false findings --------------------------------------------------------------------------
 
 
-def test_a_job_is_accounted_for_since_its_change_only(system: System) -> None:
+def test_occurrences_before_job_change_are_not_expected(system: System) -> None:
     """The job ran every five minutes until a moment ago, so it has no runs for every minute."""
     run_at(system, 3).delete()
     run_at(system, 2).delete()
@@ -343,7 +336,7 @@ def test_a_job_is_accounted_for_since_its_change_only(system: System) -> None:
     assert Code.OCCURRENCE_MISSING in system.codes(steady=True)
 
 
-def test_an_edit_of_the_description_does_not_hide_what_was_lost_before(system: System) -> None:
+def test_missing_occurrence_is_found_after_edit_of_description(system: System) -> None:
     run_at(system, 2).delete()
     system.job.refresh_from_db()
     system.job.description = "another"
@@ -351,24 +344,24 @@ def test_an_edit_of_the_description_does_not_hide_what_was_lost_before(system: S
     assert system.codes() == {Code.OCCURRENCE_MISSING}
 
 
-def test_a_change_past_save_counts_from_when_a_node_has_followed_it(system: System) -> None:
+def test_change_outside_control_is_accepted_once_a_node_processed_it(system: System) -> None:
     Job.objects.update(schedule="*/5 * * * *")
     assert system.codes() == {Code.CURSOR_OUTDATED}
     saving.follow_changes(database_now("default"), Job.objects.all())
     assert system.codes() == set()
 
 
-def test_pruned_history_is_not_missing(system: System) -> None:
+def test_pruned_history_causes_no_finding(system: System) -> None:
     Cursor.objects.update(placed_at=system.latest - HOUR)
     Statistics.objects.update(succeeded=60)
     report = system.examine()
     assert report.healthy
     assert report.totals.pruned == 1
     run_at(system, 2).delete()
-    assert system.codes() == {Code.OCCURRENCE_MISSING}, "newer than what is left: not pruned"
+    assert system.codes() == {Code.OCCURRENCE_MISSING}, "newer than the oldest run, so not pruned"
 
 
-def test_failures_that_outlived_pruning_do_not_make_the_rest_missing(system: System) -> None:
+def test_failed_runs_kept_by_pruning_cause_no_finding(system: System) -> None:
     Cursor.objects.update(placed_at=system.latest - HOUR)
     Statistics.objects.update(succeeded=59, failed=1)
     oldest = run_at(system, 4)
@@ -379,14 +372,14 @@ def test_failures_that_outlived_pruning_do_not_make_the_rest_missing(system: Sys
     assert system.codes() == set()
 
 
-def test_what_was_never_there_is_missing_though_no_row_is_older(system: System) -> None:
+def test_missing_oldest_occurrences_are_found(system: System) -> None:
     Cursor.objects.update(placed_at=system.latest - HOUR)
     (finding,) = system.examine().findings.listed
     assert finding.code is Code.OCCURRENCE_MISSING
     assert finding.message.startswith(("54 occ", "55 occ"))
 
 
-def test_a_window_that_ends_within_an_outage_knows_of_the_row_after_it(system: System) -> None:
+def test_window_that_ends_during_outage_causes_no_finding(system: System) -> None:
     for back in (1, 2):
         run_at(system, back).delete()
     Run.objects.filter(pk=run_at(system, 0).pk).update(
@@ -396,12 +389,12 @@ def test_a_window_that_ends_within_an_outage_knows_of_the_row_after_it(system: S
     assert system.codes(until=system.latest - 1.5 * MINUTE) == set()
 
 
-def test_backfilled_occurrences_are_accounted_for(system: System) -> None:
+def test_backfilled_occurrence_causes_no_finding(system: System) -> None:
     Run.objects.filter(pk=run_at(system, 2).pk).update(trigger="backfill")
     assert system.codes() == set()
 
 
-def test_what_was_withdrawn_by_a_pause_is_not_missing(system: System) -> None:
+def test_run_withdrawn_by_pause_causes_no_finding(system: System) -> None:
     """The cursor was ahead, and the runs it had claimed were withdrawn."""
     Cursor.objects.update(previous_at=system.latest + MINUTE, next_at=system.latest + MINUTE)
     assert system.codes() == set()
@@ -409,7 +402,7 @@ def test_what_was_withdrawn_by_a_pause_is_not_missing(system: System) -> None:
     assert system.codes() == set()
 
 
-def test_a_job_that_has_come_to_its_end_is_accounted_for(system: System) -> None:
+def test_ended_job_is_compared_up_to_its_end(system: System) -> None:
     Job.objects.update(enabled=False, pause_reason=EXHAUSTED, ends_at=system.latest)
     Cursor.objects.update(enabled=False, next_at=None, ends_at=system.latest)
     assert system.examine().totals.occurrences == 5
@@ -418,7 +411,7 @@ def test_a_job_that_has_come_to_its_end_is_accounted_for(system: System) -> None
     assert system.codes() == {Code.OCCURRENCE_MISSING}
 
 
-def test_every_keeps_its_phase(system: System) -> None:
+def test_interval_is_compared_by_its_phase(system: System) -> None:
     for model in (Job, Cursor):
         model.objects.update(schedule="@every 1m")
     assert system.examine().totals.occurrences == 5
@@ -430,7 +423,7 @@ def test_every_keeps_its_phase(system: System) -> None:
 # --- large systems ------------------------------------------------------------------------------
 
 
-def test_of_each_job_only_so_many_occurrences_are_read(system: System) -> None:
+def test_occurrences_per_job_are_limited(system: System) -> None:
     run_at(system, 4).delete()
     report = system.examine(runs_per_job=3)
     assert report.healthy
@@ -441,22 +434,22 @@ def test_of_each_job_only_so_many_occurrences_are_read(system: System) -> None:
     assert system.codes(runs_per_job=3) == {Code.OCCURRENCE_MISSING}
 
 
-def test_only_so_many_runs_are_looked_at_one_by_one(system: System) -> None:
+def test_examined_runs_are_limited(system: System) -> None:
     report = system.examine(runs=2)
     assert (report.runs, report.more_runs) == (2, True)
     assert "latest 2 runs" in report.notes[-1]
 
 
-def test_of_many_findings_the_first_are_listed_and_all_counted(system: System) -> None:
+def test_first_findings_are_listed_and_all_are_counted(system: System) -> None:
     for _ in range(25):
-        make_run(system.job, trigger="manual", **now_less(MINUTE))
+        make_run(system.job, trigger="manual", **due_ago(MINUTE))
     findings = system.examine().findings
     assert len(findings.listed) == 20
     assert findings.counts == {Code.RUN_OVERDUE: 25}
     assert findings.more == {Code.RUN_OVERDUE: 5}
 
 
-def test_the_number_of_queries_does_not_depend_on_the_number_of_jobs(system: System) -> None:
+def test_number_of_queries_is_constant(system: System) -> None:
     def queries() -> int:
         with CaptureQueriesContext(
             connection,
@@ -476,7 +469,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_jobs(system: Sys
     assert of_ten <= 35
 
 
-def test_nothing_is_written(system: System) -> None:
+def test_doctor_writes_nothing(system: System) -> None:
     with CaptureQueriesContext(connection) as captured:
         system.examine()
     assert {query["sql"].split()[0].upper() for query in captured} <= {"SELECT", "DECLARE"}

@@ -1,4 +1,4 @@
-"""``manage.py dcron doctor``: exit codes, JSON for programs, the table for people, the docs."""
+"""Test ``manage.py dcron doctor``: exit codes, text, JSON and documentation."""
 
 import json
 import re
@@ -15,6 +15,7 @@ from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.management.dcron import doctor
 from django_dcron.models import Job, Node, Run
 from tests.diagnosis.conftest import MINUTE, System
+from tests.factories import make_idle_job
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "doctor.md").read_text()
 
@@ -29,7 +30,7 @@ def call(*options: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
-def test_exit_code_0_and_a_few_lines_if_all_is_well(system: System) -> None:
+def test_healthy_system_exits_with_0(system: System) -> None:
     code, output = call()
     assert code == 0
     assert (
@@ -38,7 +39,7 @@ def test_exit_code_0_and_a_few_lines_if_all_is_well(system: System) -> None:
     assert not re.search("^(error|warning) ", output, re.MULTILINE)
 
 
-def test_exit_code_1_and_a_line_for_each_finding(system: System) -> None:
+def test_findings_exit_with_1_and_one_line_each(system: System) -> None:
     Run.objects.filter(scheduled_at=system.latest - 2 * MINUTE).delete()
     Node.objects.update(degraded=True)
     code, output = call()
@@ -50,10 +51,10 @@ def test_exit_code_1_and_a_line_for_each_finding(system: System) -> None:
     assert output.endswith("2 findings.")
 
 
-def test_exit_code_2_if_it_cannot_look(
+def test_invalid_options_or_database_error_exit_with_2(
     system: System, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    def away(*args: object) -> None:
+    def raise_database_error(*args: object) -> None:
         raise OperationalError("no such table: django_dcron_job")
 
     assert call("--since", "yesterday")[0] == 2
@@ -64,13 +65,13 @@ def test_exit_code_2_if_it_cannot_look(
     settings.DCRON_LOCK = "no.such.Lock"
     assert call()[0] == 2
     settings.DCRON_LOCK = "redis"
-    monkeypatch.setattr(doctor, "examine", away)
+    monkeypatch.setattr(doctor, "examine", raise_database_error)
     code, output = call()
     assert code == 2
     assert "no such table" in output
 
 
-def test_the_window_is_given_in_times_or_spans(system: System) -> None:
+def test_window_accepts_times_and_durations(system: System) -> None:
     start = (system.latest - 2.5 * MINUTE).isoformat()
     assert json.loads(call("--json", "--since", start)[1])["looked_at"]["occurrences"] == 3
     end = (system.latest - MINUTE).replace(tzinfo=None).isoformat()
@@ -81,14 +82,22 @@ def test_the_window_is_given_in_times_or_spans(system: System) -> None:
     assert json.loads(call("--json", "--limit", "2")[1])["looked_at"]["occurrences"] == 2
 
 
-def test_a_namespace_alone(system: System) -> None:
+def test_doctor_is_limited_to_namespace(system: System) -> None:
     Job.objects.update(target="nobody.has.this")
     assert call()[0] == 1
+    make_idle_job(namespace="elsewhere")
     assert call("--namespace", "elsewhere")[0] == 0
     assert call("--namespace", "default")[0] == 1
 
 
-def test_the_json_is_stable(system: System) -> None:
+def test_unknown_namespace_is_refused_with_the_existing_ones(system: System) -> None:
+    code, output = call("--namespace", "defualt")
+    assert code == 2
+    assert "'defualt'" in output
+    assert "Did you mean 'default'?" in output
+
+
+def test_json_has_documented_keys(system: System) -> None:
     Job.objects.update(target="nobody.has.this")
     code, output = call("--json")
     assert code == 1
@@ -115,7 +124,7 @@ def test_the_json_is_stable(system: System) -> None:
     assert isinstance(report["notes"], list)
 
 
-def test_every_code_is_documented_with_its_severity() -> None:
+def test_every_code_is_documented_with_severity() -> None:
     documented = dict(re.findall(r"^\| `(\w+)` \| (error|warning) \|", DOCUMENT, re.MULTILINE))
     assert documented == {code.value: "warning" if code in WARNINGS else "error" for code in Code}
 

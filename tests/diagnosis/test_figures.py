@@ -1,4 +1,4 @@
-"""The dashboard's figures are correct, and their cost is bounded however many rows exist."""
+"""Test the dashboard's figures: their values, and a bounded cost for any number of rows."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -63,7 +63,7 @@ def test_runs_are_counted_by_their_state(now: datetime) -> None:
     assert found.success_rate.failed == wanted[State.FAILED]
 
 
-def test_what_ended_counts_for_24_hours_and_what_is_under_way_always(now: datetime) -> None:
+def test_finished_runs_count_for_24_hours_and_unfinished_ones_always(now: datetime) -> None:
     job = make_idle_job()
     long_ago = now - timedelta(hours=25)
     for state in State:
@@ -76,7 +76,7 @@ def test_what_ended_counts_for_24_hours_and_what_is_under_way_always(now: dateti
     assert found.success_rate.percent is None
 
 
-def test_the_window_begins_at_a_whole_minute(now: datetime) -> None:
+def test_window_starts_at_whole_minute(now: datetime) -> None:
     since = window_start(now.replace(second=59, microsecond=999))
 
     assert (since.second, since.microsecond) == (0, 0)
@@ -87,7 +87,7 @@ def test_the_window_begins_at_a_whole_minute(now: datetime) -> None:
     )
 
 
-def test_nothing_is_no_rate_and_no_start_delay(now: datetime) -> None:
+def test_figures_of_empty_database_are_empty(now: datetime) -> None:
     found = run_figures(now)
 
     assert found.success_rate.percent is None
@@ -99,11 +99,13 @@ def test_nothing_is_no_rate_and_no_start_delay(now: datetime) -> None:
     ("succeeded", "failed", "percent"),
     [(1, 0, 100), (0, 3, 0), (2, 1, 66.6), (99_999, 1, 99.9)],
 )
-def test_only_all_are_a_hundred_per_cent(succeeded: int, failed: int, percent: float) -> None:
+def test_success_rate_is_100_only_if_all_runs_succeeded(
+    succeeded: int, failed: int, percent: float
+) -> None:
     assert figures.SuccessRate(succeeded, failed, sampled=False).percent == percent
 
 
-def test_more_than_the_limit_is_said_to_be_more(
+def test_counts_above_limit_are_marked_as_truncated(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "LIMIT", 3)
@@ -117,7 +119,7 @@ def test_more_than_the_limit_is_said_to_be_more(
     assert (found.failed, found.missed, found.skipped) == (Count(3, True), Count(3, True), Count(3))
 
 
-def test_the_rate_of_too_many_runs_is_that_of_the_latest_starts(
+def test_success_rate_of_many_runs_uses_latest_starts(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "LIMIT", 3)
@@ -131,7 +133,7 @@ def test_the_rate_of_too_many_runs_is_that_of_the_latest_starts(
     assert (rate.sampled, rate.percent) == (True, 50)
 
 
-def test_start_delay_is_from_due_to_start_by_the_latest_attempt(now: datetime) -> None:
+def test_start_delay_is_measured_for_latest_attempt(now: datetime) -> None:
     job = make_idle_job(max_attempts=3)
     _started(job, now, 5 * MS)
     _started(job, now, -3 * MS, "running", heartbeat_at=now)  # clocks differ slightly
@@ -150,7 +152,9 @@ def test_start_delay_is_from_due_to_start_by_the_latest_attempt(now: datetime) -
     assert not starts.cut
 
 
-def test_an_attempt_made_later_counts_first(now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_delays_sample_latest_attempts(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(figures, "SAMPLE", 3)
     job = make_idle_job()
     for late in (9, 1, 2, 3):
@@ -166,15 +170,15 @@ def test_an_attempt_made_later_counts_first(now: datetime, monkeypatch: pytest.M
     ("size", "percent", "rank"),
     [(1, 50, 1), (1, 99, 1), (2, 50, 1), (100, 50, 50), (100, 99, 99), (3, 99, 3)],
 )
-def test_a_percentile_is_the_nearest_rank(size: int, percent: int, rank: int) -> None:
+def test_percentile_is_nearest_rank(size: int, percent: int, rank: int) -> None:
     assert percentile([number * MS for number in range(1, size + 1)], percent) == rank * MS
 
 
-def test_no_percentile_of_nothing() -> None:
+def test_percentile_of_empty_list_is_none() -> None:
     assert percentile([], 50) is None
 
 
-def test_missed_occurrences_without_a_row_are_counted_too(now: datetime) -> None:
+def test_missed_occurrences_without_row_are_counted(now: datetime) -> None:
     job = make_idle_job()
     make_run(job, "missed", missed_before=7)
     make_run(job, "missed", missed_before=4, due_at=now - timedelta(days=2))
@@ -185,7 +189,7 @@ def test_missed_occurrences_without_a_row_are_counted_too(now: datetime) -> None
     assert (found.missed, found.counted_elsewhere) == (Count(1), 37)
 
 
-def test_jobs(now: datetime) -> None:
+def test_jobs_are_counted_by_state(now: datetime) -> None:
     make_idle_job()
     control.pause(make_idle_job(), "for a test")
     broken, paused_and_broken, soon = make_idle_job(), make_idle_job(), make_idle_job()
@@ -201,7 +205,7 @@ def test_jobs(now: datetime) -> None:
     assert (found.due_soon, found.next_at) == (Count(1), Cursor.objects.get(pk=soon.pk).next_at)
 
 
-def test_a_job_whose_occurrence_is_claimed_is_due_still_and_counts_once(now: datetime) -> None:
+def test_job_with_claimed_occurrence_counts_once_as_due_soon(now: datetime) -> None:
     """An hourly job's cursor is ahead of its claimed run, and so beyond the coming hour."""
     claimed, coming, retries, by_hand = (make_idle_job(max_attempts=2) for _ in range(4))
     Cursor.objects.filter(pk=claimed.pk).update(next_at=now + HOUR + MS)
@@ -218,7 +222,7 @@ def test_a_job_whose_occurrence_is_claimed_is_due_still_and_counts_once(now: dat
     assert (found.due_soon, found.next_at) == (Count(2), first)
 
 
-def test_failures_come_with_what_their_last_attempt_said(now: datetime) -> None:
+def test_latest_failures_show_error_of_last_attempt(now: datetime) -> None:
     job = make_idle_job(max_attempts=2)
     make_run(job, "failed", due_at=now - timedelta(days=2))
     for number in range(3):
@@ -280,7 +284,7 @@ def _fill(job: Job, number: int, now: datetime) -> None:
     )
 
 
-def test_many_jobs_and_runs_cost_as_many_queries_and_rows(
+def test_number_of_queries_and_rows_is_constant(
     now: datetime, monkeypatch: pytest.MonkeyPatch, rows_read: list[int]
 ) -> None:
     monkeypatch.setattr(figures, "SAMPLE", 100)
@@ -307,7 +311,7 @@ def test_many_jobs_and_runs_cost_as_many_queries_and_rows(
 
 
 @pytest.mark.sqlite
-def test_an_index_leads_to_what_is_read_and_a_limit_ends_it(now: datetime) -> None:
+def test_queries_use_indexes_and_limits(now: datetime) -> None:
     _fill(make_idle_job(), 100, now)
     with CaptureQueriesContext(connection) as queries:
         run_figures(now)

@@ -1,6 +1,6 @@
-"""The doctor reports no false findings when it repeatedly examines a working node.
+"""Test that the doctor reports no false findings when it repeatedly examines a working node.
 
-It reads different rows at different moments.
+The doctor reads different rows at different moments.
 """
 
 import pytest
@@ -18,16 +18,16 @@ from tests.diagnosis.conftest import HOUR
 from tests.factories import make_job
 from tests.waiting import wait_until
 
-LOOKS = 60 if depth.FULL else 15
+EXAMINATIONS = 60 if depth.FULL else 15
 
 
-def look() -> Report:
+def examine_now() -> Report:
     now = database_now("default")
     return examine(Window(now - HOUR, now, now), get_lock())
 
 
 @pytest.mark.slow
-def test_a_system_at_work_is_healthy(start_runcron: StartProcess, settings: Settings) -> None:
+def test_working_node_causes_no_finding(start_runcron: StartProcess, settings: Settings) -> None:
     settings.DCRON_LOCK = "database"
     jobs = [
         make_job(overlap_policy=policy)
@@ -39,12 +39,12 @@ def test_a_system_at_work_is_healthy(start_runcron: StartProcess, settings: Sett
         lambda: Run.objects.filter(state="succeeded").count() > 10 * len(jobs), 60, what="runs"
     )
     edited = jobs.pop()
-    for number in range(LOOKS):
+    for number in range(EXAMINATIONS):
         if number % 10 == 0:
             fresh = Job.objects.get(pk=edited.pk)
             fresh.schedule = f"*/{1 + number % 3} * * * * *"
             control.save(fresh)
-        report = look()
+        report = examine_now()
         assert report.findings.listed == []
     assert report.totals.jobs >= len(jobs)
     assert report.totals.occurrences > len(jobs)

@@ -1,4 +1,4 @@
-"""The planned load of stored jobs: what is counted, and when it is counted again."""
+"""Test the planned load of stored jobs: its counts and its cache."""
 
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
@@ -30,7 +30,7 @@ def at(found: Load) -> dict[str, int]:
     }
 
 
-def test_jobs_of_all_zones_in_the_hours_of_the_site() -> None:
+def test_occurrences_of_all_zones_are_counted_in_site_hours() -> None:
     make_job(schedule="0,30 3 * * TUE", timezone="Europe/Berlin")
     make_job(schedule="0 3 * * TUE", timezone="UTC")
     make_job(schedule="CRON_TZ=Asia/Tokyo 0 3 * * TUE")
@@ -39,7 +39,7 @@ def test_jobs_of_all_zones_in_the_hours_of_the_site() -> None:
     assert (found.jobs, len(found.hours)) == (3, 168)
 
 
-def test_what_the_schedules_list_is_what_is_counted() -> None:
+def test_counts_match_listed_occurrences() -> None:
     texts = [
         "* * * * * *",
         "*/7 * * * *",
@@ -67,7 +67,7 @@ def test_what_the_schedules_list_is_what_is_counted() -> None:
     assert all(expected[hour] > 2 * 3600 for hour in range(hours))
 
 
-def test_only_what_is_scheduled() -> None:
+def test_unscheduled_jobs_are_not_counted() -> None:
     control.pause(make_job(schedule="0 1 * * *"))
     quarantined = make_job(schedule="0 2 * * *")
     Cursor.objects.filter(pk=quarantined.pk).update(problem="no such zone")
@@ -84,7 +84,7 @@ def test_only_what_is_scheduled() -> None:
     assert at(load()) == {"Wed 04": 1}
 
 
-def test_a_choice_of_jobs() -> None:
+def test_load_is_limited_to_selection() -> None:
     make_job(name="import orders", schedule="0 1 * * MON", timezone="Europe/Berlin")
     make_job(
         name="Import stock", namespace="shop", schedule="0 2 * * MON", timezone="Europe/Berlin"
@@ -96,7 +96,7 @@ def test_a_choice_of_jobs() -> None:
     assert at(load(namespace="none")) == {}
 
 
-def test_days_on_which_the_clocks_change() -> None:
+def test_week_with_clock_change_has_one_hour_less_or_more() -> None:
     make_job(schedule="30 * * * *")
     spring = planned_load(date(2031, 3, 27), BERLIN)
     autumn = planned_load(date(2031, 10, 23), BERLIN)
@@ -105,16 +105,16 @@ def test_days_on_which_the_clocks_change() -> None:
     assert f"{spring.start_of(166):%a %H}" == "Wed 23"
 
 
-def test_it_is_counted_anew_when_a_job_changes_and_only_then() -> None:
+def test_load_is_cached_until_a_job_changes() -> None:
     job = make_job(schedule="0 1 * * MON", timezone="Europe/Berlin")
     other = make_job(schedule="0 2 * * MON", timezone="Europe/Berlin")
 
     def queries() -> int:
         with CaptureQueriesContext(
             connection,
-        ) as asked:
+        ) as captured:
             load()
-        return len(asked)
+        return len(captured)
 
     assert (queries(), queries(), queries()) == (2, 1, 1)
     job.refresh_from_db()
@@ -132,7 +132,7 @@ def test_it_is_counted_anew_when_a_job_changes_and_only_then() -> None:
     assert queries() == 1
 
 
-def test_crowds() -> None:
+def test_crowds_exclude_jitter_and_spread_jobs() -> None:
     for _ in range(12):
         make_job(schedule="0 3 * * *", timezone="Europe/Berlin")
     for _ in range(11):

@@ -1,4 +1,4 @@
-"""What a definition yields: a description, occurrences with their gaps, and correct warnings."""
+"""Test the preview of a job definition: description, occurrences, intervals and warnings."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,7 +27,7 @@ def shown(lookahead: Lookahead, code: Code) -> list[str]:
     return [caution.message for caution in lookahead.cautions if caution.code is code]
 
 
-def test_words_occurrences_and_gaps() -> None:
+def test_lookahead_lists_description_occurrences_and_gaps() -> None:
     found = ahead("*/15 * * * *", timezone="Asia/Tokyo")
 
     assert found.words == "Every 15 minutes (Asia/Tokyo)"
@@ -40,14 +40,14 @@ def test_words_occurrences_and_gaps() -> None:
     assert found.cautions == ()
 
 
-def test_the_zone_of_the_text_is_the_one_shown() -> None:
+def test_zone_in_schedule_text_overrides_zone_of_job() -> None:
     found = ahead("CRON_TZ=Asia/Tokyo 30 3 * * *", timezone="Europe/Berlin")
 
     assert found.zone == "Asia/Tokyo"
     assert {occurrence.local.hour for occurrence in found.occurrences} == {3}
 
 
-def test_gaps_are_real_time() -> None:
+def test_gaps_are_elapsed_time() -> None:
     """A year in Berlin has one day of 23 hours and one of 25."""
     found = look_ahead(Job(name="new", schedule="0 12 * * *", timezone="Europe/Berlin"), count=366)
     gaps = [occurrence.gap for occurrence in found.occurrences if occurrence.gap]
@@ -55,7 +55,7 @@ def test_gaps_are_real_time() -> None:
     assert {gap // timedelta(hours=1) for gap in gaps} == {23, 24, 25}
 
 
-def test_an_interval_of_a_stored_job_counts_from_its_cursor() -> None:
+def test_interval_of_stored_job_starts_at_cursor() -> None:
     job = make_job(schedule="@every 7m")
     found = look_ahead(job)
 
@@ -63,7 +63,7 @@ def test_an_interval_of_a_stored_job_counts_from_its_cursor() -> None:
     assert not found.counts_from_saving
 
 
-def test_an_interval_of_a_new_job_counts_from_saving_unless_it_has_a_start() -> None:
+def test_interval_of_new_job_starts_at_save_or_starts_at() -> None:
     start = database_now("default") + timedelta(days=1)
 
     assert ahead("@every 7m").counts_from_saving
@@ -71,7 +71,7 @@ def test_an_interval_of_a_new_job_counts_from_saving_unless_it_has_a_start() -> 
     assert not ahead("*/7 * * * *").counts_from_saving
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_schedule_is_refused() -> None:
     with pytest.raises(InvalidSchedule):
         ahead("61 * * * *")
 
@@ -79,14 +79,14 @@ def test_nonsense_is_refused() -> None:
 # --- cautions -----------------------------------------------------------------------------------
 
 
-def test_never_again() -> None:
+def test_schedule_in_the_past_warns_never_fires() -> None:
     found = ahead("@at 2020-01-01T00:00")
 
     assert [caution.code for caution in found.cautions] == [Code.NEVER_FIRES]
     assert found.occurrences == ()
 
 
-def test_an_end_that_is_near() -> None:
+def test_near_end_warns_with_remaining_occurrences() -> None:
     start = database_now("default") + timedelta(days=1)
     soon = ahead("@every 1h", starts_at=start, ends_at=start + timedelta(hours=3, minutes=30))
     last = ahead("@every 1h", starts_at=start, ends_at=start + timedelta(minutes=30))
@@ -108,19 +108,19 @@ def test_an_end_that_is_near() -> None:
         ("* * * * *", ""),
     ],
 )
-def test_very_often(schedule: str, text: str) -> None:
+def test_frequent_schedule_warns_with_interval(schedule: str, text: str) -> None:
     messages = shown(ahead(schedule), Code.FREQUENT)
 
     assert len(messages) == bool(text)
     assert all(text in message for message in messages)
 
 
-def test_who_may_have_meant_the_minute_is_reported() -> None:
+def test_six_fields_warning_is_shown_for_cron_text_only() -> None:
     assert "six fields" in shown(ahead("* * * * * *"), Code.FREQUENT)[0]
     assert "six fields" not in shown(ahead("@every 1s"), Code.FREQUENT)[0]
 
 
-def test_clock_changes_of_the_coming_year() -> None:
+def test_clock_change_warns_of_moved_and_repeated_time() -> None:
     messages = shown(ahead("30 2 * * *", timezone="Europe/Berlin"), Code.CLOCK_CHANGE)
 
     forward = next(message for message in messages if "forward" in message)
@@ -134,7 +134,7 @@ def test_clock_changes_of_the_coming_year() -> None:
     assert shown(ahead("30 2 * * *"), Code.CLOCK_CHANGE) == []
 
 
-def test_the_told_day_is_the_day_it_happens() -> None:
+def test_clock_change_warning_names_day_of_change() -> None:
     job = Job(name="new", schedule="30 2 * * *", timezone="Europe/Berlin")
     found = look_ahead(job, count=400)
     moved = next(occurrence.local for occurrence in found.occurrences if occurrence.local.hour == 3)
@@ -144,7 +144,7 @@ def test_the_told_day_is_the_day_it_happens() -> None:
     assert "Europe/Berlin" in forward
 
 
-def test_a_clock_change_after_the_end_is_not_reported() -> None:
+def test_clock_change_after_end_causes_no_warning() -> None:
     now = database_now("default")
     soon = {"starts_at": now, "ends_at": now + timedelta(days=380)}
 
@@ -166,7 +166,7 @@ def _next_change(now: datetime) -> datetime:
     return hour + timedelta(hours=1)
 
 
-def test_a_nameless_h_is_reported() -> None:
+def test_h_without_job_name_warns() -> None:
     assert shown(ahead("H 3 * * *", name=""), Code.UNNAMED)
     assert not shown(ahead("H 3 * * *"), Code.UNNAMED)
     assert not shown(ahead("0 3 * * *", name=""), Code.UNNAMED)
@@ -177,11 +177,11 @@ def test_a_nameless_h_is_reported() -> None:
 
 @pytest.fixture
 def crowd() -> list[Job]:
-    """The smallest number of jobs at 04:00 UTC that causes a warning."""
+    """Create the smallest number of jobs at 04:00 UTC that causes a warning."""
     return [make_job(schedule="0 4 * * *") for _ in range(CROWD)]
 
 
-def test_a_crowded_minute_is_named_and_h_proposed(crowd: list[Job]) -> None:
+def test_crowded_minute_warns_and_suggests_h(crowd: list[Job]) -> None:
     at = ahead("0 4 * * *").occurrences[0].at
     [message] = shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
 
@@ -190,13 +190,13 @@ def test_a_crowded_minute_is_named_and_h_proposed(crowd: list[Job]) -> None:
     assert "“H 4 * * *”" in message
 
 
-def test_a_crowded_minute_is_reported_in_the_zone_of_the_schedule(crowd: list[Job]) -> None:
+def test_crowded_minute_is_shown_in_zone_of_schedule(crowd: list[Job]) -> None:
     [message] = shown(ahead("0 13 * * *", timezone="Asia/Tokyo"), Code.CROWDED_MINUTE)
 
     assert "13:00" in message
 
 
-def test_one_less_is_no_crowd_and_a_job_is_not_its_own_company(crowd: list[Job]) -> None:
+def test_job_does_not_count_itself_as_crowd(crowd: list[Job]) -> None:
     assert not shown(look_ahead(crowd[0]), Code.CROWDED_MINUTE)
 
 
@@ -211,7 +211,7 @@ def test_one_less_is_no_crowd_and_a_job_is_not_its_own_company(crowd: list[Job])
         ("0-1 4 * * *", "jitter"),
     ],
 )
-def test_the_proposal_is_the_same_schedule_with_h(
+def test_crowded_minute_suggests_same_schedule_with_h(
     crowd: list[Job], schedule: str, proposal: str
 ) -> None:
     midnight = database_now("default").replace(hour=0, minute=0, second=0, microsecond=0)
@@ -221,13 +221,13 @@ def test_the_proposal_is_the_same_schedule_with_h(
     assert proposal in shown(found, Code.CROWDED_MINUTE)[0]
 
 
-def test_who_is_spread_already_is_left_alone(crowd: list[Job]) -> None:
+def test_job_that_avoids_crowded_minute_gets_no_warning(crowd: list[Job]) -> None:
     assert not shown(ahead("0 4 * * *", jitter=MINUTE), Code.CROWDED_MINUTE)
     assert not shown(ahead("* 4 * * *"), Code.CROWDED_MINUTE)
     assert not shown(ahead("1 4 * * *"), Code.CROWDED_MINUTE)
 
 
-def test_paused_and_quarantined_jobs_are_no_crowd(crowd: list[Job]) -> None:
+def test_paused_and_quarantined_jobs_do_not_count_as_crowd(crowd: list[Job]) -> None:
     control.pause(crowd[0])
     assert not shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
     control.resume(crowd[0])
@@ -236,7 +236,7 @@ def test_paused_and_quarantined_jobs_are_no_crowd(crowd: list[Job]) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["0 * * * *", "@every 1h", "0 */2 * * *"])
-def test_a_minute_is_as_crowded_at_any_time_of_the_day(schedule: str) -> None:
+def test_crowded_minute_is_found_at_any_hour(schedule: str) -> None:
     """It doesn't matter whether those jobs also start earlier."""
     start = database_now("default").replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
     start += timedelta(hours=start.hour % 2)
@@ -259,7 +259,7 @@ def test_a_minute_is_as_crowded_at_any_time_of_the_day(schedule: str) -> None:
         {"schedule": "H(0-0) 4 * * *"},
     ],
 )
-def test_those_of_every_minute_and_those_that_are_spread_are_no_crowd(
+def test_every_minute_and_spread_jobs_do_not_count_as_crowd(
     fields: dict[str, Any],
 ) -> None:
     for _ in range(CROWD):
@@ -268,7 +268,7 @@ def test_those_of_every_minute_and_those_that_are_spread_are_no_crowd(
     assert not shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
 
 
-def test_the_queries_are_few(
+def test_lookahead_needs_few_queries(
     crowd: list[Job], django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     make_job(schedule="0 4 * * *", timezone="Atlantic/Reykjavik")

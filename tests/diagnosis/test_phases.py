@@ -1,4 +1,4 @@
-"""Phases of each attempt, reconstructed from the rows of a run. Nothing is saved."""
+"""Test the phases of each attempt, computed from unsaved rows of a run."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -56,7 +56,7 @@ def shown(courses: list[Course]) -> list[list[tuple[str, float, float]]]:
     ]
 
 
-def test_of_every_attempt_every_step_is_known() -> None:
+def test_every_attempt_has_all_phases() -> None:
     """``due_at`` and ``queued_at`` of the run belong to the latest attempt or to the next one."""
     run = run_with(state="pending", attempt=3, due_at=at(40), queued_at=at(13), deliveries=0)
     attempts = [attempt(1, 6, 9, due=3, queued=4), attempt(2, 14, 15, due=12, queued=13)]
@@ -68,7 +68,7 @@ def test_of_every_attempt_every_step_is_known() -> None:
     ]
 
 
-def test_a_start_before_its_delivery_was_noted_has_none() -> None:
+def test_start_before_recorded_delivery_has_no_queued_phase() -> None:
     run = run_with(state="running", attempt=2, due_at=at(20), queued_at=at(1), deliveries=1)
     attempts = [attempt(1, 2, 5, due=0, queued=1), attempt(2, 21, due=20)]
 
@@ -82,9 +82,7 @@ def test_a_start_before_its_delivery_was_noted_has_none() -> None:
 @pytest.mark.parametrize(
     ("trigger", "begins"), [("schedule", "start"), ("manual", "start"), ("backfill", "turn")]
 )
-def test_of_attempts_of_an_older_release_only_start_and_end_are_known(
-    trigger: str, begins: str
-) -> None:
+def test_attempts_without_due_time_have_start_and_running_phases(trigger: str, begins: str) -> None:
     run = run_with(
         state="failed",
         trigger=trigger,
@@ -103,7 +101,7 @@ def test_of_attempts_of_an_older_release_only_start_and_end_are_known(
     assert [course.claimed for course in courses] == [None, None]
 
 
-def test_the_claim_is_the_first_attempts() -> None:
+def test_only_first_attempt_shows_claim() -> None:
     run = run_with(state="failed", attempt=2, due_at=at(12), claimed_at=at(-10), finished_at=at(15))
     attempts = [attempt(1, 6, 9, due=3, queued=4), attempt(2, 14, 15, due=12, queued=13)]
 
@@ -120,7 +118,7 @@ def test_the_claim_is_the_first_attempts() -> None:
         assert claimed(run_with(state="pending", trigger=trigger), []) == [None]
 
 
-def test_an_attempt_to_come_waits_until_it_is_due() -> None:
+def test_next_attempt_is_in_backoff_until_due() -> None:
     run = run_with(state="pending", attempt=2, due_at=at(30))
 
     assert shown(courses_of(run, [attempt(1, 0, 5)], at(10))) == [
@@ -151,11 +149,11 @@ def test_an_attempt_to_come_waits_until_it_is_due() -> None:
         ({"state": "cancelled", "finished_at": at(4)}, [("start", 0, 4)]),
     ],
 )
-def test_a_run_without_an_attempt(values: dict[str, Any], phases: list[Any]) -> None:
+def test_run_without_attempt_has_waiting_phases(values: dict[str, Any], phases: list[Any]) -> None:
     assert shown(courses_of(run_with(**values), [], at(8))) == [phases]
 
 
-def test_a_run_claimed_ahead_of_its_time() -> None:
+def test_run_claimed_early_has_early_phase() -> None:
     coming = {"scheduled_at": at(10), "due_at": at(10), "claimed_at": at(1)}
 
     assert shown(courses_of(run_with(state="pending", **coming), [], at(3))) == [[("early", 1, 10)]]
@@ -163,7 +161,7 @@ def test_a_run_claimed_ahead_of_its_time() -> None:
     assert shown(courses_of(cancelled, [], at(60))) == [[("early", 1, 4)]]
 
 
-def test_a_backfilled_run_begins_when_it_was_made() -> None:
+def test_backfilled_run_starts_at_creation() -> None:
     long_ago = {"scheduled_at": at(-86400), "trigger": "backfill", "claimed_at": at(0)}
     run = run_with(state="running", due_at=at(7), started_at=at(8), **long_ago)
 
@@ -172,7 +170,7 @@ def test_a_backfilled_run_begins_when_it_was_made() -> None:
     ]
 
 
-def test_a_retry_that_was_cancelled_never_started() -> None:
+def test_cancelled_retry_has_backoff_only() -> None:
     run = run_with(state="cancelled", attempt=2, due_at=at(60), finished_at=at(20))
 
     courses = courses_of(run, [attempt(1, 0, 5)], at(90))
@@ -181,7 +179,7 @@ def test_a_retry_that_was_cancelled_never_started() -> None:
     assert shown(courses)[1] == [("backoff", 5, 20)]
 
 
-def test_of_the_latest_attempts_the_first_begins_when_it_was_due() -> None:
+def test_first_of_latest_attempts_starts_at_its_due_time() -> None:
     run = run_with(state="failed", attempt=12, due_at=at(110), finished_at=at(125))
 
     latest = [attempt(11, 100, 105, due=97, queued=98), attempt(12, 120, 125, due=110)]
@@ -193,7 +191,7 @@ def test_of_the_latest_attempts_the_first_begins_when_it_was_due() -> None:
     ]
 
 
-def test_instants_out_of_order_leave_no_gap_and_no_overlap() -> None:
+def test_phases_are_contiguous_with_times_out_of_order() -> None:
     """Clocks and transactions differ by a few milliseconds."""
     run = run_with(state="running", due_at=at(5), queued_at=at(4), deliveries=1, started_at=at(3))
 

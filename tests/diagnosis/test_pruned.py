@@ -1,4 +1,4 @@
-"""After real pruning, the doctor reports no false findings and still finds faults."""
+"""Test that the doctor reports no false findings after real pruning and still finds faults."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -19,7 +19,7 @@ from tests.factories import make_run
 
 @pytest.fixture
 def history(system: System) -> System:
-    """An hour of history with a run each minute.
+    """Create an hour of history with a run each minute.
 
     Every seventh run failed, one was rerun, and some count missed occurrences.
     """
@@ -74,7 +74,7 @@ def prune(system: System, **keep: object) -> int:
         {"keep_for": timedelta(seconds=1), "keep_failed_for": timedelta(seconds=1)},
     ],
 )
-def test_the_doctor_stays_healthy_after_each_batch(
+def test_pruned_batches_cause_no_finding(
     history: System, keep: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH_SIZE", 4)
@@ -90,14 +90,14 @@ def test_the_doctor_stays_healthy_after_each_batch(
     assert Statistics.objects.values().get() == counters
 
 
-def test_a_loss_among_what_is_left_is_found_all_the_same(history: System) -> None:
+def test_missing_occurrence_after_pruning_is_found(history: System) -> None:
     assert prune(history, keep_for=20 * MINUTE, keep_failed_for=50 * MINUTE) > 20
     assert history.codes() == set()
     Run.objects.filter(scheduled_at=history.latest - 10 * MINUTE).delete()
     assert history.codes() == {Code.OCCURRENCE_MISSING}
 
 
-def test_a_run_that_takes_long_leaves_no_gap_behind_it(history: System) -> None:
+def test_long_run_kept_by_pruning_causes_no_finding(history: System) -> None:
     """It started before runs that have finished, and ends after them."""
     Job.objects.filter(pk=history.job.pk).update(overlap_policy="allow")
     history.job.refresh_from_db()
@@ -118,7 +118,7 @@ def test_a_run_that_takes_long_leaves_no_gap_behind_it(history: System) -> None:
     assert history.codes() == set()
 
 
-def test_why_there_is_no_run_is_reported(history: System) -> None:
+def test_pruned_run_is_explained_as_pruned(history: System) -> None:
     Job.objects.update(created_at=history.latest - 60 * MINUTE)
     history.job.refresh_from_db()
     prune(history, keep_runs=5)

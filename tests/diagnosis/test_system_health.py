@@ -1,4 +1,4 @@
-"""The facts of the health verdict, read from the rows. Every page shows the same verdict."""
+"""Test the facts of the health verdict, and that every page shows the same verdict."""
 
 import json
 from collections.abc import Callable
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def no_lease_expires(settings: Settings) -> None:
+def long_lease(settings: Settings) -> None:
     """Make leases longer than any test."""
     settings.DCRON_LEASE = 10 * MINUTE
     settings.DCRON_REDELIVER_AFTER = 30 * MINUTE
@@ -67,7 +67,7 @@ def make_node(name: str = "a", **values: Any) -> Node:
     return Node.objects.create(**{"id": f"{name}-1", "name": name} | known | seen | values)
 
 
-def started(job: Job, at: datetime, state: str = "succeeded", **fields: Any) -> Run:
+def make_started_run(job: Job, at: datetime, state: str = "succeeded", **fields: Any) -> Run:
     """Create a run that a worker started."""
     run = make_run(job, "running", due_at=at, started_at=at, scheduled_at=at, **fields)
     Attempt.objects.filter(run=run).update(started_at=at)
@@ -76,7 +76,7 @@ def started(job: Job, at: datetime, state: str = "succeeded", **fields: Any) -> 
     return run
 
 
-def queued(job: Job, at: datetime, **fields: Any) -> Run:
+def make_queued_run(job: Job, at: datetime, **fields: Any) -> Run:
     return make_run(job, "queued", due_at=at, queued_at=at, **fields)
 
 
@@ -92,15 +92,15 @@ def problems() -> set[Problem]:
     return set(read_verdict().problems)
 
 
-def test_an_empty_system_has_nothing_to_do() -> None:
+def test_empty_system_is_healthy() -> None:
     assert read_verdict().status is SystemStatus.OK
 
 
-def test_a_system_in_good_health(job: Job, now: datetime) -> None:
+def test_working_system_is_healthy(job: Job, now: datetime) -> None:
     make_node()
     make_node("crashed", heartbeat_at=now - HOUR)
-    started(job, now - MINUTE)
-    queued(job, now)
+    make_started_run(job, now - MINUTE)
+    make_queued_run(job, now)
     make_run(job)
 
     assert read_verdict().issues == ()
@@ -113,7 +113,7 @@ def test_a_system_in_good_health(job: Job, now: datetime) -> None:
 # --- nodes --------------------------------------------------------------------------------------
 
 
-def test_namespaces_and_who_serves_them(now: datetime) -> None:
+def test_unserved_namespaces_are_listed(now: datetime) -> None:
     for namespace in ("billing", "sales", "old"):
         make_idle_job(namespace=namespace, enabled=namespace != "old")
     make_node(namespace="sales")
@@ -137,7 +137,7 @@ def test_namespaces_and_who_serves_them(now: datetime) -> None:
     )
 
 
-def test_nodes_that_differ(job: Job) -> None:
+def test_differing_nodes_are_listed(job: Job) -> None:
     make_node()
     make_node("b", degraded=True, skew=-2 * SECOND, release="2", shard_count=16)
     facts = read_facts()
@@ -147,7 +147,7 @@ def test_nodes_that_differ(job: Job) -> None:
     assert facts.shard_counts == (16, 64)
 
 
-def test_nodes_without_a_broker_and_a_clock_in_doubt(job: Job, now: datetime) -> None:
+def test_nodes_without_broker_or_reliable_clock_are_listed(job: Job, now: datetime) -> None:
     make_node()
     make_node("b", broker_unreachable_since=now - MINUTE, clock_doubt=3 * SECOND)
     make_node("c", broker_unreachable_since=now - HOUR, clock_doubt=-6 * SECOND)
@@ -162,30 +162,30 @@ def test_nodes_without_a_broker_and_a_clock_in_doubt(job: Job, now: datetime) ->
     assert {Problem.BROKER_UNREACHABLE, Problem.CLOCK_IN_DOUBT} <= problems()
 
 
-def test_a_database_is_asked_about_writes_only_when_no_node_works(
+def test_database_is_checked_for_writes_only_without_working_node(
     job: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    checked: list[str] = []
 
-    def refuses(using: str) -> bool:
-        asked.append(using)
+    def refuse_writes(using: str) -> bool:
+        checked.append(using)
         return True
 
-    monkeypatch.setattr(system_health, "refuses_writes", refuses)
+    monkeypatch.setattr(system_health, "refuses_writes", refuse_writes)
     make_node()
-    assert (problems(), asked) == (set(), [])
+    assert (problems(), checked) == (set(), [])
 
     Node.objects.update(heartbeat_at=now - HOUR)
     assert problems() == {Problem.DATABASE_READ_ONLY}
-    assert asked == ["default"]
+    assert checked == ["default"]
 
 
-def test_a_database_that_takes_writes_says_so() -> None:
+def test_writable_database_does_not_refuse_writes() -> None:
     assert not read_only.refuses_writes("default")
 
 
 @pytest.mark.postgresql
-def test_postgresql_says_that_it_is_read_only() -> None:
+def test_read_only_postgresql_refuses_writes() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL transaction_read_only = on")
     assert read_only.refuses_writes("default")
@@ -194,7 +194,7 @@ def test_postgresql_says_that_it_is_read_only() -> None:
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("variable", ["GLOBAL read_only", "SESSION tx_read_only"])
-def test_mariadb_says_that_it_is_read_only(variable: str) -> None:
+def test_read_only_mariadb_refuses_writes(variable: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SET {variable} = 1")
         try:
@@ -205,7 +205,7 @@ def test_mariadb_says_that_it_is_read_only(variable: str) -> None:
 
 
 @pytest.mark.sqlite
-def test_sqlite_says_that_it_is_read_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_read_only_sqlite_refuses_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA query_only = 1")
         try:
@@ -224,7 +224,7 @@ def test_sqlite_says_that_it_is_read_only(monkeypatch: pytest.MonkeyPatch, tmp_p
 # --- jobs ---------------------------------------------------------------------------------------
 
 
-def test_jobs_that_fail(now: datetime) -> None:
+def test_failing_jobs_are_reported(now: datetime) -> None:
     make_node()
 
     def job_with(failures: int, ended: datetime = now, **fields: Any) -> Job:
@@ -253,11 +253,11 @@ def test_jobs_that_fail(now: datetime) -> None:
     assert read_facts().failing.names == (str(failing),)
     Statistics.objects.filter(pk=well.pk).update(
         last_state="skipped"
-    )  # a skipped run tells nothing about success
+    )  # a skipped run says nothing about success
     assert problems() == {Problem.EVERY_RUN_FAILS}
 
 
-def test_quarantined_jobs_and_jobs_that_paused_themselves(job: Job) -> None:
+def test_quarantined_and_automatically_paused_jobs_are_listed(job: Job) -> None:
     make_node()
     Cursor.objects.filter(pk=job.pk).update(problem="no such zone")
     control.pause(make_idle_job(name="broken"), "paused itself after 3 failed runs in a row")
@@ -269,26 +269,26 @@ def test_quarantined_jobs_and_jobs_that_paused_themselves(job: Job) -> None:
     assert read_facts("elsewhere").quarantined.number == 0
 
 
-def test_a_run_that_takes_far_longer_than_usual(job: Job, now: datetime) -> None:
+def test_overlong_run_is_reported(job: Job, now: datetime) -> None:
     make_node()
     for number in range(4):
-        started(job, now - (number + 2) * HOUR)
-    started(job, now - 9 * MINUTE, "running")
-    long_run = started(job, now - 15 * MINUTE, "running")
-    assert problems() == set(), "four are too few to know what is usual"
+        make_started_run(job, now - (number + 2) * HOUR)
+    make_started_run(job, now - 9 * MINUTE, "running")
+    long_run = make_started_run(job, now - 15 * MINUTE, "running")
+    assert problems() == set(), "four runs are too few for a usual duration"
 
-    started(job, now - 7 * HOUR)
+    make_started_run(job, now - 7 * HOUR)
     assert problems() == {Problem.RUN_OVERLONG}
     (found,) = read_facts().long_runs
     assert (found.job, found.usual) == ("report", SECOND)
     Run.objects.filter(pk=long_run.pk).update(started_at=now - 9 * MINUTE)
-    assert problems() == set(), "nothing that takes less than ten minutes is long"
+    assert problems() == set(), "a run of less than ten minutes is never overlong"
 
 
-# --- what is due --------------------------------------------------------------------------------
+# --- due runs and cursors -----------------------------------------------------------------------
 
 
-def test_what_is_overdue(job: Job, now: datetime, settings: Settings) -> None:
+def test_overdue_runs_and_cursors_are_reported(job: Job, now: datetime, settings: Settings) -> None:
     node = make_node()
     long_ago = now - HOUR
     make_run(job, due_at=long_ago, node=node.pk)
@@ -302,9 +302,9 @@ def test_what_is_overdue(job: Job, now: datetime, settings: Settings) -> None:
     assert read_facts("elsewhere").overdue_cursors == Waiting(0, None)
 
 
-def test_a_run_whose_worker_died_and_that_nobody_declares_lost(job: Job, now: datetime) -> None:
+def test_run_with_stale_heartbeat_is_reported_as_stuck(job: Job, now: datetime) -> None:
     make_node()
-    started(job, now - 2 * HOUR, "running")
+    make_started_run(job, now - 2 * HOUR, "running")
     Run.objects.update(heartbeat_at=now - HOUR)
     assert Problem.RUN_STUCK in problems()
 
@@ -312,13 +312,13 @@ def test_a_run_whose_worker_died_and_that_nobody_declares_lost(job: Job, now: da
 # --- workers ------------------------------------------------------------------------------------
 
 
-def test_no_worker(job: Job, now: datetime) -> None:
+def test_missing_worker_is_reported_after_redelivery_time(job: Job, now: datetime) -> None:
     """The problem appears after one DCRON_REDELIVER_AFTER, not after two or three."""
     make_node()
-    started(job, now - 2 * HOUR)
-    queued(job, now - 29 * MINUTE)
+    make_started_run(job, now - 2 * HOUR)
+    make_queued_run(job, now - 29 * MINUTE)
     assert problems() == set()
-    queued(job, now - 31 * MINUTE, missed_before=12)
+    make_queued_run(job, now - 31 * MINUTE, missed_before=12)
     make_run(job, missed_before=4)
     make_run(job, "missed", due_at=now - 50 * MINUTE, missed_before=5)
     make_run(job, "missed", due_at=now - 3 * HOUR, missed_before=100)
@@ -330,52 +330,50 @@ def test_no_worker(job: Job, now: datetime) -> None:
     assert str(issue.remedy) == "Start a Celery worker for queue celery."
 
 
-def test_a_run_counts_as_running_while_its_worker_gives_signs_of_life(
-    job: Job, now: datetime
-) -> None:
+def test_only_runs_with_fresh_heartbeat_count_as_running(job: Job, now: datetime) -> None:
     make_run(job, "running", heartbeat_at=now + MINUTE)  # fresh throughout the test
     make_run(job, "running", heartbeat_at=now - HOUR)
     assert read_facts().running == 1
 
 
-def test_a_delivery_that_was_repeated_has_waited_as_long(job: Job, now: datetime) -> None:
+def test_repeated_delivery_keeps_original_waiting_time(job: Job, now: datetime) -> None:
     make_node()
     make_run(job, "queued", due_at=now - 31 * MINUTE, queued_at=now, deliveries=2)
     assert problems() == {Problem.NO_WORKER}
 
 
-def test_runs_that_the_policy_has_ended_meanwhile(job: Job, now: datetime) -> None:
+def test_missed_runs_count_as_waiting_only_if_dispatched(job: Job, now: datetime) -> None:
     make_node()
-    started(job, now - 2 * HOUR)
+    make_started_run(job, now - 2 * HOUR)
     make_run(job, "missed", due_at=now - HOUR)
     assert problems() == set(), "it was never dispatched"
     make_run(job, "missed", due_at=now - HOUR, queued_at=now - HOUR)
     assert problems() == {Problem.NO_WORKER}
 
 
-def test_queues_are_distinguished(now: datetime) -> None:
+def test_queues_are_judged_separately(now: datetime) -> None:
     make_node()
     slow, fast = make_idle_job(queue="reports"), make_idle_job(queue="mail")
-    started(fast, now - MINUTE)
-    queued(slow, now - HOUR)
-    queued(slow, now - 40 * MINUTE)
+    make_started_run(fast, now - MINUTE)
+    make_queued_run(slow, now - HOUR)
+    make_queued_run(slow, now - 40 * MINUTE)
     assert problems() == {Problem.QUEUE_UNSERVED}
     (of,) = read_facts().queues
     assert (of.name, of.waiting, of.last_start) == ("reports", Waiting(2, now - HOUR), None)
 
-    started(slow, now - 2 * MINUTE)
+    make_started_run(slow, now - 2 * MINUTE)
     assert problems() == {Problem.WORKERS_BEHIND}
 
 
-def test_a_queue_that_this_process_cannot_name(job: Job, now: datetime, settings: Settings) -> None:
+def test_queue_without_dispatcher_has_no_name(job: Job, now: datetime, settings: Settings) -> None:
     make_node()
-    queued(job, now - HOUR)
+    make_queued_run(job, now - HOUR)
     settings.DCRON_DISPATCHER = "no.such.Dispatcher"
     assert [of.name for of in read_facts().queues] == [""]
 
 
-def test_what_workers_answered_the_nodes(job: Job, now: datetime) -> None:
-    queued(job, now - HOUR)
+def test_answers_of_workers_are_merged_and_expire(job: Job, now: datetime) -> None:
+    make_queued_run(job, now - HOUR)
     node = make_node(workers=answers(("w1", ["celery"], False, []), at=now))
     assert problems() == {Problem.TASK_UNKNOWN_TO_WORKER}
 
@@ -388,15 +386,15 @@ def test_what_workers_answered_the_nodes(job: Job, now: datetime) -> None:
     Node.objects.update(workers=answers(at=now))
     assert problems() == {Problem.NO_WORKER}
     Node.objects.update(workers=answers(("w1", ["celery"], True, []), at=now - HOUR))
-    assert read_facts().workers is None, "that is too long ago"
+    assert read_facts().workers is None, "the answers are too old"
     Node.objects.filter(pk=node.pk).update(
         heartbeat_at=now - HOUR, workers=answers(("w", [], True, []), at=now)
     )
     Node.objects.exclude(pk=node.pk).update(workers=None)
-    assert read_facts().workers is None, "nobody knows what became of a dead node's"
+    assert read_facts().workers is None, "the answers to a dead node are outdated"
 
 
-# --- what it costs ------------------------------------------------------------------------------
+# --- query costs --------------------------------------------------------------------------------
 
 
 def queries(call: Callable[[], object]) -> int:
@@ -406,31 +404,29 @@ def queries(call: Callable[[], object]) -> int:
     return len(captured)
 
 
-def test_it_costs_as_many_queries_whatever_the_tables_hold(job: Job, now: datetime) -> None:
+def test_number_of_queries_is_constant(job: Job, now: datetime) -> None:
     make_node()
-    started(job, now - MINUTE)
+    make_started_run(job, now - MINUTE)
     few = queries(read_verdict)
     assert few <= 12
     for number in range(30):
         each = make_idle_job(namespace=f"n{number % 3}")
-        started(each, now - number * SECOND)
-        queued(each, now)
+        make_started_run(each, now - number * SECOND)
+        make_queued_run(each, now)
     assert queries(read_verdict) == few
 
     for each in Job.objects.all():
-        queued(each, now - HOUR)
+        make_queued_run(each, now - HOUR)
     Statistics.objects.update(consecutive_failures=9, last_finished_at=now)
     assert queries(read_verdict) <= 2 * few
 
 
 @pytest.mark.sqlite
-def test_an_index_leads_to_the_runs_that_are_read_and_a_limit_ends_it(
-    job: Job, now: datetime
-) -> None:
+def test_queries_use_indexes_and_limits(job: Job, now: datetime) -> None:
     make_node()
-    started(job, now - 2 * HOUR)
-    started(job, now - 3 * HOUR, "running")
-    queued(job, now - HOUR)
+    make_started_run(job, now - 2 * HOUR)
+    make_started_run(job, now - 3 * HOUR, "running")
+    make_queued_run(job, now - HOUR)
     with CaptureQueriesContext(connection) as captured:
         read_verdict()
     tables = (
@@ -449,47 +445,47 @@ def test_an_index_leads_to_the_runs_that_are_read_and_a_limit_ends_it(
             assert not any(scan in step for step in plan for scan in scans), (sql, plan)
 
 
-# --- one verdict for all ------------------------------------------------------------------------
+# --- the same verdict everywhere ----------------------------------------------------------------
 
 
 def no_node() -> None:
     Node.objects.all().delete()
 
 
-def a_stalled_node() -> None:
+def stalled_node() -> None:
     Node.objects.update(ticked_at=F("started_at"))
 
 
 def no_worker() -> None:
     for job in Job.objects.all():
-        queued(job, database_now("default") - HOUR)
+        make_queued_run(job, database_now("default") - HOUR)
 
 
-def failures() -> None:
+def failing_runs() -> None:
     now = database_now("default")
     Statistics.objects.update(consecutive_failures=3, last_state="failed", last_finished_at=now)
 
 
-def a_degraded_node() -> None:
+def degraded_node() -> None:
     Node.objects.update(degraded=True)
 
 
-def nothing() -> None:
+def no_fault() -> None:
     pass
 
 
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [
-        (nothing, None),
+        (no_fault, None),
         (no_node, Problem.NO_LIVE_NODE),
-        (a_stalled_node, Problem.NODE_STALLED),
+        (stalled_node, Problem.NODE_STALLED),
         (no_worker, Problem.NO_WORKER),
-        (failures, Problem.EVERY_RUN_FAILS),
-        (a_degraded_node, Problem.NODE_DEGRADED),
+        (failing_runs, Problem.EVERY_RUN_FAILS),
+        (degraded_node, Problem.NODE_DEGRADED),
     ],
 )
-def test_everybody_shows_the_same(
+def test_every_view_shows_same_verdict(
     fault: Callable[[], None],
     problem: Problem | None,
     job: Job,
@@ -546,13 +542,13 @@ def doctor() -> tuple[int, Any]:
     return 0, json.loads(out.getvalue())
 
 
-def test_each_problem_is_a_code_of_the_doctor_with_its_severity() -> None:
+def test_every_problem_is_a_code_of_the_doctor() -> None:
     assert {problem.value for problem in Problem} <= {code.value for code in Code}
     assert Severity.ERROR.value == "error"
     assert not {Code.NO_LIVE_NODE, Code.NO_WORKER, Code.EVERY_RUN_FAILS} & WARNINGS
 
 
-def test_the_admin_index_shows_it_to_those_who_may_view_the_dashboard_and_once(
+def test_admin_index_shows_verdict_once_with_permission(
     admin_client: Client, client: Client, job: Job, django_user_model: Any
 ) -> None:
     for url in (reverse("admin:index"), reverse("admin:app_list", args=["django_dcron"])):

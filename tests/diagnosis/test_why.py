@@ -1,4 +1,4 @@
-"""Why a job ran or didn't run at a time: each case with its verdict and its sentences."""
+"""Test the explanation of why a job ran or didn't run: verdicts and sentences."""
 
 import copy
 import pickle
@@ -36,10 +36,10 @@ pytestmark = pytest.mark.django_db
 def make_job(**fields: Any) -> Job:
     """Create a job that is years old and whose definition never changed."""
     job = factories.make_job(**({"name": "report", "schedule": "0 * * * *"} | fields))
-    return placed(job, datetime(2023, 1, 1, tzinfo=UTC))
+    return set_placed_at(job, datetime(2023, 1, 1, tzinfo=UTC))
 
 
-def placed(job: Job, at: datetime) -> Job:
+def set_placed_at(job: Job, at: datetime) -> Job:
     Job.objects.filter(pk=job.pk).update(created_at=datetime(2023, 1, 1, tzinfo=UTC))
     Cursor.objects.filter(pk=job.pk).update(placed_at=at)
     return Job.objects.get(pk=job.pk)
@@ -52,16 +52,16 @@ def make_run(job: Job, at: datetime = NOON, **fields: Any) -> Run:
     )
 
 
-def ran(at: datetime = NOON, *, seconds: float = 90) -> dict[str, Any]:
+def run_times(at: datetime = NOON, *, seconds: float = 90) -> dict[str, Any]:
     started = at + timedelta(milliseconds=20)
     return {"started_at": started, "finished_at": started + timedelta(seconds=seconds)}
 
 
-def log(
+def log_change(
     job: Job, at: datetime, *fields: tuple[str, Any, Any], by: str = "ada", flag: int = CHANGE
 ) -> None:
     """Record a change in the admin: the job's next version and the log entry."""
-    change_past_the_admin(job)
+    change_outside_admin(job)
     user = User.objects.get_or_create(username=by)[0]
     entry = LogEntry.objects.log_actions(
         user.pk,
@@ -75,18 +75,20 @@ def log(
     LogEntry.objects.filter(pk=entry.pk).update(action_time=at)
 
 
-def change_past_the_admin(job: Job, times: int = 1) -> None:
+def change_outside_admin(job: Job, times: int = 1) -> None:
     Job.objects.filter(pk=job.pk).update(version=F("version") + times)
     job.refresh_from_db()
 
 
-def paused(job: Job, at: datetime, reason: str = "deploy", until: datetime | None = None) -> None:
+def log_pause(
+    job: Job, at: datetime, reason: str = "deploy", until: datetime | None = None
+) -> None:
     end = [("paused_until", None, until.isoformat())] if until else []
-    log(job, at, ("enabled", True, False), ("pause_reason", "", reason), *end)
+    log_change(job, at, ("enabled", True, False), ("pause_reason", "", reason), *end)
 
 
-def resumed(job: Job, at: datetime, reason: str = "deploy", by: str = "bob") -> None:
-    log(job, at, ("enabled", False, True), ("pause_reason", reason, ""), by=by)
+def log_resume(job: Job, at: datetime, reason: str = "deploy", by: str = "bob") -> None:
+    log_change(job, at, ("enabled", False, True), ("pause_reason", reason, ""), by=by)
 
 
 def codes(answer: Answer) -> list[str]:
@@ -100,12 +102,12 @@ def params(answer: Answer, code: str) -> dict[str, Any]:
     return sentence.params
 
 
-# --- there is a run -----------------------------------------------------------------------------
+# --- a run exists -------------------------------------------------------------------------------
 
 
-def test_it_ran() -> None:
+def test_succeeded_run_is_explained() -> None:
     job = make_job()
-    run = make_run(job, **ran())
+    run = make_run(job, **run_times())
 
     answer = explain(job, NOON)
 
@@ -123,7 +125,12 @@ def test_it_ran() -> None:
 
 ENDED = {"started": "2024-05-06 12:00:00 UTC", "late": "20 ms", "took": "1m 30s"}
 STATES: list[tuple[dict[str, Any], Verdict, str, dict[str, Any]]] = [
-    ({"state": "failed", "reason": "ValueError: no", **ran()}, Verdict.FAILED, "failed", ENDED),
+    (
+        {"state": "failed", "reason": "ValueError: no", **run_times()},
+        Verdict.FAILED,
+        "failed",
+        ENDED,
+    ),
     (
         {"state": "failed", "finished_at": NOON, "reason": "no route"},
         Verdict.FAILED,
@@ -131,7 +138,7 @@ STATES: list[tuple[dict[str, Any], Verdict, str, dict[str, Any]]] = [
         {"ended": "2024-05-06 12:00:00 UTC"},
     ),
     (
-        {"state": "cancelled", **ran()},
+        {"state": "cancelled", **run_times()},
         Verdict.CANCELLED,
         "cancelled",
         {"started": "2024-05-06 12:00:00 UTC", "ended": "2024-05-06 12:01:30 UTC"},
@@ -169,20 +176,20 @@ STATES: list[tuple[dict[str, Any], Verdict, str, dict[str, Any]]] = [
     ({"state": "waiting"}, Verdict.WAITING, "waiting", {}),
     ({"state": "waiting", "trigger": "backfill"}, Verdict.WAITING, "waiting_for_backfill", {}),
     (
-        {"trigger": "backfill", **ran()},
+        {"trigger": "backfill", **run_times()},
         Verdict.SUCCEEDED,
         "backfilled",
         {"claimed": "2024-05-06 11:59:50 UTC"},
     ),
-    ({"attempt": 3, **ran()}, Verdict.SUCCEEDED, "attempts", {"count": 3}),
+    ({"attempt": 3, **run_times()}, Verdict.SUCCEEDED, "attempts", {"count": 3}),
     (
-        {"claimed_at": NOON + HOUR, **ran(NOON + HOUR)},
+        {"claimed_at": NOON + HOUR, **run_times(NOON + HOUR)},
         Verdict.SUCCEEDED,
         "claimed_late",
         {"claimed": "2024-05-06 13:00:00 UTC"},
     ),
     (
-        {"missed_before": 2, "missed_from": NOON - 2 * HOUR, **ran()},
+        {"missed_before": 2, "missed_from": NOON - 2 * HOUR, **run_times()},
         Verdict.SUCCEEDED,
         "covers",
         {"count": 2, "since": "2024-05-06 10:00:00 UTC"},
@@ -191,7 +198,7 @@ STATES: list[tuple[dict[str, Any], Verdict, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("fields", "verdict", "code", "values"), STATES)
-def test_each_state_is_reported(
+def test_run_is_explained_by_its_state(
     fields: dict[str, Any], verdict: Verdict, code: str, values: dict[str, Any]
 ) -> None:
     job = make_job()
@@ -206,9 +213,9 @@ def test_each_state_is_reported(
         assert params(answer, "reason") == {"reason": reason}
 
 
-def test_it_was_skipped_because_another_was_unfinished() -> None:
+def test_skipped_run_names_unfinished_run() -> None:
     job = make_job()
-    holder = make_run(job, NOON - HOUR, **ran(NOON - HOUR))
+    holder = make_run(job, NOON - HOUR, **run_times(NOON - HOUR))
     make_run(
         job,
         state="skipped",
@@ -224,7 +231,7 @@ def test_it_was_skipped_because_another_was_unfinished() -> None:
     assert str(holder.pk) in answer.sentences[1]
 
 
-def test_a_claimed_run_tells_its_jitter_and_its_next_attempt() -> None:
+def test_pending_run_shows_due_time_with_jitter_or_retry() -> None:
     job = make_job(jitter=HOUR)
     coming = (database_now("default") + DAY).replace(minute=0, second=0, microsecond=0)
     run = make_run(job, coming, state="pending", due_at=coming + 10 * MINUTE)
@@ -237,7 +244,7 @@ def test_a_claimed_run_tells_its_jitter_and_its_next_attempt() -> None:
     assert params(explain(job, coming), "due") == {"due": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
 
 
-def test_a_due_run_that_nobody_hands_over_tells_of_the_nodes() -> None:
+def test_overdue_run_mentions_missing_nodes() -> None:
     job = make_job()
     make_run(job, state="pending")
 
@@ -248,7 +255,7 @@ def test_a_due_run_that_nobody_hands_over_tells_of_the_nodes() -> None:
     assert params(answer, "overdue")["due"] == "2024-05-06 12:00:00 UTC"
 
 
-def test_a_state_that_does_not_exist_is_for_the_doctor() -> None:
+def test_unknown_state_refers_to_doctor() -> None:
     job = make_job()
     make_run(job, state="undead")
 
@@ -259,7 +266,7 @@ def test_a_state_that_does_not_exist_is_for_the_doctor() -> None:
     assert "undead" in answer.sentences[0]
 
 
-def test_it_is_counted_on_a_later_run() -> None:
+def test_missed_occurrence_is_covered_by_later_run() -> None:
     job = make_job()
     later = make_run(
         job,
@@ -268,7 +275,7 @@ def test_it_is_counted_on_a_later_run() -> None:
         missed_from=NOON - 2 * HOUR,
         claimed_at=NOON + 3 * HOUR,
     )
-    make_run(job, NOON + 3 * HOUR, **ran(NOON + 3 * HOUR))
+    make_run(job, NOON + 3 * HOUR, **run_times(NOON + 3 * HOUR))
 
     answer = explain(job, NOON)
 
@@ -280,12 +287,12 @@ def test_it_is_counted_on_a_later_run() -> None:
 
 
 @pytest.mark.parametrize("asked", [NOON, NOON + 30 * MINUTE])
-def test_what_a_run_counts_of_another_definition_is_not_known_one_by_one(asked: datetime) -> None:
+def test_missed_occurrence_of_earlier_definition_is_explained_by_change(asked: datetime) -> None:
     """The job was hourly when the occurrences were missed, and has another schedule now.
 
     The times of the missed occurrences can't be computed any more.
     """
-    job = placed(make_job(schedule="30 * * * *"), NOON + DAY)
+    job = set_placed_at(make_job(schedule="30 * * * *"), NOON + DAY)
     later = make_run(job, NOON + 2 * HOUR, missed_before=4, missed_from=NOON - 2 * HOUR)
 
     answer = explain(job, asked)
@@ -302,21 +309,21 @@ def test_what_a_run_counts_of_another_definition_is_not_known_one_by_one(asked: 
     assert params(answer, "covered_by_changed_job") == {"count": 1} | covered
 
 
-# --- what a time means --------------------------------------------------------------------------
+# --- interpretation of the requested time -------------------------------------------------------
 
 
-def test_a_minute_finds_the_occurrence_within_it() -> None:
+def test_minute_finds_occurrence_within_it() -> None:
     job = make_job(schedule="30 0 * * * *")
-    run = make_run(job, NOON.replace(second=30), **ran())
+    run = make_run(job, NOON.replace(second=30), **run_times())
 
     assert explain(job, NOON).run == run
     assert explain(job, NOON.replace(second=30, microsecond=7)).run == run
     assert explain(job, NOON.replace(second=29)).verdict is Verdict.NO_OCCURRENCE
 
 
-def test_several_in_a_minute_are_counted_and_the_first_is_reported() -> None:
+def test_minute_with_several_occurrences_explains_first_one() -> None:
     job = make_job(schedule="* * * * * *")
-    run = make_run(job, **ran())
+    run = make_run(job, **run_times())
 
     answer = explain(job, NOON)
 
@@ -324,9 +331,11 @@ def test_several_in_a_minute_are_counted_and_the_first_is_reported() -> None:
     assert (answer.run, answer.after) == (run, NOON + timedelta(seconds=1))
 
 
-def test_runs_made_by_hand_are_mentioned() -> None:
+def test_manual_runs_are_mentioned() -> None:
     job = make_job()
-    by_hand = make_run(job, NOON + 5 * MINUTE + timedelta(seconds=3.7), trigger="manual", **ran())
+    by_hand = make_run(
+        job, NOON + 5 * MINUTE + timedelta(seconds=3.7), trigger="manual", **run_times()
+    )
 
     answer = explain(job, NOON + 5 * MINUTE)
 
@@ -335,12 +344,12 @@ def test_runs_made_by_hand_are_mentioned() -> None:
     assert params(answer, "manual") == {"count": 1}
 
 
-def test_an_interval_counts_from_its_phase() -> None:
+def test_interval_is_computed_from_its_phase() -> None:
     job = make_job(schedule="@every 7m")
     next_at = datetime(2099, 1, 1, 0, 3, 20, tzinfo=UTC)
     Cursor.objects.filter(pk=job.pk).update(next_at=next_at)
     occurrence = next_at - 1_000_000 * 7 * MINUTE
-    make_run(job, occurrence, **ran(occurrence))
+    make_run(job, occurrence, **run_times(occurrence))
 
     asked = occurrence.replace(second=0)
 
@@ -353,18 +362,18 @@ def test_an_interval_counts_from_its_phase() -> None:
     "instant",
     [NOON.replace(tzinfo=None), datetime(1969, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)],
 )
-def test_a_time_that_cannot_be_meant_is_refused(instant: datetime) -> None:
+def test_naive_or_unsupported_time_is_refused(instant: datetime) -> None:
     with pytest.raises(ValueError, match="allowed"):
         explain(make_job(), instant)
 
 
-# --- clocks are changed -------------------------------------------------------------------------
+# --- clock changes ------------------------------------------------------------------------------
 
 
-def test_a_time_in_a_gap_ran_at_its_end() -> None:
+def test_skipped_local_time_is_moved_to_end_of_gap() -> None:
     job = make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
     occurrence = datetime(2024, 3, 31, 1, tzinfo=UTC)
-    run = make_run(job, occurrence, **ran(occurrence))
+    run = make_run(job, occurrence, **run_times(occurrence))
 
     answer = explain(job, datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN))
 
@@ -380,29 +389,29 @@ def test_a_time_in_a_gap_ran_at_its_end() -> None:
     assert params(answer, "succeeded")["started"] == "2024-03-31 03:00:00 CEST"
 
 
-def test_what_stands_for_a_time_in_a_gap_says_so() -> None:
+def test_run_at_end_of_gap_mentions_replaced_time() -> None:
     job = make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
     occurrence = datetime(2024, 3, 31, 1, tzinfo=UTC)
-    make_run(job, occurrence, **ran(occurrence))
+    make_run(job, occurrence, **run_times(occurrence))
 
     answer = explain(job, occurrence)
 
     assert codes(answer)[0] == "replaces_skipped_time"
     note = params(answer, "replaces_skipped_time")
     assert (note["time"], note["zone"]) == ("02:30", "Europe/Berlin")
-    make_run(job, occurrence + DAY - HOUR / 2, **ran())
+    make_run(job, occurrence + DAY - HOUR / 2, **run_times())
     assert "replaces_skipped_time" not in codes(explain(job, occurrence + DAY - HOUR / 2))
 
 
-def test_what_is_due_at_the_end_of_the_gap_anyway_stands_for_itself() -> None:
+def test_run_scheduled_at_end_of_gap_has_no_note() -> None:
     job = make_job(schedule="0,30 2,3 * * *", timezone="Europe/Berlin")
     occurrence = datetime(2024, 3, 31, 1, tzinfo=UTC)
-    make_run(job, occurrence, **ran(occurrence))
+    make_run(job, occurrence, **run_times(occurrence))
 
     assert len(explain(job, occurrence).sentences) == 1
 
 
-def test_a_time_in_a_gap_is_nothing_to_a_schedule_by_the_wall_clock() -> None:
+def test_wildcard_schedule_has_no_occurrence_in_gap() -> None:
     job = make_job(schedule="30 * * * *", timezone="Europe/Berlin")
 
     answer = explain(job, datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN))
@@ -414,7 +423,7 @@ def test_a_time_in_a_gap_is_nothing_to_a_schedule_by_the_wall_clock() -> None:
     assert answer.after == datetime(2024, 3, 31, 1, 30, tzinfo=UTC)
 
 
-def test_a_neighbour_of_the_gap_is_not_taken_for_what_was_in_it() -> None:
+def test_scheduled_time_after_gap_does_not_explain_skipped_time() -> None:
     job = make_job(schedule="0 3 * * *", timezone="Europe/Berlin")
 
     answer = explain(job, datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN))
@@ -423,10 +432,10 @@ def test_a_neighbour_of_the_gap_is_not_taken_for_what_was_in_it() -> None:
     assert answer.after == datetime(2024, 3, 31, 1, tzinfo=UTC)
 
 
-def test_a_fixed_time_in_an_overlap_comes_the_first_time() -> None:
+def test_fixed_time_in_repeated_hour_runs_in_first_pass() -> None:
     job = make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
     occurrence = datetime(2024, 10, 27, 0, 30, tzinfo=UTC)
-    run = make_run(job, occurrence, **ran(occurrence))
+    run = make_run(job, occurrence, **run_times(occurrence))
 
     first, second = (
         explain(job, datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=fold)) for fold in (0, 1)
@@ -442,9 +451,12 @@ def test_a_fixed_time_in_an_overlap_comes_the_first_time() -> None:
         assert note["second"] == "2024-10-27 02:30:00 CET"
 
 
-def test_by_the_wall_clock_an_overlap_has_two() -> None:
+def test_wildcard_schedule_runs_in_both_passes_of_repeated_hour() -> None:
     job = make_job(schedule="30 * * * *", timezone="Europe/Berlin")
-    runs = [make_run(job, datetime(2024, 10, 27, hour, 30, tzinfo=UTC), **ran()) for hour in (0, 1)]
+    runs = [
+        make_run(job, datetime(2024, 10, 27, hour, 30, tzinfo=UTC), **run_times())
+        for hour in (0, 1)
+    ]
 
     answers = [
         explain(job, datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=fold)) for fold in (0, 1)
@@ -457,7 +469,7 @@ def test_by_the_wall_clock_an_overlap_has_two() -> None:
         assert note["meant"] in answer.sentences[0]
 
 
-def test_a_time_in_an_overlap_that_is_none_of_the_schedule() -> None:
+def test_repeated_time_without_occurrence_names_both_passes() -> None:
     job = make_job(schedule="30 * * * *", timezone="Europe/Berlin")
 
     answer = explain(job, datetime(2024, 10, 27, 2, 10, tzinfo=BERLIN))
@@ -470,17 +482,17 @@ def test_a_time_in_an_overlap_that_is_none_of_the_schedule() -> None:
     )
 
 
-def test_an_ordinary_day_has_no_note() -> None:
+def test_day_without_clock_change_has_no_note() -> None:
     job = make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
-    make_run(job, datetime(2024, 5, 6, 0, 30, tzinfo=UTC), **ran())
+    make_run(job, datetime(2024, 5, 6, 0, 30, tzinfo=UTC), **run_times())
 
     assert len(explain(job, datetime(2024, 5, 6, 2, 30, tzinfo=BERLIN)).sentences) == 1
 
 
-# --- the schedule does not fall there -----------------------------------------------------------
+# --- no occurrence at that time -----------------------------------------------------------------
 
 
-def test_elsewhere_the_nearest_are_named() -> None:
+def test_time_without_occurrence_names_nearest_ones() -> None:
     job = make_job()
 
     answer = explain(job, NOON + 10 * MINUTE)
@@ -493,7 +505,7 @@ def test_elsewhere_the_nearest_are_named() -> None:
     assert params(answer, "nearest") == nearest
 
 
-def test_before_the_start_and_after_the_end() -> None:
+def test_time_before_start_or_after_end_is_explained() -> None:
     job = make_job(starts_at=NOON, ends_at=datetime(2099, 1, 1, tzinfo=UTC))
 
     early, late = explain(job, NOON - HOUR), explain(job, datetime(2100, 1, 1, tzinfo=UTC))
@@ -506,7 +518,7 @@ def test_before_the_start_and_after_the_end() -> None:
     assert (late.before, late.after) == (datetime(2099, 1, 1, tzinfo=UTC), None)
 
 
-def test_an_unreadable_schedule_falls_nowhere() -> None:
+def test_invalid_schedule_is_explained_as_quarantined() -> None:
     job = make_job()
     Job.objects.filter(pk=job.pk).update(schedule="99 * * * *")
 
@@ -517,7 +529,7 @@ def test_an_unreadable_schedule_falls_nowhere() -> None:
     assert "99" in params(answer, "quarantined")["problem"]
 
 
-# --- it falls there, and has not come yet -------------------------------------------------------
+# --- a future occurrence ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -531,7 +543,7 @@ def make_node(age: timedelta = timedelta(), **fields: Any) -> None:
     Node.objects.create(**{"id": "n", "name": "n"} | known | fields)
 
 
-def test_what_is_to_come_will_run(coming: datetime) -> None:
+def test_future_occurrence_shows_due_time(coming: datetime) -> None:
     job = make_job()
     make_node()
 
@@ -542,7 +554,7 @@ def test_what_is_to_come_will_run(coming: datetime) -> None:
     assert params(answer, "to_come_due") == {"due": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
 
 
-def test_what_is_to_come_names_jitter_and_the_lack_of_nodes(coming: datetime) -> None:
+def test_future_occurrence_mentions_jitter_and_missing_nodes(coming: datetime) -> None:
     job = make_job(jitter=30 * MINUTE)
     make_node(age=HOUR)
 
@@ -554,13 +566,13 @@ def test_what_is_to_come_names_jitter_and_the_lack_of_nodes(coming: datetime) ->
     assert params(answer, "no_live_node")["node"] == "n"
 
 
-def test_nodes_of_another_namespace_do_not_count(coming: datetime) -> None:
+def test_nodes_of_other_namespace_are_ignored(coming: datetime) -> None:
     make_node(namespace="shop")
 
     assert codes(explain(make_job(), coming))[-1] == "no_nodes"
 
 
-def test_a_paused_job_will_not_run(coming: datetime) -> None:
+def test_future_occurrence_of_paused_job_names_pause(coming: datetime) -> None:
     job = make_job()
     make_node()
     control.pause(job, "deploy")
@@ -572,7 +584,7 @@ def test_a_paused_job_will_not_run(coming: datetime) -> None:
     assert params(answer, "reason") == {"reason": "deploy"}
 
 
-def test_a_time_without_an_occurrence_names_the_pause_in_effect() -> None:
+def test_time_without_occurrence_names_pause_in_effect() -> None:
     job = make_job(schedule="0 0 1 1 *")
     assert "paused" not in codes(explain(job, database_now("default")))
     control.pause(job, "deploy")
@@ -591,7 +603,7 @@ def test_a_time_without_an_occurrence_names_the_pause_in_effect() -> None:
     assert "paused_until" not in codes(explain(job, until + MINUTE)), "after its end"
 
 
-def test_a_pause_that_ends_in_time_does_no_harm(coming: datetime) -> None:
+def test_occurrence_after_end_of_pause_is_not_paused(coming: datetime) -> None:
     job = make_job()
     make_node()
     control.pause(job, "deploy")
@@ -604,7 +616,7 @@ def test_a_pause_that_ends_in_time_does_no_harm(coming: datetime) -> None:
     assert params(answer, "paused_until") == {"until": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
 
 
-def test_a_job_in_quarantine_will_not_run(coming: datetime) -> None:
+def test_future_occurrence_of_quarantined_job_names_problem(coming: datetime) -> None:
     job = make_job()
     Cursor.objects.filter(pk=job.pk).update(problem="the zone is gone")
 
@@ -615,10 +627,10 @@ def test_a_job_in_quarantine_will_not_run(coming: datetime) -> None:
     assert "the zone is gone" in answer.sentences[1]
 
 
-# --- it falls there, and no row accounts for it -------------------------------------------------
+# --- a past occurrence without a run ------------------------------------------------------------
 
 
-def test_before_the_job_was_made() -> None:
+def test_time_before_creation_of_job_is_explained() -> None:
     job = make_job()
     before = job.created_at - DAY
 
@@ -627,15 +639,15 @@ def test_before_the_job_was_made() -> None:
     assert answer.verdict is Verdict.NOT_CREATED
     created = {"at": "2023-01-01 00:00:00 UTC"}
     assert params(answer, "created") == created
-    log(job, job.created_at, flag=ADDITION)
+    log_change(job, job.created_at, flag=ADDITION)
     assert params(explain(job, before), "created_by") == created | {"by": "ada"}
     assert explain(job, before + 10 * MINUTE).verdict is Verdict.NOT_CREATED
 
 
-def test_it_was_paused_then_by_somebody_until_somebody_resumed_it() -> None:
-    job = placed(make_job(), NOON + DAY)
-    paused(job, NOON - DAY)
-    resumed(job, NOON + DAY)
+def test_past_pause_names_users_who_paused_and_resumed() -> None:
+    job = set_placed_at(make_job(), NOON + DAY)
+    log_pause(job, NOON - DAY)
+    log_resume(job, NOON + DAY)
 
     answer = explain(job, NOON)
 
@@ -646,9 +658,9 @@ def test_it_was_paused_then_by_somebody_until_somebody_resumed_it() -> None:
     assert params(answer, "resumed_by") == {"by": "bob", "at": "2024-05-07 12:00:00 UTC"}
 
 
-def test_it_was_resumed_by_somebody_and_nobody_knows_who_paused_it() -> None:
-    job = placed(make_job(), NOON + DAY)
-    resumed(job, NOON + DAY, "paused itself after 3 failed runs in a row")
+def test_past_pause_outside_admin_names_user_who_resumed() -> None:
+    job = set_placed_at(make_job(), NOON + DAY)
+    log_resume(job, NOON + DAY, "paused itself after 3 failed runs in a row")
 
     answer = explain(job, NOON)
 
@@ -658,45 +670,45 @@ def test_it_was_resumed_by_somebody_and_nobody_knows_who_paused_it() -> None:
     assert params(answer, "reason") == {"reason": "paused itself after 3 failed runs in a row"}
 
 
-def test_it_is_paused_still() -> None:
+def test_current_pause_is_explained() -> None:
     job = make_job()
     control.pause(job, "deploy")
-    job = placed(job, NOON - DAY)
+    job = set_placed_at(job, NOON - DAY)
 
     answer = explain(job, NOON)
     assert answer.verdict is Verdict.PAUSED
     assert codes(answer) == ["paused_since_then", "reason"]
     assert params(answer, "reason") == {"reason": "deploy"}
 
-    paused(job, NOON - DAY)
+    log_pause(job, NOON - DAY)
     assert codes(explain(job, NOON))[-1] == "still_paused"
 
 
-def test_a_pause_is_no_reason_where_the_job_has_been_enabled_since() -> None:
+def test_pause_before_last_placement_is_no_explanation() -> None:
     """The job was resumed without the admin, which only the cursor shows."""
-    job = placed(make_job(), NOON - HOUR)
-    paused(job, NOON - DAY)
+    job = set_placed_at(make_job(), NOON - HOUR)
+    log_pause(job, NOON - DAY)
 
     assert explain(job, NOON).verdict is Verdict.UNEXPLAINED
 
 
-def test_a_pause_that_ended_by_itself_is_no_reason_after_its_end() -> None:
-    job = placed(make_job(), NOON + DAY)
-    paused(job, NOON - DAY, until=NOON)
-    change_past_the_admin(job)  # the scheduler resumed it
+def test_expired_pause_is_no_explanation_after_its_end() -> None:
+    job = set_placed_at(make_job(), NOON + DAY)
+    log_pause(job, NOON - DAY, until=NOON)
+    change_outside_admin(job)  # the scheduler resumed it
 
     assert explain(job, NOON - HOUR).verdict is Verdict.PAUSED
     assert explain(job, NOON).verdict is Verdict.CHANGED
 
 
 @pytest.mark.parametrize("unseen", [1, 2])
-def test_a_pause_is_no_reason_if_it_may_have_been_another_one(unseen: int) -> None:
+def test_pause_with_unlogged_changes_since_is_no_explanation(unseen: int) -> None:
     """Code resumed and paused the job again, so nothing is certain before the second pause."""
     job = make_job()
     control.pause(job, "deploy")
-    paused(job, NOON - DAY)
-    change_past_the_admin(job, unseen)
-    job = placed(job, NOON + DAY)
+    log_pause(job, NOON - DAY)
+    change_outside_admin(job, unseen)
+    job = set_placed_at(job, NOON + DAY)
 
     answer = explain(job, NOON)
 
@@ -705,11 +717,11 @@ def test_a_pause_is_no_reason_if_it_may_have_been_another_one(unseen: int) -> No
 
 
 @pytest.mark.parametrize(("unseen", "certain"), [(0, True), (1, True), (2, False)])
-def test_a_resumption_may_end_another_pause(unseen: int, certain: bool) -> None:
-    job = placed(make_job(), NOON + DAY)
-    paused(job, NOON - DAY)
-    change_past_the_admin(job, unseen)
-    resumed(job, NOON + DAY)
+def test_resume_after_unlogged_changes_may_end_other_pause(unseen: int, certain: bool) -> None:
+    job = set_placed_at(make_job(), NOON + DAY)
+    log_pause(job, NOON - DAY)
+    change_outside_admin(job, unseen)
+    log_resume(job, NOON + DAY)
 
     message = codes(explain(job, NOON))
 
@@ -717,46 +729,46 @@ def test_a_resumption_may_end_another_pause(unseen: int, certain: bool) -> None:
     assert ("was_paused_until" in message) == (not certain)
 
 
-def test_a_pause_that_code_ended_before_the_next_is_no_reason() -> None:
-    job = placed(make_job(), NOON + 2 * DAY)
-    paused(job, NOON - DAY)
-    change_past_the_admin(job)
-    paused(job, NOON + DAY)
-    resumed(job, NOON + 2 * DAY)
+def test_pause_ended_by_code_is_no_explanation() -> None:
+    job = set_placed_at(make_job(), NOON + 2 * DAY)
+    log_pause(job, NOON - DAY)
+    change_outside_admin(job)
+    log_pause(job, NOON + DAY)
+    log_resume(job, NOON + 2 * DAY)
 
     assert explain(job, NOON).verdict is Verdict.CHANGED
 
 
-def test_a_later_edit_does_not_tell_when_code_ended_the_pause() -> None:
-    job = placed(make_job(), NOON + DAY)
-    paused(job, NOON - DAY)
-    change_past_the_admin(job)
-    log(job, NOON + DAY, ("schedule", "5 * * * *", "0 * * * *"))
+def test_pause_ended_by_code_before_edit_is_no_explanation() -> None:
+    job = set_placed_at(make_job(), NOON + DAY)
+    log_pause(job, NOON - DAY)
+    change_outside_admin(job)
+    log_change(job, NOON + DAY, ("schedule", "5 * * * *", "0 * * * *"))
 
     assert explain(job, NOON).verdict is Verdict.CHANGED
 
 
-def test_it_was_paused_then_and_whether_ever_since_is_not_known() -> None:
+def test_pause_with_later_unlogged_changes_is_not_called_current() -> None:
     job = make_job()
     control.pause(job, "deploy")
-    paused(job, NOON - DAY)
-    log(job, NOON + HOUR, ("description", "", "Hourly"))
-    change_past_the_admin(job, 2)
-    job = placed(job, NOON + DAY)
+    log_pause(job, NOON - DAY)
+    log_change(job, NOON + HOUR, ("description", "", "Hourly"))
+    change_outside_admin(job, 2)
+    job = set_placed_at(job, NOON + DAY)
 
     assert codes(explain(job, NOON)) == ["was_paused_by", "reason"]
 
 
-def test_an_entry_without_a_version_proves_no_pause() -> None:
-    job = placed(make_job(), NOON + DAY)
-    paused(job, NOON - DAY)
+def test_log_entry_without_version_is_no_explanation() -> None:
+    job = set_placed_at(make_job(), NOON + DAY)
+    log_pause(job, NOON - DAY)
     entry = LogEntry.objects.get()
     LogEntry.objects.update(change_message=entry.change_message.replace('"version"', '"other"'))
 
     assert explain(job, NOON).verdict is Verdict.CHANGED
 
 
-def test_a_job_at_its_end_is_not_called_paused() -> None:
+def test_exhausted_job_is_not_explained_as_paused() -> None:
     job = make_job()
     Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=saving.EXHAUSTED)
     Cursor.objects.filter(pk=job.pk).update(enabled=False, next_at=None, previous_at=NOON)
@@ -764,10 +776,12 @@ def test_a_job_at_its_end_is_not_called_paused() -> None:
     assert explain(Job.objects.get(pk=job.pk), NOON).verdict is Verdict.UNEXPLAINED
 
 
-def test_the_definition_was_another_one() -> None:
-    job = placed(make_job(), NOON + DAY)
-    log(job, NOON - DAY, ("schedule", "* * * * *", "5 * * * *"))
-    log(job, NOON + DAY, ("schedule", "5 * * * *", "0 * * * *"), ("description", "", "Hourly"))
+def test_later_changes_of_definition_are_listed() -> None:
+    job = set_placed_at(make_job(), NOON + DAY)
+    log_change(job, NOON - DAY, ("schedule", "* * * * *", "5 * * * *"))
+    log_change(
+        job, NOON + DAY, ("schedule", "5 * * * *", "0 * * * *"), ("description", "", "Hourly")
+    )
 
     answer = explain(job, NOON)
 
@@ -788,17 +802,17 @@ def test_the_definition_was_another_one() -> None:
     assert (elsewhere.verdict, elsewhere.sentences[2:]) == (Verdict.NO_OCCURRENCE, answer.sentences)
 
 
-def test_a_row_of_an_earlier_definition_speaks_for_itself() -> None:
-    job = placed(make_job(), NOON + DAY)
+def test_run_of_earlier_definition_is_found() -> None:
+    job = set_placed_at(make_job(), NOON + DAY)
     at = NOON + timedelta(seconds=30)
-    run = make_run(job, at, **ran())
+    run = make_run(job, at, **run_times())
 
     assert explain(job, NOON).run == run
 
 
-def test_without_the_admin_there_is_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = placed(make_job(), NOON + DAY)
-    paused(job, NOON - DAY)
+def test_changes_are_empty_without_admin(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = set_placed_at(make_job(), NOON + DAY)
+    log_pause(job, NOON - DAY)
     assert len(changes_of(job)) == 1
 
     monkeypatch.setattr("django_dcron.jobs.change_history.apps.is_installed", lambda name: False)
@@ -807,7 +821,7 @@ def test_without_the_admin_there_is_no_log(monkeypatch: pytest.MonkeyPatch) -> N
     assert explain(job, NOON).verdict is Verdict.CHANGED
 
 
-def test_written_past_control_and_not_caught_up_with() -> None:
+def test_change_not_processed_by_node_is_explained() -> None:
     job = make_job()
     Job.objects.filter(pk=job.pk).update(schedule="0 12 * * *")
 
@@ -819,7 +833,7 @@ def test_written_past_control_and_not_caught_up_with() -> None:
     assert explain(Job.objects.get(pk=job.pk), NOON).verdict is Verdict.NOT_CLAIMED
 
 
-def test_in_quarantine_since_before() -> None:
+def test_occurrence_after_quarantine_is_explained_as_quarantined() -> None:
     job = make_job()
     Cursor.objects.filter(pk=job.pk).update(problem="the zone is gone", next_at=NOON)
 
@@ -827,7 +841,7 @@ def test_in_quarantine_since_before() -> None:
     assert explain(job, NOON - HOUR).verdict is Verdict.UNEXPLAINED
 
 
-def test_nobody_has_considered_it_yet() -> None:
+def test_unclaimed_occurrence_mentions_nodes() -> None:
     job = make_job()
     Cursor.objects.filter(pk=job.pk).update(next_at=NOON - HOUR)
     make_node(age=HOUR)
@@ -841,7 +855,7 @@ def test_nobody_has_considered_it_yet() -> None:
     assert params(explain(job, NOON), "live_nodes") == {"count": 1}
 
 
-def test_nodes_are_shown_only_with_permission(coming: datetime) -> None:
+def test_nodes_are_mentioned_only_with_permission(coming: datetime) -> None:
     job = make_job()
     Cursor.objects.filter(pk=job.pk).update(next_at=NOON)
     make_run(job, NOON + HOUR, state="pending")
@@ -853,9 +867,9 @@ def test_nodes_are_shown_only_with_permission(coming: datetime) -> None:
         assert explain(job, at, show_nodes=False).sentences == shown[:-1]
 
 
-def test_older_rows_were_pruned() -> None:
+def test_pruned_occurrence_is_explained() -> None:
     job = make_job()
-    make_run(job, NOON + HOUR, **ran(NOON + HOUR))
+    make_run(job, NOON + HOUR, **run_times(NOON + HOUR))
     Statistics.objects.filter(pk=job.pk).update(succeeded=7)
 
     answer = explain(job, NOON)
@@ -865,10 +879,10 @@ def test_older_rows_were_pruned() -> None:
     assert explain(job, NOON + 2 * HOUR).verdict is Verdict.UNEXPLAINED
 
 
-def test_what_nothing_explains_is_for_the_doctor() -> None:
+def test_unexplained_occurrence_refers_to_doctor() -> None:
     job = make_job()
-    make_run(job, NOON - HOUR, **ran(NOON - HOUR))
-    make_run(job, NOON + HOUR, **ran(NOON + HOUR))
+    make_run(job, NOON - HOUR, **run_times(NOON - HOUR))
+    make_run(job, NOON + HOUR, **run_times(NOON + HOUR))
     Statistics.objects.filter(pk=job.pk).update(succeeded=2)
 
     answer = explain(job, NOON)
@@ -880,12 +894,12 @@ def test_what_nothing_explains_is_for_the_doctor() -> None:
 # --- cost ---------------------------------------------------------------------------------------
 
 
-def test_the_number_of_queries_does_not_grow_with_the_history() -> None:
+def test_number_of_queries_is_constant() -> None:
     job = make_job(schedule="* * * * *")
     ContentType.objects.get_for_model(Job)
     for minute in range(60):
         at = NOON + minute * MINUTE
-        make_run(job, at, **ran(at, seconds=1))
+        make_run(job, at, **run_times(at, seconds=1))
 
     with CaptureQueriesContext(connection) as of_a_run:
         explain(job, NOON)
@@ -896,7 +910,7 @@ def test_the_number_of_queries_does_not_grow_with_the_history() -> None:
     assert len(of_none) <= 9
 
 
-def test_a_sentence_can_be_copied_and_pickled() -> None:
+def test_sentence_can_be_copied_and_pickled() -> None:
     sentence = Sentence("late", "%(seconds)d s late, 100 %%", seconds=3)
     for same in (copy.deepcopy(sentence), pickle.loads(pickle.dumps(sentence))):  # noqa: S301 (our own)
         assert (same, same.code, same.params) == ("3 s late, 100 %", "late", {"seconds": 3})

@@ -77,7 +77,7 @@ def received(app: Celery, queue: str) -> list[Message]:
     return messages
 
 
-def test_the_message_is_a_task_that_says_what_it_is(
+def test_message_is_a_celery_task_with_the_facts_of_the_run(
     app: Celery, dispatcher: CeleryDispatcher
 ) -> None:
     publish_runs(dispatcher, run_of(timeout=timedelta(seconds=1.5)))
@@ -87,16 +87,18 @@ def test_the_message_is_a_task_that_says_what_it_is(
     assert (headers["shadow"], headers["dcron_job"]) == ("a job", "a job")
     assert (headers["eta"], headers["expires"], headers["retries"]) == (None, None, 0)
     assert headers["timelimit"] == [3612, None], (
-        "its timeout is ours to enforce, this is an hour behind"
+        "django-dcron enforces the timeout; Celery's limit is an hour later"
     )
     assert headers["ignore_result"] is True
     args, kwargs, _ = json.loads(message.body)
     assert (args, kwargs) == ([str(UUID(int=7)), 2], {})
     assert (message.content_type, message.content_encoding) == ("application/json", "utf-8")
-    assert message.properties["delivery_mode"] == 2, "a broker that restarts keeps it"
+    assert message.properties["delivery_mode"] == 2, "the message survives a restart of the broker"
 
 
-def test_no_timeout_is_no_limit(app: Celery, dispatcher: CeleryDispatcher) -> None:
+def test_message_has_no_time_limit_without_timeout(
+    app: Celery, dispatcher: CeleryDispatcher
+) -> None:
     publish_runs(dispatcher, run_of())
     (message,) = received(app, "of-the-task")
     assert message.headers["timelimit"] == [None, None]
@@ -113,21 +115,21 @@ def test_no_timeout_is_no_limit(app: Celery, dispatcher: CeleryDispatcher) -> No
         ("gone.since.the.deploy", "of-the-job", "of-the-job"),
     ],
 )
-def test_the_queue_is_the_jobs_or_the_targets_or_the_default(
+def test_queue_is_that_of_the_job_the_target_or_the_default(
     app: Celery, dispatcher: CeleryDispatcher, target: str, queue: str, expected: str
 ) -> None:
     publish_runs(dispatcher, run_of(target, queue))
     assert len(received(app, expected)) == 1
 
 
-def test_what_has_no_route_of_its_own_goes_where_dcrons_task_does(app: Celery) -> None:
+def test_target_without_route_uses_the_route_of_the_execute_task(app: Celery) -> None:
     app.conf.task_routes = {TASK: "dcron"}
     dispatcher = CeleryDispatcher(app)
     publish_runs(dispatcher, run_of("command:clearsessions"))
     assert len(received(app, "dcron")) == 1
 
 
-def test_a_route_with_an_exchange_of_its_own(app: Celery) -> None:
+def test_route_with_an_exchange_is_used_unless_the_job_sets_a_queue(app: Celery) -> None:
     topic = Exchange("news", type="topic")
     app.conf.task_queues = [
         Queue("sport", topic, routing_key="news.#"),
@@ -138,12 +140,10 @@ def test_a_route_with_an_exchange_of_its_own(app: Celery) -> None:
     dispatcher = CeleryDispatcher(app)
     publish_runs(dispatcher, run_of(), run_of(queue="mine"))
     assert len(received(app, "sport")) == 1
-    assert len(received(app, "mine")) == 1, (
-        "the job's queue is the job's queue, whatever the target's route says"
-    )
+    assert len(received(app, "mine")) == 1, "the job's queue overrides the target's route"
 
 
-def test_a_queue_that_does_not_exist_where_none_may_be_made(app: Celery) -> None:
+def test_unknown_queue_is_undeliverable_if_queues_are_not_created(app: Celery) -> None:
     app.conf.task_queues = [Queue("celery")]
     app.conf.task_create_missing_queues = False
     dispatcher = CeleryDispatcher(app)
@@ -151,16 +151,16 @@ def test_a_queue_that_does_not_exist_where_none_may_be_made(app: Celery) -> None
         dispatcher.prepare(run_of(queue="nowhere"))
 
 
-def test_the_priority_is_the_jobs(app: Celery, dispatcher: CeleryDispatcher) -> None:
+def test_message_has_the_priority_of_the_job(app: Celery, dispatcher: CeleryDispatcher) -> None:
     publish_runs(dispatcher, run_of(priority=0), run_of(priority=9), run_of())
     priorities = [message.properties["priority"] for message in received(app, "of-the-task")]
-    assert priorities == [0, 0, 9], "Redis: 0 is first, and what says nothing is 0"
+    assert priorities == [0, 0, 9], "on Redis, 0 is the highest priority and the default"
 
 
 @pytest.mark.parametrize(
     "listener", [None, signals.before_task_publish, signals.after_task_publish]
 )
-def test_publish_signals_are_sent_when_somebody_listens(
+def test_publish_signals_are_sent_to_listeners(
     app: Celery, dispatcher: CeleryDispatcher, listener: Any
 ) -> None:
     """The message is the same with and without a listener."""
@@ -184,16 +184,14 @@ def test_publish_signals_are_sent_when_somebody_listens(
     assert json.loads(message.body)[0] == [str(UUID(int=7)), 2]
 
 
-def test_sent_events_are_sent_where_the_project_wants_them(
-    app: Celery, dispatcher: CeleryDispatcher
-) -> None:
+def test_sent_events_are_sent_if_enabled(app: Celery, dispatcher: CeleryDispatcher) -> None:
     app.conf.task_send_sent_event = True
     assert dispatcher._someone_listens()
     publish_runs(dispatcher, run_of())
     assert len(received(app, "of-the-task")) == 1
 
 
-def test_a_batch_is_sent_in_few_requests(
+def test_batch_is_sent_in_few_requests(
     app: Celery, dispatcher: CeleryDispatcher, redis_server: services.Server
 ) -> None:
     publish_runs(dispatcher, run_of())
@@ -211,7 +209,7 @@ def test_a_batch_is_sent_in_few_requests(
     assert len(received(app, "celery")) == 1000
 
 
-def test_a_transport_without_batches_gets_them_one_by_one(
+def test_transport_without_batches_gets_single_messages(
     app: Celery, dispatcher: CeleryDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_batches", lambda producer: False)
@@ -219,10 +217,10 @@ def test_a_transport_without_batches_gets_them_one_by_one(
     assert len(received(app, "of-the-task")) == 2
 
 
-# --- the broker away ----------------------------------------------------------------------------
+# --- unreachable broker -------------------------------------------------------------------------
 
 
-def test_a_broker_that_stops_is_noticed_at_once_and_used_again_when_it_is_back(
+def test_publish_fails_fast_until_the_broker_is_restarted(
     app: Celery, dispatcher: CeleryDispatcher, redis_server: services.Server
 ) -> None:
     publish_runs(dispatcher, run_of())
@@ -239,7 +237,7 @@ def test_a_broker_that_stops_is_noticed_at_once_and_used_again_when_it_is_back(
     assert len(received(app, "of-the-task")) == 1
 
 
-def test_a_restart_between_two_batches_loses_none(
+def test_broker_restart_between_two_batches_loses_no_run(
     app: Celery, dispatcher: CeleryDispatcher, redis_server: services.Server
 ) -> None:
     """The queue's binding was lost, too. A new connection declares it again."""
@@ -250,7 +248,7 @@ def test_a_restart_between_two_batches_loses_none(
     assert len(received(app, "of-the-task")) == 1
 
 
-def test_a_broker_that_flushed_its_queues_takes_runs_all_the_same(
+def test_publish_succeeds_after_the_broker_was_flushed(
     app: Celery, dispatcher: CeleryDispatcher, redis_server: services.Server
 ) -> None:
     publish_runs(dispatcher, run_of())
@@ -260,7 +258,7 @@ def test_a_broker_that_flushed_its_queues_takes_runs_all_the_same(
     assert len(received(app, "of-the-task")) == 1
 
 
-def test_a_connection_cut_while_idle_is_made_anew_without_a_word(
+def test_idle_connection_that_was_cut_is_replaced_silently(
     app: Celery,
     dispatcher: CeleryDispatcher,
     caplog: pytest.LogCaptureFixture,
@@ -273,7 +271,7 @@ def test_a_connection_cut_while_idle_is_made_anew_without_a_word(
 
     def cut(
         *args: Any, **options: Any
-    ) -> None:  # redis-py reconnects by itself, but most other drivers raise this
+    ) -> None:  # redis-py reconnects automatically, but most other drivers raise this
         raise ConnectionResetError
 
     monkeypatch.setattr(dispatcher._producer, "publish", cut)
@@ -282,7 +280,7 @@ def test_a_connection_cut_while_idle_is_made_anew_without_a_word(
     assert not caplog.records
 
 
-def test_answers_that_are_lost_cost_one_timeout(
+def test_publish_reconnects_after_lost_responses(
     redis_server: services.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new connection works, so the same call dispatches the run."""
@@ -302,7 +300,7 @@ def test_answers_that_are_lost_cost_one_timeout(
         proxy.close()
 
 
-def test_a_frozen_broker_is_away_and_back_when_it_thaws(
+def test_publish_fails_while_the_broker_is_frozen(
     app: Celery,
     dispatcher: CeleryDispatcher,
     redis_server: services.Server,
@@ -323,13 +321,13 @@ def test_a_frozen_broker_is_away_and_back_when_it_thaws(
         thread = threading.Thread(target=publish, daemon=True)
         thread.start()
         thread.join(15)
-        assert failed, "it still waits for a broker that does not answer"
+        assert failed, "publish still waits for a broker that doesn't answer"
     redis_server.thaw()
     publish_runs(dispatcher, run_of())
     assert received(app, "of-the-task")
 
 
-def test_the_projects_own_timeouts_win(app: Celery, dispatcher: CeleryDispatcher) -> None:
+def test_timeouts_of_the_project_take_precedence(app: Celery, dispatcher: CeleryDispatcher) -> None:
     app.conf.broker_transport_options = {"socket_timeout": 77, "priority_steps": [0, 5]}
     publish_runs(dispatcher, run_of())
     options = dispatcher._producer.connection.transport_options
@@ -342,7 +340,7 @@ def test_the_projects_own_timeouts_win(app: Celery, dispatcher: CeleryDispatcher
     assert app.connection_for_write().transport_options == app.conf.broker_transport_options
 
 
-def test_timeouts_are_named_as_each_driver_names_them(dispatcher: CeleryDispatcher) -> None:
+def test_timeout_options_exist_in_each_driver(dispatcher: CeleryDispatcher) -> None:
     names = {
         Connection(url).get_transport_cls().driver_name
         for url in ("redis://", "rediss://", "sentinel://")
@@ -354,7 +352,7 @@ def test_timeouts_are_named_as_each_driver_names_them(dispatcher: CeleryDispatch
     assert set(module.TIMEOUT_OPTIONS["py-amqp"]) <= set(accepted)
 
 
-def test_a_broker_that_can_take_nothing_now_is_away(
+def test_broker_that_refuses_all_writes_counts_as_unreachable(
     app: Celery, dispatcher: CeleryDispatcher
 ) -> None:
     """A full Redis doesn't reject single runs: all of them wait."""
@@ -377,7 +375,7 @@ def test_a_broker_that_can_take_nothing_now_is_away(
     assert len(received(app, "of-the-task")) == 2
 
 
-def test_addresses_and_errors_name_no_password(app: Celery) -> None:
+def test_addresses_and_errors_contain_no_password(app: Celery) -> None:
     app = Celery("away", broker="redis://:secret@localhost:1/3", set_as_current=False)
     dispatcher = CeleryDispatcher(app)
     assert dispatcher.address == "redis://:**@localhost:1/3"
@@ -409,7 +407,7 @@ def commands(app: Celery, *revoked: tuple[UUID, int, str]) -> list[dict[str, Any
     return heard
 
 
-def test_all_workers_are_notified_or_the_one_that_executes_it(app: Celery) -> None:
+def test_revoke_notifies_all_workers_or_the_executing_one(app: Celery) -> None:
     run_id = UUID(int=7)
     to_all, to_one, to_threads = commands(
         app, (run_id, 1, ""), (run_id, 2, "w@host/17"), (run_id, 3, "w@host/x/threads")
@@ -422,7 +420,7 @@ def test_all_workers_are_notified_or_the_one_that_executes_it(app: Celery) -> No
     assert to_threads["arguments"]["pid"] is None
 
 
-def test_without_remote_control_nobody_is_notified(
+def test_revoke_does_nothing_without_remote_control(
     app: Celery, redis_server: services.Server
 ) -> None:
     app.conf.worker_enable_remote_control = False
@@ -431,7 +429,7 @@ def test_without_remote_control_nobody_is_notified(
 
 
 @pytest.mark.parametrize("trouble", ["kill", "freeze"])
-def test_a_broker_that_is_away_is_not_waited_for(
+def test_revoke_does_not_wait_for_an_unreachable_broker(
     app: Celery,
     dispatcher: CeleryDispatcher,
     redis_server: services.Server,
@@ -455,10 +453,10 @@ def test_a_broker_that_is_away_is_not_waited_for(
         with dispatcher._lock if locked else nullcontext():
             thread.start()
             thread.join(15)
-        assert failed, "it still waits"
+        assert failed, "revoke still waits"
 
 
-# --- what the broker refuses --------------------------------------------------------------------
+# --- messages that are refused -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -469,7 +467,7 @@ def bad_queue(app: Celery) -> str:
     return "occupied"
 
 
-def test_a_refused_queue_says_so_and_is_not_the_broker_away(
+def test_invalid_queue_is_undeliverable_with_the_reason(
     dispatcher: CeleryDispatcher, bad_queue: str
 ) -> None:
     for _ in range(2):
@@ -482,7 +480,7 @@ def test_a_refused_queue_says_so_and_is_not_the_broker_away(
         assert "WRONGTYPE" in reason
 
 
-def test_a_queue_of_the_transports_own_keys_is_never_published_to(
+def test_queue_named_like_an_internal_key_is_undeliverable(
     app: Celery, dispatcher: CeleryDispatcher
 ) -> None:
     """A message would turn the key into a list, and every worker would exit with ``WRONGTYPE``."""
@@ -492,7 +490,7 @@ def test_a_queue_of_the_transports_own_keys_is_never_published_to(
         assert connection.default_channel.client.type("unacked") != b"list"
 
 
-def test_one_bad_queue_stops_nothing_else(
+def test_invalid_queue_does_not_block_other_runs(
     app: Celery, dispatcher: CeleryDispatcher, bad_queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     agenda = Agenda(dispatcher, SystemClock())
@@ -513,7 +511,7 @@ def test_one_bad_queue_stops_nothing_else(
     assert not caplog.records
 
 
-def test_an_error_of_the_driver_belongs_to_its_run(
+def test_error_of_the_driver_is_attributed_to_its_run(
     app: Celery, dispatcher: CeleryDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """py-amqp packs a name's length into one byte. A longer name raises a ``struct.error``."""
@@ -531,7 +529,7 @@ def test_an_error_of_the_driver_belongs_to_its_run(
 
 
 @pytest.mark.parametrize("options", [{"expiration": "soon"}, {"compression": "nonsense"}])
-def test_options_of_a_route_that_make_no_sense_are_not_the_broker_away(
+def test_invalid_route_options_make_the_run_undeliverable(
     app: Celery, options: dict[str, Any]
 ) -> None:
     app.conf.task_routes = {OK: {"queue": "q", **options}}
@@ -554,14 +552,14 @@ def test_options_of_a_route_that_make_no_sense_are_not_the_broker_away(
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
-def test_what_amqp_says_tells_refusal_from_absence(error: Exception, away: bool) -> None:
+def test_amqp_errors_are_classified_as_refusal_or_outage(error: Exception, away: bool) -> None:
     assert means_unreachable(error, Connection("amqp://")) is away
 
 
 # --- routes -------------------------------------------------------------------------------------
 
 
-def test_a_router_is_asked_again_after_a_while(
+def test_route_is_looked_up_again_after_its_lifetime(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -580,7 +578,7 @@ def test_a_router_is_asked_again_after_a_while(
     assert asked == [OK, OK]
 
 
-def test_of_a_routes_options_only_those_of_a_message_go_along(app: Celery) -> None:
+def test_only_message_options_of_a_route_are_used(app: Celery) -> None:
     delaying = {
         "countdown": 60,
         "expires": 1,
@@ -602,7 +600,7 @@ def test_of_a_routes_options_only_those_of_a_message_go_along(app: Celery) -> No
 # --- closing ------------------------------------------------------------------------------------
 
 
-def test_closing_it_leaves_it_usable(app: Celery, dispatcher: CeleryDispatcher) -> None:
+def test_dispatcher_can_be_used_after_close(app: Celery, dispatcher: CeleryDispatcher) -> None:
     publish_runs(dispatcher, run_of())
     dispatcher.close()
     dispatcher.close()
@@ -614,7 +612,7 @@ def test_closing_it_leaves_it_usable(app: Celery, dispatcher: CeleryDispatcher) 
 # --- threads and processes ----------------------------------------------------------------------
 
 
-def test_several_threads_share_one(app: Celery, dispatcher: CeleryDispatcher) -> None:
+def test_several_threads_can_share_a_dispatcher(app: Celery, dispatcher: CeleryDispatcher) -> None:
     failures = []
 
     def work() -> None:
@@ -633,9 +631,7 @@ def test_several_threads_share_one(app: Celery, dispatcher: CeleryDispatcher) ->
     assert len(received(app, "of-the-task")) == 100
 
 
-def test_a_forked_process_has_a_connection_of_its_own_even_if_another_thread_was_publishing(
-    app: Celery, dispatcher: CeleryDispatcher
-) -> None:
+def test_forked_process_opens_its_own_connection(app: Celery, dispatcher: CeleryDispatcher) -> None:
     publish_runs(dispatcher, run_of())
     parents = dispatcher._producer
     with dispatcher._lock:  # like a publishing thread, which doesn't exist in the child
@@ -653,10 +649,10 @@ def test_a_forked_process_has_a_connection_of_its_own_even_if_another_thread_was
     assert len(received(app, "of-the-task")) == 3
 
 
-# --- choosing one -------------------------------------------------------------------------------
+# --- selection ----------------------------------------------------------------------------------
 
 
-def test_the_dispatcher_is_chosen_by_name_or_path() -> None:
+def test_dispatcher_is_chosen_by_name_or_path() -> None:
     assert isinstance(make_dispatcher("celery", print), CeleryDispatcher)
     path = "tests.scheduler.stand_ins.MemoryDispatcher"
     assert type(make_dispatcher(path, print)).__name__ == "MemoryDispatcher"
@@ -669,7 +665,7 @@ def test_the_dispatcher_is_chosen_by_name_or_path() -> None:
         ("redis://:sec#ret@localhost/1", "the URL can't be read"),
     ],
 )
-def test_a_broker_url_of_no_use_is_reported_at_the_start_and_never_ends_a_node(
+def test_invalid_broker_url_is_refused_at_the_start(
     monkeypatch: pytest.MonkeyPatch, url: str, problem: str
 ) -> None:
     app = Celery("wrong", broker=url, set_as_current=False)
@@ -686,7 +682,9 @@ def test_a_broker_url_of_no_use_is_reported_at_the_start_and_never_ends_a_node(
     dispatcher.close()
 
 
-def test_the_projects_app_is_found(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+def test_celery_app_of_the_project_is_found(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
     assert CeleryDispatcher().app.main == "tests"
     assert celery_setup.has_app()
     monkeypatch.setattr(celery_setup, "current_app", Celery("default", set_as_current=False))

@@ -17,7 +17,7 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.dispatch import Dispatcher, DispatchFailed, DueRun, Undeliverable, make_dispatcher
-from django_dcron.dispatch.base import TakenInPart
+from django_dcron.dispatch.base import PartlyPublished
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.scheduler.agenda import Agenda
 from tests.app.models import Witness
@@ -75,21 +75,21 @@ def backend(settings: Settings) -> Callable[..., None]:
     return configure
 
 
-class TestWhatIsEnqueued:
+class TestMessages:
     pytestmark = pytest.mark.django_db
 
-    def test_a_small_message_in_djangos_queue(self) -> None:
+    def test_run_is_enqueued_with_id_and_attempt(self) -> None:
         run = due(attempt=3)
         publish_runs(run)
         assert enqueued() == [{"queue": "default", "priority": 0, "args": [str(run.run_id), 3]}]
 
-    def test_the_jobs_queue_and_priority(self) -> None:
+    def test_queue_and_priority_of_the_job_are_used(self) -> None:
         for priority in (0, 4, 5, 9):
             publish_runs(due(queue="reports", priority=priority))
         found = [(each["queue"], each["priority"]) for each in enqueued()]
         assert found == [("reports", 100), ("reports", 11), ("reports", -11), ("reports", -100)]
 
-    def test_the_targets_own_where_the_job_has_none(self) -> None:
+    def test_queue_and_priority_of_the_target_are_the_default(self) -> None:
         target = "tests.tasked.tasks.report"
         publish_runs(due(target=target), due(target=f"shadow:{target}"))
         publish_runs(due(target=target, queue="default", priority=9))
@@ -103,14 +103,16 @@ class TestWhatIsEnqueued:
             ("default", 0),
         ]
 
-    def test_the_targets_own_are_nothing_to_another_backend(
+    def test_queue_of_the_target_is_ignored_on_another_backend(
         self, backend: Callable[..., None]
     ) -> None:
         backend("django_tasks_db.DatabaseBackend", alias="other", QUEUES=["nightly"])
         publish_runs(due(target="tests.tasked.tasks.report"))
         assert [(each["queue"], each["priority"]) for each in enqueued()] == [("nightly", 0)]
 
-    def test_a_backend_without_priorities_is_given_none(self, backend: Callable[..., None]) -> None:
+    def test_no_priority_is_set_on_a_backend_without_priorities(
+        self, backend: Callable[..., None]
+    ) -> None:
         backend("tests.dispatch.backends.Unsorted", QUEUES=[])
         publish_runs(due(priority=9, queue="any"), due(target="tests.tasked.tasks.report"))
         assert [(each["queue"], each["priority"]) for each in enqueued()] == [
@@ -118,7 +120,7 @@ class TestWhatIsEnqueued:
             ("reports", 0),
         ]
 
-    def test_a_queue_that_the_backend_does_not_have(self) -> None:
+    def test_unknown_queue_is_undeliverable(self) -> None:
         to = dispatcher()
         text = (
             r"'nowhere' .*task backend 'default' \(django_tasks_db.*"
@@ -127,7 +129,7 @@ class TestWhatIsEnqueued:
         with pytest.raises(Undeliverable, match=text):
             to.prepare(due(queue="nowhere"))
 
-    def test_several_queues_and_none_is_the_default(self, backend: Callable[..., None]) -> None:
+    def test_missing_default_queue_is_undeliverable(self, backend: Callable[..., None]) -> None:
         backend("django_tasks_db.DatabaseBackend", alias="other", QUEUES=["a", "b"])
         with pytest.raises(Undeliverable, match="queue 'default' isn't a queue"):
             dispatcher().prepare(due())
@@ -139,7 +141,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         "error", [OperationalError("away"), ProgrammingError("no such table"), Exception("?")]
     )
-    def test_what_was_taken_before_it_went_away_is_not_enqueued_again(
+    def test_runs_enqueued_before_an_outage_are_not_enqueued_again(
         self, backend: Callable[..., None], error: Exception
     ) -> None:
         left = [1, 1]
@@ -147,13 +149,13 @@ class TestErrors:
         to = dispatcher()
         runs = [due_run(name) for name in "abcd"]
         prepared = [to.prepare(run) for run in runs]
-        with pytest.raises(TakenInPart, match=f"{type(error).__name__}: ") as taken:
+        with pytest.raises(PartlyPublished, match=f"{type(error).__name__}: ") as taken:
             to.publish(prepared)
         assert taken.value.left == {2, 3}
         for rest in (prepared[2:], prepared[2:3]):
             with pytest.raises(DispatchFailed, match=f"{type(error).__name__}: ") as raised:
                 to.publish(rest)
-            assert not isinstance(raised.value, TakenInPart)
+            assert not isinstance(raised.value, PartlyPublished)
             assert raised.value.__cause__ is error
         assert len(enqueued()) == 2
         left.extend([1, 1])
@@ -163,7 +165,7 @@ class TestErrors:
         )
 
     @pytest.mark.parametrize("error", [DataError("too long"), ValueError("poison")])
-    def test_one_that_is_refused_keeps_nobody_back(
+    def test_refused_run_does_not_block_the_others(
         self, backend: Callable[..., None], error: Exception
     ) -> None:
         backend(
@@ -173,7 +175,7 @@ class TestErrors:
         )
         to = dispatcher()
         prepared = [to.prepare(due(queue=queue)) for queue in ("default", "poison", "default")]
-        with pytest.raises(TakenInPart, match="queue 'poison'") as raised:
+        with pytest.raises(PartlyPublished, match="queue 'poison'") as raised:
             to.publish(prepared)
         assert [position in raised.value.left for position in range(3)] == [False, True, False]
         assert len(enqueued()) == 2
@@ -189,7 +191,7 @@ class TestErrors:
             KeyError("id"),
         ],
     )
-    def test_an_outage_in_the_guise_of_a_value_ends_no_run(
+    def test_value_error_of_an_outage_does_not_fail_runs(
         self, backend: Callable[..., None], error: Exception
     ) -> None:
         backend("tests.dispatch.backends.Choosy", OPTIONS={"errors": {"default": error}})
@@ -199,7 +201,7 @@ class TestErrors:
                 to.publish([to.prepare(due()) for _ in range(number)])
             assert raised.value.__cause__ is error
 
-    def test_a_backend_that_is_away_is_not_asked_for_each(
+    def test_unreachable_backend_is_tried_for_a_few_runs_only(
         self, backend: Callable[..., None]
     ) -> None:
         asked: list[str] = []
@@ -210,9 +212,9 @@ class TestErrors:
         for _ in range(2):
             with pytest.raises(DispatchFailed, match="RuntimeError: away"):
                 to.publish(prepared)
-        assert asked == [item.run_id for item in prepared[:6]], "others than the first time"
+        assert asked == [item.run_id for item in prepared[:6]], "the second call tries other runs"
 
-    def test_runs_that_fail_keep_back_nobody_and_are_not_ended(
+    def test_runs_that_cannot_be_enqueued_stay_and_block_no_others(
         self, backend: Callable[..., None], caplog: pytest.LogCaptureFixture
     ) -> None:
         """The agenda publishes the failing runs first: several of one target, one of another."""
@@ -235,7 +237,9 @@ class TestErrors:
             clock.advance(2)
         assert len(enqueued()) == 23
         assert [run.job_name for run in agenda.take_delivered()] == ["good"] * 20 + ["later"] * 3
-        assert events(caplog, "broker_unreachable") == [], "it is there, and nobody else waits"
+        assert events(caplog, "broker_unreachable") == [], (
+            "the backend is reachable, and no other run waits"
+        )
         assert (agenda.take_refused(), len(agenda)) == ([], len(bad))
         of_runs.clear()
         for _ in range(10):
@@ -243,7 +247,7 @@ class TestErrors:
             clock.advance(2)
         assert (len(enqueued()), len(agenda)) == (28, 0)
 
-    def test_a_node_shows_that_it_is_alive_while_many_are_enqueued(
+    def test_agenda_reports_activity_while_many_runs_are_enqueued(
         self, backend: Callable[..., None]
     ) -> None:
         asked: list[str] = []
@@ -272,21 +276,21 @@ class TestSetup:
             ("tests.dispatch.backends.Gone", "InvalidTaskBackend: Could not find backend"),
         ],
     )
-    def test_a_backend_that_is_of_no_use(
+    def test_backend_that_cannot_execute_runs_is_refused(
         self, backend: Callable[..., None], kind: str, text: str
     ) -> None:
         backend(kind, alias="other")
         with pytest.raises(ImproperlyConfigured, match=f"task backend 'other'.* {text}"):
             dispatcher()
 
-    def test_no_such_backend(self, settings: Settings) -> None:
+    def test_unknown_backend_is_refused(self, settings: Settings) -> None:
         settings.DCRON_TASKS_BACKEND = "nowhere"
         with pytest.raises(
             ImproperlyConfigured, match="there is no task backend 'nowhere': InvalidTaskBackend: "
         ):
             dispatcher()
 
-    def test_a_node_does_not_start_with_it(
+    def test_node_does_not_start_with_an_unsuitable_backend(
         self, backend: Callable[..., None], settings: Settings
     ) -> None:
         settings.DCRON_DISPATCHER = "tasks"
@@ -295,7 +299,7 @@ class TestSetup:
             call_command("runcron", once=True)
 
     @pytest.mark.django_db
-    def test_who_triggers_a_run_is_no_worker_either(
+    def test_triggered_run_is_left_to_a_node_with_an_unsuitable_backend(
         self,
         backend: Callable[..., None],
         settings: Settings,
@@ -310,7 +314,7 @@ class TestSetup:
         assert logged(caplog, "left_to_node", "task backend 'default'", run=str(run.pk))
 
 
-# --- With real nodes and workers ----------------------------------------------------------------
+# --- real nodes and workers ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -363,7 +367,7 @@ def publish_attempt(run: Run, times: int = 1) -> None:
     )
 
 
-def test_a_job_runs_on_a_worker(
+def test_job_runs_on_a_worker(
     start_task_worker: Callable[..., Process], start_runcron: StartProcess
 ) -> None:
     echo = make_job(target="tests.app.tasks.echo", args=[1], kwargs={"city": "Berlin"})
@@ -389,11 +393,11 @@ def test_a_job_runs_on_a_worker(
     assert run is not None
     seen = json.loads(attempt_of(run).result)
     assert (seen["id"], seen["attempt"], seen["workers"]) == (str(run.pk), 1, [attempt.worker])
-    assert node.log.count("broker") == 0, "it misses no broker"
+    assert node.log.count("broker") == 0, "the node needs no broker"
 
 
 @pytest.mark.slow
-def test_a_failure_is_tried_again(
+def test_failed_run_is_retried(
     start_task_worker: Callable[..., Process],
     start_runcron: StartProcess,
     trigger: Callable[..., Run],
@@ -405,7 +409,7 @@ def test_a_failure_is_tried_again(
     assert [wait_for_end(run, number).exception_class for number in (1, 2)] == ["RuntimeError"] * 2
 
 
-def test_what_is_delivered_twice_starts_once(
+def test_duplicate_deliveries_start_once(
     start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
 ) -> None:
     workers = [start_task_worker(), start_task_worker()]
@@ -423,7 +427,9 @@ def test_what_is_delivered_twice_starts_once(
     assert all(worker.running for worker in workers)
 
 
-def test_timeouts(start_task_worker: Callable[..., Process], trigger: Callable[..., Run]) -> None:
+def test_timeout_is_recorded_and_the_worker_survives(
+    start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
+) -> None:
     """A timeout is raised in the job's code. If the code continues, the timeout is only recorded.
 
     Nothing ends the worker, because nothing could replace it.
@@ -441,12 +447,12 @@ def test_timeouts(start_task_worker: Callable[..., Process], trigger: Callable[.
     assert attempt.outcome == "timed_out"
     assert "did not stop within" in attempt.message
     assert wait_for_end(trigger("tests.app.tasks.ok")).outcome == "succeeded", (
-        "once it has returned"
+        "after the code has returned"
     )
     assert worker.running
 
 
-def test_a_cancel_stops_a_running_run(
+def test_cancel_stops_a_running_run(
     start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
 ) -> None:
     """The worker gets no control command. It learns of the cancel from its next heartbeat."""
@@ -460,7 +466,7 @@ def test_a_cancel_stops_a_running_run(
     assert worker.running
 
 
-def test_a_cancel_of_what_is_enqueued_has_it_dropped(
+def test_cancelled_enqueued_run_is_dropped(
     start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
 ) -> None:
     run = trigger("tests.app.tasks.witness")
@@ -472,7 +478,7 @@ def test_a_cancel_of_what_is_enqueued_has_it_dropped(
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_noticed_and_its_run_tried_again(
+def test_run_of_a_killed_worker_is_retried(
     start_task_worker: Callable[..., Process],
     start_runcron: StartProcess,
     trigger: Callable[..., Run],
@@ -489,7 +495,7 @@ def test_a_killed_worker_is_noticed_and_its_run_tried_again(
     assert wait_for_state(run, "succeeded").attempt == 2
 
 
-def test_a_worker_that_is_stopped_finishes_what_it_executes(
+def test_stopped_worker_finishes_its_run(
     start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
 ) -> None:
     worker = start_task_worker()
@@ -517,7 +523,7 @@ def tables_of_the_backend_missing() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_backend_that_is_away_costs_no_run(
+def test_no_run_is_lost_while_the_backend_is_unreachable(
     start_task_worker: Callable[..., Process], start_runcron: StartProcess
 ) -> None:
     node = start_node(start_runcron)
@@ -533,7 +539,7 @@ def test_a_backend_that_is_away_costs_no_run(
 
 
 @pytest.mark.slow
-def test_who_triggers_a_run_leaves_it_to_a_node_then(
+def test_triggered_run_is_left_to_a_node_while_backend_is_unreachable(
     start_task_worker: Callable[..., Process],
     start_runcron: StartProcess,
     trigger: Callable[..., Run],
@@ -552,7 +558,7 @@ def test_who_triggers_a_run_leaves_it_to_a_node_then(
     wait_for_state(run, "succeeded")
 
 
-def test_a_queue_that_is_not_there_ends_the_run_and_no_other(
+def test_unknown_queue_fails_only_its_run(
     start_task_worker: Callable[..., Process], start_runcron: StartProcess
 ) -> None:
     start_task_worker()
@@ -566,7 +572,7 @@ def test_a_queue_that_is_not_there_ends_the_run_and_no_other(
 
 @pytest.mark.postgresql
 @pytest.mark.slow
-def test_a_database_that_was_restarted_takes_runs_again(
+def test_runs_are_enqueued_again_after_a_database_restart(
     start_task_worker: Callable[..., Process], start_runcron: StartProcess, database_server: Server
 ) -> None:
     node = start_node(start_runcron)

@@ -1,4 +1,4 @@
-"""Dispatching runs to Celery on RabbitMQ, which confirms what it has accepted.
+"""Dispatching runs to Celery on RabbitMQ, which confirms accepted messages.
 
 These tests need system packages. They run together with the tests on a database that needs system
 packages anyway, but not in ``make test``.
@@ -15,7 +15,7 @@ from kombu import Exchange, Queue
 
 from django_dcron.dispatch import DispatchFailed, Undeliverable
 from django_dcron.dispatch import celery as module
-from django_dcron.dispatch.base import DueRun, TakenInPart
+from django_dcron.dispatch.base import DueRun, PartlyPublished
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.scheduler import backlog
 from django_dcron.scheduler.agenda import Agenda
@@ -72,7 +72,7 @@ def ids_of(runs: list[DueRun]) -> list[str]:
     return [f"{run.run_id}.1" for run in runs]
 
 
-def test_what_was_dispatched_outlives_the_broker(
+def test_dispatched_runs_survive_a_broker_restart(
     app: Celery, dispatcher: CeleryDispatcher, rabbitmq_server: services.RabbitmqServer
 ) -> None:
     runs = [due_run() for _ in range(600)]
@@ -86,7 +86,7 @@ def test_what_was_dispatched_outlives_the_broker(
     assert received(app) == ids_of([*runs, last])
 
 
-def test_a_message_is_published_again_and_nobody_answers(
+def test_message_of_an_unknown_run_is_published_again(
     app: Celery, dispatcher: CeleryDispatcher
 ) -> None:
     """A worker doesn't know the run and publishes it again. A node asks workers while none runs."""
@@ -119,7 +119,7 @@ def test_a_message_is_published_again_and_nobody_answers(
     assert dispatcher.ask_workers() == []
 
 
-def test_a_frozen_broker_is_away(
+def test_publish_fails_while_the_broker_is_frozen(
     app: Celery,
     dispatcher: CeleryDispatcher,
     rabbitmq_server: services.RabbitmqServer,
@@ -140,7 +140,7 @@ def test_a_frozen_broker_is_away(
     assert received(app)[-1:] == ids_of([last])
 
 
-def test_a_broker_short_of_memory_is_away_and_not_flooded(
+def test_broker_short_of_memory_is_not_flooded(
     app: Celery,
     dispatcher: CeleryDispatcher,
     rabbitmq_server: services.RabbitmqServer,
@@ -163,7 +163,7 @@ def test_a_broker_short_of_memory_is_away_and_not_flooded(
     assert len(arrived) <= 50 + 3
 
 
-def test_a_refusal_is_reported_at_once_and_belongs_to_its_run(app: Celery) -> None:
+def test_unknown_exchange_makes_only_its_run_undeliverable(app: Celery) -> None:
     app.conf.task_routes = {"tests.app.tasks.echo": {"exchange": "nowhere", "routing_key": "x"}}
     dispatcher = CeleryDispatcher(app)
     good, bad = due_run(), due_run(target="tests.app.tasks.echo")
@@ -188,9 +188,11 @@ def full_queue(app: Celery) -> str:
     return name
 
 
-@pytest.mark.parametrize("options", [{}, {"confirm_publish": True}], ids=["ours", "the project's"])
-@pytest.mark.parametrize("events", [False, True], ids=["quiet", "with events"])
-def test_a_queue_that_is_full_and_says_so_keeps_back_its_own_runs_alone(
+@pytest.mark.parametrize(
+    "options", [{}, {"confirm_publish": True}], ids=["default", "confirm_publish"]
+)
+@pytest.mark.parametrize("events", [False, True], ids=["no events", "events"])
+def test_full_queue_delays_only_its_own_runs(
     app: Celery,
     dispatcher: CeleryDispatcher,
     full_queue: str,
@@ -201,11 +203,11 @@ def test_a_queue_that_is_full_and_says_so_keeps_back_its_own_runs_alone(
     app.conf.task_send_sent_event = events
     runs = [due_run(queue=full_queue if n % 2 else "") for n in range(100)]
     others, kept = runs[::2], runs[1::2]
-    with pytest.raises(TakenInPart, match=f"'{full_queue}'") as taken:
+    with pytest.raises(PartlyPublished, match=f"'{full_queue}'") as taken:
         publish_runs(dispatcher, *runs)
     assert [n for n in range(100) if n in taken.value.left] == list(range(5, 100, 2))
     for _ in range(2):
-        with pytest.raises(TakenInPart) as taken:
+        with pytest.raises(PartlyPublished) as taken:
             publish_runs(dispatcher, kept[2])
         assert 0 in taken.value.left
     assert received(app) == ids_of(others)
@@ -214,7 +216,7 @@ def test_a_queue_that_is_full_and_says_so_keeps_back_its_own_runs_alone(
     assert received(app, full_queue) == ids_of(kept[2:3])
 
 
-def test_the_agenda_hands_over_what_waited_for_room_once_there_is_some(
+def test_agenda_publishes_waiting_runs_when_the_queue_has_room(
     app: Celery, dispatcher: CeleryDispatcher, full_queue: str
 ) -> None:
     clock = StillClock()
@@ -227,16 +229,18 @@ def test_the_agenda_hands_over_what_waited_for_room_once_there_is_some(
         assert not agenda.broker_unreachable
         assert not agenda.take_refused()
         more = received(app, full_queue)
-        assert more, "nothing is handed over although there is room"
+        assert more, "no run was published although the queue had room"
         arrived += more
         clock.instant += timedelta(seconds=backlog.LONGEST_PAUSE)
     assert arrived == ids_of(runs)
     assert agenda.take_delivered() == runs
 
 
-@pytest.mark.parametrize("options", [{}, {"confirm_publish": True}], ids=["ours", "the project's"])
-@pytest.mark.parametrize("events", [False, True], ids=["quiet", "with events"])
-def test_a_queue_that_is_gone_is_there_again_for_the_next_run(
+@pytest.mark.parametrize(
+    "options", [{}, {"confirm_publish": True}], ids=["default", "confirm_publish"]
+)
+@pytest.mark.parametrize("events", [False, True], ids=["no events", "events"])
+def test_deleted_queue_is_declared_again(
     app: Celery, dispatcher: CeleryDispatcher, options: dict[str, bool], events: bool
 ) -> None:
     """The queue was deleted or has expired. The broker confirms messages to it, but drops them."""
@@ -251,21 +255,19 @@ def test_a_queue_that_is_gone_is_there_again_for_the_next_run(
         assert received(app) == ids_of(runs)
 
 
-def test_what_no_queue_takes_although_all_are_declared_is_tried_again(
-    app: Celery, dispatcher: CeleryDispatcher
-) -> None:
+def test_unroutable_run_is_retried(app: Celery, dispatcher: CeleryDispatcher) -> None:
     """The exchange has no binding yet."""
     with app.connection_for_write() as connection:
         Exchange("unbound", type="topic")(connection.default_channel).declare()
     app.conf.task_routes = {"tests.app.tasks.echo": {"exchange": "unbound", "routing_key": "x"}}
     good, unbound = due_run(), due_run(target="tests.app.tasks.echo")
-    with pytest.raises(TakenInPart) as taken:
+    with pytest.raises(PartlyPublished) as taken:
         publish_runs(dispatcher, good, unbound)
     assert [n for n in range(2) if n in taken.value.left] == [1]
     assert received(app) == ids_of([good])
 
 
-def test_events_on_the_same_connection_are_awaited_as_well(app: Celery) -> None:
+def test_sent_events_do_not_disturb_publisher_confirms(app: Celery) -> None:
     app.conf.task_send_sent_event = True
     dispatcher = CeleryDispatcher(app)
     runs = [due_run() for _ in range(20)]
@@ -275,7 +277,7 @@ def test_events_on_the_same_connection_are_awaited_as_well(app: Celery) -> None:
     assert received(app) == ids_of(runs)
 
 
-def test_confirms_that_the_project_awaits_by_itself(app: Celery) -> None:
+def test_confirm_publish_option_of_the_project_is_supported(app: Celery) -> None:
     app.conf.broker_transport_options = {"confirm_publish": True}
     dispatcher = CeleryDispatcher(app)
     runs = [due_run() for _ in range(3)]

@@ -38,7 +38,7 @@ def work() -> Work:
     return Work()
 
 
-def test_all_are_executed_in_order_and_never_more_at_once_than_there_are_threads(
+def test_number_of_concurrent_runs_is_limited_to_the_threads(
     work: Work,
 ) -> None:
     dispatcher = ThreadDispatcher(work, 3)
@@ -47,29 +47,29 @@ def test_all_are_executed_in_order_and_never_more_at_once_than_there_are_threads
     wait_until(lambda: len(work.started) == 3, what="three runs to start")
     work.may_end.set()
     dispatcher.close(wait=True)
-    assert set(work.started[:3]) == {run.run_id for run in runs[:3]}, "threads that begin at once"
+    assert set(work.started[:3]) == {run.run_id for run in runs[:3]}, "three threads start at once"
     assert sorted(work.started) == sorted(run.run_id for run in runs)
     assert work.most_at_once == 3
 
 
-def test_a_run_that_is_in_already_is_not_taken_again(work: Work) -> None:
+def test_unfinished_run_is_not_accepted_twice(work: Work) -> None:
     dispatcher = ThreadDispatcher(work, 1)
     first, second = due_run("a"), due_run("b")
     dispatcher.publish([first, second, first])
     dispatcher.publish([first, second])
     work.may_end.set()
-    wait_until(lambda: not dispatcher._taken, what="both to end")
+    wait_until(lambda: not dispatcher._taken, what="both runs to end")
     assert work.started == [first.run_id, second.run_id]
     dispatcher.publish([first])  # a later redelivery
     dispatcher.close(wait=True)
     assert work.started == [first.run_id, second.run_id, first.run_id]
 
 
-def test_what_has_not_started_can_be_taken_back(work: Work) -> None:
+def test_unstarted_runs_can_be_taken_back(work: Work) -> None:
     dispatcher = ThreadDispatcher(work, 1)
     runs = [due_run(f"{n}") for n in range(3)]
     dispatcher.publish(runs)
-    wait_until(lambda: work.started, what="one to start")
+    wait_until(lambda: work.started, what="one run to start")
     assert dispatcher.take_back() == [run.key for run in runs[1:]]
     assert dispatcher.take_back() == []
     work.may_end.set()
@@ -77,17 +77,17 @@ def test_what_has_not_started_can_be_taken_back(work: Work) -> None:
     assert work.started == [runs[0].run_id]
 
 
-def test_closing_without_waiting_starts_no_more(work: Work) -> None:
+def test_close_without_waiting_starts_no_more_runs(work: Work) -> None:
     dispatcher = ThreadDispatcher(work, 1)
     dispatcher.publish([due_run("a"), due_run("b")])
-    wait_until(lambda: work.started, what="one to start")
+    wait_until(lambda: work.started, what="one run to start")
     dispatcher.close(wait=False)
     work.may_end.set()
     dispatcher.close(wait=True)
     assert len(work.started) == 1
 
 
-def test_after_its_end_it_takes_nothing(work: Work) -> None:
+def test_publish_fails_after_close(work: Work) -> None:
     dispatcher = ThreadDispatcher(work, 1)
     dispatcher.close(wait=True)
     run = due_run("a")
@@ -96,7 +96,7 @@ def test_after_its_end_it_takes_nothing(work: Work) -> None:
     assert not dispatcher._taken
 
 
-def test_an_error_that_escapes_is_logged_and_the_thread_goes_on(
+def test_escaped_error_is_logged_and_the_thread_survives(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = []

@@ -33,7 +33,7 @@ def consumer(**settings: Any) -> Any:
     return made
 
 
-def test_the_pauses_stay_short_and_the_worker_gives_up_no_sooner(slept: list[float]) -> None:
+def test_reconnect_pauses_are_short_and_patience_is_unchanged(slept: list[float]) -> None:
     retries = 4
     with pytest.raises(Exception, match=r"nowhere|No such file"):
         consumer(broker_connection_max_retries=retries).connection_for_read()
@@ -46,7 +46,7 @@ def test_the_pauses_stay_short_and_the_worker_gives_up_no_sooner(slept: list[flo
     assert LONGEST_PAUSE <= 5
 
 
-def test_every_worker_that_loads_the_task_has_the_step() -> None:
+def test_every_worker_that_loads_the_task_has_the_bootstep() -> None:
     app = Celery(set_as_current=False)
     signals.celeryd_init.send(
         sender="worker@host", instance=SimpleNamespace(app=app), conf=app.conf, options={}
@@ -54,12 +54,12 @@ def test_every_worker_that_loads_the_task_has_the_step() -> None:
     assert PromptReconnect in app.steps["consumer"]
 
 
-def test_a_connection_that_is_made_at_once_is_left_alone(slept: list[float]) -> None:
+def test_successful_connection_causes_no_pause(slept: list[float]) -> None:
     connection = worker_reconnect._with_short_pauses(Connection("memory://"))
     assert connection.ensure_connection() is connection
     assert slept == []
 
 
-def test_nodes_dispatch_again_within_five_seconds_of_lost_answers() -> None:
+def test_nodes_publish_again_within_five_seconds_of_lost_responses() -> None:
     """The time covers one attempt that waits in vain and the pause after it."""
     assert TIMEOUT + backlog.LONGEST_PAUSE_WITHOUT_BROKER <= 5

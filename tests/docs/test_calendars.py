@@ -1,4 +1,4 @@
-"""Test what docs/how-to/calendars.md promises."""
+"""Compare docs/how-to/calendars.md with the code."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ from tests.docs.test_documents import ROOT
 PAGE = (ROOT / "docs" / "how-to" / "calendars.md").read_text()
 
 
-def test_every_entry_it_shows_is_read() -> None:
+def test_documented_calendar_entries_parse() -> None:
     entries = re.findall(
         r"^\| `([^`]+)` \| (?!is dropped|moves|the occurrence)", PAGE, re.MULTILINE
     )
@@ -27,7 +27,7 @@ def test_every_entry_it_shows_is_read() -> None:
     assert read_dates(dates.replace("\\n", "\n")).holidays
 
 
-def test_the_policies() -> None:
+def test_documented_calendar_policies_and_default_match_the_code() -> None:
     rows = re.findall(r"^\| `(\w+)`(.*?) \| (?:is dropped|moves)", PAGE, re.MULTILINE)
     assert [name for name, _ in rows] == list(ExclusionPolicy)
     (default,) = [name for name, message in rows if message == " (the default)"]
@@ -35,7 +35,7 @@ def test_the_policies() -> None:
     assert {"calendar", "calendar_policy"} <= JobFields.__annotations__.keys()
 
 
-def test_numbers() -> None:
+def test_documented_limits_match_the_code() -> None:
     assert saving.FOLLOWED_AT_ONCE == 500
     assert "up to 500 jobs at once" in PAGE
     assert HORIZON_YEARS == 50
@@ -43,9 +43,9 @@ def test_numbers() -> None:
 
 
 @pytest.mark.django_db
-def test_its_examples_do_what_they_say() -> None:
+def test_examples_create_the_documented_calendar() -> None:
     made, declared = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(made, {})  # noqa: S102 (the page is ours)
+    exec(made, {})  # noqa: S102 (the project's own page)
     assert Calendar.objects.get(name="bank days").dates.splitlines() == [
         "SAT-SUN",
         "holidays DE-BY",

@@ -1,4 +1,4 @@
-"""Test what docs/how-to/chains.md promises."""
+"""Compare docs/how-to/chains.md with the code."""
 
 import re
 from uuid import UUID
@@ -18,7 +18,7 @@ PROSE = " ".join(PAGE.split())
 
 
 @pytest.mark.django_db
-def test_its_example_makes_the_chain_it_says() -> None:
+def test_example_creates_the_documented_links() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     with targets.isolated():
         exec(example, {"cron": cron, "__name__": "example"})  # noqa: S102 (our own document)
@@ -32,7 +32,7 @@ def test_its_example_makes_the_chain_it_says() -> None:
     assert Job.objects.filter(enabled=True).count() == 3
 
 
-def test_its_words() -> None:
+def test_documented_events_trigger_and_key_match_the_code() -> None:
     assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(On)
     assert f"the trigger `{Trigger.CHAIN}`" in PAGE
     assert "the idempotency key `after run ` and the id of the run" in PROSE

@@ -1,4 +1,4 @@
-"""Test what docs/how-to/django-tasks.md promises.
+"""Compare docs/how-to/django-tasks.md with the code.
 
 ``tests/dispatch/test_django_tasks.py`` tests the rest.
 """
@@ -16,7 +16,7 @@ from tests.docs.test_documents import ROOT
 PAGE = (ROOT / "docs" / "how-to" / "django-tasks.md").read_text()
 
 
-def test_settings() -> None:
+def test_documented_settings_match_the_code() -> None:
     named = set(re.findall(r"\bDCRON_\w+", PAGE))
     assert named <= {setting.name for setting in Settings.all()}
     assert "`DCRON_TASKS_BACKEND` is the alias of the backend (`default`)" in PAGE
@@ -24,12 +24,12 @@ def test_settings() -> None:
     assert f"growing pauses of up to {LONGEST_PAUSE_WITHOUT_BROKER:g} s" in PAGE
 
 
-def test_its_python_is_python() -> None:
+def test_python_blocks_parse() -> None:
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         ast.parse(block)
 
 
-def test_its_checks_are_the_ones_there_are() -> None:
+def test_documented_system_checks_match_the_code() -> None:
     documented = re.findall(
         r"^([EW]\d{3})\s+.*Django's (?:own )?tasks", str(checks.__doc__), re.MULTILINE
     )
@@ -37,7 +37,7 @@ def test_its_checks_are_the_ones_there_are() -> None:
 
 
 @pytest.mark.django_tasks
-def test_what_is_dispatched() -> None:
+def test_documented_priorities_and_message_match_the_code() -> None:
     from django_dcron.dispatch import django_tasks
 
     shown = re.search(r"0 is (-\d+), 4 is (-\d+), 5 is (\d+), 9 is (\d+)", PAGE)

@@ -17,7 +17,7 @@ TYPED = Path(__file__).with_name("typed_examples.py")
 
 
 class Invoices:
-    """Stands for the model of the README."""
+    """Replaces the model of the README example."""
 
     def __init__(self) -> None:
         self.objects = self
@@ -61,7 +61,7 @@ def eager() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("eager")
-def test_the_job_of_the_readme_is_called_directly_and_by_delay(job: Any) -> None:
+def test_readme_job_can_be_called_directly_and_by_delay(job: Any) -> None:
     send_invoices, invoices = job
     send_invoices()
     assert invoices.sent == 2
@@ -69,7 +69,7 @@ def test_the_job_of_the_readme_is_called_directly_and_by_delay(job: Any) -> None
     assert invoices.sent == 4
 
 
-def test_mypy_checks_the_job_of_the_readme() -> None:
+def test_readme_job_is_checked_by_mypy() -> None:
     typed = job_of(TYPED.read_text())
     assert job_of(readme()) == typed.replace("def send_invoices() -> None:", "def send_invoices():")
     checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
@@ -77,7 +77,7 @@ def test_mypy_checks_the_job_of_the_readme() -> None:
     assert str(TYPED.relative_to(ROOT)) in checked["files"]
 
 
-def test_the_job_of_the_tutorial_is_called_directly() -> None:
+def test_tutorial_job_can_be_called_directly() -> None:
     text = (ROOT / "docs" / "tutorial" / "first-job.md").read_text()
     (block,) = re.findall(r"```python\n# bakery/cron.py\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"__name__": "bakery.cron"}

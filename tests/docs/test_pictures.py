@@ -9,7 +9,7 @@ LARGEST = 150_000
 DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 
 
-def test_each_is_there_and_named() -> None:
+def test_every_picture_is_used_and_every_used_picture_exists() -> None:
     named = {
         name
         for path in DOCUMENTS
@@ -18,11 +18,11 @@ def test_each_is_there_and_named() -> None:
     assert named == {path.name for path in IMAGES.iterdir()}
 
 
-def test_none_is_large() -> None:
+def test_no_picture_exceeds_the_size_limit() -> None:
     assert not [path.name for path in IMAGES.iterdir() if path.stat().st_size > LARGEST]
 
 
-def test_each_says_what_it_shows() -> None:
+def test_every_picture_has_an_alternative_text() -> None:
     for path in DOCUMENTS:
         assert "![](" not in path.read_text()
         assert not re.search(r"<img(?![^>]*\balt=\"[^\"]{20})", path.read_text())

@@ -134,7 +134,7 @@ assert states == {"succeeded"}, states
 """
 
 
-def test_a_project_with_its_own_database_users_transactions_and_asgi(tmp_path: Path) -> None:
+def test_guide_works_with_own_database_custom_user_atomic_requests_and_asgi(tmp_path: Path) -> None:
     call_command("startproject", "shop", tmp_path)
     settings = tmp_path / "shop" / "settings.py"
     settings.write_text(settings.read_text() + SETTINGS)
@@ -156,7 +156,7 @@ def test_a_project_with_its_own_database_users_transactions_and_asgi(tmp_path: P
     run_script(tmp_path, "shop.settings", ASGI)
 
 
-def test_no_table_refers_to_another_app() -> None:
+def test_no_model_references_another_app() -> None:
     related = {
         field.related_model._meta.app_label
         for model in apps.get_app_config("django_dcron").get_models()

@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 @pytest.mark.parametrize(("name", "block"), list(zip(PRESETS, BLOCKS, strict=True)))
-def test_a_recipe_declares_its_preset(name: str, block: str) -> None:
+def test_recipe_declares_the_fields_of_its_preset(name: str, block: str) -> None:
     names: dict[str, Any] = {"cron": cron, "timedelta": timedelta, "__name__": "recipes"}
     with targets.isolated():
         exec(compile(block, "recipes.md", "exec"), names)  # noqa: S102

@@ -1,4 +1,4 @@
-"""Test what docs/how-to/retention.md promises."""
+"""Compare docs/how-to/retention.md with the code."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "how-to" / "retention.md").read_text()
 PROSE = " ".join(PAGE.split())
 
 
-def test_settings_fields_and_defaults() -> None:
+def test_documented_settings_fields_and_defaults_match_the_code() -> None:
     rows = re.findall(r"^\| `DCRON_(\w+)` \| `(\w+)` \| (\S+)", PAGE, re.MULTILINE)
     for setting, field, default in rows:
         value = vars(Settings)[setting].default
@@ -25,13 +25,13 @@ def test_settings_fields_and_defaults() -> None:
     assert {field for _, field, _ in rows} == set(run_retention.KEPT)
 
 
-def test_paces_and_sizes() -> None:
+def test_documented_intervals_and_batch_sizes_match_the_code() -> None:
     assert (pruner.FIRST_AFTER, pruner.ROUND_EVERY, pruner.SHARE) == (60, 600, 0.1)
     assert "every ten minutes. The first visit is one minute after" in PROSE
     assert (run_retention.BATCH_SIZE, retention.ROWS_AT_ONCE) == (500, 1000)
     assert "at most 500 runs, or about 1,000 rows" in PROSE
 
 
-def test_its_example_is_python() -> None:
+def test_example_parses_as_python() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     ast.parse(example)

@@ -22,7 +22,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_the_readme_is_short_and_its_links_work_on_a_package_index() -> None:
+def test_readme_is_short_and_has_absolute_links_to_existing_files() -> None:
     assert len(README.splitlines()) <= 150
     for link in LINK.findall(README):
         assert link.startswith((f"{REPOSITORY}/blob/main/", RAW)), link
@@ -30,20 +30,20 @@ def test_the_readme_is_short_and_its_links_work_on_a_package_index() -> None:
         assert (ROOT / path).is_file(), link
 
 
-def test_the_placeholder_is_the_same_everywhere() -> None:
+def test_repository_placeholder_url_is_the_same_everywhere() -> None:
     for path in (ROOT / "pyproject.toml", DOCS / "conf.py", DOCS / "contributing" / "releasing.md"):
         assert REPOSITORY in path.read_text(), path
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_local_links_lead_to_files(path: Path) -> None:
+def test_local_links_point_to_existing_files(path: Path) -> None:
     for link in LINK.findall(path.read_text()):
         if not link.startswith(("#", "http:", "https:", "mailto:")):
             assert (path.parent / link.partition("#")[0]).exists(), link
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_a_page_has_one_title_and_python_that_parses(path: Path) -> None:
+def test_page_has_one_title_and_valid_python_blocks(path: Path) -> None:
     text = path.read_text()
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     if not text.startswith("```{include}"):
@@ -53,7 +53,7 @@ def test_a_page_has_one_title_and_python_that_parses(path: Path) -> None:
         ast.parse(block)
 
 
-def test_every_model_is_in_the_reference_or_internal() -> None:
+def test_every_model_is_documented_or_internal() -> None:
     documented = re.findall(
         r"^```\{model-fields\} (\w+)", (DOCS / "reference" / "models.md").read_text(), re.MULTILINE
     )
@@ -70,7 +70,7 @@ WIDE = {"explanation/performance.md"}
 @pytest.mark.parametrize(
     "path", [path for path in PAGES if str(path.relative_to(DOCS)) not in WIDE], ids=name_of
 )
-def test_prose_is_wrapped_at_100_columns(path: Path) -> None:
+def test_page_prose_is_wrapped_at_100_columns(path: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     lines = [line for line in prose.splitlines() if not line.startswith(("|", "!["))]
     assert [line for line in lines if len(line) > 100] == []

@@ -16,7 +16,7 @@ from tests.testing.test_pytest_plugin import SETTINGS, pytest_in
 PAGE = (ROOT / "docs" / "how-to" / "testing.md").read_text()
 
 
-def test_its_examples_are_a_project_whose_tests_pass(tmp_path: Path) -> None:
+def test_example_project_tests_pass(tmp_path: Path) -> None:
     files = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
     assert set(files) == {"shop/cron.py", "shop/tests.py", "conftest.py", "test_shop.py"}
     files |= {"shop/__init__.py": "", "project_settings.py": SETTINGS.replace("bakery", "shop")}
@@ -30,7 +30,7 @@ def test_its_examples_are_a_project_whose_tests_pass(tmp_path: Path) -> None:
     assert "6 passed" in done.stdout
 
 
-def test_its_signatures() -> None:
+def test_documented_signatures_match_the_code() -> None:
     rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.MULTILINE))
     assert set(rows) == set(testing.__all__) - {"ManualClock"}
     for name, shown in rows.items():
@@ -49,12 +49,12 @@ def test_its_signatures() -> None:
         assert f"`{fixture}`" in PAGE
 
 
-def test_its_numbers() -> None:
+def test_documented_limits_match_the_code() -> None:
     assert f"More than {stepping.MOST:,} attempts" in PAGE
     assert f"triggered {control.TRIES} times at one instant" in PAGE
 
 
-def test_its_picture_of_a_difference() -> None:
+def test_documented_failure_message_matches_the_code() -> None:
     (shown,) = re.findall(r"```\n(30 2 .*?)\n```", PAGE, re.DOTALL)
     zone = ZoneInfo("Europe/Berlin")
     expected = [datetime(2026, 3, 28, 2, 30, tzinfo=zone), datetime(2026, 3, 29, 2, 30, tzinfo=UTC)]

@@ -46,7 +46,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_first_job_runs(project: Path) -> None:
+def test_first_page_creates_a_project_whose_job_runs(project: Path) -> None:
     assert "bakery/cron.py" in dict(blocks_of("first-job.md"))
     out = manage(
         project,
@@ -60,7 +60,7 @@ def test_the_first_job_runs(project: Path) -> None:
     assert "succeeded" in out
 
 
-def test_the_second_page_extends_the_project(project: Path) -> None:
+def test_second_page_adds_a_celery_job_to_the_project(project: Path) -> None:
     settings = project / "bakery" / "settings.py"
     settings.write_text(re.sub(r"^DCRON_\w+ = .*\n", "", settings.read_text(), flags=re.MULTILINE))
     write(project, "redis-and-celery.md")

@@ -31,7 +31,7 @@ def too_long(text: str) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_prose_wraps(path: Path) -> None:
+def test_prose_fits_the_line_width(path: Path) -> None:
     assert list(too_long(path.read_text())) == []
 
 
@@ -46,5 +46,5 @@ def test_prose_wraps(path: Path) -> None:
         ("- [Text](" + "x" * 100 + "): a description", [1]),
     ],
 )
-def test_what_has_to_wrap(text: str, lines: list[int]) -> None:
+def test_too_long_reports_only_lines_that_can_be_wrapped(text: str, lines: list[int]) -> None:
     assert [number for number, _ in too_long(text)] == lines

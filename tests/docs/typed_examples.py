@@ -12,7 +12,7 @@ from django_dcron import cron, current_run
 
 
 class Invoice:
-    """Stands for a model of the project."""
+    """Replaces a model of the project."""
 
     class objects:  # noqa: N801 (as in Django)
         @staticmethod

@@ -182,7 +182,7 @@ def run_script(script: str) -> str:
     return done.stdout
 
 
-def test_with_autoreload_only_the_child_is_a_node_and_it_stops_cleanly(
+def test_runserver_with_autoreload_starts_a_node_only_in_the_child(
     migrated: NewProject, start_process: StartProcess
 ) -> None:
     manage = str(migrated.directory / "manage.py")
@@ -192,12 +192,14 @@ def test_with_autoreload_only_the_child_is_a_node_and_it_stops_cleanly(
     assert child != server.pid
     os.kill(child, signal.SIGTERM)
     assert server.wait() == 0
-    assert pids(migrated) == set(), "the node has left, so others lead its shards at once"
+    assert pids(migrated) == set(), "the node left cleanly"
     assert migrated.rows("SELECT * FROM django_dcron_run WHERE state = 'running'") == []
 
 
 @pytest.mark.nightly
-def test_runserver_without_autoreload(migrated: NewProject, start_process: StartProcess) -> None:
+def test_runserver_without_autoreload_starts_a_node(
+    migrated: NewProject, start_process: StartProcess
+) -> None:
     manage = str(migrated.directory / "manage.py")
     server = start_process(
         "runserver", manage, "runserver", "--noreload", free_port(), env=migrated.env
@@ -210,7 +212,7 @@ def test_runserver_without_autoreload(migrated: NewProject, start_process: Start
 
 
 @pytest.mark.nightly
-def test_a_change_of_the_code_moves_the_node_to_the_new_child(
+def test_code_change_moves_the_node_to_the_new_child(
     migrated: NewProject, start_process: StartProcess
 ) -> None:
     manage = str(migrated.directory / "manage.py")
@@ -220,7 +222,7 @@ def test_a_change_of_the_code_moves_the_node_to_the_new_child(
     with (migrated.directory / "bakery" / "cron.py").open("a") as source:
         source.write("\n# changed\n")
     wait_until(lambda: pids(migrated) - {first}, 90, what="the node of the new child")
-    assert first not in pids(migrated), "the old child released its shards before it ended"
+    assert first not in pids(migrated), "the old child left before it exited"
     assert server.pid not in pids(migrated)
     [child] = pids(migrated)
     os.kill(child, signal.SIGTERM)
@@ -229,7 +231,7 @@ def test_a_change_of_the_code_moves_the_node_to_the_new_child(
 
 
 @pytest.mark.nightly
-def test_a_server_that_forks_after_it_loaded_the_application(
+def test_preloading_server_starts_nodes_only_in_its_workers(
     migrated: NewProject, start_process: StartProcess
 ) -> None:
     """As gunicorn with ``preload_app``: its module loads the application and forks."""
@@ -249,8 +251,10 @@ def test_a_server_that_forks_after_it_loaded_the_application(
 
 
 @pytest.mark.nightly
-def test_any_wsgi_server(migrated: NewProject, start_process: StartProcess) -> None:
-    """Nobody has to request a page."""
+def test_wsgi_server_starts_a_node_without_any_request(
+    migrated: NewProject, start_process: StartProcess
+) -> None:
+    """The node starts without a request."""
     script = migrated.directory / "server.py"
     script.write_text(SERVER)
     server = start_process("server", str(script), free_port(), env=migrated.env)
@@ -260,7 +264,7 @@ def test_any_wsgi_server(migrated: NewProject, start_process: StartProcess) -> N
     assert pids(migrated) == set()
 
 
-def test_no_node_in_other_processes(project: NewProject) -> None:
+def test_other_processes_start_no_node(project: NewProject) -> None:
     (project.directory / "bakery" / "tests.py").write_text(TESTS)
     project.manage("test")
     shell = project.manage("shell", "-v0", "-c", f"import bakery.wsgi, bakery.asgi; {STATE}")
@@ -270,19 +274,19 @@ def test_no_node_in_other_processes(project: NewProject) -> None:
     assert done.stdout.split() == [State.IDLE.value, State.ARMED.value], done.stderr
 
 
-def test_which_forked_processes_start_a_node() -> None:
+def test_only_forked_servers_and_workers_start_a_node() -> None:
     seen = json.loads(run_script(FORKS))
     assert seen
     assert [what for what, is_so in seen.items() if not is_so] == []
 
 
-def test_uvicorn_ends_normally_after_sigterm() -> None:
+def test_uvicorn_exits_normally_after_sigterm() -> None:
     """Otherwise it raises the signal again, and the node wouldn't drain."""
     assert run_script(UVICORN).split() == ["True", "False"]
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_a_process_that_forks_starts_its_node_later(
+def test_process_that_forks_starts_its_node_later(
     monkeypatch: pytest.MonkeyPatch, forks: bool
 ) -> None:
     monkeypatch.setattr(autostart, "_at_exit", lambda stop: None)
@@ -306,14 +310,14 @@ def test_a_process_that_forks_starts_its_node_later(
     assert waits == [autostart.GRACE, autostart.FORK_GRACE][: 1 + forks]
 
 
-def test_a_fork_before_the_application_is_created_delays_nothing() -> None:
+def test_fork_before_the_application_is_created_causes_no_delay() -> None:
     here = autostart.Autostart(lambda it: None)
     here.before_fork()
     here.after_fork_in_parent()
     assert not here._has_forked
 
 
-def test_pauses_grow_and_begin_again_after_a_long_run(
+def test_restart_pauses_grow_and_are_reset_after_a_long_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, pauses = 0.0, []
@@ -343,9 +347,7 @@ def test_pauses_grow_and_begin_again_after_a_long_run(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_node_that_is_stopped_is_not_started_again(
-    caplog: pytest.LogCaptureFixture, fails: bool
-) -> None:
+def test_stopped_node_is_not_restarted(caplog: pytest.LogCaptureFixture, fails: bool) -> None:
     stopping = threading.Event()
     runs = []
 
@@ -360,7 +362,7 @@ def test_a_node_that_is_stopped_is_not_started_again(
     assert (runs, caplog.records) == ([False], [])
 
 
-def test_an_application_in_a_test_arms_nothing(settings: Settings) -> None:
+def test_application_in_a_test_starts_no_node(settings: Settings) -> None:
     settings.DCRON_AUTOSTART = True
     autostart._arm_after(Application)
     Application()
@@ -384,15 +386,15 @@ class Application(WSGIHandler):
         ({"django.test.testcases"}, False),
     ],
 )
-def test_which_processes_serve_requests(
+def test_processes_that_serve_requests_are_recognized_by_modules(
     monkeypatch: pytest.MonkeyPatch, modules: set[str], serves: bool
 ) -> None:
-    assert not autostart.serves_requests(modules), "this is a test"
+    assert not autostart.serves_requests(modules), "tests don't serve requests"
     monkeypatch.setattr(autostart, "_is_test", lambda: False)
     assert autostart.serves_requests(modules) is serves
 
 
-def test_the_master_of_gunicorn_starts_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gunicorn_master_starts_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     preloading = {"gunicorn.arbiter", "gunicorn.app.base", "django.core.wsgi"}
     started = []
     here = autostart.Autostart(lambda it: started.append(it))
@@ -409,7 +411,7 @@ def test_the_master_of_gunicorn_starts_no_node(monkeypatch: pytest.MonkeyPatch) 
     [(7, 0, State.PRELOADED), (7, 1, State.ARMED), (0, 0, State.ARMED)],
     ids=["master", "lazy_apps", "no_master"],
 )
-def test_the_master_of_uwsgi_starts_no_node(
+def test_uwsgi_master_starts_no_node(
     monkeypatch: pytest.MonkeyPatch, master: int, worker: int, state: State
 ) -> None:
     uwsgi = SimpleNamespace(masterpid=lambda: master, worker_id=lambda: worker)
@@ -423,7 +425,7 @@ def test_the_master_of_uwsgi_starts_no_node(
     here.stop()
 
 
-def test_the_first_request_starts_the_node_of_a_preloaded_process(
+def test_first_request_starts_the_node_of_a_preloaded_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(autostart, "GRACE", 3600.0)
@@ -440,7 +442,7 @@ def test_the_first_request_starts_the_node_of_a_preloaded_process(
     assert here.state is State.STARTED
 
 
-def test_the_settings_that_it_implies(settings: Settings) -> None:
+def test_autostart_changes_default_lock_and_dispatcher(settings: Settings) -> None:
     assert (dcron.LOCK, dcron.DISPATCHER) == ("redis", "celery")
     settings.DCRON_AUTOSTART = True
     assert (dcron.LOCK, dcron.DISPATCHER) == ("database", "thread")

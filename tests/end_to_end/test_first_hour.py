@@ -27,7 +27,7 @@ def project(tmp_path: Path) -> NewProject:
     return NewProject.create(tmp_path)
 
 
-def test_no_command_but_runcron_needs_redis_or_celery(project: NewProject) -> None:
+def test_only_runcron_needs_redis_or_celery(project: NewProject) -> None:
     (project.directory / "bakery" / "tests.py").write_text(TESTS)
     project.manage("check")
     project.manage("migrate")
@@ -39,7 +39,7 @@ def test_no_command_but_runcron_needs_redis_or_celery(project: NewProject) -> No
     )
 
 
-def test_embedded_needs_no_setting(project: NewProject, start_process: StartProcess) -> None:
+def test_embedded_node_needs_no_setting(project: NewProject, start_process: StartProcess) -> None:
     project.manage("migrate")
     node = start_process(
         "node", str(project.directory / "manage.py"), "runcron", "--embedded", env=project.env

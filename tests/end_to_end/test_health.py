@@ -58,13 +58,13 @@ def grow_old(path: Path) -> None:
     os.utime(path, (before, before))
 
 
-def test_a_node_that_lives_freezes_and_dies(
+def test_health_file_tells_whether_a_node_is_alive_frozen_or_dead(
     start_runcron: StartProcess, path: Path, command: Command
 ) -> None:
     node = start_runcron("--embedded", "--name", "a", "--health-file", str(path))
     wait_for_probe(path, fit=True, saying="a is ok")
     assert command() == (0, "a is ok")
-    wait_until(lambda: file_says(path)["shards"] == 64, TIMEOUT, what="what it leads")
+    wait_until(lambda: file_says(path)["shards"] == 64, TIMEOUT, what="the node to lead all shards")
     assert file_says(path)["pid"] == node.pid
     assert file_says(path)["id"] == Node.objects.get().pk
     node.freeze()
@@ -88,7 +88,7 @@ def test_a_node_that_lives_freezes_and_dies(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.parametrize("how", [pytest.param("stopped", marks=pytest.mark.nightly), "frozen"])
-def test_a_database_that_stays_away_makes_unfit_until_it_is_back(
+def test_node_is_unfit_while_the_database_is_unreachable_for_long(
     start_runcron: StartProcess,
     path: Path,
     command: Command,
@@ -119,10 +119,10 @@ def test_a_database_that_stays_away_makes_unfit_until_it_is_back(
         database_server.start() if how == "stopped" else database_server.thaw()
     wait_for_probe(path, fit=True, saying="a is ok")
     assert 1 <= node.log.count("node unhealthy: ") == node.log.count("node healthy again")
-    wait_until(lambda: Node.objects.get().shards == 64, TIMEOUT, what="it to lead again")
+    wait_until(lambda: Node.objects.get().shards == 64, TIMEOUT, what="the node to lead again")
     due = make_run(make_idle_job())
     wait_until(
-        lambda: Run.objects.get(pk=due.pk).state == "queued", TIMEOUT, what="work to be done"
+        lambda: Run.objects.get(pk=due.pk).state == "queued", TIMEOUT, what="a run to be dispatched"
     )
 
 
@@ -143,7 +143,7 @@ class TableLock:
 
 
 @pytest.mark.mariadb
-def test_a_tick_that_hangs_in_the_database_is_logged_with_its_stack(
+def test_tick_that_hangs_in_the_database_is_logged_with_its_stack(
     start_runcron: StartProcess, path: Path
 ) -> None:
     make_idle_job()
@@ -157,7 +157,7 @@ def test_a_tick_that_hangs_in_the_database_is_logged_with_its_stack(
         )
         assert file_says(path)["hanging"] == ["tick"]
     wait_for_probe(path, fit=True, saying="a is ok")
-    wait_until(lambda: file_says(path)["shards"] == 64, TIMEOUT, what="it to lead again")
+    wait_until(lambda: file_says(path)["shards"] == 64, TIMEOUT, what="the node to lead again")
     stack = node.log[node.log.index("thread hangs: node=a thread=tick") :]
     assert "Thread dcron-tick:" in stack.splitlines()[1]
     assert stack.index("in tick") < stack.index("Thread dcron-agenda:")
@@ -165,7 +165,7 @@ def test_a_tick_that_hangs_in_the_database_is_logged_with_its_stack(
     assert 1 <= node.log.count("node unhealthy: ") == node.log.count("node healthy again")
 
 
-def test_another_node_does_the_work_of_one_that_hangs(
+def test_another_node_takes_over_from_a_hanging_node(
     start_runcron: StartProcess, tmp_path: Path
 ) -> None:
     """The thread hangs in the project's router, as deep in foreign code as possible."""
@@ -185,14 +185,16 @@ def test_another_node_does_the_work_of_one_that_hangs(
     wait_until(
         lambda: Run.objects.get(pk=due.pk).state == "queued",
         TIMEOUT,
-        what="the other to hand it over",
+        what="the other node to dispatch the run",
     )
-    assert Node.objects.get(name="a").shards == 64, "its row is as old as its last heartbeat"
+    assert Node.objects.get(name="a").shards == 64, "its row dates from its last heartbeat"
     assert Run.objects.get(pk=due.pk).node == Node.objects.get(name="b").pk
-    letting_go = threading.Thread(target=lambda: pipe.write_bytes(b""), daemon=True)
-    letting_go.start()
+    release = threading.Thread(target=lambda: pipe.write_bytes(b""), daemon=True)
+    release.start()
     a.wait_for_log("thread recovered: node=a thread=tick", TIMEOUT)
-    wait_until(lambda: 0 < Node.objects.get(name="a").shards < 64, TIMEOUT, what="a share for it")
+    wait_until(
+        lambda: 0 < Node.objects.get(name="a").shards < 64, TIMEOUT, what="the node to lead a share"
+    )
     for node in (a, b):
         node.terminate()
         assert node.wait(TIMEOUT) == 0

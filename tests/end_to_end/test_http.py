@@ -68,12 +68,12 @@ def wait_for_codes(ask: Ask, livez: int, readyz: int, health: int) -> None:
     )
 
 
-def test_a_node_at_work_and_at_its_end(start_runcron: StartProcess, tmp_path: Path) -> None:
+def test_node_answers_until_it_stops(start_runcron: StartProcess, tmp_path: Path) -> None:
     path = tmp_path / "health.json"
     node = start_runcron("--embedded", "--name", "a", "--http", "0", "--health-file", str(path))
     ask = asker(node)
     wait_for_codes(ask, 200, 200, 200)
-    wait_until(lambda: shown(ask)["leases"] == 64, TIMEOUT, what="what it leads")
+    wait_until(lambda: shown(ask)["leases"] == 64, TIMEOUT, what="the node to hold all leases")
     message = shown(ask)
     assert (message["status"], message["name"], message["shards"], message["pid"]) == (
         "ok",
@@ -89,25 +89,25 @@ def test_a_node_at_work_and_at_its_end(start_runcron: StartProcess, tmp_path: Pa
     assert f"127.0.0.1:{port}: Address already in use" in second.log
     with closing(socket.create_connection((host, int(port)))) as idle:
         node.terminate()
-        assert node.wait(TIMEOUT) == 0, "whoever has a question open keeps it from nothing"
+        assert node.wait(TIMEOUT) == 0, "an idle connection doesn't delay the exit"
         assert idle.recv(1) == b""
     with pytest.raises(URLError):
         ask("/livez")
 
 
-def test_without_redis_it_is_degraded_and_says_so(
+def test_node_is_degraded_without_redis(
     start_runcron: StartProcess, redis_server: services.Server
 ) -> None:
     node = start_runcron("--name", "a", "--http", "0", env=quick())
     ask = asker(node)
     wait_for_codes(ask, 200, 200, 200)
     redis_server.stop()
-    wait_until(lambda: shown(ask)["lock_degraded"], TIMEOUT, what="a node that misses its lock")
+    wait_until(lambda: shown(ask)["lock_degraded"], TIMEOUT, what="a degraded node")
     make_run(make_idle_job())
     wait_until(
         lambda: shown(ask)["broker_unreachable"] and shown(ask)["lag"] > 0,
         TIMEOUT,
-        what="a run that waits",
+        what="a waiting run",
     )
     assert codes(ask) == (200, 200, 200)
     message = shown(ask)
@@ -116,13 +116,13 @@ def test_without_redis_it_is_degraded_and_says_so(
     wait_until(
         lambda: (shown(ask)["status"], shown(ask)["lag"]) == ("ok", 0.0),
         TIMEOUT,
-        what="all to be well",
+        what="the node to be ok",
     )
 
 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-def test_without_its_database_it_is_not_ready_and_then_unfit(
+def test_node_without_database_is_not_ready_and_then_unfit(
     start_runcron: StartProcess, database_server: services.Server
 ) -> None:
     node = start_runcron("--name", "a", "--http", "0", env=quick(DATABASE_GRACE=4))
@@ -140,7 +140,9 @@ def test_without_its_database_it_is_not_ready_and_then_unfit(
     wait_for_codes(ask, 200, 200, 200)
 
 
-def test_a_thread_that_hangs_is_answered_for(start_runcron: StartProcess, tmp_path: Path) -> None:
+def test_node_with_a_hanging_thread_is_not_alive(
+    start_runcron: StartProcess, tmp_path: Path
+) -> None:
     """The thread hangs in the project's router."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

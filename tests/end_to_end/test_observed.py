@@ -17,7 +17,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_a_run_from_node_to_worker_and_back(
+def test_logs_and_spans_of_a_run_name_the_run(
     start_runcron: StartProcess, start_worker: StartProcess, tmp_path: Path
 ) -> None:
     env = {
@@ -53,7 +53,7 @@ def test_a_run_from_node_to_worker_and_back(
         assert {span["parent_id"] for span in by_name[name]} == {origin}
     assert {span["parent_id"] for span in by_name["dcron.execute"]} == {
         span["context"]["span_id"] for span in by_name["run/django_dcron.execute"]
-    }, "an instrumented Celery joins"
+    }, "instrumented Celery joins the trace"
     assert [span["attributes"]["dcron.attempt"] for span in by_name["dcron.execute"]] == [1, 2]
 
     log = lines(tmp_path / "log")

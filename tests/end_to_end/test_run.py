@@ -10,7 +10,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.every_database
 
 
-def test_a_job_runs_on_a_worker(start_worker: StartProcess, start_runcron: StartProcess) -> None:
+def test_job_runs_on_a_worker(start_worker: StartProcess, start_runcron: StartProcess) -> None:
     job = make_job(target="tests.app.tasks.echo", args=[1], kwargs={"city": "Berlin"})
     start_worker()
     node = start_runcron("--name", "a")

@@ -27,7 +27,7 @@ def succeeded() -> int:
     return Run.objects.filter(state="succeeded").count()
 
 
-def left_cleanly() -> bool:
+def no_node_or_lease_is_left() -> bool:
     return not Node.objects.exists() and not LockLease.objects.held().exists()
 
 
@@ -35,7 +35,7 @@ def left_cleanly() -> bool:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_once_in_threads_and_without_redis(
+def test_once_with_embedded_executes_due_runs_without_redis(
     redis_server: services.Server, settings: Settings
 ) -> None:
     redis_server.kill()
@@ -45,53 +45,55 @@ def test_once_in_threads_and_without_redis(
     due.refresh_from_db()
     assert due.state == "succeeded"
     assert due.attempts.get().worker.endswith("/threads")
-    assert left_cleanly()
-    assert not hasattr(settings, "DCRON_LOCK"), "what --embedded sets is of its own run alone"
+    assert no_node_or_lease_is_left()
+    assert not hasattr(settings, "DCRON_LOCK"), (
+        "--embedded changes settings only during the command"
+    )
 
 
 @pytest.mark.django_db(transaction=True)
-def test_embedded_puts_back_what_the_project_had_set(settings: Settings) -> None:
+def test_embedded_restores_the_settings_of_the_project(settings: Settings) -> None:
     settings.DCRON_LOCK, settings.DCRON_DISPATCHER = "redis", "celery"
     call_command("runcron", once=True, embedded=True)
     assert (django_settings.DCRON_LOCK, django_settings.DCRON_DISPATCHER) == ("redis", "celery")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_once_through_celery(redis_server: services.Server) -> None:
+def test_once_dispatches_due_runs_to_celery(redis_server: services.Server) -> None:
     due = make_run(make_idle_job())
     call_command("runcron", once=True, name="x")
     due.refresh_from_db()
     assert (due.state, due.deliveries) == ("queued", 1)
-    assert left_cleanly()
+    assert no_node_or_lease_is_left()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_for_a_time(redis_server: services.Server) -> None:
+def test_for_option_ends_the_node_after_the_given_time(redis_server: services.Server) -> None:
     call_command("runcron", seconds=0.05)
-    assert left_cleanly()
+    assert no_node_or_lease_is_left()
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf"])
-def test_a_time_that_is_none(value: str) -> None:
+def test_invalid_duration_is_refused(value: str) -> None:
     with pytest.raises(CommandError, match=f"'{value}' isn't a positive number"):
         call_command("runcron", "--for", value)
 
 
 @pytest.mark.parametrize(("option", "limit"), [("--name", 120), ("--namespace", 64)])
-def test_a_name_that_cannot_be_stored(option: str, limit: int) -> None:
+def test_too_long_name_is_refused(option: str, limit: int) -> None:
     with pytest.raises(CommandError, match=f"has more than {limit} characters"):
         call_command("runcron", option, "x" * (limit + 1))
 
 
 @pytest.mark.parametrize("option", ["--name", "--namespace"])
-def test_a_name_that_is_no_text(option: str) -> None:
+def test_name_with_invalid_encoding_is_refused(option: str) -> None:
     """Neither the database nor a scrape can store bytes of another encoding."""
     with pytest.raises(CommandError, match=r"'\\udcff'.*UTF-8"):
         call_command("runcron", option, "\udcff")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_database_that_is_away_at_the_start(
+def test_unreachable_database_at_the_start_is_an_error(
     redis_server: services.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(self: Membership) -> None:
@@ -103,7 +105,7 @@ def test_a_database_that_is_away_at_the_start(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_thread_that_died_is_reported_by_the_exit_code(
+def test_exit_code_reports_a_died_thread(
     redis_server: services.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.scheduler.tick.Ticker.tick", lambda *args, **options: 1 / 0)
@@ -115,7 +117,7 @@ def test_a_thread_that_died_is_reported_by_the_exit_code(
 # --- real processes -----------------------------------------------------------------------------
 
 
-def test_embedded_needs_neither_redis_nor_celery(
+def test_embedded_node_needs_neither_redis_nor_celery(
     start_runcron: StartProcess, redis_server: services.Server
 ) -> None:
     """The system checks, which elsewhere report a missing Redis, don't prevent the start either."""
@@ -127,10 +129,10 @@ def test_embedded_needs_neither_redis_nor_celery(
     assert node.wait() == 0
     assert set(Run.objects.values_list("job_id", flat=True)) == {job.pk}
     assert not Run.objects.filter(state__in=["queued", "running"]).exists()
-    assert left_cleanly()
+    assert no_node_or_lease_is_left()
 
 
-def test_its_log_reads_well(start_runcron: StartProcess) -> None:
+def test_log_lines_have_the_documented_format(start_runcron: StartProcess) -> None:
     make_job(overlap_policy="allow")  # no run is skipped on a slow machine
     node = start_runcron("--embedded", "--name", "berlin-1")
     wait_until(lambda: succeeded() >= 1, 30, what="a succeeded run")
@@ -152,13 +154,13 @@ def test_its_log_reads_well(start_runcron: StartProcess) -> None:
     assert all(any(re.fullmatch(shape, text) for text in message) for shape in shapes), message
 
 
-def test_for_so_many_seconds_and_then_clean(start_runcron: StartProcess) -> None:
+def test_for_option_ends_a_real_process_cleanly(start_runcron: StartProcess) -> None:
     node = start_runcron("--for", "0.5")
     assert node.wait() == 0
-    assert left_cleanly()
+    assert no_node_or_lease_is_left()
 
 
-def test_sigterm_drains_and_what_runs_may_end(start_runcron: StartProcess) -> None:
+def test_sigterm_drains_and_lets_running_runs_finish(start_runcron: StartProcess) -> None:
     """A run that waits for a free thread isn't lost either: the next node gets it at once."""
     slow = make_idle_job(target="tests.app.tasks.slow", args=[1.0])
     due = make_run(slow)
@@ -168,18 +170,18 @@ def test_sigterm_drains_and_what_runs_may_end(start_runcron: StartProcess) -> No
     assert node.wait() == 0
     due.refresh_from_db()
     assert due.state == "succeeded"
-    assert left_cleanly()
+    assert no_node_or_lease_is_left()
     assert f"node stopping: node=a running=1 jobs={slow.name};" in node.log
 
 
-def test_a_second_signal_leaves_at_once_and_the_next_node_takes_over(
+def test_second_signal_ends_the_node_at_once(
     start_runcron: StartProcess,
 ) -> None:
     stuck = make_run(make_idle_job(target="tests.app.tasks.slow", args=[300.0]))
     node = start_runcron("--embedded", "--name", "a")
     wait_until(lambda: Run.objects.filter(state="running").exists(), 30, what="the run to start")
     node.terminate()
-    wait_until(left_cleanly, 30, what="the drain to have come to the runs it executes")
+    wait_until(no_node_or_lease_is_left, 30, what="the drain to wait for the running run")
     assert node.running
 
     def ended() -> bool:
@@ -188,14 +190,14 @@ def test_a_second_signal_leaves_at_once_and_the_next_node_takes_over(
         )  # again and again, because two signals in quick succession count as one
         return not node.running
 
-    wait_until(ended, 30, what="it to leave", interval=0.2)
+    wait_until(ended, 30, what="the node to exit", interval=0.2)
     assert node.exit_code == 3
     assert "node exits at once: node=a" in node.log
     stuck.refresh_from_db()
-    assert stuck.state == "running", "as if killed: others rescue it"
+    assert stuck.state == "running", "the run is rescued later, as after a kill"
 
 
-def test_what_a_node_leaves_is_led_elsewhere_long_before_the_next_heartbeat(
+def test_shards_of_a_stopped_node_move_before_the_next_heartbeat(
     start_runcron: StartProcess,
 ) -> None:
     """The next regular heartbeat would be due in 20 seconds."""
@@ -204,16 +206,20 @@ def test_what_a_node_leaves_is_led_elsewhere_long_before_the_next_heartbeat(
     wait_until(
         lambda: a.log.count("shards changed: ") and b.log.count("shards changed: "),
         30,
-        what="both to lead some",
+        what="both nodes to lead shards",
     )
     b.terminate()
     assert b.wait() == 0
-    wait_until(lambda: "shards=64/64" in a.log.splitlines()[-1], 10, what="the other to lead all")
+    wait_until(
+        lambda: "shards=64/64" in a.log.splitlines()[-1],
+        10,
+        what="the other node to lead all shards",
+    )
     a.terminate()
     assert a.wait() == 0
 
 
-def test_once_says_that_another_node_does_the_work(
+def test_once_logs_that_another_node_leads_all_shards(
     start_runcron: StartProcess, settings: Settings
 ) -> None:
     """The other node doesn't beat meanwhile, so it doesn't share its shards with the new node."""
@@ -227,7 +233,7 @@ def test_once_says_that_another_node_does_the_work(
     assert "tick report" not in once.log
 
 
-def test_a_node_serves_its_namespace_alone(start_runcron: StartProcess) -> None:
+def test_node_serves_only_its_namespace(start_runcron: StartProcess) -> None:
     ours, other = make_job(namespace="shop"), make_job(namespace="billing")
     node = start_runcron("--embedded", "--namespace", "shop")
     wait_until(lambda: succeeded() >= 1, 30, what="a succeeded run")
@@ -238,7 +244,7 @@ def test_a_node_serves_its_namespace_alone(start_runcron: StartProcess) -> None:
     assert not other.runs.exists()
 
 
-def test_a_database_that_was_never_migrated(start_process: StartProcess) -> None:
+def test_node_does_not_start_on_an_unmigrated_database(start_process: StartProcess) -> None:
     node = start_process(
         "runcron", "-m", "django", "runcron", env={"DCRON_TEST_DATABASE_NAME": _empty_database()}
     )
@@ -253,7 +259,7 @@ def _empty_database() -> str:
     ]
 
 
-def test_nothing_starts_before_its_time_by_the_databases_clock(start_runcron: StartProcess) -> None:
+def test_no_run_starts_before_its_due_time(start_runcron: StartProcess) -> None:
     make_job()
     node = start_runcron("--embedded")
     wait_until(lambda: succeeded() >= 2, 30, what="two succeeded runs")

@@ -30,7 +30,7 @@ def followers(job: Job) -> Any:
     return Run.objects.filter(job=job, trigger=Trigger.CHAIN)
 
 
-def test_what_follows_is_executed_without_any_node(start_worker: StartProcess) -> None:
+def test_following_runs_are_executed_without_a_node(start_worker: StartProcess) -> None:
     start_worker()
     first, after = chain()
     last = make_job(schedule="@never", after={str(after): "succeeded"})
@@ -44,9 +44,10 @@ def test_what_follows_is_executed_without_any_node(start_worker: StartProcess) -
 
 
 @pytest.mark.parametrize("point", ["finish.ended", "follow.made"])
-def test_killed_half_way_by_the_end_of_a_run(start_worker: StartProcess, point: str) -> None:
-    """The child that executed the run dies first, then the worker that was about to record its
-    loss.
+def test_worker_killed_while_it_ends_a_run_leaves_no_partial_end(
+    start_worker: StartProcess, point: str
+) -> None:
+    """First the child process that executed the run dies, then the worker that records its loss.
 
     In the end, the run is declared lost.
     """
@@ -54,14 +55,16 @@ def test_killed_half_way_by_the_end_of_a_run(start_worker: StartProcess, point: 
     first, after = chain()
     run = control.trigger(first)
     wait_until(lambda: not worker.running, 30, what="the death of the worker")
-    assert state_of(run) == State.RUNNING, "nothing half done"
+    assert state_of(run) == State.RUNNING, "the end is rolled back"
     assert not followers(after).exists()
     assert lose(reread(run), "gone")
     assert state_of(run) == State.FAILED
     assert followers(after).count() == 1
 
 
-def test_killed_just_after_the_end_of_a_run(start_worker: StartProcess) -> None:
+def test_worker_killed_after_the_end_of_a_run_leaves_one_follower(
+    start_worker: StartProcess,
+) -> None:
     start_worker(env={VARIABLE: json.dumps({"at": "record.done", "times": 1})})
     first, after = chain()
     run = control.trigger(first)

@@ -28,7 +28,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TIMEOUT = 20.0
 
 
-def test_outside_of_a_run_it_does_nothing(
+def test_current_run_is_inactive_outside_a_run(
     run_function: Run_, django_assert_num_queries: Any
 ) -> None:
     actives = []
@@ -54,11 +54,11 @@ def test_outside_of_a_run_it_does_nothing(
     assert run.scheduled_at.utcoffset() == timedelta()
     assert run.id != current_run().id
     with pytest.raises(ValueError, match="steps"):
-        run.progress("steps")  # type: ignore[arg-type]  # a mistake shows up without a node
+        run.progress("steps")  # type: ignore[arg-type]  # a mistake is reported without a run, too
     assert Run.objects.count() == Attempt.objects.count() == 1
 
 
-def test_in_a_thread_of_a_job_it_is_not_active(run_function: Run_) -> None:
+def test_current_run_is_inactive_in_a_thread_of_a_job(run_function: Run_) -> None:
     actives = []
 
     def target() -> None:
@@ -70,18 +70,20 @@ def test_in_a_thread_of_a_job_it_is_not_active(run_function: Run_) -> None:
     assert actives == [False]
 
 
-def seen(run_function: Run_, look: Callable[[CurrentRun], Any], run: Any = None, **job: Any) -> Any:
+def seen(
+    run_function: Run_, request_round: Callable[[CurrentRun], Any], run: Any = None, **job: Any
+) -> Any:
     answers = []
 
     def target() -> None:
-        answers.append(look(django_dcron.current_run()))
+        answers.append(request_round(django_dcron.current_run()))
 
     _, attempt = run_function(target, run, **job)
     assert attempt.outcome == "succeeded", attempt.traceback
     return answers[0]
 
 
-def test_it_says_what_it_is_for(run_function: Run_) -> None:
+def test_current_run_has_the_facts_of_the_run(run_function: Run_) -> None:
     given = {"scheduled_at": NOON, "attempt": 2}
     run = seen(run_function, lambda run: run, given, max_attempts=3, timezone="Europe/Berlin")
     [row] = Run.objects.all()
@@ -91,7 +93,7 @@ def test_it_says_what_it_is_for(run_function: Run_) -> None:
     assert run.cancelled is False
 
 
-def test_the_previous_occurrence_is_the_schedules(make_target: MakeTarget) -> None:
+def test_previous_scheduled_at_is_the_previous_occurrence(make_target: MakeTarget) -> None:
     looks: list[Any] = []
     key = make_target(lambda: looks.append(django_dcron.current_run().previous_scheduled_at))
     job = make_idle_job(target=key)
@@ -101,7 +103,7 @@ def test_the_previous_occurrence_is_the_schedules(make_target: MakeTarget) -> No
     assert looks == [NOON - timedelta(hours=6)]
 
 
-def test_a_rerun_is_for_the_occurrence_of_the_first_run(make_target: MakeTarget) -> None:
+def test_rerun_has_the_scheduled_at_of_the_first_run(make_target: MakeTarget) -> None:
     looks: list[Any] = []
     job = make_idle_job(
         target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at))
@@ -112,7 +114,7 @@ def test_a_rerun_is_for_the_occurrence_of_the_first_run(make_target: MakeTarget)
     assert looks == [NOON]
 
 
-def test_a_rerun_of_a_pruned_run_is_for_its_own_time(make_target: MakeTarget) -> None:
+def test_rerun_of_a_pruned_run_has_its_own_scheduled_at(make_target: MakeTarget) -> None:
     looks: list[Any] = []
     job = make_idle_job(
         target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at))
@@ -124,14 +126,14 @@ def test_a_rerun_of_a_pruned_run_is_for_its_own_time(make_target: MakeTarget) ->
     assert looks == [again.scheduled_at]
 
 
-def test_the_deadline_is_the_start_plus_the_timeout(run_function: Run_) -> None:
+def test_deadline_is_the_start_plus_the_timeout(run_function: Run_) -> None:
     hour = timedelta(hours=1)
     run, left = seen(run_function, lambda run: (run, run.time_left), timeout=hour)
     assert run.deadline - run.started_at == hour
     assert timedelta(minutes=55) < left <= hour
 
 
-def test_without_a_timeout_there_is_no_deadline(run_function: Run_) -> None:
+def test_deadline_is_none_without_a_timeout(run_function: Run_) -> None:
     assert seen(run_function, lambda run: (run.deadline, run.time_left)) == (None, None)
 
 
@@ -152,7 +154,7 @@ def test_without_a_timeout_there_is_no_deadline(run_function: Run_) -> None:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_any_progress_is_recorded(
+def test_progress_is_normalized_and_recorded(
     run_function: Run_, given: tuple[Any, ...], stored: tuple[Any, ...]
 ) -> None:
     _, attempt = run_function(lambda: django_dcron.current_run().progress(*given))
@@ -161,7 +163,7 @@ def test_any_progress_is_recorded(
 
 
 @pytest.mark.parametrize("nonsense", ["many", None, float("nan")])
-def test_nonsense_is_refused_where_it_is_given(run_function: Run_, nonsense: Any) -> None:
+def test_invalid_progress_raises_in_the_code_of_the_job(run_function: Run_, nonsense: Any) -> None:
     run, attempt = run_function(lambda: django_dcron.current_run().progress(nonsense))
     assert (run.state, attempt.exception_class) in {
         ("failed", "ValueError"),
@@ -178,7 +180,7 @@ def every_beat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("every_beat")
-def test_a_heartbeat_is_written_at_once_with_the_progress(make_target: MakeTarget) -> None:
+def test_heartbeat_writes_progress_and_log_at_once(make_target: MakeTarget) -> None:
     looks: list[Any] = []
 
     def target() -> None:
@@ -198,13 +200,13 @@ def test_a_heartbeat_is_written_at_once_with_the_progress(make_target: MakeTarge
 
 
 @pytest.mark.usefixtures("every_beat")
-def test_a_heartbeat_learns_at_once_of_a_cancel(make_target: MakeTarget) -> None:
+def test_heartbeat_raises_at_once_after_a_cancel(make_target: MakeTarget) -> None:
     def target() -> None:
         run = django_dcron.current_run()
         run.heartbeat()
         control.cancel(Run.objects.get(pk=run.id), "by hand")
         run.heartbeat()
-        raise AssertionError("it went on")
+        raise AssertionError("the code continued")
 
     run = make_run(make_idle_job(target=make_target(target), max_attempts=3))
     execute(run.pk, 1, worker="w")
@@ -212,14 +214,14 @@ def test_a_heartbeat_learns_at_once_of_a_cancel(make_target: MakeTarget) -> None
 
 
 @pytest.mark.usefixtures("every_beat")
-def test_a_heartbeat_learns_at_once_that_the_attempt_was_declared_lost(
+def test_heartbeat_raises_at_once_after_the_attempt_was_lost(
     make_target: MakeTarget,
 ) -> None:
     def target() -> None:
         run = django_dcron.current_run()
         transitions.retry(run.run, 1, run.started_at, "lost", {"outcome": "lost"}, None)
         run.heartbeat()
-        raise AssertionError("it went on")
+        raise AssertionError("the code continued")
 
     run = make_run(make_idle_job(target=make_target(target), max_attempts=3))
     execute(run.pk, 1, worker="w")
@@ -229,7 +231,7 @@ def test_a_heartbeat_learns_at_once_that_the_attempt_was_declared_lost(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.usefixtures("every_beat")
-def test_a_heartbeat_within_a_transaction_of_the_job_locks_nobody_out(run_function: Run_) -> None:
+def test_heartbeat_in_a_transaction_of_the_job_holds_no_lock(run_function: Run_) -> None:
     """Otherwise the heart would wait for the transaction, and the process would lose all runs."""
 
     def target() -> None:
@@ -241,7 +243,7 @@ def test_a_heartbeat_within_a_transaction_of_the_job_locks_nobody_out(run_functi
             def beat_elsewhere() -> None:
                 from django.db import connections
 
-                transitions.beat(run.id, 1)
+                transitions.renew_heartbeat(run.id, 1)
                 connections.close_all()
                 beaten.set()
 
@@ -251,12 +253,14 @@ def test_a_heartbeat_within_a_transaction_of_the_job_locks_nobody_out(run_functi
     assert run_function(target)[0].state == State.SUCCEEDED
 
 
-def test_heartbeats_in_a_tight_loop_are_no_load(
+def test_heartbeats_in_a_tight_loop_are_throttled(
     run_function: Run_, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats = []
-    real = transitions.beat
-    monkeypatch.setattr(transitions, "beat", lambda *args: beats.append(1) or real(*args))
+    real = transitions.renew_heartbeat
+    monkeypatch.setattr(
+        transitions, "renew_heartbeat", lambda *args: beats.append(1) or real(*args)
+    )
 
     def target() -> None:
         for _ in range(1000):
@@ -272,7 +276,7 @@ def bare_run() -> CurrentRun:
     return CurrentRun(reread(run), NOON, token=uuid4(), worker="w")
 
 
-def test_once_cancelled_every_call_says_so() -> None:
+def test_every_call_raises_after_the_run_was_cancelled() -> None:
     run = bare_run()
     run.heartbeat()
     run.cancel()

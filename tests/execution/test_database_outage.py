@@ -30,7 +30,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-class Away:
+class FailingWork:
     """Work that fails with ``error`` the first ``times`` times."""
 
     def __init__(self, times: int, error: Exception) -> None:
@@ -55,54 +55,52 @@ def wait(work: Any, **options: Any) -> Any:
     [OperationalError("gone"), InterfaceError("closed"), InternalError("read-only")],
     ids=repr,
 )
-def test_it_tries_until_the_database_answers(
+def test_work_is_retried_until_the_database_answers(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = []
     monkeypatch.setattr(connection, "close", lambda: closed.append(1))
-    work = Away(7, error)
+    work = FailingWork(7, error)
     assert wait(work) == "done"
     assert (work.calls, len(closed)) == (8, 7)
 
 
 @pytest.mark.django_db
-def test_the_pauses_grow_and_stay_bounded(
-    pauses: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pauses_grow_up_to_a_limit(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "close", lambda: None)
-    wait(Away(20, OperationalError()))
+    wait(FailingWork(20, OperationalError()))
     assert pauses[0] <= database_outage.FIRST_PAUSE
     assert sorted(pauses[:6]) == pauses[:6]
     assert database_outage.LONGEST_PAUSE / 2 <= pauses[-1] <= database_outage.LONGEST_PAUSE
 
 
 @pytest.mark.django_db
-def test_a_long_outage_is_logged_a_short_one_is_not(
+def test_only_a_long_outage_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "close", lambda: None)
-    wait(Away(2, OperationalError("gone")))
+    wait(FailingWork(2, OperationalError("gone")))
     assert not caplog.records
-    wait(Away(8, OperationalError("gone")))
+    wait(FailingWork(8, OperationalError("gone")))
     assert {(record.levelno, vars(record)["event"]) for record in caplog.records} == {
         (logging.WARNING, "waits_for_database")
     }
 
 
 @pytest.mark.django_db
-def test_it_gives_up_when_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_out_gives_up_after_the_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "close", lambda: None)
     elapsed = iter(range(1000))
     monkeypatch.setattr(database_outage.time, "monotonic", lambda: float(next(elapsed)))
-    work = Away(1000, OperationalError("gone"))
+    work = FailingWork(1000, OperationalError("gone"))
     with pytest.raises(OperationalError, match="gone"):
         wait(work, give_up_after=10)
     assert 10 <= work.calls <= 12
 
 
 @pytest.mark.django_db
-def test_what_the_database_answers_with_is_not_waited_out() -> None:
-    work = Away(1, DataError())
+def test_data_error_is_raised_at_once() -> None:
+    work = FailingWork(1, DataError())
     with pytest.raises(DataError):
         wait(work)
     assert work.calls == 1
@@ -111,13 +109,13 @@ def test_what_the_database_answers_with_is_not_waited_out() -> None:
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_a_connection_that_was_closed_under_it_is_replaced() -> None:
+def test_closed_connection_is_replaced() -> None:
     make_idle_job()
     cut_connection()
     assert wait(Job.objects.count) == 1
 
 
-# --- what a job leaves behind -------------------------------------------------------------------
+# --- transactions left open ---------------------------------------------------------------------
 
 
 def leave_autocommit_off() -> None:
@@ -130,7 +128,7 @@ def leave_a_transaction_open() -> None:
     Job.objects.update(description="never committed")
 
 
-def leave_it_broken() -> None:
+def leave_connection_broken() -> None:
     transaction.atomic().__enter__()
     cut_connection()
 
@@ -141,10 +139,10 @@ def leave_it_broken() -> None:
     [
         leave_autocommit_off,
         leave_a_transaction_open,
-        pytest.param(leave_it_broken, marks=[pytest.mark.postgresql, pytest.mark.mariadb]),
+        pytest.param(leave_connection_broken, marks=[pytest.mark.postgresql, pytest.mark.mariadb]),
     ],
 )
-def test_what_is_written_after_a_job_that_left_a_transaction_is_committed(leave: Any) -> None:
+def test_writes_after_a_job_that_left_a_transaction_open_are_committed(leave: Any) -> None:
     job = make_idle_job()
     with own_transactions_only():
         leave()
@@ -156,7 +154,7 @@ def test_what_is_written_after_a_job_that_left_a_transaction_is_committed(leave:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_leaves_nothing_keeps_its_connection() -> None:
+def test_connection_is_kept_if_the_job_leaves_no_transaction() -> None:
     connection.ensure_connection()
     before = connections["default"]
     with own_transactions_only(), transaction.atomic():
@@ -165,7 +163,7 @@ def test_a_job_that_leaves_nothing_keeps_its_connection() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_cleans_up_after_an_exception_too() -> None:
+def test_autocommit_is_restored_after_an_exception() -> None:
     with contextlib.suppress(ZeroDivisionError), own_transactions_only():
         transaction.set_autocommit(False)
         raise ZeroDivisionError

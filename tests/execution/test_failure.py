@@ -47,7 +47,7 @@ def ending(exception: BaseException, attempt: int = 1, max_attempts: int = 2) ->
     ],
     ids=repr,
 )
-def test_outcomes(exception: BaseException, outcome: Outcome) -> None:
+def test_exception_determines_the_outcome(exception: BaseException, outcome: Outcome) -> None:
     assert ending(exception).outcome == outcome
 
 
@@ -71,24 +71,24 @@ def test_outcomes(exception: BaseException, outcome: Outcome) -> None:
     ],
     ids=repr,
 )
-def test_failure_classes(exception: Exception, kind: FailureClass) -> None:
+def test_exception_determines_the_failure_class(exception: Exception, kind: FailureClass) -> None:
     failure = ending(exception).failure
     assert failure is not None
     assert failure.kind == kind
 
 
-def test_a_cancelled_run_has_no_failure() -> None:
+def test_cancelled_run_has_no_failure() -> None:
     assert ending(RunCancelled()).failure is None
 
 
-def test_retry_later_says_when() -> None:
+def test_retry_later_sets_the_delay() -> None:
     failure = ending(RetryLater("busy", after=timedelta(minutes=5))).failure
     assert failure is not None
     assert (failure.retry_wanted, failure.retry_after) == (True, timedelta(minutes=5))
 
 
 @pytest.mark.parametrize(("attempt", "allowed"), [(1, "one attempt"), (3, "3 attempts")])
-def test_a_retry_that_the_job_does_not_allow_is_said(attempt: int, allowed: str) -> None:
+def test_message_tells_that_the_job_allows_no_retry(attempt: int, allowed: str) -> None:
     said = ending(RetryLater("busy"), attempt, attempt).message
     assert allowed in said
     assert said.endswith("busy")
@@ -96,7 +96,7 @@ def test_a_retry_that_the_job_does_not_allow_is_said(attempt: int, allowed: str)
     assert ending(ValueError("busy"), attempt, attempt).message == "busy"
 
 
-def test_retry_later_stands_for_its_cause_too() -> None:
+def test_retry_later_includes_the_names_of_its_cause() -> None:
     try:
         raise RetryLater from ConnectionError("x")
     except RetryLater as later:
@@ -106,12 +106,12 @@ def test_retry_later_stands_for_its_cause_too() -> None:
 
 
 @pytest.mark.parametrize("after", [60, 1.5, "soon"])
-def test_retry_later_refuses_what_is_no_duration_right_where_it_is_raised(after: Any) -> None:
+def test_retry_later_refuses_an_invalid_duration(after: Any) -> None:
     with pytest.raises(TypeError, match="timedelta"):
         RetryLater(after=after)
 
 
-def test_names_are_bare_and_dotted_and_of_all_classes() -> None:
+def test_exception_names_include_all_base_classes() -> None:
     class Special(ConnectionResetError): ...
 
     dotted = f"{__name__}.{Special.__qualname__}"
@@ -126,7 +126,7 @@ def test_names_are_bare_and_dotted_and_of_all_classes() -> None:
     }
 
 
-def test_class_message_and_traceback_are_kept() -> None:
+def test_class_message_and_traceback_are_recorded() -> None:
     kept = ending(PermanentFailure("no such shop"))
     assert kept.exception_class == "django_dcron.exceptions.PermanentFailure"
     assert kept.message == "no such shop"
@@ -135,7 +135,7 @@ def test_class_message_and_traceback_are_kept() -> None:
     assert kept.reason == "django_dcron.exceptions.PermanentFailure: no such shop"
 
 
-def test_of_a_huge_message_the_beginning_and_the_end_are_kept(settings: Any) -> None:
+def test_huge_message_keeps_its_beginning_and_end(settings: Any) -> None:
     settings.DCRON_LOG_LIMIT = 1000
     kept = ending(ValueError("begin" + "x" * 5_000_000 + "end"))
     for text in (kept.message, kept.traceback):
@@ -145,7 +145,7 @@ def test_of_a_huge_message_the_beginning_and_the_end_are_kept(settings: Any) -> 
     assert kept.message.endswith("end")
 
 
-def test_what_no_database_takes_is_replaced() -> None:
+def test_invalid_characters_are_replaced() -> None:
     kept = ending(ValueError("NUL \x00, surrogate \udcff"))
     assert kept.message == "NUL \ufffd, surrogate \ufffd"
     assert kept.traceback.encode()
@@ -164,26 +164,26 @@ class Hostile(OperationalError):
         raise RuntimeError("no attribute")
 
 
-def test_an_exception_whose_methods_fail_is_recorded_all_the_same() -> None:
+def test_exception_whose_methods_fail_is_recorded() -> None:
     kept = ending(Hostile())
     assert kept.outcome == Outcome.FAILED
     assert kept.message == "(unreadable error message: RuntimeError)"
     assert kept.traceback
 
 
-def test_a_traceback_that_cannot_be_formatted_is_reported_so() -> None:
+def test_traceback_that_cannot_be_formatted_is_replaced_by_a_note() -> None:
     with mock.patch("traceback.TracebackException.from_exception", side_effect=RecursionError):
         assert ending(ValueError()).traceback == "(its traceback cannot be shown: RecursionError)"
 
 
-def test_a_class_with_a_strange_name_is_recorded() -> None:
+def test_exception_class_with_an_invalid_name_is_recorded() -> None:
     strange = type("Strange", (ValueError,), {"__module__": "a\ud800", "__qualname__": "x" * 500})
     kept = ending(strange())
     assert kept.exception_class.encode()
     assert len(kept.exception_class) == 255
 
 
-def test_chained_and_grouped_exceptions_are_shown() -> None:
+def test_traceback_contains_grouped_exceptions() -> None:
     group = ExceptionGroup("several", [ValueError("one"), KeyError("two")])
     assert "one" in ending(group).traceback
     assert "two" in ending(group).traceback

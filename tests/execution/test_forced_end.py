@@ -22,34 +22,34 @@ def end(run: Run, outcome: Outcome = Outcome.LOST, *, attempt: int = 1, worker: 
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.TIMED_OUT])
-def test_the_attempt_is_concluded_by_the_policy(outcome: Outcome) -> None:
+def test_forced_end_is_concluded_by_the_retry_policy(outcome: Outcome) -> None:
     run = make_run(make_idle_job(max_attempts=2), "running")
     end(run, outcome)
     assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
     assert (attempt_of(run).outcome, attempt_of(run).message) == (outcome, "its process died")
 
 
-def test_what_was_concluded_before_stays() -> None:
+def test_concluded_attempt_is_kept() -> None:
     run = make_run(make_idle_job(), "running")
     transitions.finish(run, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     end(run)
     assert (state_of(run), attempt_of(run).outcome) == (State.SUCCEEDED, Outcome.SUCCEEDED)
 
 
-def test_another_attempt_is_left_alone() -> None:
+def test_another_attempt_keeps_running() -> None:
     run = make_run(make_idle_job(max_attempts=3), "running", attempt=2)
     end(run, attempt=1)
     assert state_of(run) == State.RUNNING
 
 
-def test_what_runs_on_another_worker_is_left_alone() -> None:
+def test_run_on_another_worker_keeps_running() -> None:
     """The process that died had a second delivery of the run."""
     run = make_run(make_idle_job(), "running")
     end(run, worker="elsewhere")
     assert state_of(run) == State.RUNNING
 
 
-def test_what_was_never_started_is_left_alone() -> None:
+def test_unstarted_run_is_kept() -> None:
     run = make_run(make_idle_job(), "queued")
     end(run)
     assert state_of(run) == State.QUEUED
@@ -57,7 +57,7 @@ def test_what_was_never_started_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("error", [OperationalError("gone"), InterfaceError("closed")], ids=repr)
-def test_a_database_that_is_away_is_left_to_the_scheduler(
+def test_forced_end_is_left_to_the_scheduler_without_a_database(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = make_run(make_idle_job(), "running")

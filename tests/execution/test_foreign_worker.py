@@ -55,7 +55,7 @@ def answers() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.nightly)])
-def test_a_foreign_worker_returns_messages_for_the_others(
+def test_foreign_worker_returns_messages_to_the_queue(
     start_worker: StartProcess, start_foreign_worker: StartWorker, pool: str
 ) -> None:
     foreign, good = (
@@ -66,20 +66,20 @@ def test_a_foreign_worker_returns_messages_for_the_others(
         worker.wait_for_log(" ready.")
     runs: list[Run] = []
 
-    def one_came_through_it() -> bool:
+    def one_came_through_foreign_worker() -> bool:
         runs.append(trigger())
         return any(
             f"[{run.pk}.1] received" in foreign.log and state_of(run) == "succeeded" for run in runs
         )
 
-    wait_until(one_came_through_it, TIMEOUT, interval=0.2)
+    wait_until(one_came_through_foreign_worker, TIMEOUT, interval=0.2)
     wait_until(lambda: "unknown run: run=" in foreign.log, TIMEOUT)
     assert "WARNING" in foreign.log
     assert "foreign.sqlite3" in foreign.log
     assert "Traceback" not in foreign.log
 
 
-def test_a_node_learns_of_workers_that_cannot_execute_its_runs(
+def test_node_detects_foreign_workers_and_redelivers_runs(
     start_runcron: StartProcess,
     start_worker: StartProcess,
     start_foreign_worker: StartWorker,

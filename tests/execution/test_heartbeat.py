@@ -1,6 +1,6 @@
-"""The heart of a worker process keeps its runs alive and carries news in both directions.
+"""The heartbeats of a worker process keep its runs alive, write output and read cancellations.
 
-It survives every failure of a single run.
+It survives any error with a single run.
 """
 
 import logging
@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from math import ceil
 from typing import Any
@@ -23,7 +24,7 @@ from django_dcron.db.connection_sockets import KEEPALIVE_PROBES
 from django_dcron.execution import heartbeat as module
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.executor import execute
-from django_dcron.execution.heartbeat import Heart, heart
+from django_dcron.execution.heartbeat import Heartbeats, heartbeats
 from django_dcron.models import Attempt, Run
 from django_dcron.runs import transitions
 from django_dcron.scheduler.tick import RESCUE_EVERY
@@ -37,18 +38,18 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def quick_heart(settings: Any) -> Heart:
+def quick_heartbeats(settings: Any) -> Heartbeats:
     settings.DCRON_RUN_LEASE = timedelta(seconds=0.15)  # a heartbeat every 50 ms
     settings.DCRON_STOP_UNHEARD_AFTER = None  # a slow machine may exceed such a lease
-    return Heart()
+    return Heartbeats()
 
 
 @pytest.fixture
-def run(quick_heart: Heart) -> Iterator[CurrentRun]:
-    """An executing run that the heart watches."""
+def run(quick_heartbeats: Heartbeats) -> Iterator[CurrentRun]:
+    """An executing run with heartbeats."""
     row = make_run(make_idle_job(max_attempts=2), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=attempt_of(row).token, worker="w")
-    with quick_heart.watching(watched):
+    with quick_heartbeats.keep_alive(watched):
         yield watched
 
 
@@ -62,17 +63,21 @@ def wait_for_beats(run: CurrentRun, count: int = 2) -> None:
         wait_until(lambda before=before: heartbeat(run) > before, what="a heartbeat")  # type: ignore[misc]
 
 
-def test_it_beats_for_all_it_watches(quick_heart: Heart, run: CurrentRun) -> None:
+def test_heart_beats_for_all_watched_runs(quick_heartbeats: Heartbeats, run: CurrentRun) -> None:
     other = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(other), other.claimed_at, token=uuid4(), worker="w")
-    with quick_heart.watching(watched):
+    with quick_heartbeats.keep_alive(watched):
         wait_for_beats(run)
         wait_for_beats(watched)
 
 
-def test_it_no_longer_beats_for_what_has_ended(quick_heart: Heart, run: CurrentRun) -> None:
+def test_heart_stops_beating_for_an_ended_run(
+    quick_heartbeats: Heartbeats, run: CurrentRun
+) -> None:
     row = make_run(make_idle_job(), "running")
-    with quick_heart.watching(CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")):
+    with quick_heartbeats.keep_alive(
+        CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
+    ):
         pass
     wait_for_beats(run)  # one heartbeat may still be under way
     before = Run.objects.get(pk=row.pk).heartbeat_at
@@ -80,7 +85,7 @@ def test_it_no_longer_beats_for_what_has_ended(quick_heart: Heart, run: CurrentR
     assert Run.objects.get(pk=row.pk).heartbeat_at == before
 
 
-def test_it_writes_what_is_new_and_only_that(run: CurrentRun) -> None:
+def test_heart_writes_only_new_progress_and_log(run: CurrentRun) -> None:
     run.log.write("first\n")
     run.progress(1, 2, "half")
     wait_until(lambda: attempt_of(reread(run.run)).progress_note == "half")
@@ -92,16 +97,16 @@ def test_it_writes_what_is_new_and_only_that(run: CurrentRun) -> None:
     wait_until(lambda: attempt_of(run.run).log == "first\nsecond\n")
 
 
-def test_it_brings_a_cancel(run: CurrentRun) -> None:
+def test_heart_notices_a_cancel(run: CurrentRun) -> None:
     wait_for_beats(run)
     assert not run.cancelled
     control.cancel(Run.objects.get(pk=run.id))
     wait_until(lambda: run.cancelled)
 
 
-def test_it_stops_what_was_declared_lost_and_writes_nothing_more_of_it(run: CurrentRun) -> None:
+def test_heart_stops_a_run_that_was_declared_lost(run: CurrentRun) -> None:
     transitions.retry(run.run, 1, run.started_at, "", {"outcome": "lost"}, None)
-    run.log.write("nobody wants to know")
+    run.log.write("output after the loss")
     wait_until(lambda: run.cancelled)
     assert attempt_of(run.run).log == ""
 
@@ -109,22 +114,27 @@ def test_it_stops_what_was_declared_lost_and_writes_nothing_more_of_it(run: Curr
 @pytest.mark.parametrize(
     "error", [OperationalError("gone"), DataError("refused"), ValueError("a bug")], ids=repr
 )
-def test_what_goes_wrong_with_one_run_harms_no_other(
-    quick_heart: Heart, run: CurrentRun, error: Exception, caplog: pytest.LogCaptureFixture
+def test_error_with_one_run_does_not_affect_the_others(
+    quick_heartbeats: Heartbeats,
+    run: CurrentRun,
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ill = make_run(make_idle_job(), "running")
-    real = transitions.beat
+    failing = make_run(make_idle_job(), "running")
+    real = transitions.renew_heartbeat
 
     def beat(run_id: Any, attempt: int) -> bool:
-        if run_id == ill.pk:
+        if run_id == failing.pk:
             raise error
         return real(run_id, attempt)
 
     with (
-        mock.patch.object(transitions, "beat", beat),
-        quick_heart.watching(CurrentRun(reread(ill), ill.claimed_at, token=uuid4(), worker="w")),
+        mock.patch.object(transitions, "renew_heartbeat", beat),
+        quick_heartbeats.keep_alive(
+            CurrentRun(reread(failing), failing.claimed_at, token=uuid4(), worker="w")
+        ),
     ):
-        wait_until(lambda: any(str(ill.job) in record.message for record in caplog.records))
+        wait_until(lambda: any(str(failing.job) in record.message for record in caplog.records))
         wait_for_beats(run)
     levels = {
         record.levelno
@@ -136,20 +146,20 @@ def test_what_goes_wrong_with_one_run_harms_no_other(
 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-def test_a_row_that_somebody_keeps_locked_silences_no_other(
-    quick_heart: Heart, run: CurrentRun
+def test_locked_run_does_not_block_other_heartbeats(
+    quick_heartbeats: Heartbeats, run: CurrentRun
 ) -> None:
     row = make_run(make_idle_job(), "running")
     kept = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
-    with keeping_locked(Run.objects.filter(pk=row.pk)), quick_heart.watching(kept):
+    with keeping_locked(Run.objects.filter(pk=row.pk)), quick_heartbeats.keep_alive(kept):
         before = heartbeat(kept)
         wait_for_beats(run, 3)
         assert heartbeat(kept) == before
-    with quick_heart.watching(kept):
+    with quick_heartbeats.keep_alive(kept):
         wait_for_beats(kept)
 
 
-def test_a_connection_that_cannot_be_closed_does_not_end_the_heartbeats(
+def test_heart_survives_an_error_while_it_closes_connections(
     run: CurrentRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[int] = []
@@ -164,23 +174,23 @@ def test_a_connection_that_cannot_be_closed_does_not_end_the_heartbeats(
     wait_until(lambda: len(errors) > 2, what="heartbeats after an error")
 
 
-def test_who_asks_for_a_beat_waits_no_longer_than_promised(
+def test_requested_heartbeat_waits_only_for_a_limited_time(
     run: CurrentRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The database doesn't answer."""
     monkeypatch.setattr(module, "LONGEST_ANSWER", 0.05)
     hanging = threading.Event()
-    with mock.patch.object(transitions, "beat", side_effect=lambda *_: hanging.wait(20)):
+    with mock.patch.object(transitions, "renew_heartbeat", side_effect=lambda *_: hanging.wait(20)):
         run.heartbeat()
         hanging.set()
     assert logged(caplog, "heartbeat_late")
 
 
-def test_each_process_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = heart()
-    assert heart() is mine
+def test_each_process_has_its_own_heart(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = heartbeats()
+    assert heartbeats() is mine
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert heart() is not mine
+    assert heartbeats() is not mine
     del module._hearts[-1]
 
 
@@ -208,7 +218,7 @@ def locked(*given: Any) -> bool:
     ],
     ids=str,
 )
-def test_the_default_patience_is_the_run_lease(
+def test_stop_unheard_after_defaults_to_the_run_lease(
     settings: Any, given: dict[str, int | None], timeout: int | None
 ) -> None:
     for name, seconds in given.items():
@@ -217,36 +227,56 @@ def test_the_default_patience_is_the_run_lease(
     assert expected == conf.STOP_UNHEARD_AFTER
 
 
-def test_a_run_whose_heartbeats_cannot_be_written_is_stopped_and_tried_again(
+def test_run_without_heartbeats_is_stopped_and_retried(
     make_target: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=0.3)
-    monkeypatch.setattr(transitions, "beat", gone)
+    monkeypatch.setattr(transitions, "renew_heartbeat", gone)
 
     def work() -> None:
         wait_until(lambda: None, what="the stop")
 
     run = make_run(make_idle_job(target=make_target(work), max_attempts=2), "queued")
-    assert execute(run.pk, 1, worker="w", keeper=Heart())
+    assert execute(run.pk, 1, worker="w", keeper=Heartbeats())
     assert (reread(run).state, reread(run).attempt) == ("pending", 2), "the retry policy decides"
     assert (attempt_of(run).outcome, attempt_of(run).message) == ("lost", UNHEARD)
+
+
+def test_process_of_a_run_that_ignores_the_stop_is_ended(
+    make_target: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the job would continue beside the next attempt."""
+    settings.DCRON_RUN_LEASE = timedelta(seconds=0.3)
+    settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(seconds=0.1)
+    monkeypatch.setattr(transitions, "renew_heartbeat", gone)
+    ended = threading.Event()
+
+    def work() -> None:
+        deadline = time.monotonic() + 60
+        while not ended.is_set() and time.monotonic() < deadline:
+            with suppress(BaseException):  # such as the exception that stops the run
+                ended.wait(1)
+
+    run = make_run(make_idle_job(target=make_target(work)), "queued")
+    execute(run.pk, 1, worker="w", keeper=Heartbeats(), end_process=ended.set)
+    assert ended.is_set()
 
 
 @pytest.mark.parametrize(
     ("timeout", "beat"), [(None, gone), (timedelta(seconds=0.3), locked)], ids=["off", "locked"]
 )
-def test_a_run_goes_on_where_that_is_wanted_and_where_only_a_lock_is_in_the_way(
+def test_run_without_heartbeats_continues_if_configured_or_locked(
     make_target: Any,
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
     timeout: timedelta | None,
     beat: Any,
 ) -> None:
-    """While the run's row is locked, nobody can declare the run lost."""
+    """While the run's row is locked, no node can declare the run lost."""
     settings.DCRON_RUN_LEASE = timedelta(seconds=0.3)
     settings.DCRON_STOP_UNHEARD_AFTER = timeout
     monkeypatch.setattr(
-        module, "_lock_excuse", lambda: 3600.0
+        module, "_lock_allowance", lambda: 3600.0
     )  # a slow machine may delay the next attempt
     tries: list[int] = []
 
@@ -254,30 +284,30 @@ def test_a_run_goes_on_where_that_is_wanted_and_where_only_a_lock_is_in_the_way(
         tries.append(1)
         return bool(beat(*given))
 
-    monkeypatch.setattr(transitions, "beat", counted)
+    monkeypatch.setattr(transitions, "renew_heartbeat", counted)
     run = make_run(
         make_idle_job(target=make_target(lambda: wait_until(lambda: len(tries) > 30))), "queued"
     )
-    assert execute(run.pk, 1, worker="w", keeper=Heart())
+    assert execute(run.pk, 1, worker="w", keeper=Heartbeats())
     assert reread(run).state == "succeeded"
 
 
 @pytest.mark.parametrize("silent", [0.0, 3500.0], ids=["young", "old"])
-def test_the_lease_counts_from_when_the_start_was_asked_for(settings: Any, silent: float) -> None:
+def test_lease_counts_from_the_request_of_the_start(settings: Any, silent: float) -> None:
     """The row's heartbeat dates from the request, however long the answer took."""
     settings.DCRON_RUN_LEASE = timedelta(seconds=3600)
     row = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
-    pulse = module._Pulse(watched, heard_at=1000.0 - silent, limit=3600.0)
+    pulse = module._RunHeartbeat(watched, heard_at=1000.0 - silent, limit=3600.0)
     assert pulse.deadline == 4600.0 - silent
-    with Heart().watching(watched, heard_at=time.monotonic() - silent - 200):
+    with Heartbeats().keep_alive(watched, heard_at=time.monotonic() - silent - 200):
         if silent:
             wait_until(lambda: watched.unheard, what="the stop")
         else:
             assert not watched.unheard
 
 
-def test_an_error_while_one_run_is_stopped_does_not_keep_others_going(
+def test_failed_stop_of_one_run_does_not_keep_others_running(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=3600)
@@ -294,43 +324,43 @@ def test_an_error_while_one_run_is_stopped_does_not_keep_others_going(
         real(pulse)
 
     monkeypatch.setattr(module, "_stop_unheard", stop)
-    monkeypatch.setattr(transitions, "beat", gone)
-    keeper, long_ago = Heart(), time.monotonic() - 7200
-    with keeper.watching(first, heard_at=long_ago):
+    monkeypatch.setattr(transitions, "renew_heartbeat", gone)
+    keeper, long_ago = Heartbeats(), time.monotonic() - 7200
+    with keeper.keep_alive(first, heard_at=long_ago):
         wait_until(lambda: logged(caplog, "not_stopped_unheard"), what="the error")
-        with keeper.watching(second, heard_at=long_ago):
+        with keeper.keep_alive(second, heard_at=long_ago):
             wait_until(lambda: second.unheard, what="the stop of the second run")
 
 
-def test_a_locked_row_puts_the_stop_off_by_no_more_than_the_rescue_excuses(settings: Any) -> None:
+def test_locked_row_delays_the_stop_less_than_the_rescue_waits(settings: Any) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=15)
     row = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
-    pulse = module._Pulse(watched, heard_at=100.0, limit=15.0)
+    pulse = module._RunHeartbeat(watched, heard_at=100.0, limit=15.0)
     pulse.locked_at = 109.0
-    assert pulse.deadline == 115.0, "not sooner"
+    assert pulse.deadline == 115.0, "a lock never shortens the deadline"
     pulse.locked_at = 114.0
     assert pulse.deadline == 119.0
     assert 2 * module.AGAIN_AFTER < pulse.deadline - pulse.locked_at < 15 / 2 - RESCUE_EVERY
     watched.code_ended = True
-    assert pulse.deadline == module.NEVER, "its outcome is waited for, however long"
+    assert pulse.deadline == module.NEVER, "a run whose code has ended is never stopped"
 
 
-def test_a_failed_heartbeat_is_tried_again_well_within_the_lease(settings: Any) -> None:
+def test_failed_heartbeat_is_retried_well_within_the_lease(settings: Any) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=15)
     before = time.monotonic()
     assert module._next_round() >= before + 5
     assert module._next_round(soon=True) <= time.monotonic() + module.AGAIN_AFTER
 
 
-def test_a_silent_connection_is_replaced_before_runs_must_be_stopped() -> None:
-    beating = Heart()
+def test_silent_connection_is_replaced_before_runs_are_stopped() -> None:
+    beating = Heartbeats()
     with (
         mock.patch.object(beating._limits, "impose") as impose,
-        mock.patch.object(module, "limit_connecting") as limit_connecting,
+        mock.patch.object(module, "set_connect_timeout") as set_connect_timeout,
     ):
         beating._limit_waits()
     silence = impose.call_args.kwargs["silence"]
-    ((_, connecting),) = [call.args for call in limit_connecting.call_args_list]
+    ((_, connecting),) = [call.args for call in set_connect_timeout.call_args_list]
     user_timeout = 2 * max(ceil(silence.total_seconds()), KEEPALIVE_PROBES)
     assert timedelta(seconds=user_timeout) + connecting < conf.STOP_UNHEARD_AFTER

@@ -86,7 +86,7 @@ def publish(run: Run, attempt: int, times: int = 1) -> None:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_timeouts_are_recorded_and_the_worker_lives_on(worker: StartWorker, pool: str) -> None:
+def test_timeouts_are_recorded_and_the_worker_survives(worker: StartWorker, pool: str) -> None:
     process = worker(pool=pool)
     second = timedelta(seconds=1)
     # A thread gets the exception only when it executes Python code, so ``nap`` sleeps in short
@@ -105,7 +105,7 @@ def test_timeouts_are_recorded_and_the_worker_lives_on(worker: StartWorker, pool
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_cancel_stops_a_running_run(worker: StartWorker, pool: str) -> None:
+def test_cancel_stops_a_running_run(worker: StartWorker, pool: str) -> None:
     process = worker(pool=pool)
     run = trigger("nap", LONG, max_attempts=3)
     wait_until(lambda: state_of(run) == "running", 30)
@@ -115,7 +115,7 @@ def test_a_cancel_stops_a_running_run(worker: StartWorker, pool: str) -> None:
     assert_alive(process)
 
 
-def test_a_killed_worker_process_is_noticed_at_once_and_its_run_tried_again(
+def test_run_of_a_killed_worker_process_is_retried_at_once(
     worker: StartWorker,
 ) -> None:
     process = worker()
@@ -137,14 +137,14 @@ def test_a_killed_worker_process_is_noticed_at_once_and_its_run_tried_again(
     assert [witness.attempt for witness in Witness.objects.order_by("pk")] == [1, 2]
 
 
-def test_what_is_delivered_twice_starts_once(worker: StartWorker) -> None:
+def test_duplicate_deliveries_start_once(worker: StartWorker) -> None:
     process = worker(concurrency=2)
     runs = [trigger("witness", 0.3) for _ in range(3)]
     for run in runs:
         publish(run, 1, times=3)
     for run in runs:
         assert wait_for_end(run).outcome == "succeeded"
-    assert_alive(process)  # its run is queued behind the duplicates
+    assert_alive(process)  # this run is queued behind the duplicates
     for run in runs:
         publish(run, 1)  # duplicates after the end of the run
     assert_alive(process)
@@ -154,7 +154,7 @@ def test_what_is_delivered_twice_starts_once(worker: StartWorker) -> None:
     )
 
 
-def test_a_celery_task_sees_its_attempt_and_hands_its_retry_over(worker: StartWorker) -> None:
+def test_celery_task_sees_its_attempt_and_its_retry_becomes_an_attempt(worker: StartWorker) -> None:
     worker()
     seen = trigger("facts")
     asked = trigger("retry_in_an_hour", max_attempts=3, retry_backoff=timedelta(seconds=1))
@@ -183,7 +183,7 @@ def test_a_celery_task_sees_its_attempt_and_hands_its_retry_over(worker: StartWo
     assert json.loads(wait_for_end(asked, 2).result)["retries"] == 1
 
 
-def test_progress_and_log_are_seen_while_it_runs(worker: StartWorker) -> None:
+def test_progress_and_log_are_visible_during_the_run(worker: StartWorker) -> None:
     worker()
     run = trigger("report_progress", LONG)
 
@@ -200,7 +200,7 @@ def test_progress_and_log_are_seen_while_it_runs(worker: StartWorker) -> None:
 
 
 @pytest.mark.postgresql
-def test_an_outcome_waits_for_a_database_that_is_down_and_is_recorded_once(
+def test_outcome_waits_for_the_database_and_is_recorded_once(
     worker: StartWorker, database_server: Server
 ) -> None:
     process = worker()

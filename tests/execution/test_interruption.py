@@ -25,7 +25,7 @@ class SecondStop(BaseException):
 
 
 def spin_for(seconds: float) -> None:
-    """Execute Python code for this time. It ends by itself, so that a failing test doesn't hang."""
+    """Execute Python code for this time. The limit keeps a failing test from hanging."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         pass
@@ -82,7 +82,7 @@ def interrupted_by_another_thread(
 
 
 @everywhere
-def test_code_at_work_is_stopped(where: Callable[..., Any]) -> None:
+def test_running_code_is_interrupted(where: Callable[..., Any]) -> None:
     def work(at_work: threading.Event) -> None:
         at_work.set()
         spin_for(TIMEOUT)
@@ -94,7 +94,7 @@ def test_code_at_work_is_stopped(where: Callable[..., Any]) -> None:
 
 
 @everywhere
-def test_only_the_first_of_two_is_raised(where: Callable[..., Any]) -> None:
+def test_only_the_first_of_two_exceptions_is_raised(where: Callable[..., Any]) -> None:
     def work(at_work: threading.Event) -> None:
         at_work.set()
         spin_for(TIMEOUT)
@@ -105,7 +105,7 @@ def test_only_the_first_of_two_is_raised(where: Callable[..., Any]) -> None:
     assert (raised, answers) == ([Stop], [True, False])
 
 
-def test_a_blocking_call_in_the_main_thread_is_ended() -> None:
+def test_blocking_call_in_the_main_thread_is_interrupted() -> None:
     def work(at_work: threading.Event) -> None:
         at_work.set()
         threading.Event().wait(TIMEOUT)
@@ -117,7 +117,7 @@ def test_a_blocking_call_in_the_main_thread_is_ended() -> None:
 
 
 @everywhere
-def test_what_is_not_armed_is_not_interrupted(where: Callable[..., Any]) -> None:
+def test_disarmed_code_is_not_interrupted(where: Callable[..., Any]) -> None:
     def both_ends() -> tuple[bool, bool]:
         interruption = Interruption()
         before = interruption.interrupt(Stop)
@@ -131,7 +131,7 @@ def test_what_is_not_armed_is_not_interrupted(where: Callable[..., Any]) -> None
     assert where(both_ends) == (False, False)
 
 
-def test_what_reaches_a_thread_that_has_just_finished_is_taken_back() -> None:
+def test_pending_exception_is_withdrawn_when_the_code_ends() -> None:
     def finish_as_it_comes() -> str:
         interruption = Interruption()
         interruption.arm()
@@ -143,12 +143,12 @@ def test_what_reaches_a_thread_that_has_just_finished_is_taken_back() -> None:
         except Stop:
             interruption.disarm()
         spin_for(0.05)
-        return "goes on"
+        return "continued"
 
-    assert in_thread(finish_as_it_comes) == "goes on"
+    assert in_thread(finish_as_it_comes) == "continued"
 
 
-def test_code_of_the_next_run_in_the_thread_is_left_alone() -> None:
+def test_next_run_in_the_thread_is_not_interrupted() -> None:
     def two_runs() -> list[type[BaseException]]:
         first, second = Interruption(), Interruption()
         first.arm()
@@ -160,7 +160,7 @@ def test_code_of_the_next_run_in_the_thread_is_left_alone() -> None:
     assert in_main(two_runs) == in_thread(two_runs) == []
 
 
-def test_a_signal_that_comes_after_the_run_ends_nothing() -> None:
+def test_signal_after_the_run_does_not_end_the_process() -> None:
     """The signal is sent just before the code returns. By default, it would end the process."""
     signal.signal(SIGNAL, signal.SIG_DFL)
     interruption = Interruption()
@@ -170,7 +170,7 @@ def test_a_signal_that_comes_after_the_run_ends_nothing() -> None:
     spin_for(0.05)
 
 
-def test_a_signal_of_another_sender_does_not_stop_the_run() -> None:
+def test_signal_of_another_sender_does_not_stop_the_run() -> None:
     interruption = Interruption()
     interruption.arm()
     signal.pthread_kill(threading.get_ident(), SIGNAL)
@@ -178,7 +178,7 @@ def test_a_signal_of_another_sender_does_not_stop_the_run() -> None:
     interruption.disarm()
 
 
-def test_the_projects_own_use_of_the_signal_goes_on() -> None:
+def test_signal_handler_of_the_project_still_works() -> None:
     seen: list[int] = []
     signal.signal(SIGNAL, lambda number, frame: seen.append(number))
     interruption = Interruption()
@@ -193,7 +193,7 @@ def test_the_projects_own_use_of_the_signal_goes_on() -> None:
 
 @pytest.mark.parametrize("round_", range(20))
 @everywhere
-def test_interrupting_what_is_about_to_finish_is_all_or_nothing(
+def test_exception_is_raised_inside_the_run_or_not_at_all(
     where: Callable[..., Any], round_: int
 ) -> None:
     """At the end of a run, the exception is raised inside the run or not at all."""
@@ -226,7 +226,7 @@ def test_interrupting_what_is_about_to_finish_is_all_or_nothing(
     assert where(short) == "whole"
 
 
-def test_other_threads_are_not_slowed_down_for_ever() -> None:
+def test_other_threads_keep_their_speed_after_an_interruption() -> None:
     """On CPython 3.11, all threads keep checking for an exception that was withdrawn with NULL.
 
     A traced thread then hangs.

@@ -11,7 +11,7 @@ from django.db import OperationalError, connection
 
 from django_dcron.execution import executor
 from django_dcron.execution.executor import execute
-from django_dcron.execution.heartbeat import Heart
+from django_dcron.execution.heartbeat import Heartbeats
 from django_dcron.models import Run
 from django_dcron.policies.slots import running_slot
 from django_dcron.runs import transitions
@@ -25,33 +25,32 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def lock_limit() -> object:
-    question = {
+    queries = {
         "postgresql": "SHOW lock_timeout",
         "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout",
     }
     with connection.cursor() as cursor:
-        cursor.execute(question[connection.vendor])
+        cursor.execute(queries[connection.vendor])
         return cursor.fetchone()[0]
 
 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.parametrize("state", ["pending", "queued"])
-def test_others_run_while_it_is_locked_and_it_is_given_back_afterwards(
-    state: str, make_target: Any
-) -> None:
+def test_worker_runs_others_and_gives_back_a_locked_run(state: str, make_target: Any) -> None:
     target = make_target(lambda: "done")
     run, other = (
         make_run(make_idle_job(target=target), each, node="a-node") for each in (state, "queued")
     )
-    keeper, limit = Heart(), lock_limit()
+    keeper, limit = Heartbeats(), lock_limit()
     with keeping_locked(Run.objects.filter(pk=run.pk)):
         assert not execute(run.pk, 1, worker="w", keeper=keeper)
         assert execute(other.pk, 1, worker="w", keeper=keeper)
         assert (reread(run).state, reread(other).state) == (state, "succeeded")
-        assert lock_limit() == limit, "the connection is the project's own"
+        assert lock_limit() == limit, "the limit of the project's connection is restored"
     wait_until(
-        lambda: (reread(run).state, reread(run).node) == ("pending", ""), what="it to be given back"
+        lambda: (reread(run).state, reread(run).node) == ("pending", ""),
+        what="the run to be given back",
     )
     assert execute(run.pk, 1, worker="w", keeper=keeper)
     assert attempt_of(run).outcome == "succeeded"
@@ -59,21 +58,21 @@ def test_others_run_while_it_is_locked_and_it_is_given_back_afterwards(
 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-def test_nor_does_it_wait_for_a_locked_run_of_its_job(make_target: Any) -> None:
+def test_worker_does_not_wait_for_a_locked_slot_holder(make_target: Any) -> None:
     job = make_idle_job(target=make_target(lambda: None), overlap_policy="skip")
     holder = make_run(job, "running", slot=running_slot(job.pk))
     run = make_run(job, "queued")
-    keeper, limit = Heart(), lock_limit()
+    keeper, limit = Heartbeats(), lock_limit()
     with keeping_locked(Run.objects.filter(pk=holder.pk)):
         assert not execute(run.pk, 1, worker="w", keeper=keeper)
         assert lock_limit() == limit
     wait_until(
         lambda: reread(run).node == "" and reread(run).state == "pending",
-        what="it to be given back",
+        what="the run to be given back",
     )
 
 
-def test_a_lock_that_is_brief_is_waited_for(make_target: Any) -> None:
+def test_worker_waits_for_a_brief_lock(make_target: Any) -> None:
     run = make_run(make_idle_job(target=make_target(lambda: "done")), "queued")
     tries: list[int] = []
     real = executor.start
@@ -86,50 +85,50 @@ def test_a_lock_that_is_brief_is_waited_for(make_target: Any) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executor, "start", deadlocked_once)
-        assert execute(run.pk, 1, worker="w", keeper=Heart())
+        assert execute(run.pk, 1, worker="w", keeper=Heartbeats())
     assert reread(run).state == "succeeded"
 
 
-def test_what_was_left_is_given_back_when_the_database_answers_again(
+def test_run_is_given_back_when_the_database_answers_again(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "django_dcron.runs")
-    run, keeper = make_run(make_idle_job(), "queued", node="a-node"), Heart()
-    real = transitions.hand_back
+    run, keeper = make_run(make_idle_job(), "queued", node="a-node"), Heartbeats()
+    real = transitions.return_to_nodes
 
     def gone(*given: Any) -> bool:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(transitions, "hand_back", gone)
-    keeper.hand_back_later(run.pk, 1)
+    monkeypatch.setattr(transitions, "return_to_nodes", gone)
+    keeper.return_later(run.pk, 1)
     wait_until(lambda: logged(caplog, "not_handed_back"))
-    monkeypatch.setattr(transitions, "hand_back", real)
-    wait_until(lambda: reread(run).node == "", what="it to be given back")
-    wait_until(lambda: not keeper._left, what="nothing to be left")
+    monkeypatch.setattr(transitions, "return_to_nodes", real)
+    wait_until(lambda: reread(run).node == "", what="the run to be given back")
+    wait_until(lambda: not keeper._to_return, what="the list to be empty")
 
 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-def test_the_thread_that_gives_runs_back_waits_briefly_for_locks(
+def test_thread_that_gives_runs_back_waits_briefly_for_locks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The limit applies from the thread's start, because later heartbeats wait for the thread."""
     limits: list[object] = []
-    real = transitions.hand_back
+    real = transitions.return_to_nodes
 
     def hand_back(run_id: Any, attempt: int) -> bool:
         limits.append(lock_limit())
         return real(run_id, attempt)
 
-    monkeypatch.setattr(transitions, "hand_back", hand_back)
-    run, keeper = make_run(make_idle_job(), "queued", node="a-node"), Heart()
-    keeper.hand_back_later(run.pk, 1)
-    wait_until(lambda: reread(run).node == "", what="it to be given back")
+    monkeypatch.setattr(transitions, "return_to_nodes", hand_back)
+    run, keeper = make_run(make_idle_job(), "queued", node="a-node"), Heartbeats()
+    keeper.return_later(run.pk, 1)
+    wait_until(lambda: reread(run).node == "", what="the run to be given back")
     assert limits[0] == {"postgresql": "200ms", "mysql": 1}[connection.vendor]
 
 
-def test_what_was_left_is_given_up_once_the_nodes_deliver_it_again_anyway(settings: Any) -> None:
-    keeper = Heart()
-    keeper._left[make_run(make_idle_job(), "queued").pk, 1] = 0.0
-    keeper._hand_back_what_was_left()
-    assert keeper._left == {}
+def test_giving_back_stops_after_the_redelivery_timeout(settings: Any) -> None:
+    keeper = Heartbeats()
+    keeper._to_return[make_run(make_idle_job(), "queued").pk, 1] = 0.0
+    keeper._return_unlocked_runs()
+    assert keeper._to_return == {}

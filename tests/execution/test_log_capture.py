@@ -32,17 +32,17 @@ def test_log_records_and_prints_are_kept_in_order() -> None:
     assert lines[2] == "third"
 
 
-def test_what_is_printed_still_goes_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_text_still_reaches_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     captured(lambda: print("hello"))  # noqa: T201
     assert capsys.readouterr().out == "hello\n"
 
 
-def test_what_is_logged_still_goes_where_it_went(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_still_reach_other_handlers(caplog: pytest.LogCaptureFixture) -> None:
     captured(lambda: logging.getLogger("shop").warning("hello"))
     assert [record.message for record in caplog.records] == ["hello"]
 
 
-def test_a_traceback_is_kept_with_its_record() -> None:
+def test_traceback_is_kept_with_its_record() -> None:
     def work() -> None:
         try:
             raise ValueError("inner")
@@ -52,14 +52,14 @@ def test_a_traceback_is_kept_with_its_record() -> None:
     assert "ValueError: inner" in captured(work)
 
 
-def test_nothing_is_kept_before_and_after() -> None:
+def test_output_outside_the_run_is_not_kept() -> None:
     log = captured(lambda: None)
     print("later")  # noqa: T201
     logging.getLogger("shop").warning("later")
     assert log == ""
 
 
-def test_it_ends_with_an_exception_too() -> None:
+def test_capture_ends_with_an_exception() -> None:
     log = BoundedText(100)
 
     def work(run: Any) -> None:
@@ -72,7 +72,7 @@ def test_it_ends_with_an_exception_too() -> None:
     assert log.getvalue() == "before\n"
 
 
-def test_it_is_bounded_however_much_is_printed() -> None:
+def test_log_is_limited_in_size() -> None:
     def work() -> None:
         for i in range(5000):
             print(f"line {i} " + "x" * 1000)  # noqa: T201
@@ -83,7 +83,7 @@ def test_it_is_bounded_however_much_is_printed() -> None:
     assert log.endswith("x\n")
 
 
-def test_a_limit_of_nothing_keeps_nothing_and_harms_nothing() -> None:
+def test_limit_of_zero_keeps_no_output() -> None:
     assert "6 characters omitted" in captured(lambda: print("hello"), limit=0)  # noqa: T201
 
 
@@ -110,11 +110,13 @@ def test_each_thread_has_its_own_log() -> None:
         assert len(log.splitlines()) == 40
 
 
-def test_the_record_of_a_print_that_celery_makes_is_not_kept_twice() -> None:
+def test_record_that_celery_makes_of_a_print_is_not_kept() -> None:
     assert captured(lambda: logging.getLogger(CELERY_STDOUT).warning("printed")) == ""
 
 
-def test_a_record_that_cannot_be_formatted_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_that_cannot_be_formatted_does_not_fail_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     root = logging.getLogger()
     handlers = root.handlers[:]
     try:
@@ -122,15 +124,15 @@ def test_a_record_that_cannot_be_formatted_harms_nobody(capsys: pytest.CaptureFi
 
         def work() -> None:
             logging.getLogger("shop").warning("%d", "no number")
-            print("goes on")  # noqa: T201
+            print("continued")  # noqa: T201
 
-        assert captured(work) == "goes on\n"
+        assert captured(work) == "continued\n"
     finally:
         root.handlers = handlers
     assert "Logging error" in capsys.readouterr().err
 
 
-def test_what_is_no_text_is_refused_as_ever_and_spoils_nothing() -> None:
+def test_writing_bytes_to_stdout_is_refused() -> None:
     def work() -> None:
         with pytest.raises(TypeError):
             sys.stdout.write(b"bytes")  # type: ignore[call-overload]
@@ -139,7 +141,7 @@ def test_what_is_no_text_is_refused_as_ever_and_spoils_nothing() -> None:
     assert captured(work) == "text\n"
 
 
-def test_it_is_installed_again_after_stdout_and_logging_were_set_up_anew(
+def test_capture_is_reinstalled_after_stdout_and_logging_were_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     captured(lambda: None)
@@ -158,7 +160,7 @@ def test_it_is_installed_again_after_stdout_and_logging_were_set_up_anew(
         root.handlers = handlers
 
 
-def test_it_is_installed_once() -> None:
+def test_capture_is_installed_once() -> None:
     for _ in range(3):
         captured(lambda: None)
     wrapped = sys.stdout
@@ -167,7 +169,7 @@ def test_it_is_installed_once() -> None:
     assert captured(lambda: print("x")) == "x\n"  # noqa: T201
 
 
-def test_stdout_behaves_as_before() -> None:
+def test_stdout_keeps_its_behavior() -> None:
     def work() -> None:
         assert sys.stdout.writable()
         assert print("x", end="", flush=True) is None  # type: ignore[func-returns-value]  # noqa: T201

@@ -57,7 +57,7 @@ def levels(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-def test_a_message_goes_back_a_number_of_times(
+def test_message_is_returned_a_limited_number_of_times(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     headers: dict[str, Any] = {"dcron_job": "nightly"}
@@ -74,7 +74,7 @@ def test_a_message_goes_back_a_number_of_times(
     assert levels(caplog) == ["WARNING", *["DEBUG"] * tasks.RETURNS]
 
 
-def test_a_run_that_was_deleted_here_is_dropped_quietly(
+def test_message_of_a_deleted_run_is_dropped_quietly(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = database_now("default")
@@ -88,7 +88,7 @@ def test_a_run_that_was_deleted_here_is_dropped_quietly(
     assert levels(caplog) == ["DEBUG", "WARNING"]
 
 
-def test_the_broker_puts_back_once_what_cannot_be_published(broker: Broker) -> None:
+def test_message_is_requeued_once_if_it_cannot_be_published(broker: Broker) -> None:
     broker.error = DispatchFailed("no permission")
     with pytest.raises(Reject) as raised:
         deliver()
@@ -98,14 +98,14 @@ def test_the_broker_puts_back_once_what_cannot_be_published(broker: Broker) -> N
     assert dropped.value.dropped
 
 
-def test_a_worker_reports_what_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_reports_unknown_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = UnknownRuns(monotonic=lambda: 1.0)
     monkeypatch.setattr(tasks, "unknown_runs", memory)
     memory.add(str(RUN), dropped=True)
     assert tasks.report_unknown_runs(None) == [{"run": str(RUN), "age": 0.0, "dropped": True}]
 
 
-def test_what_is_published_again_is_the_same_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returned_message_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message goes through a queue of kombu's memory transport twice."""
     monkeypatch.setattr(app, "connection_for_write", lambda: Connection("memory://"))
     dispatcher = CeleryDispatcher(app)

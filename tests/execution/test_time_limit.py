@@ -56,7 +56,7 @@ def in_main(work: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("where", [in_main, in_thread])
 @pytest.mark.parametrize("exception", [RunTimedOut, SoftTimeLimitExceeded])
-def test_at_the_timeout_the_code_is_stopped_and_may_clean_up(
+def test_code_is_interrupted_at_its_timeout_and_can_clean_up(
     make_target: MakeTarget, where: Callable[..., None], exception: type[Exception]
 ) -> None:
     cleaned = []
@@ -80,7 +80,7 @@ def test_at_the_timeout_the_code_is_stopped_and_may_clean_up(
     assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
 
 
-def test_code_that_ends_in_time_is_left_alone(make_target: MakeTarget) -> None:
+def test_code_that_ends_in_time_succeeds(make_target: MakeTarget) -> None:
     run = make_run(job_with_timeout(make_target(lambda: "done"), timedelta(hours=1)))
     execute(run.pk, 1, worker="w")
     assert attempt_of(run).result == '"done"'
@@ -89,7 +89,7 @@ def test_code_that_ends_in_time_is_left_alone(make_target: MakeTarget) -> None:
     )
 
 
-def test_code_that_answers_the_timeout_with_a_result_has_succeeded(make_target: MakeTarget) -> None:
+def test_code_that_catches_the_timeout_and_returns_succeeds(make_target: MakeTarget) -> None:
     def partial() -> str:
         with suppress(RunTimedOut):
             spin_until(lambda: False)
@@ -100,7 +100,7 @@ def test_code_that_answers_the_timeout_with_a_result_has_succeeded(make_target: 
     assert (state_of(run), attempt_of(run).result) == (State.SUCCEEDED, '"as far as it got"')
 
 
-def test_code_that_swallows_the_timeout_is_recorded_timed_out_and_its_own_end_only_noted(
+def test_code_that_ignores_the_timeout_is_recorded_as_timed_out(
     make_target: MakeTarget, settings: Any
 ) -> None:
     settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(milliseconds=200)
@@ -116,7 +116,7 @@ def test_code_that_swallows_the_timeout_is_recorded_timed_out_and_its_own_end_on
         recorded.set()
 
     def stubborn() -> None:
-        print("here I stay")  # noqa: T201
+        print("ignoring the timeout")  # noqa: T201
         while not recorded.is_set():
             try:
                 spin_until(recorded.is_set)
@@ -131,6 +131,6 @@ def test_code_that_swallows_the_timeout_is_recorded_timed_out_and_its_own_end_on
     attempt = attempt_of(run)
     assert (attempt.outcome, attempt.late_outcome) == (Outcome.TIMED_OUT, Outcome.SUCCEEDED)
     assert "did not stop within" in attempt.message
-    assert attempt.log == "here I stay\n"
+    assert attempt.log == "ignoring the timeout\n"
     assert state_of(run) == State.FAILED
     assert reread(run).job.statistics.failed == 1

@@ -16,7 +16,7 @@ from django_dcron.runs.start import start
 
 
 class Seconds:
-    """A monotonic clock that only the test moves."""
+    """A monotonic clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -34,7 +34,7 @@ def make_node(age: timedelta) -> str:
 
 
 @pytest.mark.django_db
-def test_a_message_is_for_this_database_if_its_node_is_alive_in_it() -> None:
+def test_message_belongs_to_this_database_if_its_node_is_live() -> None:
     assert not published_here(None)
     stale = make_node(timedelta(hours=1))  # as in a copy of the database
     assert not published_here(stale)
@@ -45,7 +45,7 @@ def test_a_message_is_for_this_database_if_its_node_is_alive_in_it() -> None:
     assert not published_here("another")
 
 
-def test_the_latest_unknown_runs_are_remembered() -> None:
+def test_latest_unknown_runs_are_remembered() -> None:
     clock = Seconds()
     memory = UnknownRuns(size=2, monotonic=clock)
     for run_id, dropped in (("a", False), ("b", False), ("a", True), ("c", False), ("a", False)):
@@ -57,7 +57,7 @@ def test_the_latest_unknown_runs_are_remembered() -> None:
     ]
 
 
-def test_warnings_are_few(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_are_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     clock = Seconds()
     warnings = Warnings(monotonic=clock)
     run_id = uuid4()
@@ -82,7 +82,7 @@ def test_warnings_are_few(caplog: pytest.LogCaptureFixture) -> None:
     assert last.endswith("Later. (unknown runs since the last warning: 3)")
 
 
-def test_a_database_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_name_contains_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     account = {"NAME": "shop", "HOST": "db1", "PORT": 5432, "USER": "jane", "PASSWORD": "secret"}
     for name, value in account.items():
         monkeypatch.setitem(connection.settings_dict, name, value)
@@ -90,7 +90,7 @@ def test_a_database_is_named_without_its_password(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.django_db
-def test_a_database_without_our_tables_has_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_unknown_if_the_database_lacks_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not lacks_table(Run, "default")
 
     def fail(**values: object) -> None:

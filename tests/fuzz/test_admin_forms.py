@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from django_dcron import control
 from django_dcron.models import Calendar
 from tests import depth
-from tests.admin.conftest import add_url, as_rendered, job_url, list_url, verb_url
+from tests.admin.conftest import action_url, add_url, as_rendered, job_url, list_url
 from tests.factories import make_idle_job, make_run
 from tests.test_hostile_addresses import HOSTILE
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.django_db]
 
 EXAMPLES = int(os.environ.get("DCRON_TEST_EXAMPLES", 300 if depth.FULL else 20))
-MOST_CHANGES = 4
+MAX_CHANGES = 4
 JSON_TEXTS = (
     "null",
     "[]",
@@ -170,15 +170,15 @@ def forms(client: Client) -> dict[str, Form]:
             url("calendar_change", calendar.pk),
             {"description": "", "dates": "SAT", "seen_version": "1"},
         ),
-        "pause": Form(verb_url(job, "pause"), {"reason": "deploy", "until": "2h"}),
+        "pause": Form(action_url(job, "pause"), {"reason": "deploy", "until": "2h"}),
         "change a pause": Form(
-            verb_url(paused, "change_pause"), {"reason": "deploy", "until": "2h"}
+            action_url(paused, "change_pause"), {"reason": "deploy", "until": "2h"}
         ),
-        "resume": Form(verb_url(paused, "resume"), {"reason": ""}),
-        "run with arguments": Form(verb_url(job, "run_with"), {"args": "[1]", "kwargs": "{}"}),
-        "cancel": Form(verb_url(runs[0], "cancel"), {"reason": "wrong"}),
+        "resume": Form(action_url(paused, "resume"), {"reason": ""}),
+        "run with arguments": Form(action_url(job, "run_with"), {"args": "[1]", "kwargs": "{}"}),
+        "cancel": Form(action_url(runs[0], "cancel"), {"reason": "wrong"}),
         "backfill": Form(
-            url("job_backfill", job.pk), shown | {"shown_until": shown["end"], "make": "1"}
+            url("job_backfill", job.pk), shown | {"shown_until": shown["end"], "create": "1"}
         ),
         "delete a job": Form(url("job_delete", job.pk), {"post": "yes"}),
         "delete a calendar": Form(url("calendar_delete", unused.pk), {"post": "yes"}),
@@ -204,12 +204,14 @@ def status_of(client: Client, url: str, sent: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_form_is_an_error_of_the_server(
+def test_hostile_form_data_causes_no_server_error(
     client: Client, forms: dict[str, Form], name: str
 ) -> None:
     assert set(forms) == set(NAMES)
     form = forms[name]
-    assert status_of(client, form.url, form.sent) in form.answers, "it works as a browser sends it"
+    assert status_of(client, form.url, form.sent) in form.answers, (
+        "the unchanged form of a browser works"
+    )
     fields = st.sampled_from(sorted(form.sent))
 
     @hypothesis_settings(
@@ -221,7 +223,7 @@ def test_no_form_is_an_error_of_the_server(
     )
     @given(
         st.dictionaries(
-            fields, VALUES | st.lists(VALUES, max_size=3), min_size=1, max_size=MOST_CHANGES
+            fields, VALUES | st.lists(VALUES, max_size=3), min_size=1, max_size=MAX_CHANGES
         ),
         st.sets(fields, max_size=2),
     )

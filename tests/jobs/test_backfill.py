@@ -1,4 +1,4 @@
-"""Backfill creates the missing runs of past occurrences, except those still to be claimed."""
+"""Backfill creates the missing runs of past occurrences, except those not claimed yet."""
 
 import re
 import threading
@@ -42,10 +42,10 @@ def made() -> list[datetime]:
     )
 
 
-# --- which occurrences --------------------------------------------------------------------------
+# --- selected occurrences -----------------------------------------------------------------------
 
 
-def test_from_the_start_to_just_before_the_end_also_from_before_the_job_was_made() -> None:
+def test_range_includes_start_excludes_end_and_may_precede_the_job() -> None:
     job = hourly()
     before = database_now("default")
     result = control.backfill(job, T, T + 3 * HOUR)
@@ -58,7 +58,7 @@ def test_from_the_start_to_just_before_the_end_also_from_before_the_job_was_made
     assert before <= run.claimed_at <= database_now("default")
 
 
-def test_an_end_that_has_not_come_yet_is_now() -> None:
+def test_future_end_is_reduced_to_now() -> None:
     """This happens when the caller's clock is slightly ahead of the database's."""
     start = database_now("default") - 2 * HOUR
     job = hourly(enabled=False)
@@ -67,7 +67,7 @@ def test_an_end_that_has_not_come_yet_is_now() -> None:
     assert start + 2 * HOUR <= result.until <= database_now("default")
 
 
-def test_what_it_says_of_itself() -> None:
+def test_result_text_has_count_range_and_continuation() -> None:
     job = hourly()
     assert str(control.backfill(job, T, T + 3 * HOUR, limit=2)) == (
         "2 occurrences from 2025-01-15T12:00:00+00:00 to 2025-01-15T13:00:00+00:00"
@@ -78,7 +78,7 @@ def test_what_it_says_of_itself() -> None:
     assert re.match("0 occurrences; 2 ", str(again))
 
 
-def test_an_occurrence_that_has_a_run_is_left_alone_whatever_became_of_it() -> None:
+def test_occurrences_with_a_run_in_any_state_are_left_unchanged() -> None:
     job, other = hourly(), hourly()
     taken = {T + number * HOUR: state for number, state in enumerate(sorted(State))}
     for at, state in taken.items():
@@ -98,7 +98,7 @@ def test_an_occurrence_that_has_a_run_is_left_alone_whatever_became_of_it() -> N
     assert len(made()) == 2
 
 
-def test_what_was_only_counted_as_missed_has_no_run_of_its_own_and_is_accounted_for_once() -> None:
+def test_occurrences_only_counted_as_missed_get_their_own_runs() -> None:
     job = hourly()
     row = {"missed_before": 3, "missed_from": T, "finished_at": T + 3 * HOUR}
     make_run(job, "missed", scheduled_at=T + 3 * HOUR, **row)
@@ -111,7 +111,7 @@ def test_what_was_only_counted_as_missed_has_no_run_of_its_own_and_is_accounted_
     assert verdict.expected == 4
 
 
-def test_a_dry_run_writes_nothing_and_says_the_same() -> None:
+def test_dry_run_writes_nothing_and_returns_the_same_result() -> None:
     job = hourly()
     make_run(job, "failed", scheduled_at=T + HOUR)
     before = list(Run.objects.values()), list(Cursor.objects.values()), list(Job.objects.values())
@@ -125,12 +125,12 @@ def test_a_dry_run_writes_nothing_and_says_the_same() -> None:
     assert control.backfill(job, T, T + 5 * HOUR, limit=3) == planned
 
 
-@pytest.mark.parametrize(("limit", "looked_at"), [(3, 100), (100, 4), (2, 3), (100, 100)])
-def test_piece_by_piece_it_is_the_same_as_at_once(
-    monkeypatch: pytest.MonkeyPatch, limit: int, looked_at: int
+@pytest.mark.parametrize(("limit", "read_limit"), [(3, 100), (100, 4), (2, 3), (100, 100)])
+def test_backfill_in_batches_equals_backfill_at_once(
+    monkeypatch: pytest.MonkeyPatch, limit: int, read_limit: int
 ) -> None:
     monkeypatch.setattr(module, "BATCH_SIZE", 2)
-    monkeypatch.setattr(module, "READ_LIMIT", looked_at)
+    monkeypatch.setattr(module, "READ_LIMIT", read_limit)
     job = hourly()
     for number in (1, 2, 3, 4, 7):
         make_run(job, "succeeded", scheduled_at=T + number * HOUR)
@@ -143,7 +143,7 @@ def test_piece_by_piece_it_is_the_same_as_at_once(
         result = control.backfill(job, start, T + 11 * HOUR, limit=limit)
         assert result == dry
         assert len(result.occurrences) <= limit
-        assert len(result.occurrences) + result.have_run <= looked_at + 2
+        assert len(result.occurrences) + result.have_run <= read_limit + 2
         pieces += result.occurrences
         have_run += result.have_run
         start = result.continue_from
@@ -153,7 +153,7 @@ def test_piece_by_piece_it_is_the_same_as_at_once(
     assert have_run == 5
 
 
-def test_what_the_cursor_has_not_passed_is_left_to_the_schedule() -> None:
+def test_occurrences_after_the_cursor_are_left_to_the_claim() -> None:
     """After an outage of all nodes, the misfire policy decides about the unclaimed occurrences."""
     job = make_job(schedule="* * * * *", misfire_policy="run_all", catchup_limit=100)
     now = database_now("default")
@@ -169,7 +169,7 @@ def test_what_the_cursor_has_not_passed_is_left_to_the_schedule() -> None:
     }
 
 
-def test_the_days_clocks_change() -> None:
+def test_backfill_follows_clock_changes() -> None:
     """02:30 occurs once on either day, and the days have 23 and 25 full hours."""
     daily = make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
     every_hour = hourly(timezone="Europe/Berlin")
@@ -181,13 +181,13 @@ def test_the_days_clocks_change() -> None:
         assert len(control.backfill(every_hour, day, day + hours * HOUR).occurrences) == hours
 
 
-def test_given_in_another_zone_it_is_the_same_instants() -> None:
+def test_range_may_be_in_any_time_zone() -> None:
     job = hourly()
     cest = T.astimezone(datetime(2025, 7, 1, tzinfo=UTC).astimezone().tzinfo)
     assert control.backfill(job, cest, cest + HOUR).occurrences == (T,)
 
 
-def test_an_interval_keeps_its_phase() -> None:
+def test_interval_keeps_its_phase() -> None:
     job = make_job(schedule="@every 7m")
     interval = 7 * 60 * SECOND
     Cursor.objects.update(next_at=T + 1000 * interval + 5 * SECOND, previous_at=None)
@@ -200,7 +200,7 @@ def test_an_interval_keeps_its_phase() -> None:
     assert control.backfill(job, T, T + interval).occurrences == (T + 6 * SECOND,)
 
 
-def test_between_the_jobs_own_start_and_end() -> None:
+def test_backfill_respects_start_and_end_of_the_job() -> None:
     job = hourly()
     between = {"starts_at": T + 2 * HOUR, "ends_at": T + 4 * HOUR, "enabled": False}
     Job.objects.update(**between), Cursor.objects.update(**between, next_at=None)
@@ -214,7 +214,7 @@ def test_between_the_jobs_own_start_and_end() -> None:
     )
 
 
-def test_of_a_paused_job_and_of_one_that_has_come_to_its_end() -> None:
+def test_paused_and_ended_jobs_can_be_backfilled() -> None:
     paused = control.pause(hourly())
     assert control.backfill(paused, T, T + HOUR).occurrences == (T,)
     ended = make_job(schedule="@at 2099-01-15T12:00")
@@ -227,13 +227,13 @@ def test_of_a_paused_job_and_of_one_that_has_come_to_its_end() -> None:
     assert control.backfill(ended, T - DAY, T + DAY).occurrences == (T,)
 
 
-def test_where_there_is_nothing_nothing_is_made() -> None:
+def test_range_without_occurrences_creates_no_runs() -> None:
     result = control.backfill(make_idle_job(), T, T + HOUR)
     assert (result.occurrences, result.have_run, result.continue_from) == ((), 0, None)
     assert not made()
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_where_there_is_nothing_nothing_is_made() -> None:
     ],
 )
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_nonsense_names_the_field_the_value_and_what_is_allowed(
+def test_invalid_arguments_are_refused_with_field_and_value(
     start: datetime, end: datetime, limit: int, message: str, dry_run: bool
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -296,7 +296,7 @@ def _unreadable(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("befalls", "error", "code"),
+    ("change", "error", "code"),
     [
         (_edited, Conflict, "changed"),
         (lambda job: Job.objects.update(schedule="1 1 * * *"), NotPossible, "not_placed"),
@@ -305,31 +305,31 @@ def _unreadable(job: Job) -> None:
     ],
 )
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_job_that_is_not_what_the_caller_thinks(
-    befalls: Callable[[Job], Any], error: type[TranslatableError], code: str, dry_run: bool
+def test_stale_deleted_or_invalid_job_is_refused(
+    change: Callable[[Job], Any], error: type[TranslatableError], code: str, dry_run: bool
 ) -> None:
     job = hourly()
-    befalls(job)
+    change(job)
     with pytest.raises(error) as refused:
         control.backfill(job, T, T + HOUR, dry_run=dry_run)
     assert refused.value.code == code
     assert not made()
 
 
-def test_a_job_that_was_only_paused_or_described_otherwise_meanwhile_is_the_same() -> None:
+def test_job_paused_meanwhile_can_be_backfilled() -> None:
     job = hourly()
     control.pause(Job.objects.get(pk=job.pk))
     assert control.backfill(job, T, T + HOUR).occurrences == (T,)
 
 
-def test_an_interval_that_never_began_has_no_occurrences() -> None:
+def test_interval_that_never_started_is_refused() -> None:
     job = make_job(schedule="@every 1h", enabled=False)
     with pytest.raises(NotPossible) as refused:
         control.backfill(job, T, T + HOUR)
     assert refused.value.code == "no_starting_point"
 
 
-def test_a_job_deleted_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_deleted_after_planning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     job = hourly()
     plan = module._plan
 
@@ -345,7 +345,7 @@ def test_a_job_deleted_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> No
     assert not Run.objects.exists()
 
 
-def test_what_came_since_the_end_of_a_pause_is_left_to_the_schedule() -> None:
+def test_occurrences_since_the_end_of_a_pause_are_left_to_the_claim() -> None:
     """No node has claimed these occurrences yet."""
     job = make_job()
     now = database_now("default").replace(microsecond=0)
@@ -355,7 +355,7 @@ def test_what_came_since_the_end_of_a_pause_is_left_to_the_schedule() -> None:
     assert (made[0], made[-1]) == (now - 60 * SECOND, now - 31 * SECOND)
 
 
-def test_a_job_edited_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_edited_after_planning_raises_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     job = hourly()
     plan = module._plan
 
@@ -374,7 +374,7 @@ def test_a_job_edited_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_in_a_long_transaction_it_keeps_no_other_job_from_being_claimed() -> None:
+def test_backfill_in_a_long_transaction_does_not_block_claims_of_other_jobs() -> None:
     """For example, a web request may be such a transaction."""
     job, other = make_job(), make_job()
     made, done = threading.Event(), threading.Event()
@@ -405,14 +405,14 @@ def test_in_a_long_transaction_it_keeps_no_other_job_from_being_claimed() -> Non
         claims = threading.Thread(target=node)
         claims.start()
         claims.join(20)
-        assert set(claimed) == {other.pk}, "and it did not wait"
+        assert set(claimed) == {other.pk}, "the claim of the other job did not wait"
     finally:
         done.set()
         thread.join(30)
         claims.join(30)
 
 
-def test_one_that_somebody_made_at_the_last_moment_keeps_that_run(
+def test_run_created_after_planning_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = hourly()
@@ -429,11 +429,11 @@ def test_one_that_somebody_made_at_the_last_moment_keeps_that_run(
     assert Run.objects.get(scheduled_at=T + HOUR).state == "succeeded"
 
 
-# --- at once ------------------------------------------------------------------------------------
+# --- concurrency --------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)
-def test_several_at_once_and_the_claim_beside_them_never_double_an_occurrence() -> None:
+def test_concurrent_backfills_and_claims_create_one_run_per_occurrence() -> None:
     job = make_job(misfire_policy="run_all", catchup_limit=1000)
     now = database_now("default").replace(microsecond=0)
     begin, boundary = now - 400 * SECOND, now - 200 * SECOND
@@ -475,17 +475,17 @@ def test_several_at_once_and_the_claim_beside_them_never_double_an_occurrence() 
     assert sorted(at for at, _ in rows) == [begin + n * SECOND for n in range(401)]
     backfilled = sorted(at for at, trigger in rows if trigger == "backfill")
     assert sorted(at for result in results for at in result.occurrences) == backfilled, (
-        "each made by one"
+        "each run was created by one backfill"
     )
     assert backfilled == [begin + n * SECOND for n in range(200)], (
-        "just what the cursor had passed before"
+        "exactly the occurrences before the cursor"
     )
 
 
-# --- their life ---------------------------------------------------------------------------------
+# --- backfilled runs ----------------------------------------------------------------------------
 
 
-def test_one_whose_turn_has_not_come_is_cancelled_at_once() -> None:
+def test_waiting_backfilled_run_is_cancelled_immediately() -> None:
     job = hourly()
     control.backfill(job, T, T + HOUR)
     run = control.cancel(Run.objects.get())
@@ -494,7 +494,7 @@ def test_one_whose_turn_has_not_come_is_cancelled_at_once() -> None:
     assert run.state in FINAL
 
 
-def test_an_edit_of_the_job_leaves_them() -> None:
+def test_editing_or_pausing_the_job_keeps_backfilled_runs() -> None:
     job = hourly()
     control.backfill(job, T, T + 2 * HOUR)
     job.schedule = "30 * * * *"

@@ -18,7 +18,7 @@ from django_dcron.diagnosis.lookahead import look_ahead
 from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.diagnosis.why.verdicts import Verdict
 from django_dcron.exceptions import Conflict, InvalidCalendar, NotPossible
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement, saving
 from django_dcron.models import Calendar, Cursor, Job, Run
 from django_dcron.models.calendar import read_dates
 from django_dcron.scheduler.claim import claim
@@ -37,8 +37,8 @@ def make_calendar(dates: str = FAR, name: str = "closed") -> Calendar:
     return control.save_calendar(Calendar(name=name, dates=dates))
 
 
-def these_days() -> str:
-    """Dates that exclude everything that a test can claim, even if it runs over midnight."""
+def current_dates() -> str:
+    """Return dates that exclude all occurrences a test can claim, even if it runs past midnight."""
     today = database_now("default").date()
     return f"{today - DAY}..{today + 2 * DAY}"
 
@@ -55,33 +55,33 @@ def claim_ahead() -> None:
     claim(range(64), database_now("default"), node="a")
 
 
-def to_come(job: Job) -> int:
+def count_future_runs(job: Job) -> int:
     return Run.objects.filter(
         job=job, state="pending", scheduled_at__gt=cursor_of(job).placed_at
     ).count()
 
 
-def has_left_these_days(job: Job) -> bool:
+def is_after_current_dates(job: Job) -> bool:
     next_at = cursor_of(job).next_at
     return next_at is not None and next_at.date() > database_now("default").date() + DAY
 
 
-# --- what is claimed ----------------------------------------------------------------------------
+# --- claims -------------------------------------------------------------------------------------
 
 
-def test_no_run_on_an_excluded_date() -> None:
+def test_no_run_is_claimed_on_an_excluded_date() -> None:
     kept, excluded = (
         make_job(calendar=make_calendar()),
-        make_job(calendar=make_calendar(these_days(), "now")),
+        make_job(calendar=make_calendar(current_dates(), "now")),
     )
     claim_ahead()
-    assert to_come(kept) >= 5
+    assert count_future_runs(kept) >= 5
     assert not Run.objects.filter(job=excluded).exists()
-    assert has_left_these_days(excluded)
+    assert is_after_current_dates(excluded)
     assert cursor_of(excluded).problem == ""
 
 
-def test_a_moved_occurrence_has_its_run_on_the_next_date() -> None:
+def test_moved_occurrence_runs_on_the_next_allowed_date() -> None:
     today = datetime.combine(database_now("default").date(), time(12), UTC)
     first = today + 3 * DAY
     calendar = make_calendar(f"{first.date()}..{(first + DAY).date()}")
@@ -94,21 +94,19 @@ def test_a_moved_occurrence_has_its_run_on_the_next_date() -> None:
     assert Run.objects.get(job=job).scheduled_at == first + 2 * DAY
 
 
-def test_a_claim_without_a_calendar_asks_as_many_questions_as_with_one() -> None:
+def test_calendar_adds_no_queries_to_a_claim() -> None:
     counts = []
     for calendar in (None, make_calendar()):
         for _ in range(3):
             make_job(calendar=calendar)
-        with CaptureQueriesContext(
-            connection,
-        ) as asked:
+        with CaptureQueriesContext(connection) as queries:
             claim_ahead()
-        counts.append(len(asked))
+        counts.append(len(queries))
     assert counts[0] == counts[1]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_nodes_claim_jobs_of_one_calendar_at_once() -> None:
+def test_two_nodes_can_claim_jobs_of_the_same_calendar_concurrently() -> None:
     """A claim locks only its cursors. A lock on the calendar would block other jobs' claims."""
     if not connection.features.has_select_for_update_skip_locked:
         assert connection.vendor == "sqlite"  # one transaction there excludes all others
@@ -123,66 +121,66 @@ def test_two_nodes_claim_jobs_of_one_calendar_at_once() -> None:
     assert Run.objects.filter(job=jobs[1]).exists()
 
 
-# --- a change -----------------------------------------------------------------------------------
+# --- changes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_changed_calendar_withdraws_what_was_claimed_ahead() -> None:
+def test_changed_calendar_withdraws_future_runs() -> None:
     calendar, other = make_calendar(), make_job(calendar=make_calendar(name="other"))
     job = make_job(calendar=calendar)
     claim_ahead()
-    assert to_come(job) >= 5
-    calendar.dates = these_days()
+    assert count_future_runs(job) >= 5
+    calendar.dates = current_dates()
     control.save_calendar(calendar)
-    assert saving.stands_for(cursor_of(job), reread(job))
-    assert (to_come(job), has_left_these_days(job)) == (0, True)
-    assert to_come(other) >= 5
+    assert placement.matches_definition(cursor_of(job), reread(job))
+    assert (count_future_runs(job), is_after_current_dates(job)) == (0, True)
+    assert count_future_runs(other) >= 5
     calendar.dates = FAR
     control.save_calendar(calendar)
     claim_ahead()
-    assert to_come(job) >= 5
+    assert count_future_runs(job) >= 5
 
 
 @pytest.mark.parametrize("how", ["update", "save"])
-def test_a_calendar_changed_past_control_is_caught_up_with(how: str) -> None:
+def test_follow_changes_applies_a_calendar_changed_without_control(how: str) -> None:
     calendar = make_calendar()
     job = make_job(calendar=calendar)
     claim_ahead()
     if how == "update":
-        Calendar.objects.filter(pk=calendar.pk).update(dates=these_days())
+        Calendar.objects.filter(pk=calendar.pk).update(dates=current_dates())
     else:
-        calendar.dates = these_days()
+        calendar.dates = current_dates()
         calendar.save()
     cursor = cursor_of(job)
-    assert not saving.stands_for(cursor, reread(job))
+    assert not placement.matches_definition(cursor, reread(job))
     assert cursor not in Cursor.objects.current()
     before = Run.objects.filter(job=job).count()
     claim([*range(64)], database_now("default") + DAY / 24, node="a")
     assert Run.objects.filter(job=job).count() == before  # the old dates claim nothing
     assert saving.follow_changes(database_now("default"), Job.objects.all()) == 1
     assert saving.follow_changes(database_now("default"), Job.objects.all()) == 0
-    assert (to_come(job), has_left_these_days(job)) == (0, True)
+    assert (count_future_runs(job), is_after_current_dates(job)) == (0, True)
     assert cursor_of(job) in Cursor.objects.current()
 
 
-def test_what_was_due_by_the_old_dates_is_claimed_when_they_change() -> None:
+def test_occurrences_due_by_the_old_dates_are_claimed() -> None:
     calendar = make_calendar()
     job = make_job(
         schedule="* * * * *", calendar=calendar, misfire_policy="run_all", misfire_grace=DAY
     )
     ten_ago = database_now("default").replace(second=0, microsecond=0) - timedelta(minutes=10)
     Cursor.objects.filter(pk=job.pk).update(next_at=ten_ago, placed_at=ten_ago - DAY)
-    Calendar.objects.filter(pk=calendar.pk).update(dates=these_days())
+    Calendar.objects.filter(pk=calendar.pk).update(dates=current_dates())
     saving.follow_changes(database_now("default"), Job.objects.all())
     assert Run.objects.filter(job=job).count() in (11, 12)
-    assert has_left_these_days(job)
+    assert is_after_current_dates(job)
 
 
 @pytest.mark.parametrize(
     "change", [{"calendar": "now"}, {"calendar": None}, {"calendar_policy": "next_day"}]
 )
-def test_a_job_that_changes_its_calendar_is_placed_anew(change: dict[str, Any]) -> None:
-    make_calendar(these_days(), "now")
+def test_changing_the_calendar_of_a_job_moves_its_cursor(change: dict[str, Any]) -> None:
+    make_calendar(current_dates(), "now")
     job = make_idle_job(calendar=make_calendar("02-01"))
     placed = cursor_of(job).placed_at
     for name, value in change.items():
@@ -196,21 +194,21 @@ def test_a_job_that_changes_its_calendar_is_placed_anew(change: dict[str, Any]) 
     )
     Job.objects.filter(pk=job.pk).update(calendar="closed", calendar_policy="skip")
     assert saving.follow_changes(database_now("default"), Job.objects.all()) == 1
-    assert saving.stands_for(cursor_of(job), reread(job))
+    assert placement.matches_definition(cursor_of(job), reread(job))
 
 
-def test_a_changed_description_or_a_remark_moves_no_occurrence() -> None:
+def test_changed_calendar_description_keeps_cursor_and_runs() -> None:
     calendar = make_calendar()
     job = make_job(calendar=calendar)
     claim_ahead()
-    claimed, placed = to_come(job), cursor_of(job).placed_at
+    claimed, placed = count_future_runs(job), cursor_of(job).placed_at
     calendar.description = "Ask Ada."
     control.save_calendar(calendar)
     assert saving.follow_changes(database_now("default"), Job.objects.all()) == 0
-    assert (to_come(job), cursor_of(job).placed_at) == (claimed, placed)
+    assert (count_future_runs(job), cursor_of(job).placed_at) == (claimed, placed)
 
 
-def test_letters_are_distinguished() -> None:
+def test_change_of_letter_case_is_detected() -> None:
     """Otherwise, a database with a case-insensitive collation would miss the change."""
     calendar = make_calendar("sat # A")
     job, renamed = make_job(calendar=calendar), make_job(name="name")
@@ -218,11 +216,11 @@ def test_letters_are_distinguished() -> None:
     Job.objects.filter(pk=renamed.pk).update(name="Name")
     assert saving.follow_changes(database_now("default"), Job.objects.all()) == 2
     for each in (job, renamed):
-        assert saving.stands_for(cursor_of(each), reread(each))
+        assert placement.matches_definition(cursor_of(each), reread(each))
     assert cursor_of(job) in Cursor.objects.current()
 
 
-def test_a_change_that_leaves_nothing_puts_the_job_to_rest() -> None:
+def test_job_is_disabled_if_its_calendar_excludes_every_occurrence() -> None:
     calendar = make_calendar()
     job = make_job(schedule="0 0 1 1 *", calendar=calendar)
     calendar.dates = "01-01"
@@ -232,7 +230,7 @@ def test_a_change_that_leaves_nothing_puts_the_job_to_rest() -> None:
     assert (job.enabled, job.pause_reason) == (False, saving.EXHAUSTED)
 
 
-def test_a_calendar_that_cannot_be_read_quarantines_its_jobs_until_it_can() -> None:
+def test_invalid_calendar_quarantines_its_jobs_until_it_is_fixed() -> None:
     calendar = make_calendar()
     job, other = make_job(calendar=calendar), make_job()
     Calendar.objects.filter(pk=calendar.pk).update(dates="XMAS")
@@ -240,13 +238,13 @@ def test_a_calendar_that_cannot_be_read_quarantines_its_jobs_until_it_can() -> N
     assert cursor_of(job).problem.startswith("Line 1: ")
     assert "'XMAS'" in cursor_of(job).problem
     claim_ahead()
-    assert to_come(other) >= 5
+    assert count_future_runs(other) >= 5
     Calendar.objects.filter(pk=calendar.pk).update(dates="12-25")
     saving.follow_changes(database_now("default"), Job.objects.all())
     assert cursor_of(job).problem == ""
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -264,7 +262,7 @@ def test_a_calendar_that_cannot_be_read_quarantines_its_jobs_until_it_can() -> N
         ({"calendar_policy": "later"}, "12-25", "calendar_policy", "later"),
     ],
 )
-def test_a_job_that_makes_no_sense_with_its_calendar(
+def test_job_with_an_unsuitable_calendar_is_refused(
     fields: dict[str, Any], dates: str, field: str, message: str
 ) -> None:
     calendar = make_calendar(dates)
@@ -285,7 +283,7 @@ def test_a_job_that_makes_no_sense_with_its_calendar(
         ({"dates": "holidays XX"}, "dates", "XX"),
     ],
 )
-def test_a_calendar_that_makes_no_sense(given: dict[str, str], field: str, message: str) -> None:
+def test_invalid_calendar_is_refused(given: dict[str, str], field: str, message: str) -> None:
     with pytest.raises(ValidationError) as refused:
         control.save_calendar(Calendar(**{"name": "closed", "dates": "12-25"} | given))
     assert list(refused.value.message_dict) == [field]
@@ -293,7 +291,7 @@ def test_a_calendar_that_makes_no_sense(given: dict[str, str], field: str, messa
     assert not Calendar.objects.exists()
 
 
-def test_of_two_who_change_a_calendar_the_second_is_notified() -> None:
+def test_saving_a_stale_calendar_raises_conflict() -> None:
     make_calendar("12-25")
     mine, theirs = Calendar.objects.get(), Calendar.objects.get()
     theirs.dates = "12-24"
@@ -310,7 +308,7 @@ def test_of_two_who_change_a_calendar_the_second_is_notified() -> None:
         control.save_calendar(theirs)
 
 
-def test_a_calendar_with_jobs_is_not_deleted() -> None:
+def test_calendar_used_by_a_job_cannot_be_deleted() -> None:
     job = make_job(name="report", calendar=make_calendar())
     with pytest.raises(ProtectedError):
         Calendar.objects.get().delete()
@@ -321,7 +319,7 @@ def test_a_calendar_with_jobs_is_not_deleted() -> None:
     assert not Calendar.objects.exists()
 
 
-def test_a_calendar_that_somebody_has_changed_or_deleted_is_not_deleted_unseen() -> None:
+def test_deleting_a_stale_calendar_raises_conflict() -> None:
     make_calendar()
     mine, theirs = Calendar.objects.get(), Calendar.objects.get()
     control.save_calendar(theirs)
@@ -334,12 +332,12 @@ def test_a_calendar_that_somebody_has_changed_or_deleted_is_not_deleted_unseen()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_names_a_calendar_while_it_is_deleted_is_refused_or_keeps_it() -> None:
+def test_using_a_calendar_while_it_is_deleted_is_atomic() -> None:
     outcomes: list[str] = []
 
-    def do(deed: Callable[[], object]) -> None:
+    def do(action: Callable[[], object]) -> None:
         try:
-            deed()
+            action()
             outcomes.append("done")
         except (NotPossible, ValidationError) as error:
             outcomes.append(type(error).__name__)
@@ -353,14 +351,14 @@ def test_who_names_a_calendar_while_it_is_deleted_is_refused_or_keeps_it() -> No
     assert Calendar.objects.count() == Job.objects.count()
 
 
-def test_line_ends_of_a_browser_are_not_kept() -> None:
+def test_line_endings_of_dates_are_normalized() -> None:
     assert make_calendar("  SAT \r\n12-25\r\n\r\n").dates == "SAT\n12-25"
 
 
-# --- what is told -------------------------------------------------------------------------------
+# --- explanations and forecasts -----------------------------------------------------------------
 
 
-def test_why_it_did_not_run() -> None:
+def test_explanation_names_the_excluded_date() -> None:
     make_calendar("2026-05-01")
     for policy, code in (("skip", "excluded_skipped"), ("next_day", "excluded_moved")):
         job = make_job(schedule="0 9 * * *", calendar_id="closed", calendar_policy=policy)
@@ -373,7 +371,7 @@ def test_why_it_did_not_run() -> None:
         assert elsewhere.verdict is Verdict.NO_OCCURRENCE
 
 
-def test_what_comes_and_the_planned_load_know_the_calendar() -> None:
+def test_look_ahead_and_planned_load_respect_the_calendar() -> None:
     make_calendar("2026-05-01..2026-05-03")
     job = make_job(schedule="0 9 * * *", calendar_id="closed")
     ahead = look_ahead(job, 2, after=datetime(2026, 4, 30, tzinfo=UTC))
@@ -390,18 +388,16 @@ def test_what_comes_and_the_planned_load_know_the_calendar() -> None:
 # --- public holidays ----------------------------------------------------------------------------
 
 
-def test_the_holidays_of_a_country_and_of_a_part_of_it() -> None:
+def test_holidays_of_a_country_and_a_subdivision_are_excluded() -> None:
     germany, bavaria = read_dates("holidays DE"), read_dates("holidays de-by")
     assert germany.excludes(date(2026, 10, 3))
     assert not germany.excludes(date(2026, 1, 6))
     assert bavaria.excludes(date(2026, 1, 6))  # Epiphany
     assert bavaria.excludes(date(2026, 6, 4))  # Corpus Christi
-    assert read_dates("holidays US").excludes(
-        date(2021, 12, 31)
-    )  # New Year's Day of 2022, observed
-    assert not read_dates("holidays IN").excludes(
-        date(2190, 6, 3)
-    )  # unknown, and not reported as an error
+    # New Year's Day of 2022, observed on the day before.
+    assert read_dates("holidays US").excludes(date(2021, 12, 31))
+    # Holidays of that year are unknown. This isn't an error.
+    assert not read_dates("holidays IN").excludes(date(2190, 6, 3))
 
 
 @pytest.mark.parametrize(
@@ -413,14 +409,14 @@ def test_the_holidays_of_a_country_and_of_a_part_of_it() -> None:
         ("holidays EE-X", ["EE-X", "EE, "]),
     ],
 )
-def test_a_country_that_is_not_known(text: str, values: list[str]) -> None:
+def test_unknown_country_is_refused_with_suggestions(text: str, values: list[str]) -> None:
     with pytest.raises(InvalidCalendar) as refused:
         read_dates(text)
     assert refused.value.code == "unknown_holidays"
     assert [value for value in values if value not in str(refused.value)] == []
 
 
-def test_without_the_package_it_is_reported_what_to_install(
+def test_missing_holidays_package_is_reported_with_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = make_job(calendar=make_calendar("holidays DE"))
@@ -439,4 +435,4 @@ def test_without_the_package_it_is_reported_what_to_install(
     monkeypatch.undo()
     saving.retry_quarantined(database_now("default"), Job.objects.all())
     claim_ahead()
-    assert (cursor_of(job).problem, to_come(job) >= 5) == ("", True)
+    assert (cursor_of(job).problem, count_future_runs(job) >= 5) == ("", True)

@@ -65,7 +65,7 @@ def document(*jobs: Any, **fields: Any) -> str:
     return json.dumps({"format": "django-dcron", "version": 1, "jobs": list(jobs)} | fields)
 
 
-def told(reading: portable.Reading | portable.Calendars) -> list[tuple[str, str, str]]:
+def problems_of(reading: portable.Reading | portable.Calendars) -> list[tuple[str, str, str]]:
     return [(problem.job, problem.field, problem.code) for problem in reading.problems]
 
 
@@ -75,8 +75,8 @@ def definition(job: Job) -> dict[str, Any]:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("syntax", Syntax)
-def test_what_is_written_is_what_is_read(syntax: Syntax) -> None:
-    """The document creates the same jobs elsewhere."""
+def test_written_document_reads_back_to_the_same_jobs(syntax: Syntax) -> None:
+    """The document can create the same jobs in another database."""
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     make_idle_job(name="plain")
     control.save(Job(**FULL))
@@ -91,19 +91,19 @@ def test_what_is_written_is_what_is_read(syntax: Syntax) -> None:
     assert portable.write_document(Job.objects.all(), syntax) == text
 
 
-def test_the_test_has_a_value_that_is_no_default_for_every_field() -> None:
+def test_full_job_has_a_value_other_than_the_default_for_every_field() -> None:
     """The format includes new fields automatically. ``FULL`` must get a value for each of them."""
     assert list(FULL) == NAMES
     fields = [field.model_field for field in JOB_DEFINITION]
     assert not [field.name for field in fields if FULL[field.name] == field.get_default()]
     relations = [field for field in fields if isinstance(field, ForeignKey)]
     assert {type(each.target_field) for each in relations} == {CharField}, (
-        "a number means nothing elsewhere"
+        "numeric keys differ between databases"
     )
 
 
 @pytest.mark.django_db
-def test_a_calendar_is_there_with_the_jobs_that_name_it() -> None:
+def test_document_contains_the_calendars_of_its_jobs() -> None:
     control.save_calendar(Calendar(name="open", dates="12-24"))
     closed = control.save_calendar(
         Calendar(name="closed", dates="SAT\n12-25", description="Ask Ada.")
@@ -128,20 +128,20 @@ def test_a_calendar_is_there_with_the_jobs_that_name_it() -> None:
 
 
 @pytest.mark.django_db
-def test_a_calendar_that_is_not_in_the_document_has_to_be_here() -> None:
+def test_calendar_missing_from_document_and_database_is_a_problem() -> None:
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     text = document(MINIMAL | {"calendar": "closed"}, MINIMAL | {"name": "b", "calendar": "open"})
     reading = portable.read_document(text)
     (entry,) = reading.entries
     assert definition_of(entry.job())["calendar"] == "closed"
-    assert told(reading) == [("b", "calendar", "unknown_calendar")]
+    assert problems_of(reading) == [("b", "calendar", "unknown_calendar")]
     assert reading.problems[0].value == "open"
     numbered = portable.read_document(document(MINIMAL | {"calendar": 5}))
-    assert told(numbered) == [("a", "calendar", "invalid")]
+    assert problems_of(numbered) == [("a", "calendar", "invalid")]
 
 
 @pytest.mark.django_db
-def test_every_problem_of_the_calendars_is_reported_at_once() -> None:
+def test_all_problems_of_calendars_are_reported_together() -> None:
     good = {"name": "good", "dates": "12-25"}
     items = [
         good,
@@ -155,7 +155,7 @@ def test_every_problem_of_the_calendars_is_reported_at_once() -> None:
         document(MINIMAL | {"calendar": "twice"}, calendars=items)
     ).calendars
     assert [*reading.sound] == ["good"]
-    assert told(reading) == [
+    assert problems_of(reading) == [
         ("calendar 2", "", "not_an_object"),
         ("calendar 3", "name", "invalid"),
         ("calendar 3", "dates", "required"),
@@ -165,7 +165,7 @@ def test_every_problem_of_the_calendars_is_reported_at_once() -> None:
 
 
 @pytest.mark.django_db
-def test_the_format_is_stable() -> None:
+def test_document_format_is_stable() -> None:
     job = Job(**MINIMAL, timeout=timedelta(minutes=90), starts_at=datetime(2027, 1, 1, tzinfo=UTC))
     later = Job(**MINIMAL | {"namespace": "a", "name": "b"})
     text = portable.write_document([job, later])
@@ -182,7 +182,7 @@ def test_the_format_is_stable() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("syntax", Syntax)
-def test_no_document_steers_a_terminal(syntax: Syntax) -> None:
+def test_control_characters_are_escaped_in_documents(syntax: Syntax) -> None:
     description = "a\x1b[31mb\x9b31mc\x7fd"
     text = portable.write_document([make_idle_job(description=description)], syntax)
     assert not {*text} & {"\x1b", "\x9b", "\x7f"}
@@ -191,7 +191,7 @@ def test_no_document_steers_a_terminal(syntax: Syntax) -> None:
 
 
 @pytest.mark.django_db
-def test_what_is_not_mentioned_is_at_its_default() -> None:
+def test_omitted_fields_have_their_defaults() -> None:
     (entry,) = portable.read_document(document(MINIMAL)).entries
     assert entry.key == ("default", "a")
     assert set(entry.values) == {"namespace", "name", "target", "schedule"}
@@ -229,18 +229,18 @@ def test_what_is_not_mentioned_is_at_its_default() -> None:
         ("tags", "billing", "invalid"),
     ],
 )
-def test_what_is_wrong_names_job_field_and_value(field: str, written: Any, code: str) -> None:
+def test_problem_names_job_field_and_value(field: str, written: Any, code: str) -> None:
     good = MINIMAL | {"name": "good"}
     reading = portable.read_document(document(MINIMAL | {field: written}, good))
     assert [entry.key[1] for entry in reading.entries] == ["good"]
-    assert told(reading) == [("a", field, code)]
+    assert problems_of(reading) == [("a", field, code)]
     (problem,) = reading.problems
     assert problem.value == written or written != written
     assert str(problem).startswith(f"a: {field}: {portable.quoted_json(written)}: ")
 
 
 @pytest.mark.django_db
-def test_the_text_of_a_problem() -> None:
+def test_problem_text_suggests_names_and_is_shortened() -> None:
     given = {"timeuot": "1m", "namespace": "shop", "description": ["y" * 300], "name": None}
     reading = portable.read_document(
         document(MINIMAL | given, MINIMAL | {"namespace": "shop", "queue": "a b"})
@@ -252,11 +252,11 @@ def test_the_text_of_a_problem() -> None:
 
 
 @pytest.mark.django_db
-def test_every_problem_is_reported_at_once() -> None:
+def test_all_problems_of_jobs_are_reported_together() -> None:
     items = [{"target": 3}, "nonsense", MINIMAL, MINIMAL | {"description": "again"}]
     reading = portable.read_document(document(*items))
     assert reading.entries == []
-    assert told(reading) == [
+    assert problems_of(reading) == [
         ("job 1", "target", "invalid"),
         ("job 1", "name", "required"),
         ("job 1", "schedule", "required"),
@@ -284,15 +284,15 @@ def test_every_problem_is_reported_at_once() -> None:
         (document(job=[]), Syntax.JSON, '"job"'),
     ],
 )
-def test_a_document_that_makes_no_sense(text: str, syntax: Syntax, message: str) -> None:
+def test_invalid_document_is_refused(text: str, syntax: Syntax, message: str) -> None:
     with pytest.raises(Unreadable) as refused:
         portable.read_document(text, syntax)
     assert message in str(refused.value)
 
 
 @pytest.mark.django_db
-def test_yaml_by_hand() -> None:
-    """Plain words are read as their author means them, or they are rejected."""
+def test_ambiguous_yaml_values_are_refused() -> None:
+    """YAML reads some plain words as other types. Such values are refused."""
     text = """
 format: django-dcron
 version: 1
@@ -306,14 +306,14 @@ jobs:
     reading = portable.read_document(text, Syntax.YAML)
     (entry,) = reading.entries
     assert entry.values["starts_at"] == datetime(2027, 1, 1, tzinfo=UTC)
-    assert told(reading) == [
+    assert problems_of(reading) == [
         ("b", "description", "invalid"),
         ("c", "kwargs", "invalid"),
         ("d", "args", "invalid"),
     ]
 
 
-def test_without_pyyaml_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyyaml_is_reported_with_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     original = builtins.__import__
 
     def without_yaml(name: str, *args: Any) -> Any:

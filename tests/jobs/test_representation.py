@@ -1,4 +1,4 @@
-"""Reading a job's document inverts writing it, and every surface shows the same document."""
+"""Reading a job's document restores the job, and every interface shows the same document."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -62,7 +62,7 @@ JOBS = st.fixed_dictionaries(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(values=JOBS)
-def test_reading_inverts_writing(values: dict[str, Any]) -> None:
+def test_reading_a_document_restores_the_job(values: dict[str, Any]) -> None:
     job = Job(**values)
     document = json.loads(json.dumps(document_of(job)))
     read, errors = read_fields(document, list(JOB_FIELDS.values()), ())
@@ -76,7 +76,7 @@ def test_reading_inverts_writing(values: dict[str, Any]) -> None:
 
 
 @given(value=st.sampled_from([None, True, 1, 1.5, "x", [], {}, "1h30m", "2026-12-01T09:00:00Z"]))
-def test_a_format_accepts_one_type(value: Any) -> None:
+def test_each_format_accepts_only_its_json_type(value: Any) -> None:
     kinds: dict[Format, Any] = {
         Format.TEXT: str,
         Format.NAME: str,
@@ -98,17 +98,17 @@ def test_a_format_accepts_one_type(value: Any) -> None:
 
 
 @pytest.mark.parametrize("blank", ["", " "])
-def test_a_blank_duration_is_not_zero(blank: str) -> None:
+def test_blank_duration_is_refused(blank: str) -> None:
     with pytest.raises(InvalidField):
         JOB_FIELDS["jitter"].read(blank)
 
 
-def test_true_is_not_one() -> None:
+def test_true_and_one_are_different_json_values() -> None:
     assert not JOB_FIELDS["kwargs"].is_same({"dry_run": True}, {"dry_run": 1})
     assert JOB_FIELDS["retry_jitter"].is_same(1, 1.0)
 
 
-def test_which_fields_are_written_by_whom() -> None:
+def test_fields_are_marked_read_only_local_or_confidential() -> None:
     read_only = {name for name, field in JOB_FIELDS.items() if not field.writable}
     imported = {"import_source", "import_key", "imported"}
     assert read_only == {"id", "version", "declared", "created_at", "updated_at", *imported}
@@ -118,7 +118,7 @@ def test_which_fields_are_written_by_whom() -> None:
     assert list(FIELDS[Calendar]) == ["name", "description", "dates", "version"]
 
 
-# --- every surface ------------------------------------------------------------------------------
+# --- every interface ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def exported(client: Client, form: str) -> Any:
     return b"".join(response.streaming_content).decode()
 
 
-def test_every_surface_shows_the_same_document(job: Job, admin_client: Client) -> None:
+def test_rest_cli_and_export_show_the_same_document(job: Job, admin_client: Client) -> None:
     whole, listed = document_of(job), summary_of(job)
     assert SECRET not in json.dumps(public(whole))
     key = f"{job.namespace}/{job.name}"
@@ -162,7 +162,7 @@ def test_every_surface_shows_the_same_document(job: Job, admin_client: Client) -
     assert definition_of(entry.job()) == row
 
 
-def test_the_history_has_the_same_values(job: Job, admin_client: Client) -> None:
+def test_history_has_the_values_of_the_document(job: Job, admin_client: Client) -> None:
     before = document_of(job)
     blank = Job(name="full job", target="tests.app.tasks.ok", schedule="@never", enabled=False)
     fields = [field for field in JOB_FIELDS.values() if field.writable]
@@ -184,14 +184,14 @@ def test_the_history_has_the_same_values(job: Job, admin_client: Client) -> None
     assert SECRET not in LogEntry.objects.get().change_message
 
 
-def test_a_secret_that_code_declares_is_redacted(job: Job, admin_client: Client) -> None:
+def test_declared_secret_is_redacted(job: Job, admin_client: Client) -> None:
     for text in (call("show", str(job.pk), "--json").out, exported(admin_client, "json")):
         assert SECRET not in text
         assert MASK in text
     assert SECRET not in exported(admin_client, "csv")
 
 
-def test_what_is_read_can_be_sent_back(job: Job, admin_client: Client) -> None:
+def test_document_can_be_sent_back_unchanged(job: Job, admin_client: Client) -> None:
     Job.objects.filter(pk=job.pk).update(description="  indented\n")
     url = f"/dcron/jobs/{job.pk}/"
     read = admin_client.get(url)
@@ -203,7 +203,7 @@ def test_what_is_read_can_be_sent_back(job: Job, admin_client: Client) -> None:
     assert unlike == {"version", "updated_at"}
 
 
-def test_times_are_written_in_utc() -> None:
+def test_times_are_written_in_utc_and_durations_in_short_form() -> None:
     job = Job(starts_at=datetime(2026, 12, 1, 9, tzinfo=UTC), timeout=timedelta(minutes=90))
     assert JOB_FIELDS["starts_at"].json_of(job) == "2026-12-01T09:00:00Z"
     assert JOB_FIELDS["timeout"].json_of(job) == "1h30m"

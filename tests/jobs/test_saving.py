@@ -1,4 +1,4 @@
-"""Saving, pausing and following: a job and its cursor change together, and no change is lost."""
+"""Saving and pausing jobs: a job and its cursor change together, and no change is lost."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from django.db import connections
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, InvalidSchedule, InvalidValue, NotPossible
-from django_dcron.jobs import pausing, saving
+from django_dcron.jobs import batch, chains, pausing, placement, saving
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import transitions
@@ -44,10 +44,10 @@ def claim_ahead(job: Job) -> list[Run]:
 # --- save ---------------------------------------------------------------------------------------
 
 
-def test_a_new_job_has_its_cursor_and_its_statistics() -> None:
+def test_saving_a_new_job_creates_its_cursor_and_statistics() -> None:
     job = make_job()
     cursor = cursor_of(job)
-    assert saving.stands_for(cursor, job)
+    assert placement.matches_definition(cursor, job)
     assert cursor.next_at is not None
     assert timedelta() < cursor.next_at - database_now("default") + SECOND <= 2 * SECOND
     assert cursor.previous_at is None
@@ -55,7 +55,7 @@ def test_a_new_job_has_its_cursor_and_its_statistics() -> None:
     assert job.version == 1
 
 
-def test_a_job_that_does_not_validate_is_not_written() -> None:
+def test_invalid_job_is_not_written() -> None:
     job = make_job()
     job.schedule = "61 * * * *"
     with pytest.raises(ValidationError) as refused:
@@ -64,7 +64,7 @@ def test_a_job_that_does_not_validate_is_not_written() -> None:
     assert (reread(job).schedule, reread(job).version) == ("* * * * * *", 1)
 
 
-def test_a_changed_schedule_moves_the_cursor_and_withdraws_what_was_claimed_ahead() -> None:
+def test_changed_schedule_moves_the_cursor_and_withdraws_future_runs() -> None:
     job, other = make_job(), make_job()
     due = make_run(job, scheduled_at=database_now("default").replace(microsecond=0) - SECOND)
     assert claim_ahead(job)
@@ -79,7 +79,7 @@ def test_a_changed_schedule_moves_the_cursor_and_withdraws_what_was_claimed_ahea
     assert (next_at.month, next_at.day, next_at.hour) == (1, 1, 0)
 
 
-def test_a_change_that_moves_no_occurrence_touches_neither_cursor_nor_runs() -> None:
+def test_change_of_other_fields_keeps_cursor_and_claimed_runs() -> None:
     job = make_job()
     claimed = claim_ahead(job)
     before = Cursor.objects.filter(pk=job.pk).values().get()
@@ -91,7 +91,7 @@ def test_a_change_that_moves_no_occurrence_touches_neither_cursor_nor_runs() -> 
 
 
 @pytest.mark.parametrize("state", sorted(set(State) - {State.PENDING}))
-def test_what_has_left_the_agenda_is_never_withdrawn(state: State) -> None:
+def test_only_pending_runs_are_withdrawn(state: State) -> None:
     job = make_idle_job()
     make_run(job, state, scheduled_at=FAR)
     job.schedule = "0 0 1 2 *"
@@ -99,11 +99,11 @@ def test_what_has_left_the_agenda_is_never_withdrawn(state: State) -> None:
     assert Run.objects.get().state == state
 
 
-def test_an_interval_that_was_claimed_ahead_goes_on_from_now_in_phase() -> None:
+def test_resumed_interval_job_continues_from_now_in_phase() -> None:
     """The withdrawn occurrences are still to come. The interval must not count them as done."""
     start = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
     job = make_job(schedule="@every 3s")
-    timetable = saving.timetable_of(job)
+    timetable = placement.timetable_of(job)
     assert timetable.first_after(start + SECOND, previous=start + 9 * SECOND) == start + 3 * SECOND
     assert timetable.first_after(start, previous=start + 9 * SECOND) == start + 3 * SECOND
     assert isinstance(timetable, Timetable)
@@ -120,7 +120,7 @@ def test_an_interval_that_was_claimed_ahead_goes_on_from_now_in_phase() -> None:
     assert {next_at.timestamp() % 3} == phase
 
 
-def test_a_save_made_on_an_old_version_is_refused_and_writes_nothing() -> None:
+def test_saving_a_stale_instance_raises_conflict() -> None:
     job = make_job()
     stale = reread(job)
     job.description = "first"
@@ -130,10 +130,10 @@ def test_a_save_made_on_an_old_version_is_refused_and_writes_nothing() -> None:
         saving.save(stale)
     assert refused.value.code == "changed"
     assert (reread(job).description, reread(job).schedule) == ("first", "* * * * * *")
-    assert stale.version == 1, "the instance still says what it was made from"
+    assert stale.version == 1, "the instance keeps the version that it was read with"
 
 
-def test_the_version_a_form_was_shown_counts() -> None:
+def test_expected_version_must_match_the_stored_version() -> None:
     job = make_job()
     shown = job.version
     saving.save(job)
@@ -143,7 +143,7 @@ def test_the_version_a_form_was_shown_counts() -> None:
     assert saving.save(fresh, expected_version=2).version == 3
 
 
-def test_a_job_deleted_meanwhile_is_not_made_again() -> None:
+def test_saving_a_deleted_job_raises_conflict() -> None:
     job = make_job()
     Job.objects.filter(pk=job.pk).delete()
     with pytest.raises(Conflict) as refused:
@@ -154,29 +154,29 @@ def test_a_job_deleted_meanwhile_is_not_made_again() -> None:
     assert not Job.objects.exists()
 
 
-def test_a_name_taken_between_check_and_write_is_a_field_error(
+def test_name_taken_between_validation_and_write_is_a_validation_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_job(name="taken")
     late = Job(name="taken", schedule="@daily", target="tests.app.tasks.ok")
-    original, calls = Job.full_clean, iter([lambda *args, **kwargs: None])
-    monkeypatch.setattr(Job, "full_clean", lambda self: next(calls, original)(self))
-    with pytest.raises(ValidationError):
-        saving.save(late)
+    with monkeypatch.context() as patched:
+        patched.setattr(chains, "read_ids", lambda keys, using: {})
+        with pytest.raises(ValidationError):
+            saving.save(late)
     assert late.pk is None
     late.name = "free"
     assert saving.save(late).pk
     assert Cursor.objects.count() == 2
 
 
-def test_a_save_that_fails_half_way_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_is_rolled_back_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object) -> None:
         raise RuntimeError("half way")
 
     job = make_job()
     for each in (job, Job(name="new", schedule="@daily", target="tests.app.tasks.ok")):
         with monkeypatch.context() as patched:
-            patched.setattr(saving, "place_cursor", broken)
+            patched.setattr(placement, "decide", broken)
             each.description = "changed"
             with pytest.raises(RuntimeError):
                 saving.save(each)
@@ -186,10 +186,10 @@ def test_a_save_that_fails_half_way_can_be_repeated(monkeypatch: pytest.MonkeyPa
         assert reread(each).description == "changed"
 
 
-# --- changes while no node is looking -----------------------------------------------------------
+# --- changes while no node claims ---------------------------------------------------------------
 
 
-def left_alone(job: Job, *, minutes: int) -> datetime:
+def leave_unclaimed(job: Job, *, minutes: int) -> datetime:
     """Make the job unclaimed for ``minutes`` minutes. Return its oldest unclaimed occurrence.
 
     The job's schedule has an occurrence every minute.
@@ -200,9 +200,9 @@ def left_alone(job: Job, *, minutes: int) -> datetime:
 
 
 @pytest.mark.parametrize("how", ["save", "pause", "update"])
-def test_what_was_due_by_the_old_definition_is_accounted_for(how: str) -> None:
+def test_occurrences_due_before_a_change_are_recorded(how: str) -> None:
     job = make_job(schedule="* * * * *")
-    since = left_alone(job, minutes=30)
+    since = leave_unclaimed(job, minutes=30)
     before = database_now("default")
     if how == "save":
         job.schedule = "0 0 1 1 *"
@@ -216,13 +216,13 @@ def test_what_was_due_by_the_old_definition_is_accounted_for(how: str) -> None:
     assert {(run.state, run.node) for run in runs} == {("pending", transitions.NOBODY)}
     assert runs[0].missed_from == since
     assert sum(1 + run.missed_before for run in runs) in (31, 32), (
-        "up to the present minute, and none is ahead"
+        "up to the current minute, without future occurrences"
     )
     assert runs[-1].scheduled_at <= database_now("default")
     assert cursor_of(job).previous_at == runs[-1].scheduled_at
 
 
-def test_an_occurrence_due_since_the_last_tick_survives_any_number_of_edits() -> None:
+def test_due_occurrence_survives_repeated_edits() -> None:
     """Otherwise, a job that is saved more often than a node ticks would never run."""
     job = make_job()
     second = database_now("default").replace(microsecond=0)
@@ -233,34 +233,34 @@ def test_an_occurrence_due_since_the_last_tick_survives_any_number_of_edits() ->
     assert Run.objects.filter(job=job, scheduled_at=second).count() == 1
 
 
-def test_an_interval_keeps_its_phase_through_an_edit_after_an_outage() -> None:
+def test_interval_keeps_its_phase_when_edited_after_an_outage() -> None:
     job = make_job(schedule="@every 7m")
-    since = left_alone(job, minutes=30)
+    since = leave_unclaimed(job, minutes=30)
     job = pausing.resume(pausing.pause(job))
     next_at = cursor_of(job).next_at
     assert next_at is not None
     assert (next_at - since) % timedelta(minutes=7) == timedelta()
 
 
-def test_an_old_definition_that_cannot_be_read_does_not_keep_the_new_one_out(
+def test_invalid_old_definition_does_not_prevent_a_change(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = make_job(schedule="* * * * *")
-    since = left_alone(job, minutes=30)
+    since = leave_unclaimed(job, minutes=30)
     Cursor.objects.update(timezone="Mars/Olympus")
     job.schedule = "0 0 1 1 *"
     saving.save(job)
     missed = Run.objects.get()
     assert (missed.scheduled_at, missed.state) == (since, "missed")
     assert "Mars/Olympus" in missed.reason
-    assert saving.stands_for(cursor_of(job), job)
+    assert placement.matches_definition(cursor_of(job), job)
     assert logged(caplog, "due_not_claimed", job=str(job))
 
 
-def test_a_change_makes_only_so_many_rows_of_what_was_due() -> None:
+def test_number_of_runs_created_by_a_change_is_limited() -> None:
     """All seconds of a day may still be on time. That is too much work for one web request."""
     job = make_job(misfire_grace=timedelta(days=1))
-    since = left_alone(job, minutes=30)
+    since = leave_unclaimed(job, minutes=30)
     pausing.pause(job)
     *claimed, rest = Run.objects.filter(job=job).order_by("scheduled_at")
     assert [run.state for run in claimed] == ["pending"] * 1000
@@ -270,9 +270,9 @@ def test_a_change_makes_only_so_many_rows_of_what_was_due() -> None:
     assert cursor_of(job).previous_at == rest.scheduled_at
 
 
-def test_what_was_due_before_a_change_is_judged_by_the_policy_of_then() -> None:
+def test_occurrences_due_before_a_change_use_the_old_misfire_policy() -> None:
     job = make_job(schedule="* * * * *", misfire_policy="skip")
-    left_alone(job, minutes=30)
+    leave_unclaimed(job, minutes=30)
     job.schedule, job.misfire_policy, job.misfire_grace = "0 0 1 1 *", "run_all", timedelta(days=1)
     saving.save(job)
     assert Run.objects.filter(job=job, state="missed", missed_before__gte=27).count() == 1
@@ -282,7 +282,7 @@ def test_what_was_due_before_a_change_is_judged_by_the_policy_of_then() -> None:
 # --- pause and resume ---------------------------------------------------------------------------
 
 
-def test_pausing_stops_what_comes_and_lets_what_is_there_go_on() -> None:
+def test_pausing_withdraws_future_runs_and_keeps_running_ones() -> None:
     job = make_job()
     claim_ahead(job)
     running = make_run(job, "running", scheduled_at=FAR)
@@ -297,7 +297,7 @@ def test_pausing_stops_what_comes_and_lets_what_is_there_go_on() -> None:
     assert claim(range(64), FAR, node="a").considered == 0
 
 
-def test_resuming_goes_on_from_now() -> None:
+def test_resumed_job_continues_from_now() -> None:
     job = pausing.pause(make_job(), "why")
     resumed = pausing.resume(job)
     assert (resumed.enabled, resumed.pause_reason, resumed.version) == (True, "", 3)
@@ -311,7 +311,7 @@ def test_resuming_goes_on_from_now() -> None:
 @pytest.mark.parametrize(
     "switch", [pausing.resume, lambda job: pausing.pause(pausing.pause(job, "a"), "a")]
 )
-def test_what_is_so_already_stays_as_it_is(switch: Callable[[Job], Job]) -> None:
+def test_pausing_or_resuming_twice_writes_nothing(switch: Callable[[Job], Job]) -> None:
     job = make_job()
     switch(job)
     version = reread(job).version
@@ -319,7 +319,7 @@ def test_what_is_so_already_stays_as_it_is(switch: Callable[[Job], Job]) -> None
     assert reread(job).version == version
 
 
-def test_a_pause_made_on_an_old_instance_keeps_others_changes() -> None:
+def test_pausing_a_stale_instance_keeps_changes_by_others() -> None:
     job = make_job()
     stale = reread(job)
     job.description = "newer"
@@ -335,13 +335,13 @@ def test_a_pause_made_on_an_old_instance_keeps_others_changes() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["@at {:%Y-%m-%dT%H:%M:%S}", "* * * * * *"])
-def test_a_job_whose_last_occurrence_passes_during_the_save_is_refused(
+def test_job_whose_last_occurrence_passes_during_save_is_refused(
     schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, it would stay enabled and silently never run."""
     last = database_now("default").replace(microsecond=0) + 60 * SECOND
     old = make_idle_job()
-    monkeypatch.setattr(saving, "database_now", lambda using: last + SECOND)
+    monkeypatch.setattr(batch, "database_now", lambda using: last + SECOND)
     for job in (reread(old), Job(name="new", target="tests.app.tasks.ok")):
         job.schedule, job.ends_at = schedule.format(last), last
         with pytest.raises(ValidationError) as refused:
@@ -351,7 +351,7 @@ def test_a_job_whose_last_occurrence_passes_during_the_save_is_refused(
 
 
 @pytest.mark.parametrize("schedule", ["@at 2020-01-01T00:00", "@never"])
-def test_a_job_that_follows_others_needs_no_occurrence(schedule: str) -> None:
+def test_job_in_a_chain_needs_no_occurrences(schedule: str) -> None:
     before = make_idle_job()
     job = make_job(schedule=schedule, after={str(before): "ended"})
     assert (reread(job).enabled, Cursor.objects.get(pk=job.pk).next_at) == (True, None)
@@ -365,9 +365,9 @@ def test_a_job_that_follows_others_needs_no_occurrence(schedule: str) -> None:
         ({"schedule": "@at 2050-01-01T00:00"}, True),
         ({"schedule": "@never"}, True),
     ],
-    ids=["nothing left", "another job", "an occurrence", "runs by hand"],
+    ids=["never runs again", "follows another job", "has an occurrence", "runs on demand"],
 )
-def test_a_job_that_followed_a_deleted_job_is_disabled_if_nothing_is_left_to_run_for(
+def test_follower_of_a_deleted_job_is_disabled_if_it_can_never_run_again(
     fields: dict[str, Any], enabled: bool
 ) -> None:
     deleted, _ = make_idle_job(name="deleted"), make_idle_job(name="other")
@@ -378,7 +378,7 @@ def test_a_job_that_followed_a_deleted_job_is_disabled_if_nothing_is_left_to_run
     assert Cursor.objects.get(pk=job.pk).enabled == enabled
 
 
-def test_a_follower_changed_past_save_is_left_to_the_nodes() -> None:
+def test_follower_updated_without_save_is_left_to_follow_changes() -> None:
     deleted = make_idle_job(name="deleted")
     job = make_job(schedule="@at 2020-01-01T00:00", after={"deleted": "ended"})
     Job.objects.filter(pk=job.pk).update(schedule="* * * * * *")
@@ -388,7 +388,7 @@ def test_a_follower_changed_past_save_is_left_to_the_nodes() -> None:
     assert Cursor.objects.get(pk=job.pk).next_at is not None
 
 
-def test_nothing_to_come_cannot_be_resumed() -> None:
+def test_job_without_further_occurrences_cannot_be_resumed() -> None:
     job = make_job(schedule="@at 2050-01-01T00:00")
     pausing.pause(job)
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
@@ -400,11 +400,11 @@ def test_nothing_to_come_cannot_be_resumed() -> None:
     assert not reread(job).enabled
 
 
-# --- a pause that has an end --------------------------------------------------------------------
+# --- pauses with an end -------------------------------------------------------------------------
 
 
 def paused_until(until: datetime, **fields: Any) -> Job:
-    """A job that was paused long ago until ``until``, which may be in the past."""
+    """Return a job that was paused long ago until ``until``, which may be in the past."""
     job = pausing.pause(make_job(**fields), "deploy", database_now("default") + 3600 * SECOND)
     Job.objects.filter(pk=job.pk).update(paused_until=until)
     Cursor.objects.filter(pk=job.pk).update(placed_at=until - 3600 * SECOND)
@@ -412,7 +412,7 @@ def paused_until(until: datetime, **fields: Any) -> Job:
 
 
 def seconds_ago(seconds: float) -> datetime:
-    """A time in the past that isn't a whole second."""
+    """Return a time in the past that isn't a whole second."""
     return database_now("default").replace(microsecond=500_000) - seconds * SECOND
 
 
@@ -420,7 +420,7 @@ def end_pauses() -> int:
     return pausing.end_pauses(Job.objects.using("default"))
 
 
-def test_a_pause_may_have_an_end() -> None:
+def test_pause_can_have_an_end() -> None:
     until = database_now("default") + 3600 * SECOND
     job = pausing.pause(make_job(), "deploy", until)
     assert (job.enabled, job.pause_reason, job.paused_until) == (False, "deploy", until)
@@ -439,7 +439,7 @@ def test_a_pause_may_have_an_end() -> None:
         (datetime(2090, 1, 1), "naive"),  # noqa: DTZ001
     ],
 )
-def test_an_end_that_is_not_ahead_is_refused(until: datetime, code: str) -> None:
+def test_past_or_naive_end_of_a_pause_is_refused(until: datetime, code: str) -> None:
     job = make_job()
     with pytest.raises(InvalidValue) as refused:
         pausing.pause(job, "deploy", until)
@@ -449,7 +449,7 @@ def test_an_end_that_is_not_ahead_is_refused(until: datetime, code: str) -> None
 
 
 @pytest.mark.parametrize("how", ["resume", "save"])
-def test_who_resumes_the_job_takes_the_end_away(how: str) -> None:
+def test_resuming_a_job_clears_the_end_of_its_pause(how: str) -> None:
     job = pausing.pause(make_job(), "deploy", FAR)
     if how == "resume":
         pausing.resume(job)
@@ -460,17 +460,17 @@ def test_who_resumes_the_job_takes_the_end_away(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["circuit", "rest"])
-def test_a_job_that_stops_by_itself_has_no_end_to_its_pause(how: str) -> None:
+def test_automatic_pause_has_no_end(how: str) -> None:
     job = failing()
-    Job.objects.update(paused_until=FAR)  # written past ``save``
+    Job.objects.update(paused_until=FAR)  # written without ``save``
     if how == "circuit":
         pausing.open_circuits(Job.objects.using("default"))
     else:
-        saving.rest([job.pk], "default")
+        saving.disable_exhausted([job.pk], "default")
     assert (reread(job).enabled, reread(job).paused_until) == (False, None)
 
 
-def test_a_pause_ends_once_and_what_came_after_its_end_is_claimed(
+def test_pause_ends_once_and_later_occurrences_are_claimed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "django_dcron.scheduler")
@@ -490,15 +490,15 @@ def test_a_pause_ends_once_and_what_came_after_its_end_is_claimed(
     assert not reread(other).enabled
 
 
-def test_an_occurrence_at_the_end_of_the_pause_is_the_jobs_own() -> None:
+def test_occurrence_at_the_end_of_the_pause_is_included() -> None:
     midnight = database_now("default").replace(hour=0, minute=0, second=0, microsecond=0)
     job = paused_until(midnight, schedule="@daily")
     end_pauses()
     assert cursor_of(job).next_at == midnight
 
 
-def test_what_was_defined_after_the_end_counts_from_then_on() -> None:
-    """No node ticked for a while, and somebody changed the schedule of the paused job."""
+def test_schedule_changed_after_the_end_of_a_pause_starts_from_the_change() -> None:
+    """No node ticked for a while, and a user changed the schedule of the paused job."""
     job = paused_until(seconds_ago(3600), schedule="0 0 1 1 *")
     job.schedule = "* * * * * *"
     saving.save(job)
@@ -509,7 +509,7 @@ def test_what_was_defined_after_the_end_counts_from_then_on() -> None:
     assert changed_at < next_at <= changed_at + SECOND
 
 
-def test_an_interval_keeps_its_phase_through_the_pause() -> None:
+def test_interval_keeps_its_phase_through_a_pause() -> None:
     job = make_job(schedule="@every 10s")
     first = seconds_ago(60)
     Cursor.objects.update(previous_at=first)
@@ -520,7 +520,7 @@ def test_an_interval_keeps_its_phase_through_the_pause() -> None:
     assert cursor_of(job).next_at == first + 40 * SECOND
 
 
-def test_the_end_of_a_pause_counts_failures_anew() -> None:
+def test_end_of_a_pause_resets_the_failure_count() -> None:
     job = paused_until(seconds_ago(1), pause_after_failures=2)
     Statistics.objects.update(consecutive_failures=2)
     end_pauses()
@@ -528,17 +528,17 @@ def test_the_end_of_a_pause_counts_failures_anew() -> None:
     assert reread(job).enabled
 
 
-def test_a_pause_that_ends_after_the_schedule_leaves_the_job_at_rest() -> None:
+def test_job_stays_disabled_if_its_schedule_ends_before_its_pause() -> None:
     job = paused_until(seconds_ago(1))
     Job.objects.update(ends_at=seconds_ago(30))
     assert end_pauses() == 1
     row = reread(job)
     assert (row.enabled, row.pause_reason, row.paused_until) == (False, saving.EXHAUSTED, None)
-    assert saving.stands_for(cursor_of(job), row)
+    assert placement.matches_definition(cursor_of(job), row)
     assert end_pauses() == 0
 
 
-def test_a_pause_of_a_job_that_cannot_be_read_ends_when_it_can(
+def test_pause_of_an_unreadable_job_ends_once_it_is_readable(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For example, another node knows the time zone. No occurrence after the pause is lost."""
@@ -552,14 +552,14 @@ def test_a_pause_of_a_job_that_cannot_be_read_ends_when_it_can(
         assert [end_pauses(), end_pauses()] == [0, 0]
     assert (reread(job).enabled, reread(job).paused_until) == (False, end)
     assert cursor_of(job).problem == "timezone: not known here"
-    assert len(caplog.messages) == 2, "once for each"
+    assert len(caplog.messages) == 2, "once for each job"
     assert end_pauses() == 2
     assert end <= (cursor_of(job).next_at or FAR) <= end + SECOND
     assert cursor_of(other).problem == ""
 
 
-@pytest.mark.parametrize("change", ["rename", "resume", "for longer", "past save"])
-def test_what_came_since_the_end_of_a_pause_is_not_lost_to_who_is_faster_than_a_node(
+@pytest.mark.parametrize("change", ["rename", "resume", "pause longer", "update without save"])
+def test_occurrences_since_the_end_of_a_pause_survive_a_concurrent_change(
     change: str,
 ) -> None:
     job = paused_until(end := seconds_ago(30), schedule="* * * * * *", misfire_policy="run_all")
@@ -568,7 +568,7 @@ def test_what_came_since_the_end_of_a_pause_is_not_lost_to_who_is_faster_than_a_
         saving.save(job)
     elif change == "resume":
         pausing.resume(job)
-    elif change == "past save":
+    elif change == "update without save":
         Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
         assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 1
         assert end_pauses() == 1
@@ -579,10 +579,10 @@ def test_what_came_since_the_end_of_a_pause_is_not_lost_to_who_is_faster_than_a_
     assert end <= first <= end + SECOND
     assert last - first >= 28 * SECOND
     assert rows.count() == (last - first) / SECOND + 1
-    assert reread(job).enabled == (change != "for longer")
+    assert reread(job).enabled == (change != "pause longer")
 
 
-def test_a_pause_ends_as_far_ahead_as_runs_are_claimed() -> None:
+def test_pause_ends_ahead_by_the_claim_look_ahead() -> None:
     """Otherwise, the occurrences at the very end of the pause would be late."""
     now = database_now("default")
     soon, later = (paused_until(now + ahead * SECOND) for ahead in (8, 60))
@@ -591,8 +591,8 @@ def test_a_pause_ends_as_far_ahead_as_runs_are_claimed() -> None:
     assert now + 8 * SECOND <= (cursor_of(soon).next_at or now) <= now + 9 * SECOND
 
 
-@pytest.mark.parametrize("how", ["saved", "written past save", "twice"])
-def test_a_change_between_the_look_ahead_and_the_end_of_a_pause_does_not_shorten_it(
+@pytest.mark.parametrize("how", ["saved", "written without save", "saved twice"])
+def test_change_just_before_the_end_of_a_pause_does_not_shorten_it(
     how: str,
 ) -> None:
     now = database_now("default")
@@ -602,20 +602,18 @@ def test_a_change_between_the_look_ahead_and_the_end_of_a_pause_does_not_shorten
         assert end_pauses() == 1
         job = reread(job)
         claim_ahead(job)
-        if how == "written past save":
+        if how == "written without save":
             Job.objects.filter(pk=job.pk).update(schedule="*/2 * * * * *")
             saving.follow_changes(database_now("default"), Job.objects.using("default"))
         else:
-            for schedule in ("*/2 * * * * *", "*/3 * * * * *")[: 2 if how == "twice" else 1]:
+            for schedule in ("*/2 * * * * *", "*/3 * * * * *")[: 2 if how == "saved twice" else 1]:
                 job.schedule = schedule
                 job = saving.save(job)
         assert not Run.objects.filter(job=job, scheduled_at__lt=end).exists()
         assert end <= (cursor_of(job).next_at or end - SECOND) <= end + 4 * SECOND
 
 
-def test_a_job_paused_anew_and_resumed_by_hand_before_the_end_of_its_pause_goes_on_at_once() -> (
-    None
-):
+def test_manually_resumed_job_continues_before_the_end_of_its_former_pause() -> None:
     end = database_now("default") + 8 * SECOND
     job = paused_until(end)
     assert end_pauses() == 1
@@ -623,8 +621,8 @@ def test_a_job_paused_anew_and_resumed_by_hand_before_the_end_of_its_pause_goes_
     assert (cursor_of(job).next_at or end) < end
 
 
-def test_a_place_far_ahead_is_no_end_of_a_pause() -> None:
-    """The place was written while the database's clock was ahead."""
+def test_cursor_placed_in_the_far_future_is_moved_back_to_now() -> None:
+    """The cursor was written while the database's clock was ahead."""
     job, now = make_job(), database_now("default")
     Cursor.objects.update(placed_at=now + 3600 * SECOND, next_at=now + 3601 * SECOND)
     job.schedule = "*/2 * * * * *"
@@ -632,14 +630,14 @@ def test_a_place_far_ahead_is_no_end_of_a_pause() -> None:
     assert (cursor_of(job).next_at or now + 3600 * SECOND) <= now + 10 * SECOND
 
 
-def test_an_interval_counts_on_from_the_end_of_the_pause() -> None:
+def test_interval_without_previous_occurrence_starts_at_the_end_of_the_pause() -> None:
     end = seconds_ago(30).replace(microsecond=0)
     job = paused_until(end, schedule="@every 1h")
     assert end_pauses() == 1
     assert cursor_of(job).next_at == end
 
 
-def test_an_end_that_a_job_enabled_past_save_has_left_ends_no_later_pause() -> None:
+def test_follow_changes_clears_the_pause_end_of_an_enabled_job() -> None:
     job = paused_until(FAR)
     Job.objects.filter(pk=job.pk).update(enabled=True, pause_reason="")
     saving.follow_changes(database_now("default"), Job.objects.using("default"))
@@ -647,42 +645,42 @@ def test_an_end_that_a_job_enabled_past_save_has_left_ends_no_later_pause() -> N
 
 
 @pytest.mark.parametrize("verb", ["end_pauses", "open_circuits"])
-def test_the_trouble_of_one_job_keeps_no_other_from_its_switch(
+def test_error_while_switching_one_job_does_not_affect_others(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if verb == "end_pauses":
-        ill, _ = paused_until(seconds_ago(2)), paused_until(seconds_ago(1))
+        failing_job, _ = paused_until(seconds_ago(2)), paused_until(seconds_ago(1))
     else:
-        ill, _ = make_job(pause_after_failures=1), make_job(pause_after_failures=1)
+        failing_job, _ = make_job(pause_after_failures=1), make_job(pause_after_failures=1)
         Statistics.objects.update(consecutive_failures=1)
     write = pausing._write_switch
 
-    def upset(row: Job, *args: Any) -> None:
-        if row.pk == ill.pk:
-            raise ZeroDivisionError("a receiver's own mistake")
+    def fail_for_one_job(row: Job, *args: Any) -> None:
+        if row.pk == failing_job.pk:
+            raise ZeroDivisionError("an error in a signal receiver")
         write(row, *args)
 
-    monkeypatch.setattr(pausing, "_write_switch", upset)
+    monkeypatch.setattr(pausing, "_write_switch", fail_for_one_job)
     assert getattr(pausing, verb)(Job.objects.using("default")) == 1
-    assert reread(ill).enabled == (verb == "open_circuits")
+    assert reread(failing_job).enabled == (verb == "open_circuits")
 
 
 @pytest.mark.parametrize("meanwhile", ["paused", "resumed"])
-def test_the_circuit_opens_for_no_job_that_somebody_has_switched_meanwhile(
+def test_circuit_does_not_open_if_the_job_was_switched_concurrently(
     meanwhile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job(pause_after_failures=2)
     Statistics.objects.update(consecutive_failures=2)
     lock = pausing.lock
 
-    def somebody_was_faster(*args: Any, **options: Any) -> Job | None:
+    def lock_after_another_user(*args: Any, **options: Any) -> Job | None:
         monkeypatch.setattr(pausing, "lock", lock)
         pausing.pause(job, "deploy", FAR)
         if meanwhile == "resumed":
             pausing.resume(job)
         return lock(*args, **options)
 
-    monkeypatch.setattr(pausing, "lock", somebody_was_faster)
+    monkeypatch.setattr(pausing, "lock", lock_after_another_user)
     assert pausing.open_circuits(Job.objects.using("default")) == 0
     row = reread(job)
     paused = (False, "deploy", FAR)
@@ -692,7 +690,7 @@ def test_the_circuit_opens_for_no_job_that_somebody_has_switched_meanwhile(
 
 
 @pytest.mark.parametrize("change", ["longer", "for good", "resumed", "deleted"])
-def test_who_changes_the_pause_meanwhile_has_the_last_word(
+def test_concurrent_change_of_a_pause_takes_precedence(
     change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The change comes between the query and the lock."""
@@ -700,7 +698,7 @@ def test_who_changes_the_pause_meanwhile_has_the_last_word(
     job = paused_until(seconds_ago(1))
     lock = pausing.lock
 
-    def somebody_was_faster(*args: Any, **options: Any) -> Job | None:
+    def lock_after_another_user(*args: Any, **options: Any) -> Job | None:
         monkeypatch.setattr(pausing, "lock", lock)
         if change == "resumed":
             pausing.resume(job)
@@ -710,7 +708,7 @@ def test_who_changes_the_pause_meanwhile_has_the_last_word(
             pausing.pause(job, "theirs", FAR if change == "longer" else None)
         return lock(*args, **options)
 
-    monkeypatch.setattr(pausing, "lock", somebody_was_faster)
+    monkeypatch.setattr(pausing, "lock", lock_after_another_user)
     assert end_pauses() == 0
     assert caplog.messages == []
     if change != "deleted":
@@ -721,7 +719,7 @@ def test_who_changes_the_pause_meanwhile_has_the_last_word(
         )
 
 
-def test_only_the_pauses_of_those_one_is_asked_to_look_at_end(
+def test_end_pauses_is_limited_to_the_given_jobs_and_batch_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     jobs = [paused_until(seconds_ago(number + 1)) for number in range(3)]
@@ -733,7 +731,7 @@ def test_only_the_pauses_of_those_one_is_asked_to_look_at_end(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_several_who_look_at_once_one_ends_the_pause() -> None:
+def test_concurrent_nodes_end_a_pause_once() -> None:
     job = paused_until(seconds_ago(1))
     together = threading.Barrier(4)
     ended: list[int] = []
@@ -754,10 +752,10 @@ def test_of_several_who_look_at_once_one_ends_the_pause() -> None:
     assert reread(job).version == job.version + 1
 
 
-# --- following ----------------------------------------------------------------------------------
+# --- changes written without save ---------------------------------------------------------------
 
 
-def test_a_job_made_past_save_is_taken_up() -> None:
+def test_follow_changes_places_a_job_created_without_save() -> None:
     job = Job.objects.create(name="new", schedule="* * * * * *", target="tests.app.tasks.ok")
     now = database_now("default")
     assert saving.follow_changes(now, Job.objects.using("default")) == 1
@@ -768,7 +766,7 @@ def test_a_job_made_past_save_is_taken_up() -> None:
     assert Statistics.objects.filter(pk=job.pk).exists()
 
 
-def test_a_changed_one_has_what_was_claimed_ahead_withdrawn() -> None:
+def test_follow_changes_withdraws_future_runs_of_a_changed_job() -> None:
     job = make_job()
     claimed = claim_ahead(job)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
@@ -776,16 +774,16 @@ def test_a_changed_one_has_what_was_claimed_ahead_withdrawn() -> None:
     assert Run.objects.filter(job=job).count() == 1
 
 
-def test_one_that_has_nothing_to_come_goes_to_rest() -> None:
+def test_follow_changes_disables_a_job_without_further_occurrences() -> None:
     job = make_idle_job()
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
     saving.follow_changes(database_now("default"), Job.objects.using("default"))
     assert (reread(job).enabled, reread(job).pause_reason) == (False, saving.EXHAUSTED)
-    assert saving.stands_for(cursor_of(job), reread(job))
+    assert placement.matches_definition(cursor_of(job), reread(job))
     assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 0
 
 
-def test_those_that_cannot_be_placed_do_not_keep_the_others_waiting(
+def test_invalid_jobs_do_not_delay_others_in_follow_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(saving, "FOLLOWED_AT_ONCE", 2)
@@ -802,27 +800,27 @@ def test_those_that_cannot_be_placed_do_not_keep_the_others_waiting(
     problems = {cursor.name: cursor.problem for cursor in Cursor.objects.all()}
     assert [bool(problems[f"job-{n}"]) for n in range(6)] == [True] * 4 + [False] * 2
     assert "nonsense" in problems["job-0"]
-    assert Job.objects.filter(enabled=True).count() == 6, "in quarantine, not at rest"
+    assert Job.objects.filter(enabled=True).count() == 6, "quarantined, not disabled"
 
 
-def test_whatever_is_wrong_with_one_the_others_are_followed(
+def test_unexpected_error_quarantines_only_the_affected_job(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, good = make_idle_job(), make_idle_job()
     Job.objects.update(schedule="@daily")
-    original = saving.timetable_of
+    original = placement.timetable_of
 
     def timetable_of(job: Job) -> Timetable:
         return original(job) if job.pk == good.pk else 1 / 0  # type: ignore[return-value]
 
-    monkeypatch.setattr(saving, "timetable_of", timetable_of)
+    monkeypatch.setattr(placement, "timetable_of", timetable_of)
     assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 2
     assert cursor_of(bad).problem == "ZeroDivisionError: division by zero"
     assert cursor_of(good).problem == ""
     assert logged(caplog, "quarantined", job=str(bad))
 
 
-def test_a_job_deleted_before_it_could_be_followed_is_no_trouble(
+def test_follow_changes_ignores_a_job_deleted_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Job.objects.create(name="new", schedule="@daily", target="t")
@@ -836,7 +834,7 @@ def test_a_job_deleted_before_it_could_be_followed_is_no_trouble(
     assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 0
 
 
-def test_only_those_one_is_asked_to_look_at_are_followed() -> None:
+def test_follow_changes_is_limited_to_the_given_jobs() -> None:
     ours, other = (
         Job.objects.create(name=name, schedule="@daily", target="t") for name in ("a", "b")
     )
@@ -851,7 +849,7 @@ def test_only_those_one_is_asked_to_look_at_are_followed() -> None:
     assert saving.follow_changes(now, jobs) == 1
 
 
-# --- the circuit --------------------------------------------------------------------------------
+# --- the circuit breaker ------------------------------------------------------------------------
 
 
 def failing(**fields: Any) -> Job:
@@ -860,7 +858,7 @@ def failing(**fields: Any) -> Job:
     return job
 
 
-def test_a_job_that_keeps_failing_is_paused_by_whoever_looks(
+def test_job_that_keeps_failing_is_paused_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A worker may be killed after it recorded the failure and before it paused the job."""
@@ -876,7 +874,7 @@ def test_a_job_that_keeps_failing_is_paused_by_whoever_looks(
 
 
 @pytest.mark.parametrize("how", ["resume", "save", "update"])
-def test_a_job_that_was_resumed_may_fail_its_full_number_again(how: str) -> None:
+def test_failure_count_is_reset_when_the_job_is_resumed(how: str) -> None:
     job = failing()
     jobs = Job.objects.using("default")
     pausing.open_circuits(jobs)
@@ -888,14 +886,14 @@ def test_a_job_that_was_resumed_may_fail_its_full_number_again(how: str) -> None
         saving.save(job)
     else:
         jobs.update(enabled=True)
-        assert pausing.open_circuits(jobs) == 0, "not before the change was followed"
+        assert pausing.open_circuits(jobs) == 0, "not before follow_changes"
         saving.follow_changes(database_now("default"), jobs)
     assert Statistics.objects.get().consecutive_failures == 0
     assert pausing.open_circuits(jobs) == 0
     assert reread(job).enabled
 
 
-def exhausted_with_backfill(**fields: Any) -> Job:
+def ended_job_with_backfill(**fields: Any) -> Job:
     job = make_job(schedule="0 * * * *", **fields)
     begin = datetime(2025, 1, 15, 12, tzinfo=UTC)
     control.backfill(job, begin, begin + timedelta(hours=2))
@@ -907,10 +905,8 @@ def exhausted_with_backfill(**fields: Any) -> Job:
     return job
 
 
-def test_a_backfill_that_keeps_failing_is_stopped_also_when_the_schedule_has_come_to_its_end() -> (
-    None
-):
-    job = exhausted_with_backfill(pause_after_failures=2)
+def test_failing_backfill_is_paused_even_if_the_schedule_has_ended() -> None:
+    job = ended_job_with_backfill(pause_after_failures=2)
     jobs = Job.objects.using("default")
     assert pausing.open_circuits(jobs) == 0
     Statistics.objects.update(consecutive_failures=2)
@@ -923,10 +919,8 @@ def test_a_backfill_that_keeps_failing_is_stopped_also_when_the_schedule_has_com
     assert pausing.open_circuits(jobs) == 0
 
 
-def test_without_a_backfill_there_is_nothing_to_stop_nor_to_resume_at_the_end_of_a_schedule() -> (
-    None
-):
-    job = exhausted_with_backfill(pause_after_failures=2)
+def test_ended_schedule_without_backfill_is_neither_paused_nor_resumed() -> None:
+    job = ended_job_with_backfill(pause_after_failures=2)
     Run.objects.all().delete()
     Statistics.objects.update(consecutive_failures=2)
     assert pausing.open_circuits(Job.objects.using("default")) == 0
@@ -934,8 +928,8 @@ def test_without_a_backfill_there_is_nothing_to_stop_nor_to_resume_at_the_end_of
         pausing.resume(job)
 
 
-def test_a_backfill_paused_by_hand_after_the_end_of_the_schedule_is_resumed() -> None:
-    job = pausing.pause(exhausted_with_backfill(), "not now")
+def test_manually_paused_backfill_of_an_ended_schedule_is_resumed() -> None:
+    job = pausing.pause(ended_job_with_backfill(), "not now")
     version = job.version
     assert (job.enabled, job.pause_reason) == (False, "not now")
     pausing.resume(job)
@@ -949,11 +943,11 @@ def test_a_backfill_paused_by_hand_after_the_end_of_the_schedule_is_resumed() ->
     assert Cursor.objects.get().enabled is False
 
 
-# --- at once ------------------------------------------------------------------------------------
+# --- concurrency --------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_saves_of_one_version_one_wins() -> None:
+def test_one_of_several_concurrent_saves_succeeds() -> None:
     job = make_job()
     together = threading.Barrier(4)
     won: list[str] = []

@@ -12,7 +12,8 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import IntegrityError, connections
+from django.db import IntegrityError, connection, connections
+from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import targets
@@ -28,7 +29,7 @@ PAST = "@at 2020-01-01T00:00"
 
 
 @pytest.fixture(autouse=True)
-def nothing_declared() -> Iterator[None]:
+def isolated_declarations() -> Iterator[None]:
     with targets.isolated():
         yield
 
@@ -42,7 +43,7 @@ def synced() -> list[str]:
 
 @contextmanager
 def code(schedule: str = "@daily", **fields: Any) -> Iterator[None]:
-    """A version of the code that declares one job."""
+    """Simulate a version of the code that declares one job."""
     with targets.isolated():
         cron(schedule, **{"name": "report", **fields})(report)
         yield
@@ -53,7 +54,7 @@ def the_job() -> Job:
 
 
 def edit(**fields: Any) -> Job:
-    """Change the job as a person does in the admin."""
+    """Change the job as a user does in the admin."""
     job = the_job()
     for name, value in fields.items():
         setattr(job, name, value)
@@ -63,7 +64,7 @@ def edit(**fields: Any) -> Job:
 # --- Creating -----------------------------------------------------------------------------------
 
 
-def test_a_declared_job_is_created_with_its_cursor(settings: Settings) -> None:
+def test_declared_job_is_created_with_its_cursor(settings: Settings) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     with code(
         "30 3 * * *", timeout=timedelta(minutes=2), retry_on=[OSError], kwargs={"city": "Bonn"}
@@ -95,7 +96,7 @@ def test_a_declared_job_is_created_with_its_cursor(settings: Settings) -> None:
     }
 
 
-def test_a_job_whose_time_has_passed_is_created_at_rest() -> None:
+def test_job_without_further_occurrences_is_created_disabled() -> None:
     with code(PAST):
         (line,) = synced()
         assert line.endswith("disabled: its schedule has no further occurrence")
@@ -103,14 +104,14 @@ def test_a_job_whose_time_has_passed_is_created_at_rest() -> None:
     assert (the_job().enabled, the_job().pause_reason) == (False, saving.EXHAUSTED)
 
 
-def test_a_job_declared_disabled_is_created_disabled() -> None:
+def test_job_declared_disabled_is_created_disabled() -> None:
     with code(enabled=False):
         synced()
         assert synced() == []
     assert (the_job().enabled, the_job().pause_reason) == (False, sync.DECLARED_DISABLED)
 
 
-def test_jobs_declared_in_task_modules_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_declared_in_task_modules_are_discovered(monkeypatch: pytest.MonkeyPatch) -> None:
     def discover() -> str:
         cron("@daily")(report)
         return ""
@@ -119,10 +120,10 @@ def test_jobs_declared_in_task_modules_are_found(monkeypatch: pytest.MonkeyPatch
     assert len(synced()) == 1
 
 
-# --- Updating: three states are merged ----------------------------------------------------------
+# --- Updating: merging code, declaration and row ------------------------------------------------
 
 
-def test_a_field_follows_the_code() -> None:
+def test_changed_declaration_updates_the_row() -> None:
     with code(priority=1):
         synced()
     with code("@hourly", priority=1, timeout=timedelta(seconds=90)):
@@ -132,7 +133,7 @@ def test_a_field_follows_the_code() -> None:
     assert Cursor.objects.get().schedule == "@hourly"
 
 
-def test_a_field_no_longer_mentioned_returns_to_its_default() -> None:
+def test_removed_field_is_reset_to_its_default() -> None:
     with code(tags=["shop"], max_attempts=3):
         synced()
     with code(tags=["shop"]):
@@ -141,7 +142,7 @@ def test_a_field_no_longer_mentioned_returns_to_its_default() -> None:
         assert synced() == ['update report tags: ["shop"] -> []']
 
 
-def test_a_field_that_a_person_changed_is_kept() -> None:
+def test_field_edited_by_a_user_is_kept() -> None:
     with code(timeout=timedelta(minutes=1)):
         synced()
         edit(timeout=timedelta(minutes=9), description="mine")
@@ -154,7 +155,7 @@ def test_a_field_that_a_person_changed_is_kept() -> None:
     assert the_job().description == "mine"
 
 
-def test_a_kept_field_follows_the_code_again_once_they_agree() -> None:
+def test_kept_field_follows_the_code_again_once_both_agree() -> None:
     with code(max_attempts=1):
         synced()
         edit(max_attempts=5)
@@ -165,7 +166,7 @@ def test_a_kept_field_follows_the_code_again_once_they_agree() -> None:
         assert synced() == ["update report max_attempts: 5 -> 7"]
 
 
-def test_a_field_changed_before_the_code_mentioned_it_is_kept() -> None:
+def test_field_edited_before_it_was_declared_is_kept() -> None:
     with code():
         synced()
         edit(queue="slow")
@@ -174,7 +175,7 @@ def test_a_field_changed_before_the_code_mentioned_it_is_kept() -> None:
     assert the_job().queue == "slow"
 
 
-def test_every_kind_of_value_survives_the_comparison() -> None:
+def test_values_of_every_type_compare_equal_after_storing() -> None:
     fields: dict[str, Any] = {
         "starts_at": datetime(2027, 1, 1, 12, 30, 1, 5, tzinfo=UTC),
         "ends_at": None,
@@ -201,12 +202,11 @@ def test_every_kind_of_value_survives_the_comparison() -> None:
 # --- Enabled ------------------------------------------------------------------------------------
 
 
-def test_what_is_no_longer_declared_is_disabled_and_comes_back() -> None:
+def test_undeclared_job_is_disabled_and_enabled_when_declared_again() -> None:
     with code():
         synced()
-    assert synced() == [
-        "disable report no longer declared in code"
-    ]  # its target is unknown now, too
+    # The target is unknown now, too.
+    assert synced() == ["disable report no longer declared in code"]
     assert synced() == []
     assert (the_job().enabled, the_job().cursor.next_at) == (False, None)
     with code():
@@ -216,7 +216,7 @@ def test_what_is_no_longer_declared_is_disabled_and_comes_back() -> None:
     assert the_job().cursor.next_at is not None
 
 
-def test_what_comes_back_is_enabled_as_declared() -> None:
+def test_job_declared_again_is_enabled_as_declared() -> None:
     with code(enabled=True):
         synced()
     synced()
@@ -230,7 +230,7 @@ def test_what_comes_back_is_enabled_as_declared() -> None:
     assert (the_job().enabled, the_job().pause_reason) == (False, sync.DECLARED_DISABLED)
 
 
-def test_what_comes_back_with_its_time_passed_stays_at_rest() -> None:
+def test_job_declared_again_without_further_occurrences_stays_disabled() -> None:
     with code():
         synced()
     synced()
@@ -240,7 +240,7 @@ def test_what_comes_back_with_its_time_passed_stays_at_rest() -> None:
     assert (the_job().enabled, the_job().pause_reason) == (False, saving.EXHAUSTED)
 
 
-def test_a_pause_by_a_person_outlasts_everything() -> None:
+def test_pause_by_a_user_survives_all_code_changes() -> None:
     with code():
         synced()
         pausing.pause(the_job(), "stocktaking")
@@ -251,7 +251,7 @@ def test_a_pause_by_a_person_outlasts_everything() -> None:
     assert (the_job().enabled, the_job().pause_reason) == (False, "stocktaking")
 
 
-def test_a_pause_declared_in_code_does_not_end_when_a_persons_would_have() -> None:
+def test_disabling_in_code_clears_the_end_of_a_pause_by_a_user() -> None:
     until = datetime(2090, 1, 1, tzinfo=UTC)
     with code(enabled=True):
         synced()
@@ -261,13 +261,13 @@ def test_a_pause_declared_in_code_does_not_end_when_a_persons_would_have() -> No
     with code(enabled=False):
         synced()
         assert (the_job().pause_reason, the_job().paused_until) == (sync.DECLARED_DISABLED, None)
-        # A person may still enable and then pause it.
+        # A user may still enable and then pause the job.
         pausing.pause(pausing.resume(the_job()), "stocktaking", until)
         assert synced() == []
         assert the_job().paused_until == until
 
 
-def test_what_is_no_longer_declared_does_not_resume_by_itself() -> None:
+def test_undeclared_job_does_not_resume_at_the_end_of_its_pause() -> None:
     with code():
         synced()
         pausing.pause(the_job(), "stocktaking", datetime(2090, 1, 1, tzinfo=UTC))
@@ -276,10 +276,10 @@ def test_what_is_no_longer_declared_does_not_resume_by_itself() -> None:
     assert synced() == []
     with code():
         assert synced() == []
-    assert not the_job().enabled, "it was a person's pause"
+    assert not the_job().enabled, "a user paused it"
 
 
-def test_declared_enabled_is_merged_like_any_field() -> None:
+def test_enabled_is_merged_like_other_fields() -> None:
     with code(enabled=True):
         synced()
         pausing.pause(the_job(), "stocktaking")
@@ -294,14 +294,13 @@ def test_declared_enabled_is_merged_like_any_field() -> None:
     assert (the_job().enabled, the_job().pause_reason) == (True, "")
 
 
-def test_a_one_shot_at_rest_is_left_so_until_it_gets_a_new_time() -> None:
+def test_finished_one_time_job_stays_disabled_until_its_time_changes() -> None:
     future = "@at 2090-01-01T00:00"
     with code(future):
         synced()
     job = the_job()
-    saving.rest(
-        [job.pk], "default"
-    )  # the scheduler does this after it has claimed the last occurrence
+    # The scheduler does this after it has claimed the last occurrence.
+    saving.disable_exhausted([job.pk], "default")
     with code(future, description="new text"):
         assert synced() == ["update report description: (empty) -> new text"]
         assert not the_job().enabled
@@ -313,7 +312,7 @@ def test_a_one_shot_at_rest_is_left_so_until_it_gets_a_new_time() -> None:
         assert not the_job().enabled
 
 
-def test_nothing_is_written_over_a_last_occurrence_not_claimed_yet() -> None:
+def test_changes_are_postponed_until_the_last_occurrence_is_claimed() -> None:
     with code("@at 2090-01-01T00:00"):
         synced()
     Job.objects.update(schedule=PAST, declared={**(the_job().declared or {}), "schedule": PAST})
@@ -325,10 +324,10 @@ def test_nothing_is_written_over_a_last_occurrence_not_claimed_yet() -> None:
     assert the_job().enabled
 
 
-# --- What is refused ----------------------------------------------------------------------------
+# --- Refusals -----------------------------------------------------------------------------------
 
 
-def test_a_job_made_by_people_is_not_touched() -> None:
+def test_job_created_by_a_user_is_not_changed() -> None:
     saving.save(Job(name="report", target="tests.app.tasks.ok", schedule="@weekly"))
     with code():
         (line,) = synced()
@@ -347,7 +346,7 @@ def test_a_job_made_by_people_is_not_touched() -> None:
         ({"name": "a/b"}, "name: "),
     ],
 )
-def test_a_bad_declaration_stops_no_other(fields: dict[str, Any], message: str) -> None:
+def test_invalid_declaration_does_not_affect_others(fields: dict[str, Any], message: str) -> None:
     cron("@daily", name="good")(report)
     cron("@daily", **{"name": "report", **fields})(report)
     good, bad = sync.apply(sync.plan())
@@ -358,7 +357,7 @@ def test_a_bad_declaration_stops_no_other(fields: dict[str, Any], message: str) 
     assert Job.objects.get().name == "good"
 
 
-def test_a_bad_update_leaves_the_row_as_it_was() -> None:
+def test_invalid_update_leaves_the_row_unchanged() -> None:
     with code():
         synced()
     with code("@hourly", queue="q" * 200):
@@ -367,7 +366,7 @@ def test_a_bad_update_leaves_the_row_as_it_was() -> None:
     assert (the_job().schedule, the_job().enabled) == ("@daily", True)
 
 
-def test_nothing_is_disabled_while_task_modules_are_missing(
+def test_no_job_is_disabled_if_task_modules_fail_to_import(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with code():
@@ -377,10 +376,10 @@ def test_nothing_is_disabled_while_task_modules_are_missing(
     assert the_job().enabled
 
 
-# --- Several at once ----------------------------------------------------------------------------
+# --- Concurrency --------------------------------------------------------------------------------
 
 
-def test_a_plan_that_another_node_has_carried_out_meanwhile_is_done() -> None:
+def test_applying_a_plan_again_changes_nothing() -> None:
     with code():
         plan = sync.plan()
         assert len(sync.apply(plan)) == 1
@@ -396,7 +395,7 @@ def test_a_plan_that_another_node_has_carried_out_meanwhile_is_done() -> None:
     assert Job.objects.count() == 1
 
 
-def test_a_job_that_another_node_makes_during_the_plan_is_done(
+def test_job_created_by_another_node_during_planning_is_not_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = comparison._rows
@@ -413,7 +412,7 @@ def test_a_job_that_another_node_makes_during_the_plan_is_done(
     assert Job.objects.count() == 1
 
 
-def test_an_edit_between_plan_and_write_is_not_lost() -> None:
+def test_edit_between_plan_and_apply_is_kept() -> None:
     with code(timeout=timedelta(minutes=1)):
         synced()
     with code("@hourly", timeout=timedelta(minutes=2)):
@@ -425,7 +424,7 @@ def test_an_edit_between_plan_and_write_is_not_lost() -> None:
     assert (the_job().schedule, the_job().timeout) == ("@hourly", timedelta(minutes=9))
 
 
-def test_a_job_deleted_between_plan_and_write_is_created() -> None:
+def test_job_deleted_between_plan_and_apply_is_created() -> None:
     with code():
         synced()
     with code("@hourly"):
@@ -434,7 +433,7 @@ def test_a_job_deleted_between_plan_and_write_is_created() -> None:
         assert [change.kind for change in sync.apply(plan)] == [ChangeKind.CREATE]
 
 
-def test_a_job_made_by_people_between_plan_and_write_is_not_touched() -> None:
+def test_job_created_by_a_user_between_plan_and_apply_is_a_conflict() -> None:
     with code():
         plan = sync.plan()
         saving.save(Job(name="report", target="tests.app.tasks.ok", schedule="@weekly"))
@@ -444,13 +443,14 @@ def test_a_job_made_by_people_between_plan_and_write_is_not_touched() -> None:
 @pytest.mark.parametrize(
     "error", [Conflict("again"), IntegrityError("again"), ValidationError("again")]
 )
-def test_a_conflict_without_end_is_reported(
+def test_repeated_conflict_is_reported_as_invalid(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(job: Job) -> Job:
         raise error
 
     monkeypatch.setattr(writing.saving, "save", fail)
+    monkeypatch.setattr(writing.saving, "save_many", lambda jobs, **options: {0: error})
     with code():
         (change,) = sync.apply(sync.plan())
     assert change.kind is ChangeKind.INVALID
@@ -458,7 +458,7 @@ def test_a_conflict_without_end_is_reported(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nodes_that_start_together_make_each_job_once() -> None:
+def test_concurrent_nodes_create_each_job_once() -> None:
     for number in range(5):
         cron("@daily", name=f"job {number}")(report)
     together, results = threading.Barrier(4), []
@@ -493,7 +493,7 @@ def command(*arguments: str) -> str:
     return out.getvalue()
 
 
-def test_what_differs_is_reported_before_the_error() -> None:
+def test_differences_are_flushed_before_the_error() -> None:
     """Both streams share a pipe, as in a CI log: stdout is buffered there, stderr isn't."""
 
     class Pipe(StringIO):
@@ -508,7 +508,7 @@ def test_what_differs_is_reported_before_the_error() -> None:
     assert "create report" in out.written
 
 
-def test_sync_says_what_it_did() -> None:
+def test_command_reports_each_change() -> None:
     with code(timeout=timedelta(minutes=1)):
         assert command() == "created report @daily (UTC)\n"
         assert command() == "The database matches the code.\n"
@@ -524,27 +524,31 @@ def test_sync_says_what_it_did() -> None:
         assert command().startswith("enabled report\n")
 
 
-def test_dry_run_shows_and_writes_nothing() -> None:
+def test_command_says_where_it_looks_for_declarations() -> None:
+    assert "INSTALLED_APPS" in command()
+
+
+def test_dry_run_shows_changes_and_writes_nothing() -> None:
     with code():
         assert command("--dry-run") == "create report @daily (UTC)\n"
     assert not Job.objects.exists()
 
 
-def test_check_fails_while_the_database_differs() -> None:
+def test_check_fails_if_the_database_differs_from_the_code() -> None:
     with code():
         with pytest.raises(CommandError, match="differs from the code") as caught:
             command("--check")
         assert caught.value.returncode == 1
         assert not Job.objects.exists()
         synced()
-        edit(schedule="@weekly")  # a person may do this, and sync keeps it
+        edit(schedule="@weekly")  # sync keeps the edit of a user
         assert command("--check") == (
             "kept report schedule: @weekly (changed in the admin)\nThe database matches the code.\n"
         )
 
 
 @pytest.mark.parametrize("arguments", [(), ("--check",), ("--dry-run",)])
-def test_problems_exit_2_after_the_rest_is_done(arguments: tuple[str, ...]) -> None:
+def test_command_exits_with_2_after_applying_the_other_changes(arguments: tuple[str, ...]) -> None:
     cron("@daily", name="bad", max_attempts=0)(report)
     cron("@daily", name="good")(report)
     with pytest.raises(CommandError, match=r"^1 problem ") as caught:
@@ -553,19 +557,19 @@ def test_problems_exit_2_after_the_rest_is_done(arguments: tuple[str, ...]) -> N
     assert Job.objects.filter(name="good").exists() is (not arguments)
 
 
-def test_check_and_dry_run_exclude_each_other() -> None:
+def test_check_and_dry_run_are_mutually_exclusive() -> None:
     with pytest.raises(CommandError, match="not allowed with"):
         command("--check", "--dry-run")
 
 
-def test_a_change_reads_well_without_details() -> None:
+def test_change_without_details_has_a_short_text() -> None:
     assert str(Change(ChangeKind.ENABLE, "report")) == "enable report"
 
 
 # --- Calendars ----------------------------------------------------------------------------------
 
 
-def test_a_declared_calendar_is_named_and_peoples_own_choice_stays() -> None:
+def test_declared_calendar_is_set_and_a_user_edit_is_kept() -> None:
     for name in ("closed", "open"):
         saving.save_calendar(Calendar(name=name, dates="12-25"))
     with code(calendar="closed", calendar_policy="next_day"):
@@ -585,3 +589,18 @@ def test_a_declared_calendar_is_named_and_peoples_own_choice_stays() -> None:
         synced()
     assert (the_job().calendar_id, the_job().calendar_policy) == (None, "skip")
     assert the_job().cursor.calendar_dates is None
+
+
+def test_the_number_of_statements_does_not_grow_with_the_declarations() -> None:
+    def statements(number: int) -> int:
+        with targets.isolated():
+            for n in range(number):
+                cron("@daily", name=f"{number}-{n}")(report)
+            with CaptureQueriesContext(connection) as queries:
+                applied = sync.apply(sync.plan())
+        assert [change.kind for change in applied].count(ChangeKind.CREATE) == number
+        return len(queries)
+
+    first = statements(3)
+    Job.objects.all().delete()
+    assert statements(30) - first < 10

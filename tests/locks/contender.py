@@ -1,4 +1,4 @@
-"""A contender for locks that others want, too. It records when it believed to hold which lock.
+"""A contender for locks. It records when it believed to hold which lock.
 
 ``contend`` runs in a thread. ``python -m tests.locks.contender KIND HOLDER DIRECTORY`` is a process
 of its own: it reports in DIRECTORY that it is ready, waits there for the others, and writes its
@@ -32,7 +32,7 @@ Beliefs = dict[str, list[tuple[float, float, str]]]
 
 def contend(lock: Lock, holder: str, until: float) -> Beliefs:
     """Take some locks and release or abandon some of them, again and again."""
-    if hasattr(lock, "patience"):
+    if hasattr(lock, "timeout"):  # a FileLock, which waits for access to the file
         lock.timeout = TIMEOUT
     beliefs: Beliefs = defaultdict(list)
     choice = random.Random(holder)

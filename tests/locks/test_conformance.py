@@ -31,19 +31,19 @@ def held(lock: Lock, names: list[str], holder: str, lease: timedelta = LONG) -> 
 
 
 class TestHold:
-    def test_takes_all_that_is_free_in_one_go(self, lock: Lock) -> None:
+    def test_takes_all_free_locks_in_one_call(self, lock: Lock) -> None:
         before = time.monotonic()
         leases = lock.hold(ALL, "a", LONG)
         assert [each.name for each in leases] == ALL
         assert {each.holder for each in leases} == {"a"}
         for each in leases:
-            # (4) the belief starts before the request is sent
+            # (4) the lease counts from before the request was sent
             assert before < each.expires_at <= time.monotonic() + LONG.total_seconds()
             assert each.valid(before)
             assert each.valid(time.monotonic())
             assert not each.valid(each.expires_at)
 
-    def test_leaves_out_what_others_hold(self, lock: Lock) -> None:
+    def test_omits_locks_held_by_others(self, lock: Lock) -> None:
         assert held(lock, ["1", "2"], "a") == ["1", "2"]
         assert held(lock, ["1", "2", "3"], "b") == ["3"]
         assert held(lock, ["1", "2", "3"], "a") == ["1", "2"]
@@ -54,10 +54,10 @@ class TestHold:
             assert held(lock, ["1", "2"], "a") == ["1", "2"]
         assert held(lock, ["1", "2"], "b") == []
 
-    def test_a_name_given_twice_is_held_once(self, lock: Lock) -> None:
+    def test_duplicate_name_is_held_once(self, lock: Lock) -> None:
         assert held(lock, ["1", "1"], "a") == ["1"]
 
-    def test_renewal_counts_from_now(self, lock: Lock) -> None:
+    def test_renewed_lease_starts_now(self, lock: Lock) -> None:
         lock.hold(["1"], "a", SHORT)
         [short] = lock.hold(["1"], "a", SHORT)
         [long] = lock.hold(["1"], "a", LONG)
@@ -65,36 +65,36 @@ class TestHold:
         assert long.valid(time.monotonic())
         assert held(lock, ["1"], "b") == []
 
-    def test_a_lease_may_be_shortened(self, lock: Lock) -> None:
+    def test_renewal_can_shorten_the_lease(self, lock: Lock) -> None:
         lock.hold(["1"], "a", LONG)
         [short] = lock.hold(["1"], "a", SHORT)
         assert short.expires_at <= time.monotonic() + SHORT.total_seconds()
         wait_until(lambda: held(lock, ["1"], "b"), interval=0.005)
 
-    def test_mixes_taking_and_renewing(self, lock: Lock) -> None:
+    def test_takes_and_renews_in_one_call(self, lock: Lock) -> None:
         lock.hold(["2"], "a", LONG)
         assert held(lock, ["3", "2", "1"], "a") == ["1", "2", "3"]
 
 
 class TestExpiry:
-    def test_an_expired_lock_is_free_but_never_early(self, lock: Lock) -> None:
+    def test_lock_is_free_only_after_lease_expires(self, lock: Lock) -> None:
         for _ in range(10):
             [lease] = lock.hold(["1"], "a", SHORT)
             wait_until(lambda: held(lock, ["1"], "b"), interval=0.001)
             assert not lease.valid(time.monotonic())  # (4)
             lock.release(["1"], "b")
 
-    def test_an_expired_lock_has_no_holder(self, lock: Lock) -> None:
+    def test_expired_lock_has_no_holder(self, lock: Lock) -> None:
         lock.hold(["1"], "a", SHORT)
         wait_until(lambda: lock.holders(["1"]) == {}, interval=0.005)
 
-    def test_its_former_holder_may_take_it_again(self, lock: Lock) -> None:
+    def test_former_holder_can_take_expired_lock_again(self, lock: Lock) -> None:
         lock.hold(["1"], "a", SHORT)
         wait_until(lambda: not lock.holders(["1"]), interval=0.005)
         assert held(lock, ["1"], "a") == ["1"]
         assert held(lock, ["1"], "b") == []
 
-    def test_the_wall_clock_of_the_client_does_not_matter(
+    def test_wall_clock_of_client_is_ignored(
         self, lock: Lock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lock.hold(["1"], "a", LONG)
@@ -104,7 +104,7 @@ class TestExpiry:
             assert held(lock, ["2"], "b") == ["2"]
         assert held(lock, ["2"], "a") == []
 
-    def test_a_forgotten_lock_is_free(self, backend: Backend, lock: Lock) -> None:
+    def test_lock_is_free_after_store_is_flushed(self, backend: Backend, lock: Lock) -> None:
         lock.hold(["1", "2"], "a", LONG)
         backend.forget()
         assert lock.holders(["1", "2"]) == {}
@@ -113,17 +113,17 @@ class TestExpiry:
 
 
 class TestRelease:
-    def test_frees_at_once(self, lock: Lock) -> None:
+    def test_frees_lock_at_once(self, lock: Lock) -> None:
         lock.hold(["1", "2"], "a", LONG)
         lock.release(["1"], "a")
         assert held(lock, ["1", "2"], "b") == ["1"]
 
-    def test_never_frees_what_another_holds(self, lock: Lock) -> None:
+    def test_keeps_lock_of_another_holder(self, lock: Lock) -> None:
         lock.hold(["1"], "a", LONG)
         lock.release(["1", "unknown"], "b")
         assert lock.holders(["1", "unknown"]) == {"1": "a"}
 
-    def test_of_what_expired_and_was_taken_does_nothing(self, lock: Lock) -> None:
+    def test_keeps_expired_lock_that_another_holder_took(self, lock: Lock) -> None:
         lock.hold(["1"], "a", SHORT)
         wait_until(lambda: held(lock, ["1"], "b"), interval=0.005)
         lock.release(["1"], "a")
@@ -169,7 +169,7 @@ class TestTexts:
         assert lock.holders(LOOKALIKES) == holders
 
     @pytest.mark.parametrize("text", ["", "x" * 191, "a\0b", "\ud800"])
-    def test_what_some_keeper_could_not_store_is_refused_by_all(
+    def test_every_backend_refuses_text_that_one_backend_cannot_store(
         self, lock: Lock, text: str
     ) -> None:
         for unfit in ({"names": [text], "holder": "a"}, {"names": ["1"], "holder": text}):
@@ -185,21 +185,21 @@ class TestTexts:
         assert held(lock, [longest], longest) == [longest]
         assert lock.holders([longest]) == {longest: longest}
 
-    def test_one_text_is_no_collection_of_names(self, lock: Lock) -> None:
+    def test_string_instead_of_names_is_refused(self, lock: Lock) -> None:
         with pytest.raises(TypeError, match="'shard'"):
             lock.hold("shard", "a", LONG)
 
-    def test_a_lease_must_have_a_length(self, lock: Lock) -> None:
+    def test_lease_of_zero_length_is_refused(self, lock: Lock) -> None:
         with pytest.raises(ValueError, match="longer than zero"):
             lock.hold(["1"], "a", timedelta(0))
 
 
-class TestKeeperOutOfReach:
+class TestUnreachableStore:
     @pytest.fixture
     def unreachable(self, backend: Backend) -> Lock:
         return backend.unreachable()
 
-    def test_is_lock_unavailable_with_its_cause_and_soon(self, unreachable: Lock) -> None:
+    def test_lock_unavailable_is_raised_promptly_with_its_cause(self, unreachable: Lock) -> None:
         started = time.monotonic()
         for ask in (
             lambda: unreachable.hold(["1"], "a", LONG),
@@ -211,7 +211,7 @@ class TestKeeperOutOfReach:
             assert isinstance(raised.value.__cause__, (redis.RedisError, django.db.Error, OSError))
         assert time.monotonic() - started < 5
 
-    def test_nothing_wanted_is_nothing_asked(self, unreachable: Lock) -> None:
+    def test_empty_request_does_not_contact_the_store(self, unreachable: Lock) -> None:
         assert unreachable.hold([], "a", LONG) == []
         assert unreachable.holders([]) == {}
         unreachable.release([], "a")
@@ -222,7 +222,7 @@ class TestRaces:
 
     SECONDS = 1.0
 
-    def test_threads_sharing_a_lock(self, lock: Lock) -> None:
+    def test_only_one_of_several_threads_holds_a_lock(self, lock: Lock) -> None:
         until = time.monotonic() + self.SECONDS
 
         def run(holder: str) -> Beliefs:
@@ -234,7 +234,9 @@ class TestRaces:
         with ThreadPoolExecutor(4) as pool:
             assert_never_two(pool.map(run, "abcd"))
 
-    def test_processes(self, backend: Backend, tmp_path: Path) -> None:
+    def test_only_one_of_several_processes_holds_a_lock(
+        self, backend: Backend, tmp_path: Path
+    ) -> None:
         processes = [
             services.python_process(
                 f"contender-{backend.kind}-{holder}",
@@ -247,7 +249,7 @@ class TestRaces:
                 process.start()
             wait_until(
                 lambda: len(list(tmp_path.glob("*.ready"))) == len(processes),
-                what="all to be ready",
+                what="all contenders to be ready",
             )
             until = tmp_path / "until.new"
             until.write_text(str(time.monotonic() + self.SECONDS))
@@ -259,7 +261,7 @@ class TestRaces:
                 process.stop()
         assert_never_two(json.loads((tmp_path / f"{holder}.json").read_text()) for holder in "abcd")
 
-    def test_two_threads_of_one_holder_believe_no_longer_than_the_keeper(self, lock: Lock) -> None:
+    def test_thread_does_not_rely_on_longer_lease_of_another_thread(self, lock: Lock) -> None:
         """One thread requests long leases, the other short ones. Neither relies on the other's."""
 
         def renew(lease: timedelta) -> float:

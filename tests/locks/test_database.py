@@ -23,14 +23,14 @@ def lock() -> DatabaseLock:
     return DatabaseLock()
 
 
-def test_renewing_is_one_statement_in_no_transaction(lock: DatabaseLock) -> None:
+def test_renewal_is_one_statement_without_a_transaction(lock: DatabaseLock) -> None:
     lock.hold(ALL, "a", LONG)
     with CaptureQueriesContext(connection) as queries:
         assert len(lock.hold(ALL, "a", LONG)) == 64
     assert len(queries) == 1
 
 
-def test_so_is_taking_over_what_was_released(lock: DatabaseLock) -> None:
+def test_taking_released_locks_is_one_statement(lock: DatabaseLock) -> None:
     lock.hold(ALL, "a", LONG)
     lock.release(ALL, "a")
     with CaptureQueriesContext(connection) as queries:
@@ -39,14 +39,14 @@ def test_so_is_taking_over_what_was_released(lock: DatabaseLock) -> None:
     assert LockLease.objects.count() == 64  # rows of released locks are kept
 
 
-def test_finding_all_held_by_another_changes_nothing(lock: DatabaseLock) -> None:
+def test_hold_changes_no_row_if_another_holds_all_locks(lock: DatabaseLock) -> None:
     lock.hold(ALL, "a", LONG)
     before = list(LockLease.objects.order_by("name").values_list())
     assert lock.hold(ALL, "b", LONG) == []
     assert list(LockLease.objects.order_by("name").values_list()) == before
 
 
-def test_inside_a_transaction_is_refused(lock: DatabaseLock) -> None:
+def test_use_inside_a_transaction_is_refused(lock: DatabaseLock) -> None:
     with transaction.atomic():
         for ask in (lambda: lock.hold(["1"], "a", LONG), lambda: lock.release(["1"], "a")):
             with pytest.raises(RuntimeError, match="inside a transaction"):
@@ -54,7 +54,7 @@ def test_inside_a_transaction_is_refused(lock: DatabaseLock) -> None:
     assert lock.hold(["1"], "a", LONG)
 
 
-def test_time_left_is_never_overestimated(lock: DatabaseLock) -> None:
+def test_remaining_lease_is_never_overestimated(lock: DatabaseLock) -> None:
     """If rows are read back, as for the first of these names, the time in the row counts."""
     for number in range(20):
         before = time.monotonic()
@@ -68,9 +68,7 @@ def test_time_left_is_never_overestimated(lock: DatabaseLock) -> None:
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.parametrize("zones", [("+05:00", "-05:00"), ("-05:00", "+05:00")])
-def test_the_time_zones_of_two_sessions_do_not_matter(
-    lock: DatabaseLock, zones: tuple[str, str]
-) -> None:
+def test_session_time_zone_is_ignored(lock: DatabaseLock, zones: tuple[str, str]) -> None:
     def session_in(zone: str) -> None:
         connection.close()
         with connection.cursor() as cursor:
@@ -113,7 +111,7 @@ class TestConnectionCut:
 
     @pytest.mark.postgresql
     @pytest.mark.mariadb
-    def test_fails_once_then_connects_anew(self, lock: DatabaseLock) -> None:
+    def test_next_call_reconnects_after_one_failure(self, lock: DatabaseLock) -> None:
         with pytest.raises(LockUnavailable):
             lock.hold(["1"], "a", LONG)
         assert lock.hold(["1"], "a", LONG)

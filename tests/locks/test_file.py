@@ -29,28 +29,28 @@ def leases(lock: FileLock) -> Path:
     return lock.directory / LEASES
 
 
-def test_nobody_else_may_look(leases: Path) -> None:
+def test_only_the_owner_can_read_the_files(leases: Path) -> None:
     assert stat.S_IMODE(leases.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(leases.stat().st_mode) == 0o600
 
 
-class TestTurns:
+class TestFileLocking:
     @pytest.fixture
-    def somebody_in(self, leases: Path) -> Iterator[None]:
+    def frozen_process(self, leases: Path) -> Iterator[None]:
         """A process that froze while it held the file lock."""
         directory = os.open(leases.parent, os.O_RDONLY)
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield
         os.close(directory)
 
-    @pytest.mark.usefixtures("somebody_in")
-    def test_waiting_for_ones_turn_has_an_end(self, lock: FileLock) -> None:
+    @pytest.mark.usefixtures("frozen_process")
+    def test_hold_fails_while_a_frozen_process_locks_the_file(self, lock: FileLock) -> None:
         started = time.monotonic()
         with pytest.raises(LockUnavailable):
             lock.hold(["1"], "a", LONG)
         assert time.monotonic() - started < 1
 
-    def test_a_child_forked_meanwhile_does_not_keep_it(self, lock: FileLock) -> None:
+    def test_forked_child_does_not_keep_the_file_locked(self, lock: FileLock) -> None:
         with lock._turn() as directory:
             inherited = os.dup(directory)  # as a fork does
         try:
@@ -60,7 +60,7 @@ class TestTurns:
 
 
 class TestLeaseFile:
-    def test_a_lease_of_before_the_reboot_is_void(self, lock: FileLock, leases: Path) -> None:
+    def test_lease_from_before_reboot_is_void(self, lock: FileLock, leases: Path) -> None:
         future = time.monotonic() + 1000
         leases.write_text(json.dumps({"1": ["a", future, future + 300]}))
         assert lock.holders(["1"]) == {}
@@ -69,7 +69,7 @@ class TestLeaseFile:
     @pytest.mark.parametrize(
         "content", ["", "{", "[]", '{"1": 2}', '{"1": ["a", "x", 3]}', "\0\0\0"]
     )
-    def test_an_unreadable_file_frees_all_and_says_so(
+    def test_unreadable_file_frees_all_locks_and_is_logged(
         self, lock: FileLock, leases: Path, content: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         leases.write_text(content)
@@ -77,24 +77,22 @@ class TestLeaseFile:
         assert logged(caplog, "leases_unreadable")
         assert lock.holders(["1"]) == {"1": "b"}
 
-    def test_what_a_crash_left_half_written_is_no_obstacle(
-        self, lock: FileLock, leases: Path
-    ) -> None:
+    def test_half_written_file_of_a_crash_is_ignored(self, lock: FileLock, leases: Path) -> None:
         leases.with_name(f"{LEASES}.new").write_text('{"2": ["b", 0')
         assert not lock.hold(["1"], "b", LONG)
         assert lock.hold(["2"], "b", LONG)
 
-    def test_a_cleaner_may_take_the_whole_directory(self, lock: FileLock, leases: Path) -> None:
+    def test_directory_is_recreated_after_removal(self, lock: FileLock, leases: Path) -> None:
         leases.unlink()
         leases.parent.rmdir()
         assert lock.hold(["1"], "b", LONG)
 
-    def test_expired_leases_are_swept_out(self, lock: FileLock, leases: Path) -> None:
+    def test_expired_leases_are_removed_from_the_file(self, lock: FileLock, leases: Path) -> None:
         leases.write_text(json.dumps({f"old:{number}": ["a", 0, 0] for number in range(1000)}))
         lock.hold(["1"], "a", LONG)
         assert list(json.loads(leases.read_text())) == ["1"]
 
-    def test_a_link_planted_in_its_place_is_not_followed(
+    def test_symbolic_link_in_place_of_the_file_is_not_followed(
         self, lock: FileLock, leases: Path, tmp_path: Path
     ) -> None:
         secret = tmp_path / "secret"
@@ -105,9 +103,19 @@ class TestLeaseFile:
             lock.hold(["1"], "a", LONG)
         assert secret.read_text() == "{}"
 
+    def test_temporary_file_is_not_written_through_a_symbolic_link(
+        self, lock: FileLock, leases: Path, tmp_path: Path
+    ) -> None:
+        secret = tmp_path / "secret"
+        secret.write_text("{}")
+        leases.with_name(f"{leases.name}.new").symlink_to(secret)
+        with pytest.raises(LockUnavailable):
+            lock.hold(["1"], "a", LONG)
+        assert secret.read_text() == "{}"
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_directory_somebody_else_made_is_refused(lock: FileLock) -> None:
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a directory")
+def test_directory_owned_by_another_user_is_refused(lock: FileLock) -> None:
     lock.directory.mkdir()
     os.chown(lock.directory, 12345, 12345)
     with pytest.raises(LockUnavailable, match="belongs to user 12345"):

@@ -39,7 +39,7 @@ def test_redis_is_the_default() -> None:
 
 
 @pytest.mark.parametrize(("kind", "backend"), BACKENDS.items())
-def test_by_setting_or_by_argument(
+def test_lock_is_selected_by_setting_or_argument(
     kind: str, backend: type[Lock], settings: Settings, tmp_path: Path
 ) -> None:
     settings.DCRON_LOCK_DIR = tmp_path
@@ -56,6 +56,6 @@ def test_by_setting_or_by_argument(
         ("datetime.timedelta", "must have hold, release and holders"),
     ],
 )
-def test_what_is_no_lock_is_refused(kind: str, why: str) -> None:
+def test_invalid_lock_is_refused(kind: str, why: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=why):
         get_lock(kind)

@@ -40,14 +40,14 @@ def calls(redis: Redis) -> dict[str, int]:
     }
 
 
-def test_any_number_of_names_is_one_request(redis: Redis, lock: RedisLock) -> None:
+def test_hold_sends_one_request_for_any_number_of_names(redis: Redis, lock: RedisLock) -> None:
     lock.hold(["1"], "a", LONG)  # loads the script into Redis
     redis.config_resetstat()
     assert len(lock.hold(ALL, "a", LONG)) == 64
     assert calls(redis) == {"cmdstat_evalsha": 1}
 
 
-def test_scripts_redis_forgot_are_taught_again(redis: Redis, lock: RedisLock) -> None:
+def test_scripts_are_reloaded_after_script_flush(redis: Redis, lock: RedisLock) -> None:
     for _ in range(2):
         redis.script_flush()
         assert lock.hold(["1"], "a", LONG)
@@ -55,9 +55,7 @@ def test_scripts_redis_forgot_are_taught_again(redis: Redis, lock: RedisLock) ->
         lock.release(["1"], "a")
 
 
-def test_keys_expire_no_earlier_than_asked_and_share_a_cluster_slot(
-    redis: Redis, lock: RedisLock
-) -> None:
+def test_keys_live_for_the_lease_and_share_a_cluster_slot(redis: Redis, lock: RedisLock) -> None:
     lock.hold(ALL, "a", timedelta(seconds=100))
     keys: Any = redis.keys("*")
     assert sorted(keys) == sorted(f"{{dcron}}:lock:{name}".encode() for name in ALL)
@@ -65,7 +63,7 @@ def test_keys_expire_no_earlier_than_asked_and_share_a_cluster_slot(
     assert all(99_000 < int(str(redis.pttl(key))) <= 100_001 for key in keys)
 
 
-def test_sites_with_a_key_prefix_of_their_own_do_not_meet(
+def test_sites_with_different_key_prefixes_do_not_conflict(
     lock: RedisLock, settings: Settings
 ) -> None:
     settings.CACHES = {
@@ -78,7 +76,7 @@ def test_sites_with_a_key_prefix_of_their_own_do_not_meet(
     assert (lock.holders(["1"]), shop.holders(["1"])) == ({"1": "a"}, {"1": "b"})
 
 
-def test_a_cache_that_decodes_responses_will_do(lock: RedisLock, settings: Settings) -> None:
+def test_cache_that_decodes_responses_is_supported(lock: RedisLock, settings: Settings) -> None:
     decoding = {"CONNECTION_POOL_KWARGS": {"decode_responses": True}}
     settings.CACHES = {
         **settings.CACHES,
@@ -115,7 +113,7 @@ class TestConfiguration:
             ("unix:///s", {}, (2.0, None)),
         ],
     )
-    def test_it_never_waits_for_ever_and_respects_what_the_project_chose(
+    def test_default_timeouts_apply_unless_the_project_sets_its_own(
         self, settings: Settings, location: Any, options: dict[str, Any], timeouts: tuple[Any, Any]
     ) -> None:
         backend = settings.CACHES["default"]["BACKEND"]
@@ -144,7 +142,7 @@ def cannot_save(redis: Redis) -> None:
     wait_until(lambda: redis.info("persistence")["rdb_last_bgsave_status"] == "err")
 
 
-class TestServerSaysNo:
+class TestServerRefuses:
     @pytest.fixture(autouse=True)
     def recovered(self, redis_server: services.Server) -> Iterator[None]:
         yield
@@ -156,7 +154,7 @@ class TestServerSaysNo:
         [(read_only, "read only replica"), (full, "maxmemory"), (cannot_save, "MISCONF")],
         ids=["READONLY", "OOM", "MISCONF"],
     )
-    def test_writes_refused(
+    def test_lock_is_unavailable_when_redis_refuses_writes(
         self, redis: Redis, lock: RedisLock, spoil: Callable[[Redis], None], answer: str
     ) -> None:
         lock.hold(["1"], "a", LONG)
@@ -164,17 +162,23 @@ class TestServerSaysNo:
         with pytest.raises(LockUnavailable, match=answer):
             lock.hold(["2"], "a", LONG)
 
-    def test_a_key_of_another_kind(self, redis: Redis, lock: RedisLock) -> None:
+    def test_lock_is_unavailable_when_key_has_another_type(
+        self, redis: Redis, lock: RedisLock
+    ) -> None:
         redis.rpush("{dcron}:lock:1", "x")
         with pytest.raises(LockUnavailable, match="WRONGTYPE"):
             lock.hold(["1"], "a", LONG)
 
-    def test_password_wanted(self, redis: Redis, lock: RedisLock) -> None:
+    def test_lock_is_unavailable_when_redis_requires_a_password(
+        self, redis: Redis, lock: RedisLock
+    ) -> None:
         redis.config_set("requirepass", "secret")
         with pytest.raises(LockUnavailable, match="uthenticat"):
             lock.hold(["1"], "a", LONG)
 
-    def test_frozen(self, redis_server: services.Server, lock: RedisLock) -> None:
+    def test_lock_is_unavailable_while_redis_is_frozen(
+        self, redis_server: services.Server, lock: RedisLock
+    ) -> None:
         lock.hold(["1"], "a", LONG)
         redis_server.freeze()
         started = time.monotonic()
@@ -184,11 +188,13 @@ class TestServerSaysNo:
         redis_server.thaw()
         assert lock.hold(["1"], "a", LONG)
 
-    def test_killed_and_started_again(self, redis_server: services.Server, lock: RedisLock) -> None:
+    def test_lock_works_after_redis_was_killed_and_restarted(
+        self, redis_server: services.Server, lock: RedisLock
+    ) -> None:
         lock.hold(["1"], "a", LONG)
         redis_server.kill()
         with pytest.raises(LockUnavailable):
             lock.hold(["1"], "a", LONG)
         redis_server.start()
-        assert lock.hold(["1"], "b", LONG)  # it kept no locks, so the first request gets it
+        assert lock.hold(["1"], "b", LONG)  # Redis kept no locks, so the first request gets it
         assert not lock.hold(["1"], "a", LONG)

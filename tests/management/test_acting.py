@@ -1,4 +1,4 @@
-"""``dcron run, pause, resume, cancel, rerun, backfill``: effects, output and exit codes."""
+"""Test ``dcron run, pause, resume, cancel, rerun, backfill``: effects, output and exit codes."""
 
 import json
 import re
@@ -54,14 +54,14 @@ execute_from_command_line(["manage.py", "dcron", "run", "calm"])
 
 
 @pytest.fixture(autouse=True)
-def _left_to_the_node(settings: Settings, transactional_db: None) -> None:
+def _thread_dispatcher(settings: Settings, transactional_db: None) -> None:
     settings.DCRON_DISPATCHER = "thread"
 
 
 # --- run ----------------------------------------------------------------------------------------
 
 
-def test_a_run_is_watched_to_its_end(start_runcron: StartProcess) -> None:
+def test_run_follows_run_until_it_ends(start_runcron: StartProcess) -> None:
     make_idle_job(name="good", target="tests.app.tasks.report_progress", args=[0.8])
     make_idle_job(name="bad", target="tests.app.tasks.fail", kwargs={"message": "no paper"})
     start_runcron("--embedded", "--name", "a", env=QUICK).wait_for_log(
@@ -100,7 +100,7 @@ def test_a_run_is_watched_to_its_end(start_runcron: StartProcess) -> None:
     )
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_run(start_process: StartProcess) -> None:
+def test_ctrl_c_stops_waiting_but_not_the_run(start_process: StartProcess) -> None:
     make_idle_job(name="calm")
     waiting = start_process("dcron-run", "-c", RUN_CALM)
     waiting.wait_for_log("calm: run ", TIMEOUT)
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_run(start_process: StartProcess) ->
 
 
 @pytest.mark.postgresql
-def test_ctrl_c_within_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_query_names_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         connection.ensure_connection()
         connection.connection.pgconn.send_query(b"SELECT 1")
@@ -130,11 +130,15 @@ def test_ctrl_c_within_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     ("state", "reason", "message"),
     [
         ("pending", "", "not started: no node is running (manage.py runcron)\n"),
-        ("queued", "", "not started: queued, "),
+        (
+            "queued",
+            "",
+            "no worker has started it yet; no node is running, either (manage.py runcron)\n",
+        ),
         ("waiting", "one is under way", "not started: one is under way\n"),
     ],
 )
-def test_a_run_that_does_not_start_says_why(
+def test_run_explains_why_it_has_not_started(
     state: str, reason: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_watch, "EXPLAIN_WAIT_AFTER", 0)
@@ -146,7 +150,7 @@ def test_a_run_that_does_not_start_says_why(
     assert output.endswith(f"manage.py dcron cancel {run.pk}")
 
 
-class Steps:
+class FakeTime:
     """A clock that only ``sleep`` moves."""
 
     def __init__(self) -> None:
@@ -160,40 +164,40 @@ class Steps:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_wait_for_a_run_ends_without_a_node(
+def test_run_stops_waiting_if_no_node_is_live(
     enabled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_watch, "time", steps := Steps())
+    monkeypatch.setattr(run_watch, "time", fake_time := FakeTime())
     job = make_idle_job(name="idle")
     if not enabled:
         control.pause(job)
     code, shown = document("run", "idle")
     assert (code, shown["missing"], shown["run"]["state"]) == (1, "no_live_node", "pending")
-    assert run_watch.ABSENT_FOR <= steps.passed < 2 * run_watch.ABSENT_FOR
+    assert run_watch.ABSENT_FOR <= fake_time.passed < 2 * run_watch.ABSENT_FOR
     code, message = call("run", "idle")
     assert code == 1
     assert "manage.py runcron" in message.splitlines()[-1]
 
-    steps.passed = 0
+    fake_time.passed = 0
     code, shown = document("run", "idle", "--timeout", "90s")
     assert (code, shown["missing"]) == (1, None)
-    assert steps.passed >= 90, "a time limit is kept"
+    assert fake_time.passed >= 90, "a time limit is kept"
 
 
-def test_the_wait_for_a_run_goes_on_while_a_node_is_only_restarted(
+def test_run_keeps_waiting_while_node_restarts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_watch, "time", steps := Steps())
+    monkeypatch.setattr(run_watch, "time", fake_time := FakeTime())
     absent: list[Any] = [("no_live_node", "gone")] * 3 + [None] + [("no_live_node", "gone")] * 99
     answers = iter(absent)
     monkeypatch.setattr(run_watch, "absence_for", lambda _: next(answers))
     make_idle_job(name="idle")
     assert document("run", "idle")[1]["missing"] == "no_live_node"
-    # Looked at 5, 10 and 15 s; present at 20 s; absent again from 25 s on.
-    assert 25 + run_watch.ABSENT_FOR <= steps.passed < 30 + run_watch.ABSENT_FOR
+    # The command checks every 5 s. The node is absent at 5, 10 and 15 s, and from 25 s on.
+    assert 25 + run_watch.ABSENT_FOR <= fake_time.passed < 30 + run_watch.ABSENT_FOR
 
 
-def test_a_queued_run_needs_a_worker_for_its_queue(settings: Settings) -> None:
+def test_overdue_queued_run_means_worker_is_missing(settings: Settings) -> None:
     settings.DCRON_DISPATCHER = "celery"
     job = make_idle_job(name="idle")
     long_ago = database_now("default") - timedelta(hours=1)
@@ -213,7 +217,7 @@ def test_a_queued_run_needs_a_worker_for_its_queue(settings: Settings) -> None:
     assert run_absence.decide(pending, read_verdict()) is None
 
 
-def test_a_running_run_without_its_worker_needs_a_node(settings: Settings) -> None:
+def test_stale_running_run_means_node_is_missing(settings: Settings) -> None:
     settings.DCRON_DISPATCHER = "celery"
     run = make_run(make_idle_job(name="idle"), "running")
     assert run_absence.decide(run, read_verdict()) is None
@@ -221,7 +225,7 @@ def test_a_running_run_without_its_worker_needs_a_node(settings: Settings) -> No
     assert run_absence.decide(run, read_verdict()) is Absence.NODE
 
 
-def test_a_run_that_nobody_waits_for() -> None:
+def test_run_with_no_wait_prints_run_id() -> None:
     job = make_idle_job(name="idle", target="tests.app.tasks.echo")
     code, message = call(
         "run",
@@ -264,7 +268,7 @@ def test_a_run_that_nobody_waits_for() -> None:
         (("idle", "--timeout", "1"), "--timeout '1'"),
     ],
 )
-def test_a_run_that_makes_no_sense(arguments: tuple[str, ...], message: str) -> None:
+def test_run_rejects_invalid_arguments(arguments: tuple[str, ...], message: str) -> None:
     make_idle_job(name="idle", target="tests.app.tasks.slow")
     code, output = call("run", *arguments)
     assert code == 2
@@ -273,7 +277,7 @@ def test_a_run_that_makes_no_sense(arguments: tuple[str, ...], message: str) -> 
 
 
 @pytest.mark.parametrize("style", ["", GOOD, BAD, ODD, QUIET])
-def test_on_a_terminal_there_is_a_bar_and_lines_pass_above_it(style: str) -> None:
+def test_terminal_shows_progress_bar_and_lines(style: str) -> None:
     command = Command(stdout=StringIO(), force_color=True)
     output = Output(command, {"force_color": True})
     with ProgressBar(output) as bar:
@@ -287,7 +291,7 @@ def test_on_a_terminal_there_is_a_bar_and_lines_pass_above_it(style: str) -> Non
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 7, 40, 1000])
-def test_of_a_log_nothing_is_lost_or_told_twice(limit: int, settings: Settings) -> None:
+def test_followed_log_shows_every_visible_character_once(limit: int, settings: Settings) -> None:
     """Each character encodes its position in the log.
 
     The output contains everything that was visible, in order and once, even if much was omitted
@@ -315,7 +319,7 @@ def test_of_a_log_nothing_is_lost_or_told_twice(limit: int, settings: Settings) 
 # --- pause and resume ---------------------------------------------------------------------------
 
 
-def test_jobs_are_paused_and_resumed_together() -> None:
+def test_pause_and_resume_accept_several_jobs() -> None:
     first, second = make_job(name="first"), make_job(name="second", namespace="shop")
     code, message = call("pause", "first", "shop/second", "--reason", "moving", "--until", "+2h")
     assert code == 0
@@ -339,12 +343,12 @@ def test_jobs_are_paused_and_resumed_together() -> None:
     assert call("resume", "first")[1].startswith("first: not paused; ")
 
 
-def test_who_paused_it_is_reported_without_a_reason_too() -> None:
+def test_pause_without_reason_names_user() -> None:
     make_job(name="first")
     assert call("pause", "first") == (0, f"first: paused until resumed: by {getuser()}\n")
 
 
-def test_a_refusal_keeps_no_other_job_from_it() -> None:
+def test_refused_resume_does_not_stop_other_jobs() -> None:
     over, job = make_job(name="over"), make_job(name="fine")
     call("pause", "fine", "over")
     Job.objects.filter(pk=over.pk).update(schedule="@at 2020-01-01T00:00")
@@ -360,7 +364,7 @@ def test_a_refusal_keeps_no_other_job_from_it() -> None:
     assert "can't be resumed" in shown["results"][0]["error"]
 
 
-def test_a_name_that_is_none_keeps_all_from_it() -> None:
+def test_pause_with_unknown_name_or_invalid_time_changes_nothing() -> None:
     make_job(name="fine")
     code, message = call("pause", "fine", "nothing")
     assert code == 2
@@ -405,12 +409,14 @@ def paused_jobs() -> set[str]:
         (["--state", "enabled", "--namespace", "default"], {"import"}),
     ],
 )
-def test_a_selection_of_jobs(selection: list[str], expected: set[str]) -> None:
+def test_selection_requires_confirmation_and_selects_jobs(
+    selection: list[str], expected: set[str]
+) -> None:
     make_shop()
     code, shown = document("pause", *selection, "--dry-run")
     assert (code, {each["job"] for each in shown["selected"]}) == (0, expected)
     assert paused_jobs() == set(), "a dry run does nothing"
-    assert call("pause", *selection)[0] == 2, "nobody has confirmed it"
+    assert call("pause", *selection)[0] == 2, "it isn't confirmed"
     assert paused_jobs() == set()
     code, shown = document("pause", *selection, "--yes")
     assert (code, {each["job"] for each in shown["results"]}) == (0, expected)
@@ -431,14 +437,16 @@ def test_a_selection_of_jobs(selection: list[str], expected: set[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("action", ["pause", "resume", "cancel", "run"])
-def test_a_selection_that_does_nothing(action: str, selection: list[str], code: int) -> None:
+def test_invalid_or_empty_selection_changes_nothing(
+    action: str, selection: list[str], code: int
+) -> None:
     make_shop()
     assert call(action, *selection, "--yes")[0] == code
     assert paused_jobs() == set()
     assert not Run.objects.exists()
 
 
-def test_a_selection_keeps_other_pauses() -> None:
+def test_selection_skips_paused_jobs() -> None:
     imported, _exported, _other = make_shop()
     control.pause(imported, "broken")
     code, shown = document("pause", "--namespace", "shop", "--reason", "deploy", "--no-input")
@@ -447,7 +455,7 @@ def test_a_selection_keeps_other_pauses() -> None:
     assert [each["job"] for each in shown["results"]] == ["shop/export"]
     imported.refresh_from_db()
     assert imported.pause_reason == "broken"
-    assert call("pause", "shop/import", "--reason", "deploy")[0] == 0, "named, it is paused again"
+    assert call("pause", "shop/import", "--reason", "deploy")[0] == 0, "a named job isn't skipped"
     imported.refresh_from_db()
     assert imported.pause_reason.startswith("deploy")
     code, shown = document("resume", "--all", "--yes")
@@ -455,9 +463,9 @@ def test_a_selection_keeps_other_pauses() -> None:
     assert (code, paused_jobs()) == (0, set())
 
 
-@pytest.mark.parametrize(("answer", "code", "number"), [("y", 0, 2), ("", 1, 0), ("no", 1, 0)])
-def test_a_selection_is_confirmed_on_a_terminal(
-    answer: str, code: int, number: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("answer", "code", "paused"), [("y", 0, 2), ("", 1, 0), ("no", 1, 0)])
+def test_selection_asks_for_confirmation_on_terminal(
+    answer: str, code: int, paused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions: list[str] = []
 
@@ -469,7 +477,7 @@ def test_a_selection_is_confirmed_on_a_terminal(
     monkeypatch.setattr("builtins.input", reply)
     make_shop()
     assert call("pause", "shop/*")[0] == code
-    assert (len(paused_jobs()), len(questions)) == (number, 1)
+    assert (len(paused_jobs()), len(questions)) == (paused, 1)
     assert "2 jobs" in questions[0]
     assert call("pause", "import")[0] == 0
     assert len(questions) == 1, "a name needs no confirmation"
@@ -480,7 +488,7 @@ class TerminalInput(StringIO):
         return True
 
 
-def test_runs_of_selected_jobs_are_cancelled() -> None:
+def test_cancel_accepts_selection_of_jobs() -> None:
     imported, exported, other = make_shop()
     runs = [make_run(imported), make_run(exported, "running"), make_run(exported, "succeeded")]
     kept = make_run(other)
@@ -495,7 +503,7 @@ def test_runs_of_selected_jobs_are_cancelled() -> None:
     assert call("cancel", "shop/*", str(kept.pk))[0] == 2
 
 
-def test_selected_jobs_run_without_waiting() -> None:
+def test_run_of_selection_does_not_wait() -> None:
     make_shop()
     assert call("run", "shop/*")[0] == 2
     assert call("run", "shop/*", "--yes", "--timeout", "1m")[0] == 2
@@ -516,16 +524,16 @@ def test_selected_jobs_run_without_waiting() -> None:
 # --- cancel and rerun ---------------------------------------------------------------------------
 
 
-def test_cancel_a_run_or_all_of_a_job() -> None:
+def test_cancel_accepts_run_or_job() -> None:
     job, other = make_idle_job(name="many"), make_idle_job(name="other")
-    alone = make_run(other)
+    single = make_run(other)
     pending, running, ended = (
         make_run(job, state) for state in ("pending", "running", "succeeded")
     )
-    code, message = call("cancel", str(alone.pk), "--reason", "wrong month")
-    assert (code, message) == (0, f"{alone} ({alone.pk}): cancelled\n")
-    alone.refresh_from_db()
-    assert (alone.state, alone.reason) == ("cancelled", f"wrong month ({getuser()})")
+    code, message = call("cancel", str(single.pk), "--reason", "wrong month")
+    assert (code, message) == (0, f"{single} ({single.pk}): cancelled\n")
+    single.refresh_from_db()
+    assert (single.state, single.reason) == ("cancelled", f"wrong month ({getuser()})")
     code, message = call("cancel", "many")
     assert code == 0
     expected = [f"{pending} ({pending.pk}): cancelled", f"{running} ({running.pk}): asked to stop"]
@@ -547,7 +555,7 @@ def test_cancel_a_run_or_all_of_a_job() -> None:
     assert call("cancel", "0" * 12)[0] == 2
 
 
-def test_rerun() -> None:
+def test_rerun_creates_runs_for_finished_runs_only() -> None:
     job = make_idle_job(name="idle")
     ended, pending = make_run(job, "failed"), make_run(job)
     code, message = call("rerun", str(ended.pk), str(pending.pk))
@@ -563,7 +571,7 @@ def test_rerun() -> None:
 # --- backfill -----------------------------------------------------------------------------------
 
 
-def test_backfill_shows_makes_and_waits(start_runcron: StartProcess) -> None:
+def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess) -> None:
     job = make_job(name="hourly", schedule="0 * * * *")
     now = database_now("default")
     window = [
@@ -600,7 +608,7 @@ def test_backfill_shows_makes_and_waits(start_runcron: StartProcess) -> None:
     )
 
 
-def test_a_backfill_that_nobody_waits_for() -> None:
+def test_backfill_with_no_wait_returns_at_once() -> None:
     make_job(name="hourly", schedule="0 * * * *", timezone="Asia/Kolkata")
     code, shown = document("backfill", "hourly", "3h", "now", "--no-wait")
     assert code == 0
@@ -617,7 +625,7 @@ def test_a_backfill_that_nobody_waits_for() -> None:
         (("3h", "2200-01-01"), 2, "END '2200-01-01' is out of range"),
     ],
 )
-def test_a_backfill_that_makes_no_sense(
+def test_backfill_rejects_invalid_range(
     arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     make_job(name="hourly", schedule="0 * * * *")
@@ -627,7 +635,7 @@ def test_a_backfill_that_makes_no_sense(
     assert not Run.objects.exists()
 
 
-def test_a_backfill_that_is_held_back_says_so_and_ctrl_c_ends_the_waiting(
+def test_backfill_explains_delay_and_ctrl_c_stops_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""``manage.py dcron start, stop, restart, state`` with real nodes in the background.
+"""Test ``manage.py dcron start, stop, restart, state`` with real nodes in the background.
 
 This is the setup of a machine without a supervisor.
 """
@@ -29,7 +29,7 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "deploymen
 WITHOUT_A_SUPERVISOR = DOCUMENT[DOCUMENT.index("## Without a supervisor") :]
 TIMEOUT = 60.0
 SETTINGS = os.environ["DJANGO_SETTINGS_MODULE"]
-Ask = Callable[..., tuple[int, str]]
+RunSubcommand = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
@@ -48,22 +48,24 @@ def log_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def dcron(start_process: StartProcess, path: Path) -> Ask:
+def dcron(start_process: StartProcess, path: Path) -> RunSubcommand:
     """Run a subcommand in a separate process, and return its exit code and output."""
 
-    def ask(subcommand: str, *options: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    def run_subcommand(
+        subcommand: str, *options: str, env: dict[str, str] | None = None
+    ) -> tuple[int, str]:
         command = ["-m", "django", "dcron", subcommand, "--pid-file", str(path), *options]
         process = start_process(f"dcron-{subcommand}", *command, env=env)
         return process.wait(TIMEOUT), process.log.strip()
 
-    return ask
+    return run_subcommand
 
 
 @pytest.fixture
-def begin(dcron: Ask, path: Path, log_path: Path) -> Callable[..., int]:
+def start_node(dcron: RunSubcommand, path: Path, log_path: Path) -> Callable[..., int]:
     """Start a node in the background and return its process id."""
 
-    def begin(*options: str) -> int:
+    def start_node(*options: str) -> int:
         code, message = dcron(
             "start", "--daemon", "--embedded", "--name", "a", "--log-file", str(log_path), *options
         )
@@ -72,10 +74,10 @@ def begin(dcron: Ask, path: Path, log_path: Path) -> Callable[..., int]:
         assert found, message
         return int(found[1])
 
-    return begin
+    return start_node
 
 
-def here(*arguments: str) -> tuple[int, str]:
+def run_here(*arguments: str) -> tuple[int, str]:
     """Run a subcommand in this process, and return its exit code and output."""
     code, out, error = call(*arguments)
     return code, out + error
@@ -86,20 +88,22 @@ def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_a_nodes_life(start_process: StartProcess, path: Path, log_path: Path) -> None:
+def test_documented_commands_start_restart_and_stop_node(
+    start_process: StartProcess, path: Path, log_path: Path
+) -> None:
     """Run the commands of the documentation."""
     commands = re.findall(r"^manage\.py dcron (.*)$", WITHOUT_A_SUPERVISOR, re.MULTILINE)
-    begin, ask, again, end = (
+    start, state, restart, stop = (
         command.replace("/run/shop", str(path.parent))
         .replace("/var/log/shop", str(path.parent))
         .split()
         for command in commands
     )
-    assert here(*ask) == (3, f"No node is running: {path} doesn't exist.")
-    assert here(*end) == (0, f"No node is running: {path} doesn't exist.\n")
+    assert run_here(*state) == (3, f"No node is running: {path} doesn't exist.")
+    assert run_here(*stop) == (0, f"No node is running: {path} doesn't exist.\n")
 
     starting = start_process(
-        "dcron-start", "-m", "django", "dcron", *begin, "--embedded", "--namespace", "shop"
+        "dcron-start", "-m", "django", "dcron", *start, "--embedded", "--namespace", "shop"
     )
     assert starting.wait(TIMEOUT) == 0
     pid = PidFile(path).holder()
@@ -108,7 +112,7 @@ def test_a_nodes_life(start_process: StartProcess, path: Path, log_path: Path) -
     node = Node.objects.get()
     assert (node.name, node.pid, node.namespace) == ("berlin-1", pid, "shop")
     assert os.getsid(pid) != os.getsid(0)
-    code, message = here(*ask, "--json")
+    code, message = run_here(*state, "--json")
     assert code == 0
     shown = json.loads(message)
     assert shown["version"] == 1
@@ -118,15 +122,15 @@ def test_a_nodes_life(start_process: StartProcess, path: Path, log_path: Path) -
         True,
         str(log_path),
     )
-    code, message = here(*begin)
+    code, message = run_here(*start)
     assert code == 1
     assert f"process {pid} has locked {path}" in message
 
     old = log_path.rename(log_path.with_suffix(".1"))
     os.kill(pid, signal.SIGHUP)
-    wait_until(log_path.exists, TIMEOUT, what="the log to be opened anew")
+    wait_until(log_path.exists, TIMEOUT, what="the log to be reopened")
     assert "node started: node=berlin-1" in old.read_text()
-    restarting = start_process("dcron-restart", "-m", "django", "dcron", *again)
+    restarting = start_process("dcron-restart", "-m", "django", "dcron", *restart)
     assert restarting.wait(TIMEOUT) == 0
     stopped, started = restarting.log.splitlines()
     assert f"process {pid}." in stopped
@@ -137,66 +141,66 @@ def test_a_nodes_life(start_process: StartProcess, path: Path, log_path: Path) -
     assert (another.name, another.namespace) == ("berlin-1", "shop")
     assert another.pid == PidFile(path).holder() != pid
 
-    assert here(*end) == (0, f"The node has stopped: process {another.pid}.\n")
-    assert not is_alive(another.pid), "its port is another's now"
+    assert run_here(*stop) == (0, f"The node has stopped: process {another.pid}.\n")
+    assert not is_alive(another.pid), "a new node couldn't use its port"
     assert not Node.objects.exists()
     assert not path.exists()
-    assert here(*ask)[0] == 3
+    assert run_here(*state)[0] == 3
 
 
-def test_one_that_was_killed(begin: Callable[..., int], path: Path) -> None:
+def test_stop_cleans_up_after_killed_node(start_node: Callable[..., int], path: Path) -> None:
     at = ("--pid-file", str(path))
     job = make_job()
-    pid = begin()
+    pid = start_node()
     wait_until(
         lambda: Run.objects.filter(job=job, state="succeeded").exists(), TIMEOUT, what="a run"
     )
-    wait_until(
-        lambda: "health   a is ok" in here("state", *at)[1], TIMEOUT, what="word of its health"
-    )
+    wait_until(lambda: "health   a is ok" in run_here("state", *at)[1], TIMEOUT, what="its health")
     assert probe(f"{path}.health").fit
     PidFile(path).signal(signal.SIGKILL)
     assert PidFile(path).wait_for_end(pid, TIMEOUT)
-    assert here("state", *at) == (
+    assert run_here("state", *at) == (
         1,
         f"The node was killed: {path} exists, but its process has ended.",
     )
-    path.write_text(f"{os.getpid()}\n")  # the process id was reused, here by this process
-    code, message = here("stop", *at)
+    path.write_text(f"{os.getpid()}\n")  # as if the process id had been reused
+    code, message = run_here("stop", *at)
     assert code == 0
-    assert "killed node" in message
+    assert "stale pid file" in message
     assert str(path) in message
-    assert here("state", *at)[0] == 3
+    assert run_here("state", *at)[0] == 3
 
 
-def test_a_drain_that_takes_too_long(begin: Callable[..., int], path: Path, log_path: Path) -> None:
+def test_stop_times_out_while_draining_and_force_kills(
+    start_node: Callable[..., int], path: Path, log_path: Path
+) -> None:
     at = ("--pid-file", str(path))
     stuck = make_run(make_idle_job(target="tests.app.tasks.slow", args=[300.0]))
-    pid = begin()
+    pid = start_node()
     wait_until(
         lambda: Run.objects.filter(state="running").exists(), TIMEOUT, what="the run to start"
     )
     for _ in range(2):  # a second signal would make the node exit at once
-        code, message = here("stop", *at, "--timeout", "1s")
+        code, message = run_here("stop", *at, "--timeout", "1s")
         assert code == 1
         assert message.startswith(f"Process {pid} is still draining after 1.0 s")
     wait_until(
         lambda: "node stopping: node=a running=1 " in log_path.read_text(),
         TIMEOUT,
-        what="it to say so",
+        what="the log line",
     )
     assert PidFile(path).holder() == pid
-    assert here("stop", *at, "--timeout", "0s", "--force") == (
+    assert run_here("stop", *at, "--timeout", "0s", "--force") == (
         0,
         f"The node was killed: process {pid}.\n",
     )
-    assert here("state", *at)[0] == 3
+    assert run_here("state", *at)[0] == 3
     stuck.refresh_from_db()
-    assert stuck.state == "running", "others take it up"
+    assert stuck.state == "running", "another node rescues it"
 
 
-def test_a_node_that_does_not_come_up(
-    dcron: Ask, path: Path, log_path: Path, tmp_path: Path
+def test_start_reports_failure_with_log_of_this_start(
+    dcron: RunSubcommand, path: Path, log_path: Path, tmp_path: Path
 ) -> None:
     log_path.write_text("of yesterday\n")
     unwritable = tmp_path / "none" / "health.json"
@@ -213,10 +217,10 @@ def test_a_node_that_does_not_come_up(
     assert f"({log_path}):\n  CommandError: can't start: the health file" in message
     assert "of yesterday" not in message
     assert not path.exists()
-    assert here("state", "--pid-file", str(path))[0] == 3
+    assert run_here("state", "--pid-file", str(path))[0] == 3
 
 
-def test_of_two_that_are_started_at_once_one_comes_up(
+def test_concurrent_starts_run_one_node(
     start_process: StartProcess, path: Path, log_path: Path
 ) -> None:
     command = ["-m", "django", "dcron", "start", "--daemon", "--embedded", "--pid-file", str(path)]
@@ -236,43 +240,47 @@ os.execv(sys.executable, [sys.executable, "-m", "django", *sys.argv[1:]])
 """
 
 
-def test_without_standard_streams(start_process: StartProcess, path: Path, log_path: Path) -> None:
-    """Some programs start others like this."""
+def test_start_works_without_standard_streams(
+    start_process: StartProcess, path: Path, log_path: Path
+) -> None:
+    """Some programs start their child processes without standard streams."""
     at = ("--pid-file", str(path))
-    begin = ("dcron", "start", "--daemon", "--embedded", *at, "--log-file", str(log_path))
-    assert start_process("closed", "-c", CLOSED, *begin).wait(TIMEOUT) == 0
-    assert here("state", *at)[0] == 0
-    assert here("stop", *at)[0] == 0
+    start = ("dcron", "start", "--daemon", "--embedded", *at, "--log-file", str(log_path))
+    assert start_process("closed", "-c", CLOSED, *start).wait(TIMEOUT) == 0
+    assert run_here("state", *at)[0] == 0
+    assert run_here("stop", *at)[0] == 0
 
 
-def test_in_the_foreground_with_a_pid_file(start_process: StartProcess, path: Path) -> None:
+def test_foreground_node_with_pid_file_can_be_stopped(
+    start_process: StartProcess, path: Path
+) -> None:
     at = ("--pid-file", str(path))
     node = start_process(
         "dcron-start", "-m", "django", "dcron", "start", "--embedded", "--name", "a", *at
     )
     node.wait_for_log("node started: node=a", TIMEOUT)
     assert PidFile(path).holder() == node.pid
-    code, message = here("state", *at)
+    code, message = run_here("state", *at)
     assert code == 0
     assert re.search(
         r"^health +last heartbeat of a: (just now|\d+ (s|min) ago)$", message, re.MULTILINE
     ), message
-    code, message = here("restart", *at)
+    code, message = run_here("restart", *at)
     assert code == 2
     assert "foreground" in message
-    assert here("stop", *at)[0] == 0
+    assert run_here("stop", *at)[0] == 0
     assert node.wait(TIMEOUT) == 0
     assert not path.exists()
 
 
-# --- in this process alone ----------------------------------------------------------------------
+# --- without a second process -------------------------------------------------------------------
 
 
-def test_in_the_foreground_it_is_runcron(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_foreground_start_calls_runcron(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     called: list[list[str]] = []
     monkeypatch.setattr(node_arguments, "run", lambda arguments: called.append(list(arguments)))
     monkeypatch.chdir(tmp_path)
-    assert here("start", "--name", "a", "--for", "2.5", "--once", "--verbosity", "0") == (0, "")
+    assert run_here("start", "--name", "a", "--for", "2.5", "--once", "--verbosity", "0") == (0, "")
     call_command("dcron", "start", "--embedded", skip_checks=False)
     assert called == [
         [
@@ -287,7 +295,7 @@ def test_in_the_foreground_it_is_runcron(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_runcron_takes_what_it_is_passed() -> None:
+def test_passed_arguments_are_valid_runcron_options() -> None:
     arguments = [
         "--name=a",
         "--namespace=b",
@@ -317,25 +325,25 @@ def test_runcron_takes_what_it_is_passed() -> None:
         ),
     ],
 )
-def test_options_that_make_no_sense(
+def test_invalid_options_are_refused(
     options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, answer = here("start", *options)
+    code, answer = run_here("start", *options)
     assert code == 2
     assert message in answer
     assert not list(tmp_path.iterdir())
 
 
-def test_without_python_daemon(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+def test_daemon_requires_python_daemon(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     monkeypatch.setitem(sys.modules, "daemon", None)
-    code, message = here("start", "--daemon", "--pid-file", str(path))
+    code, message = run_here("start", "--daemon", "--pid-file", str(path))
     assert (code, message) == (2, "--daemon needs python-daemon: pip install django-dcron[daemon]")
 
 
-def test_a_restart_that_cannot_be_leaves_the_node_alone(path: Path, log_path: Path) -> None:
+def test_restart_with_invalid_options_keeps_node_running(path: Path, log_path: Path) -> None:
     file = PidFile(path)
-    code, message = here("restart", "--pid-file", str(path))
+    code, message = run_here("restart", "--pid-file", str(path))
     assert code == 2
     assert f"{path}.options" in message
     kept = kept_options.Kept(
@@ -344,15 +352,13 @@ def test_a_restart_that_cannot_be_leaves_the_node_alone(path: Path, log_path: Pa
     kept_options.keep(file, kept)
     assert kept_options.read(file) == kept
     with file:  # the lock makes this process the node, so a stop would end the test
-        code, message = here("restart", "--pid-file", str(path))
+        code, message = run_here("restart", "--pid-file", str(path))
         assert code == 2
         assert "Error: unrecognized arguments: --gone=1" in message
         assert file.holder() == os.getpid()
 
 
-def test_a_restart_needs_the_directory_of_the_start(
-    path: Path, log_path: Path, tmp_path: Path
-) -> None:
+def test_restart_requires_directory_of_start(path: Path, log_path: Path, tmp_path: Path) -> None:
     """A deploy may have replaced the directory."""
     file, gone = PidFile(path), tmp_path / "gone"
     since = "2026-11-20T12:00:00+00:00"
@@ -360,13 +366,13 @@ def test_a_restart_needs_the_directory_of_the_start(
         file, kept_options.Kept(True, str(gone), str(log_path), "", since, SETTINGS, [])
     )
     with file:  # the lock makes this process the node, so a stop would end the test
-        code, message = here("restart", "--pid-file", str(path))
+        code, message = run_here("restart", "--pid-file", str(path))
         assert code == 2
         assert str(gone) in message
         assert file.holder() == os.getpid()
 
 
-def test_a_restart_is_by_the_settings_of_the_start(path: Path, log_path: Path) -> None:
+def test_restart_requires_settings_of_start(path: Path, log_path: Path) -> None:
     """A shell or a crontab line may have other settings, and so another database."""
     file = PidFile(path)
     since = "2026-11-20T12:00:00+00:00"
@@ -374,20 +380,20 @@ def test_a_restart_is_by_the_settings_of_the_start(path: Path, log_path: Path) -
         file, kept_options.Kept(True, "/", str(log_path), "", since, "shop.production", [])
     )
     with file:  # the lock makes this process the node, so a stop would end the test
-        code, message = here("restart", "--pid-file", str(path))
+        code, message = run_here("restart", "--pid-file", str(path))
         assert code == 2
         assert "--settings shop.production" in message
         assert file.holder() == os.getpid()
 
 
-def test_a_pid_file_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
+def test_state_with_unreadable_pid_file_exits_with_4(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, message = here("state", "--pid-file", str(tmp_path / "file" / "dcron.pid"))
+    code, message = run_here("state", "--pid-file", str(tmp_path / "file" / "dcron.pid"))
     assert code == 4
     assert message.endswith(": Not a directory.")
 
 
-def test_what_was_handed_down_is_let_go_of_and_what_is_its_own_stays_open(tmp_path: Path) -> None:
+def test_detaching_keeps_own_files_but_not_inherited_ones(tmp_path: Path) -> None:
     """The files of the project's log handlers belong to the process."""
     with (tmp_path / "own").open("w") as own, (tmp_path / "inherited").open("w") as inherited:
         os.set_inheritable(inherited.fileno(), True)
@@ -396,7 +402,7 @@ def test_what_was_handed_down_is_let_go_of_and_what_is_its_own_stays_open(tmp_pa
         assert inherited.fileno() not in files
 
 
-def test_a_log_that_cannot_be_opened_anew_is_kept(tmp_path: Path) -> None:
+def test_log_that_cannot_be_reopened_is_kept(tmp_path: Path) -> None:
     """Otherwise a full disk would end the process."""
     log_path = tmp_path / "none" / "dcron.log"
     reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""The commands, options and paths in ``docs/how-to/deployment.md`` exist.
+"""Test that the commands, options and paths in ``docs/how-to/deployment.md`` exist.
 
 They appear in units, manifests and crontabs.
 """
@@ -31,26 +31,26 @@ MANIFESTS = [
 ]
 
 
-def lists_in(value: Any) -> Iterator[list[str]]:
-    """Yield the commands, which manifests write as lists of strings."""
+def string_lists_in(value: Any) -> Iterator[list[str]]:
+    """Yield the lists of strings in a manifest. Manifests write commands as such lists."""
     if isinstance(value, dict):
         for each in value.values():
-            yield from lists_in(each)
+            yield from string_lists_in(each)
     elif isinstance(value, list):
         if all(isinstance(each, str) for each in value):
             yield value
         for each in value:
-            yield from lists_in(each)
+            yield from string_lists_in(each)
 
 
 def management_commands() -> list[list[str]]:
     written = re.findall(r"manage\.py ((?:runcron|dcron|migrate)\b[^\n`'|&>)]*)", DOCUMENT)
     found = [shlex.split(text) for text in written]
-    listed = (command for command in lists_in(MANIFESTS) if "manage.py" in command)
+    listed = (command for command in string_lists_in(MANIFESTS) if "manage.py" in command)
     return [*found, *(command[command.index("manage.py") + 1 :] for command in listed)]
 
 
-def test_every_command_and_option_is_there() -> None:
+def test_documented_commands_and_options_exist() -> None:
     commands = management_commands()
     assert {"runcron", "dcron", "migrate"} == {name for name, *_ in commands}
     used = {arguments[0] for name, *arguments in commands if name == "dcron"}
@@ -67,21 +67,21 @@ def test_every_command_and_option_is_there() -> None:
         )
 
 
-def test_probes_ask_what_is_answered(tmp_path: Path) -> None:
+def test_documented_probes_use_existing_paths_and_modules(tmp_path: Path) -> None:
     paths = re.findall(r"httpGet: \{path: (/\w+),", DOCUMENT)
     assert set(paths) == {"/livez", "/readyz"}
-    assert set(paths) <= routes(health=lambda: pytest.fail("not asked")).keys()
+    assert set(paths) <= routes(health=lambda: pytest.fail("not called")).keys()
     modules = set(re.findall(r"python[\"']?,? [\"']?-m[\"']?,? [\"']?([\w.]+)", DOCUMENT))
     assert modules == {HealthFile.__module__}
     assert find_spec(probe.__module__)
-    asked, kept = (
+    probed, written = (
         set(re.findall(pattern, DOCUMENT))
         for pattern in (r"health_file\"?,? \"?(/[\w./]+)", r"--health-file\"?,? \"?(/[\w./]+)")
     )
-    assert asked == kept == {"/run/dcron/health.json"}
+    assert probed == written == {"/run/dcron/health.json"}
 
 
-def test_units_are_units_and_name_one_another() -> None:
+def test_systemd_units_are_valid_and_consistent() -> None:
     assert set(UNITS) == {
         "dcron.service",
         "dcron-health.timer",
@@ -101,10 +101,10 @@ def test_units_are_units_and_name_one_another() -> None:
         in parsed["dcron-health.service"]["Service"]["ExecStart"]
     )
     assert service["Service"]["KillMode"] == "mixed"
-    assert "KillSignal" not in service["Service"], "SIGTERM is what drains, and systemd's own"
+    assert "KillSignal" not in service["Service"], "systemd's default, SIGTERM, drains the node"
 
 
-def test_a_node_is_given_time_to_drain() -> None:
+def test_manifests_give_node_time_to_drain() -> None:
     deployment = next(document for document in MANIFESTS if document.get("kind") == "Deployment")
     pod = deployment["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 60

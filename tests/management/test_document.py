@@ -1,4 +1,4 @@
-"""docs/reference/cli.md matches the command tree: subcommands, options and command lines."""
+"""Test that docs/reference/cli.md matches the subcommands, their options and examples."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ from django_dcron.management.dcron import exits
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md").read_text()
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", DOCUMENT, re.MULTILINE | re.DOTALL))
-OF_EVERY_COMMAND = {
+COMMON_OPTIONS = {
     "--help",
     "--no-color",
     "--force-color",
@@ -29,7 +29,7 @@ SELECTION = set(
     re.findall(OPTION, DOCUMENT[DOCUMENT.index("**Selections.**") : DOCUMENT.index("## Inspect")])
 ) - {"--json", "--reason", "--until"}
 """The options that select jobs, documented once for several subcommands."""
-ELSEWHERE = {
+DOCUMENTED_ELSEWHERE = {
     # the options of runcron
     "start": {"--name", "--namespace", "--once", "--for", "--embedded", "--health-file", "--http"}
 } | dict.fromkeys(("run", "pause", "resume", "cancel"), SELECTION)
@@ -46,7 +46,7 @@ def options_of(name: str) -> set[str]:
     }
 
 
-def test_every_subcommand_has_its_section_and_no_other() -> None:
+def test_sections_match_subcommands() -> None:
     assert list(SECTIONS) == list(SUBCOMMANDS)
     for group in GROUPS:
         assert f"\n## {group}\n" in DOCUMENT
@@ -55,16 +55,16 @@ def test_every_subcommand_has_its_section_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_documented_options_exist_and_those_there_are_documented(name: str) -> None:
+def test_documented_options_match_options_of_subcommand(name: str) -> None:
     documented = set(re.findall(OPTION, SECTIONS[name]))
     options = options_of(name)
     assert documented <= options
-    elsewhere = ELSEWHERE.get(name, set())
+    elsewhere = DOCUMENTED_ELSEWHERE.get(name, set())
     assert elsewhere <= options
-    assert options - documented - OF_EVERY_COMMAND - elsewhere == set()
+    assert options - documented - COMMON_OPTIONS - elsewhere == set()
 
 
-def test_the_command_lines_are_understood() -> None:
+def test_documented_command_lines_are_valid() -> None:
     lines = re.findall(r"^(?:\$ )?manage\.py dcron (.+)$", DOCUMENT, re.MULTILINE)
     assert len(lines) > 25
     for line in lines:
@@ -72,7 +72,7 @@ def test_the_command_lines_are_understood() -> None:
         assert parser.parse_args(shlex.split(line)).subcommand == line.split()[0]
 
 
-def test_the_exit_codes_and_verdicts() -> None:
+def test_exit_codes_and_verdicts_are_documented() -> None:
     assert re.findall(r"^\| (\d) \|", DOCUMENT, re.MULTILINE) == [
         "0",
         str(exits.NEGATIVE),

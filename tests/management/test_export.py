@@ -1,4 +1,4 @@
-"""``dcron export``: selection of jobs, syntax and destination."""
+"""Test ``dcron export``: selection of jobs, syntax and destination."""
 
 import json
 from pathlib import Path
@@ -26,14 +26,14 @@ def exported(*arguments: str) -> list[str]:
     return [job["name"] for job in json.loads(out)["jobs"]]
 
 
-def test_all_or_those_chosen() -> None:
+def test_export_writes_all_or_selected_jobs() -> None:
     assert exported() == ["add", "report", "import"]
     assert exported("--namespace", "shop") == ["import"]
     assert exported("--tag", "billing") == ["report"]
     assert exported("shop/import", "add", "import") == ["add", "import"]
 
 
-def test_to_a_file_in_the_syntax_of_its_name(tmp_path: Path) -> None:
+def test_export_to_file_uses_syntax_of_its_suffix(tmp_path: Path) -> None:
     for name in ("jobs.yaml", "jobs.yml", "jobs.json", "jobs"):
         path = tmp_path / name
         code, out, _err = call("export", "--output", str(path))
@@ -48,13 +48,13 @@ def test_to_a_file_in_the_syntax_of_its_name(tmp_path: Path) -> None:
     )
 
 
-def test_yaml_on_standard_output() -> None:
+def test_export_writes_yaml_to_standard_output() -> None:
     assert call("export", "report", "--format", "yaml").out.startswith(
         "format: django-dcron\nversion: 1\njobs:\n"
     )
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_export_rejects_invalid_selection_or_path(tmp_path: Path) -> None:
     assert call("export", "nobody")[0] == 2
     assert call("export", "report", "--namespace", "shop")[:2] == (2, "")
     code, _out, err = call("export", "--output", str(tmp_path / "no" / "such"))

@@ -1,4 +1,4 @@
-"""``dcron history``: the runs of a job, and one run with everything recorded about it."""
+"""Test ``dcron history``: the runs of a job, and one run with its attempts."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,7 @@ def ids(*arguments: str) -> list[str]:
     return [run["id"] for run in call("history", "report", "--json", *arguments).json["runs"]]
 
 
-def test_runs_newest_first() -> None:
+def test_history_lists_runs_newest_first() -> None:
     _job, runs = make_history(["succeeded", "failed"])
     Run.objects.filter(pk=runs[1].pk).update(
         reason="no\nluck", trigger="manual", attempt=2, missed_before=3
@@ -60,7 +60,7 @@ def test_runs_newest_first() -> None:
     assert succeeded[2] == "succeeded"
 
 
-def test_pages() -> None:
+def test_history_is_paginated_by_limit_and_time() -> None:
     _job, runs = make_history(["succeeded"] * 5)
     newest = [str(run.pk) for run in reversed(runs)]
     assert ids() == newest
@@ -73,7 +73,7 @@ def test_pages() -> None:
     assert call("history", "report", "-n", "5", "--json").json["more"] is False
 
 
-def test_states() -> None:
+def test_history_is_filtered_by_state() -> None:
     _job, runs = make_history(["failed", "succeeded", "missed", "succeeded"])
     assert ids("--state", "failed") == [str(runs[0].pk)]
     assert ids("--state", "failed", "--state", "missed") == [str(runs[2].pk), str(runs[0].pk)]
@@ -81,7 +81,7 @@ def test_states() -> None:
     assert call("history", "report", "--state", "skipped").out == "No runs match.\n"
 
 
-def test_states_are_looked_for_among_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_filter_searches_latest_runs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_history, "READ_LIMIT", 2)
     make_history(["failed", "succeeded", "succeeded"])
     answer = call("history", "report", "--state", "failed", "--json").json
@@ -92,22 +92,22 @@ def test_states_are_looked_for_among_the_latest(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_the_queries_do_not_grow() -> None:
+def test_number_of_queries_is_constant() -> None:
     job, _runs = make_history(["succeeded"])
 
-    def asked() -> list[str]:
+    def run_queries() -> list[str]:
         with CaptureQueriesContext(connection) as queries:
             call("history", "report", "--state", "succeeded")
         return [query["sql"] for query in queries if "django_dcron_run" in query["sql"]]
 
-    few = asked()
+    few = run_queries()
     for _ in range(5):
         make_run(job, "succeeded")
-    assert len(asked()) == len(few) == 2
+    assert len(run_queries()) == len(few) == 2
     assert not [sql for sql in few if "JOIN" in sql]
 
 
-def test_upcoming_runs_are_hidden_unless_asked_for() -> None:
+def test_upcoming_runs_are_hidden_by_default() -> None:
     job = make_idle_job(name="report")
     ended = make_run(job, "succeeded")
     soon = {"scheduled_at": now() + MINUTE, "due_at": now() + MINUTE}
@@ -122,7 +122,7 @@ def test_upcoming_runs_are_hidden_unless_asked_for() -> None:
     assert "--upcoming" in call("history", "report").out
 
 
-def test_no_runs_yet() -> None:
+def test_history_of_new_job_is_empty() -> None:
     make_idle_job(name="report")
     assert call("history", "report").out == "The job has no runs yet.\n"
 
@@ -150,7 +150,7 @@ def make_failure() -> Run:
     return run
 
 
-def test_one_run_with_its_attempts() -> None:
+def test_history_of_run_shows_attempts() -> None:
     run = make_failure()
     for text in (str(run.pk), str(run.pk)[:23]):
         code, out, _err = call("history", text)
@@ -171,7 +171,7 @@ def test_one_run_with_its_attempts() -> None:
     assert "log of 1" not in out
 
 
-def test_the_json_of_a_run() -> None:
+def test_json_of_run_contains_attempts() -> None:
     run = make_failure()
     document = call("history", str(run.pk), "--attempt", "1", "--json").json
     (attempt,) = document["run"].pop("attempts")
@@ -182,7 +182,7 @@ def test_the_json_of_a_run() -> None:
     assert attempt["progress"] == {"done": 3, "total": 9, "note": "orders"}
 
 
-def test_a_running_run_is_reported_as_it_is() -> None:
+def test_history_of_running_run_shows_current_duration() -> None:
     run = make_run(make_idle_job(name="report"), "running", started_at=now() - MINUTE)
     out = call("history", str(run.pk)).out
     assert re.search(r"^duration +1m \d\ds$", out, re.MULTILINE)
@@ -200,7 +200,7 @@ def test_a_running_run_is_reported_as_it_is() -> None:
         (["RUN", "--attempt", "7"], "has no attempt 7; it has 2."),
     ],
 )
-def test_what_is_refused(arguments: list[str], output: str) -> None:
+def test_history_rejects_invalid_arguments(arguments: list[str], output: str) -> None:
     run = make_failure()
     code, out, err = call(
         "history", *(argument.replace("RUN", str(run.pk)) for argument in arguments)

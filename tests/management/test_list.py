@@ -1,4 +1,4 @@
-"""``dcron list``, and the selection of jobs that other subcommands share."""
+"""Test ``dcron list``, and the selection of jobs that other subcommands share."""
 
 import pytest
 from django.db import connection
@@ -22,7 +22,7 @@ def names(*options: str) -> list[str]:
     return [job["name"] for job in answer.json["jobs"]]
 
 
-def test_a_line_for_each_job() -> None:
+def test_list_prints_one_line_per_job() -> None:
     report = make_job(name="report", schedule="30 3 * * *", timezone="Europe/Berlin")
     count([report.pk], State.FAILED)
     control.pause(make_idle_job(name="import", namespace="shop"), "stocktaking")
@@ -37,7 +37,7 @@ def test_a_line_for_each_job() -> None:
     assert second == ["shop/import", "0 0 1 1 *", "-", "-", "paused"]
 
 
-def test_the_next_run_is_in_the_sites_time_zone(settings: Settings) -> None:
+def test_next_run_is_shown_in_site_time_zone(settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
     make_job(schedule="0 12 * * *")
     out = call("list").out
@@ -45,13 +45,13 @@ def test_the_next_run_is_in_the_sites_time_zone(settings: Settings) -> None:
     assert " 21:00:00 " in out
 
 
-def test_nothing_there_and_nothing_chosen() -> None:
+def test_empty_list_distinguishes_no_jobs_from_no_match() -> None:
     assert call("list").out == "There are no jobs yet.\n"
     make_idle_job()
     assert call("list", "--search", "nobody").out == "No jobs match.\n"
 
 
-def test_the_json() -> None:
+def test_json_contains_definition_and_status() -> None:
     job = make_idle_job(name="report", tags=["billing"])
     count([job.pk], State.FAILED)
     document = call("list", "--json").json
@@ -71,7 +71,7 @@ def test_the_json() -> None:
     }
 
 
-def test_chosen_by_namespace_tag_and_text() -> None:
+def test_list_is_filtered_by_namespace_tag_and_text() -> None:
     make_idle_job(name="a", tags=["x", "y"])
     make_idle_job(name="b", tags=["x"], description="Sends INVOICES.")
     make_idle_job(name="c", namespace="shop")
@@ -83,7 +83,7 @@ def test_chosen_by_namespace_tag_and_text() -> None:
     assert names("--search", "tasks.ok", "--namespace", "default", "--tag", "y") == ["a"]
 
 
-def test_chosen_by_state() -> None:
+def test_list_is_filtered_by_state() -> None:
     failing, running = make_idle_job(name="failing"), make_idle_job(name="running")
     count([failing.pk], State.FAILED)
     make_run(running, "running")
@@ -100,7 +100,7 @@ def test_chosen_by_state() -> None:
     assert names("--failing") == []
 
 
-def test_at_most_so_many() -> None:
+def test_limit_is_applied_and_reported() -> None:
     for name in "abc":
         make_idle_job(name=name)
     assert names("--limit", "2") == ["a", "b"]
@@ -108,7 +108,7 @@ def test_at_most_so_many() -> None:
     assert "and 1 more. Use --limit 3" in call("list", "--limit", "2").out
 
 
-def test_a_job_written_past_control_and_one_that_cannot_be_read_are_listed() -> None:
+def test_list_includes_jobs_without_cursor_or_valid_schedule() -> None:
     Job.objects.create(name="new", target="tests.app.tasks.ok", schedule="@daily")
     Job.objects.filter(pk=make_idle_job(name="odd").pk).update(
         schedule="nonsense", timezone="Nowhere/Land"
@@ -117,8 +117,8 @@ def test_a_job_written_past_control_and_one_that_cannot_be_read_are_listed() -> 
     assert "nonsense (Nowhere/Land)" in call("list").out
 
 
-def test_the_queries_do_not_grow_with_the_jobs() -> None:
-    def asked() -> int:
+def test_number_of_queries_is_constant() -> None:
+    def number_of_queries() -> int:
         with CaptureQueriesContext(
             connection,
         ) as queries:
@@ -126,7 +126,7 @@ def test_the_queries_do_not_grow_with_the_jobs() -> None:
         return len(queries)
 
     make_idle_job()
-    few = asked()
+    few = number_of_queries()
     for _ in range(5):
         make_run(make_idle_job(), "succeeded")
-    assert asked() == few <= 2
+    assert number_of_queries() == few <= 2

@@ -1,4 +1,4 @@
-"""``dcron next``: a job or a schedule, its zone and UTC, gaps and warnings."""
+"""Test ``dcron next``: occurrences of a job or a schedule, with intervals and warnings."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.django_db
 MARCH = "2027-03-20"
 
 
-def test_a_schedule_in_its_zone_and_in_utc_with_gaps_and_cautions() -> None:
+def test_next_shows_schedule_in_two_zones_with_intervals_and_warning() -> None:
     code, out, err = call(
         "next", "30 2 * * SUN", "--timezone", "Europe/Berlin", "-n", "3", "--after", MARCH
     )
@@ -28,14 +28,14 @@ def test_a_schedule_in_its_zone_and_in_utc_with_gaps_and_cautions() -> None:
     assert " 2027-03-28" in lines[7]
 
 
-def test_utc_alone_is_not_shown_twice() -> None:
+def test_next_of_utc_schedule_has_one_time_column() -> None:
     out = call("next", "@daily", "-n", "2", "--after", MARCH).out
     assert "Sat 2027-03-20 00:00:00" not in out, "strictly after"
     assert "Sun 2027-03-21 00:00:00         -" in out
     assert "Mon 2027-03-22 00:00:00     1d 0h" in out
 
 
-def test_a_job() -> None:
+def test_next_shows_occurrences_of_job() -> None:
     make_job(name="nightly report", schedule="30 3 * * *", timezone="Asia/Tokyo")
     out = call("next", "nightly report", "-n", "1", "--after", MARCH).out
     assert out.startswith("nightly report: 30 3 * * * (Asia/Tokyo)\n")
@@ -48,20 +48,20 @@ def test_a_job() -> None:
     )
 
 
-def test_what_can_be_read_as_a_schedule_is_one_unless_its_namespace_is_given() -> None:
+def test_argument_is_schedule_if_valid_unless_namespace_is_given() -> None:
     make_job(name="@hourly", schedule="30 3 * * *")
     assert call("next", "@hourly", "--json").json["job"] is None
     assert call("next", "default/@hourly", "--json").json["job"]["name"] == "@hourly"
 
 
-def test_a_paused_job_as_if_it_were_resumed() -> None:
+def test_next_of_paused_job_shows_occurrences_and_notice() -> None:
     control.pause(make_idle_job(name="report"), "stocktaking")
     code, out, _err = call("next", "report")
     assert code == 0
     assert "The job is paused." in out
 
 
-def test_the_json() -> None:
+def test_json_contains_occurrences_and_warnings() -> None:
     document = call(
         "next", "CRON_TZ=Asia/Kolkata 0 9 * * *", "-n", "2", "--after", MARCH, "--json"
     ).json
@@ -90,7 +90,7 @@ def test_the_json() -> None:
     assert caution["code"] == "frequent"
 
 
-def test_exit_code_1_if_nothing_comes() -> None:
+def test_next_without_occurrences_exits_with_1() -> None:
     code, out, err = call("next", "@at 2020-01-01T00:00", "--json")
     assert (code, err) == (1, "There are no further occurrences.")
     assert '"occurrences": []' in out
@@ -110,7 +110,7 @@ def test_exit_code_1_if_nothing_comes() -> None:
         (["@daily", "--after", "noon"], "--after 'noon'"),
     ],
 )
-def test_what_is_refused(arguments: list[str], message: str) -> None:
+def test_next_rejects_invalid_arguments(arguments: list[str], message: str) -> None:
     import re
 
     make_idle_job(name="nightly-report")

@@ -1,4 +1,4 @@
-"""Tables and lines for people, and JSON for programs, with and without rich."""
+"""Test the output of the commands: tables and lines, with and without rich, and JSON."""
 
 import builtins
 import json
@@ -36,14 +36,14 @@ class Terminal(StringIO):
         return True
 
 
-def test_a_table_where_there_is_no_terminal_is_aligned_by_spaces() -> None:
+def test_table_without_terminal_is_aligned_with_spaces() -> None:
     out, stream = make()
     out.table(COLUMNS, ROWS)
     assert out.console is None
     assert stream.getvalue() == ALIGNED
 
 
-def test_rich_fits_it_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rich_fits_table_to_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.delenv("NO_COLOR", raising=False)
     out, stream = make(Terminal())
@@ -54,20 +54,20 @@ def test_rich_fits_it_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "24")
     narrow, stream = make(Terminal())
     narrow.table(COLUMNS, ROWS)
-    assert "nightly  3.4 s" in stream.getvalue(), "too narrow to be fitted: as in a pipe"
+    assert "nightly  3.4 s" in stream.getvalue(), "too narrow, so aligned as in a pipe"
     monkeypatch.setenv("COLUMNS", "40")
     forced, stream = make(force_color=True)
     forced.table(COLUMNS, ROWS)
     assert "\x1b[1;31mfailed" in stream.getvalue()
 
 
-def test_no_colour_on_a_terminal_means_no_rich() -> None:
+def test_rich_is_not_used_with_no_color() -> None:
     out, stream = make(Terminal(), no_color=True)
     out.table(COLUMNS, ROWS)
     assert stream.getvalue() == ALIGNED
 
 
-def test_without_rich_a_terminal_gets_aligned_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_without_rich_gets_aligned_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     original = builtins.__import__
 
     def without_rich(name: str, *args: Any) -> Any:
@@ -87,7 +87,7 @@ def test_without_rich_a_terminal_gets_aligned_columns(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("terminal", [StringIO, Terminal])
-def test_nothing_steers_the_terminal(terminal: type[StringIO]) -> None:
+def test_control_characters_are_escaped(terminal: type[StringIO]) -> None:
     out, stream = make(terminal())
     evil = "a\x1b[2Jb\x07\u202ec\x9b[red]d[/red]"
     out.line(evil)
@@ -101,13 +101,13 @@ def test_nothing_steers_the_terminal(terminal: type[StringIO]) -> None:
         assert bad not in shown
 
 
-def test_lines_of_a_text_stay_lines() -> None:
+def test_line_breaks_and_tabs_are_kept() -> None:
     out, stream = make()
     out.line("one\r\ntwo\tthree\n")
     assert stream.getvalue() == "one\ntwo\tthree\n"
 
 
-def test_fields_are_aligned_and_those_without_a_value_left_out() -> None:
+def test_fields_are_aligned_and_empty_ones_omitted() -> None:
     out, stream = make()
     out.fields(
         [
@@ -123,7 +123,7 @@ def test_fields_are_aligned_and_those_without_a_value_left_out() -> None:
     )
 
 
-def test_json_is_one_document_with_times_in_utc() -> None:
+def test_json_is_ascii_with_times_in_utc() -> None:
     out, stream = make(json=True)
     berlin = NOW.astimezone(timezone(timedelta(hours=1)))
     out.json({"at": berlin, "length": timedelta(minutes=1, milliseconds=5), "words": "für\x1b"})
@@ -136,7 +136,7 @@ def test_json_is_one_document_with_times_in_utc() -> None:
     assert out.console is None
 
 
-def test_times_and_durations() -> None:
+def test_times_durations_and_states_are_formatted() -> None:
     assert output.iso(NOW + timedelta(microseconds=5)) == "2026-12-01T09:00:00.000005Z"
     assert (output.iso(None), output.seconds(None)) == (None, None)
     assert (output.moment(NOW), output.moment(None)) == ("2026-12-01 09:00:00 UTC", "-")

@@ -1,4 +1,4 @@
-"""The lock of a pid file, not its content, decides which process holds it."""
+"""Test pid files. The lock of the file, not its content, decides which process holds it."""
 
 import fcntl
 import os
@@ -58,7 +58,7 @@ def message(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
-def test_the_holder_is_known_until_it_ends(path: Path, hold: Hold) -> None:
+def test_holder_is_known_until_it_ends(path: Path, hold: Hold) -> None:
     file = PidFile(path)
     assert file.holder() is None
     process = hold()
@@ -74,7 +74,7 @@ def test_the_holder_is_known_until_it_ends(path: Path, hold: Hold) -> None:
     assert not path.exists()
 
 
-def test_a_killed_holder_leaves_its_file_and_no_lock(path: Path, hold: Hold) -> None:
+def test_killed_holder_leaves_file_but_no_lock(path: Path, hold: Hold) -> None:
     process = hold()
     assert message(process) == "held"
     assert PidFile(path).signal(signal.SIGKILL) == process.pid
@@ -86,7 +86,7 @@ def test_a_killed_holder_leaves_its_file_and_no_lock(path: Path, hold: Hold) -> 
     assert not path.exists()
 
 
-def test_a_number_that_was_given_to_another_program_is_not_signalled(path: Path) -> None:
+def test_reused_process_id_is_not_signalled(path: Path) -> None:
     innocent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     path.write_text(f"{innocent.pid}\n")
     file = PidFile(path)
@@ -97,7 +97,7 @@ def test_a_number_that_was_given_to_another_program_is_not_signalled(path: Path)
     assert innocent.returncode == 0
 
 
-def test_a_holder_that_ends_while_it_is_signalled(
+def test_process_id_reused_during_signal_is_not_signalled(
     path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process id may be reused between the lookup and the signal."""
@@ -119,15 +119,16 @@ def test_a_holder_that_ends_while_it_is_signalled(
     assert not arrived
 
 
-def test_of_many_at_once_one_holds_it(path: Path, hold: Hold) -> None:
+def test_only_one_of_many_processes_gets_lock(path: Path, hold: Hold) -> None:
     processes = [hold() for _ in range(5)]
-    words = [message(process) for process in processes]
-    assert words.count("held") == 1, words
-    winner = processes[words.index("held")]
-    assert all(f"process {winner.pid} has" in word for word in words if word != "held"), words
+    answers = [message(process) for process in processes]
+    assert answers.count("held") == 1, answers
+    winner = processes[answers.index("held")]
+    refusals = [answer for answer in answers if answer != "held"]
+    assert all(f"process {winner.pid} has" in refusal for refusal in refusals), answers
 
 
-def test_a_lock_on_a_file_that_was_replaced_counts_for_nothing(path: Path, hold: Hold) -> None:
+def test_lock_on_replaced_file_is_ignored(path: Path, hold: Hold) -> None:
     first = hold()
     assert message(first) == "held"
     path.unlink()
@@ -135,10 +136,10 @@ def test_a_lock_on_a_file_that_was_replaced_counts_for_nothing(path: Path, hold:
     second = hold()
     assert message(second) == "held"
     first.communicate()
-    assert PidFile(path).holder() == second.pid, "what the first left at the path is not its own"
+    assert PidFile(path).holder() == second.pid, "the first removed a file that isn't its own"
 
 
-def test_a_file_that_is_replaced_while_it_is_locked(
+def test_locking_is_retried_if_file_is_replaced(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The previous holder removes the file when it exits, after this process has opened it."""
@@ -156,8 +157,8 @@ def test_a_file_that_is_replaced_while_it_is_locked(
         assert replaced
 
 
-def test_who_asks_in_the_holder_itself_does_not_let_go(path: Path, hold: Hold) -> None:
-    """A job that runs inside the node might do so."""
+def test_lookup_in_holder_keeps_lock(path: Path, hold: Hold) -> None:
+    """A job that runs inside the node may look up the holder."""
     with PidFile(path):
         assert PidFile(path).holder() == os.getpid()
         other = hold()
@@ -165,7 +166,7 @@ def test_who_asks_in_the_holder_itself_does_not_let_go(path: Path, hold: Hold) -
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_child_made_by_fork_does_not_hold_it(path: Path) -> None:
+def test_forked_child_does_not_inherit_lock(path: Path) -> None:
     reading, writing = os.pipe()
     with PidFile(path):
         child = os.fork()
@@ -178,18 +179,18 @@ def test_a_child_made_by_fork_does_not_hold_it(path: Path) -> None:
     os.close(writing)
 
 
-def test_without_handles_of_processes(
+def test_signal_works_without_pidfd_open(
     path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     process = hold()
     assert message(process) == "held"
     assert PidFile(path).signal(signal.SIGTERM) == process.pid
-    wait_until(lambda: PidFile(path).holder() is None, what="its end")
+    wait_until(lambda: PidFile(path).holder() is None, what="the process to end")
     assert process.wait(30) == -signal.SIGTERM
 
 
-def test_it_is_asked_to_end_once(path: Path, hold: Hold) -> None:
+def test_stop_is_requested_only_once(path: Path, hold: Hold) -> None:
     """A node exits at once on a second signal."""
     process = hold()
     assert message(process) == "held"
@@ -205,10 +206,10 @@ def test_it_is_asked_to_end_once(path: Path, hold: Hold) -> None:
     os.kill(process.pid, signal.SIGCONT)
     assert file.wait_for_end(process.pid, 30)
     with file:
-        assert not (path.parent / "dcron.pid.stopping").exists(), "it was about another process"
+        assert not (path.parent / "dcron.pid.stopping").exists(), "it belongs to an earlier process"
 
 
-def test_who_may_not_signal_it_has_not_asked(
+def test_refused_signal_is_not_recorded_as_request(
     path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*arguments: object) -> None:
@@ -225,7 +226,7 @@ def test_who_may_not_signal_it_has_not_asked(
     assert process.wait(30) == -signal.SIGTERM
 
 
-def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+def test_unusable_path_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "such.pid"):
         with (
             pytest.raises(CommandError, match=f"{path}: ") as refused,
@@ -235,8 +236,8 @@ def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
         assert refused.value.returncode == 2
 
 
-def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
-    """Otherwise anybody who can write to the directory could make a node empty other files."""
+def test_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    """Otherwise any user with write access to the directory could make a node empty other files."""
     precious = tmp_path / "precious"
     precious.write_text("keep me")
     path.symlink_to(precious)
@@ -249,14 +250,14 @@ def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     assert path.is_symlink()
 
 
-def test_a_symbolic_link_to_nothing_creates_nothing(path: Path, tmp_path: Path) -> None:
+def test_dangling_symbolic_link_creates_no_file(path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "new")
     with pytest.raises(CommandError, match="symbolic links"):
         PidFile(path).__enter__()
     assert not (tmp_path / "new").exists()
 
 
-def test_a_draft_is_not_written_through_a_symbolic_link(path: Path, tmp_path: Path) -> None:
+def test_temporary_file_is_not_written_through_symbolic_link(path: Path, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("keep me")
     health = HealthFile(tmp_path / "health.json")

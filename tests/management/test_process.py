@@ -1,4 +1,4 @@
-"""Subcommands as from a shell: real processes on the test database."""
+"""Test subcommands as from a shell, with real processes on the test database."""
 
 import json
 from typing import Any
@@ -13,33 +13,33 @@ TIMEOUT = 60.0
 
 
 @pytest.fixture
-def ask(start_process: StartProcess) -> Any:
-    def asked(*arguments: str) -> tuple[int | None, str]:
+def run_dcron(start_process: StartProcess) -> Any:
+    def run(*arguments: str) -> tuple[int | None, str]:
         process = start_process("dcron", "-m", "django", "dcron", *arguments)
         return process.wait(TIMEOUT), process.log
 
-    return asked
+    return run
 
 
 READ_ONE_LINE = """
 import subprocess, sys
 command = [sys.executable, "-m", "django", "dcron", "next", "* * * * * *"]
 command += ["-n", "1000", "--force-color"]
-with subprocess.Popen(command, stdout=subprocess.PIPE) as asked:
-    asked.stdout.readline()
-    asked.stdout.close()
-sys.exit(asked.returncode)
+with subprocess.Popen(command, stdout=subprocess.PIPE) as run:
+    run.stdout.readline()
+    run.stdout.close()
+sys.exit(run.returncode)
 """
 
 
-def test_who_reads_only_the_beginning_of_a_drawn_table(start_process: StartProcess) -> None:
-    """rich would exit with 1, which means "no"."""
+def test_closed_pipe_during_table_exits_with_141(start_process: StartProcess) -> None:
+    """rich would exit with 1, the exit code for a negative result."""
     reader = start_process("reader", "-c", READ_ONE_LINE)
     assert (reader.wait(TIMEOUT), reader.log) == (141, "")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.nightly)])
-def test_a_name_in_any_letters_on_any_terminal(encoding: str, start_process: StartProcess) -> None:
+def test_non_ascii_name_works_with_any_encoding(encoding: str, start_process: StartProcess) -> None:
     make_idle_job(name="ünï 日本")
     env = {"PYTHONIOENCODING": encoding}
     listed = start_process("dcron", "-m", "django", "dcron", "list", env=env)
@@ -51,12 +51,12 @@ def test_a_name_in_any_letters_on_any_terminal(encoding: str, start_process: Sta
     assert entry.values["name"] == "ünï 日本"
 
 
-def test_what_is_there_and_what_is_not(ask: Any) -> None:
+def test_process_reports_existing_run_and_unknown_job(run_dcron: Any) -> None:
     job = make_idle_job(name="nightly-report")
     run = make_run(job, "failed", reason="no such order")
-    code, message = ask("history", str(run.pk)[:23], "--json")
+    code, message = run_dcron("history", str(run.pk)[:23], "--json")
     assert (code, json.loads(message)["run"]["reason"]) == (0, "no such order")
-    code, message = ask("show", "nightly", "--skip-checks")
+    code, message = run_dcron("show", "nightly", "--skip-checks")
     assert (code, message) == (
         2,
         "CommandError: Unknown job 'nightly'. Did you mean nightly-report?\n",

@@ -1,4 +1,4 @@
-"""``manage.py dcron prune``: output, deleted rows and exit codes."""
+"""Test ``manage.py dcron prune``: output, deleted rows and exit codes."""
 
 import json
 import re
@@ -38,18 +38,18 @@ def nightly() -> Job:
     return job
 
 
-def test_what_is_over_is_deleted_and_reported(nightly: Job) -> None:
+def test_prune_deletes_and_reports_expired_runs(nightly: Job) -> None:
     assert call() == (0, "nightly: 2 runs\n2 runs deleted.\n")
     assert Run.objects.count() == 1
     assert call() == (0, "0 runs deleted.\n")
 
 
-def test_a_dry_run_deletes_nothing(nightly: Job) -> None:
+def test_dry_run_deletes_nothing(nightly: Job) -> None:
     assert call("--dry-run") == (0, "nightly: 2 runs\n2 runs would be deleted.\n")
     assert Run.objects.count() == 3
 
 
-def test_json(nightly: Job) -> None:
+def test_json_counts_runs_per_job(nightly: Job) -> None:
     code, output = call("--json", "--dry-run")
     assert code == 0
     assert json.loads(output) == {
@@ -60,7 +60,7 @@ def test_json(nightly: Job) -> None:
     }
 
 
-def test_some_jobs_or_one_namespace_alone(nightly: Job) -> None:
+def test_prune_is_limited_to_jobs_or_namespace(nightly: Job) -> None:
     other = make_idle_job(name="imports", namespace="shop")
     at = database_now("default") - timedelta(days=40)
     make_run(other, "succeeded", scheduled_at=at, due_at=at, finished_at=at)
@@ -73,7 +73,7 @@ def test_some_jobs_or_one_namespace_alone(nightly: Job) -> None:
     assert Run.objects.filter(job=nightly).count() == 3
 
 
-def test_bad_input_changes_nothing(nightly: Job) -> None:
+def test_invalid_arguments_delete_nothing(nightly: Job) -> None:
     assert call("nightly", "nightle")[0] == 2
     assert call("nightly", "--namespace", "shop") == (
         2,
@@ -82,9 +82,9 @@ def test_bad_input_changes_nothing(nightly: Job) -> None:
     assert Run.objects.count() == 3
 
 
-def test_what_is_in_the_way(nightly: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_rows_are_reported(nightly: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def locked(*args: object) -> None:
-        raise retention.InTheWay("a row is locked")
+        raise retention.DeletionBlocked("a row is locked")
 
     monkeypatch.setattr(retention, "_delete", locked)
     code, output = call()

@@ -1,4 +1,4 @@
-"""Parsing of command-line arguments: jobs, runs, times, durations, numbers."""
+"""Test the parsing of command-line arguments: jobs, runs, times, durations, numbers."""
 
 from argparse import ArgumentTypeError
 from datetime import UTC, datetime, timedelta
@@ -32,14 +32,14 @@ NOW = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
         ("36500d", datetime(1970, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_times(text: str, expected: datetime) -> None:
+def test_instant_accepts_relative_and_absolute_times(text: str, expected: datetime) -> None:
     assert times.instant("--since", text, NOW) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "2026-13-01", "99999999d", "9999-01-01", "-2h", "+", "1e5", "12:00"]
 )
-def test_what_is_no_time(text: str) -> None:
+def test_instant_rejects_invalid_time(text: str) -> None:
     with pytest.raises(
         CommandError, match=r"--since '.*' (\(allowed: a time|is out of range)"
     ) as refused:
@@ -47,21 +47,21 @@ def test_what_is_no_time(text: str) -> None:
     assert refused.value.returncode == 2
 
 
-def test_a_time_that_clocks_skip_is_kept_in_its_zone() -> None:
+def test_skipped_local_time_is_kept() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     found = times.instant("TIME", "2027-03-28T02:30", NOW, berlin)
     assert found.tzinfo is berlin
     assert (found.hour, found.minute) == (2, 30)
 
 
-def test_durations() -> None:
+def test_duration_accepts_units_and_rejects_invalid_text() -> None:
     assert times.duration("--timeout", "1h 30m") == timedelta(minutes=90)
     for text in ("", "soon", "40000d", "9" * 400 + "d"):
         with pytest.raises(CommandError, match="--timeout"):
             times.duration("--timeout", text)
 
 
-def test_whole_numbers() -> None:
+def test_whole_accepts_only_integers_in_range() -> None:
     assert whole(1, 10)("10") == 10
     for text in ("0", "11", "-1", "1.5", "ten", "", "٣", "9" * 50):
         with pytest.raises(ArgumentTypeError, match="from 1 to 10"):
@@ -72,7 +72,7 @@ def test_whole_numbers() -> None:
 
 
 @pytest.mark.django_db
-def test_a_job_by_name_full_name_or_number() -> None:
+def test_job_is_found_by_name_full_name_or_id() -> None:
     job, shop = make_idle_job(name="nightly report"), make_idle_job(name="import", namespace="shop")
     assert (
         find_job("nightly report")
@@ -84,7 +84,7 @@ def test_a_job_by_name_full_name_or_number() -> None:
 
 
 @pytest.mark.django_db
-def test_a_name_comes_before_a_number_and_default_before_other_namespaces() -> None:
+def test_job_name_precedes_id_and_default_namespace_precedes_others() -> None:
     other = make_idle_job(name="other")
     numeric = make_idle_job(name=str(other.pk))
     assert find_job(str(other.pk)) == numeric
@@ -117,7 +117,7 @@ def test_a_name_comes_before_a_number_and_default_before_other_namespaces() -> N
         ("9" * 40, f"Unknown job '{'9' * 40}'. To list all jobs: manage.py dcron list"),
     ],
 )
-def test_a_job_that_is_not_there(text: str, message: str) -> None:
+def test_unknown_job_error_suggests_names(text: str, message: str) -> None:
     make_idle_job(name="nightly-report")
     make_idle_job(name="nightly-import", namespace="shop")
     with pytest.raises(CommandError) as refused:
@@ -129,7 +129,7 @@ def test_a_job_that_is_not_there(text: str, message: str) -> None:
 
 
 @pytest.mark.django_db
-def test_a_run_by_its_id_or_the_beginning_of_it() -> None:
+def test_run_is_found_by_id_or_unique_prefix() -> None:
     job = make_idle_job()
     run = make_run(job, id=UUID("019a9f3c-5b7e-7123-8abc-0123456789ab"))
     make_run(job, id=UUID("019a9f3c-5b7f-7123-8abc-0123456789ab"))
@@ -157,7 +157,7 @@ def test_a_run_by_its_id_or_the_beginning_of_it() -> None:
         ("00000000-0000-0000-0000-000000000000", "Unknown run"),
     ],
 )
-def test_a_run_that_is_not_there(text: str, message: str) -> None:
+def test_unknown_or_invalid_run_id_is_refused(text: str, message: str) -> None:
     make_run(make_idle_job())
     with pytest.raises(CommandError, match=message) as refused:
         find_run(text)

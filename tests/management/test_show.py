@@ -1,4 +1,4 @@
-"""``dcron show``: the definition, the job's status, its figures and its next runs."""
+"""Test ``dcron show``: a job's definition, status, statistics and next runs."""
 
 from datetime import timedelta
 
@@ -23,7 +23,7 @@ def shown(name: str = "report") -> str:
     return " ".join(out.split())
 
 
-def test_a_job() -> None:
+def test_show_prints_definition_and_statistics() -> None:
     job = make_idle_job(
         name="report",
         description="Ask Ann.",
@@ -49,7 +49,7 @@ def test_a_job() -> None:
     assert "retry_backoff" not in text, "at its default"
 
 
-def test_a_paused_a_running_and_a_broken_one() -> None:
+def test_show_prints_pause_running_run_and_problem() -> None:
     job = make_idle_job(name="report")
     run = make_run(job, "running")
     control.pause(job, "stocktaking", now() + timedelta(days=1))
@@ -64,7 +64,7 @@ def test_a_paused_a_running_and_a_broken_one() -> None:
     assert "'nonsense'" in text
 
 
-def test_the_json() -> None:
+def test_json_contains_definition_and_occurrences() -> None:
     job = make_idle_job(name="report", timeout=timedelta(seconds=90))
     document = call("show", "report", "-n", "2", "--json").json
     assert list(document) == [
@@ -86,20 +86,20 @@ def test_the_json() -> None:
     assert document["statistics"]["succeeded"] == 0
 
 
-def test_the_queries_do_not_grow_with_the_history() -> None:
+def test_number_of_queries_is_constant() -> None:
     job = make_idle_job(name="report")
 
-    def asked() -> int:
+    def number_of_queries() -> int:
         with CaptureQueriesContext(connection) as queries:
             shown()
         return len(queries)
 
-    few = asked()
+    few = number_of_queries()
     for _ in range(20):
         make_run(job, "succeeded", finished_at=now())
     assert Run.objects.count() == 20
-    assert asked() == few <= 12
+    assert number_of_queries() == few <= 12
 
 
-def test_what_is_refused() -> None:
+def test_show_rejects_unknown_job() -> None:
     assert call("show", "nobody")[:2] == (2, "")

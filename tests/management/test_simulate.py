@@ -1,4 +1,4 @@
-"""``dcron simulate`` counts the occurrences that the schedules list one by one."""
+"""Test ``dcron simulate``: it counts exactly the occurrences that the schedules list."""
 
 import re
 from collections import Counter
@@ -12,7 +12,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.diagnosis.selection import Selection
 from django_dcron.diagnosis.simulation import LONGEST, Simulation, simulate
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job
 from django_dcron.schedules.load import Hours
 from django_dcron.schedules.schedule import parse_schedule
@@ -39,7 +39,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize(("text", "zone"), SCHEDULES)
-def test_the_minutes_of_a_schedule_are_those_of_its_occurrences(text: str, zone: str) -> None:
+def test_counted_minutes_match_listed_occurrences(text: str, zone: str) -> None:
     schedule = parse_schedule(text, zone, hash_key="default/job")
     known = START + timedelta(hours=3, seconds=11)
     end = START + 9 * HOUR
@@ -69,7 +69,7 @@ def make_jobs() -> list[Job]:
 def listed(jobs: list[Job], simulation: Simulation) -> Counter[str]:
     found: Counter[str] = Counter()
     for job in jobs:
-        timetable = saving.timetable_of(job)
+        timetable = placement.timetable_of(job)
         occurrence = timetable.first_after(
             simulation.since - timedelta(microseconds=1), Cursor.objects.get(pk=job.pk).next_at
         )
@@ -80,7 +80,7 @@ def listed(jobs: list[Job], simulation: Simulation) -> Counter[str]:
 
 
 @pytest.mark.django_db
-def test_it_counts_what_would_be_listed() -> None:
+def test_simulation_matches_listed_occurrences() -> None:
     jobs = make_jobs()
     found = simulate(START + timedelta(seconds=10), START + 2 * HOUR + timedelta(seconds=1))
     assert (found.since, found.until) == (START, START + 2 * HOUR + MINUTE)
@@ -91,7 +91,7 @@ def test_it_counts_what_would_be_listed() -> None:
 
 
 @pytest.mark.django_db
-def test_clashes_and_the_fullest_minutes() -> None:
+def test_simulation_counts_clashes_and_fullest_minutes() -> None:
     for name in ("a", "b", "c"):
         make_job(name=name, schedule="0 9 * * *")
     make_job(name="d", schedule="0 8,9 * * *")
@@ -107,7 +107,7 @@ def test_clashes_and_the_fullest_minutes() -> None:
 
 
 @pytest.mark.django_db
-def test_crowds_are_pointed_out() -> None:
+def test_crowded_minute_is_reported_with_advice() -> None:
     for number in range(30):
         make_job(name=f"job-{number}", schedule="0 9 * * *")
     (crowd,) = simulate(START, START + 3 * HOUR).crowds
@@ -118,7 +118,7 @@ def test_crowds_are_pointed_out() -> None:
 
 
 @pytest.mark.django_db
-def test_it_is_bounded() -> None:
+def test_simulation_is_limited_to_seven_days_and_one_query() -> None:
     make_jobs()
     odd = START + timedelta(seconds=7)
     assert len(simulate(odd, odd + LONGEST).occurrences) == 7 * 24 * 60 + 1
@@ -134,7 +134,7 @@ def test_it_is_bounded() -> None:
 
 
 @pytest.mark.django_db
-def test_tables() -> None:
+def test_tables_show_jobs_hours_and_fullest_minutes() -> None:
     make_job(name="report", namespace="shop", schedule="0 9 * * *", timezone="Europe/Berlin")
     make_job(name="import", schedule="*/30 * * * *")
     code, out, err = call("simulate", "--from", "2083-06-07T06:00", "--until", "2083-06-07T08:00")
@@ -152,7 +152,7 @@ def test_tables() -> None:
 
 
 @pytest.mark.django_db
-def test_a_short_time_is_shown_by_minutes_and_an_empty_one_in_words() -> None:
+def test_short_range_is_shown_by_minutes_and_empty_selection_as_text() -> None:
     make_job(name="import", schedule="*/2 * * * *")
     out = call("simulate", "--from", "2083-06-07T06:00", "--until", "2083-06-07T06:04").out
     rows = [line.split() for line in out.splitlines()]
@@ -162,7 +162,16 @@ def test_a_short_time_is_shown_by_minutes_and_an_empty_one_in_words() -> None:
 
 
 @pytest.mark.django_db
-def test_the_json() -> None:
+def test_paused_jobs_of_the_selection_are_counted_separately() -> None:
+    make_job(name="import", schedule="*/2 * * * *", enabled=False)
+    make_job(name="other", namespace="shop", schedule="*/2 * * * *", enabled=False)
+    out = call("simulate", "--namespace", "shop").out
+    assert "0 jobs; 0 occurrences" in out
+    assert "not counting 1 paused job\n" in out
+
+
+@pytest.mark.django_db
+def test_json_contains_occurrences_per_minute() -> None:
     for name in "abc":
         make_job(name=name, schedule="0 9 * * *")
     arguments = [
@@ -208,14 +217,14 @@ def test_the_json() -> None:
         (["--until", "noon"], "--until 'noon'"),
     ],
 )
-def test_what_is_refused(arguments: list[str], message: str) -> None:
+def test_simulate_rejects_invalid_range(arguments: list[str], message: str) -> None:
     code, out, err = call("simulate", *arguments)
     assert (code, out) == (2, "")
     assert message in err
 
 
 @pytest.mark.django_db
-def test_times_are_read_and_shown_in_the_sites_time_zone(settings: Settings) -> None:
+def test_times_are_read_and_shown_in_site_time_zone(settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
     out = call("simulate", "--from", "2083-06-07T06:00", "--until", "2083-06-07T07:00Z").out
     assert out.startswith("2083-06-07 06:00:00 JST to 2083-06-07 16:00:00 JST\n")

@@ -1,4 +1,4 @@
-"""The command tree: its subcommands, their help and their exit codes."""
+"""Test the command tree: its subcommands, their help and their exit codes."""
 
 import os
 import re
@@ -46,7 +46,7 @@ def _subparser(parser: Any, name: str) -> Any:
     return next(action.choices[name] for action in parser._actions if action.dest == "subcommand")
 
 
-def test_without_a_subcommand_it_prints_them_in_groups() -> None:
+def test_command_without_arguments_lists_subcommands_in_groups() -> None:
     code, out, _err = call()
     assert code == 0
     assert re.findall(r"^(\w+):$", out, re.MULTILINE) == list(GROUPS)
@@ -54,12 +54,12 @@ def test_without_a_subcommand_it_prints_them_in_groups() -> None:
     assert dcron.EXIT_CODES in out
 
 
-def test_the_top_level_help_is_the_same_tree() -> None:
+def test_top_level_help_lists_subcommands() -> None:
     assert dcron.tree() in help_of()
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_each_explains_itself_with_examples(name: str) -> None:
+def test_help_of_subcommand_contains_examples(name: str) -> None:
     module, text = load(name), help_of(name)
     examples = module.EXAMPLES.strip().splitlines()
     assert examples
@@ -71,17 +71,15 @@ def test_each_explains_itself_with_examples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_the_examples_are_understood(name: str) -> None:
+def test_examples_are_valid(name: str) -> None:
     """The options in the examples exist. The jobs and files needn't."""
-    import shlex
-
     for example in load(name).EXAMPLES.strip().splitlines():
         parser = dcron.Command().create_parser("manage.py", "dcron")
         line = example.split("  #")[0].split(" | ")[0].split(" > ")[0]
         assert parser.parse_args(shlex.split(line)).subcommand == name
 
 
-def test_options_of_every_command_go_before_or_after() -> None:
+def test_common_options_work_before_or_after_subcommand() -> None:
     parser = dcron.Command().create_parser("manage.py", "dcron")
     before, after = (
         parser.parse_args(["--no-color", "nodes"]),
@@ -93,7 +91,7 @@ def test_options_of_every_command_go_before_or_after() -> None:
     assert parser.parse_args(["-v", "2", "nodes"]).verbosity == 2
 
 
-def test_call_command_takes_options_by_name() -> None:
+def test_call_command_accepts_options_by_name() -> None:
     out = StringIO()
     call_command("dcron", "list", json=True, stdout=out)
     assert '"jobs": []' in out.getvalue()
@@ -101,14 +99,14 @@ def test_call_command_takes_options_by_name() -> None:
         call_command("dcron", "list", nonsense=True)
 
 
-def test_what_is_asked_often_imports_nothing_of_the_others() -> None:
+def test_health_imports_no_other_subcommand() -> None:
     code = (
         "import sys\n"
         "from django.core.management import execute_from_command_line as ask\n"
         "try:\n    ask(['manage.py', 'dcron', 'health', '--file', '/nowhere/none'])\n"
         "except SystemExit as ended:\n    print(ended.code, *sorted(sys.modules))\n"
     )
-    asked = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
@@ -116,7 +114,7 @@ def test_what_is_asked_often_imports_nothing_of_the_others() -> None:
         env=os.environ,
         check=False,
     )
-    exit_code, *modules = asked.stdout.split()
+    exit_code, *modules = result.stdout.split()
     ours = {
         name.rpartition(".")[2]
         for name in modules
@@ -124,13 +122,13 @@ def test_what_is_asked_often_imports_nothing_of_the_others() -> None:
     }
     assert (exit_code, ours) == ("1", {"health", "exits", "plain_text"})
     assert "rich" not in modules
-    assert "none doesn't exist: no node is running" in asked.stderr
+    assert "none doesn't exist: no node is running" in result.stderr
 
 
 @pytest.mark.parametrize(
     "arguments", [["lst"], ["list", "--nonsense"], ["next"], ["next", "@daily", "-n", "0"]]
 )
-def test_exit_code_2_for_what_does_not_exist(
+def test_invalid_arguments_exit_with_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -140,7 +138,7 @@ def test_exit_code_2_for_what_does_not_exist(
     assert (out, "error: " in err) == ("", True)
 
 
-def test_exit_code_2_without_a_database(tmp_path: Any) -> None:
+def test_missing_tables_exit_with_2(tmp_path: Any) -> None:
     """Every subcommand prints an error instead of a traceback."""
     settings = tmp_path / "settings_of_nowhere.py"
     settings.write_text(
@@ -148,24 +146,24 @@ def test_exit_code_2_without_a_database(tmp_path: Any) -> None:
         "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', "
         f"'NAME': {str(tmp_path / 'empty')!r}}}}}\n"
     )
-    asked = process(
+    result = process(
         "list",
         "--skip-checks",
         PYTHONPATH=f"{tmp_path}:.",
         DJANGO_SETTINGS_MODULE="settings_of_nowhere",
     )
-    assert (asked.returncode, asked.stdout) == (2, "")
-    assert "no such table: django_dcron_job" in asked.stderr
-    assert "Traceback" not in asked.stderr
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "no such table: django_dcron_job" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_exit_code_2_if_the_database_goes_or_settings_do_not_fit(
+def test_database_error_or_invalid_setting_exits_with_2(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    def away(*args: object) -> None:
+    def raise_database_error(*args: object) -> None:
         raise OperationalError("server closed the connection\n\tunexpectedly")
 
-    monkeypatch.setattr(list_module, "jobs", away)
+    monkeypatch.setattr(list_module, "jobs", raise_database_error)
     code, out, err = call("list")
     assert (code, out) == (2, "")
     assert "server closed the connection unexpectedly" in err
@@ -176,25 +174,25 @@ def test_exit_code_2_if_the_database_goes_or_settings_do_not_fit(
     assert "no.such.Lock" in err
 
 
-def test_exit_code_2_if_system_checks_fail(settings: Settings) -> None:
+def test_failed_system_check_exits_with_2(settings: Settings) -> None:
     settings.DCRON_TICK = "often"
     with pytest.raises(SystemCheckError, match="DCRON_TICK") as refused:
         call_command("dcron", "list", skip_checks=False)
     assert refused.value.returncode == 2
 
 
-def test_who_reads_only_the_beginning_gets_no_traceback() -> None:
+def test_closed_pipe_exits_with_141_without_traceback() -> None:
     shell = f"{sys.executable} -m django dcron | true; echo ${{PIPESTATUS[0]}}"
-    asked = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (asked.stdout, asked.stderr) == ("141\n", "")
+    assert (result.stdout, result.stderr) == ("141\n", "")
 
 
 @pytest.mark.parametrize(
     ("arguments", "closed", "code"), [("", 1, 0), ("start --log-file x", 2, 2)]
 )
-def test_a_stream_that_was_closed_is_not_missed(arguments: str, closed: int, code: int) -> None:
+def test_closed_standard_stream_is_ignored(arguments: str, closed: int, code: int) -> None:
     command = f"{shlex.quote(sys.executable)} -m django dcron {arguments} {closed}>&-"
     shown = subprocess.run(  # noqa: S602
         command,
@@ -207,7 +205,7 @@ def test_a_stream_that_was_closed_is_not_missed(arguments: str, closed: int, cod
     assert (shown.returncode, shown.stdout, shown.stderr) == (code, "", "")
 
 
-def test_what_is_not_utf_8_is_refused() -> None:
+def test_argument_that_is_not_utf_8_is_refused() -> None:
     """The shell passes such bytes as surrogates."""
     for arguments in (("show", "\udcff"), ("list", "--namespace", "\udcff"), ("prune", "\udcff")):
         code, out, error = call(*arguments)
@@ -215,11 +213,11 @@ def test_what_is_not_utf_8_is_refused() -> None:
 
 
 @pytest.mark.parametrize("refusal", [exits.negative_result, exits.usage_error])
-def test_who_is_quoted_in_an_error_cannot_steer_the_terminal(refusal: Any) -> None:
+def test_errors_escape_control_characters(refusal: Any) -> None:
     assert str(refusal("a\x1b[31mb\x9bc\nd\u202ee")) == "a\\x1b[31mb\\x9bc\nd\\u202ee"
 
 
-def test_another_broken_pipe_is_not_kept_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_pipe_of_other_connection_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object) -> None:
         raise BrokenPipeError("the broker's")
 
@@ -228,7 +226,7 @@ def test_another_broken_pipe_is_not_kept_quiet(monkeypatch: pytest.MonkeyPatch) 
         call("list")
 
 
-def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
@@ -238,14 +236,14 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.value.code == 130
 
 
-def test_it_speaks_english_whatever_the_projects_language(settings: Settings) -> None:
+def test_output_is_english_in_any_language(settings: Settings) -> None:
     settings.LANGUAGE_CODE = "de"
     code, _out, err = call("next", "@at 2020-01-01T00:00")
     assert (code, err) == (1, "There are no further occurrences.")
     assert "! The schedule has no further occurrence." in _out
 
 
-def test_errors_carry_their_exit_code() -> None:
+def test_command_error_carries_exit_code() -> None:
     with pytest.raises(CommandError) as refused:
         call_command("dcron", "show", "nobody")
     assert refused.value.returncode == 2

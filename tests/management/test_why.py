@@ -1,19 +1,21 @@
-"""``dcron why`` and ``dcron nodes``: answers for people and for programs."""
+"""Test ``dcron why`` and ``dcron nodes``: text, JSON and exit codes."""
 
 from datetime import datetime, timedelta
 
 import pytest
 
+from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.models import Node, Run
 from tests.diagnosis.conftest import System, system
+from tests.factories import make_idle_job
 from tests.management.calling import call, table
 
 __all__ = ["system"]
 
 
-def test_what_became_of_an_occurrence(system: System) -> None:
+def test_why_explains_occurrence_as_text_and_json(system: System) -> None:
     code, out, err = call("why", str(system.job), f"{system.latest:%Y-%m-%dT%H:%M}")
     run = Run.objects.get(scheduled_at=system.latest)
     assert (code, err) == (0, "")
@@ -28,7 +30,7 @@ def test_what_became_of_an_occurrence(system: System) -> None:
     assert document["sentences"]
 
 
-def test_a_time_is_in_the_jobs_own_zone_unless_it_has_an_offset(system: System) -> None:
+def test_time_without_offset_is_in_time_zone_of_job(system: System) -> None:
     type(system.job).objects.update(schedule="30 2 * * *", timezone="Europe/Berlin")
     out = call("why", str(system.job), "2027-03-28T02:30").out
     note = out.splitlines()[1]
@@ -39,7 +41,7 @@ def test_a_time_is_in_the_jobs_own_zone_unless_it_has_an_offset(system: System) 
     )
 
 
-def test_a_time_of_day_is_the_last_one_in_the_jobs_zone(
+def test_time_of_day_means_latest_one_in_time_zone_of_job(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     type(system.job).objects.update(schedule="30 14 * * *", timezone="Europe/Berlin")
@@ -58,14 +60,42 @@ def test_a_time_of_day_is_the_last_one_in_the_jobs_zone(
         assert call("why", str(system.job), impossible).code == 2
 
 
-def test_exit_code_1_if_nothing_explains_it(system: System) -> None:
+def test_why_without_time_explains_last_occurrence(system: System) -> None:
+    document = call("why", str(system.job), "--json").json
+    latest = f"{document['occurrence']}"
+    explicit = call("why", str(system.job), latest, "--json").json
+    assert document == explicit
+    assert (
+        datetime.fromisoformat(latest)
+        <= database_now("default")
+        < datetime.fromisoformat(document["after"])
+    )
+
+
+def test_why_without_time_explains_current_pause(system: System) -> None:
+    control.pause(system.job, "until the audit is over")
+    answer = call("why", str(system.job))
+    assert (answer.code, answer.err) == (0, "")
+    assert "until the audit is over" in answer.out
+
+
+def test_why_without_time_explains_new_job_as_of_now(db: None) -> None:
+    job = make_idle_job()
+    document = call("why", str(job), "--json").json
+    assert document["verdict"] == "no_occurrence"
+    assert document["before"] is None
+    assert f"{document['after'][:10]} 00:00:00 UTC" in document["sentences"][0]
+    assert document["asked"] >= f"{job.created_at:%Y-%m-%dT%H:%M:%S}"
+
+
+def test_why_without_explanation_exits_with_1(system: System) -> None:
     Run.objects.filter(scheduled_at=system.latest).update(state="undead")
     code, out, err = call("why", str(system.job), f"{system.latest:%Y-%m-%dT%H:%M}")
     assert (code, err) == (1, "No explanation found.")
     assert "unexplained" in out
 
 
-def test_what_is_refused(system: System) -> None:
+def test_why_rejects_invalid_arguments(system: System) -> None:
     for arguments in (["nobody", "1h"], [str(system.job), "noon"], [str(system.job), "1950-01-01"]):
         code, out, _err = call("why", *arguments)
         assert (code, out) == (2, "")
@@ -74,7 +104,7 @@ def test_what_is_refused(system: System) -> None:
 # --- Nodes --------------------------------------------------------------------------------------
 
 
-def test_nodes_and_how_they_are(system: System) -> None:
+def test_nodes_lists_state_of_each_node(system: System) -> None:
     now = database_now("default")
     given = {"host": "web-2", "pid": 7, "release": "0.1", "started_at": now - timedelta(hours=2)}
     Node.objects.create(
@@ -106,7 +136,7 @@ def test_nodes_and_how_they_are(system: System) -> None:
 
 
 @pytest.mark.django_db
-def test_exit_code_1_if_no_node_is_live() -> None:
+def test_nodes_without_live_node_exits_with_1() -> None:
     code, out, err = call("nodes", "--json")
     assert (code, out) == (1, '{\n  "version": 1,\n  "nodes": []\n}\n')
     assert "manage.py runcron" in err

@@ -28,12 +28,12 @@ ANY = Address("127.0.0.1", 0)
 
 
 class Node:
-    """Supplies the node's facts, which the test changes."""
+    """Supplies the facts of a node. A test changes them."""
 
     def __init__(self) -> None:
         self.facts: Facts = WELL
 
-    def is_(self, **facts: Any) -> None:
+    def change(self, **facts: Any) -> None:
         self.facts = replace(WELL, **facts)
 
 
@@ -50,12 +50,12 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     monkeypatch.setattr(module, "LOOK_EVERY", 0.02)
     servers: list[HttpServer] = []
 
-    def served(table: dict[str, Route]) -> HttpServer:
+    def start_server(table: dict[str, Route]) -> HttpServer:
         servers.append(HttpServer(ANY, table, "a"))
         servers[-1].start()
         return servers[-1]
 
-    yield served
+    yield start_server
     for server in servers:
         server.stop()
         server.join(TIMEOUT)
@@ -66,7 +66,7 @@ def server(serve: Serve, node: Node) -> HttpServer:
     return serve(routes(lambda: judge(node.facts, 300.0)))
 
 
-def ask(server: HttpServer, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+def get(server: HttpServer, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
     with closing(HTTPConnection(*server.address, timeout=TIMEOUT)) as connection:
         connection.request(method, path)
         response = connection.getresponse()
@@ -89,11 +89,11 @@ def ask(server: HttpServer, path: str, method: str = "GET") -> tuple[int, dict[s
         ({"draining": True}, 200, 503, 200),
     ],
 )
-def test_each_question_has_its_own_answer(
+def test_probes_answer_according_to_facts_of_node(
     server: HttpServer, node: Node, facts: dict[str, Any], livez: int, readyz: int, health: int
 ) -> None:
-    node.is_(**facts)
-    answers = {path: ask(server, path) for path in ("/livez", "/readyz", "/health")}
+    node.change(**facts)
+    answers = {path: get(server, path) for path in ("/livez", "/readyz", "/health")}
     assert [status for status, _, _ in answers.values()] == [livez, readyz, health]
     shown = json.loads(answers["/health"][2])
     assert shown == judge(node.facts, 300.0).as_json()
@@ -101,44 +101,44 @@ def test_each_question_has_its_own_answer(
     assert answers["/livez"][2] == answers["/readyz"][2] == line.encode()
 
 
-def test_the_kinds_of_its_answers(server: HttpServer) -> None:
-    _, headers, _ = ask(server, "/health?pretty=1")
+def test_responses_have_content_type_and_security_headers(server: HttpServer) -> None:
+    _, headers, _ = get(server, "/health?pretty=1")
     assert headers["Content-Type"] == "application/json"
     assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
-    assert headers["Server"] == "django-dcron", "nothing of the Python it runs on"
-    assert ask(server, "/livez")[1]["Content-Type"] == "text/plain; charset=utf-8"
+    assert headers["Server"] == "django-dcron", "the Python version isn't revealed"
+    assert get(server, "/livez")[1]["Content-Type"] == "text/plain; charset=utf-8"
 
 
-def test_a_reason_of_several_lines_is_one(server: HttpServer, node: Node) -> None:
-    node.is_(tick_age=301.0, database_error="no\nroute\r\nX: y")
-    assert ask(server, "/livez")[2].count(b"\n") == 1
+def test_multiline_reason_is_joined(server: HttpServer, node: Node) -> None:
+    node.change(tick_age=301.0, database_error="no\nroute\r\nX: y")
+    assert get(server, "/livez")[2].count(b"\n") == 1
 
 
-def test_a_head_has_no_body(server: HttpServer) -> None:
-    status, headers, body = ask(server, "/health", "HEAD")
+def test_head_response_has_no_body(server: HttpServer) -> None:
+    status, headers, body = get(server, "/health", "HEAD")
     assert (status, body) == (200, b"")
     assert int(headers["Content-Length"]) > 100
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_nothing_is_changed_here(server: HttpServer, method: str) -> None:
-    status, headers, _ = ask(server, "/health", method)
+def test_other_methods_are_not_allowed(server: HttpServer, method: str) -> None:
+    status, headers, _ = get(server, "/health", method)
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
 
 
 @pytest.mark.parametrize("path", ["/", "/health/", "/livez/../health", "/%6civez", "*"])
-def test_other_paths_are_reported_where_to_ask(server: HttpServer, path: str) -> None:
-    status, _, body = ask(server, path)
+def test_unknown_path_returns_404_with_valid_paths(server: HttpServer, path: str) -> None:
+    status, _, body = get(server, path)
     assert status == 404
     assert b" /livez, /readyz, /health" in body
 
 
-def test_an_address_that_is_none_is_reported_so_too(server: HttpServer) -> None:
-    with closing(say(server, b"GET http://[ HTTP/1.0\r\n\r\n")) as connection:
+def test_invalid_url_returns_404(server: HttpServer) -> None:
+    with closing(send(server, b"GET http://[ HTTP/1.0\r\n\r\n")) as connection:
         assert connection.recv(100).startswith(b"HTTP/1.0 404 ")
 
 
-def test_a_question_that_fails_is_logged_and_the_next_is_answered(
+def test_failed_request_is_logged_and_hides_error(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     secrets = iter([ZeroDivisionError("the password is x")])
@@ -149,15 +149,15 @@ def test_a_question_that_fails_is_logged_and_the_next_is_answered(
         return Answer(200, "text/plain", b"well\n")
 
     server = serve({"/": route})
-    assert ask(server, "/")[::2] == (500, b"Internal error. See the log of the node.\n")
-    assert ask(server, "/")[::2] == (200, b"well\n")
+    assert get(server, "/")[::2] == (500, b"Internal error. See the log of the node.\n")
+    assert get(server, "/")[::2] == (200, b"well\n")
     assert "the password is x" in caplog.text
 
 
 # --- bad clients ----------------------------------------------------------------------------------
 
 
-def say(server: HttpServer, text: bytes) -> socket.socket:
+def send(server: HttpServer, text: bytes) -> socket.socket:
     connection = socket.create_connection(server.address, timeout=TIMEOUT)
     connection.sendall(text)
     return connection
@@ -174,7 +174,7 @@ def say(server: HttpServer, text: bytes) -> socket.socket:
         b"A: " * 40_000,
     ],
 )
-def test_nonsense_is_refused_and_the_next_is_answered(server: HttpServer, text: bytes) -> None:
+def test_malformed_request_is_refused(server: HttpServer, text: bytes) -> None:
     message = b""
     with closing(socket.create_connection(server.address, timeout=TIMEOUT)) as connection:
         try:
@@ -186,46 +186,46 @@ def test_nonsense_is_refused_and_the_next_is_answered(server: HttpServer, text: 
             # connection at any of these steps.
             assert error.errno in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)  # noqa: PT017
     assert not message or message.startswith((b"400 ", b"HTTP/1.0 400 ", b"HTTP/1.0 414 "))
-    assert ask(server, "/livez")[0] == 200
+    assert get(server, "/livez")[0] == 200
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HT", b"GET /livez HTTP/1.0\r\nA: "])
-def test_a_slow_request_is_cut_off(
+def test_slow_request_is_closed(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """A client that sends a byte now and then never reaches a socket's timeout."""
     monkeypatch.setattr(module, "REQUEST_WITHIN", 0.1)
-    with closing(say(server, sent)) as connection:
+    with closing(send(server, sent)) as connection:
 
-        def is_cut_off() -> bool:
+        def is_closed() -> bool:
             try:
                 connection.sendall(b"T")
             except ConnectionError:
                 return True
             return False
 
-        wait_until(is_cut_off, TIMEOUT, what="the end of a connection")
-    wait_until(lambda: not server._server._asking, TIMEOUT, what="its place to be free")
+        wait_until(is_closed, TIMEOUT, what="the end of a connection")
+    wait_until(lambda: not server._server._asking, TIMEOUT, what="the connection to be released")
 
 
-def test_a_slow_reader_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_reader_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve({"/": lambda accept: Answer(200, "text/plain", b"x" * 50_000_000)})
-    with closing(say(server, b"GET / HTTP/1.0\r\n\r\n")) as connection:
+    with closing(send(server, b"GET / HTTP/1.0\r\n\r\n")) as connection:
         assert connection.recv(15) == b"HTTP/1.0 200 OK"
         monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.0)
         wait_until(lambda: not server._server._answering, TIMEOUT, what="the end of the answer")
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /li", b"GET /livez HTTP/1.0\r\nA: b\r\n"])
-def test_a_probe_takes_the_place_of_the_oldest_unfinished_request(
+def test_probe_replaces_oldest_unfinished_request(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(module, "CONNECTIONS", 3)
     monkeypatch.setattr(module, "REQUEST_WITHIN", TIMEOUT)
-    idle = [say(server, sent) for _ in range(3)]
+    idle = [send(server, sent) for _ in range(3)]
     wait_until(lambda: len(server._server._asking) == 3, TIMEOUT, what="three connections")
     try:
-        assert [ask(server, path)[0] for path in ("/livez", "/readyz", "/health")] == [
+        assert [get(server, path)[0] for path in ("/livez", "/readyz", "/health")] == [
             200,
             200,
             200,
@@ -237,7 +237,7 @@ def test_a_probe_takes_the_place_of_the_oldest_unfinished_request(
             connection.close()
 
 
-def test_a_probe_is_answered_while_other_answers_wait(
+def test_probe_is_answered_while_metrics_wait(
     serve: Serve, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CONNECTIONS", 2)
@@ -249,27 +249,27 @@ def test_a_probe_is_answered_while_other_answers_wait(
         return Answer(200, "text/plain", b"")
 
     server = serve({**routes(lambda: judge(node.facts, 300.0)), "/metrics": metrics})
-    slow = [say(server, b"GET /metrics HTTP/1.0\r\n\r\n") for _ in range(2)]
+    slow = [send(server, b"GET /metrics HTTP/1.0\r\n\r\n") for _ in range(2)]
     wait_until(lambda: len(server._server._limited) == 2, TIMEOUT, what="two answers that wait")
-    assert ask(server, "/metrics")[0] == 503
-    assert ask(server, "/livez")[0] == 200
+    assert get(server, "/metrics")[0] == 503
+    assert get(server, "/livez")[0] == 200
     database.set()
     for connection in slow:
         assert connection.recv(15) == b"HTTP/1.0 200 OK"
         connection.close()
-    wait_until(lambda: not server._server._limited, TIMEOUT, what="their places to be free")
-    assert ask(server, "/metrics")[0] == 200
+    wait_until(lambda: not server._server._limited, TIMEOUT, what="the answers to be released")
+    assert get(server, "/metrics")[0] == 200
 
 
-def test_it_ends_without_waiting_for_anybody(node: Node, serve: Serve) -> None:
+def test_stop_does_not_wait_for_clients(node: Node, serve: Serve) -> None:
     server = serve(routes(lambda: judge(node.facts, 300.0)))
-    with closing(say(server, b"GET /")):
+    with closing(send(server, b"GET /")):
         server.stop()
         server.join(TIMEOUT)
         HttpServer(server.address, {}, "b").stop()  # the port is free again
 
 
-def test_one_that_never_started_lets_go_of_its_port() -> None:
+def test_stop_releases_port_of_unstarted_server() -> None:
     server = HttpServer(ANY, {}, "a")
     with pytest.raises(OSError, match="in use"):
         HttpServer(server.address, {}, "b")
@@ -278,10 +278,10 @@ def test_one_that_never_started_lets_go_of_its_port() -> None:
     HttpServer(server.address, {}, "b").stop()
 
 
-def test_questions_are_no_news(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_are_not_logged(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    ask(server, "/livez")
-    ask(server, "/nothing")
+    get(server, "/livez")
+    get(server, "/nothing")
     assert [record.__dict__["event"] for record in caplog.records] in ([], ["http"])
 
 
@@ -298,7 +298,7 @@ def test_questions_are_no_news(server: HttpServer, caplog: pytest.LogCaptureFixt
         ("[::1]:9105", ("::1", 9105), "[::1]:9105"),
     ],
 )
-def test_where_it_listens(text: str, address: tuple[str, int], shown: str) -> None:
+def test_address_is_parsed_and_printed(text: str, address: tuple[str, int], shown: str) -> None:
     assert Address.parse(text) == address
     assert str(Address.parse(text)) == shown
 
@@ -317,13 +317,13 @@ def test_where_it_listens(text: str, address: tuple[str, int], shown: str) -> No
         ("[::1:9105", "brackets"),
     ],
 )
-def test_what_is_no_address(text: str, message: str) -> None:
+def test_invalid_address_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as refused:
         Address.parse(text)
     assert repr(text) in str(refused.value)
 
 
-def test_an_ipv6_address() -> None:
+def test_server_listens_on_ipv6_address() -> None:
     try:
         server = HttpServer(
             Address("::1", 0), {"/": lambda accept: Answer(200, "text/plain", b"")}, "a"
@@ -333,13 +333,13 @@ def test_an_ipv6_address() -> None:
         return
     server.start()
     try:
-        assert ask(server, "/")[0] == 200
+        assert get(server, "/")[0] == 200
     finally:
         server.stop()
         server.join(TIMEOUT)
 
 
-def test_a_port_in_use_is_reported_at_the_start() -> None:
+def test_port_in_use_is_reported_at_start() -> None:
     taken = HttpServer(ANY, {}, "b")
     try:
         with pytest.raises(CommandError, match=rf"--http .*{taken.address}: .*in use"):
@@ -348,17 +348,17 @@ def test_a_port_in_use_is_reported_at_the_start() -> None:
         taken.stop()
 
 
-def test_a_host_nobody_knows_is_reported_at_the_start() -> None:
+def test_unknown_host_is_reported_at_start() -> None:
     with pytest.raises(CommandError, match=r"--http .*no\.such\.host\.invalid:1: .+"):
         call_command("runcron", embedded=True, http=Address("no.such.host.invalid", 1))
 
 
-def test_one_pass_answers_nobody() -> None:
+def test_http_with_once_is_refused() -> None:
     with pytest.raises(CommandError, match=r"--http .*--once"):
         call_command("runcron", embedded=True, once=True, http=ANY)
 
 
-def test_what_it_answers_is_documented() -> None:
+def test_paths_are_documented() -> None:
     document = (
         Path(__file__).resolve().parents[2] / "docs" / "reference" / "observability.md"
     ).read_text()

@@ -42,7 +42,7 @@ def shown(*args: Any, **extra: Any) -> Any:
 # --- one line per record --------------------------------------------------------------------------
 
 
-def test_a_line() -> None:
+def test_record_is_formatted_as_json_line() -> None:
     assert line("%s of %d", "7", 9, note="x", attempt=1, event="done") == (
         '{"time": "2026-03-01T12:00:00.012Z", "level": "WARNING", "logger": "shop.jobs", '
         '"message": "7 of 9", "event": "done", "attempt": 1, "note": "x"}'
@@ -53,12 +53,12 @@ class Level(IntEnum):
     HIGH = 3
 
 
-class Odd:
+class FailingRepr:
     def __repr__(self) -> str:
         raise RecursionError
 
 
-class Loud(str):
+class FailingStr(str):
     __slots__ = ()
 
     def __str__(self) -> str:
@@ -99,18 +99,18 @@ SELF.append(SELF)
         (b"\xff", "b'\\xff'"),
     ],
 )
-def test_any_value(value: Any, as_json: Any) -> None:
+def test_extra_value_is_converted_to_json(value: Any, as_json: Any) -> None:
     if as_json is None and value is not None:
         as_json = repr(value)
     assert shown(extra=value)["extra"] == as_json
 
 
-def test_values_that_do_not_behave() -> None:
-    assert shown(extra=Loud("loud"))["extra"] == "loud"
-    output = "<Odd: repr() raises RecursionError>"
-    assert shown(extra=[Odd()])["extra"] == [output]
-    assert shown(Odd())["message"] == f"{output} % ()"
-    assert shown("%s", Odd())["message"] == "'%s' % <tuple: repr() raises RecursionError>"
+def test_values_whose_str_or_repr_fails_are_replaced() -> None:
+    assert shown(extra=FailingStr("loud"))["extra"] == "loud"
+    output = "<FailingRepr: repr() raises RecursionError>"
+    assert shown(extra=[FailingRepr()])["extra"] == [output]
+    assert shown(FailingRepr())["message"] == f"{output} % ()"
+    assert shown("%s", FailingRepr())["message"] == "'%s' % <tuple: repr() raises RecursionError>"
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,13 @@ def test_values_that_do_not_behave() -> None:
         ("%(a)s", ({"a": 1},), "1"),
     ],
 )
-def test_any_message(message: Any, args: tuple[Any, ...], text: str) -> None:
+def test_message_with_any_arguments_is_formatted(
+    message: Any, args: tuple[Any, ...], text: str
+) -> None:
     assert shown(message, *args)["message"] == text
 
 
-def test_what_is_too_large_is_cut_with_a_mark() -> None:
+def test_large_values_are_truncated_with_marker() -> None:
     long = "x" * (10 * TEXT_LIMIT)
     output = shown(long, text=long, items=dict.fromkeys(range(ITEMS_LIMIT), long))
     for key in ("message", "text", "items"):
@@ -137,7 +139,7 @@ def test_what_is_too_large_is_cut_with_a_mark() -> None:
     assert shown(**{f"extra_{n}": n for n in range(100)})["left_out"] == 100 - (ITEMS_LIMIT - 4)
 
 
-def test_an_extra_that_is_called_as_something_of_ours() -> None:
+def test_extra_with_reserved_name_gets_underscore() -> None:
     output = shown("done", time="noon", level=9, logger=None, exception="none", time_="?")
     assert (output["time"], output["level"], output["logger"]) == (
         "2026-03-01T12:00:00.012Z",
@@ -148,13 +150,13 @@ def test_an_extra_that_is_called_as_something_of_ours() -> None:
     assert (output["level_"], output["logger_"], output["exception_"]) == (9, None, "none")
 
 
-class Unspeakable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise ZeroDivisionError
 
 
-def test_an_exception_is_text() -> None:
-    for exception in (ValueError("too\nmuch"), Unspeakable(), RecursionError()):
+def test_exception_is_formatted_as_traceback() -> None:
+    for exception in (ValueError("too\nmuch"), UnprintableError(), RecursionError()):
         try:
             raise exception
         except Exception:
@@ -166,17 +168,17 @@ def test_an_exception_is_text() -> None:
     assert shown("from elsewhere", exc_text="Traceback")["exception"] == "Traceback"
 
 
-class Zoneless(tzinfo):
+class FailingTimeZone(tzinfo):
     def utcoffset(self, at: datetime | None) -> timedelta:
         raise ZeroDivisionError
 
 
-class Endless(timedelta):
+class FailingTimedelta(timedelta):
     def total_seconds(self) -> float:
         raise ZeroDivisionError
 
 
-class Masked:
+class FailingClass:
     @property
     def __class__(self) -> Any:
         raise ZeroDivisionError
@@ -185,10 +187,10 @@ class Masked:
         return "masked"
 
 
-def test_values_whose_methods_fail() -> None:
-    output = shown(extra=[datetime(2026, 3, 1, tzinfo=Zoneless()), Masked()])["extra"]
+def test_values_whose_conversion_fails_are_replaced() -> None:
+    output = shown(extra=[datetime(2026, 3, 1, tzinfo=FailingTimeZone()), FailingClass()])["extra"]
     assert (output[0][:30], output[1]) == ("datetime.datetime(2026, 3, 1, ", "masked")
-    assert shown(extra=Endless(seconds=90))["extra"] == 90.0
+    assert shown(extra=FailingTimedelta(seconds=90))["extra"] == 90.0
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,9 @@ def test_values_whose_methods_fail() -> None:
         ("stack_info", b"Stack", "stack", "b'Stack'"),
     ],
 )
-def test_a_record_that_somebody_else_has_made(name: str, value: Any, key: str, text: Any) -> None:
+def test_record_with_unusual_attributes_is_formatted(
+    name: str, value: Any, key: str, text: Any
+) -> None:
     """A record from a socket may come from a program in another language."""
     record = logging.makeLogRecord({"msg": "done", name: value})
     assert json.loads(JsonFormatter().format(record), parse_constant=pytest.fail)[key] == text
@@ -227,7 +231,7 @@ def test_a_record_that_somebody_else_has_made(name: str, value: Any, key: str, t
     ),
     st.text(),
 )
-def test_whatever_is_logged_is_a_line_of_json(value: Any, name: str) -> None:
+def test_any_value_is_logged_as_json_line(value: Any, name: str) -> None:
     output = shown(name or "x", **{name: value} if name else {})
     assert output["level"] == "WARNING"
 
@@ -259,7 +263,7 @@ def logged(logger: logging.Logger) -> Iterator[Logged]:
         one.setLevel(logging.NOTSET)
 
 
-def test_a_node_names_itself_on_every_line(logger: logging.Logger, logged: Logged) -> None:
+def test_node_name_is_added_to_every_line(logger: logging.Logger, logged: Logged) -> None:
     logger.info("before")
     with as_node("a"):
         logger.info("from a library")
@@ -268,14 +272,14 @@ def test_a_node_names_itself_on_every_line(logger: logging.Logger, logged: Logge
     assert [output.get("node") for output in logged()] == [None, "a", "b", None]
 
 
-def test_the_trace_of_a_run_is_reported_by_its_id(logger: logging.Logger, logged: Logged) -> None:
+def test_trace_id_is_derived_from_run_id(logger: logging.Logger, logged: Logged) -> None:
     for run in (str(RUN), "of the bulls", 5, None):
         logger.info("x", extra={"run": run})
     logger.info("x", extra={"run": str(RUN), "trace_id": "mine"})
     assert [output.get("trace_id") for output in logged()] == [RUN.hex, None, None, None, "mine"]
 
 
-def test_logging_may_be_set_up_before_django() -> None:
+def test_logging_can_be_configured_before_django() -> None:
     """Django itself sets up logging before it loads the apps."""
     code = (
         "import logging\n"

@@ -59,7 +59,7 @@ def documented() -> list[tuple[str, set[str]]]:
     ]
 
 
-def test_every_line_has_an_event() -> None:
+def test_every_log_call_has_extra_fields() -> None:
     without = []
     for where, node in nodes():
         if (
@@ -74,18 +74,18 @@ def test_every_line_has_an_event() -> None:
     assert without == []
 
 
-def test_every_event_is_documented_once_and_no_other() -> None:
+def test_documented_events_match_logged_events() -> None:
     assert Counter(event for event, _ in documented()) == Counter({event for event, _ in logged()})
 
 
-def test_what_goes_with_an_event_is_documented() -> None:
+def test_fields_of_every_event_are_documented() -> None:
     known = dict(documented())
     assert {
         event: extras - known[event] for event, extras in logged() if not extras <= known[event]
     } == {}
 
 
-def test_the_documented_logging_names_what_there_is() -> None:
+def test_documented_logging_settings_are_importable() -> None:
     block = next(
         block
         for block in re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)

@@ -71,7 +71,7 @@ def make_node(now: datetime, name: str, **fields: Any) -> Node:
 # --- counters -------------------------------------------------------------------------------------
 
 
-def test_a_job_has_a_counter_for_each_outcome_from_the_start() -> None:
+def test_new_job_has_counter_per_outcome() -> None:
     job, other = make_idle_job(), make_idle_job(namespace="billing")
     count([job.pk], State.SUCCEEDED)
     count([job.pk], State.MISSED, 3)
@@ -84,13 +84,13 @@ def test_a_job_has_a_counter_for_each_outcome_from_the_start() -> None:
     assert counters_of(other) == nothing
 
 
-def test_failures_that_are_counted_together_are_in_a_row() -> None:
+def test_failures_counted_together_are_consecutive() -> None:
     job = make_idle_job()
     count([job.pk], State.FAILED, 3)
     assert Statistics.objects.get(pk=job.pk).consecutive_failures == 3
 
 
-def test_pruning_changes_no_counter() -> None:
+def test_pruning_keeps_counters() -> None:
     job = make_idle_job()
     make_run(job, "succeeded")
     count([job.pk], State.SUCCEEDED)
@@ -102,7 +102,7 @@ def test_pruning_changes_no_counter() -> None:
     assert counters_of(job)["succeeded"] == 1
 
 
-def test_so_many_jobs_have_counters_and_the_others_are_notified(settings: Settings) -> None:
+def test_jobs_with_counters_are_limited_and_others_are_counted(settings: Settings) -> None:
     settings.DCRON_METRICS_JOBS = 2
     jobs = [make_idle_job() for _ in range(5)]
 
@@ -114,7 +114,7 @@ def test_so_many_jobs_have_counters_and_the_others_are_notified(settings: Settin
     assert read_one(catalogue.JOBS_UNCOUNTED) == 0
 
 
-def test_no_counter_ever_goes_down_whatever_becomes_of_jobs(settings: Settings) -> None:
+def test_counters_never_decrease_when_jobs_change(settings: Settings) -> None:
     """No series decreases from one scrape to the next.
 
     A series that has disappeared never returns for another job.
@@ -159,7 +159,7 @@ def test_no_counter_ever_goes_down_whatever_becomes_of_jobs(settings: Settings) 
 # --- gauges ---------------------------------------------------------------------------------------
 
 
-def test_jobs_are_reported_by_what_becomes_of_them() -> None:
+def test_jobs_are_counted_by_state() -> None:
     enabled, failing, paused, quarantined = (make_idle_job() for _ in range(4))
     Job.objects.filter(pk=paused.pk).update(enabled=False)
     Cursor.objects.filter(pk=quarantined.pk).update(problem="a zone that vanished")
@@ -172,7 +172,7 @@ def test_jobs_are_reported_by_what_becomes_of_them() -> None:
     assert read_one(catalogue.JOBS_FAILING) == 1
 
 
-def test_unfinished_runs_are_reported_by_their_state(now: datetime) -> None:
+def test_unfinished_runs_are_counted_by_state(now: datetime) -> None:
     job = make_idle_job()
     make_run(job, "pending", due_at=now + HOUR)
     make_run(job, "pending", due_at=now - 30 * SECOND)
@@ -195,13 +195,13 @@ def test_unfinished_runs_are_reported_by_their_state(now: datetime) -> None:
     assert 30 <= oldest["due",] < 3600 <= oldest["queued",]
 
 
-def test_nothing_is_zero_everywhere() -> None:
+def test_metrics_of_empty_database_are_zero() -> None:
     above_zero = {(sample.metric, sample.labels) for sample in cluster.read() if sample.value}
     assert above_zero == {(catalogue.HEALTH_STATUS, ("ok",))}
     assert read(catalogue.OLDEST) == {("due",): 0, ("queued",): 0}
 
 
-def test_more_than_the_limit_is_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_above_limit_is_limit_plus_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "LIMIT", 2)
     job = make_idle_job()
     for state in ("pending", "queued"):
@@ -212,7 +212,7 @@ def test_more_than_the_limit_is_one_more(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (found["due",], found["queued",]) == (3, 3)
 
 
-def test_a_cursor_is_behind_at_once_and_overdue_when_a_node_should_have_come(now: datetime) -> None:
+def test_cursor_has_lag_at_once_and_is_overdue_later(now: datetime) -> None:
     fresh, old, quarantined = (make_idle_job() for _ in range(3))
     Cursor.objects.filter(pk=fresh.pk).update(next_at=now - SECOND)
 
@@ -225,7 +225,7 @@ def test_a_cursor_is_behind_at_once_and_overdue_when_a_node_should_have_come(now
     assert 3600 <= read_one(catalogue.CURSOR_LAG) < 7200
 
 
-def test_nodes_are_reported_by_how_they_are(now: datetime) -> None:
+def test_nodes_are_counted_by_state(now: datetime) -> None:
     make_node(now, "a", shards=40, agenda=2, skew=-2 * SECOND)
     make_node(now, "b", shards=20, agenda=3, degraded=True, ticked_at=now - HOUR)
     make_node(now, "c", heartbeat_at=now - HOUR, agenda=5, degraded=True, skew=HOUR)
@@ -238,7 +238,7 @@ def test_nodes_are_reported_by_how_they_are(now: datetime) -> None:
     assert read_one(catalogue.SHARDS_UNLED) == 4
 
 
-def test_namespaces_without_a_node_are_reported(now: datetime) -> None:
+def test_unserved_namespaces_are_counted(now: datetime) -> None:
     for namespace in ("a", "b", "c"):
         make_idle_job(namespace=namespace)
     Job.objects.filter(namespace="c").update(enabled=False)
@@ -255,7 +255,7 @@ def test_namespaces_without_a_node_are_reported(now: datetime) -> None:
 # --- query costs ----------------------------------------------------------------------------------
 
 
-def test_many_jobs_and_runs_cost_as_many_queries(now: datetime, settings: Settings) -> None:
+def test_number_of_queries_is_bounded(now: datetime, settings: Settings) -> None:
     settings.DCRON_METRICS_JOBS = 100
     job = make_idle_job()
     jobs = [
@@ -277,7 +277,7 @@ def test_many_jobs_and_runs_cost_as_many_queries(now: datetime, settings: Settin
 
 
 @pytest.mark.sqlite
-def test_an_index_leads_to_what_is_read_and_a_limit_ends_it(now: datetime) -> None:
+def test_queries_use_indexes_and_limits(now: datetime) -> None:
     job = make_idle_job()
     for state in State:
         make_run(job, state)

@@ -1,6 +1,6 @@
 """Test the histograms of attempts: the leader of the job's shard observes each attempt once.
 
-The memory and the queries are bounded, whatever happens between two scrapes.
+Memory and queries are bounded for any number of attempts between two scrapes.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,8 +36,8 @@ def now(db: None) -> datetime:
     return database_now("default")
 
 
-def following(shards: Iterable[int] = ALL, namespace: str = "") -> AttemptObserver:
-    """Return a observer that has looked once."""
+def make_observer(shards: Iterable[int] = ALL, namespace: str = "") -> AttemptObserver:
+    """Return an observer that has been updated once."""
     led = frozenset(shards)
     observer = AttemptObserver(namespace, lambda: led)
     observer.update()
@@ -89,7 +89,7 @@ def unobserved(observer: AttemptObserver) -> float:
     return found.value
 
 
-def test_a_bucket_counts_what_is_at_most_its_bound() -> None:
+def test_bucket_includes_its_upper_bound() -> None:
     histogram = Histogram(catalogue.WAIT, (0.1, 1, 10))
     for seconds in (0.05, 0.1, 0.100001, 1, 10, 11, -5):
         histogram.observe(timedelta(seconds=seconds))
@@ -99,8 +99,8 @@ def test_a_bucket_counts_what_is_at_most_its_bound() -> None:
     assert found.sum == pytest.approx(22.250001)
 
 
-def test_starts_and_ends_are_observed_when_they_are_seen(job: Job, now: datetime) -> None:
-    observer = following()
+def test_starts_and_ends_are_observed_once(job: Job, now: datetime) -> None:
+    observer = make_observer()
     first = start(job, now - 60 * SECOND, late=3 * SECOND, waited=2 * SECOND)
     second = start(job, now - 50 * SECOND, late=40 * SECOND)
     observer.update()
@@ -122,8 +122,8 @@ def test_starts_and_ends_are_observed_when_they_are_seen(job: Job, now: datetime
     assert number(observer, "duration", "lost") == 0
 
 
-def test_what_began_and_ended_between_two_looks_is_observed_once(job: Job, now: datetime) -> None:
-    observer = following()
+def test_attempt_between_two_updates_is_observed_once(job: Job, now: datetime) -> None:
+    observer = make_observer()
     end(start(job, now - 60 * SECOND), "timed_out")
     for _ in range(3):
         observer.update()
@@ -132,10 +132,12 @@ def test_what_began_and_ended_between_two_looks_is_observed_once(job: Job, now: 
     assert number(observer, "duration", "timed_out") == 1
 
 
-def test_the_past_is_not_observed_but_the_end_of_what_runs_is(job: Job, now: datetime) -> None:
+def test_first_update_ignores_finished_attempts_but_tracks_running_ones(
+    job: Job, now: datetime
+) -> None:
     end(start(job, now - 60 * SECOND))
     running = start(job, now - 50 * SECOND)
-    observer = following()
+    observer = make_observer()
     assert numbers(observer) == (0, 0)
 
     end(running, took=40 * SECOND)
@@ -145,7 +147,7 @@ def test_the_past_is_not_observed_but_the_end_of_what_runs_is(job: Job, now: dat
     assert distributions(observer)["dcron_attempt_duration_seconds", "succeeded"].sum == 40
 
 
-def test_what_starts_during_the_first_look_is_observed_once(job: Job, now: datetime) -> None:
+def test_attempt_started_during_first_update_is_observed_once(job: Job, now: datetime) -> None:
     begun: list[Attempt] = []
 
     def start_before(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -155,15 +157,15 @@ def test_what_starts_during_the_first_look_is_observed_once(job: Job, now: datet
         return execute(sql, *rest)
 
     with connection.execute_wrapper(start_before):
-        observer = following()
+        observer = make_observer()
     end(begun[0])
     observer.update()
 
     assert numbers(observer) == (1, 1)
 
 
-def test_rows_without_the_times_are_no_start_delay(job: Job, now: datetime) -> None:
-    observer = following()
+def test_attempt_without_due_time_has_no_start_delay(job: Job, now: datetime) -> None:
+    observer = make_observer()
     attempt = start(job, now - 60 * SECOND)
     Attempt.objects.update(due_at=None, queued_at=None)
     end(attempt)
@@ -176,10 +178,10 @@ def test_rows_without_the_times_are_no_start_delay(job: Job, now: datetime) -> N
     )
 
 
-def test_nodes_share_the_attempts_by_their_shards(now: datetime) -> None:
+def test_nodes_observe_attempts_of_their_shards(now: datetime) -> None:
     jobs = [make_idle_job() for _ in range(10)]
     some = {job.pk % settings.SHARDS for job in jobs[:3]}
-    nodes = [following(some), following(ALL - some), following(())]
+    nodes = [make_observer(some), make_observer(ALL - some), make_observer(())]
     for job in jobs:
         end(start(job, now - 60 * SECOND))
     for node in nodes:
@@ -188,7 +190,7 @@ def test_nodes_share_the_attempts_by_their_shards(now: datetime) -> None:
     assert [numbers(node) for node in nodes] == [(3, 3), (7, 7), (0, 0)]
 
 
-def test_a_node_that_takes_over_observes_the_end(job: Job, now: datetime) -> None:
+def test_node_that_takes_over_shard_observes_end(job: Job, now: datetime) -> None:
     led: list[int] = []
     observer = AttemptObserver("", lambda: led)
     observer.update()
@@ -201,10 +203,10 @@ def test_a_node_that_takes_over_observes_the_end(job: Job, now: datetime) -> Non
     assert numbers(observer) == (0, 1)
 
 
-def test_a_node_of_one_namespace_observes_its_jobs_alone(job: Job, now: datetime) -> None:
+def test_node_of_one_namespace_observes_its_jobs_only(job: Job, now: datetime) -> None:
     other = make_idle_job(namespace="billing")
     before = [start(each, now - 70 * SECOND) for each in (job, other)]
-    observer = following(namespace="billing")
+    observer = make_observer(namespace="billing")
     attempts_since = [start(each, now - 60 * SECOND) for each in (job, other)]
     observer.update()
     for attempt in (*before, *attempts_since):
@@ -214,10 +216,8 @@ def test_a_node_of_one_namespace_observes_its_jobs_alone(job: Job, now: datetime
     assert numbers(observer) == (1, 2)
 
 
-def test_young_rows_wait_as_a_row_before_them_may_not_be_visible_yet(
-    job: Job, now: datetime
-) -> None:
-    observer = following()
+def test_recent_rows_wait_for_uncommitted_earlier_rows(job: Job, now: datetime) -> None:
+    observer = make_observer()
     start(job, now - 60 * SECOND)
     hidden = start(job, now - 59 * SECOND)
     Attempt.objects.filter(pk=hidden.pk).delete()
@@ -232,8 +232,8 @@ def test_young_rows_wait_as_a_row_before_them_may_not_be_visible_yet(
     assert numbers(observer) == (4, 0)
 
 
-def test_a_deleted_job_leaves_nothing_behind(job: Job, now: datetime) -> None:
-    observer = following()
+def test_attempts_of_deleted_runs_are_forgotten(job: Job, now: datetime) -> None:
+    observer = make_observer()
     start(job, now - 60 * SECOND)
     observer.update()
     assert observer._open
@@ -244,10 +244,12 @@ def test_a_deleted_job_leaves_nothing_behind(job: Job, now: datetime) -> None:
     assert numbers(observer) == (1, 0)
 
 
-def test_all_is_seen_in_chunks(job: Job, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_are_read_in_chunks(
+    job: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attempts, "CHUNK", 3)
     running = [start(job, now - 60 * SECOND) for _ in range(7)]
-    observer = following()
+    observer = make_observer()
     running += [start(job, now - 50 * SECOND) for _ in range(8)]
     observer.update()
     for attempt in running:
@@ -258,12 +260,12 @@ def test_all_is_seen_in_chunks(job: Job, now: datetime, monkeypatch: pytest.Monk
     assert unobserved(observer) == 0
 
 
-def test_what_comes_too_fast_is_left_out_and_counted(
+def test_attempts_beyond_limit_are_counted_as_unobserved(
     job: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "MAX_NEW", 4)
     monkeypatch.setattr(attempts, "MAX_OPEN", 3)
-    observer = following()
+    observer = make_observer()
     for _ in range(10):
         start(job, now - 60 * SECOND)
     observer.update()
@@ -273,11 +275,11 @@ def test_what_comes_too_fast_is_left_out_and_counted(
     assert unobserved(observer) == 6 + 1
 
 
-def test_gaps_between_keys_are_nothing_left_out(
+def test_gaps_between_keys_are_not_counted_as_unobserved(
     job: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "MAX_NEW", 3)
-    observer = following()
+    observer = make_observer()
     for _ in range(10):
         start(job, now - 60 * SECOND)
     Attempt.objects.filter(
@@ -289,29 +291,29 @@ def test_gaps_between_keys_are_nothing_left_out(
     assert unobserved(observer) == 0
 
 
-def test_a_look_costs_as_many_queries_however_long_the_history(job: Job, now: datetime) -> None:
+def test_update_needs_constant_number_of_queries(job: Job, now: datetime) -> None:
     for _ in range(50):
         end(start(job, now - 60 * SECOND))
-    observer = following()
+    observer = make_observer()
 
-    def look() -> int:
+    def queries_of_update() -> int:
         with CaptureQueriesContext(connection) as queries:
             observer.update()
         return len(queries)
 
-    assert look() == 2  # the time, and the check for new rows
+    assert queries_of_update() == 2  # the time, and the check for new rows
     for _ in range(30):
         end(start(job, now - 50 * SECOND))
-    assert look() == 4
+    assert queries_of_update() == 4
     running = [start(job, now - 50 * SECOND) for _ in range(30)]
-    assert look() == 4
+    assert queries_of_update() == 4
     for attempt in running:
         end(attempt)
-    assert look() == 3
+    assert queries_of_update() == 3
     assert numbers(observer) == (60, 60)
 
 
-class Away:
+class FailingQuery:
     """Refuses the n-th query."""
 
     def __init__(self, refused: int):
@@ -320,16 +322,16 @@ class Away:
     def __call__(self, execute: Callable[..., Any], *query: Any) -> Any:
         self.left -= 1
         if self.left == 0:
-            raise OperationalError("away")
+            raise OperationalError("unreachable")
         return execute(*query)
 
 
-def test_a_database_that_goes_away_half_way_costs_and_doubles_nothing(
+def test_failed_update_loses_and_repeats_no_attempt(
     job: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "CHUNK", 2)
     running = [start(job, now - 70 * SECOND) for _ in range(4)]
-    observer = following()
+    observer = make_observer()
     for attempt in running:
         end(attempt)
     for _ in range(5):
@@ -338,7 +340,7 @@ def test_a_database_that_goes_away_half_way_costs_and_doubles_nothing(
     failures = 0
     for refused in range(1, 20):
         try:
-            with connection.execute_wrapper(Away(refused)):
+            with connection.execute_wrapper(FailingQuery(refused)):
                 observer.update()
         except OperationalError:
             failures += 1
@@ -349,11 +351,11 @@ def test_a_database_that_goes_away_half_way_costs_and_doubles_nothing(
 
 
 @pytest.mark.sqlite
-def test_rows_are_found_by_their_keys(job: Job, now: datetime) -> None:
+def test_queries_use_indexes(job: Job, now: datetime) -> None:
     end(start(job, now - 60 * SECOND))
     running = start(job, now - 60 * SECOND)
     with CaptureQueriesContext(connection) as queries:
-        observer = following()
+        observer = make_observer()
         start(job, now - 50 * SECOND)
         observer.update()
         end(running)

@@ -27,7 +27,7 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 SUFFIXES = ("_bucket", "_sum", "_count")
 FUNCTIONS = {"absent", "histogram_quantile", "increase", "label_values", "max", "rate", "sum"}
 WORDS = {"by", "or"}
-OF_THE_TARGET = {"instance"}
+TARGET_LABELS = {"instance"}
 
 
 def panels() -> list[dict[str, Any]]:
@@ -57,9 +57,7 @@ def metric_of(name: str) -> Metric:
             assert BY_NAME[stem].type is Type.HISTOGRAM, name
             return BY_NAME[stem]
     assert name in BY_NAME, f"there is no metric {name}"
-    assert BY_NAME[name].type is not Type.HISTOGRAM, (
-        f"{name} is a histogram: one of its series is wanted"
-    )
+    assert BY_NAME[name].type is not Type.HISTOGRAM, f"{name} is a histogram: use one of its series"
     return BY_NAME[name]
 
 
@@ -97,7 +95,7 @@ def matchers(braces: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture
-def told_values(db: None) -> dict[tuple[str, str], set[str]]:
+def possible_values(db: None) -> dict[tuple[str, str], set[str]]:
     """Return the possible values of each label, by metric and label, where they can be listed."""
     make_idle_job()
     found: dict[tuple[str, str], set[str]] = {}
@@ -112,32 +110,32 @@ def told_values(db: None) -> dict[tuple[str, str], set[str]]:
 # --- queries --------------------------------------------------------------------------------------
 
 
-def test_queries_name_metrics_and_labels_that_there_are() -> None:
+def test_queries_use_existing_metrics_and_labels() -> None:
     for where, expression in expressions().items():
         found = selectors(expression)
         assert found, where
         for each in found:
             assert {label for label, _, _ in each.matchers} <= each.labels, (where, each.name)
-        known = OF_THE_TARGET.union(*(each.labels for each in found))
+        known = TARGET_LABELS.union(*(each.labels for each in found))
         for grouping in re.findall(r"\bby \(([^)]*)\)", expression):
             assert set(grouping.split(", ")) <= known, where
 
 
-def test_queries_ask_for_values_that_there_are(
-    told_values: dict[tuple[str, str], set[str]],
+def test_queries_use_possible_label_values(
+    possible_values: dict[tuple[str, str], set[str]],
 ) -> None:
-    asked = 0
+    checked = 0
     for where, expression in expressions().items():
         for each in selectors(expression):
             for label, how, wanted in each.matchers:
                 if not wanted.startswith("$"):
                     values = wanted.split("|") if "~" in how else [wanted]
-                    assert set(values) <= told_values[each.metric.name, label], where
-                    asked += 1
-    assert asked > 20
+                    assert set(values) <= possible_values[each.metric.name, label], where
+                    checked += 1
+    assert checked > 20
 
 
-def test_queries_have_the_form_of_queries() -> None:
+def test_queries_have_valid_brackets_and_functions() -> None:
     """Check brackets, function names, and ``rate`` or ``increase`` around each counter.
 
     ``test_promtool.py`` checks the syntax where promtool is available.
@@ -162,7 +160,7 @@ def test_queries_have_the_form_of_queries() -> None:
             )
 
 
-def test_queries_add_up_what_is_each_node_s_and_take_one_of_what_is_the_cluster_s() -> None:
+def test_queries_sum_node_metrics_and_take_max_of_cluster_metrics() -> None:
     """Queries sum the metrics of nodes and take one value of the cluster's metrics.
 
     Each node observes its own attempts, but all report the same about the cluster.
@@ -181,7 +179,7 @@ def test_queries_add_up_what_is_each_node_s_and_take_one_of_what_is_the_cluster_
 # --- dashboard and rules --------------------------------------------------------------------------
 
 
-def test_the_dashboard_is_laid_out_without_gaps_or_overlaps() -> None:
+def test_dashboard_panels_leave_no_gaps_or_overlaps() -> None:
     taken: set[tuple[int, int]] = set()
     height = 0
     for panel in DASHBOARD["panels"]:
@@ -199,7 +197,7 @@ def test_the_dashboard_is_laid_out_without_gaps_or_overlaps() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_the_dashboard_asks_the_source_that_was_chosen() -> None:
+def test_dashboard_uses_chosen_data_source() -> None:
     names = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
     used = set(re.findall(r"\$\{?([a-z]\w+)", json.dumps(DASHBOARD["panels"])))
     assert used == set(names)
@@ -208,7 +206,7 @@ def test_the_dashboard_asks_the_source_that_was_chosen() -> None:
             assert asking["datasource"]["uid"] == "${datasource}", panel["title"]
 
 
-def test_each_alert_says_what_to_do() -> None:
+def test_every_alert_has_severity_summary_and_description() -> None:
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names) > 10
     for rule in alerts():
@@ -219,7 +217,7 @@ def test_each_alert_says_what_to_do() -> None:
         grouped = re.findall(r"\bby \(([^)]*)\)", rule["expr"])
         for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
             aggregated = rule["expr"].startswith(("max", "sum"))
-            assert label in (grouped[0].split(", ") if aggregated else OF_THE_TARGET), rule["alert"]
+            assert label in (grouped[0].split(", ") if aggregated else TARGET_LABELS), rule["alert"]
 
 
 # --- documentation --------------------------------------------------------------------------------
@@ -236,7 +234,7 @@ def documented() -> dict[str, list[str]]:
     return {name: cells.split(" | ") for name, cells in rows}
 
 
-def test_every_metric_is_documented_and_no_other() -> None:
+def test_documented_metrics_match_catalogue() -> None:
     assert list(documented()) == [metric.name for metric in METRICS]
     for name in re.findall(r"\b(?<!django_)dcron_\w+", section()):
         assert name in BY_NAME or metric_of(name)
@@ -255,7 +253,7 @@ def test_every_alert_is_documented() -> None:
     assert named == {rule["alert"] for rule in alerts()}
 
 
-def test_the_numbers_are_documented() -> None:
+def test_limits_are_documented() -> None:
     text = " ".join(section().split())
     words = {2: "two", 3: "three", 5: "five"}
     assert f"waits {words[int(readings.BUDGET)]} seconds for the database" in text
@@ -268,7 +266,7 @@ def test_the_numbers_are_documented() -> None:
     assert str(HTTPStatus.NOT_IMPLEMENTED.value) in text
 
 
-def test_the_buckets_are_documented() -> None:
+def test_buckets_are_documented() -> None:
     text = " ".join(section().split())
     for bounds in (attempts.DELAY_BUCKETS, attempts.DURATION_BUCKETS):
         assert ", ".join(f"{bound:g}" for bound in bounds) in text

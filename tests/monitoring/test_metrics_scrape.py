@@ -27,7 +27,7 @@ from django_dcron.models import Run
 from django_dcron.models.statistics import count
 from django_dcron.monitoring.metrics import Collector, NodeMetrics, readings, views
 from django_dcron.monitoring.metrics.catalogue import METRICS, Source
-from django_dcron.monitoring.metrics.readings import Aside, Direct
+from django_dcron.monitoring.metrics.readings import BackgroundReading, DirectReading
 from django_dcron.policies.lifecycle import State
 from django_dcron.scheduler.health import Health, judge
 from tests import services
@@ -40,7 +40,7 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0
 
 
 def values(body: bytes) -> dict[str, float]:
-    """Return the sum of the samples of each name."""
+    """Return the sum of the samples, by name."""
     found: dict[str, float] = {}
     for family in text_families(body.decode()):
         for sample in family.samples:
@@ -63,19 +63,19 @@ def health(**fields: Any) -> Health:
 def node_metrics(read: Callable[[], Any] | None = None) -> NodeMetrics:
     metrics = NodeMetrics(health, "", frozenset)
     if read:
-        metrics._reading = Aside(read)
+        metrics._reading = BackgroundReading(read)
     return metrics
 
 
-def away() -> None:
-    raise OperationalError("away")
+def raise_unreachable() -> None:
+    raise OperationalError("unreachable")
 
 
 # --- node -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_node_tells_every_metric_once(settings: Settings) -> None:
+def test_node_exposes_every_metric_once(settings: Settings) -> None:
     make_idle_job()
     metrics = node_metrics()
     samples = metrics.samples()
@@ -98,14 +98,14 @@ def test_a_node_tells_every_metric_once(settings: Settings) -> None:
 @pytest.mark.parametrize(
     "accept", ["application/openmetrics-text;version=x", "text/plain;version=1.x"]
 )
-def test_a_version_that_is_none_is_answered_as_if_nothing_was_asked_for(accept: str) -> None:
+def test_invalid_format_version_gets_default_format(accept: str) -> None:
     """prometheus-client raises an error for such a version."""
     assert node_metrics().answer(accept)[:2] == node_metrics().answer("")[:2]
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("accept", ["", "text/plain", "*/*", OPENMETRICS])
-def test_both_formats_are_sound(accept: str) -> None:
+def test_both_formats_are_valid(accept: str) -> None:
     count([make_idle_job(namespace="a@b").pk], State.FAILED, 7)
     answer = node_metrics().answer(accept)
 
@@ -129,14 +129,14 @@ def test_both_formats_are_sound(accept: str) -> None:
             assert sample.labels.keys() - {"le"} == set(metric.labels)
 
 
-def test_a_name_with_quotes_stays_one_label() -> None:
-    body = node_metrics(away).answer().body.decode()
+def test_node_name_with_quotes_is_escaped() -> None:
+    body = node_metrics(raise_unreachable).answer().body.decode()
     (info,) = [family for family in text_families(body) if family.name == "dcron_node_info"]
     assert info.samples[0].labels["node_name"] == 'a"b\\c'
 
 
-def test_without_the_database_a_node_tells_what_it_knows_itself() -> None:
-    shown = values(node_metrics(away).answer().body)
+def test_node_without_database_exposes_its_own_metrics() -> None:
+    shown = values(node_metrics(raise_unreachable).answer().body)
 
     assert shown["dcron_database_up"] == 0
     wanted = {metric.name for metric in METRICS if metric.source is not Source.CLUSTER}
@@ -146,26 +146,26 @@ def test_without_the_database_a_node_tells_what_it_knows_itself() -> None:
     assert names == wanted
 
 
-def test_a_database_that_stalls_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrape_does_not_wait_for_stalled_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readings, "BUDGET", 0.05)
     answered = threading.Event()
-    reading: Aside[str] = Aside(lambda: str(answered.wait(60)))
+    reading: BackgroundReading[str] = BackgroundReading(lambda: str(answered.wait(60)))
 
     threads = threading.active_count()
     assert [reading.get() for _ in range(20)] == [None] * 20
     assert threading.active_count() <= threads + 1
-    flight = reading._flight
+    flight = reading._query
     assert flight is not None
     waits: list[float | None] = []
     monkeypatch.setattr(flight._ended, "wait", lambda seconds: waits.append(seconds))
     reading.get()
-    assert waits == [0], "once waited for in vain it is not waited for again"
+    assert waits == [0], "after a timeout, later scrapes don't wait"
     monkeypatch.undo()
     answered.set()
     assert wait_until(reading.get) == "True"
 
 
-def test_scrapes_that_come_together_or_soon_after_share_a_reading(
+def test_concurrent_scrapes_share_one_reading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(readings, "BUDGET", 60)
@@ -178,7 +178,7 @@ def test_scrapes_that_come_together_or_soon_after_share_a_reading(
         read.append("read")
         return "value"
 
-    reading = Aside(slowly)
+    reading = BackgroundReading(slowly)
     got: list[str | None] = []
     threads = [threading.Thread(target=lambda: got.append(reading.get())) for _ in range(5)]
     for thread in threads:
@@ -195,7 +195,7 @@ def test_scrapes_that_come_together_or_soon_after_share_a_reading(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_connection_that_was_cut_off_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_connection_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a thread of the project's own registry, no request begins or ends.
 
     Django therefore doesn't close an unusable connection there.
@@ -208,38 +208,38 @@ def test_a_connection_that_was_cut_off_is_made_anew(monkeypatch: pytest.MonkeyPa
     assert collector.samples()[0].value
 
 
-@pytest.mark.parametrize("kind", [Aside, Direct])
-def test_a_fault_of_ours_is_raised_and_the_database_s_is_not(
-    kind: type[Aside[Any]] | type[Direct[Any]],
+@pytest.mark.parametrize("kind", [BackgroundReading, DirectReading])
+def test_database_error_is_hidden_but_other_errors_are_raised(
+    kind: type[BackgroundReading[Any]] | type[DirectReading[Any]],
 ) -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         kind(broken).get()
-    assert kind(away).get() is None
+    assert kind(raise_unreachable).get() is None
 
 
-def test_django_reads_once_for_all_who_ask_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_of_django_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    reading = Direct(lambda: read.append(1))
+    reading = DirectReading(lambda: read.append(1))
     for _ in range(3):
         reading.get()
     assert len(read) == 1
     monkeypatch.setattr(readings, "FRESH", 0)
-    Direct(lambda: read.append(1)).get()
+    DirectReading(lambda: read.append(1)).get()
     assert len(read) == 2
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_scrape_leaves_no_connection_behind() -> None:
+def test_scrape_closes_its_connection() -> None:
     def read() -> Any:
         of_the_thread = connections["default"]
         of_the_thread.ensure_connection()
         assert of_the_thread.connection is not None
         return of_the_thread
 
-    used = Aside(read).get()
+    used = BackgroundReading(read).get()
     assert used is not connections["default"]
     assert used.connection is None
 
@@ -254,7 +254,7 @@ def scrape(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
 
 
 @pytest.mark.django_db
-def test_django_s_view_is_closed_to_strangers(
+def test_view_requires_token_or_staff_with_permission(
     scrape: Callable[..., Any], settings: Settings, client: Client
 ) -> None:
     make_idle_job(name="secret-project")
@@ -285,9 +285,7 @@ def test_django_s_view_is_closed_to_strangers(
 
 
 @pytest.mark.django_db
-def test_django_tells_the_cluster_s_metrics_alone(
-    scrape: Callable[..., Any], settings: Settings
-) -> None:
+def test_view_exposes_cluster_metrics_only(scrape: Callable[..., Any], settings: Settings) -> None:
     settings.DCRON_METRICS_TOKEN = "t"
     count([make_idle_job().pk], State.SUCCEEDED, 3)
     response = scrape(authorization="Bearer t", accept=OPENMETRICS)
@@ -301,12 +299,12 @@ def test_django_tells_the_cluster_s_metrics_alone(
 
 
 @pytest.mark.django_db
-def test_django_says_when_the_database_is_away(
+def test_view_reports_unreachable_database(
     scrape: Callable[..., Any], settings: Settings, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     settings.DCRON_METRICS_TOKEN = "t"
-    monkeypatch.setattr(views._collector, "_reading", Direct(away))
-    with connection.execute_wrapper(lambda *_: away()):
+    monkeypatch.setattr(views._collector, "_reading", DirectReading(raise_unreachable))
+    with connection.execute_wrapper(lambda *_: raise_unreachable()):
         response = scrape(authorization="Bearer t")
         assert (response.status_code, values(response.content)) == (200, {"dcron_database_up": 0})
         client.cookies["sessionid"] = 32 * "a"
@@ -314,7 +312,7 @@ def test_django_says_when_the_database_is_away(
 
 
 @pytest.mark.django_db
-def test_a_project_s_own_registry_takes_the_collector(django_assert_num_queries: Any) -> None:
+def test_collector_can_be_registered_in_own_registry(django_assert_num_queries: Any) -> None:
     registry = CollectorRegistry(auto_describe=True)
     with django_assert_num_queries(0):
         registry.register(Collector())
@@ -340,8 +338,8 @@ def without_prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_prometheus")
-def test_without_the_extra_it_is_reported_what_to_install() -> None:
-    answer = node_metrics(away).answer()
+def test_missing_prometheus_client_is_reported() -> None:
+    answer = node_metrics(raise_unreachable).answer()
 
     assert (answer.status, answer.content_type) == (501, "text/plain; charset=utf-8")
     assert answer.body == b"Metrics need prometheus-client: pip install django-dcron[metrics]\n"
@@ -352,7 +350,7 @@ def test_without_the_extra_it_is_reported_what_to_install() -> None:
 # --- a real node ----------------------------------------------------------------------------------
 
 
-def test_a_node_at_work_is_scraped(
+def test_working_node_is_scraped(
     start_runcron: StartProcess, redis_server: services.Server, settings: Settings
 ) -> None:
     make_job(name="each-second")
@@ -360,14 +358,14 @@ def test_a_node_at_work_is_scraped(
     node.wait_for_log("address=http://")
     address = node.log.partition("address=http://")[2].split()[0]
 
-    def ask(accept: str) -> tuple[str, bytes]:
+    def get(accept: str) -> tuple[str, bytes]:
         with closing(HTTPConnection(address, timeout=30)) as http:
             http.request("GET", "/metrics", headers={"Accept": accept})
             response = http.getresponse()
             return response.headers["Content-Type"], response.read()
 
     def shown() -> dict[str, float] | None:
-        content_type, body = ask("text/plain")
+        content_type, body = get("text/plain")
         assert content_type.startswith("text/plain")
         found = values(body)
         good = found.get("dcron_runs_total") and found["dcron_attempt_duration_seconds_count"]
@@ -375,11 +373,11 @@ def test_a_node_at_work_is_scraped(
 
     found = wait_until(shown, 60, what="a run in the metrics", interval=0.2)
     assert found["dcron_node_shards"] == found["dcron_node_leases"] == 64
-    # The node observes only the end of an attempt that was running at its first look.
+    # The node observes only the end of an attempt that was running at its first update.
     ends = found["dcron_attempt_duration_seconds_count"]
     assert found["dcron_attempt_start_delay_seconds_count"] >= ends - 1
     assert found["dcron_runs_total"] <= Run.objects.count()
-    content_type, body = ask(OPENMETRICS)
+    content_type, body = get(OPENMETRICS)
     assert content_type.startswith("application/openmetrics-text")
     assert list(openmetrics_families(body.decode()))
     node.terminate()

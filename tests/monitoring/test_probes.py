@@ -1,4 +1,4 @@
-"""Test Django's probe endpoints: for the process, its database and the nodes' rows."""
+"""Test Django's probe endpoints: livez, readyz and health."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ from tests.factories import make_idle_job
 pytestmark = pytest.mark.django_db
 
 SECOND = timedelta(seconds=1)
-QUIET = {"dead": 0, "stalled": 0, "degraded": 0, "skewed": 0, "unserved": 0}
-NUMBERS = ("live", *QUIET)
+ZERO_COUNTS = {"dead": 0, "stalled": 0, "degraded": 0, "skewed": 0, "unserved": 0}
+NUMBERS = ("live", *ZERO_COUNTS)
 
 
 @pytest.fixture(autouse=True)
@@ -66,12 +66,12 @@ def health(client: Client) -> tuple[int, Any]:
 # --- health ---------------------------------------------------------------------------------------
 
 
-def test_all_is_well(client: Client) -> None:
+def test_health_of_working_system_is_ok(client: Client) -> None:
     make_idle_job(namespace="billing")
     make_node()
     code, content = health(client)
     assert (code, content["status"], content["reasons"], content["problems"]) == (200, "ok", [], [])
-    assert {name: content[name] for name in NUMBERS} == {"live": 1} | QUIET
+    assert {name: content[name] for name in NUMBERS} == {"live": 1} | ZERO_COUNTS
     assert (content["workers"], content["queued"], content["last_start"]) == (None, 0, None)
 
 
@@ -108,7 +108,7 @@ def test_all_is_well(client: Client) -> None:
         ([{"skew": -2 * SECOND}], "degraded", ["node_skewed"], {"live": 1, "skewed": 1}),
     ],
 )
-def test_what_is_not_as_it_should_be(
+def test_health_reports_problems_of_nodes(
     client: Client,
     nodes: list[dict[str, Any]],
     status: str,
@@ -124,10 +124,10 @@ def test_what_is_not_as_it_should_be(
     assert (code, content["status"]) == (503 if status == "unfit" else 200, status)
     assert [problem["code"] for problem in content["problems"]] == problems
     assert content["reasons"] == [problem["summary"] for problem in content["problems"]]
-    assert {name: content[name] for name in NUMBERS} == QUIET | numbers
+    assert {name: content[name] for name in NUMBERS} == ZERO_COUNTS | numbers
 
 
-def test_no_node_for_nothing_to_do_is_no_failure(client: Client) -> None:
+def test_health_without_jobs_and_nodes_is_ok(client: Client) -> None:
     code, content = health(client)
     assert (code, content["status"], content["live"]) == (200, "ok", 0)
 
@@ -139,12 +139,12 @@ def staff() -> User:
     return user
 
 
-def test_names_are_for_staff_who_may_view_nodes(client: Client, staff: User) -> None:
+def test_names_require_staff_with_view_node_permission(client: Client, staff: User) -> None:
     make_idle_job(namespace="secret-project")
     make_node("secret-host", namespace="sales")
     messages_shown = {}
-    for who in ("nobody", "no permission", "no staff", "staff"):
-        if who != "nobody":
+    for who in ("anonymous", "no permission", "no staff", "staff"):
+        if who != "anonymous":
             client.force_login(staff)
         User.objects.update(is_staff=who != "no staff")
         if who == "no permission":
@@ -160,7 +160,7 @@ def test_names_are_for_staff_who_may_view_nodes(client: Client, staff: User) -> 
     assert "secret-project" in shown["reasons"][0]
 
 
-def test_its_queries_do_not_grow_with_the_rows(client: Client) -> None:
+def test_number_of_queries_is_constant(client: Client) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as captured:
             health(client)
@@ -178,13 +178,13 @@ def test_its_queries_do_not_grow_with_the_rows(client: Client) -> None:
 # --- livez and readyz -----------------------------------------------------------------------------
 
 
-def test_a_process_that_answers_lives_and_asks_nothing(client: Client) -> None:
+def test_livez_needs_no_query(client: Client) -> None:
     with CaptureQueriesContext(connection) as queries:
         response = client.get(url("livez"))
     assert (response.status_code, response.content, len(queries)) == (200, b"ok\n", 0)
 
 
-def test_ready_once_migrated(client: Client) -> None:
+def test_readyz_requires_latest_migration(client: Client) -> None:
     with CaptureQueriesContext(connection) as queries:
         response = client.get(url("readyz"))
     assert (response.status_code, response.content) == (200, b"ok\n")
@@ -198,9 +198,7 @@ def test_ready_once_migrated(client: Client) -> None:
     )
 
 
-def test_a_project_that_has_switched_migrations_off_is_ready(
-    client: Client, settings: Settings
-) -> None:
+def test_readyz_accepts_disabled_migrations(client: Client, settings: Settings) -> None:
     migrated._latest.cache_clear()
     settings.MIGRATION_MODULES = {"django_dcron": None}
     try:
@@ -223,10 +221,10 @@ def without_tables() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_tables")
-def test_without_tables_nothing_is_ready_and_nothing_is_given_away(
+def test_missing_tables_are_reported_without_details(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    message = views.NO_ANSWER
+    message = views.DATABASE_UNUSABLE
     response = client.get(url("readyz"))
     assert (response.status_code, response.content.decode()) == (503, f"{message}\n")
     assert health(client) == (503, {"status": "unfit", "summary": message, "reasons": [message]})
@@ -244,7 +242,7 @@ def test_probes_are_read_only_and_never_cached(client: Client, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["livez", "readyz", "health"])
-def test_they_ask_for_no_login_and_no_transaction(
+def test_probes_require_no_login_and_no_transaction(
     client: Client, settings: Settings, name: str
 ) -> None:
     settings.MIDDLEWARE = [
@@ -252,14 +250,14 @@ def test_they_ask_for_no_login_and_no_transaction(
         "django.contrib.auth.middleware.LoginRequiredMiddleware",
     ]
     assert client.get(url(name)).status_code in (200, 503)
-    assert "default" in reverse_to_view(name)._non_atomic_requests
+    assert "default" in view_of(name)._non_atomic_requests
 
 
-def reverse_to_view(name: str) -> Any:
+def view_of(name: str) -> Any:
     return next(pattern.callback for pattern in urls.urlpatterns if pattern.name == name)
 
 
-def test_they_are_documented() -> None:
+def test_probes_are_documented() -> None:
     document = (
         Path(__file__).resolve().parents[2] / "docs" / "reference" / "observability.md"
     ).read_text()

@@ -1,7 +1,4 @@
-"""Check scrapes, alert rules and dashboard queries with promtool from Prometheus.
-
-The alert rules must also fire as intended.
-"""
+"""Check scrapes, alert rules and dashboard queries with promtool of Prometheus."""
 
 import json
 import re
@@ -29,7 +26,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.promtool
 
 RULES_TEST = Path(__file__).with_name("prometheus_rules_test.yml")
-OF_GRAFANA = {"$__rate_interval": "5m", "$__range": "1h", "$__interval": "1m"}
+GRAFANA_VARIABLES = {"$__rate_interval": "5m", "$__range": "1h", "$__interval": "1m"}
 
 
 def promtool(*arguments: str | Path, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
@@ -66,7 +63,7 @@ def total(body: bytes, name: str, **labels: str) -> float:
     )
 
 
-def test_what_a_node_and_django_tell_at_work(
+def test_scrapes_of_node_and_django_are_valid(
     start_runcron: StartProcess,
     redis_server: services.Server,
     settings: Settings,
@@ -81,13 +78,13 @@ def test_what_a_node_and_django_tell_at_work(
     node.wait_for_log("address=http://")
     address = node.log.partition("address=http://")[2].split()[0]
 
-    def of_the_node() -> bytes:
+    def scrape_node() -> bytes:
         with closing(HTTPConnection(address, timeout=30)) as http:
             http.request("GET", "/metrics")
             return http.getresponse().read()
 
     def all_observed() -> bytes | None:
-        body = of_the_node()
+        body = scrape_node()
         ended = all(
             total(body, "dcron_attempt_duration_seconds_count", outcome=outcome)
             for outcome in ("succeeded", "failed")
@@ -101,12 +98,12 @@ def test_what_a_node_and_django_tell_at_work(
 
     settings.DCRON_METRICS_TOKEN = "t"
     monkeypatch.setattr(views, "_collector", Collector())
-    of_django = client.get("/probes/metrics", headers={"authorization": "Bearer t"}).content
-    assert total(of_django, "dcron_runs_total", outcome="failed")
-    assert names(of_django) == {
+    django_scrape = client.get("/probes/metrics", headers={"authorization": "Bearer t"}).content
+    assert total(django_scrape, "dcron_runs_total", outcome="failed")
+    assert names(django_scrape) == {
         metric.name for metric in METRICS if metric.source in (Source.CLUSTER, Source.SCRAPE)
     }
-    assert complaints(of_django) == ""
+    assert complaints(django_scrape) == ""
 
 
 @pytest.mark.parametrize(
@@ -120,25 +117,25 @@ def test_what_a_node_and_django_tell_at_work(
         (b"dcron_runs{ 1\n", "error while linting"),
     ],
 )
-def test_it_would_complain(body: bytes, message: str) -> None:
+def test_promtool_reports_invalid_scrape(body: bytes, message: str) -> None:
     assert message in complaints(body)
 
 
 # --- alert rules ----------------------------------------------------------------------------------
 
 
-def test_the_rules_are_valid() -> None:
+def test_rules_are_valid() -> None:
     done = promtool("check", "rules", DOCS / "prometheus-rules.yml")
     assert done.returncode == 0, done.stderr.decode()
     assert f"{len(alerts())} rules found" in done.stdout.decode()
 
 
-def test_the_rules_fire_when_they_should_and_only_then() -> None:
+def test_rules_fire_as_intended() -> None:
     done = promtool("test", "rules", RULES_TEST)
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
-def test_each_rule_is_tried_both_ways() -> None:
+def test_every_rule_is_tested_firing_and_silent() -> None:
     tried: dict[str, set[bool]] = defaultdict(set)
     for group in yaml.safe_load(RULES_TEST.read_text())["tests"]:
         for case in group["alert_rule_test"]:
@@ -158,14 +155,14 @@ def queries() -> dict[str, str]:
     }
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
-            asked = re.fullmatch(r"label_values\((.*), \w+\)", variable["definition"])
-            assert asked, variable["definition"]
-            found[f"${variable['name']}"] = asked[1]
+            match = re.fullmatch(r"label_values\((.*), \w+\)", variable["definition"])
+            assert match, variable["definition"]
+            found[f"${variable['name']}"] = match[1]
     return {where: with_variables(text) for where, text in found.items()}
 
 
 def with_variables(text: str) -> str:
-    for name, value in OF_GRAFANA.items():
+    for name, value in GRAFANA_VARIABLES.items():
         text = text.replace(name, value)
     return re.sub(r"\$\{?([a-z]\w*)\}?", r"\1", text)
 
@@ -182,17 +179,17 @@ def recording(exprs: dict[str, str]) -> dict[str, Any]:
     return {"groups": [{"name": "dashboard", "rules": rules}]}
 
 
-def test_the_queries_of_the_dashboard_are_valid(tmp_path: Path) -> None:
-    asked = queries()
-    assert len(asked) > 20
+def test_dashboard_queries_are_valid(tmp_path: Path) -> None:
+    expressions = queries()
+    assert len(expressions) > 20
     file = tmp_path / "queries.yml"
-    file.write_text(json.dumps(recording(asked)))  # JSON is valid YAML
+    file.write_text(json.dumps(recording(expressions)))  # JSON is valid YAML
     done = promtool("check", "rules", file)
     assert done.returncode == 0, done.stderr.decode()
-    assert f"{len(asked)} rules found" in done.stdout.decode()
+    assert f"{len(expressions)} rules found" in done.stdout.decode()
 
 
-def test_a_query_that_is_none_is_noticed(tmp_path: Path) -> None:
+def test_promtool_rejects_invalid_query(tmp_path: Path) -> None:
     file = tmp_path / "queries.yml"
     file.write_text(json.dumps(recording({"a": "sum by (x (dcron_jobs)"})))
     assert promtool("check", "rules", file).returncode

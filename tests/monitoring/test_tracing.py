@@ -1,4 +1,4 @@
-"""Test traces: one per run, from its claim through the agenda to each attempt, only if enabled."""
+"""Test traces: one per run, from its claim through the agenda to each attempt."""
 
 import logging
 import subprocess
@@ -27,11 +27,11 @@ from django_dcron.runs import transitions
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.claim import claim
-from django_dcron.tracing import execution, noted, provider, run_trace
+from django_dcron.tracing import deferred_spans, execution, provider, run_trace
 from tests.execution.conftest import MakeTarget, make_target
 from tests.factories import make_idle_job, make_job, make_run
 from tests.scheduler.stand_ins import MemoryDispatcher, StillClock, due_run
-from tests.scheduler.test_tick import SetUp
+from tests.scheduler.test_tick import NodeUnderTest
 
 __all__ = ["make_target"]
 
@@ -57,7 +57,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
     return configure(monkeypatch)[1]
 
 
-def of(spans: Spans, run_id: UUID) -> list[ReadableSpan]:
+def spans_of(spans: Spans, run_id: UUID) -> list[ReadableSpan]:
     """Return the spans of the run in the order of their start."""
     found = [
         span
@@ -67,7 +67,7 @@ def of(spans: Spans, run_id: UUID) -> list[ReadableSpan]:
     return sorted(found, key=lambda span: span.start_time or 0)
 
 
-def output(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
@@ -90,7 +90,7 @@ class Pipeline:
 
     def claim(self) -> list[DueRun]:
         claimed = claim(SHARDS, self.now, node="a").runs
-        tracing.record_noted()
+        tracing.record_queued_spans()
         return claimed
 
     def publish(self, runs: list[DueRun], node: str) -> None:
@@ -99,7 +99,7 @@ class Pipeline:
         delivered = self.agenda.take_delivered()
         transitions.mark_queued((run.key for run in delivered), self.now, node=node)
         self.agenda.marked(delivered)
-        tracing.record_noted()
+        tracing.record_queued_spans()
 
     def adopt(self, node: str) -> list[DueRun]:
         return adopt(SHARDS, self.now + timedelta(hours=1), node=node)
@@ -108,7 +108,7 @@ class Pipeline:
 # --- one trace ------------------------------------------------------------------------------------
 
 
-def test_from_the_claim_through_a_retry_to_the_end(spans: Spans, make_target: MakeTarget) -> None:
+def test_run_has_one_trace_from_claim_through_retry(spans: Spans, make_target: MakeTarget) -> None:
     calls = Counter[str]()
 
     def flaky() -> None:
@@ -128,8 +128,8 @@ def test_from_the_claim_through_a_retry_to_the_end(spans: Spans, make_target: Ma
     assert execute(run.run_id, 2, worker="w-2")
     assert Run.objects.get(pk=run.run_id).state == "succeeded"
 
-    traced = of(spans, run.run_id)
-    assert [(span.name, output(span).get("dcron.attempt")) for span in traced] == [
+    traced = spans_of(spans, run.run_id)
+    assert [(span.name, attributes_of(span).get("dcron.attempt")) for span in traced] == [
         ("dcron.claim", 1),
         ("dcron.dispatch", 1),
         ("dcron.execute", 1),
@@ -141,28 +141,28 @@ def test_from_the_claim_through_a_retry_to_the_end(spans: Spans, make_target: Ma
     first, second = (span for span in traced if span.name == "dcron.execute")
     ours = [span for span in traced if span.name.startswith("dcron.")]
     parents = {span.parent.span_id for span in ours if span.parent}
-    assert len(parents) == 1, "all descend from one context"
+    assert len(parents) == 1, "all spans have the same parent"
     assert {span.parent.span_id for span in traced if span.parent and span.name == "shop.work"} == {
         first.context.span_id,
         second.context.span_id,
-    }, "and what the job's code records, from its attempt"
+    }, "spans of the job's code descend from its attempt"
     about = {
         "dcron.run": str(run.run_id),
         "dcron.job": str(job),
         "dcron.target": job.target,
         "dcron.queue": "q",
     }
-    assert output(first) == about | {
+    assert attributes_of(first) == about | {
         "dcron.attempt": 1,
         "dcron.worker": "w-1",
         "dcron.outcome": "failed",
     }
-    assert output(second) == about | {
+    assert attributes_of(second) == about | {
         "dcron.attempt": 2,
         "dcron.worker": "w-2",
         "dcron.outcome": "succeeded",
     }
-    assert output(ours[1]) == about | {"dcron.attempt": 1}
+    assert attributes_of(ours[1]) == about | {"dcron.attempt": 1}
     assert (first.status.status_code.name, first.status.description) == ("ERROR", "not yet")
     assert second.status.status_code.name == "OK"
     (event,) = first.events
@@ -173,22 +173,22 @@ def test_from_the_claim_through_a_retry_to_the_end(spans: Spans, make_target: Ma
     assert "in flaky" in str(dict(event.attributes or {})["exception.stacktrace"])
 
 
-def test_a_claim_is_linked_with_all_its_runs(spans: Spans) -> None:
+def test_claim_span_is_linked_to_all_its_runs(spans: Spans) -> None:
     for _ in range(3):
         make_job()
     pipeline = Pipeline()
     claimed = pipeline.claim()
     (batch,) = (span for span in spans.get_finished_spans() if span.name == "dcron.claims")
-    assert output(batch) == {"dcron.runs": len(claimed)}
+    assert attributes_of(batch) == {"dcron.runs": len(claimed)}
     assert {link.context.trace_id for link in batch.links} == {run.run_id.int for run in claimed}
     for run in claimed:
-        (own,) = of(spans, run.run_id)
+        (own,) = spans_of(spans, run.run_id)
         assert [link.context for link in own.links] == [batch.context]
     assert pipeline.claim() == []
-    assert len(spans.get_finished_spans()) == len(claimed) + 1, "nothing to claim is no news"
+    assert len(spans.get_finished_spans()) == len(claimed) + 1, "an empty claim has no span"
 
 
-def test_a_run_by_hand_is_linked_with_who_asked_for_it(
+def test_manual_run_is_linked_to_current_span(
     spans: Spans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatcher = MemoryDispatcher()
@@ -196,14 +196,14 @@ def test_a_run_by_hand_is_linked_with_who_asked_for_it(
     with trace.get_tracer("web").start_as_current_span("POST /invoices") as request:
         run = control.trigger(make_idle_job())
     assert [handed.run_id for handed in dispatcher.dispatched] == [run.pk]
-    (dispatched,) = of(spans, run.pk)
+    (dispatched,) = spans_of(spans, run.pk)
     assert (dispatched.name, [link.context for link in dispatched.links]) == (
         "dcron.dispatch",
         [request.get_span_context()],
     )
 
 
-def test_a_rerun_has_a_trace_of_its_own_linked_with_the_first(
+def test_rerun_has_own_trace_linked_to_first_run(
     spans: Spans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.dispatch.best_effort.shared_dispatcher", lambda: None)
@@ -211,14 +211,14 @@ def test_a_rerun_has_a_trace_of_its_own_linked_with_the_first(
     assert execute(first.pk, 1, worker="w")
     again = control.rerun(Run.objects.get(pk=first.pk))
     assert execute(again.pk, 1, worker="w")
-    (span,) = of(spans, again.pk)
+    (span,) = spans_of(spans, again.pk)
     assert [link.context.trace_id for link in span.links] == [first.pk.int]
 
 
 @pytest.mark.parametrize(
     ("outcome", "status"), [("cancelled", "UNSET"), ("timed_out", "ERROR"), ("lost", "ERROR")]
 )
-def test_how_an_attempt_ended(spans: Spans, outcome: str, status: str) -> None:
+def test_span_status_reflects_outcome_of_attempt(spans: Spans, outcome: str, status: str) -> None:
     class Ending:
         exception_class = message = traceback = ""
 
@@ -226,11 +226,11 @@ def test_how_an_attempt_ended(spans: Spans, outcome: str, status: str) -> None:
     run_id = new_run_id()
     with tracing.executing(run_id, 1) as ended:
         ended(Ending())  # type: ignore[arg-type]
-    (span,) = of(spans, run_id)
-    assert (output(span)["dcron.outcome"], span.status.status_code.name) == (outcome, status)
+    (span,) = spans_of(spans, run_id)
+    assert (attributes_of(span)["dcron.outcome"], span.status.status_code.name) == (outcome, status)
 
 
-def test_an_instrumented_celery_has_the_attempt_in_its_own_span(spans: Spans) -> None:
+def test_attempt_span_is_child_of_span_of_instrumented_celery(spans: Spans) -> None:
     """An instrumented Celery reads the run's trace from the message's headers."""
     run_id = new_run_id()
     headers = tracing.headers_for(run_id)
@@ -239,17 +239,17 @@ def test_an_instrumented_celery_has_the_attempt_in_its_own_span(spans: Spans) ->
     parent = propagate.extract(headers)
     with tracer.start_as_current_span("run/x", parent) as outer, tracing.executing(run_id, 1):
         pass
-    inner = of(spans, run_id)[1]
+    inner = spans_of(spans, run_id)[1]
     assert inner.parent == outer.get_span_context()
     with tracer.start_as_current_span("of another trace") as other, tracing.executing(run_id, 2):
         pass
-    apart = of(spans, run_id)[-1]
+    apart = spans_of(spans, run_id)[-1]
     assert apart.parent
     assert apart.parent.span_id == run_id.int & 2**64 - 1
     assert [link.context for link in apart.links] == [other.get_span_context()]
 
 
-def test_who_listens_to_celery_sends_within_the_run(spans: Spans) -> None:
+def test_sending_sets_trace_of_run_as_current(spans: Spans) -> None:
     run_id = new_run_id()
     with tracing.sending(run_id):
         assert trace.get_current_span().get_span_context().trace_id == run_id.int
@@ -259,7 +259,7 @@ def test_who_listens_to_celery_sends_within_the_run(spans: Spans) -> None:
 # --- sampling -------------------------------------------------------------------------------------
 
 
-def test_a_share_of_the_runs_is_recorded_and_of_each_all_or_nothing(
+def test_sampler_records_all_or_no_spans_of_a_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The SDK's ratio uses the lower half of a trace id.
@@ -268,11 +268,11 @@ def test_a_share_of_the_runs_is_recorded_and_of_each_all_or_nothing(
     """
     _, spans = configure(monkeypatch, ParentBasedTraceIdRatio(0.25))
     runs = [due_run(f"{number}", run_id=new_run_id()) for number in range(1000)]
-    tracing.dispatched(runs, 1, 2)
+    tracing.record_dispatch(runs, 1, 2)
     for run in runs:
         with tracing.executing(run.run_id, 1):
             pass
-    names = {run.run_id: [span.name for span in of(spans, run.run_id)] for run in runs[:200]}
+    names = {run.run_id: [span.name for span in spans_of(spans, run.run_id)] for run in runs[:200]}
     assert {tuple(sorted(found)) for found in names.values()} == {
         (),
         ("dcron.dispatch", "dcron.execute"),
@@ -283,7 +283,7 @@ def test_a_share_of_the_runs_is_recorded_and_of_each_all_or_nothing(
     assert {trace_id for trace_id, flag in flags.items() if flag == "01"} == sampled
 
 
-def test_a_sampler_that_wants_none_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_always_off_sampler_records_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     _, spans = configure(monkeypatch, ALWAYS_OFF)
     make_job()
     pipeline = Pipeline()
@@ -303,12 +303,12 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unconfigured")
 @pytest.mark.parametrize("installed", [True, False])
-def test_off_without_a_provider_or_without_the_extra(
+def test_tracing_is_off_without_provider_or_extra(
     monkeypatch: pytest.MonkeyPatch, installed: bool
 ) -> None:
     monkeypatch.setattr(provider, "installed", installed)
     if not installed:
-        for module in (provider, run_trace, noted, execution):
+        for module in (provider, run_trace, deferred_spans, execution):
             for name in ("trace", "context", "propagate"):
                 monkeypatch.delattr(module, name, raising=False)
     make_job()
@@ -322,7 +322,7 @@ def test_off_without_a_provider_or_without_the_extra(
         pass
 
 
-def test_nothing_of_it_is_imported_without_the_extra() -> None:
+def test_package_can_be_imported_without_extra() -> None:
     code = (
         "import sys\n"
         "sys.modules['opentelemetry'] = None\n"
@@ -337,7 +337,7 @@ def test_nothing_of_it_is_imported_without_the_extra() -> None:
 
 
 @pytest.mark.usefixtures("unconfigured")
-def test_a_provider_that_cannot_be_loaded_is_none(
+def test_provider_that_cannot_be_loaded_is_ignored(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The environment names a provider without its package, so OpenTelemetry raises each time."""
@@ -352,7 +352,7 @@ def test_a_provider_that_cannot_be_loaded_is_none(
     assert failures(caplog) == ["tracing_failed"]
 
 
-class Looking(SpanProcessor):
+class SpanObserver(SpanProcessor):
     """Records the result of ``look`` when a span of this name ends."""
 
     def __init__(self, name: str, look: Callable[[], int]):
@@ -365,7 +365,7 @@ class Looking(SpanProcessor):
             self.seen.append(self.look())
 
 
-def test_no_run_waits_for_the_spans_of_its_claim_or_hand_over(
+def test_spans_are_recorded_after_claim_and_dispatch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A processor may block on a collector that hangs.
@@ -373,9 +373,9 @@ def test_no_run_waits_for_the_spans_of_its_claim_or_hand_over(
     By then, the claimed runs are on the agenda and the dispatched runs are marked.
     """
     configured, _ = configure(monkeypatch)
-    node = SetUp()
-    claims = Looking("dcron.claim", lambda: len(node.agenda))
-    dispatches = Looking("dcron.dispatch", lambda: Run.objects.filter(state="queued").count())
+    node = NodeUnderTest()
+    claims = SpanObserver("dcron.claim", lambda: len(node.agenda))
+    dispatches = SpanObserver("dcron.dispatch", lambda: Run.objects.filter(state="queued").count())
     for each in (claims, dispatches):
         configured.add_span_processor(each)
     make_job()
@@ -388,16 +388,16 @@ def test_no_run_waits_for_the_spans_of_its_claim_or_hand_over(
     assert dispatches.seen == [waiting] * waiting
 
 
-def test_what_is_noted_is_bounded_by_what_was_dispatched(spans: Spans) -> None:
+def test_only_dispatched_runs_are_noted(spans: Spans) -> None:
     pipeline = Pipeline()
     pipeline.dispatcher.room["full"] = 0
     pipeline.agenda.add([due_run("a", run_id=new_run_id(), target="full")])
     pipeline.agenda.publish_due()
     assert pipeline.dispatcher.batches
-    assert not noted._noted, "nothing was"
+    assert not deferred_spans._queue, "nothing was dispatched"
 
 
-class Broken(SpanProcessor):
+class FailingProcessor(SpanProcessor):
     def __init__(self, when: str):
         self.when = when
 
@@ -411,11 +411,11 @@ class Broken(SpanProcessor):
 
 
 @pytest.mark.parametrize("when", ["start", "end", "sample"])
-def test_a_provider_that_raises_costs_its_traces_and_no_run(
+def test_failing_provider_loses_traces_but_no_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
     configured, spans = configure(monkeypatch)
-    configured.add_span_processor(Broken(when))
+    configured.add_span_processor(FailingProcessor(when))
     if when == "sample":
         monkeypatch.setattr(configured, "sampler", object())
     make_job()
@@ -427,15 +427,15 @@ def test_a_provider_that_raises_costs_its_traces_and_no_run(
     assert Run.objects.get(pk=run.run_id).state == "succeeded"
     assert failures(caplog) == ["tracing_failed"]
     assert not trace.get_current_span().get_span_context().is_valid
-    assert len(spans.get_finished_spans()) <= 1, "then it is off"
+    assert len(spans.get_finished_spans()) <= 1, "tracing is then off"
 
 
 @pytest.mark.parametrize("when", ["start", "end"])
-def test_an_attempt_whose_span_fails_is_an_attempt(
+def test_failed_span_does_not_affect_attempt(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
     configured, _ = configure(monkeypatch)
-    configured.add_span_processor(Broken(when))
+    configured.add_span_processor(FailingProcessor(when))
     caplog.set_level(logging.INFO)
     run = make_run(make_idle_job(target="tests.app.tasks.fail"))
     assert execute(run.pk, 1, worker="w")

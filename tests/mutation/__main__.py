@@ -1,4 +1,4 @@
-"""Change the code that decides whether a run is lost or doubled, and see whether the tests notice.
+"""Change the code that prevents lost and duplicate runs, and check that the tests notice.
 
 For each part, the program mutates the part's files in an order that depends on the seed. For each
 mutant it runs the tests that reach the mutated code. It prints the survivors and a table, and exits
@@ -97,13 +97,13 @@ def _options() -> argparse.Namespace:
         "--minutes",
         type=float,
         default=24 * 60,
-        help="how long all of it may take; a part stops early",
+        help="time limit for all parts; a part stops early",
     )
     parser.add_argument(
         "--match", default="", help="only mutants whose description contains this text"
     )
     parser.add_argument(
-        "--verbose", action="store_true", help="say of each mutant which test killed it"
+        "--verbose", action="store_true", help="print which test killed each mutant"
     )
     parser.add_argument("--results", type=Path, help="write the results as JSON")
     return parser.parse_args()
@@ -190,7 +190,9 @@ class _Trial:
             clean = warm.run_clean()
             self._say(f"  {len(clean.seconds)} tests, {sum(clean.seconds.values()):.0f} s")
             if clean.failed:
-                answer["problem"] = f"without a mutation fails: {', '.join(clean.failed)}"
+                answer["problem"] = (
+                    f"these tests fail without a mutation: {', '.join(clean.failed)}"
+                )
                 return
             for mutant in self._sample:
                 if self._out_of_time(0.6):

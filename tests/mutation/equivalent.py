@@ -20,16 +20,16 @@ class Equivalent(NamedTuple):
 
 ALL_COLUMNS = "Django reads the names only if some columns are missing."
 ONE_TOKEN = "A token belongs to one attempt of one run."
-SAVES_QUERIES = "Only saves a query for each row."
-ANY = "Only asks whether there is any row."
-TUNING = "A limit chosen for speed; one more or less changes nothing that is promised."
+SAVES_QUERIES = "The code only saves a query for each row."
+ANY = "The query only checks whether any row exists."
+TUNING = "A limit chosen for speed; one more or less affects no guarantee."
 NEVER_INSERTED = (
-    "The upsert finds every row and updates two other columns; these values only have to be valid."
+    "The upsert finds every row and updates two other columns. These values only have to be valid."
 )
-NOT_STORED = "A name within the program: no row, page or message holds it."
-LEFT_OUT_BY_PYTHON = "``available_timezones`` leaves it out by itself."
+NOT_STORED = "An internal name that no row, page or message contains."
+LEFT_OUT_BY_PYTHON = "``available_timezones`` omits this name anyway."
 FIRST_COLUMN = "The first column is the key."
-FALSY = "``None`` is as false as ``False``."
+FALSY = "``None`` is as falsy as ``False``."
 TYPES_ONLY = "Only type checkers read it."
 ABOVE = (
     "Another condition of the same query includes this one; this one lets the database use an "
@@ -57,10 +57,13 @@ _KEY = 'Key = TypeVar("Key", bound=Hashable)'
 _SECONDS = '_("%(number)d s"), number=seconds if seconds < 5 else seconds // 5 * 5'
 _FULLMATCH = "match = _FRIENDLY.fullmatch(plain) if 0 < len(plain) <= MAX_LENGTH else None"
 _DUE = (
-    "_DUE = Select(Cursor, lambda: Cursor.objects.due(Given(Cursor, "
-    '"next_at")).values_list("pk")[:1])'
+    'Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).not_frozen()'
+    '.values_list("pk")[:1]'
 )
 
+_OVERDUE = (
+    'queued.filter(_overdue_deliveries(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]'
+)
 _FIRST_KEYS, _SECOND_KEYS = (
     'set(rows.values_list("pk", flat=True))',
     'set(lockable.values_list("pk", flat=True))',
@@ -69,7 +72,9 @@ _HOLDER_NEWER = (
     "if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:"
 )
 _NEXT_NEWER = "if next_in_line is not None and next_in_line.scheduled_at > facts.scheduled_at:"
-_SILENT = '_silent(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]'
+_SILENT = (
+    '_silent_runs(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]'
+)
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     # --- start ---
@@ -161,7 +166,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "if not won and token is not None:",
         "if not won or token is not None:",
         (
-            "An outcome that won is the attempt's, and one without a token matches no attempt: "
+            "A recorded outcome belongs to the attempt, and without a token no attempt matches: "
             "nothing is noted."
         ),
     ),
@@ -176,7 +181,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "hashed_value",
         'digest = sha256(f"{field}\\n{key}".encode("utf-8", "surrogatepass")).digest()',
         'digest = sha256(f"{field}\\n{key}".encode("UTF-8", "surrogatepass")).digest()',
-        "The name of a codec has no case.",
+        "Names of codecs are case-insensitive.",
     ),
     *(
         Equivalent(
@@ -227,7 +232,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "check_storable",
         _ESCAPED_NUL,
         _ESCAPED_NUL.replace('""', '"XXXX"'),
-        "Whatever replaces an escaped backslash is not looked at.",
+        "The replacement of an escaped backslash isn't read.",
     ),
     *(
         Equivalent(_CHAINS, "", _KEY, _KEY.replace(old, new), TYPES_ONLY)
@@ -246,7 +251,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
             "",
             _UNITS,
             _UNITS.replace(f'"{letter}"', f'"{letter.upper()}"'),
-            "Only the expression uses it, which ignores case.",
+            "Only a regular expression that ignores case uses it.",
         )
         for letter in "dhms"
     ),
@@ -255,7 +260,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "read_duration",
         _FULLMATCH,
         _FULLMATCH.replace("0 <", "1 <"),
-        "A duration has a digit and a letter: one character is never one.",
+        "A duration needs a digit and a letter, so one character is never a duration.",
     ),
     Equivalent(
         "django_dcron/policies/alerting.py",
@@ -280,19 +285,19 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "ClusterClock.__init__",
         "self._latest: Sample | None = None",
         'self._latest: Sample | None = ""',
-        "Only a second sample is compared with it, and ``skew`` asks whether it is true.",
+        "Only a second sample is compared with it, and ``skew`` checks its truth value.",
     ),
     # --- rescue ---
     Equivalent(
         _RESCUE,
         "_redeliver_overdue",
-        'overdue = queued.filter(_overdue_deliveries(now)).select_related("job")[:RESCUED_AT_ONCE]',
-        "overdue = queued.filter(_overdue_deliveries(now)).select_related(None)[:RESCUED_AT_ONCE]",
+        _OVERDUE,
+        _OVERDUE.replace('"job"', "None"),
         SAVES_QUERIES,
     ),
     Equivalent(
         _RESCUE,
-        "_lost",
+        "_recover_lost_attempts",
         _SILENT,
         _SILENT.replace('"job"', "None"),
         SAVES_QUERIES,

@@ -7,8 +7,8 @@ Not mutated:
 
 - Annotations, decorators, imports, the type of a ``cast`` and ``__all__``: they are types or belong
   to other packages.
-- Calls and names of loggers, a dictionary named ``extra``, the label of ``leaving_for_later``: they
-  only affect log lines.
+- Calls and names of loggers, a dictionary named ``extra``, the label of ``skipping_if_locked``:
+  they only affect log lines.
 - Calls of ``gettext`` and its variants, strings in a ``raise`` or in a function named ``_log`` or
   ``_report``: tests don't pin prose.
 - Strings of several words, for the same reason. In schedules, policies and utils they are mutated,
@@ -242,7 +242,7 @@ class _Finder(cst.CSTVisitor):
 def _argument_left_out(call: cst.Call, argument: cst.Arg) -> bool:
     if m.matches(call.func, m.Name("cast")):
         return argument is call.args[0]
-    if m.matches(call.func, m.Name("leaving_for_later") | m.Name("Update") | m.Name("Select")):
+    if m.matches(call.func, m.Name("skipping_if_locked") | m.Name("Update") | m.Name("Select")):
         return argument is call.args[0]
     return m.matches(call.func, m.Attribute(attr=m.Name("using"))) or m.matches(
         argument, ARGUMENTS_LEFT_OUT

@@ -41,7 +41,7 @@ def changes(mutants: list[Mutant]) -> set[tuple[str, str, str]]:
     return {(mutant.function, *mutant.change) for mutant in mutants if mutant.valid}
 
 
-def test_what_is_mutated(tmp_path: Path) -> None:
+def test_mutants_change_code_but_not_log_lines_or_prose(tmp_path: Path) -> None:
     take, reserve = "Queue.take", "reserve(self.size - many, using=using)"
     assert changes(written(tmp_path, CODE)) == {
         ("", "LIMIT = 5", "LIMIT = 6"),
@@ -58,7 +58,7 @@ def test_what_is_mutated(tmp_path: Path) -> None:
     }
 
 
-def test_code_that_moves_keeps_its_mutants_and_their_order(tmp_path: Path) -> None:
+def test_moved_code_keeps_its_mutants_and_their_order(tmp_path: Path) -> None:
     before = [mutant.change for mutant in shuffled(written(tmp_path, CODE), seed=3)]
     moved = CODE.replace("LIMIT = 5", "FIRST = 1\nLIMIT = 5")
     after = [mutant.change for mutant in shuffled(written(tmp_path, moved), seed=3)]
@@ -67,7 +67,7 @@ def test_code_that_moves_keeps_its_mutants_and_their_order(tmp_path: Path) -> No
 
 
 @pytest.mark.nightly
-def test_each_mutant_that_is_called_equivalent_exists() -> None:
+def test_each_equivalent_mutant_exists() -> None:
     """An entry whose code has changed has to be reviewed."""
     by_function = defaultdict(set)
     for path in {each.file for each in EQUIVALENT}:
@@ -81,7 +81,7 @@ def test_each_mutant_that_is_called_equivalent_exists() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_process_answers_or_is_ended() -> None:
+def test_forked_process_returns_its_result_or_is_killed() -> None:
     def hang() -> None:
         while True:
             pass

@@ -30,7 +30,7 @@ ends = st.lists(st.booleans(), max_size=40)
 """For each run, oldest first: whether it succeeded."""
 
 
-def after(ended: list[bool]) -> Counts:
+def counts_after(ended: list[bool]) -> Counts:
     counts = Counts()
     for succeeded in ended:
         counts = Counts(
@@ -41,12 +41,12 @@ def after(ended: list[bool]) -> Counts:
     return counts
 
 
-def shown(ended: list[bool], rule: Rule, cuts: list[int]) -> list[int]:
-    """Event numbers reported by checks between batches of runs. ``cuts`` are the batches' sizes."""
+def event_numbers(ended: list[bool], rule: Rule, sizes: list[int]) -> list[int]:
+    """Return the event numbers of checks after each batch of runs, for these batch sizes."""
     numbers, seen, position = [], Counts(), 0
-    for cut in [*cuts, len(ended)]:
-        position = min(position + cut, len(ended))
-        now = after(ended[:position])
+    for size in [*sizes, len(ended)]:
+        position = min(position + size, len(ended))
+        now = counts_after(ended[:position])
         numbers += [event.number for event in detect_events(seen, now, [rule])]
         seen = now
     return numbers
@@ -57,37 +57,35 @@ def streaks(ended: list[bool]) -> list[int]:
 
 
 @given(ends)
-def test_who_looks_after_each_end_is_reported_each_streak_once(ended: list[bool]) -> None:
+def test_each_failure_streak_is_reported_once_if_checked_after_each_run(ended: list[bool]) -> None:
     each = [1] * len(ended)
-    assert shown(ended, FIRST, each) == [1] * len(streaks(ended))
-    assert shown(ended, THIRD, each) == [3] * sum(length >= 3 for length in streaks(ended))
+    assert event_numbers(ended, FIRST, each) == [1] * len(streaks(ended))
+    assert event_numbers(ended, THIRD, each) == [3] * sum(length >= 3 for length in streaks(ended))
     last_lasts = bool(ended) and not ended[-1]
-    assert shown(ended, RECOVERED, each) == streaks(ended)[: -1 if last_lasts else None]
+    assert event_numbers(ended, RECOVERED, each) == streaks(ended)[: -1 if last_lasts else None]
 
 
 @given(ends, st.lists(st.integers(0, 10), max_size=10))
-def test_however_rarely_somebody_looks_no_failure_is_overlooked(
-    ended: list[bool], cuts: list[int]
-) -> None:
-    assert sum(shown(ended, EACH, cuts)) == ended.count(False)
-    assert bool(shown(ended, FIRST, cuts)) == (False in ended)
-    assert len(shown(ended, FIRST, cuts)) <= len(streaks(ended))
+def test_no_failure_is_missed_if_checks_are_rare(ended: list[bool], sizes: list[int]) -> None:
+    assert sum(event_numbers(ended, EACH, sizes)) == ended.count(False)
+    assert bool(event_numbers(ended, FIRST, sizes)) == (False in ended)
+    assert len(event_numbers(ended, FIRST, sizes)) <= len(streaks(ended))
 
 
 @given(ends)
-def test_a_look_that_is_repeated_says_nothing(ended: list[bool]) -> None:
-    now = after(ended)
+def test_unchanged_counts_report_no_events(ended: list[bool]) -> None:
+    now = counts_after(ended)
     assert detect_events(now, now, [FIRST, THIRD, EACH, RECOVERED, MISSED]) == []
 
 
-def test_a_streak_that_somebody_ended_by_resuming_begins_anew() -> None:
+def test_streak_reset_by_resuming_is_reported_again() -> None:
     assert [
         event.number
         for event in detect_events(Counts(failed=5, streak=5), Counts(failed=6, streak=1), [FIRST])
     ] == [1]
 
 
-def test_misses_are_counted_and_an_open_circuit_is_reported_once() -> None:
+def test_misses_are_counted_and_open_circuit_is_reported_once() -> None:
     assert detect_events(Counts(missed=2), Counts(missed=7), [MISSED])[0].number == 5
     rule = Rule(Kind.PAUSED, ("ops",))
     opened = Counts(failed=3, streak=3, circuit_open=True)
@@ -97,7 +95,7 @@ def test_misses_are_counted_and_an_open_circuit_is_reported_once() -> None:
     assert detect_events(opened, opened, [rule]) == []
 
 
-def test_rules_are_read() -> None:
+def test_valid_rules_are_parsed() -> None:
     read = read_rules(
         [
             {"on": "failed", "to": "ops"},
@@ -179,7 +177,7 @@ def test_rules_are_read() -> None:
         ),
     ],
 )
-def test_a_rule_that_says_nothing_is_refused_with_what_is_allowed(
+def test_invalid_rule_is_refused_with_code_and_parameters(
     value: Any, code: str, params: dict[str, object]
 ) -> None:
     with pytest.raises(InvalidRule) as caught:
@@ -188,7 +186,7 @@ def test_a_rule_that_says_nothing_is_refused_with_what_is_allowed(
     assert all(str(value) in str(caught.value) for value in params.values())
 
 
-def test_without_channels_the_error_says_where_they_are_named() -> None:
+def test_error_without_channels_names_the_channels_setting() -> None:
     with pytest.raises(InvalidRule, match="DCRON_ALERT_CHANNELS"):
         read_rules([{"on": "failed", "to": ["ops"]}], (), of_job=True)
 
@@ -206,7 +204,7 @@ def rule(**given: Any) -> Rule:
         ("1.5h", timedelta(minutes=90)),
     ],
 )
-def test_the_shortest_and_the_longest_span(text: str, span: timedelta) -> None:
+def test_shortest_and_longest_durations_are_accepted(text: str, span: timedelta) -> None:
     assert rule(on="late", within=text).span == span
     assert rule(on="silent", **{"for": text}).span == span
 
@@ -214,7 +212,7 @@ def test_the_shortest_and_the_longest_span(text: str, span: timedelta) -> None:
 @pytest.mark.parametrize(
     "text", ["0.9s", "3650d1s", "9999999999d", timedelta(), timedelta(days=3651)]
 )
-def test_a_span_beyond_the_limits(text: Any) -> None:
+def test_durations_beyond_the_limits_are_refused(text: Any) -> None:
     for kind, option in (("late", "within"), ("silent", "for")):
         with pytest.raises(InvalidRule, match="3650d") as caught:
             rule(on=kind, **{option: text})
@@ -222,9 +220,13 @@ def test_a_span_beyond_the_limits(text: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["failed", "recovered"])
-def test_failures_in_a_row(kind: str) -> None:
+def test_after_option_accepts_one_to_a_million(kind: str) -> None:
     assert rule(on=kind).after == 1
-    assert [rule(on=kind, after=number).after for number in (1, 2, 1_000_000)] == [1, 2, 1_000_000]
+    assert [rule(on=kind, after=number).after for number in (1, 2, 1_000_000)] == [
+        1,
+        2,
+        1_000_000,
+    ]
     for refused in (0, 1_000_001, "2", 1.0, False, None):
         with pytest.raises(InvalidRule) as caught:
             rule(on=kind, after=refused)
@@ -233,7 +235,7 @@ def test_failures_in_a_row(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["node_lost", "degraded", "unhealthy"])
-def test_rules_of_the_cluster_are_not_for_jobs(kind: str) -> None:
+def test_cluster_rules_are_refused_for_jobs(kind: str) -> None:
     rules = [{"on": kind, "to": ["ops"]}]
     assert read_rules(rules, CHANNELS, of_job=False) == (Rule(Kind(kind), ("ops",)),)
     with pytest.raises(InvalidRule, match=kind):
@@ -247,19 +249,15 @@ def test_rules_of_the_cluster_are_not_for_jobs(kind: str) -> None:
         (Counts(), Counts(succeeded=1, failed=5), FIRST, 1),
         (Counts(), Counts(succeeded=1, failed=5), RECOVERED, 1),
         (Counts(), Counts(succeeded=1, failed=5), THIRD, None),
-        (
-            Counts(failed=3, streak=3),
-            Counts(failed=3),
-            RECOVERED,
-            None,
-        ),  # resumed, without a success
+        # The job was resumed without a success.
+        (Counts(failed=3, streak=3), Counts(failed=3), RECOVERED, None),
         (Counts(failed=3, streak=3), Counts(failed=3, succeeded=1), RECOVERED, 3),
         (Counts(), Counts(succeeded=1), RECOVERED, None),
         (Counts(), Counts(missed=1), MISSED, 1),
         (Counts(missed=1), Counts(missed=1), MISSED, None),
     ],
 )
-def test_what_two_looks_differ_in(
+def test_differences_of_counts_become_events(
     before: Counts, now: Counts, asked: Rule, number: int | None
 ) -> None:
     events = detect_events(before, now, [asked])
@@ -268,13 +266,13 @@ def test_what_two_looks_differ_in(
     )
 
 
-def test_a_circuit_that_opens_again_is_reported_again() -> None:
+def test_circuit_that_opens_again_is_reported_again() -> None:
     paused = Rule(Kind.PAUSED, ("ops",))
     opened = Counts(failed=3, streak=3, circuit_open=True)
     again = Counts(failed=5, streak=2, circuit_open=True)
     assert detect_events(opened, again, [paused]) == [Event(paused, 2)]
 
 
-def test_defaults() -> None:
+def test_counts_event_and_rule_have_default_values() -> None:
     assert Counts() == Counts(succeeded=0, failed=0, missed=0, streak=0, circuit_open=False)
     assert (Event(FIRST).number, FIRST.after, FIRST.span) == (1, 1, None)

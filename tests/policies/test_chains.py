@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.policies.chains import On, circle, earlier_first, key_of, label_of, met_by
+from django_dcron.policies.chains import (
+    On,
+    conditions_met_by,
+    find_cycle,
+    in_dependency_order,
+    key_of,
+    label_of,
+)
 from django_dcron.policies.lifecycle import State
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import parse_schedule
@@ -25,13 +32,13 @@ MET = {
 
 @pytest.mark.parametrize("started", [True, False])
 @pytest.mark.parametrize("state", list(State))
-def test_which_end_is_which(state: State, started: bool) -> None:
+def test_each_final_state_meets_its_conditions(state: State, started: bool) -> None:
     if (state, started) != (State.SUCCEEDED, False):
-        assert met_by(state, started=started) == MET.get((state, started), set())
+        assert conditions_met_by(state, started=started) == MET.get((state, started), set())
 
 
 def _reached(before: dict[int, set[int]], job: int) -> set[int]:
-    """All jobs before this one, by the definition, without a path."""
+    """Return all jobs before this one, computed as a transitive closure."""
     found = set(before.get(job, ()))
     while more := {far for near in found for far in before.get(near, ())} - found:
         found |= more
@@ -39,9 +46,9 @@ def _reached(before: dict[int, set[int]], job: int) -> set[int]:
 
 
 @given(GRAPHS)
-def test_a_circle_is_found_if_and_only_if_there_is_one(before: dict[int, set[int]]) -> None:
+def test_circle_is_found_if_and_only_if_one_exists(before: dict[int, set[int]]) -> None:
     for job in range(8):
-        way = circle(before, job)
+        way = find_cycle(before, job)
         assert bool(way) == (job in _reached(before, job))
         if way:
             assert way[0] == way[-1] == job
@@ -50,33 +57,33 @@ def test_a_circle_is_found_if_and_only_if_there_is_one(before: dict[int, set[int
 
 
 @given(GRAPHS)
-def test_whoever_comes_after_others_is_behind_them(before: dict[int, set[int]]) -> None:
-    ordered = earlier_first(before)
+def test_earlier_first_puts_jobs_after_their_predecessors(before: dict[int, set[int]]) -> None:
+    ordered = in_dependency_order(before)
     assert sorted(ordered) == sorted(before)
     place = {job: number for number, job in enumerate(ordered)}
     for job, others in before.items():
         for other in others & before.keys():
-            if not circle(before, job) and not circle(before, other):
+            if not find_cycle(before, job) and not find_cycle(before, other):
                 assert place[other] < place[job]
 
 
-def test_those_that_come_after_nobody_keep_their_order() -> None:
-    assert earlier_first({3: set(), 1: set(), 2: set()}) == [3, 1, 2]
+def test_jobs_without_predecessors_keep_their_order() -> None:
+    assert in_dependency_order({3: set(), 1: set(), 2: set()}) == [3, 1, 2]
 
 
-def test_a_long_chain_is_walked() -> None:
+def test_chain_of_thousands_of_jobs_is_supported() -> None:
     before = {number: {number - 1} for number in range(1, 20_000)}
-    assert circle(before, 19_999) == []
-    assert len(circle(before | {0: {19_999}}, 19_999)) == 20_001
-    assert earlier_first(dict(reversed(before.items()))) == list(before)
+    assert find_cycle(before, 19_999) == []
+    assert len(find_cycle(before | {0: {19_999}}, 19_999)) == 20_001
+    assert in_dependency_order(dict(reversed(before.items()))) == list(before)
 
 
 @pytest.mark.parametrize("label", ["nightly", "shop/nightly", "a b.c@d:e-f"])
-def test_labels(label: str) -> None:
+def test_key_of_and_label_of_are_inverse(label: str) -> None:
     assert label_of(*key_of(label)) == label
 
 
-def test_never_has_no_occurrence_at_all() -> None:
+def test_never_schedule_has_no_occurrences() -> None:
     never = parse_schedule(" @Never ", "Europe/Berlin")
     assert never.is_never
     assert never.next_after(datetime(2026, 1, 1, tzinfo=UTC)) is None

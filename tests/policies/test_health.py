@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_dcron.policies.health.facts import (
+    FreezeFacts,
     LongRun,
     Named,
     QueueFacts,
@@ -34,7 +35,7 @@ def ago(span: timedelta) -> datetime:
 
 
 def facts(**given: Any) -> SystemFacts:
-    """The facts of a healthy system, except for those in ``given``."""
+    """Return the facts of a healthy system, except for those in ``given``."""
     healthy: dict[str, Any] = {
         "now": NOW,
         "redeliver_after": R,
@@ -68,7 +69,7 @@ def worker(name: str = "w1", *queues: str, executes: bool = True, unknown: int =
     return WorkerFacts(name, queues or ("celery",), executes, unknown)
 
 
-def test_all_is_well() -> None:
+def test_healthy_system_has_no_issues() -> None:
     verdict = assess(facts())
 
     assert verdict.issues == ()
@@ -131,7 +132,9 @@ def test_all_is_well() -> None:
         ({"releases": ("1", "2")}, [(P.RELEASES_DIFFER, WARNING)]),
     ],
 )
-def test_one_fact(given: dict[str, Any], expected: list[tuple[Problem, Severity]]) -> None:
+def test_single_fact_leads_to_its_problem(
+    given: dict[str, Any], expected: list[tuple[Problem, Severity]]
+) -> None:
     assert found(**given) == expected
 
 
@@ -156,12 +159,8 @@ LATELY = ago(SECOND)
         ),
         # No worker answers.
         ((), [queue()], LONG_AGO, [(P.NO_WORKER, ERROR)]),
-        (
-            (),
-            [queue(last=LATELY)],
-            LATELY,
-            [(P.WORKERS_BEHIND, WARNING)],
-        ),  # the broker has no remote control
+        # The broker has no remote control.
+        ((), [queue(last=LATELY)], LATELY, [(P.WORKERS_BEHIND, WARNING)]),
         ((), [], LATELY, []),
         ((), [], LONG_AGO, [(P.NO_WORKER, WARNING)]),
         ((), [], None, [(P.NO_WORKER, WARNING)]),
@@ -171,12 +170,8 @@ LATELY = ago(SECOND)
         ((worker(),), [queue("other")], LONG_AGO, [(P.QUEUE_UNSERVED, ERROR)]),
         ((worker(),), [queue()], LONG_AGO, [(P.WORKERS_BEHIND, ERROR)]),
         ((worker(),), [queue(last=LATELY)], LATELY, [(P.WORKERS_BEHIND, WARNING)]),
-        (
-            (worker(),),
-            [queue("")],
-            LONG_AGO,
-            [(P.WORKERS_BEHIND, ERROR)],
-        ),  # the queue's name is unknown
+        # The name of the queue is unknown.
+        ((worker(),), [queue("")], LONG_AGO, [(P.WORKERS_BEHIND, ERROR)]),
         # The worker can't execute this project's runs.
         ((worker(executes=False),), [queue()], LONG_AGO, [(P.TASK_UNKNOWN_TO_WORKER, ERROR)]),
         ((worker(executes=False),), [], LONG_AGO, []),
@@ -198,11 +193,13 @@ LATELY = ago(SECOND)
         ),
     ],
 )
-def test_what_workers_do(workers: Any, queues: Any, last_start: Any, expected: Any) -> None:
+def test_worker_and_queue_facts_lead_to_the_expected_problems(
+    workers: Any, queues: Any, last_start: Any, expected: Any
+) -> None:
     assert found(workers=workers, queues=tuple(queues), last_start=last_start) == expected
 
 
-def test_a_worker_without_our_task_on_a_queue_that_others_serve() -> None:
+def test_worker_without_the_task_is_reported_on_recently_used_queues() -> None:
     workers = (worker("w1", executes=False), worker("w2"))
 
     assert found(workers=workers, recent_queues=("celery",)) == [(P.TASK_UNKNOWN_TO_WORKER, ERROR)]
@@ -218,36 +215,36 @@ def test_a_worker_without_our_task_on_a_queue_that_others_serve() -> None:
         (None, LATELY, []),
     ],
 )
-def test_runs_that_no_worker_took_and_that_were_missed_meanwhile(
+def test_missed_runs_that_never_started_reveal_missing_workers(
     workers: Any, last_start: Any, expected: Any
 ) -> None:
-    """A policy may end late runs before anybody looks, so that no run is queued or running."""
+    """A policy may end late runs before the check, so that no run is queued or running."""
     never_started = Waiting(7, ago(4 * MINUTE))
 
     assert found(workers=workers, last_start=last_start, never_started=never_started) == expected
 
 
-def test_a_silent_system_that_is_busy_or_idle() -> None:
+def test_unanswered_worker_ping_is_ignored_if_busy_or_idle() -> None:
     assert found(workers=(), last_start=LONG_AGO, running=1) == []
     assert found(workers=(), last_start=LONG_AGO, enabled_jobs=0) == []
     assert found(workers=None, last_start=None) == []
 
 
-def test_a_worker_that_is_busy_with_a_long_run_answers_nobody() -> None:
+def test_queue_is_unserved_if_workers_are_silent_while_a_run_is_running() -> None:
     waits: dict[str, Any] = {"workers": (), "last_start": LONG_AGO, "queues": (queue(),)}
 
     assert found(**waits, running=1) == [(P.QUEUE_UNSERVED, ERROR)]
     assert found(**waits, running=0) == [(P.NO_WORKER, ERROR)]
 
 
-def test_threads_are_never_no_worker() -> None:
+def test_thread_dispatcher_never_reports_missing_workers() -> None:
     given: dict[str, Any] = {"dispatcher": "thread", "workers": None, "last_start": LONG_AGO}
 
     assert found(**given, queues=(queue("q"),)) == [(P.WORKERS_BEHIND, ERROR)]
     assert found(**given, never_started=Waiting(1, LONG_AGO)) == [(P.WORKERS_BEHIND, ERROR)]
 
 
-def test_what_explains_the_others_stands_alone() -> None:
+def test_root_cause_hides_the_problems_that_it_explains() -> None:
     due = {"overdue_runs": Waiting(3, ago(MINUTE)), "overdue_cursors": Waiting(2, ago(MINUTE))}
     late = {"queues": (queue(),), "last_start": LONG_AGO, "workers": None}
 
@@ -260,7 +257,7 @@ def test_what_explains_the_others_stands_alone() -> None:
     assert found(live_nodes=0, **due, **late) == [(P.NO_LIVE_NODE, ERROR), (P.NO_WORKER, ERROR)]
 
 
-def test_errors_come_first_and_the_most_urgent_of_them() -> None:
+def test_issues_are_ordered_by_severity_and_urgency() -> None:
     given: dict[str, Any] = {
         "degraded": Named(1),
         "failing": Named(1),
@@ -280,7 +277,7 @@ def test_errors_come_first_and_the_most_urgent_of_them() -> None:
     assert assess(facts(degraded=Named(1))).status is SystemStatus.DEGRADED
 
 
-def test_the_sentence_of_the_first_line() -> None:
+def test_no_worker_issue_text_has_age_counts_and_remedy() -> None:
     """The sentence names the missing worker, the time, the number of runs and the remedy."""
     issue = only(
         workers=(),
@@ -298,7 +295,7 @@ def test_the_sentence_of_the_first_line() -> None:
     assert issue.since == ago(24 * MINUTE)
 
 
-def test_how_long_there_has_been_no_node() -> None:
+def test_no_live_node_summary_has_age_and_overdue_counts() -> None:
     summary = only(live_nodes=0, last_heartbeat=ago(21 * MINUTE)).summary
     assert values(summary) == {"age": "21 min"}
     due = {"overdue_cursors": Waiting(3, LONG_AGO), "overdue_runs": Waiting(2, LONG_AGO)}
@@ -306,7 +303,7 @@ def test_how_long_there_has_been_no_node() -> None:
     assert values(summary) == {"age": "21 min", "jobs": "3", "runs": "2"}
 
 
-def test_it_counts_since_the_oldest_run_waits_not_since_the_last_start() -> None:
+def test_no_worker_age_is_measured_from_the_oldest_waiting_run() -> None:
     """For example, no run was due all night."""
     issue = only(workers=(), last_start=ago(timedelta(hours=9)), queues=(queue(waits=2 * MINUTE),))
     assert issue.since == ago(2 * MINUTE)
@@ -325,14 +322,12 @@ def test_it_counts_since_the_oldest_run_waits_not_since_the_last_start() -> None
         ("shop.Dispatcher", "", "Start a worker."),
     ],
 )
-def test_the_remedy_names_the_kind_of_worker_and_its_queue(
-    dispatcher: str, name: str, remedy: str
-) -> None:
+def test_remedy_names_the_worker_type_and_queue(dispatcher: str, name: str, remedy: str) -> None:
     issue = only(dispatcher=dispatcher, workers=None, last_start=None, queues=(queue(name),))
     assert str(issue.remedy) == remedy
 
 
-def test_the_remedy_of_a_celery_app_without_our_task() -> None:
+def test_remedy_for_unknown_task_is_autodiscover_tasks() -> None:
     issue = only(workers=(worker(executes=False),), queues=(queue(),))
     assert "app.autodiscover_tasks()" in str(issue.remedy)
 
@@ -340,7 +335,7 @@ def test_the_remedy_of_a_celery_app_without_our_task() -> None:
 SECRETS = ("secret-node", "secret-worker", "secret-space", "secret-job", "secret-queue")
 
 
-def full_of_names(**given: Any) -> SystemFacts:
+def facts_with_names(**given: Any) -> SystemFacts:
     def named(name: str) -> Named:
         return Named(1, (name,))
 
@@ -353,6 +348,7 @@ def full_of_names(**given: Any) -> SystemFacts:
         failing=named("secret-job"),
         paused_themselves=named("secret-job"),
         long_runs=(LongRun("secret-job", 60 * MINUTE, MINUTE),),
+        freezes=(FreezeFacts("secret-space", "deploy", "ann", NOW, None),),
         **{
             "workers": (
                 worker("secret-worker", "secret-queue", unknown=1),
@@ -367,10 +363,10 @@ def full_of_names(**given: Any) -> SystemFacts:
 
 @pytest.mark.parametrize("given", [{}, {"workers": None}, {"workers": (), "last_start": LATELY}])
 @pytest.mark.parametrize(("jobs", "nodes"), [*product([True, False], repeat=2)])
-def test_names_are_shown_to_those_who_may_see_them(
+def test_names_are_visible_only_with_permission(
     given: dict[str, Any], jobs: bool, nodes: bool
 ) -> None:
-    everything = full_of_names(**given)
+    everything = facts_with_names(**given)
     verdict = assess(everything.visible(jobs=jobs, nodes=nodes))
 
     text = " ".join([*map(str, verdict.issues), *(str(issue.named) for issue in verdict.issues)])
@@ -389,12 +385,13 @@ def test_names_are_shown_to_those_who_may_see_them(
 
 
 def test_visible_facts_differ_only_in_names() -> None:
-    everything = full_of_names()
+    everything = facts_with_names()
     jobs_hidden: dict[str, Any] = {
         "quarantined": Named(1),
         "failing": Named(1),
         "paused_themselves": Named(1),
         "long_runs": (LongRun("", 60 * MINUTE, MINUTE),),
+        "freezes": (FreezeFacts("", "", "", NOW, None),),
         "shows_queues": False,
     }
     nodes_hidden: dict[str, Any] = {
@@ -413,7 +410,7 @@ def test_visible_facts_differ_only_in_names() -> None:
     )
 
 
-def test_more_than_can_be_named_or_counted() -> None:
+def test_long_lists_and_large_counts_are_abbreviated() -> None:
     assert Named(3, ("a", "b")).listed == "a, b, ..."
     assert Named(2, ("a", "b")).listed == "a, b"
     assert Named(2).listed == "2"
@@ -439,7 +436,7 @@ def test_more_than_can_be_named_or_counted() -> None:
         (timedelta(days=3, hours=23), "3 days"),
     ],
 )
-def test_ages_are_rough(age: timedelta, words: str) -> None:
+def test_age_text_is_rounded(age: timedelta, words: str) -> None:
     assert str(age_text(age)) == words
 
 
@@ -447,11 +444,11 @@ def test_ages_are_rough(age: timedelta, words: str) -> None:
     ("age", "number"),
     [(9.9 * SECOND, 5), (2.9 * MINUTE, 2), (timedelta(hours=2.9), 2), (timedelta(days=2.9), 2)],
 )
-def test_ages_are_whole_numbers(age: timedelta, number: int) -> None:
+def test_age_text_rounds_down_to_whole_numbers(age: timedelta, number: int) -> None:
     assert age_text(age).values == {"number": number}
 
 
-def test_no_facts_are_too_strange() -> None:
+def test_any_combination_of_facts_gives_unique_complete_issues() -> None:
     """Any combination of facts yields each problem once, and each problem has two sentences."""
     odd: dict[str, list[Any]] = {
         "database_read_only": [True, False],
@@ -475,14 +472,14 @@ def test_no_facts_are_too_strange() -> None:
         )
         assert bool(problems) == (verdict.status is not SystemStatus.OK)
         nobody_starts = verdict.facts.queues and verdict.facts.last_start is None
-        assert problems or not nobody_starts, "runs wait, and nothing is said"
+        assert problems or not nobody_starts, "runs wait, but no problem is reported"
 
 
 # --- each problem in full -----------------------------------------------------------------------
 
 
 def values(text: TranslatableText) -> dict[str, str]:
-    """The values in a sentence, without its words. A counted text yields its number."""
+    """Return the values in a text. A counted text yields its number."""
     return {
         name: str(value.values["number"] if isinstance(value, CountedText) else value)
         for name, value in text.values.items()
@@ -493,8 +490,8 @@ WAITED = "4 min"
 WAITING_SINCE = ago(4 * MINUTE)
 NAMES = Named(3, ("a", "b"))
 LISTED = "a, b, ..."
-STRANGERS = (worker("w1", unknown=2), worker("w2", unknown=5), worker("w3"))
-IGNORANT = (worker("w1", executes=False), worker("w2", executes=False), worker("w3"))
+WITH_UNKNOWN_RUNS = (worker("w1", unknown=2), worker("w2", unknown=5), worker("w3"))
+WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), worker("w3"))
 
 
 @pytest.mark.parametrize(
@@ -569,7 +566,7 @@ IGNORANT = (worker("w1", executes=False), worker("w2", executes=False), worker("
             {},
         ),
         (
-            {"workers": STRANGERS},
+            {"workers": WITH_UNKNOWN_RUNS},
             (
                 P.RUN_UNKNOWN_TO_WORKER,
                 ERROR,
@@ -581,19 +578,19 @@ IGNORANT = (worker("w1", executes=False), worker("w2", executes=False), worker("
             {},
         ),
         (
-            {"workers": STRANGERS, "shows_workers": False},
+            {"workers": WITH_UNKNOWN_RUNS, "shows_workers": False},
             (P.RUN_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2, "runs": 7}, Named(2)),
             {"runs": "7", "workers": "2"},
             {},
         ),
         (
-            {"workers": IGNORANT, "recent_queues": ("celery",)},
+            {"workers": WITHOUT_TASK, "recent_queues": ("celery",)},
             (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, Named(2, ("w1", "w2"))),
             {"workers": "w1, w2"},
             {},
         ),
         (
-            {"workers": IGNORANT, "recent_queues": ("celery",), "shows_workers": False},
+            {"workers": WITHOUT_TASK, "recent_queues": ("celery",), "shows_workers": False},
             (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, Named(2)),
             {"workers": "2"},
             {},
@@ -731,7 +728,7 @@ IGNORANT = (worker("w1", executes=False), worker("w2", executes=False), worker("
         ),
     ],
 )
-def test_each_problem_in_full(
+def test_issue_has_figures_names_summary_and_remedy(
     given: dict[str, Any],
     expected: tuple[Any, ...],
     summary: dict[str, str],
@@ -744,7 +741,7 @@ def test_each_problem_in_full(
     assert "%(" not in str(issue)
 
 
-def test_the_rest_of_the_overdue_runs_is_on_no_agenda() -> None:
+def test_overdue_runs_are_split_by_whether_they_are_on_an_agenda() -> None:
     broker, rest = assess(
         facts(overdue_runs=Waiting(40_000, WAITING_SINCE), on_agendas=15_000)
     ).issues
@@ -754,7 +751,7 @@ def test_the_rest_of_the_overdue_runs_is_on_no_agenda() -> None:
     assert values(rest.summary) == {"age": WAITED, "runs": "more than 10,000"}
 
 
-def test_runs_that_wait_explain_nodes_without_a_broker_unless_others_reach_it() -> None:
+def test_no_broker_hides_broker_unreachable_unless_another_node_reaches_it() -> None:
     wait: dict[str, Any] = {"overdue_runs": Waiting(4, WAITING_SINCE), "on_agendas": 4}
 
     assert found(**wait, without_broker=Named(2)) == [(P.NO_BROKER, ERROR)]
@@ -764,13 +761,13 @@ def test_runs_that_wait_explain_nodes_without_a_broker_unless_others_reach_it() 
     ]
 
 
-def test_the_remedy_depends_on_whether_another_node_reaches_the_broker() -> None:
+def test_broker_remedy_depends_on_whether_another_node_reaches_it() -> None:
     some, all_of_them = (only(without_broker=Named(number)).remedy for number in (1, 2))
 
     assert some.template != all_of_them.template
 
 
-def test_a_clock_jumps_ahead_or_back() -> None:
+def test_clock_in_doubt_summary_tells_direction_of_the_jump() -> None:
     ahead, back = (
         only(clock_doubted_by=Named(1), clock_step=step * SECOND).summary.template
         for step in (6, -6)
@@ -789,38 +786,38 @@ def test_a_clock_jumps_ahead_or_back() -> None:
     ],
     ids=str,
 )
-def test_one_item_is_in_the_singular(given: dict[str, Any]) -> None:
+def test_summary_uses_the_singular_for_one_item(given: dict[str, Any]) -> None:
     assert not re.search(r"\b1 (due )?(jobs|runs)\b", str(only(**given)))
 
 
-def test_overdue_work_needs_a_time() -> None:
+def test_overdue_work_without_a_time_is_ignored() -> None:
     assert found(overdue_runs=Waiting(4), on_agendas=3) == []
     assert found(overdue_cursors=Waiting(4)) == []
     assert found(overdue_cursors=Waiting(0, WAITING_SINCE)) == []
 
 
-def test_queues_whose_age_is_unknown_wait_since_now() -> None:
+def test_queue_of_unknown_age_has_age_zero() -> None:
     issue = only(workers=None, last_start=None, queues=(QueueFacts("celery", Waiting(3)),))
 
     assert (issue.problem, issue.since) == (P.NO_WORKER, NOW)
     assert values(issue.summary)["age"] == "0 s"
 
 
-def test_stalled_nodes_are_an_error_once_work_waits() -> None:
+def test_stalled_nodes_are_an_error_only_if_work_waits() -> None:
     stalled: dict[str, Any] = {"stalled": Named(1)}
 
     assert found(**stalled, overdue_runs=Waiting(1, WAITING_SINCE)) == [(P.NODE_STALLED, ERROR)]
     assert found(**stalled, enabled_jobs=0) == []
 
 
-def test_a_start_is_recent_for_as_long_as_a_run_may_wait() -> None:
+def test_start_is_recent_within_the_redelivery_interval() -> None:
     waits: dict[str, Any] = {"workers": None, "queues": (queue(),)}
 
     assert found(**waits, last_start=ago(R)) == [(P.QUEUE_UNSERVED, ERROR)]
     assert found(**waits, last_start=ago(R + SECOND)) == [(P.NO_WORKER, ERROR)]
 
 
-def test_workers_start_runs_from_some_of_their_queues() -> None:
+def test_workers_behind_is_a_warning_if_they_start_runs_of_any_queue() -> None:
     workers = (worker("w1", "a", "b"),)
 
     assert found(workers=workers, queues=(queue("a"), queue("b", last=LATELY))) == [
@@ -829,22 +826,22 @@ def test_workers_start_runs_from_some_of_their_queues() -> None:
     assert found(workers=workers, queues=(queue("a"), queue("b"))) == [(P.WORKERS_BEHIND, ERROR)]
 
 
-def test_queued_runs_explain_those_that_were_missed() -> None:
+def test_queued_and_missed_runs_give_one_issue() -> None:
     missed = Waiting(7, ago(9 * MINUTE))
     issue = only(last_start=LONG_AGO, queues=(queue(),), never_started=missed)
 
     assert (issue.problem, issue.since) == (P.WORKERS_BEHIND, missed.since)
 
 
-def test_without_nodes_nobody_asks_the_workers() -> None:
+def test_silent_workers_are_ignored_without_live_nodes() -> None:
     assert found(workers=(), last_start=LONG_AGO, live_nodes=0) == [(P.NO_LIVE_NODE, ERROR)]
 
 
-def test_jobs_that_have_not_run_lately_do_not_fail() -> None:
+def test_failures_of_jobs_that_did_not_run_lately_are_ignored() -> None:
     assert found(ran_lately=0, failed_lately=0, failures_lately=9) == []
 
 
-def test_threads_and_workers_have_different_remedies() -> None:
+def test_workers_behind_remedy_depends_on_the_dispatcher() -> None:
     def remedy(dispatcher: str) -> str:
         issue = only(dispatcher=dispatcher, workers=None, queues=(queue(last=LATELY),))
         assert issue.problem is P.WORKERS_BEHIND
@@ -867,7 +864,7 @@ class Marked:
         raise NotImplementedError
 
 
-def test_an_issue_speaks_one_language() -> None:
+def test_issue_translates_summary_and_remedy() -> None:
     issue = Issue(P.NO_WORKER, ERROR, TranslatableText("Summary."), TranslatableText("Remedy."))
 
     assert issue.translate(Marked()) == "<Summary.> <Remedy.>"
@@ -875,7 +872,7 @@ def test_an_issue_speaks_one_language() -> None:
     assert (issue.since, issue.figures, issue.named) == (None, {}, Named())
 
 
-def test_the_verdict_of_a_healthy_system() -> None:
+def test_healthy_verdict_counts_nodes_only_if_jobs_are_enabled() -> None:
     idle, busy = assess(facts(enabled_jobs=0)), assess(facts())
 
     assert idle.summary.values == {}
@@ -892,12 +889,19 @@ def test_the_verdict_of_a_healthy_system() -> None:
 @pytest.mark.parametrize(
     "work", [{"enabled_jobs": 1}, {"overdue_runs": Waiting(1)}, {"queued": 1}], ids=str
 )
-def test_there_is_work(work: dict[str, Any]) -> None:
+def test_has_work_is_true_if_jobs_or_runs_exist(work: dict[str, Any]) -> None:
     assert SystemFacts(NOW, R, **work).has_work
     assert not SystemFacts(NOW, R).has_work
 
 
-def test_facts_that_are_not_given() -> None:
+def test_a_freeze_is_no_problem() -> None:
+    freeze = FreezeFacts("", "deploy", "ann", NOW, None)
+    verdict = assess(facts(freezes=(freeze,)))
+    assert verdict.status is SystemStatus.OK
+    assert verdict.summary.values == {"freezes": 1}
+
+
+def test_facts_default_to_a_system_without_work() -> None:
     bare = SystemFacts(NOW, R)
     no_number = (
         "live_nodes dead_nodes enabled_jobs stalled_namespaces on_agendas queued running missed "
@@ -921,6 +925,7 @@ def test_facts_that_are_not_given() -> None:
         "workers": None,
         "last_start": None,
         "long_runs": (),
+        "freezes": (),
         "queues": (),
         "recent_queues": (),
         "releases": (),

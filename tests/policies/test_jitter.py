@@ -12,25 +12,25 @@ MINUTE = timedelta(minutes=1)
 
 
 @given(st.integers(1, 2**63 - 1), st.timedeltas(timedelta(), timedelta(days=1)))
-def test_it_is_from_zero_up_to_the_jitter(job_id: int, jitter: timedelta) -> None:
+def test_offset_is_between_zero_and_the_jitter(job_id: int, jitter: timedelta) -> None:
     assert timedelta() <= offset(job_id, NOON, jitter) <= jitter
 
 
 @given(st.integers(1, 2**31), st.integers(-12, 14))
-def test_it_is_the_same_whatever_zone_the_instant_is_written_in(job_id: int, hours: int) -> None:
+def test_offset_does_not_depend_on_the_time_zone_of_the_instant(job_id: int, hours: int) -> None:
     elsewhere = NOON.astimezone(timezone(timedelta(hours=hours)))
     assert offset(job_id, elsewhere, MINUTE) == offset(job_id, NOON, MINUTE)
 
 
-def test_no_jitter_is_no_delay() -> None:
+def test_offset_is_zero_without_jitter() -> None:
     assert offset(7, NOON, timedelta()) == timedelta()
 
 
-def test_it_is_the_same_in_every_process_and_release() -> None:
+def test_offset_is_the_same_in_every_process_and_release() -> None:
     assert offset(7, NOON, MINUTE) == timedelta(microseconds=3521534)
 
 
-def test_it_spreads_jobs_and_occurrences() -> None:
+def test_offset_spreads_over_jobs_and_occurrences() -> None:
     over_jobs = [offset(job_id, NOON, MINUTE).total_seconds() for job_id in range(1, 601)]
     over_time = [offset(7, NOON + i * MINUTE, MINUTE).total_seconds() for i in range(600)]
     for seconds in (over_jobs, over_time):

@@ -20,19 +20,19 @@ from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.schedules.calendar import ExclusionPolicy
 
 
-def test_every_state_is_in_the_table() -> None:
+def test_every_state_is_in_the_transition_table() -> None:
     assert set(TRANSITIONS) == set(State)
     assert set(State) == FINAL | UNFINISHED
     assert not FINAL & UNFINISHED
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
-def test_a_final_state_has_no_exit(state: State) -> None:
+def test_final_states_have_no_transitions(state: State) -> None:
     assert TRANSITIONS[state] == frozenset()
 
 
 @pytest.mark.parametrize("state", sorted(UNFINISHED))
-def test_every_unfinished_state_reaches_every_final_one(state: State) -> None:
+def test_every_unfinished_state_reaches_every_final_state(state: State) -> None:
     reached, found = {state}, {state}
     while found:
         found = {target for source in found for target in TRANSITIONS[source]} - reached
@@ -45,25 +45,25 @@ def test_every_unfinished_state_can_be_cancelled(state: State) -> None:
     assert State.CANCELLED in TRANSITIONS[state]
 
 
-def test_no_state_is_followed_by_itself() -> None:
+def test_no_state_has_a_transition_to_itself() -> None:
     assert not [state for state, targets in TRANSITIONS.items() if state in targets]
 
 
-def test_only_a_running_run_succeeds_and_only_startable_ones_start() -> None:
+def test_only_running_runs_succeed_and_only_startable_runs_start() -> None:
     assert sources(State.SUCCEEDED) == {State.RUNNING}
     assert sources(State.RUNNING) == STARTABLE
 
 
-def test_what_runs_is_neither_missed_nor_skipped() -> None:
+def test_running_runs_are_never_missed_skipped_or_waiting() -> None:
     assert not TRANSITIONS[State.RUNNING] & {State.MISSED, State.SKIPPED, State.WAITING}
 
 
 @pytest.mark.parametrize("target", State)
-def test_sources_are_the_table_read_backwards(target: State) -> None:
+def test_sources_are_the_inverse_of_the_transition_table(target: State) -> None:
     assert sources(target) == {source for source in State if target in TRANSITIONS[source]}
 
 
-def test_the_words_fit_their_columns() -> None:
+def test_states_and_outcomes_fit_their_columns() -> None:
     assert max(len(word) for word in (*State, *Outcome)) <= 10
 
 
@@ -79,7 +79,7 @@ def test_the_words_fit_their_columns() -> None:
         (On, "succeeded failed ended"),
     ],
 )
-def test_the_values_in_rows_stay_the_same(stored: type[StrEnum], values: str) -> None:
+def test_stored_values_stay_the_same(stored: type[StrEnum], values: str) -> None:
     """Other nodes and releases read these values, and programs compare them with strings."""
     assert [each.value for each in stored] == values.split()
     assert [each.name.lower() for each in stored] == values.split()

@@ -1,4 +1,4 @@
-"""The misfire policy: what becomes of a backlog, and whether a late run still starts."""
+"""The misfire policy: how a backlog is settled, and whether a late run still starts."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -33,24 +33,24 @@ def backlog(count: int) -> Backlog:
         (MINUTE + timedelta(microseconds=1), True),
     ],
 )
-def test_an_occurrence_is_late_once_its_grace_has_passed(lateness: timedelta, late: bool) -> None:
+def test_occurrence_is_late_after_its_grace_period(lateness: timedelta, late: bool) -> None:
     assert misfire(MisfirePolicy.SKIP).is_late(NOON, NOON + lateness) is late
 
 
-def test_skip_records_all_in_one_missed_span() -> None:
+def test_skip_records_the_backlog_as_one_missed_run() -> None:
     assert misfire(MisfirePolicy.SKIP).settle(backlog(5)) == [
         PlannedRun(NOON + 4 * MINUTE, missed=True, missed_before=4, missed_from=NOON)
     ]
 
 
-def test_run_latest_runs_the_newest_and_counts_the_others_on_it() -> None:
+def test_run_latest_runs_the_newest_and_counts_the_others_as_missed() -> None:
     assert misfire(MisfirePolicy.RUN_LATEST).settle(backlog(5)) == [
         PlannedRun(NOON + 4 * MINUTE, missed=False, missed_before=4, missed_from=NOON)
     ]
 
 
 @pytest.mark.parametrize("policy", MisfirePolicy)
-def test_a_backlog_of_one_stands_for_no_other(policy: MisfirePolicy) -> None:
+def test_backlog_of_one_counts_no_missed_occurrences(policy: MisfirePolicy) -> None:
     [span] = misfire(policy).settle(backlog(1))
     assert (span.scheduled_at, span.missed_before, span.missed_from) == (NOON, 0, None)
     assert span.missed is (policy is MisfirePolicy.SKIP)
@@ -64,19 +64,19 @@ def test_run_all_runs_the_oldest_first_and_records_the_rest_as_missed() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_run_all_runs_all_up_to_its_limit(count: int) -> None:
+def test_run_all_runs_a_backlog_up_to_the_catchup_limit(count: int) -> None:
     assert misfire(MisfirePolicy.RUN_ALL).settle(backlog(count)) == list(
         map(PlannedRun, minutes(count))
     )
 
 
-def test_run_all_one_beyond_its_limit_misses_just_that() -> None:
+def test_run_all_misses_only_the_occurrence_beyond_the_limit() -> None:
     assert misfire(MisfirePolicy.RUN_ALL).settle(backlog(4))[3:] == [
         PlannedRun(NOON + 3 * MINUTE, missed=True)
     ]
 
 
-def test_a_backlog_that_was_not_counted_to_its_end_is_settled_with_what_is_known() -> None:
+def test_backlog_too_large_to_count_is_settled_with_its_minimum_size() -> None:
     """If a backlog is too large to count, its newest occurrence and its minimum size are known."""
     known = Backlog(minutes(4), NOON + 1000 * MINUTE, 5)
     assert misfire(MisfirePolicy.RUN_ALL).settle(known)[3:] == [
@@ -99,7 +99,7 @@ def test_a_backlog_that_was_not_counted_to_its_end_is_settled_with_what_is_known
         (MisfirePolicy.RUN_ALL, True, 3, False),
     ],
 )
-def test_a_late_run_at_a_worker_meets_the_same_rule(
+def test_late_run_at_a_worker_follows_the_misfire_policy(
     policy: MisfirePolicy, newer_due: bool, ahead: int, starts: bool
 ) -> None:
     assert misfire(policy).should_start(newer_due=newer_due, ahead_in_backlog=ahead) is starts

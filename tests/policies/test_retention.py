@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_dcron.policies import retention as module
 from django_dcron.policies.lifecycle import FINAL, State
-from django_dcron.policies.retention import LONGEST, Bounds, FinishedRun, Retention, sift
+from django_dcron.policies.retention import LONGEST, Bounds, FinishedRun, Retention, split_finished
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -17,7 +17,7 @@ MONTH = Retention(30 * DAY, 90 * DAY)
 
 
 def row(days: float, state: State = State.SUCCEEDED, **facts: object) -> FinishedRun:
-    """A run that was scheduled ``days`` ago and ended at once."""
+    """Return a run that was scheduled ``days`` ago and ended at the same instant."""
     at = NOW - days * DAY
     return FinishedRun(UUID(int=int(days * 1000)), at, state, at)._replace(**facts)
 
@@ -34,14 +34,16 @@ def bounds_of(history: list[FinishedRun], retention: Retention) -> Bounds | None
     return Bounds(finished[-1].scheduled_at, nth(finished, number), nth(failed, number))
 
 
-def over(history: list[FinishedRun], retention: Retention, *, page: int = 500) -> list[FinishedRun]:
-    """The expired runs, page by page: as in pruning, each page is deleted before the next one."""
+def expired(
+    history: list[FinishedRun], retention: Retention, *, page: int = 500
+) -> list[FinishedRun]:
+    """Return the expired runs. As in pruning, each page is deleted before the next one."""
     bounds = bounds_of(history, retention)
     taken: list[UUID] = []
     position, left = None, list(history)
     while bounds:
         rows = [each for each in left if position is None or each.scheduled_at > position][:page]
-        sifted = sift(rows, retention, bounds, NOW)
+        sifted = split_finished(rows, retention, bounds, NOW)
         taken += sifted.over
         left = [each for each in left if each.run_id not in sifted.over]
         if sifted.is_done or not rows:
@@ -55,33 +57,33 @@ def days(rows: list[FinishedRun]) -> list[float]:
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
-def test_by_age_failures_longer(state: State) -> None:
+def test_failed_runs_are_kept_longer_than_others(state: State) -> None:
     history = [row(100, state), row(60, state), row(10)]
-    assert days(over(history, MONTH)) == ([100] if state is State.FAILED else [100, 60])
+    assert days(expired(history, MONTH)) == ([100] if state is State.FAILED else [100, 60])
 
 
-def test_the_latest_finished_run_stays_whatever_its_age() -> None:
-    assert over([row(1000)], MONTH) == []
-    assert days(over([row(1000), row(900), row(1, State.RUNNING)], MONTH)) == [1000]
-    assert over([row(1, State.RUNNING)], MONTH) == []
+def test_latest_finished_run_is_kept_at_any_age() -> None:
+    assert expired([row(1000)], MONTH) == []
+    assert days(expired([row(1000), row(900), row(1, State.RUNNING)], MONTH)) == [1000]
+    assert expired([row(1, State.RUNNING)], MONTH) == []
 
 
-def test_age_counts_from_the_end() -> None:
+def test_age_is_measured_from_the_end_of_the_run() -> None:
     long = row(60, ended_at=NOW - DAY)
-    assert days(over([row(61), long, row(10)], MONTH)) == [61]
+    assert days(expired([row(61), long, row(10)], MONTH)) == [61]
 
 
-def test_a_run_of_exactly_the_age_stays() -> None:
-    assert days(over([row(31), row(30), row(1)], MONTH)) == [31]
-    assert days(over([row(91, State.FAILED), row(90, State.FAILED), row(1)], MONTH)) == [91]
+def test_run_of_exactly_the_maximum_age_is_kept() -> None:
+    assert days(expired([row(31), row(30), row(1)], MONTH)) == [31]
+    assert days(expired([row(91, State.FAILED), row(90, State.FAILED), row(1)], MONTH)) == [91]
 
 
-def test_nothing_is_over_that_came_after_a_run_that_stays() -> None:
+def test_runs_after_a_kept_run_are_kept() -> None:
     """Otherwise, the gap between the two would look like a lost occurrence."""
     after = [row(50), row(49, State.FAILED, ended_at=NOW - 100 * DAY), row(10)]
-    assert days(over([row(61), row(60, State.RUNNING), *after], MONTH)) == [61]
-    assert days(over([row(61), row(60, is_needed=True), *after], MONTH)) == [61]
-    assert days(over([row(61), row(60, ended_at=NOW), *after], MONTH)) == [61]
+    assert days(expired([row(61), row(60, State.RUNNING), *after], MONTH)) == [61]
+    assert days(expired([row(61), row(60, is_needed=True), *after], MONTH)) == [61]
+    assert days(expired([row(61), row(60, ended_at=NOW), *after], MONTH)) == [61]
 
 
 @pytest.mark.parametrize(
@@ -93,11 +95,11 @@ def test_nothing_is_over_that_came_after_a_run_that_stays() -> None:
         row(60, is_backfilled=True, ended_at=NOW),
     ],
 )
-def test_failures_and_backfilled_runs_may_outlive_what_came_after_them(passed: FinishedRun) -> None:
-    assert days(over([row(61), passed, row(59), row(10)], MONTH)) == [61, 59]
+def test_kept_failed_and_backfilled_runs_do_not_keep_later_runs(passed: FinishedRun) -> None:
+    assert days(expired([row(61), passed, row(59), row(10)], MONTH)) == [61, 59]
 
 
-def test_by_number_of_all_runs_and_of_the_failed_ones() -> None:
+def test_keep_runs_limits_all_runs_and_failed_runs_separately() -> None:
     history = [
         row(9, State.FAILED),
         row(8, State.FAILED),
@@ -106,36 +108,38 @@ def test_by_number_of_all_runs_and_of_the_failed_ones() -> None:
         row(5),
         row(4),
     ]
-    assert days(over(history, Retention(30 * DAY, 90 * DAY, 2))) == [9, 7]
-    assert days(over(history, Retention(30 * DAY, 90 * DAY, 3))) == [7]
-    assert over(history, Retention(30 * DAY, 90 * DAY, 6)) == []
+    assert days(expired(history, Retention(30 * DAY, 90 * DAY, 2))) == [9, 7]
+    assert days(expired(history, Retention(30 * DAY, 90 * DAY, 3))) == [7]
+    assert expired(history, Retention(30 * DAY, 90 * DAY, 6)) == []
 
 
-def test_a_failed_run_is_kept_as_long_as_any_other() -> None:
-    assert over([row(40, State.FAILED), row(39), row(1)], Retention(60 * DAY, 10 * DAY)) == []
+def test_failed_run_is_kept_at_least_as_long_as_any_other() -> None:
+    assert expired([row(40, State.FAILED), row(39), row(1)], Retention(60 * DAY, 10 * DAY)) == []
 
 
-def test_for_ever_stays_within_the_calendar() -> None:
-    assert over([row(100), row(1)], Retention(timedelta.max, timedelta.max)) == []
+def test_unlimited_retention_does_not_overflow_datetime() -> None:
+    assert expired([row(100), row(1)], Retention(timedelta.max, timedelta.max)) == []
     assert Retention(timedelta.max, DAY).age_of(State.FAILED) == LONGEST
 
 
-def test_a_batch_is_small_in_attempts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_counts_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 10)
     history = [row(60 - n, attempts=4) for n in range(5)] + [row(1)]
     bounds = bounds_of(history, MONTH)
     assert bounds
-    sifted = sift(history, MONTH, bounds, NOW)
+    sifted = split_finished(history, MONTH, bounds, NOW)
     assert (len(sifted.over), sifted.position, sifted.is_done) == (
         2,
         history[1].scheduled_at,
         False,
     )
-    assert len(sift([row(60, attempts=100), row(1)], MONTH, bounds, NOW).over) == 1, "one at least"
-    assert len(over(history, MONTH)) == 5
+    assert len(split_finished([row(60, attempts=100), row(1)], MONTH, bounds, NOW).over) == 1, (
+        "at least one run"
+    )
+    assert len(expired(history, MONTH)) == 5
 
 
-# --- all of it together -------------------------------------------------------------------------
+# --- all rules together -------------------------------------------------------------------------
 
 STATES = [
     State.SUCCEEDED,
@@ -168,8 +172,8 @@ def histories(draw: st.DrawFn) -> list[FinishedRun]:
     return found
 
 
-def kept_by_the_rules(history: list[FinishedRun], retention: Retention) -> list[FinishedRun]:
-    """The runs to keep, decided row by row as the documentation says, without regard to speed."""
+def runs_to_keep(history: list[FinishedRun], retention: Retention) -> list[FinishedRun]:
+    """Return the runs to keep, decided row by row as documented."""
     finished = [each for each in history if each.state in FINAL]
 
     def is_wanted(each: FinishedRun) -> bool:
@@ -204,16 +208,16 @@ def kept_by_the_rules(history: list[FinishedRun], retention: Retention) -> list[
     ),
     st.integers(1, 6),
 )
-def test_what_stays_is_what_the_rules_say(
+def test_kept_runs_match_the_naive_implementation(
     history: list[FinishedRun], retention: Retention, page: int
 ) -> None:
-    gone = over(history, retention, page=page)
+    gone = expired(history, retention, page=page)
     kept = [each for each in history if each not in gone]
-    assert kept == kept_by_the_rules(history, retention)
+    assert kept == runs_to_keep(history, retention)
     whole_from = [
         each.scheduled_at for each in kept if each.state != State.FAILED and not each.is_backfilled
     ]
     assert not whole_from or all(each.scheduled_at < whole_from[0] for each in gone), (
         "no gap that looks like a loss"
     )
-    assert over(kept, retention) == [], "once is enough"
+    assert expired(kept, retention) == [], "a second pass deletes nothing"

@@ -22,13 +22,13 @@ def raised(*names: str, kind: FailureClass = FailureClass.TRANSIENT) -> Failure:
     return Failure(kind, frozenset(names))
 
 
-def test_the_first_attempt_counts() -> None:
+def test_max_attempts_includes_the_first_attempt() -> None:
     assert policy(max_attempts=1).retry_after(TRANSIENT, 1) is None
     assert policy(max_attempts=3).retry_after(TRANSIENT, 2) is not None
     assert policy(max_attempts=3).retry_after(TRANSIENT, 3) is None
 
 
-def test_the_wait_grows_by_the_factor_up_to_the_longest() -> None:
+def test_backoff_grows_by_the_factor_up_to_the_maximum() -> None:
     waits = [
         policy(factor=3, backoff_max=100 * SECOND).retry_after(TRANSIENT, n) for n in range(1, 6)
     ]
@@ -36,12 +36,12 @@ def test_the_wait_grows_by_the_factor_up_to_the_longest() -> None:
 
 
 @pytest.mark.parametrize("factor", [100.0, float("inf"), float("nan")])
-def test_no_factor_makes_the_calculation_fail(factor: float) -> None:
+def test_backoff_with_extreme_factor_is_capped(factor: float) -> None:
     patient = policy(max_attempts=1000, factor=factor, backoff_max=timedelta(hours=1))
     assert patient.retry_after(TRANSIENT, 500) == timedelta(hours=1)
 
 
-def test_what_is_waited_for_is_still_within_the_calendar() -> None:
+def test_longest_wait_does_not_overflow_datetime() -> None:
     endless = policy(backoff=timedelta.max, backoff_max=timedelta.max, jitter=1.0)
     for failure in (
         TRANSIENT,
@@ -59,7 +59,7 @@ def test_what_is_waited_for_is_still_within_the_calendar() -> None:
     factor=st.floats(1, 100),
     kind=st.sampled_from([FailureClass.TRANSIENT, FailureClass.CONTENTION]),
 )
-def test_jitter_spreads_to_either_side_and_never_further(
+def test_jitter_stays_within_its_bounds_in_both_directions(
     attempt: int, jitter: float, backoff: timedelta, factor: float, kind: FailureClass
 ) -> None:
     given_policy = policy(
@@ -80,18 +80,18 @@ def test_jitter_spreads_to_either_side_and_never_further(
     assert without * (1 - jitter) - rounding <= wait <= without * (1 + jitter) + rounding
 
 
-def test_jitter_does_spread() -> None:
+def test_jitter_varies_the_wait() -> None:
     waits = {policy(jitter=0.5).retry_after(TRANSIENT, 1) for _ in range(20)}
     assert len(waits) > 1
 
 
-def test_contention_is_tried_again_soon_a_few_times_then_by_the_backoff() -> None:
+def test_contention_is_retried_soon_three_times_then_with_backoff() -> None:
     waits = [policy().retry_after(CONTENTION, n) for n in range(1, 5)]
     assert waits == [CONTENTION_WAIT, CONTENTION_WAIT, CONTENTION_WAIT, 80 * SECOND]
     assert policy(backoff=timedelta()).retry_after(CONTENTION, 1) == timedelta()
 
 
-def test_a_permanent_failure_is_not_tried_again() -> None:
+def test_permanent_failure_is_not_retried() -> None:
     assert policy().retry_after(raised("ValueError", kind=FailureClass.PERMANENT), 1) is None
 
 
@@ -107,25 +107,25 @@ def test_a_permanent_failure_is_not_tried_again() -> None:
         (["OSError"], ["ValueError"], [], True),  # a lost attempt has no exception
     ],
 )
-def test_names_decide(
+def test_exception_names_decide_whether_to_retry(
     retry_on: list[str], never_retry_on: list[str], names: list[str], again: bool
 ) -> None:
     wait = policy(retry_on=retry_on, never_retry_on=never_retry_on).retry_after(raised(*names), 1)
     assert (wait is not None) is again
 
 
-def test_what_the_code_asks_for_is_done_whatever_is_retried_otherwise() -> None:
+def test_retry_later_overrides_retry_on_but_not_the_other_limits() -> None:
     asked = Failure(FailureClass.TRANSIENT, frozenset({"RetryLater"}), True, timedelta(minutes=7))
     assert policy(retry_on=["OSError"], jitter=0.5).retry_after(asked, 1) == timedelta(minutes=7)
     assert policy(max_attempts=1).retry_after(asked, 1) is None
     assert policy(never_retry_on=["RetryLater"]).retry_after(asked, 1) is None
 
 
-def test_who_asks_for_another_attempt_without_a_time_gets_the_backoff() -> None:
+def test_retry_later_without_delay_uses_the_backoff() -> None:
     asked = Failure(FailureClass.TRANSIENT, frozenset({"RetryLater"}), retry_wanted=True)
     assert policy(retry_on=["OSError"]).retry_after(asked, 2) == 20 * SECOND
 
 
-def test_a_time_in_the_past_means_at_once() -> None:
+def test_retry_later_with_negative_delay_retries_immediately() -> None:
     asked = Failure(FailureClass.TRANSIENT, retry_wanted=True, retry_after=-SECOND)
     assert policy().retry_after(asked, 1) == timedelta()

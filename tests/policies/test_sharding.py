@@ -23,20 +23,18 @@ def test_every_shard_is_led_by_exactly_one_node(live: list[str]) -> None:
 
 
 @given(nodes)
-def test_the_order_in_which_nodes_are_listed_does_not_matter(live: list[str]) -> None:
+def test_leaders_do_not_depend_on_the_order_of_nodes(live: list[str]) -> None:
     assert leaders(live, SHARDS) == leaders(sorted(live, reverse=True), SHARDS)
 
 
 @given(nodes, names)
-def test_a_new_node_takes_shards_and_moves_none_between_others(live: list[str], new: str) -> None:
+def test_new_node_moves_no_shards_between_other_nodes(live: list[str], new: str) -> None:
     before, after = leaders(live, SHARDS), leaders({*live, new}, SHARDS)
     assert {now for then, now in zip(before, after, strict=True) if then != now} <= {new}
 
 
 @given(nodes, st.data())
-def test_a_node_that_leaves_gives_up_its_own_shards_only(
-    live: list[str], data: st.DataObject
-) -> None:
+def test_only_shards_of_a_removed_node_move(live: list[str], data: st.DataObject) -> None:
     gone = data.draw(st.sampled_from(live))
     staying = [node for node in live if node != gone]
     if staying:
@@ -44,12 +42,12 @@ def test_a_node_that_leaves_gives_up_its_own_shards_only(
         assert {then for then, now in pairs if then != now} <= {gone}
 
 
-def test_without_a_node_nobody_leads() -> None:
+def test_shards_have_no_leader_without_live_nodes() -> None:
     assert leaders([], SHARDS) == []
     assert shards_led_by("a", [], SHARDS) == frozenset()
 
 
-def test_who_is_not_live_leads_nothing() -> None:
+def test_node_that_is_not_live_leads_no_shards() -> None:
     assert shards_led_by("gone", ["a", "b"], SHARDS) == frozenset()
 
 
@@ -76,7 +74,7 @@ def test_each_of_three_nodes_leads_20_to_47_percent() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
-def test_a_new_node_takes_about_its_fair_share(size: int) -> None:
+def test_new_node_takes_about_its_fair_share(size: int) -> None:
     moved = []
     for live in clusters(size, 300):
         before, after = leaders(live[:-1], SHARDS), leaders(live, SHARDS)
@@ -86,6 +84,6 @@ def test_a_new_node_takes_about_its_fair_share(size: int) -> None:
     assert max(moved) <= fair + 10
 
 
-def test_the_leader_is_the_same_in_every_release() -> None:
+def test_leaders_are_the_same_in_every_release() -> None:
     """Nodes of two releases run side by side during a deploy, so they must agree."""
     assert "".join(leaders(["a", "b", "c"], 16)) == "abcbcabbcbcacabc"

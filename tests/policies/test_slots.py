@@ -23,7 +23,7 @@ def test_backfill_slots_sort_by_job_and_then_by_occurrence() -> None:
             assert first_backfill_slot(job_id) <= slot < first_backfill_slot(job_id + 1)
 
 
-def test_no_two_slots_share_a_value_and_all_fit_into_64_bits() -> None:
+def test_slots_are_unique_and_fit_into_64_bits() -> None:
     slots = [
         slot
         for job_id in (*range(1, 100), *JOBS[2:])
@@ -38,7 +38,7 @@ def test_no_two_slots_share_a_value_and_all_fit_into_64_bits() -> None:
     assert max(slots) < 2**63
 
 
-def test_only_backfill_slots_are_from_the_first_one_on() -> None:
+def test_backfill_slots_are_above_all_other_slots() -> None:
     for job_id in JOBS:
         others = running_slot(job_id), next_in_line_slot(job_id)
         assert max(others) < FIRST_BACKFILL_SLOT <= backfill_slot(job_id, OCCURRENCES[0])

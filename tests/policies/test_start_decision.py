@@ -18,6 +18,7 @@ from django_dcron.policies.start_decision import (
     Drop,
     End,
     EndHolder,
+    Hold,
     Look,
     OtherRun,
     Postpone,
@@ -44,6 +45,7 @@ READY = StartFacts(
     state=State.QUEUED,
     is_current_attempt=True,
     cancel_requested=False,
+    is_frozen=False,
     due_in=NOW,
     too_late=False,
     overlap=OverlapPolicy.SKIP,
@@ -65,10 +67,12 @@ def facts(**changed: Any) -> StartFacts:
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("overlap", OverlapPolicy)
-def test_conditions_are_checked_in_their_order(state: State, overlap: OverlapPolicy) -> None:
-    """A delivery that is outdated changes nothing. Only then do a request and the times count."""
-    for current, cancel, due_in, late in product(
-        (True, False), (True, False), (-SOON, NOW, SOON), (True, False)
+def test_conditions_before_the_slot_are_checked_in_order(
+    state: State, overlap: OverlapPolicy
+) -> None:
+    """An outdated delivery is dropped first. Cancellation and times are checked after that."""
+    for current, cancel, frozen, due_in, late in product(
+        (True, False), (True, False), (True, False), (-SOON, NOW, SOON), (True, False)
     ):
         action = decide_start(
             facts(
@@ -76,6 +80,7 @@ def test_conditions_are_checked_in_their_order(state: State, overlap: OverlapPol
                 overlap=overlap,
                 is_current_attempt=current,
                 cancel_requested=cancel,
+                is_frozen=frozen,
                 due_in=due_in,
                 too_late=late,
             )
@@ -85,6 +90,7 @@ def test_conditions_are_checked_in_their_order(state: State, overlap: OverlapPol
             (state in FINAL or state is State.WAITING, Drop()),
             (state is State.RUNNING, Resume()),
             (cancel, End(State.CANCELLED, Reason.CANCEL_REQUESTED)),
+            (frozen, Hold()),
             (due_in == SOON, Postpone(SOON)),
             (late, End(State.MISSED, Reason.TOO_LATE)),
             (True, Start(takes_slot=overlap is not OverlapPolicy.ALLOW)),
@@ -128,7 +134,7 @@ HOLDERS = list(product(("older", "newer"), (False, True), (True, False)))
 
 
 def cells() -> Iterator[tuple[StartFacts, StartAction]]:
-    """Yield each situation in which another run has the slot, and what a live run does in it."""
+    """Yield each situation in which another run has the slot, and the action of a live run."""
     rows = TABLE.split("\n\n")[1].strip().splitlines()
     for policy, line, *letters in map(str.split, rows):
         for (age, is_backfilled, runs), letter in zip(HOLDERS, letters, strict=True):
@@ -146,7 +152,7 @@ def cells() -> Iterator[tuple[StartFacts, StartAction]]:
 CELLS = list(cells())
 
 
-def test_the_table_is_complete() -> None:
+def test_table_covers_every_situation() -> None:
     situations = {(cell.overlap, cell.holder, cell.next_in_line) for cell, _ in CELLS}
     holders = 2 * 2 * 2
     lines = 1 + 2 * 2
@@ -154,19 +160,19 @@ def test_the_table_is_complete() -> None:
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_a_live_run_follows_the_policy_while_the_slot_is_taken(policy: OverlapPolicy) -> None:
+def test_live_run_follows_its_overlap_policy_if_the_slot_is_taken(policy: OverlapPolicy) -> None:
     for situation, expected in CELLS:
         if situation.overlap is policy:
             assert decide_start(situation) == expected, situation
 
 
-def test_a_backfilled_run_waits_for_its_turn_while_the_slot_is_taken() -> None:
+def test_backfilled_run_waits_in_the_backfill_if_the_slot_is_taken() -> None:
     for situation, _ in CELLS:
         assert decide_start(replace(situation, is_backfilled=True)) == WaitInBackfill()
 
 
 @pytest.mark.parametrize("is_backfilled", [True, False])
-def test_where_runs_may_overlap_others_do_not_matter(is_backfilled: bool) -> None:
+def test_run_with_allow_policy_starts_without_the_slot(is_backfilled: bool) -> None:
     for situation, _ in CELLS:
         overlapping = replace(situation, overlap=OverlapPolicy.ALLOW, is_backfilled=is_backfilled)
         assert decide_start(overlapping) == Start(takes_slot=False)
@@ -174,7 +180,9 @@ def test_where_runs_may_overlap_others_do_not_matter(is_backfilled: bool) -> Non
 
 @pytest.mark.parametrize("is_backfilled", [True, False])
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_a_free_slot_is_taken_whoever_waits(policy: OverlapPolicy, is_backfilled: bool) -> None:
+def test_run_takes_a_free_slot_even_if_another_run_waits(
+    policy: OverlapPolicy, is_backfilled: bool
+) -> None:
     for situation, _ in CELLS:
         free = replace(
             situation, overlap=policy, is_backfilled=is_backfilled, holder=None, slot_taken=True
@@ -182,11 +190,11 @@ def test_a_free_slot_is_taken_whoever_waits(policy: OverlapPolicy, is_backfilled
         assert decide_start(free) == Start(takes_slot=True)
 
 
-# --- the facts it asks for ------------------------------------------------------------------------
+# --- requested facts ------------------------------------------------------------------------------
 
 
-def looks_of(known: StartFacts) -> tuple[list[Look], StartAction]:
-    """Load the facts one by one, as the decision asks for them. Return the looks and the action."""
+def requested_facts(known: StartFacts) -> tuple[list[Look], StartAction]:
+    """Load facts as the decision requests them. Return the requested facts and the action."""
     now = replace(known, too_late=UNKNOWN, holder=UNKNOWN, next_in_line=UNKNOWN)
     looks: list[Look] = []
     while isinstance(action := decide_start(now), Look):
@@ -201,7 +209,7 @@ def looks_of(known: StartFacts) -> tuple[list[Look], StartAction]:
     return looks, action
 
 
-def test_loading_facts_one_by_one_leads_to_the_same_action() -> None:
+def test_loading_facts_one_by_one_gives_the_same_action() -> None:
     for situation, _ in CELLS:
         for changed in (
             {},
@@ -211,7 +219,7 @@ def test_loading_facts_one_by_one_leads_to_the_same_action() -> None:
             {"state": State.WAITING},
         ):
             known = replace(situation, **changed)
-            looks, action = looks_of(known)
+            looks, action = requested_facts(known)
             assert action == decide_start(known)
             assert looks == list(Look)[: len(looks)], "in the order of the locks"
 
@@ -231,20 +239,22 @@ def test_loading_facts_one_by_one_leads_to_the_same_action() -> None:
     ],
     ids=str,
 )
-def test_only_facts_that_matter_are_loaded(changed: dict[str, Any], looks: list[Look]) -> None:
+def test_only_facts_that_affect_the_action_are_requested(
+    changed: dict[str, Any], looks: list[Look]
+) -> None:
     known = facts(**changed)
-    assert looks_of(known) == (looks, decide_start(known))
+    assert requested_facts(known) == (looks, decide_start(known))
 
 
 @pytest.mark.parametrize(
     ("policy", "by_live", "by_backfilled"),
     [("skip", 2, 3), ("queue_one", 3, 3), ("queue_all", 2, 2), ("cancel_running", 3, 3)],
 )
-def test_the_line_is_looked_at_only_if_the_policy_has_one(
+def test_next_in_line_is_requested_only_if_the_policy_needs_it(
     policy: str, by_live: int, by_backfilled: int
 ) -> None:
     for is_backfilled, looks in ((False, by_live), (True, by_backfilled)):
         holder = OtherRun(True, AGES["older"], is_backfilled=is_backfilled)
         held = facts(overlap=OverlapPolicy(policy), slot_taken=True, holder=holder)
-        assert looks_of(held)[0] == list(Look)[:looks]
-        assert looks_of(replace(held, is_backfilled=True))[0] == list(Look)[:2]
+        assert requested_facts(held)[0] == list(Look)[:looks]
+        assert requested_facts(replace(held, is_backfilled=True))[0] == list(Look)[:2]

@@ -40,14 +40,14 @@ def normal_running(world: World) -> None:
         world.occurrence()
 
 
-def scheduler_out_for_an_hour(world: World) -> None:
+def scheduler_down_for_an_hour(world: World) -> None:
     world.pass_minutes(60)
     world.tick()
     world.long = True
     world.deliver()
 
 
-def workers_out_for_an_hour(world: World) -> None:
+def workers_down_for_an_hour(world: World) -> None:
     world.workers = False
     for _ in range(HOUR):
         world.pass_minutes(10)
@@ -56,11 +56,11 @@ def workers_out_for_an_hour(world: World) -> None:
     world.deliver()
 
 
-def worker_lost_and_all_out_for_an_hour(world: World) -> None:
+def worker_lost_and_all_down_for_an_hour(world: World) -> None:
     world.pass_minutes(10)
     world.tick()
     world.die_at_work()
-    workers_out_for_an_hour(world)
+    workers_down_for_an_hour(world)
 
 
 def burst(world: World) -> None:
@@ -104,7 +104,7 @@ def second_cancelled_in_between(world: World) -> None:
     world.occurrence()
 
 
-def newest_cancelled_while_workers_are_out(world: World) -> None:
+def newest_cancelled_while_workers_are_down(world: World) -> None:
     world.workers = False
     for _ in range(HOUR):
         world.pass_minutes(10)
@@ -144,10 +144,10 @@ OVERLAP = ("allow", "skip", "queue_one", "queue_all", "cancel_running")
 OVERLAP_TABLE: list[tuple[Situation, dict[str, Any], str]] = [
     #                                                        allow    skip     queue_one queue_all cancel_running
     (normal_running, {},                                    "SSSS     SSSS     SSSS      SSSS      SSSS"),
-    (scheduler_out_for_an_hour, {},                         "SSSSSS   SKKKKK   SSKKKK    SSSSSS    RrrrrS"),
-    (worker_lost_and_all_out_for_an_hour, {},               "FSSSSSS  FSKKKKK  FSSKKKK   FSSSSSS   FRrrrrS"),
-    (scheduler_out_for_an_hour, LATEST,                     "mmmmMS   mmmmMS   mmmmMS    mmmmMS    mmmmMS"),
-    (workers_out_for_an_hour, LATEST,                       "MMMMMS   MMMMMS   MMMMMS    MMMMMS    MMMMMS"),
+    (scheduler_down_for_an_hour, {},                         "SSSSSS   SKKKKK   SSKKKK    SSSSSS    RrrrrS"),
+    (worker_lost_and_all_down_for_an_hour, {},               "FSSSSSS  FSKKKKK  FSSKKKK   FSSSSSS   FRrrrrS"),
+    (scheduler_down_for_an_hour, LATEST,                     "mmmmMS   mmmmMS   mmmmMS    mmmmMS    mmmmMS"),
+    (workers_down_for_an_hour, LATEST,                       "MMMMMS   MMMMMS   MMMMMS    MMMMMS    MMMMMS"),
     (burst, IN_TIME | {"misfire_policy": "skip"},           "SSSS     SKKK     SSKK      SSSS      RrrS"),
     (retry_in_progress, QUARTER,                            "SSS      SKS      SSS       SSS       RSS"),
     (first_cancelled_in_between, {},                        "CSS      CKS      CSS       CSS       RSS"),
@@ -158,7 +158,7 @@ OVERLAP_TABLE: list[tuple[Situation, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("situation", "given", "policy", "expected"), cells(OVERLAP, OVERLAP_TABLE)
 )
-def test_overlap(
+def test_overlap_policy_determines_the_outcomes(
     make_world: MakeWorld, situation: Situation, given: dict[str, Any], policy: str, expected: str
 ) -> None:
     world = make_world(**{"overlap_policy": policy, "misfire_policy": "run_all"} | given)
@@ -182,22 +182,22 @@ BETWEEN = {"into": 6 * MINUTE}
 MISFIRE_TABLE: list[tuple[Situation, dict[str, Any], str]] = [
     #                                            skip    run_latest  run_all
     (normal_running, {},                        "SSSS    SSSS        SSSS"),
-    (scheduler_out_for_an_hour, {},             "mmmmMS  mmmmMS      SSSmMS"),
-    (scheduler_out_for_an_hour, BETWEEN,        "mmmmmM  mmmmmS      SSSmmM"),
-    (workers_out_for_an_hour, {},               "MMMMMS  MMMMMS      SSSMMS"),
-    (workers_out_for_an_hour, BETWEEN,          "MMMMMM  MMMMMS      SSSMMM"),
-    (workers_out_for_an_hour, IN_LINE,          "MMMMMS  MMMMMS      SSSMMS"),
-    (scheduler_out_for_an_hour, IN_LINE,        "mmmmMS  mmmmMS      SSSmMS"),
+    (scheduler_down_for_an_hour, {},             "mmmmMS  mmmmMS      SSSmMS"),
+    (scheduler_down_for_an_hour, BETWEEN,        "mmmmmM  mmmmmS      SSSmmM"),
+    (workers_down_for_an_hour, {},               "MMMMMS  MMMMMS      SSSMMS"),
+    (workers_down_for_an_hour, BETWEEN,          "MMMMMM  MMMMMS      SSSMMM"),
+    (workers_down_for_an_hour, IN_LINE,          "MMMMMS  MMMMMS      SSSMMS"),
+    (scheduler_down_for_an_hour, IN_LINE,        "mmmmMS  mmmmMS      SSSmMS"),
     (burst, IN_TIME,                            "SSSS    SSSS        SSSS"),
     (retry_in_progress, QUARTER,                "SSS     SSS         SSS"),
-    (newest_cancelled_while_workers_are_out, {}, "MMMMMC  MMMMSC      SSSMMC"),
+    (newest_cancelled_while_workers_are_down, {}, "MMMMMC  MMMMSC      SSSMMC"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("situation", "given", "policy", "expected"), cells(MISFIRE, MISFIRE_TABLE)
 )
-def test_misfire(
+def test_misfire_policy_determines_the_outcomes(
     make_world: MakeWorld, situation: Situation, given: dict[str, Any], policy: str, expected: str
 ) -> None:
     world = make_world(

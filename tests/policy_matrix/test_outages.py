@@ -1,4 +1,4 @@
-"""The backlog of an outage, and what the policies leave of it."""
+"""The backlog of an outage, and which of its runs the policies execute."""
 
 from datetime import timedelta
 from typing import Any
@@ -40,7 +40,7 @@ def with_workers_again(world: World) -> None:
         ("run_all", "queue_all", 8, "SSS" + "M" * (OCCURRENCES - 4) + "S"),
     ],
 )
-def test_hours_without_workers_leave_no_pile(
+def test_hours_without_workers_leave_no_backlog(
     make_world: MakeWorld, policy: str, overlap: str, copies: int, expected: str
 ) -> None:
     """``copies`` limits a run's messages: from a minute on, each delivery doubles the time."""
@@ -51,7 +51,7 @@ def test_hours_without_workers_leave_no_pile(
     assert world.outcomes() == expected
 
 
-def test_of_a_job_that_skips_what_is_late_it_is_known_without_a_worker(
+def test_late_runs_of_a_skip_job_are_missed_without_a_worker(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(misfire_policy="skip")
@@ -62,7 +62,7 @@ def test_of_a_job_that_skips_what_is_late_it_is_known_without_a_worker(
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("run_latest", "MMMMMS"), ("run_all", "SSSMMM")])
-def test_in_whatever_order_workers_take_them_the_policy_runs_the_same(
+def test_order_of_deliveries_does_not_change_the_outcomes(
     make_world: MakeWorld, policy: str, expected: str
 ) -> None:
     """For example, the queue has priorities, or many workers take messages at the same time."""
@@ -75,7 +75,7 @@ def test_in_whatever_order_workers_take_them_the_policy_runs_the_same(
     assert world.outcomes() == expected
 
 
-def test_an_older_run_that_is_overtaken_replaces_no_newer_one(make_world: MakeWorld) -> None:
+def test_older_run_does_not_replace_a_newer_one(make_world: MakeWorld) -> None:
     """That holds for a run that is executing and for one that waits for the slot."""
     world = make_world(misfire_policy="run_all", overlap_policy="cancel_running")
     without_workers(world, 4)
@@ -92,7 +92,7 @@ def test_an_older_run_that_is_overtaken_replaces_no_newer_one(make_world: MakeWo
 @pytest.mark.parametrize(
     "given", [{"start_deadline": timedelta(minutes=5)}, {"misfire_policy": "skip"}], ids=str
 )
-def test_what_waited_in_line_for_its_turn_was_in_time(
+def test_run_that_waited_for_its_slot_counts_as_on_time(
     make_world: MakeWorld, given: dict[str, Any]
 ) -> None:
     """The run counts as on time for the misfire policy, but the start deadline applies to it."""
@@ -104,7 +104,7 @@ def test_what_waited_in_line_for_its_turn_was_in_time(
     assert world.outcomes() == ("SSS" if "misfire_policy" in given else "SDS")
 
 
-def test_a_run_by_hand_meets_the_overlap_policy_like_any_other(make_world: MakeWorld) -> None:
+def test_overlap_policy_applies_to_manual_runs(make_world: MakeWorld) -> None:
     world = make_world(overlap_policy="skip")
     world.long = True
     world.occurrence()

@@ -75,7 +75,7 @@ class Jobs:
         wait_until(
             lambda: not unfinished.exists(),
             60,
-            what="everything due to come to an end",
+            what="all due runs to end",
             interval=0.2,
         )
         node.terminate()
@@ -102,12 +102,12 @@ class Jobs:
                 after - before for before, after in pairwise(starts.values_list("at", flat=True))
             ]
             assert all(each >= timedelta(seconds=WORK[policy]) for each in apart), (
-                f"{policy}: two at once"
+                f"{policy}: two runs overlapped"
             )
 
 
 @pytest.mark.nightly
-def test_a_scheduler_that_was_out_for_an_hour(
+def test_policies_apply_after_an_hour_without_scheduler(
     start_runcron: StartProcess, start_worker: StartProcess
 ) -> None:
     jobs = Jobs()
@@ -124,7 +124,7 @@ def test_a_scheduler_that_was_out_for_an_hour(
 
 
 @pytest.mark.nightly
-def test_workers_that_were_out_for_an_hour(
+def test_policies_apply_after_an_hour_without_workers(
     start_runcron: StartProcess, start_worker: StartProcess
 ) -> None:
     jobs = Jobs()
@@ -142,7 +142,7 @@ def test_workers_that_were_out_for_an_hour(
     jobs.verify_overlap()
 
 
-def test_cancel_running_is_sent_to_the_worker_at_once(
+def test_cancel_running_stops_the_run_on_the_worker_at_once(
     start_runcron: StartProcess, start_worker: StartProcess
 ) -> None:
     """Each run would outlast the test, but the next run replaces it after a second or two."""
@@ -150,9 +150,7 @@ def test_cancel_running_is_sent_to_the_worker_at_once(
     start_worker(env=NO_HEARTBEAT)
     node = start_runcron()
     stopped = Run.objects.filter(job=job, attempts__result='"in order; cancelled: True"')
-    wait_until(
-        lambda: stopped.count() >= 3, 60, what="three runs to be replaced while they were at work"
-    )
+    wait_until(lambda: stopped.count() >= 3, 60, what="three running runs to be replaced")
     for run in stopped:
         assert (run.state, run.attempts.get().outcome) == ("cancelled", "cancelled")
         assert run.reason.startswith("replaced by the run of")
@@ -166,7 +164,7 @@ def test_cancel_running_is_sent_to_the_worker_at_once(
                 control.cancel(run, "by hand")
         return not left.exists()
 
-    wait_until(cancelled_by_hand, 30, what="the last one to be cancelled by hand", interval=0.2)
+    wait_until(cancelled_by_hand, 30, what="the last run to be cancelled by hand", interval=0.2)
     node.terminate()
     assert node.wait() == 0
     assert set(Run.objects.filter(job=job).values_list("state", flat=True)) <= {

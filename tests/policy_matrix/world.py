@@ -1,5 +1,4 @@
-"""A job with an occurrence every ten minutes, its scheduler and workers, and a clock that a test
-moves.
+"""A job with an occurrence every ten minutes, its scheduler and workers, and a simulated clock.
 
 All parts are real. Each pass of the scheduler is a node that registers, claims, adopts, rescues,
 dispatches and leaves. Each message that a worker takes goes through ``execute``, in its own thread,
@@ -88,8 +87,8 @@ class World:
         """Whether there are workers. Only then do heartbeats stay recent as time passes."""
         self.most_at_once = 0
         self.started: list[UUID] = []
-        self._told: set[UUID] = set()
-        """Ids of the runs whose code was told to stop."""
+        self._stopped: set[UUID] = set()
+        """Ids of the runs whose code has received its cancel."""
         self._at_work: dict[UUID, threading.Event] = {}
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -105,7 +104,7 @@ class World:
         self.first = next_occurrence(self.job)
         self.began = self.first - MICROSECOND
 
-    # --- what a test lets happen -----------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------
 
     def pass_minutes(self, minutes: int) -> None:
         delta = timedelta(minutes=minutes)
@@ -162,7 +161,7 @@ class World:
             scheduled_at=self.first + (number - 1) * INTERVAL
         )
 
-    # --- what came of it -------------------------------------------------------------------------
+    # --- outcomes --------------------------------------------------------------------------------
 
     def outcomes(self) -> str:
         """A letter for each occurrence up to now."""
@@ -209,7 +208,7 @@ class World:
             _wait(may_end)
         except RunCancelled:
             assert run.cancelled
-            self._told.add(run.id)
+            self._stopped.add(run.id)
             _wait(may_end)
             raise
         finally:
@@ -227,7 +226,7 @@ class World:
             pk__in=list(self._at_work), cancel_requested_at__isnull=False
         )
         for run in asked:
-            wait_until(lambda: run.pk in self._told, TIMEOUT, what=f"{run} to be told to stop")  # noqa: B023
+            wait_until(lambda: run.pk in self._stopped, TIMEOUT, what=f"the cancel of {run}")  # noqa: B023
         with self._lock:
             for may_end in self._at_work.values():
                 may_end.set()
@@ -261,10 +260,10 @@ def outcomes(job: Job, first: datetime) -> str:
 
 
 def _counted(instant: datetime, runs: Iterable[Run]) -> str:
-    stand = [
+    counting = [
         run for run in runs if run.missed_from and run.missed_from <= instant < run.scheduled_at
     ]
-    return "m" if len(stand) == 1 else "?"
+    return "m" if len(counting) == 1 else "?"
 
 
 def _letter(run: Run) -> str:

@@ -34,16 +34,16 @@ NO_HEARTBEAT = {"RUN_LEASE": 3600, "HARD_TIMEOUT_AFTER": 0.5}
 
 
 @pytest.fixture(autouse=True)
-def broker_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def broker_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this process regard the broker as reachable, before and after the test."""
     monkeypatch.setattr(best_effort, "_broker_unreachable_until", float("-inf"))
 
 
-# --- what is revoked ----------------------------------------------------------------------------
+# --- revocation ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def shown(settings: Settings) -> Iterator[MemoryDispatcher]:
+def recording_dispatcher(settings: Settings) -> Iterator[MemoryDispatcher]:
     """This process's dispatcher, which records what was revoked."""
     settings.DCRON_DISPATCHER = "tests.scheduler.stand_ins.MemoryDispatcher"
     dispatch._shared.cache_clear()
@@ -53,24 +53,24 @@ def shown(settings: Settings) -> Iterator[MemoryDispatcher]:
     dispatch._shared.cache_clear()
 
 
-def test_a_running_attempt_is(shown: MemoryDispatcher) -> None:
+def test_running_attempt_is_revoked_once(recording_dispatcher: MemoryDispatcher) -> None:
     run = make_run(make_idle_job(), "running", attempt=2)
     control.cancel(run)
     control.cancel(run)
-    assert shown.revoked == [(run.pk, 2)]
+    assert recording_dispatcher.revoked == [(run.pk, 2)]
 
 
 @pytest.mark.parametrize(("state", "times"), [("pending", 0), ("queued", 1), ("waiting", 0)])
-def test_of_unstarted_runs_only_what_a_worker_may_hold_is(
-    shown: MemoryDispatcher, state: str, times: int
+def test_only_queued_run_is_revoked_if_unstarted(
+    recording_dispatcher: MemoryDispatcher, state: str, times: int
 ) -> None:
     run = control.cancel(make_run(make_idle_job(), state))
     assert run.is_final
-    assert shown.revoked == [(run.pk, 1)] * times
+    assert recording_dispatcher.revoked == [(run.pk, 1)] * times
 
 
-def test_the_holder_that_a_newcomer_replaces_is_and_never_the_newcomer(
-    shown: MemoryDispatcher,
+def test_replaced_holder_is_revoked_but_not_the_newcomer(
+    recording_dispatcher: MemoryDispatcher,
 ) -> None:
     """The newcomer is delivered again as the same attempt. If revoked, it would be dropped."""
     job = make_idle_job(overlap_policy="cancel_running")
@@ -78,26 +78,28 @@ def test_the_holder_that_a_newcomer_replaces_is_and_never_the_newcomer(
     assert deliver(holder)
     assert not deliver(newcomer)
     assert state_of(newcomer) == "waiting"
-    assert shown.revoked == [(holder.pk, 1)]
+    assert recording_dispatcher.revoked == [(holder.pk, 1)]
     assert transitions.finish(
         reread(holder), 1, State.CANCELLED, "", {"outcome": "cancelled"}, None
     )
     assert deliver(newcomer)
 
 
-def test_what_is_rolled_back_is_not(shown: MemoryDispatcher) -> None:
+def test_run_is_revoked_only_after_commit(recording_dispatcher: MemoryDispatcher) -> None:
     run = make_run(make_idle_job(), "running")
     with transaction.atomic():
         control.cancel(run)
         transaction.set_rollback(True)
     with transaction.atomic():
         control.cancel(run)
-        assert not shown.revoked, "nobody must look before it is committed"
-    assert shown.revoked == [(run.pk, 1)]
+        assert not recording_dispatcher.revoked, "nothing is revoked before the commit"
+    assert recording_dispatcher.revoked == [(run.pk, 1)]
 
 
-def test_a_broker_that_is_away_is_asked_once_and_changes_nothing(
-    shown: MemoryDispatcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_cancel_succeeds_while_broker_is_unreachable(
+    recording_dispatcher: MemoryDispatcher,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked = []
 
@@ -105,7 +107,7 @@ def test_a_broker_that_is_away_is_asked_once_and_changes_nothing(
         asked.append(args)
         raise DispatchFailed("gone fishing")
 
-    monkeypatch.setattr(shown, "revoke", away)
+    monkeypatch.setattr(recording_dispatcher, "revoke", away)
     caplog.set_level("INFO", "django_dcron.runs")
     runs = [make_run(make_idle_job(), "running") for _ in range(3)]
     for run in runs:
@@ -118,7 +120,7 @@ def test_a_broker_that_is_away_is_asked_once_and_changes_nothing(
 # --- in threads of this process -----------------------------------------------------------------
 
 
-def test_code_in_this_very_process_is_notified_at_once(
+def test_code_in_this_process_is_interrupted_at_once(
     make_target: MakeTarget, settings: Settings
 ) -> None:
     """With threads as workers, there is no broker, and the next heartbeat is an hour away."""
@@ -148,7 +150,7 @@ def test_code_in_this_very_process_is_notified_at_once(
     assert after.job.statistics.cancelled == 1
 
 
-def test_a_cancel_right_after_the_start_is_not_overlooked(
+def test_cancel_right_after_the_start_is_noticed(
     make_target: MakeTarget, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cancel arrives before the process has recorded the run or can interrupt its code."""
@@ -196,8 +198,8 @@ def wait_for_state(run: Run, state: str) -> Run:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_worker_is_notified_at_once(worker: Callable[..., Process], pool: str) -> None:
-    """It works for several runs of a process. A prefetched run that is cancelled doesn't start."""
+def test_worker_is_notified_of_a_cancel_at_once(worker: Callable[..., Process], pool: str) -> None:
+    """This works for several runs of a process. A cancelled, prefetched run doesn't start."""
     process = worker(pool)
     for _ in range(2):
         run = trigger("tidy", LONG, max_attempts=3)
@@ -221,7 +223,7 @@ def test_a_worker_is_notified_at_once(worker: Callable[..., Process], pool: str)
     assert "WARNING" not in process.log
 
 
-def test_code_that_does_not_stop_is_killed_and_was_cancelled_not_lost(
+def test_code_that_ignores_cancellation_is_killed_and_cancelled(
     worker: Callable[..., Process],
 ) -> None:
     process = worker()
@@ -238,7 +240,7 @@ def test_code_that_does_not_stop_is_killed_and_was_cancelled_not_lost(
     assert process.running
 
 
-def test_a_worker_that_cannot_be_notified_sees_it_at_its_heartbeat(
+def test_worker_without_broker_learns_of_a_cancel_by_heartbeat(
     worker: Callable[..., Process], redis_server: Server
 ) -> None:
     """The broker is gone. This pool's only thread receives no command during a run anyway."""

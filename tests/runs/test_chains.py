@@ -71,21 +71,21 @@ def succeed(run: Run) -> bool:
     return conclude(run, run.attempt, SUCCEEDED, token_of(run))
 
 
-def by_force(run: Run) -> bool:
+def end_by_force(run: Run) -> bool:
     # It closes all connections, because its process needs none.
     with mock.patch.object(forced_end, "connections"):
         forced_end.record_forced_end(run.pk, 1, Outcome.TIMED_OUT, "too long", worker="w")
     return True
 
 
-# --- which ends ---------------------------------------------------------------------------------
+# --- endings ------------------------------------------------------------------------------------
 
 
 ENDS = {
     "succeeded": lambda run: succeed(run),
     "failed": lambda run: conclude(run, 1, FAILED, token_of(run)),
     "lost": lambda run: lose(run, "gone"),
-    "ended by force": lambda run: by_force(run),
+    "ended by force": lambda run: end_by_force(run),
     "stopped": lambda run: conclude(run, 1, Ending(Outcome.CANCELLED), token_of(run)),
     "stopped by failing": lambda run: (
         control.cancel(run) and conclude(Run.objects.get(pk=run.pk), 1, FAILED, token_of(run))
@@ -103,7 +103,7 @@ MET = {
 
 @pytest.mark.parametrize("overlap", ["skip", "queue_all"])
 @pytest.mark.parametrize("end", list(ENDS))
-def test_each_end_makes_one_run_of_each_job_that_comes_after_it(end: str, overlap: str) -> None:
+def test_end_of_run_creates_one_run_of_each_following_job(end: str, overlap: str) -> None:
     run = running(overlap_policy=overlap)
     jobs = {on: follower(run.job, on) for on in ("succeeded", "failed", "ended")}
     paused = follower(run.job)
@@ -120,21 +120,21 @@ def test_each_end_makes_one_run_of_each_job_that_comes_after_it(end: str, overla
             1,
             "",
         )
-        assert after.scheduled_at.microsecond, "in no occurrence's place"
+        assert after.scheduled_at.microsecond, "it doesn't take the place of an occurrence"
         assert str(run.pk) in after.reason
         assert parse_follower_key(after.idempotency_key) == run.pk
     assert Run.objects.filter(job=paused).count() == 0
 
 
 @pytest.mark.parametrize("state", [State.SKIPPED, State.MISSED, State.CANCELLED])
-def test_what_never_ran_is_followed_by_nothing(state: State) -> None:
+def test_unstarted_run_has_no_follower(state: State) -> None:
     run = make_run(make_idle_job())
     follower(run.job)
     assert transitions.end_unstarted(run, state, "why")
     assert not followers(run)
 
 
-def test_what_was_missed_when_it_was_claimed_is_followed_by_nothing() -> None:
+def test_run_missed_at_the_claim_has_no_follower() -> None:
     job = make_idle_job()
     follower(job)
     now = database_now("default")
@@ -146,24 +146,24 @@ def test_what_was_missed_when_it_was_claimed_is_followed_by_nothing() -> None:
     assert Run.objects.filter(state="missed").count() == Run.objects.count() == 1
 
 
-def test_a_run_cancelled_between_its_attempts_had_started() -> None:
+def test_run_cancelled_between_attempts_has_a_follower_on_ended() -> None:
     run = running(max_attempts=2)
     follower(run.job, "ended")
     follower(run.job, "failed")
     assert conclude(run, 1, FAILED, token_of(run))
-    assert not followers(run), "it is tried again"
+    assert not followers(run), "the run will be retried"
     assert control.cancel(run).state == State.CANCELLED
     assert len(followers(run)) == 1
 
 
-def test_what_cannot_be_delivered_has_failed() -> None:
+def test_undeliverable_run_has_a_follower_on_failed() -> None:
     run = make_run(make_idle_job())
     follower(run.job, "failed")
     assert transitions.end_unstarted(run, State.FAILED, "no such queue")
     assert len(followers(run)) == 1
 
 
-def test_a_rerun_and_a_backfilled_run_are_runs() -> None:
+def test_rerun_and_backfilled_run_have_followers() -> None:
     job = make_idle_job()
     follower(job, "succeeded")
     again = make_run(job, "running", trigger="rerun")
@@ -173,7 +173,7 @@ def test_a_rerun_and_a_backfilled_run_are_runs() -> None:
     assert [len(followers(run)) for run in (again, late)] == [1, 1]
 
 
-def test_the_links_count_as_they_are_when_the_run_ends() -> None:
+def test_links_are_evaluated_when_the_run_ends() -> None:
     run = running()
     after = follower(run.job)
     after.after = {}
@@ -182,7 +182,7 @@ def test_the_links_count_as_they_are_when_the_run_ends() -> None:
     assert not followers(run)
 
 
-def test_a_follower_that_runs_is_skipped_or_waits_by_its_own_policy() -> None:
+def test_overlap_policy_of_the_following_job_applies() -> None:
     first = make_idle_job(overlap_policy="allow")
     after = follower(first)
     for run in (running(first), running(first)):
@@ -193,7 +193,7 @@ def test_a_follower_that_runs_is_skipped_or_waits_by_its_own_policy() -> None:
     assert Run.objects.get(pk=two.pk).state == State.SKIPPED
 
 
-# --- once ---------------------------------------------------------------------------------------
+# --- exactly once -------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -203,7 +203,7 @@ class Killed(BaseException):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("overlap", ["skip", "queue_all"])
 @pytest.mark.parametrize("point", ["finish.ended", "follow.made"])
-def test_killed_half_way_nothing_has_ended_and_nothing_follows(
+def test_follower_is_created_in_the_transaction_that_ends_the_run(
     point: str, overlap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = running(overlap_policy=overlap)
@@ -222,19 +222,19 @@ def test_killed_half_way_nothing_has_ended_and_nothing_follows(
     assert len(followers(run)) == 1
 
 
-def test_told_twice_or_declared_lost_before_it_is_followed_once() -> None:
+def test_follower_is_created_once_for_repeated_endings() -> None:
     run = running()
     follower(run.job)
     token = token_of(run)
     assert lose(run, "gone")
     assert not conclude(run, 1, SUCCEEDED, token)
     assert not conclude(run, 1, SUCCEEDED, token)
-    by_force(run)
+    end_by_force(run)
     assert len(followers(run)) == 1
 
 
 @pytest.mark.django_db(transaction=True)
-def test_several_who_end_it_at_once() -> None:
+def test_concurrent_endings_create_one_follower() -> None:
     for _ in range(5):
         run = running()
         follower(run.job)
@@ -249,7 +249,7 @@ def test_several_who_end_it_at_once() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_many_ends_of_one_instant_make_as_many_runs() -> None:
+def test_concurrent_ends_of_many_runs_create_one_follower_each() -> None:
     firsts = [make_idle_job(overlap_policy="allow") for _ in range(4)]
     after = make_job(
         schedule="@never",
@@ -264,7 +264,7 @@ def test_many_ends_of_one_instant_make_as_many_runs() -> None:
     }
 
 
-def test_an_instant_that_is_taken_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_gets_a_free_scheduled_at(monkeypatch: pytest.MonkeyPatch) -> None:
     run = running()
     after = follower(run.job)
     now = database_now("default").replace(microsecond=7)
@@ -277,7 +277,7 @@ def test_an_instant_that_is_taken_is_left_alone(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_follower_deleted_at_that_moment() -> None:
+def test_run_ends_while_the_following_job_is_deleted() -> None:
     """The run ends, and no row refers to the deleted job, whichever comes first."""
     for _ in range(5):
         run = running()
@@ -289,40 +289,40 @@ def test_a_follower_deleted_at_that_moment() -> None:
         assert not Run.objects.filter(job=after.pk).exists()
 
 
-# --- handed over --------------------------------------------------------------------------------
+# --- dispatch -----------------------------------------------------------------------------------
 
 
 class Broker:
-    def __init__(self, away: bool) -> None:
-        self.away, self.published = away, []
+    def __init__(self, unreachable: bool) -> None:
+        self.unreachable, self.published = unreachable, []
 
     def prepare(self, run: Any) -> Any:
         return run
 
     def publish(self, runs: list[Any]) -> None:
-        if self.away:
+        if self.unreachable:
             raise DispatchFailed("gone")
         self.published += runs
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("away", [False, True])
-def test_it_is_dispatched_at_once_or_left_to_a_node(
-    away: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("unreachable", [False, True])
+def test_follower_is_dispatched_at_once_or_left_to_a_node(
+    unreachable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Broker(away)
+    broker = Broker(unreachable)
     monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: broker)
     monkeypatch.setattr(best_effort, "_broker_unreachable_until", float("-inf"))
     run = running()
     follower(run.job)
     assert succeed(run)
     (after,) = followers(run)
-    assert after.state == (State.PENDING if away else State.QUEUED)
-    assert [due.run_id for due in broker.published] == ([] if away else [after.pk])
+    assert after.state == (State.PENDING if unreachable else State.QUEUED)
+    assert [due.run_id for due in broker.published] == ([] if unreachable else [after.pk])
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_chain_of_a_hundred() -> None:
+def test_chain_of_a_hundred_jobs_runs_to_its_end() -> None:
     jobs = [make_idle_job()]
     for _ in range(99):
         jobs.append(follower(jobs[-1], "succeeded"))
@@ -340,12 +340,12 @@ def test_a_chain_of_a_hundred() -> None:
     assert [each.code for each in error.value.error_dict["after"]] == ["cycle"]
 
 
-# --- what it costs ------------------------------------------------------------------------------
+# --- cost ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("overlap", ["skip", "queue_all"])
-def test_a_job_that_nobody_follows_pays_no_query(overlap: str) -> None:
+def test_job_without_followers_needs_no_extra_query(overlap: str) -> None:
     follower(make_idle_job())
     run = running(overlap_policy=overlap)
     token = token_of(run)
@@ -358,10 +358,10 @@ def test_a_job_that_nobody_follows_pays_no_query(overlap: str) -> None:
         assert len(queries) == 1
 
 
-# --- no schedule of its own ---------------------------------------------------------------------
+# --- jobs without a schedule --------------------------------------------------------------------
 
 
-def test_a_job_that_never_runs_by_itself_stays_enabled() -> None:
+def test_job_with_schedule_never_stays_enabled() -> None:
     job = make_job(schedule="@never")
     assert job.cursor.next_at is None
     assert saving.follow_changes(database_now("default"), Job.objects.all()) == 0
@@ -375,7 +375,7 @@ def test_a_job_that_never_runs_by_itself_stays_enabled() -> None:
     assert control.trigger(job).state == State.PENDING
 
 
-def test_a_follower_whose_schedule_has_come_to_its_end_goes_on() -> None:
+def test_following_job_stays_enabled_after_its_schedule_ends() -> None:
     run = running()
     now = database_now("default")
     after = follower(run.job, "succeeded")
@@ -392,7 +392,7 @@ def test_a_follower_whose_schedule_has_come_to_its_end_goes_on() -> None:
     assert len(followers(run)) == 1
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- validation ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_a_follower_whose_schedule_has_come_to_its_end_goes_on() -> None:
         ({"default/me": "failed"}, "default/me "),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nothing_is_saved(after: Any, text: str) -> None:
+def test_invalid_after_is_refused_and_not_saved(after: Any, text: str) -> None:
     make_idle_job(name="first")
     with pytest.raises(ValidationError) as refused:
         make_job(name="me", after=after)
@@ -424,7 +424,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_saved(after: Any, text: s
     assert Link.objects.get().on == "failed"
 
 
-def test_a_circle_is_refused_and_named() -> None:
+def test_cycle_is_refused_and_named() -> None:
     one, two = make_idle_job(name="one"), make_idle_job(name="two", namespace="shop")
     two.after = {"one": "failed"}
     control.save(two)
@@ -440,7 +440,7 @@ def test_a_circle_is_refused_and_named() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("length", [2, 3])
-def test_people_who_each_save_a_part_of_a_circle_at_once(length: int) -> None:
+def test_concurrent_saves_cannot_create_a_cycle(length: int) -> None:
     def save(job: Job) -> bool:
         try:
             control.save(job)
@@ -457,7 +457,7 @@ def test_people_who_each_save_a_part_of_a_circle_at_once(length: int) -> None:
         assert Link.objects.filter(job__in=jobs).count() == length - 1
 
 
-def test_renaming_and_deleting_a_job_that_others_come_after() -> None:
+def test_links_follow_renaming_and_deletion_of_a_job() -> None:
     first, other = make_idle_job(name="first"), make_idle_job(name="other")
     after = make_job(name="after", schedule="@never", after={"first": "failed", "other": "ended"})
     first.name, first.namespace = "renamed", "shop"
@@ -473,13 +473,15 @@ def test_renaming_and_deleting_a_job_that_others_come_after() -> None:
     assert not Link.objects.exists()
 
 
-# --- code, documents, words ---------------------------------------------------------------------
+# --- declaration and export ---------------------------------------------------------------------
 
 
-def test_code_may_declare_a_follower_before_the_job_it_follows() -> None:
+def test_following_job_can_be_declared_before_the_job_it_follows() -> None:
     with targets.isolated():
-        targets.cron("@never", name="second", after={"first": "succeeded"})(test_labels_are_texts)
-        targets.cron("@daily", name="first")(test_labels_are_texts)
+        targets.cron("@never", name="second", after={"first": "succeeded"})(
+            test_after_is_exported_by_job_labels
+        )
+        targets.cron("@daily", name="first")(test_after_is_exported_by_job_labels)
         done = apply(plan())
         assert [change.kind for change in done] == ["create", "create"], done
         assert not [change for change in plan() if change.is_difference]
@@ -488,7 +490,7 @@ def test_code_may_declare_a_follower_before_the_job_it_follows() -> None:
     assert link.job.enabled
 
 
-def test_labels_are_texts() -> None:
+def test_after_is_exported_by_job_labels() -> None:
     job = make_idle_job(name="first")
     document = json.loads(portable.write_document([follower(job, name="second"), job]))
     assert {each["name"]: each["after"] for each in document["jobs"]} == {
@@ -497,7 +499,7 @@ def test_labels_are_texts() -> None:
     }
 
 
-def test_the_doctor_and_the_question_why_know_of_chains() -> None:
+def test_why_and_doctor_take_chains_into_account() -> None:
     run = running()
     after = follower(run.job)
     assert succeed(run)

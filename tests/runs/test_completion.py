@@ -21,7 +21,7 @@ from django_dcron.policies.slots import running_slot
 from django_dcron.runs import completion as module
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude, lose
-from django_dcron.runs.transitions import LastSign
+from django_dcron.runs.transitions import LastHeartbeat
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
 from tests.logs import logged
@@ -50,7 +50,7 @@ def running(**job: Any) -> Run:
     return make_run(make_idle_job(**{"retry_jitter": 0.0, **job}), "running")
 
 
-def wait_of(run: Run) -> timedelta:
+def retry_delay(run: Run) -> timedelta:
     return reread(run).due_at - database_now("default")
 
 
@@ -58,7 +58,7 @@ def about(wait: timedelta, expected: timedelta) -> bool:
     return expected - TOLERANCE <= wait <= expected
 
 
-def test_success_ends_the_run() -> None:
+def test_success_ends_the_run_as_succeeded() -> None:
     run = running()
     assert conclude(run, 1, SUCCEEDED, attempt_of(run).token)
     after, attempt = reread(run), attempt_of(run)
@@ -81,18 +81,18 @@ def test_failure_without_attempts_left_ends_the_run_with_its_reason() -> None:
     assert (after.job.statistics.failed, after.job.statistics.consecutive_failures) == (1, 1)
 
 
-def test_failure_with_attempts_left_is_tried_again_after_the_backoff() -> None:
+def test_failure_with_attempts_left_is_retried_after_the_backoff() -> None:
     run = running(max_attempts=3, retry_backoff=10 * MINUTE, retry_backoff_factor=3)
     assert conclude(run, 1, failed(), attempt_of(run).token)
     after = reread(run)
     assert (after.state, after.attempt, after.finished_at) == (State.PENDING, 2, None)
     assert (after.deliveries, after.node, after.heartbeat_at) == (0, "", None)
-    assert about(wait_of(run), 10 * MINUTE)
+    assert about(retry_delay(run), 10 * MINUTE)
     assert attempt_of(run).outcome == Outcome.FAILED
     assert after.job.statistics.failed == 0
 
 
-def test_the_backoff_grows_and_the_last_attempt_gives_up() -> None:
+def test_backoff_grows_and_the_last_attempt_fails_the_run() -> None:
     run = make_run(
         make_idle_job(
             max_attempts=3, retry_backoff=10 * MINUTE, retry_backoff_factor=3, retry_jitter=0
@@ -101,7 +101,7 @@ def test_the_backoff_grows_and_the_last_attempt_gives_up() -> None:
         attempt=2,
     )
     assert conclude(run, 2, failed())
-    assert about(wait_of(run), 30 * MINUTE)
+    assert about(retry_delay(run), 30 * MINUTE)
     Run.objects.update(state="running")
     assert conclude(reread(run), 3, failed())
     assert state_of(run) == State.FAILED
@@ -119,32 +119,32 @@ def test_the_backoff_grows_and_the_last_attempt_gives_up() -> None:
     ],
     ids=["permanent", "named", "not named", "excluded", "timed out", "lost"],
 )
-def test_the_policy_decides(ending: Ending, again: bool) -> None:
+def test_retry_policy_decides_by_exception_class_and_outcome(ending: Ending, again: bool) -> None:
     run = running(max_attempts=5, retry_on=["OSError"], never_retry_on=["TimeoutError"])
     assert conclude(run, 1, ending)
     assert state_of(run) == (State.PENDING if again else State.FAILED)
     assert attempt_of(run).outcome == ending.outcome
 
 
-def test_what_the_code_asked_for_is_waited_for() -> None:
+def test_retry_delay_requested_by_the_code_is_used() -> None:
     run = running(max_attempts=2, retry_backoff=MINUTE)
     conclude(run, 1, failed(retry_wanted=True, retry_after=60 * MINUTE))
-    assert about(wait_of(run), 60 * MINUTE)
+    assert about(retry_delay(run), 60 * MINUTE)
 
 
-def test_even_for_ever_is_a_time() -> None:
+def test_retry_delay_of_maximum_length_is_accepted() -> None:
     run = running(max_attempts=2)
     assert conclude(run, 1, failed(retry_wanted=True, retry_after=timedelta.max))
-    assert wait_of(run) > timedelta(days=365)
+    assert retry_delay(run) > timedelta(days=365)
 
 
-def test_contention_is_tried_again_soon() -> None:
+def test_contention_is_retried_soon() -> None:
     run = running(max_attempts=2, retry_backoff=60 * MINUTE)
     conclude(run, 1, failed(FailureClass.CONTENTION))
-    assert wait_of(run) < MINUTE
+    assert retry_delay(run) < MINUTE
 
 
-def test_a_lost_attempt_is_tried_again_and_keeps_what_its_heart_had_written() -> None:
+def test_lost_attempt_is_retried_and_keeps_its_log() -> None:
     run = running(max_attempts=2)
     attempt_of(run).__class__.objects.update(log="so far")
     assert lose(run, "its worker vanished")
@@ -153,14 +153,14 @@ def test_a_lost_attempt_is_tried_again_and_keeps_what_its_heart_had_written() ->
     assert (lost.outcome, lost.message, lost.log) == (Outcome.LOST, "its worker vanished", "so far")
 
 
-def test_a_retry_keeps_the_slot() -> None:
+def test_retry_keeps_the_slot() -> None:
     run = running(max_attempts=2)
     Run.objects.update(slot=running_slot(run.job_id))
     conclude(run, 1, failed())
     assert reread(run).slot == running_slot(run.job_id)
 
 
-def test_the_end_wakes_the_one_that_waits() -> None:
+def test_end_of_run_wakes_the_waiting_run() -> None:
     run = running(overlap_policy="queue_all")
     Run.objects.update(slot=running_slot(run.job_id))
     waiting = make_run(run.job, "waiting")
@@ -169,10 +169,10 @@ def test_the_end_wakes_the_one_that_waits() -> None:
     assert (after.state, after.slot) == (State.PENDING, running_slot(run.job_id))
 
 
-# --- once ---------------------------------------------------------------------------------------
+# --- exactly once -------------------------------------------------------------------------------
 
 
-def test_an_outcome_after_the_attempt_was_lost_is_only_noted() -> None:
+def test_late_outcome_of_a_lost_attempt_is_only_noted() -> None:
     run = running(max_attempts=2)
     token = attempt_of(run).token
     lose(run, "gone")
@@ -189,7 +189,7 @@ def test_an_outcome_after_the_attempt_was_lost_is_only_noted() -> None:
     )
 
 
-def test_an_outcome_is_recorded_once_however_often_it_is_reported() -> None:
+def test_repeated_outcome_is_recorded_once() -> None:
     run = running()
     token = attempt_of(run).token
     assert conclude(run, 1, SUCCEEDED, token)
@@ -198,7 +198,7 @@ def test_an_outcome_is_recorded_once_however_often_it_is_reported() -> None:
     assert attempt_of(run).late_outcome == ""
 
 
-def test_a_retry_is_scheduled_once_however_often_the_failure_is_reported() -> None:
+def test_repeated_failure_schedules_one_retry() -> None:
     run = running(max_attempts=5)
     token = attempt_of(run).token
     assert conclude(run, 1, failed(), token)
@@ -210,13 +210,13 @@ def test_a_retry_is_scheduled_once_however_often_the_failure_is_reported() -> No
     "ending", [SUCCEEDED, failed(), CANCELLED], ids=["succeeded", "failed", "cancelled"]
 )
 @pytest.mark.parametrize("max_attempts", [1, 2])
-def test_nobody_closes_an_attempt_of_another_execution(ending: Ending, max_attempts: int) -> None:
+def test_attempt_of_another_execution_is_not_closed(ending: Ending, max_attempts: int) -> None:
     run = running(max_attempts=max_attempts)
     conclude(run, 1, ending, uuid4())
     assert attempt_of(run).outcome == ""
 
 
-def test_only_the_execution_itself_hands_over_what_follows(
+def test_only_the_execution_itself_dispatches_followers(
     monkeypatch: pytest.MonkeyPatch,
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
 ) -> None:
@@ -245,40 +245,40 @@ def test_only_the_execution_itself_hands_over_what_follows(
 )
 @pytest.mark.parametrize("max_attempts", [1, 2])
 @pytest.mark.parametrize("asked_to_stop", [False, True])
-def test_no_attempt_is_concluded_that_gave_a_later_sign_of_life(
+def test_attempt_with_a_newer_heartbeat_is_not_concluded(
     ending: Ending, max_attempts: int, asked_to_stop: bool
 ) -> None:
     run = running(max_attempts=max_attempts)
     if asked_to_stop:
         control.cancel(reread(run))
-    earlier = LastSign(database_now("default") - MINUTE, attempt_of(run).token)
-    assert not conclude(run, 1, ending, last_sign=earlier)
+    earlier = LastHeartbeat(database_now("default") - MINUTE, attempt_of(run).token)
+    assert not conclude(run, 1, ending, last_heartbeat=earlier)
     assert (state_of(run), attempt_of(run).outcome) == (State.RUNNING, "")
-    latest = LastSign(reread(run).heartbeat_at, attempt_of(run).token)
-    assert conclude(run, 1, ending, last_sign=latest)
+    latest = LastHeartbeat(reread(run).heartbeat_at, attempt_of(run).token)
+    assert conclude(run, 1, ending, last_heartbeat=latest)
 
 
-def test_nobody_closes_the_cancelled_attempt_of_another_execution() -> None:
+def test_cancelled_attempt_of_another_execution_is_not_closed() -> None:
     run = running()
     control.cancel(reread(run))
     assert conclude(run, 1, failed(), uuid4())
     assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, "")
 
 
-def test_an_ending_says_nothing_unless_told() -> None:
+def test_ending_has_empty_texts_by_default() -> None:
     texts = {"exception_class": "", "message": "", "traceback": "", "result": ""}
     assert Ending(Outcome.LOST).columns() == {"outcome": Outcome.LOST, **texts}
     assert (Ending(Outcome.LOST).failure, Ending(Outcome.LOST).reason) == (None, "")
 
 
-def test_the_bare_outcome_keeps_no_text() -> None:
+def test_without_texts_keeps_only_the_outcome() -> None:
     ending = replace(failed(), result="42").without_texts("refused")
     texts = {"exception_class": "", "message": "refused", "traceback": "", "result": ""}
     assert ending.columns() == {"outcome": Outcome.FAILED, **texts}
     assert ending.failure == failed().failure
 
 
-def test_a_run_that_was_deleted_meanwhile_is_nothing_to_record() -> None:
+def test_ending_of_a_deleted_run_is_ignored() -> None:
     run = running()
     stale = reread(run)
     Job.objects.all().delete()
@@ -286,10 +286,10 @@ def test_a_run_that_was_deleted_meanwhile_is_nothing_to_record() -> None:
         assert not conclude(stale, 1, ending, uuid4())
 
 
-# --- cancelled ----------------------------------------------------------------------------------
+# --- cancellation -------------------------------------------------------------------------------
 
 
-def test_a_cancelled_run_ends_so() -> None:
+def test_cancelled_run_ends_as_cancelled() -> None:
     run = running(max_attempts=5)
     assert conclude(run, 1, CANCELLED, attempt_of(run).token)
     assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, Outcome.CANCELLED)
@@ -298,14 +298,14 @@ def test_a_cancelled_run_ends_so() -> None:
 @pytest.mark.parametrize(
     "ending", [failed(), Ending(Outcome.LOST, UNEXPLAINED)], ids=["failed", "lost"]
 )
-def test_what_somebody_cancelled_is_not_tried_again(ending: Ending) -> None:
+def test_cancelled_run_is_not_retried(ending: Ending) -> None:
     run = running(max_attempts=5)
     control.cancel(reread(run))
     assert conclude(run, 1, ending)
     assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, ending.outcome)
 
 
-def test_a_cancel_that_comes_while_the_retry_is_decided_ends_the_run() -> None:
+def test_cancel_during_the_retry_decision_ends_the_run() -> None:
     run = running(max_attempts=3, overlap_policy="skip")
     Run.objects.filter(pk=run.pk).update(slot=running_slot(run.job_id))
 
@@ -325,7 +325,7 @@ def test_a_cancel_that_comes_while_the_retry_is_decided_ends_the_run() -> None:
     assert attempt_of(run).outcome == Outcome.FAILED
 
 
-def test_what_has_succeeded_has_succeeded_though_somebody_cancelled_it() -> None:
+def test_success_after_a_cancel_request_is_recorded_as_success() -> None:
     run = running()
     control.cancel(reread(run))
     conclude(run, 1, SUCCEEDED, attempt_of(run).token)
@@ -340,7 +340,7 @@ def fail_once(job: Job) -> None:
     assert conclude(reread(run), 1, failed())
 
 
-def test_a_job_that_keeps_failing_pauses_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_job_that_keeps_failing_is_paused(caplog: pytest.LogCaptureFixture) -> None:
     job = make_idle_job(pause_after_failures=3)
     for expected in (True, True, False):
         fail_once(job)
@@ -352,7 +352,7 @@ def test_a_job_that_keeps_failing_pauses_itself(caplog: pytest.LogCaptureFixture
     assert [(each.levelno, vars(each)["job"]) for each in paused] == [(logging.ERROR, str(job))]
 
 
-def test_a_success_in_between_starts_the_count_anew() -> None:
+def test_success_resets_the_count_of_failures() -> None:
     job = make_idle_job(pause_after_failures=2)
     fail_once(job)
     conclude(make_run(job, "running"), 1, SUCCEEDED)
@@ -361,13 +361,13 @@ def test_a_success_in_between_starts_the_count_anew() -> None:
     assert job.enabled
 
 
-def test_attempts_that_are_tried_again_do_not_count() -> None:
+def test_retried_attempts_do_not_count_as_failures() -> None:
     run = running(pause_after_failures=1, max_attempts=2)
     conclude(run, 1, failed())
     assert reread(run).job.enabled
 
 
-def test_the_reason_somebody_gave_for_a_pause_stays() -> None:
+def test_circuit_breaker_keeps_the_reason_of_an_earlier_pause() -> None:
     job = make_idle_job(pause_after_failures=1)
     control.pause(job, "maintenance")
     fail_once(job)
@@ -375,13 +375,13 @@ def test_the_reason_somebody_gave_for_a_pause_stays() -> None:
     assert job.pause_reason == "maintenance"
 
 
-def test_a_job_deleted_at_that_moment_pauses_nothing() -> None:
+def test_circuit_breaker_ignores_a_job_deleted_meanwhile() -> None:
     run = running(pause_after_failures=1)
     with mock.patch.object(pausing, "_switch_once", side_effect=Conflict):
         assert conclude(run, 1, failed())
 
 
-def test_the_end_is_logged_for_people_and_machines(caplog: pytest.LogCaptureFixture) -> None:
+def test_end_of_attempt_is_logged_with_structured_fields(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "django_dcron.runs")
     run = running()
     conclude(run, 1, failed())
@@ -395,7 +395,7 @@ def test_the_end_is_logged_for_people_and_machines(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(("won", "retried"), [(True, True), (True, False), (False, False)])
-def test_the_log_names_the_next_attempt_if_there_is_one(
+def test_log_contains_retry_delay_only_if_the_run_is_retried(
     won: bool, retried: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "django_dcron.runs")
@@ -409,7 +409,7 @@ def test_the_log_names_the_next_attempt_if_there_is_one(
     assert "None" not in message
 
 
-def test_a_state_of_the_run_is_never_cut_off_by_a_long_reason() -> None:
+def test_long_reason_is_truncated() -> None:
     run = running()
     assert conclude(run, 1, Ending(Outcome.FAILED, UNEXPLAINED, message="x" * 100_000))
     assert reread(run).reason == "x" * 500

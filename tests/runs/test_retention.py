@@ -1,4 +1,4 @@
-"""Pruning, on the real database: expired runs are deleted in small batches, and all else stays."""
+"""Pruning, on the real database: expired runs are deleted in small batches; others are kept."""
 
 import threading
 from collections.abc import Callable
@@ -62,24 +62,24 @@ def prune(job: Job, **options: Any) -> int:
     return sum(run_retention.prune(job.pk, now, **options))
 
 
-def left(job: Job) -> set[Any]:
+def remaining(job: Job) -> set[Any]:
     return set(Run.objects.filter(job=job).values_list("pk", flat=True))
 
 
-# --- what goes ----------------------------------------------------------------------------------
+# --- expired runs -------------------------------------------------------------------------------
 
 
-def test_old_runs_go_with_their_attempts_and_failures_stay_longer() -> None:
+def test_old_runs_are_deleted_with_attempts_and_failures_kept_longer() -> None:
     job = make_idle_job()
     ended(job, 100, "failed", attempts=3)
     ended(job, 40, attempts=2)
     kept = {ended(job, 39, "failed").pk, ended(job, 29, attempts=2).pk, make_run(job).pk}
     assert prune(job) == 2
-    assert left(job) == kept
+    assert remaining(job) == kept
     assert set(Attempt.objects.values_list("run", flat=True)) < kept
 
 
-def test_cursor_and_counters_are_as_they_were() -> None:
+def test_pruning_keeps_cursor_and_statistics() -> None:
     job = make_job(schedule="@hourly")
     for days in (40, 35, 31, 1):
         ended(job, days)
@@ -93,7 +93,7 @@ def test_cursor_and_counters_are_as_they_were() -> None:
     assert Job.objects.get().version == version
 
 
-def test_the_jobs_own_limits_come_before_the_settings(settings: Settings) -> None:
+def test_limits_of_the_job_override_the_settings(settings: Settings) -> None:
     settings.DCRON_KEEP_FOR = 5 * DAY
     settings.DCRON_KEEP_FAILED_FOR = 10 * DAY
     settings.DCRON_KEEP_RUNS = 3
@@ -113,47 +113,47 @@ def test_the_jobs_own_limits_come_before_the_settings(settings: Settings) -> Non
     assert prune(plain) == 0
 
 
-def test_a_number_counts_failed_runs_for_themselves() -> None:
+def test_keep_runs_counts_failed_runs_separately() -> None:
     job = make_idle_job(keep_runs=2)
     failed = [ended(job, days, "failed") for days in (9, 8, 7)]
     others = [ended(job, days) for days in (6, 5, 4)]
     assert prune(job) == 2
-    assert left(job) == {run.pk for run in (*failed[1:], *others[1:])}
+    assert remaining(job) == {run.pk for run in (*failed[1:], *others[1:])}
 
 
-def test_the_latest_finished_run_stays() -> None:
+def test_latest_finished_run_is_kept() -> None:
     job = make_idle_job()
     latest = ended(job, 400)
     make_run(job)
     assert prune(job) == 0
-    assert latest.pk in left(job)
+    assert latest.pk in remaining(job)
 
 
-def test_a_dry_run_counts_and_deletes_nothing() -> None:
+def test_dry_run_counts_and_deletes_nothing() -> None:
     job = make_idle_job()
     for days in (50, 40, 1):
         ended(job, days)
     assert prune(job, dry_run=True) == 2
-    assert len(left(job)) == 3
+    assert len(remaining(job)) == 3
 
 
-def test_a_job_that_is_gone_has_nothing_to_prune() -> None:
+def test_deleted_job_has_nothing_to_prune() -> None:
     assert sum(run_retention.prune(0, now)) == 0
 
 
-def test_another_job_is_left_alone() -> None:
+def test_runs_of_other_jobs_are_kept() -> None:
     job, other = make_idle_job(), make_idle_job()
     for each in (job, other):
         ended(each, 40), ended(each, 1)
     assert prune(job) == 1
-    assert len(left(other)) == 2
+    assert len(remaining(other)) == 2
 
 
-# --- what it must not do ------------------------------------------------------------------------
+# --- runs that must be kept ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["pending", "queued", "running", "waiting"])
-def test_unfinished_runs_stay_and_all_that_came_after_them(state: str) -> None:
+def test_unfinished_run_and_all_later_runs_are_kept(state: str) -> None:
     job = make_idle_job()
     ended(job, 60)
     at = now() - 50 * DAY
@@ -164,15 +164,15 @@ def test_unfinished_runs_stay_and_all_that_came_after_them(state: str) -> None:
     assert prune(job) == 2
 
 
-def test_whatever_was_decided_a_run_that_is_not_finished_is_not_deleted() -> None:
+def test_delete_skips_unfinished_runs() -> None:
     job = make_idle_job()
     over, running = ended(job, 40), make_run(job, "running")
     run_retention._delete([over.pk, running.pk], "default")
-    assert left(job) == {running.pk}
+    assert remaining(job) == {running.pk}
     assert Attempt.objects.get().run == running
 
 
-def test_what_a_rerun_is_for_is_known_until_it_has_ended() -> None:
+def test_original_of_an_unfinished_rerun_is_kept() -> None:
     job = make_idle_job()
     original = ended(job, 40)
     ended(job, 1)
@@ -184,7 +184,7 @@ def test_what_a_rerun_is_for_is_known_until_it_has_ended() -> None:
     assert rerun.rerun_of is None
 
 
-def test_a_pruned_occurrence_is_not_run_again_by_a_backfill() -> None:
+def test_backfill_refuses_pruned_occurrences_unless_requested() -> None:
     job = make_job(schedule="0 0 * * *", timezone="UTC")
     midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
     for days in (45, 40, 20):
@@ -207,7 +207,7 @@ def test_a_pruned_occurrence_is_not_run_again_by_a_backfill() -> None:
     assert len(everything.occurrences) == 3
 
 
-def test_an_idempotency_key_is_remembered_as_long_as_its_run() -> None:
+def test_idempotency_key_is_forgotten_with_its_run() -> None:
     job = make_idle_job()
     first = ended(job, 40, idempotency_key="order-7")
     assert control.trigger(job, idempotency_key="order-7").pk == first.pk
@@ -220,26 +220,26 @@ def test_an_idempotency_key_is_remembered_as_long_as_its_run() -> None:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_retention, "BATCH_SIZE", 3)
     monkeypatch.setattr(retention, "ROWS_AT_ONCE", 4)
 
 
-def test_each_batch_by_itself_and_nothing_after_the_last_that_is_asked_for(small: None) -> None:
+def test_each_batch_is_deleted_only_when_requested(small_batches: None) -> None:
     job = make_idle_job()
     for number in range(10):
         ended(job, 50 - number)
     ended(job, 1)
     batches = run_retention.prune(job.pk, now)
     assert next(batches) == 2
-    assert Run.objects.count() == 9, "and no more before the next is asked for"
+    assert Run.objects.count() == 9, "no more are deleted before the next batch is requested"
     rest = list(batches)
     assert sum(rest) == 8
     assert max(rest) <= 3
     assert Run.objects.count() == 1
 
 
-def test_a_longer_time_that_somebody_sets_meanwhile_counts_at_once(small: None) -> None:
+def test_longer_keep_for_set_meanwhile_applies_at_once(small_batches: None) -> None:
     job = make_idle_job()
     for number in range(10):
         ended(job, 50 - number)
@@ -252,7 +252,7 @@ def test_a_longer_time_that_somebody_sets_meanwhile_counts_at_once(small: None) 
     assert Run.objects.count() == 6
 
 
-def test_a_larger_number_that_somebody_sets_meanwhile_counts_at_once(small: None) -> None:
+def test_larger_keep_runs_set_meanwhile_applies_at_once(small_batches: None) -> None:
     job = make_idle_job(keep_runs=2)
     for number in range(10):
         ended(job, 20 - number)
@@ -265,7 +265,7 @@ def test_a_larger_number_that_somebody_sets_meanwhile_counts_at_once(small: None
     assert Run.objects.count() == 6
 
 
-def test_a_page_costs_a_fixed_number_of_queries() -> None:
+def test_page_needs_a_fixed_number_of_queries() -> None:
     job = make_idle_job(keep_runs=1000)
 
     def queries(runs: int) -> int:
@@ -281,17 +281,17 @@ def test_a_page_costs_a_fixed_number_of_queries() -> None:
     assert queries(60) - queries(5) <= 2
 
 
-def test_a_number_is_counted_page_by_page(small: None) -> None:
+def test_keep_runs_is_counted_page_by_page(small_batches: None) -> None:
     job = make_idle_job(keep_runs=4)
     failed = [ended(job, 40 - number, "failed") for number in range(6)]
     others = [ended(job, 20 - number) for number in range(9)]
     make_run(job)
     batches = list(run_retention.prune(job.pk, now))
     assert sum(batches) == 7
-    assert batches[0] == 0, "while it looks how far back the number goes"
+    assert batches[0] == 0, "the first pass only counts"
     kept = {run.pk for run in (*failed[-4:], *others[-4:])}
-    assert left(job) - kept == {Run.objects.get(state="pending").pk}
-    assert left(job) >= kept
+    assert remaining(job) - kept == {Run.objects.get(state="pending").pk}
+    assert remaining(job) >= kept
 
 
 def test_candidates_are_found_in_one_query() -> None:
@@ -303,46 +303,46 @@ def test_candidates_are_found_in_one_query() -> None:
     with CaptureQueriesContext(connection) as asked:
         assert run_retention.candidates(Job.objects.all(), at) == [old.pk, numbered.pk]
     assert len(asked) == 1
-    assert not left(empty)
+    assert not remaining(empty)
 
 
-# --- beside others ------------------------------------------------------------------------------
+# --- concurrency --------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def at_the_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
     """Do ``work`` once, while a batch is locked and not deleted yet."""
 
-    def stand_by(work: Callable[[], None]) -> None:
-        def pass_by(point: str) -> None:
+    def do_at_lock(work: Callable[[], None]) -> None:
+        def on_point(point: str) -> None:
             if point == "prune.locked":
                 monkeypatch.setattr(sync_points, "listener", None)
                 work()
 
-        monkeypatch.setattr(sync_points, "listener", pass_by)
+        monkeypatch.setattr(sync_points, "listener", on_point)
 
-    return stand_by
+    return do_at_lock
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.parametrize("locked", ["run", "attempt"])
-def test_what_somebody_has_locked_is_not_waited_for(locked: str) -> None:
+def test_pruning_does_not_wait_for_locked_rows(locked: str) -> None:
     job = make_idle_job()
     old = ended(job, 40)
     ended(job, 1)
     rows = Run.objects.filter(pk=old.pk) if locked == "run" else Attempt.objects.filter(run=old)
-    with keeping_locked(rows), pytest.raises(run_retention.InTheWay):
+    with keeping_locked(rows), pytest.raises(run_retention.DeletionBlocked):
         prune(job)
-    assert len(left(job)) == 2
+    assert len(remaining(job)) == 2
     assert prune(job) == 1
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-def test_nothing_that_the_schedule_needs_waits_for_a_batch(
+def test_scheduling_and_execution_do_not_wait_for_a_batch(
     at_the_lock: Callable[[Callable[[], None]], None],
 ) -> None:
     """Trigger, start, finish, claim and save don't wait for a locked batch."""
@@ -363,14 +363,14 @@ def test_nothing_that_the_schedule_needs_waits_for_a_batch(
 
     at_the_lock(lambda: in_threads(meanwhile)[0])
     assert prune(job) == 1
-    assert old.pk not in left(job)
+    assert old.pk not in remaining(job)
     assert Statistics.objects.get(pk=job.pk).succeeded == 3
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-def test_a_rerun_that_comes_while_its_run_goes_is_refused_or_stays_whole(
+def test_rerun_of_a_run_that_is_being_deleted_is_refused(
     at_the_lock: Callable[[Callable[[], None]], None],
 ) -> None:
     job = make_idle_job()
@@ -395,7 +395,7 @@ def test_a_rerun_that_comes_while_its_run_goes_is_refused_or_stays_whole(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_several_at_once_delete_each_run_once(small: None) -> None:
+def test_concurrent_pruners_delete_each_run_once(small_batches: None) -> None:
     job = make_idle_job()
     for number in range(30):
         ended(job, 60 - number / 10)
@@ -407,16 +407,16 @@ def test_several_at_once_delete_each_run_once(small: None) -> None:
             try:
                 for number in run_retention.prune(job.pk, now):
                     deleted += number
-            except run_retention.InTheWay:
+            except run_retention.DeletionBlocked:
                 continue
             return deleted
 
     in_threads(prune_until_done, prune_until_done, prune_until_done)
-    assert left(job) == {kept.pk}
+    assert remaining(job) == {kept.pk}
     assert not Attempt.objects.exclude(run=kept).exists()
 
 
-def test_a_row_of_the_projects_own_that_refers_to_a_run_keeps_it(
+def test_run_referenced_by_a_protected_row_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = make_idle_job()
@@ -427,7 +427,9 @@ def test_a_row_of_the_projects_own_that_refers_to_a_run_keeps_it(
 
     with transaction.atomic(), monkeypatch.context() as patched:
         patched.setattr("django.db.models.deletion.Collector.collect", protected)
-        with pytest.raises(run_retention.InTheWay, match="an invoice refers to it") as raised:
+        with pytest.raises(
+            run_retention.DeletionBlocked, match="an invoice refers to it"
+        ) as raised:
             prune(job)
     assert isinstance(raised.value.__cause__, IntegrityError)
     assert prune(job) == 1

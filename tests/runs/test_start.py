@@ -45,11 +45,11 @@ def queued_since(job: Job, at: datetime, **fields: Any) -> Run:
     return make_run(job, **{"state": "queued", "scheduled_at": at, "due_at": at, **fields})
 
 
-# --- once ---------------------------------------------------------------------------------------
+# --- exactly once -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["pending", "queued"])
-def test_a_start_is_recorded_on_the_run_and_as_an_attempt(state: str) -> None:
+def test_start_updates_the_run_and_creates_an_attempt(state: str) -> None:
     run = make_run(make_idle_job(), state)
     token = uuid4()
 
@@ -65,11 +65,11 @@ def test_a_start_is_recorded_on_the_run_and_as_an_attempt(state: str) -> None:
     assert attempt.started_at == started[1]
     assert (attempt.due_at, attempt.queued_at) == (run.due_at, run.queued_at)
     assert (attempt.queued_at is None) == (state == "pending"), (
-        "its worker was faster than the note of it"
+        "the worker started the run before it was marked as queued"
     )
 
 
-def test_of_a_retry_the_delivery_before_it_is_not_kept(now: datetime) -> None:
+def test_retry_does_not_keep_queued_at_of_the_previous_attempt(now: datetime) -> None:
     earlier = {"queued_at": now - MINUTE, "attempt": 2, "due_at": now}
     run = make_run(make_idle_job(max_attempts=2), "pending", deliveries=0, **earlier)
 
@@ -78,7 +78,7 @@ def test_of_a_retry_the_delivery_before_it_is_not_kept(now: datetime) -> None:
     assert (attempt_of(run, 2).due_at, attempt_of(run, 2).queued_at) == (now, None)
 
 
-def test_a_second_delivery_changes_nothing() -> None:
+def test_duplicate_delivery_changes_nothing() -> None:
     run = make_run(make_idle_job(), "queued")
     assert deliver(run)
     before = Run.objects.filter(pk=run.pk).values().get()
@@ -89,7 +89,7 @@ def test_a_second_delivery_changes_nothing() -> None:
     assert Attempt.objects.filter(run=run).count() == 1
 
 
-def test_a_start_whose_answer_was_lost_is_found_again_by_its_token() -> None:
+def test_repeated_start_with_the_same_token_returns_the_attempt() -> None:
     run = make_run(make_idle_job(), "queued")
     token = uuid4()
     first = start(run.pk, 1, token=token, worker="w")
@@ -100,7 +100,7 @@ def test_a_start_whose_answer_was_lost_is_found_again_by_its_token() -> None:
     assert Attempt.objects.filter(run=run).count() == 1
 
 
-def test_a_token_is_no_key_to_what_has_ended() -> None:
+def test_start_with_the_token_of_a_finished_attempt_is_refused() -> None:
     run = make_run(make_idle_job(), "queued")
     token = uuid4()
     started = start(run.pk, 1, token=token, worker="w")
@@ -112,14 +112,14 @@ def test_a_token_is_no_key_to_what_has_ended() -> None:
 @pytest.mark.parametrize(
     "state", ["waiting", "succeeded", "failed", "skipped", "missed", "cancelled"]
 )
-def test_what_is_not_startable_does_not_start(state: str) -> None:
+def test_run_in_another_state_does_not_start(state: str) -> None:
     run = make_run(make_idle_job(), state)
     assert deliver(run) is None
     assert state_of(run) == state
     assert not Attempt.objects.filter(run=run).exists()
 
 
-def test_a_withdrawn_run_does_not_start() -> None:
+def test_start_of_a_deleted_run_raises_unknown_run() -> None:
     run_id = uuid4()
     with pytest.raises(UnknownRun) as unknown:
         start(run_id, 1, token=uuid4(), worker="w")
@@ -127,7 +127,7 @@ def test_a_withdrawn_run_does_not_start() -> None:
     assert database_name("default") in str(unknown.value)
 
 
-def test_only_the_present_attempt_starts() -> None:
+def test_only_the_current_attempt_starts() -> None:
     run = make_run(make_idle_job(max_attempts=3), attempt=2)
     for attempt in (1, 3):
         assert start(run.pk, attempt, token=uuid4(), worker="w") is None
@@ -135,7 +135,7 @@ def test_only_the_present_attempt_starts() -> None:
     assert attempt_of(run, 2).number == 2
 
 
-def test_a_run_that_is_withdrawn_between_look_and_start_does_not_start() -> None:
+def test_run_cancelled_between_read_and_start_does_not_start() -> None:
     run = make_run(make_idle_job(), "queued")
     with mock.patch.object(
         module, "too_late", side_effect=lambda *_: "" if control.cancel(reread(run)) else "?"
@@ -146,7 +146,7 @@ def test_a_run_that_is_withdrawn_between_look_and_start_does_not_start() -> None
 
 
 @pytest.mark.parametrize("why", ["cancelled", "too late"])
-def test_a_run_that_goes_on_to_its_next_attempt_meanwhile_is_not_ended(why: str) -> None:
+def test_run_whose_attempt_changed_meanwhile_is_not_ended(why: str) -> None:
     run = make_run(
         make_idle_job(), "queued", cancel_requested_at=NOON if why == "cancelled" else None
     )
@@ -164,9 +164,7 @@ def test_a_run_that_goes_on_to_its_next_attempt_meanwhile_is_not_ended(why: str)
 @pytest.mark.parametrize(
     ("early", "starts"), [(timedelta(0), True), (timedelta(microseconds=1), False)]
 )
-def test_a_punctual_start_is_at_the_due_time_at_the_earliest(
-    early: timedelta, starts: bool
-) -> None:
+def test_punctual_start_is_refused_before_the_due_time(early: timedelta, starts: bool) -> None:
     run = make_run(make_idle_job(), "queued")
     read = module._read(run.pk)
     assert read
@@ -205,7 +203,7 @@ def clock_jumps(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
 
 
 @pytest.mark.parametrize("limit", [{"start_deadline": GRACE}, {"misfire_policy": "skip"}], ids=str)
-def test_a_database_clock_that_jumps_ahead_ends_no_run_as_missed(
+def test_forward_jump_of_database_clock_does_not_miss_runs(
     limit: dict[str, Any], clock_jumps: Callable[[timedelta], None]
 ) -> None:
     run = make_run(make_idle_job(misfire_grace=GRACE, **limit), "queued")
@@ -214,7 +212,7 @@ def test_a_database_clock_that_jumps_ahead_ends_no_run_as_missed(
     assert state_of(run) == State.RUNNING
 
 
-def test_a_database_clock_that_jumps_back_keeps_no_run_waiting(
+def test_backward_jump_of_database_clock_does_not_delay_runs(
     clock_jumps: Callable[[timedelta], None], now: datetime
 ) -> None:
     run = queued_since(make_idle_job(), now - SECOND)
@@ -222,7 +220,9 @@ def test_a_database_clock_that_jumps_back_keeps_no_run_waiting(
     assert start(run.pk, 1, token=uuid4(), worker="w", punctual=True)
 
 
-def test_a_jump_that_lasts_is_believed(clock_jumps: Callable[[timedelta], None]) -> None:
+def test_lasting_jump_of_database_clock_is_accepted(
+    clock_jumps: Callable[[timedelta], None],
+) -> None:
     runs = [
         make_run(make_idle_job(misfire_policy="skip", misfire_grace=GRACE), "queued")
         for _ in range(2)
@@ -236,7 +236,7 @@ def test_a_jump_that_lasts_is_believed(clock_jumps: Callable[[timedelta], None])
     assert state_of(runs[1]) == State.MISSED
 
 
-def test_a_cancel_that_came_between_two_attempts_ends_the_run(now: datetime) -> None:
+def test_run_with_a_cancel_request_between_attempts_is_cancelled(now: datetime) -> None:
     run = make_run(make_idle_job(), attempt=2, cancel_requested_at=now, reason="by hand")
     assert deliver(run) is None
     assert (state_of(run), reread(run).reason) == (State.CANCELLED, "by hand")
@@ -251,7 +251,7 @@ def backlog(now: datetime, count: int, **job: Any) -> list[Run]:
     return [queued_since(made, now - i * MINUTE) for i in reversed(range(count))]
 
 
-def test_skip_after_an_hour_without_workers_runs_only_what_is_on_time(now: datetime) -> None:
+def test_skip_runs_only_the_run_on_time_after_an_hour_without_workers(now: datetime) -> None:
     runs = backlog(now, 60, misfire_policy="skip")
     started = [run for run in runs if deliver(run)]
     assert started == runs[-1:]
@@ -259,13 +259,13 @@ def test_skip_after_an_hour_without_workers_runs_only_what_is_on_time(now: datet
     assert "no worker started the run within" in reread(runs[0]).reason
 
 
-def test_skip_runs_nothing_if_all_is_late(now: datetime) -> None:
+def test_skip_runs_nothing_if_all_runs_are_late(now: datetime) -> None:
     runs = backlog(now - MINUTE, 5, misfire_policy="skip")
     assert not [run for run in runs if deliver(run)]
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
-def test_run_latest_runs_one_for_the_newest(now: datetime, order: int) -> None:
+def test_run_latest_runs_only_the_newest_late_run(now: datetime, order: int) -> None:
     runs = backlog(now - MINUTE, 60, misfire_policy="run_latest")
     started = [run for run in runs[::order] if deliver(run)]
     assert started == runs[-1:]
@@ -273,26 +273,26 @@ def test_run_latest_runs_one_for_the_newest(now: datetime, order: int) -> None:
     assert reread(runs[0]).job.statistics.missed == 59
 
 
-def test_run_latest_does_not_take_a_run_of_the_future_for_a_newer_one(now: datetime) -> None:
+def test_run_latest_ignores_runs_that_are_not_due_yet(now: datetime) -> None:
     [late] = backlog(now - MINUTE, 1, misfire_policy="run_latest")
     make_run(late.job, scheduled_at=now + MINUTE, due_at=now + MINUTE)
     assert deliver(late)
 
 
-def test_run_latest_is_not_kept_by_a_newer_one_that_was_missed(now: datetime) -> None:
+def test_run_latest_ignores_newer_runs_that_were_missed(now: datetime) -> None:
     late, newer = backlog(now - MINUTE, 2, misfire_policy="run_latest")
     Run.objects.filter(pk=newer.pk).update(state="missed")
     assert deliver(late)
 
 
-def test_run_all_runs_the_oldest_up_to_its_limit_and_misses_all_others(now: datetime) -> None:
+def test_run_all_runs_the_oldest_up_to_its_limit(now: datetime) -> None:
     runs = backlog(now - MINUTE, 60, misfire_policy="run_all", catchup_limit=10)
     started = [run for run in runs if deliver(run)]
     assert started == runs[:10]
     assert {state_of(run) for run in runs[10:]} == {State.MISSED}
 
 
-def test_run_all_does_not_count_what_ran_before_the_backlog(now: datetime) -> None:
+def test_run_all_does_not_count_runs_before_the_backlog(now: datetime) -> None:
     runs = backlog(now - MINUTE, 4, misfire_policy="run_all", catchup_limit=2)
     for i in range(5, 20):
         at = now - i * MINUTE
@@ -300,24 +300,24 @@ def test_run_all_does_not_count_what_ran_before_the_backlog(now: datetime) -> No
     assert [run for run in runs if deliver(run)] == runs[:2]
 
 
-def test_what_is_within_its_grace_starts_whatever_is_newer(now: datetime) -> None:
+def test_run_within_its_grace_starts_despite_newer_runs(now: datetime) -> None:
     job = make_idle_job(overlap_policy="allow", misfire_policy="skip", misfire_grace=MINUTE)
     older, newer = (queued_since(job, now - i * SECOND) for i in (20, 10))
     assert deliver(newer)
     assert deliver(older)
 
 
-def test_a_run_made_by_hand_is_never_too_late(now: datetime) -> None:
+def test_manual_run_is_never_too_late(now: datetime) -> None:
     job = make_idle_job(misfire_policy="skip", misfire_grace=GRACE)
     assert deliver(queued_since(job, now - 60 * MINUTE, trigger="manual"))
 
 
-def test_a_run_that_waited_in_line_is_not_too_late(now: datetime) -> None:
+def test_run_that_waited_for_its_slot_is_not_too_late(now: datetime) -> None:
     job = make_idle_job(misfire_policy="skip", misfire_grace=GRACE, overlap_policy="queue_all")
     assert deliver(queued_since(job, now - 60 * MINUTE, slot=running_slot(job.pk)))
 
 
-def test_a_retry_is_never_too_late(now: datetime) -> None:
+def test_retry_is_never_too_late(now: datetime) -> None:
     job = make_idle_job(
         misfire_policy="skip", misfire_grace=GRACE, start_deadline=GRACE, max_attempts=3
     )
@@ -325,9 +325,7 @@ def test_a_retry_is_never_too_late(now: datetime) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"trigger": "manual"}, {"slot": 1}], ids=str)
-def test_the_start_deadline_holds_whatever_the_policy(
-    now: datetime, fields: dict[str, Any]
-) -> None:
+def test_start_deadline_applies_under_any_policy(now: datetime, fields: dict[str, Any]) -> None:
     job = make_idle_job(
         misfire_policy="run_all",
         start_deadline=GRACE,
@@ -342,7 +340,7 @@ def test_the_start_deadline_holds_whatever_the_policy(
     assert "start deadline" in reread(run).reason
 
 
-def test_within_the_start_deadline_it_starts(now: datetime) -> None:
+def test_run_starts_within_the_start_deadline(now: datetime) -> None:
     assert deliver(queued_since(make_idle_job(start_deadline=MINUTE), now - GRACE))
 
 
@@ -371,7 +369,7 @@ def finish(run: Run, state: State = State.SUCCEEDED) -> None:
     assert transitions.finish(reread(run), run.attempt, state, "", {"outcome": "succeeded"}, None)
 
 
-def test_allow_runs_side_by_side() -> None:
+def test_allow_starts_overlapping_runs() -> None:
     _, [first, second] = holder_and_newcomers("allow", 2)
     assert deliver(first)
     assert deliver(second)
@@ -379,7 +377,7 @@ def test_allow_runs_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_the_first_run_takes_the_slot_and_its_end_frees_it(policy: str) -> None:
+def test_first_run_takes_the_slot_and_its_end_frees_it(policy: str) -> None:
     holder, _ = holder_and_newcomers(policy, 0)
     assert holder.slot == running_slot(holder.job_id)
     finish(holder)
@@ -387,7 +385,7 @@ def test_the_first_run_takes_the_slot_and_its_end_frees_it(policy: str) -> None:
     assert deliver(make_run(holder.job))
 
 
-def test_skip_skips_and_says_for_which() -> None:
+def test_skip_skips_the_newcomer_and_names_the_holder() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
     assert deliver(newcomer) is None
     after = reread(newcomer)
@@ -397,7 +395,7 @@ def test_skip_skips_and_says_for_which() -> None:
     assert after.job.statistics.skipped == 1
 
 
-def test_a_holder_in_a_state_of_a_later_release_is_unfinished_as_well() -> None:
+def test_holder_in_an_unknown_state_counts_as_unfinished() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
     Run.objects.filter(pk=holder.pk).update(state="suspended")
     assert deliver(newcomer) is None
@@ -405,12 +403,12 @@ def test_a_holder_in_a_state_of_a_later_release_is_unfinished_as_well() -> None:
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_one_job_does_not_hold_up_another(policy: str) -> None:
+def test_jobs_do_not_share_a_slot(policy: str) -> None:
     holder_and_newcomers(policy)
     assert deliver(make_run(make_idle_job(overlap_policy=policy)))
 
 
-def test_queue_one_lets_one_wait_and_skips_more() -> None:
+def test_queue_one_lets_one_run_wait_and_skips_others() -> None:
     holder, [first, second] = holder_and_newcomers("queue_one", 2)
     assert deliver(first) is None
     assert deliver(second) is None
@@ -425,7 +423,7 @@ def test_queue_one_lets_one_wait_and_skips_more() -> None:
     assert deliver(woken)
 
 
-def test_queue_all_lets_all_wait_in_order() -> None:
+def test_queue_all_lets_all_runs_wait_in_order() -> None:
     holder, newcomers = holder_and_newcomers("queue_all", 3)
     for run in newcomers:
         assert deliver(run) is None
@@ -437,7 +435,7 @@ def test_queue_all_lets_all_wait_in_order() -> None:
         holder = reread(run)
 
 
-def test_a_newcomer_cannot_slip_in_before_the_one_that_was_woken() -> None:
+def test_newcomer_cannot_overtake_a_woken_run() -> None:
     holder, [waiting, newcomer] = holder_and_newcomers("queue_all", 2)
     deliver(waiting)
     finish(holder)
@@ -446,7 +444,7 @@ def test_a_newcomer_cannot_slip_in_before_the_one_that_was_woken() -> None:
     assert deliver(waiting)
 
 
-def test_cancel_running_asks_the_holder_to_stop_and_gets_the_slot() -> None:
+def test_cancel_running_cancels_the_holder_and_takes_the_slot() -> None:
     holder, [newcomer] = holder_and_newcomers("cancel_running")
     assert deliver(newcomer) is None
     assert state_of(newcomer) == State.WAITING
@@ -461,7 +459,7 @@ def test_cancel_running_asks_the_holder_to_stop_and_gets_the_slot() -> None:
     assert reread(newcomer).slot == running_slot(holder.job_id)
 
 
-def test_cancel_running_replaces_the_one_that_waits_too() -> None:
+def test_cancel_running_also_replaces_the_waiting_run() -> None:
     holder, [older, newer] = holder_and_newcomers("cancel_running", 2)
     deliver(older)
     deliver(newer)
@@ -480,7 +478,7 @@ def wait_for_retry(holder: Run, now: datetime) -> None:
     ("policy", "state"),
     [("skip", State.SKIPPED), ("queue_one", State.WAITING), ("queue_all", State.WAITING)],
 )
-def test_a_holder_that_waits_for_its_retry_still_holds(
+def test_holder_keeps_the_slot_while_it_waits_for_its_retry(
     now: datetime, policy: str, state: State
 ) -> None:
     holder, [newcomer] = holder_and_newcomers(policy, max_attempts=2)
@@ -490,7 +488,7 @@ def test_a_holder_that_waits_for_its_retry_still_holds(
     assert deliver(reread(holder))
 
 
-def test_cancel_running_ends_a_holder_that_waits_for_its_retry_and_starts_at_once(
+def test_cancel_running_cancels_a_holder_that_waits_for_its_retry(
     now: datetime,
 ) -> None:
     holder, [newcomer] = holder_and_newcomers("cancel_running", max_attempts=2)
@@ -501,9 +499,7 @@ def test_cancel_running_ends_a_holder_that_waits_for_its_retry_and_starts_at_onc
     assert reread(newcomer).slot == running_slot(holder.job_id)
 
 
-def test_cancel_running_lets_a_backfilled_holder_finish_and_replaces_only_who_waits_for_it() -> (
-    None
-):
+def test_cancel_running_lets_a_backfilled_holder_finish() -> None:
     holder, [older, newer, oldest] = holder_and_newcomers("cancel_running", 3)
     Run.objects.filter(pk=holder.pk).update(trigger="backfill")
     Run.objects.filter(pk=oldest.pk).update(scheduled_at=older.scheduled_at - MINUTE)
@@ -520,7 +516,7 @@ def test_cancel_running_lets_a_backfilled_holder_finish_and_replaces_only_who_wa
     assert deliver(newer)
 
 
-def test_cancel_running_skips_a_run_that_is_older_than_the_one_that_waits() -> None:
+def test_cancel_running_skips_a_run_older_than_the_waiting_run() -> None:
     holder, [older, newer] = holder_and_newcomers("cancel_running", 2)
     deliver(newer)
     assert deliver(older) is None
@@ -529,7 +525,7 @@ def test_cancel_running_skips_a_run_that_is_older_than_the_one_that_waits() -> N
     assert str(newer.pk) in reread(holder).reason
 
 
-def test_each_look_reads_again_who_is_next_in_line(now: datetime) -> None:
+def test_waiting_run_is_read_again_at_each_try_for_the_slot(now: datetime) -> None:
     holder, [woken, late, newcomer] = holder_and_newcomers("queue_all", 3, max_attempts=2)
     deliver(woken)
     wait_for_retry(holder, now)
@@ -537,8 +533,8 @@ def test_each_look_reads_again_who_is_next_in_line(now: datetime) -> None:
     original, looks = module._lock_holder, iter((False, True))
 
     def lock_holder(run: Run) -> Run | None:
-        if next(looks, False):  # the second look: the first one has ended the holder
-            assert transitions.hold_back(late, slot=next_in_line_slot(run.job_id), reason="")
+        if next(looks, False):  # the second try: the first one has ended the holder
+            assert transitions.mark_waiting(late, slot=next_in_line_slot(run.job_id), reason="")
         return original(run)
 
     with mock.patch.object(module, "_lock_holder", lock_holder):
@@ -547,7 +543,7 @@ def test_each_look_reads_again_who_is_next_in_line(now: datetime) -> None:
     assert states == [State.CANCELLED, State.CANCELLED, State.SKIPPED]
 
 
-def test_skip_has_one_run_wait_for_a_backfilled_holder() -> None:
+def test_skip_lets_one_run_wait_for_a_backfilled_holder() -> None:
     holder, [first, second] = holder_and_newcomers("skip", 2)
     Run.objects.filter(pk=holder.pk).update(trigger="backfill")
     assert deliver(first) is None
@@ -560,7 +556,7 @@ def test_skip_has_one_run_wait_for_a_backfilled_holder() -> None:
     assert str(first.pk) in reread(second).reason
 
 
-def test_a_backfilled_run_that_finds_the_slot_taken_goes_back_to_its_turn() -> None:
+def test_backfilled_run_waits_again_if_the_slot_is_taken() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
     Run.objects.filter(pk=newcomer.pk).update(trigger="backfill")
     assert deliver(newcomer) is None
@@ -572,7 +568,7 @@ def test_a_backfilled_run_that_finds_the_slot_taken_goes_back_to_its_turn() -> N
     assert str(holder.pk) in after.reason
 
 
-def test_cancel_running_starts_after_a_whole_line_was_left_by_another_policy(now: datetime) -> None:
+def test_cancel_running_replaces_runs_queued_under_another_policy(now: datetime) -> None:
     holder, [first, second, newcomer] = holder_and_newcomers("queue_all", 3, max_attempts=2)
     deliver(first)
     deliver(second)
@@ -584,7 +580,7 @@ def test_cancel_running_starts_after_a_whole_line_was_left_by_another_policy(now
     assert {state_of(run) for run in (holder, first, second)} == {State.CANCELLED}
 
 
-def test_a_line_too_long_to_replace_at_once_is_replaced_by_later_deliveries(now: datetime) -> None:
+def test_long_queue_is_replaced_over_several_deliveries(now: datetime) -> None:
     holder, runs = holder_and_newcomers("queue_all", module.LOOKS + 2, max_attempts=2)
     *waiting, newcomer = runs
     for run in waiting:
@@ -598,20 +594,18 @@ def test_a_line_too_long_to_replace_at_once_is_replaced_by_later_deliveries(now:
 
 @pytest.mark.parametrize("slot_taken", [True, False])
 @pytest.mark.parametrize("policy", ["queue_one", "cancel_running", "skip"])
-def test_a_second_delivery_does_not_take_the_run_that_waits_for_another(
-    policy: str, slot_taken: bool
-) -> None:
+def test_duplicate_delivery_does_not_end_the_waiting_run(policy: str, slot_taken: bool) -> None:
     """The second delivery read the run before the first one made it wait."""
     _, [newcomer] = holder_and_newcomers("queue_one")
     Job.objects.update(overlap_policy=policy)
     read = module._read(newcomer.pk)
-    assert transitions.hold_back(newcomer, slot=next_in_line_slot(newcomer.job_id), reason="")
+    assert transitions.mark_waiting(newcomer, slot=next_in_line_slot(newcomer.job_id), reason="")
     assert deliver_as_read(read, slot_taken=slot_taken) is None
     assert state_of(newcomer) == State.WAITING
 
 
 @pytest.mark.parametrize("meanwhile", [{"state": "cancelled"}, {"attempt": 2}])
-def test_a_run_that_moved_on_meanwhile_replaces_nobody(meanwhile: dict[str, Any]) -> None:
+def test_run_that_changed_meanwhile_does_not_cancel_the_holder(meanwhile: dict[str, Any]) -> None:
     holder, [newcomer] = holder_and_newcomers("cancel_running")
     read = module._read(newcomer.pk)
     Run.objects.filter(pk=newcomer.pk).update(**meanwhile)
@@ -629,7 +623,7 @@ def test_a_run_that_moved_on_meanwhile_replaces_nobody(meanwhile: dict[str, Any]
         ("allow", "schedule", 0),
     ],
 )
-def test_a_run_looks_once_who_has_the_slot(policy: str, trigger: str, looks: int) -> None:
+def test_holder_of_the_slot_is_read_once(policy: str, trigger: str, looks: int) -> None:
     _, [newcomer] = holder_and_newcomers(policy)
     Run.objects.filter(pk=newcomer.pk).update(trigger=trigger)
     with mock.patch.object(module, "_lock_holder", wraps=module._lock_holder) as holder:
@@ -637,7 +631,7 @@ def test_a_run_looks_once_who_has_the_slot(policy: str, trigger: str, looks: int
     assert (holder.call_count, bool(started)) == (looks, policy == "allow")
 
 
-def test_a_run_that_moved_on_looks_once_who_has_the_slot() -> None:
+def test_holder_of_the_slot_is_read_once_for_a_cancelled_run() -> None:
     _, [newcomer] = holder_and_newcomers("skip")
     read = module._read(newcomer.pk)
     control.cancel(newcomer)
@@ -647,21 +641,21 @@ def test_a_run_that_moved_on_looks_once_who_has_the_slot() -> None:
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_a_free_slot_is_taken_without_a_look(policy: str) -> None:
+def test_free_slot_is_taken_without_reading_the_holder(policy: str) -> None:
     with mock.patch.object(module, "_lock_holder") as holder:
         assert deliver(make_run(make_idle_job(overlap_policy=policy), "queued"))
     assert not holder.called
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_nobody_waits_for_a_slot_of_their_own(policy: str) -> None:
+def test_run_that_holds_the_slot_starts(policy: str) -> None:
     job = make_idle_job(overlap_policy=policy)
     run = make_run(job, "queued", slot=running_slot(job.pk))
     assert deliver_as_read(module._read(run.pk), slot_taken=True)
     assert state_of(run) == State.RUNNING
 
 
-def test_cancel_running_skips_a_run_that_is_older_than_the_holder() -> None:
+def test_cancel_running_skips_a_run_older_than_the_holder() -> None:
     holder, [older] = holder_and_newcomers("cancel_running")
     Run.objects.filter(pk=older.pk).update(scheduled_at=holder.scheduled_at - MINUTE)
     assert deliver(older) is None
@@ -670,14 +664,14 @@ def test_cancel_running_skips_a_run_that_is_older_than_the_holder() -> None:
     assert reread(holder).cancel_requested_at is None
 
 
-def test_who_looks_at_the_slot_keeps_it_locked_for_the_run_lease_at_most(
+def test_lock_on_the_slot_is_limited_to_the_run_lease(
     settings: Settings,
 ) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=7)
     _, [newcomer] = holder_and_newcomers("skip")
     with mock.patch.object(module, "brief_transaction", wraps=module.brief_transaction) as begun:
         deliver(newcomer)
-    look, end = begun.mock_calls  # the end of the newcomer is within the transaction of the look
+    look, end = begun.mock_calls  # the newcomer ends within the transaction of the first call
     lease = timedelta(seconds=7)
     lock = transitions.START_LOCK_TIMEOUT
     assert look == mock.call("default", lease, lock=lock, savepoint=True)
@@ -687,7 +681,7 @@ def test_who_looks_at_the_slot_keeps_it_locked_for_the_run_lease_at_most(
 @pytest.mark.parametrize(
     ("policy", "state"), [("skip", State.SKIPPED), ("queue_all", State.WAITING)]
 )
-def test_a_slot_taken_since_the_run_was_read_is_noticed(policy: str, state: State) -> None:
+def test_slot_taken_since_the_run_was_read_is_noticed(policy: str, state: State) -> None:
     _, [newcomer] = holder_and_newcomers(policy)
     read = module._read(newcomer.pk)
     assert read
@@ -697,14 +691,14 @@ def test_a_slot_taken_since_the_run_was_read_is_noticed(policy: str, state: Stat
     assert not Attempt.objects.filter(run=newcomer).exists()
 
 
-def test_whether_the_slot_is_taken_is_read_with_the_run() -> None:
+def test_slot_taken_is_read_with_the_run() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
     of_another_job = make_run(make_idle_job())
     taken = [module._read(run.pk).slot_taken for run in (holder, newcomer, of_another_job)]  # type: ignore[union-attr]
-    assert taken == [False, True, False], "its own slot is free to the holder"
+    assert taken == [False, True, False], "the holder's own slot doesn't count as taken"
 
 
-def test_a_slot_left_since_the_run_was_read_is_free() -> None:
+def test_slot_freed_since_the_run_was_read_is_taken() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
     read = module._read(newcomer.pk)
     assert read
@@ -714,14 +708,14 @@ def test_a_slot_left_since_the_run_was_read_is_free() -> None:
     assert not module._read(newcomer.pk).slot_taken  # the run holds the slot itself
 
 
-def test_who_loses_the_slot_looks_again() -> None:
+def test_run_that_loses_the_race_for_the_slot_tries_again() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
     with mock.patch.object(module, "_lock_holder", side_effect=[None, holder]):
         assert deliver(newcomer) is None
     assert state_of(newcomer) == State.SKIPPED
 
 
-def test_who_loses_the_slot_again_and_again_leaves_the_run_to_a_later_delivery() -> None:
+def test_start_gives_up_after_losing_the_slot_repeatedly() -> None:
     _, [newcomer] = holder_and_newcomers("skip")
     with (
         mock.patch.object(module, "_lock_holder", return_value=None) as holder,
@@ -736,12 +730,12 @@ def test_who_loses_the_slot_again_and_again_leaves_the_run_to_a_later_delivery()
 # --- races --------------------------------------------------------------------------------------
 
 
-def at_once(*works: Callable[[], Any]) -> list[Any]:
+def concurrently(*works: Callable[[], Any]) -> list[Any]:
     """Run all callables at the same time, each in its own thread and connection."""
     barrier = threading.Barrier(len(works))
     answers: list[Any] = [None] * len(works)
 
-    def live(index: int, work: Callable[[], Any]) -> None:
+    def race(index: int, work: Callable[[], Any]) -> None:
         try:
             barrier.wait(10)
             answers[index] = wait_out(work, "a racer", "default", give_up_after=20)
@@ -750,7 +744,7 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=live, args=item) for item in enumerate(works)]
+    threads = [threading.Thread(target=race, args=item) for item in enumerate(works)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -768,11 +762,11 @@ def deliveries(*runs: Run) -> list[Callable[[], Any]]:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("policy", ["allow", *EXCLUSIVE])
-def test_of_two_deliveries_at_once_exactly_one_starts(policy: str) -> None:
+def test_exactly_one_of_two_concurrent_deliveries_starts(policy: str) -> None:
     job = make_idle_job(overlap_policy=policy)
     for _ in range(3):
         run = make_run(job, "queued")
-        assert sorted(at_once(*deliveries(run, run))) == [False, True]
+        assert sorted(concurrently(*deliveries(run, run))) == [False, True]
         assert Attempt.objects.filter(run=run).count() == 1
         finish(run)
 
@@ -787,11 +781,11 @@ def test_of_two_deliveries_at_once_exactly_one_starts(policy: str) -> None:
         ("cancel_running", {"waiting", "skipped"}),  # the newer run waits, the older one is skipped
     ],
 )
-def test_of_two_runs_at_once_exactly_one_starts(policy: str, loser: set[str]) -> None:
+def test_exactly_one_of_two_concurrent_runs_starts(policy: str, loser: set[str]) -> None:
     for _ in range(3):
         job = make_idle_job(overlap_policy=policy)
         runs = [make_run(job, "queued") for _ in range(2)]
-        assert sorted(at_once(*deliveries(*runs))) == [False, True]
+        assert sorted(concurrently(*deliveries(*runs))) == [False, True]
         states = {state_of(run) for run in runs}
         assert len(states) == 2
         assert states <= {"running"} | loser
@@ -799,19 +793,22 @@ def test_of_two_runs_at_once_exactly_one_starts(policy: str, loser: set[str]) ->
 
 
 @pytest.mark.django_db(transaction=True)
-def test_under_allow_two_runs_at_once_both_start() -> None:
+def test_allow_starts_both_of_two_concurrent_runs() -> None:
     job = make_idle_job(overlap_policy="allow")
-    assert at_once(*deliveries(make_run(job, "queued"), make_run(job, "queued"))) == [True, True]
+    assert concurrently(*deliveries(make_run(job, "queued"), make_run(job, "queued"))) == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_the_end_of_one_and_the_start_of_another_at_once_leave_nobody_behind(policy: str) -> None:
+def test_concurrent_finish_and_start_strand_no_run(policy: str) -> None:
     """The newcomer finds the slot free or is woken. It never waits for a run that has ended."""
     for _ in range(3):
         holder, [newcomer] = holder_and_newcomers(policy)
         [delivery] = deliveries(newcomer)
-        _, started = at_once(lambda holder=holder: finish(holder), delivery)  # type: ignore[misc]
+        _, started = concurrently(lambda holder=holder: finish(holder), delivery)  # type: ignore[misc]
         after = reread(newcomer)
         if started is True:
             assert (after.state, after.slot) == (State.RUNNING, running_slot(newcomer.job_id))

@@ -73,11 +73,11 @@ CASES = {
         {State.QUEUED},
         State.PENDING,
     ),
-    "take_back": Case(
-        lambda run: transitions.take_back([(run.pk, run.attempt)]), {State.QUEUED}, State.PENDING
+    "unqueue": Case(
+        lambda run: transitions.unqueue([(run.pk, run.attempt)]), {State.QUEUED}, State.PENDING
     ),
-    "hand_back": Case(
-        lambda run: transitions.hand_back(run.pk, run.attempt),
+    "return_to_nodes": Case(
+        lambda run: transitions.return_to_nodes(run.pk, run.attempt),
         {State.PENDING, State.QUEUED},
         State.PENDING,
     ),
@@ -86,13 +86,15 @@ CASES = {
         BEFORE_START,
         State.RUNNING,
     ),
-    "hold_back": Case(
-        lambda run: transitions.hold_back(run, slot=None, reason="why"),
+    "mark_waiting": Case(
+        lambda run: transitions.mark_waiting(run, slot=None, reason="why"),
         BEFORE_START,
         State.WAITING,
     ),
-    "send_back": Case(
-        lambda run: transitions.send_back(run, reason="why"), BEFORE_START, State.WAITING
+    "mark_waiting_in_backfill": Case(
+        lambda run: transitions.mark_waiting_in_backfill(run, reason="why"),
+        BEFORE_START,
+        State.WAITING,
     ),
     "skip": end_unstarted(State.SKIPPED, {State.PENDING, State.QUEUED, State.WAITING}),
     "miss": end_unstarted(State.MISSED, {State.PENDING, State.QUEUED, State.WAITING}),
@@ -113,7 +115,9 @@ CASES = {
     "wake_next": Case(
         lambda run: transitions.wake_next(run.job_id), {State.WAITING}, State.PENDING
     ),
-    "beat": Case(lambda run: transitions.beat(run.pk, run.attempt), {State.RUNNING}, State.RUNNING),
+    "renew_heartbeat": Case(
+        lambda run: transitions.renew_heartbeat(run.pk, run.attempt), {State.RUNNING}, State.RUNNING
+    ),
     "request_cancel": Case(
         lambda run: transitions.request_cancel(run.pk, "why"), {State.RUNNING}, State.RUNNING
     ),
@@ -121,7 +125,7 @@ CASES = {
 TABLE = [(name, state) for name in CASES for state in State]
 
 
-def everything() -> list[Any]:
+def all_rows() -> list[Any]:
     """All rows that a transition might have changed."""
     return [
         list(model.objects.order_by("pk").values())  # type: ignore[attr-defined]
@@ -130,52 +134,52 @@ def everything() -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "state"), TABLE)
-def test_each_transition_from_each_state(name: str, state: State) -> None:
+def test_transition_succeeds_only_from_its_source_states(name: str, state: State) -> None:
     case = CASES[name]
     run = make_run(make_idle_job(), state)
-    before = everything()
+    before = all_rows()
     won = case.call(run)
     if state in case.sources:
         assert won
         run.refresh_from_db()
         assert run.state == case.target
         assert case.target is state or case.target in TRANSITIONS[state], (
-            "the table of the domain allows it"
+            "the table of legal transitions allows it"
         )
     else:
         assert not won
-        assert everything() == before
+        assert all_rows() == before
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *("start", "hold_back", "send_back", "mark_queued"),
-        *("redeliver", "redeliver_dropped", "take_back", "hand_back", "beat"),
+        *("start", "mark_waiting", "mark_waiting_in_backfill", "mark_queued"),
+        *("redeliver", "redeliver_dropped", "unqueue", "return_to_nodes", "renew_heartbeat"),
     ],
 )
-def test_another_attempts_transition_changes_nothing(name: str) -> None:
+def test_transition_for_another_attempt_changes_nothing(name: str) -> None:
     case = CASES[name]
     run = make_run(make_idle_job(), min(case.sources), attempt=2)
-    before = everything()
+    before = all_rows()
     run.attempt = 1
     assert not case.call(run)
-    assert everything() == before
+    assert all_rows() == before
 
 
 @pytest.mark.parametrize(
     "name", ["succeed", "fail", "cancel", "succeed by itself", "fail by itself", "retry"]
 )
-def test_the_outcome_of_an_earlier_attempt_changes_nothing(name: str) -> None:
+def test_outcome_of_an_earlier_attempt_changes_nothing(name: str) -> None:
     run = make_run(make_idle_job(), "running", attempt=2)
-    before = everything()
+    before = all_rows()
     run.attempt = 1
     assert not CASES[name].call(run)
-    assert everything() == before
+    assert all_rows() == before
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_transition_changes_no_other_run(name: str) -> None:
+def test_transition_changes_no_other_run(name: str) -> None:
     case = CASES[name]
     run = make_run(make_idle_job(), min(case.sources))
     others = [make_run(job, min(case.sources)) for job in (run.job, make_idle_job())]
@@ -198,15 +202,15 @@ def test_a_transition_changes_no_other_run(name: str) -> None:
         "mark_queued": {"node": "a", "queued_at": NOW, "deliveries": 3},
         "redeliver": {"node": "", "deliveries": 2},
         "redeliver_dropped": {"node": "", "deliveries": 1},
-        "take_back": {"node": "", "deliveries": 2},
-        "hold_back": {"slot": None, "reason": "why", "due_at": NOW},
-        "send_back": {"reason": "why", "due_at": LATER},
+        "unqueue": {"node": "", "deliveries": 2},
+        "mark_waiting": {"slot": None, "reason": "why", "due_at": NOW},
+        "mark_waiting_in_backfill": {"reason": "why", "due_at": LATER},
         "retry": {"reason": "why", "due_at": LATER, "deliveries": 0, "node": "", "attempt": 2},
         "wake_next": {"reason": "", "node": "", "due_at": NOW},
         "request_cancel": {"reason": "why"},
     }.items(),
 )
-def test_what_a_transition_writes(name: str, written: dict[str, Any]) -> None:
+def test_transition_writes_its_columns(name: str, written: dict[str, Any]) -> None:
     case = CASES[name]
     run = make_run(
         make_idle_job(),
@@ -222,29 +226,29 @@ def test_what_a_transition_writes(name: str, written: dict[str, Any]) -> None:
     run.refresh_from_db()
     assert (run.cancel_requested_at is not None) == (name == "request_cancel")
     assert run.slot == {
-        "send_back": backfill_slot(run.job_id, LATER),
+        "mark_waiting_in_backfill": backfill_slot(run.job_id, LATER),
         "wake_next": running_slot(run.job_id),
     }.get(name)
 
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("trigger", ["backfill", "schedule"])
-def test_only_a_backfilled_run_that_waits_is_released(state: State, trigger: str) -> None:
+def test_only_waiting_backfilled_run_is_released(state: State, trigger: str) -> None:
     given = {"trigger": trigger, "slot": 7, "node": "a", "deliveries": 2, "reason": "why"}
     run, other = (make_run(make_idle_job(), state, **given | {"slot": slot}) for slot in (7, 8))
-    before = everything()
+    before = all_rows()
     if state is not State.WAITING or trigger != "backfill":
-        assert not transitions.release(run.pk, LATER)
-        assert everything() == before
+        assert not transitions.release_backfilled(run.pk, LATER)
+        assert all_rows() == before
         return
-    assert transitions.release(run.pk, LATER)
+    assert transitions.release_backfilled(run.pk, LATER)
     run.refresh_from_db(), other.refresh_from_db()
     assert (run.state, run.due_at, run.slot) == ("pending", LATER, None)
     assert (run.node, run.deliveries, run.reason) == ("", 0, "")
     assert (other.state, other.slot) == ("waiting", 8)
 
 
-def test_a_backfilled_run_passes_its_slot_on_when_it_has_to_wait_for_its_next_attempt() -> None:
+def test_backfilled_run_passes_on_its_slot_while_it_waits_for_a_retry() -> None:
     job = make_idle_job(overlap_policy="skip")
     run = make_run(job, "running", slot=running_slot(job.pk), trigger="backfill")
     waiting = make_run(job, "waiting")
@@ -255,7 +259,7 @@ def test_a_backfilled_run_passes_its_slot_on_when_it_has_to_wait_for_its_next_at
 
 
 @pytest.mark.parametrize("policy", ["skip", "allow"])
-def test_the_end_of_a_backfilled_run_wakes_who_waits_for_it_under_any_policy(policy: str) -> None:
+def test_end_of_a_backfilled_run_wakes_the_waiting_run(policy: str) -> None:
     job = make_idle_job(overlap_policy=policy)
     run = make_run(job, "running", slot=running_slot(job.pk), trigger="backfill")
     waiting = make_run(job, "waiting")
@@ -264,14 +268,14 @@ def test_the_end_of_a_backfilled_run_wakes_who_waits_for_it_under_any_policy(pol
     assert (waiting.state, waiting.slot) == ("pending", running_slot(job.pk))
 
 
-def test_backfilled_runs_do_not_stand_in_line() -> None:
+def test_waiting_backfilled_run_is_not_woken_by_wake_next() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     make_run(job, "waiting", trigger="backfill")
     assert not transitions.wake_next(job.pk)
     assert not transitions.wake_next(make_idle_job().pk)
 
 
-def test_of_runs_due_at_the_same_time_the_lowest_key_is_woken() -> None:
+def test_lowest_key_is_woken_among_runs_due_at_the_same_time() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     for key in (3, 1, 2):
         make_run(job, "waiting", id=UUID(int=key), due_at=NOW)
@@ -288,7 +292,7 @@ def test_of_runs_due_at_the_same_time_the_lowest_key_is_woken() -> None:
         ("skip", True, False),
     ],
 )
-def test_only_a_free_slot_that_runs_wait_for_is_offered(
+def test_wake_next_is_called_only_if_the_slot_is_free_and_runs_wait(
     policy: str, slot_taken: bool, wakes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered: list[int] = []
@@ -300,7 +304,7 @@ def test_only_a_free_slot_that_runs_wait_for_is_offered(
     assert offered == ([job.pk] if wakes else [])
 
 
-def test_the_database_ends_a_frozen_transaction_after_the_run_lease(
+def test_frozen_transaction_is_limited_to_the_run_lease(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=7)
@@ -324,7 +328,7 @@ def test_the_database_ends_a_frozen_transaction_after_the_run_lease(
         begun.clear()
 
 
-def test_who_loses_the_slot_to_a_newcomer_goes_on_waiting() -> None:
+def test_waiting_run_keeps_waiting_if_the_slot_is_taken() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     make_run(job, "pending", slot=running_slot(job.pk))
     waiting = make_run(job, "waiting")
@@ -333,25 +337,25 @@ def test_who_loses_the_slot_to_a_newcomer_goes_on_waiting() -> None:
     assert (waiting.state, waiting.slot) == ("waiting", None)
 
 
-def test_whoever_was_asked_to_stop_is_not_tried_again() -> None:
+def test_run_with_a_cancel_request_is_not_retried() -> None:
     run = make_run(make_idle_job(), "running")
     assert transitions.request_cancel(run.pk, "by hand")
-    before = everything()
+    before = all_rows()
     assert not CASES["retry"].call(run)
-    assert everything() == before
+    assert all_rows() == before
 
 
-def test_a_sign_of_life_is_the_databases_time() -> None:
+def test_heartbeat_is_the_time_of_the_database() -> None:
     run = make_run(make_idle_job(), "running", heartbeat_at=NOW)
     before = database_now("default")
-    assert transitions.beat(run.pk, 1)
+    assert transitions.renew_heartbeat(run.pk, 1)
     run.refresh_from_db()
     assert run.heartbeat_at is not None
     assert before <= run.heartbeat_at <= database_now("default")
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.target in FINAL])
-def test_whatever_ends_a_run_frees_its_slot_counts_it_and_says_when_and_why(name: str) -> None:
+def test_end_of_run_frees_slot_updates_statistics_and_stores_reason(name: str) -> None:
     case = CASES[name]
     job = make_idle_job()
     run = make_run(job, min(case.sources), slot=running_slot(job.pk))
@@ -368,7 +372,7 @@ def test_whatever_ends_a_run_frees_its_slot_counts_it_and_says_when_and_why(name
 
 @pytest.mark.parametrize("policy", ["queue_one", "queue_all", "cancel_running"])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.target in FINAL])
-def test_whatever_ends_the_holder_of_the_slot_wakes_the_next(name: str, policy: str) -> None:
+def test_end_of_the_slot_holder_wakes_the_next_run(name: str, policy: str) -> None:
     case = CASES[name]
     job = make_idle_job(overlap_policy=policy)
     holder = make_run(
@@ -391,7 +395,7 @@ def test_whatever_ends_the_holder_of_the_slot_wakes_the_next(name: str, policy: 
     assert (woken.slot, woken.node, woken.reason) == (running_slot(job.pk), transitions.NOBODY, "")
 
 
-def test_a_run_that_waits_may_end_without_waking_others_while_the_slot_is_held() -> None:
+def test_end_of_a_waiting_run_wakes_nobody_while_the_slot_is_held() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     make_run(job, "running", slot=running_slot(job.pk))
     first = make_run(job, "waiting", scheduled_at=NOW)
@@ -401,7 +405,7 @@ def test_a_run_that_waits_may_end_without_waking_others_while_the_slot_is_held()
     assert not transitions.wake_next(job.pk)
 
 
-def test_the_one_in_line_gives_up_that_place_for_the_slot() -> None:
+def test_woken_run_exchanges_its_next_in_line_slot() -> None:
     job = make_idle_job(overlap_policy="queue_one")
     waiting = make_run(job, "waiting", slot=next_in_line_slot(job.pk))
     assert transitions.wake_next(job.pk)
@@ -409,7 +413,7 @@ def test_the_one_in_line_gives_up_that_place_for_the_slot() -> None:
     assert (waiting.state, waiting.slot) == ("pending", running_slot(job.pk))
 
 
-def test_a_retry_keeps_the_slot_and_counts_nothing() -> None:
+def test_retry_keeps_the_slot_and_the_statistics() -> None:
     job = make_idle_job()
     run = make_run(job, "running", slot=running_slot(job.pk), deliveries=3, node="a")
     assert CASES["retry"].call(run)
@@ -425,7 +429,7 @@ def test_a_retry_keeps_the_slot_and_counts_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["succeed", "retry"])
-def test_the_attempt_is_closed_with_the_run_by_its_own_token_alone(name: str) -> None:
+def test_attempt_is_closed_only_with_its_own_token(name: str) -> None:
     job = make_idle_job()
     run = make_run(job, "running")
     attempt = Attempt.objects.get()
@@ -445,7 +449,7 @@ def test_the_attempt_is_closed_with_the_run_by_its_own_token_alone(name: str) ->
     assert attempt.finished_at is not None
 
 
-def test_starting_writes_the_slot_the_times_and_clears_the_reason() -> None:
+def test_start_writes_slot_and_times_and_clears_the_reason() -> None:
     job = make_idle_job()
     run = make_run(job, "queued", reason="was held back")
     assert CASES["start"].call(run)
@@ -455,14 +459,14 @@ def test_starting_writes_the_slot_the_times_and_clears_the_reason() -> None:
     assert run.started_at is not None
 
 
-@pytest.mark.parametrize("name", ["start", "hold_back"])
-def test_a_slot_has_one_holder(name: str) -> None:
+@pytest.mark.parametrize("name", ["start", "mark_waiting"])
+def test_slot_has_at_most_one_holder(name: str) -> None:
     job = make_idle_job()
     make_run(job, "running", slot=running_slot(job.pk), scheduled_at=NOW)
     run = make_run(job, "queued", scheduled_at=LATER)
     call = {
         "start": lambda: start(run, 1, running_slot(job.pk)),
-        "hold_back": lambda: transitions.hold_back(run, slot=running_slot(job.pk), reason=""),
+        "mark_waiting": lambda: transitions.mark_waiting(run, slot=running_slot(job.pk), reason=""),
     }[name]
     with pytest.raises(IntegrityError), transaction.atomic():
         call()
@@ -470,11 +474,11 @@ def test_a_slot_has_one_holder(name: str) -> None:
     assert run.state == "queued"
 
 
-def test_marking_is_for_those_that_are_still_the_nodes() -> None:
+def test_only_runs_still_owned_by_the_node_are_marked() -> None:
     """A run that was woken before its mark is pending again and must be dispatched again."""
     job = make_idle_job(overlap_policy="queue_all")
     woken, ours = make_run(job, node="a"), make_run(job, node="a", scheduled_at=NOW)
-    assert transitions.hold_back(woken, slot=None, reason="")
+    assert transitions.mark_waiting(woken, slot=None, reason="")
     assert transitions.wake_next(job.pk)
     assert transitions.mark_queued([(woken.pk, 1), (ours.pk, 1)], NOW, node="a") == 1
     assert transitions.mark_queued([(woken.pk, 1)], NOW, slot=None) == 0
@@ -484,7 +488,7 @@ def test_marking_is_for_those_that_are_still_the_nodes() -> None:
     }
 
 
-def test_marking_many_of_several_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_different_attempts_are_marked_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transitions, "MARKED_AT_ONCE", 2)
     job = make_idle_job()
     runs = [
@@ -496,14 +500,14 @@ def test_marking_many_of_several_attempts(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(Run.objects.values_list("queued_at", flat=True)) == {NOW}
 
 
-def test_a_redelivery_asked_for_by_an_old_look_changes_nothing() -> None:
+def test_redelivery_with_a_stale_queued_at_changes_nothing() -> None:
     run = make_run(make_idle_job(), "queued")
     assert run.queued_at
     assert not transitions.redeliver(run.pk, 1, run.queued_at - timedelta(seconds=1))
     assert transitions.redeliver(run.pk, 1, run.queued_at)
 
 
-def test_a_redelivery_of_a_dropped_message_needs_the_same_delivery() -> None:
+def test_redelivery_of_a_dropped_message_requires_the_same_delivery() -> None:
     run = make_run(make_idle_job(), "queued")
     assert run.queued_at
     assert not transitions.redeliver_dropped(run.pk, 1, run.queued_at - timedelta(seconds=1), 1)
@@ -521,7 +525,7 @@ def test_deliveries_never_fall_below_zero() -> None:
     assert run.deliveries == 0
 
 
-def test_a_cancel_is_asked_for_once() -> None:
+def test_second_cancel_request_is_ignored() -> None:
     run = make_run(make_idle_job(), "running")
     assert transitions.request_cancel(run.pk, "first")
     assert not transitions.request_cancel(run.pk, "second")
@@ -536,8 +540,14 @@ def test_a_cancel_is_asked_for_once() -> None:
             "queued",
             lambda run, why: transitions.end_unstarted(run, State.MISSED, why),
         ),
-        "hold_back": ("queued", lambda run, why: transitions.hold_back(run, slot=None, reason=why)),
-        "send_back": ("queued", lambda run, why: transitions.send_back(run, reason=why)),
+        "mark_waiting": (
+            "queued",
+            lambda run, why: transitions.mark_waiting(run, slot=None, reason=why),
+        ),
+        "mark_waiting_in_backfill": (
+            "queued",
+            lambda run, why: transitions.mark_waiting_in_backfill(run, reason=why),
+        ),
         "request_cancel": ("running", lambda run, why: transitions.request_cancel(run.pk, why)),
         "retry": ("running", lambda run, why: transitions.retry(run, 1, LATER, why, CLOSING, None)),
         "finish": (
@@ -550,14 +560,14 @@ def test_a_cancel_is_asked_for_once() -> None:
         ),
     }.values(),
 )
-def test_reasons_are_cut_to_their_column(state: str, call: Callable[[Run, str], bool]) -> None:
+def test_long_reasons_are_truncated(state: str, call: Callable[[Run, str], bool]) -> None:
     run = make_run(make_idle_job(), state)
     assert call(run, "x" * 2000)
     run.refresh_from_db()
     assert run.reason == "x" * 500
 
 
-def test_failures_in_a_row_begin_anew_with_a_success() -> None:
+def test_success_resets_consecutive_failures() -> None:
     job = make_idle_job()
     for state in (State.FAILED, State.FAILED, State.SKIPPED, State.FAILED):
         transitions.count([job.pk], state)
@@ -567,7 +577,7 @@ def test_failures_in_a_row_begin_anew_with_a_success() -> None:
     assert (statistics.consecutive_failures, statistics.failed, statistics.succeeded) == (0, 3, 1)
 
 
-def test_a_job_without_statistics_gets_them() -> None:
+def test_missing_statistics_are_created() -> None:
     job = make_idle_job()
     Statistics.objects.all().delete()
     another = make_idle_job()
@@ -575,12 +585,12 @@ def test_a_job_without_statistics_gets_them() -> None:
     assert list(Statistics.objects.values_list("missed", flat=True)) == [7, 7]
 
 
-def test_a_late_outcome_is_a_note_on_its_own_attempt() -> None:
+def test_late_outcome_is_noted_on_its_own_attempt() -> None:
     run = make_run(make_idle_job(), "running")
     attempt = Attempt.objects.get()
     transitions.note_late_outcome(run.pk, attempt.token, Outcome.SUCCEEDED)
     attempt.refresh_from_db()
-    assert attempt.late_outcome == "", "an open attempt is not late"
+    assert attempt.late_outcome == "", "an open attempt can't have a late outcome"
     assert transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
     transitions.note_late_outcome(run.pk, uuid4(), Outcome.SUCCEEDED)
     transitions.note_late_outcome(run.pk, attempt.token, Outcome.LOST)
@@ -592,7 +602,7 @@ def test_a_late_outcome_is_a_note_on_its_own_attempt() -> None:
     assert (attempt.outcome, attempt.late_outcome) == ("lost", "succeeded")
 
 
-def test_withdrawing_takes_what_is_ahead_and_only_that() -> None:
+def test_withdraw_deletes_only_future_scheduled_runs() -> None:
     job, other = make_idle_job(), make_idle_job()
     second = timedelta(seconds=1)
     kept = [
@@ -607,11 +617,11 @@ def test_withdrawing_takes_what_is_ahead_and_only_that() -> None:
         make_run(other, scheduled_at=NOW + second),
     ]
     make_run(job, scheduled_at=NOW + second)
-    assert transitions.withdraw(job.pk, NOW, "default") == 1
+    assert transitions.delete_claimed_ahead([job.pk], NOW, "default") == 1
     assert set(Run.objects.values_list("pk", flat=True)) == {run.pk for run in kept}
 
 
-def test_who_holds_a_slot() -> None:
+def test_lock_holder_returns_the_run_with_the_slot() -> None:
     job = make_idle_job()
     holder = make_run(job, "running", slot=running_slot(job.pk), scheduled_at=NOW)
     next_one = make_run(job, "waiting", slot=next_in_line_slot(job.pk), scheduled_at=LATER)
@@ -623,7 +633,7 @@ def test_who_holds_a_slot() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_asks_for_the_holder_waits_for_its_end_and_is_not_in_its_way() -> None:
+def test_lock_holder_waits_for_a_finish_without_blocking_it() -> None:
     """MariaDB detects a deadlock if a transaction locks the slot while it waits for the run."""
     job = make_idle_job()
     holder = make_run(job, "running", slot=running_slot(job.pk))
@@ -652,19 +662,19 @@ def test_who_asks_for_the_holder_waits_for_its_end_and_is_not_in_its_way() -> No
     asker.join(30)
     assert len(found) == 1
     assert found[0] is None or found == [holder], (
-        "SQLite does not wait, but it sees what was before"
+        "SQLite doesn't wait, but it reads the state before the end"
     )
 
 
 @pytest.mark.django_db(transaction=True)
-def test_whoever_ends_the_holder_and_whoever_ends_the_one_it_wakes_do_not_deadlock(
+def test_ending_the_holder_and_the_woken_run_do_not_deadlock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = make_idle_job(overlap_policy="queue_all")
     failures: list[BaseException] = []
     original = transitions.count
 
-    def at_once(calls: list[Callable[[], Any]], both_have_counted: threading.Barrier) -> None:
+    def concurrently(calls: list[Callable[[], Any]], both_have_counted: threading.Barrier) -> None:
         def count(*args: Any) -> None:
             """Let both transactions lock what precedes the statistics, if the order allows it."""
             with contextlib.suppress(threading.BrokenBarrierError):
@@ -689,7 +699,7 @@ def test_whoever_ends_the_holder_and_whoever_ends_the_one_it_wakes_do_not_deadlo
     for _ in range(5):
         holder = make_run(job, "running", slot=running_slot(job.pk), due_at=NOW)
         waiting = make_run(job, "waiting", due_at=LATER)
-        at_once(
+        concurrently(
             [
                 lambda holder=holder: transitions.finish(
                     holder, 1, State.SUCCEEDED, "", CLOSING, None
@@ -704,13 +714,13 @@ def test_whoever_ends_the_holder_and_whoever_ends_the_one_it_wakes_do_not_deadlo
     assert (statistics.succeeded, statistics.cancelled) == (5, 5)
 
 
-def test_a_run_of_a_job_with_a_policy_that_nobody_knows_ends_as_any() -> None:
+def test_run_of_a_job_with_an_unknown_policy_ends_normally() -> None:
     """The policy may have been written by a later release. The end of the run must not fail."""
     job = make_idle_job()
     Job.objects.update(overlap_policy="one_per_weekday")
     job.refresh_from_db()
     queued = make_run(job, "queued")
     running = make_run(job, "running", slot=running_slot(job.pk))
-    assert transitions.end_unstarted(queued, State.MISSED, "no worker came")
+    assert transitions.end_unstarted(queued, State.MISSED, "no worker started it")
     assert transitions.finish(running, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert (Statistics.objects.get().missed, Statistics.objects.get().succeeded) == (1, 1)

@@ -1,17 +1,17 @@
-"""A clock that only the test moves, and a dispatcher that keeps in memory what it gets."""
+"""A clock that only the test advances, and a dispatcher that keeps runs in memory."""
 
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-from django_dcron.dispatch.base import DispatchFailed, DueRun, TakenInPart, Undeliverable
+from django_dcron.dispatch.base import DispatchFailed, DueRun, PartlyPublished, Undeliverable
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
 
 class StillClock:
-    """The wall clock and the monotonic clock of a node. Only the test moves them."""
+    """The wall clock and the monotonic clock of a node. Only the test advances them."""
 
     def __init__(self, now: datetime = START):
         self.instant = now
@@ -69,7 +69,7 @@ class MemoryDispatcher:
                     raise Undeliverable(f"no queue for {run.job_name}")
             left = {position for position, run in enumerate(prepared) if not self._take(run)}
             if left:
-                raise TakenInPart("a queue is full", left)
+                raise PartlyPublished("a queue is full", left)
         finally:
             self.tried.release()
 

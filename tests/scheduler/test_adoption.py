@@ -1,4 +1,4 @@
-"""Adoption: one query takes up the pending runs that are on no agenda of this node."""
+"""Adoption: one query adopts the pending runs that aren't on this node's agenda."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ ALL = range(64)
 SECOND = timedelta(seconds=1)
 
 
-def test_what_is_pending_elsewhere_is_taken_up_oldest_first() -> None:
+def test_pending_runs_of_other_nodes_are_adopted_oldest_first() -> None:
     job = make_idle_job(queue="q", priority=2, timeout=timedelta(seconds=30))
     now = database_now("default")
     runs = [
@@ -34,7 +34,7 @@ def test_what_is_pending_elsewhere_is_taken_up_oldest_first() -> None:
     assert set(Run.objects.values_list("node", flat=True)) == {"me"}
 
 
-def test_what_the_node_knows_is_left_as_it_is() -> None:
+def test_runs_on_the_agenda_are_not_adopted() -> None:
     job = make_idle_job()
     now = database_now("default")
     known, other = make_run(job, node=""), make_run(job, node="dead")
@@ -43,7 +43,7 @@ def test_what_the_node_knows_is_left_as_it_is() -> None:
     assert dict(Run.objects.values_list("pk", "node")) == {known.pk: "", other.pk: "me"}
 
 
-def test_nothing_is_taken_up_twice_by_one_node() -> None:
+def test_node_adopts_a_run_once() -> None:
     now = database_now("default")
     make_run(make_idle_job())
     assert len(adopt(ALL, now + SECOND, node="me")) == 1
@@ -51,7 +51,7 @@ def test_nothing_is_taken_up_twice_by_one_node() -> None:
     assert len(adopt(ALL, now + SECOND, node="another")) == 1
 
 
-def test_neither_what_is_due_later_nor_what_is_not_pending() -> None:
+def test_only_pending_runs_due_by_the_horizon_are_adopted() -> None:
     job = make_idle_job()
     now = database_now("default")
     make_run(job, due_at=now + 11 * SECOND)
@@ -61,7 +61,7 @@ def test_neither_what_is_due_later_nor_what_is_not_pending() -> None:
     assert len(adopt(ALL, now + 11 * SECOND, node="me")) == 1
 
 
-def test_only_of_the_shards_and_the_namespace_one_serves() -> None:
+def test_only_runs_of_led_shards_and_served_namespace_are_adopted() -> None:
     ours, other = make_idle_job(namespace="ours"), make_idle_job(namespace="other")
     make_run(ours), make_run(other)
     horizon = database_now("default") + SECOND
@@ -70,14 +70,14 @@ def test_only_of_the_shards_and_the_namespace_one_serves() -> None:
     assert [run.job_id for run in adopt({other.pk % 64}, horizon, node="me")] == [other.pk]
 
 
-def test_a_job_in_quarantine_keeps_the_runs_it_has() -> None:
+def test_runs_of_a_quarantined_job_are_adopted() -> None:
     job = make_idle_job()
     Cursor.objects.update(problem="unreadable", next_at=None)
     make_run(job)
     assert len(adopt(ALL, database_now("default") + SECOND, node="me")) == 1
 
 
-def test_ones_own_only_when_asked_for_and_then_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_own_runs_are_adopted_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that didn't learn of its claim's success finds the runs among any number of others."""
     monkeypatch.setattr(adoption, "ADOPTED_AT_ONCE", 2)
     monkeypatch.setattr(adoption, "MARKED_AT_ONCE", 1)
@@ -91,7 +91,7 @@ def test_ones_own_only_when_asked_for_and_then_all(monkeypatch: pytest.MonkeyPat
     assert len({run.key for run in adopted}) == len(adopted)
 
 
-def test_given_back_is_anybodys() -> None:
+def test_given_back_runs_have_no_node() -> None:
     job = make_idle_job()
     now = database_now("default")
     make_run(job, node="me"), make_run(job, node="other", scheduled_at=now + SECOND)

@@ -1,4 +1,4 @@
-"""The agenda, with a clock that only the test moves and a dispatcher in memory."""
+"""The agenda, with a clock that only the test advances and a dispatcher in memory."""
 
 import logging
 import random
@@ -46,20 +46,24 @@ def running(dispatcher: MemoryDispatcher) -> Iterator[Agenda]:
     assert not thread.is_alive()
 
 
-def test_dispatched_in_the_order_of_due_times(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
+def test_runs_are_dispatched_in_order_of_due_time(
+    agenda: Agenda, dispatcher: MemoryDispatcher
+) -> None:
     seconds = [n / 10 - 5 for n in range(50)]
     agenda.add(due_run(f"{at}", at) for at in random.Random(1).sample(seconds, 50))
     agenda.publish_due()
     assert dispatcher.names == [f"{at}" for at in seconds]
 
 
-def test_those_due_together_keep_their_order(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
+def test_runs_due_at_the_same_time_keep_their_order(
+    agenda: Agenda, dispatcher: MemoryDispatcher
+) -> None:
     agenda.add(due_run(name) for name in "abc")
     agenda.publish_due()
     assert dispatcher.names == ["a", "b", "c"]
 
 
-def test_nothing_is_dispatched_early(
+def test_no_run_is_dispatched_early(
     agenda: Agenda, dispatcher: MemoryDispatcher, clock: StillClock
 ) -> None:
     agenda.add([due_run("now"), due_run("next", 0.001), due_run("later", 5)])
@@ -74,9 +78,7 @@ def test_nothing_is_dispatched_early(
     assert len(agenda) == 1
 
 
-def test_an_attempt_is_there_once_until_it_is_marked(
-    agenda: Agenda, dispatcher: MemoryDispatcher
-) -> None:
+def test_attempt_is_listed_once_until_marked(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
     run = due_run("a")
     agenda.add([run, run])
     agenda.add([run])
@@ -93,14 +95,14 @@ def test_an_attempt_is_there_once_until_it_is_marked(
     assert dispatcher.names == ["a", "a"]
 
 
-def test_the_next_attempt_is_another_entry(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
+def test_next_attempt_is_a_separate_entry(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
     run_id = uuid4()
     agenda.add([due_run("first", run_id=run_id), due_run("second", attempt=2, run_id=run_id)])
     agenda.publish_due()
     assert dispatcher.names == ["first", "second"]
 
 
-def test_what_was_marked_is_forgotten(agenda: Agenda) -> None:
+def test_marked_runs_are_forgotten(agenda: Agenda) -> None:
     """Otherwise the node's memory would grow without bound."""
     for _ in range(5):
         agenda.add(due_run("a") for _ in range(100))
@@ -111,7 +113,7 @@ def test_what_was_marked_is_forgotten(agenda: Agenda) -> None:
     assert not agenda._delivered
 
 
-def test_what_could_not_be_marked_is_taken_again_first(agenda: Agenda) -> None:
+def test_unmarked_runs_are_taken_again_first(agenda: Agenda) -> None:
     first, second = due_run("first"), due_run("second")
     agenda.add([first])
     agenda.publish_due()
@@ -123,7 +125,7 @@ def test_what_could_not_be_marked_is_taken_again_first(agenda: Agenda) -> None:
     assert agenda.take_delivered() == []
 
 
-def test_what_can_never_be_dispatched_is_refused(
+def test_undeliverable_run_is_refused_when_added(
     agenda: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
     dispatcher.undeliverable, dispatcher.broken = {"lost"}, {"broken"}
@@ -139,7 +141,7 @@ def test_what_can_never_be_dispatched_is_refused(
     assert agenda.add([lost]) == []  # the agenda never recorded it as known
 
 
-def test_large_numbers_go_in_batches_of_the_dispatchers_size(
+def test_runs_are_published_in_batches_of_the_dispatchers_size(
     agenda: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
     dispatcher.batch_size = 10
@@ -148,7 +150,7 @@ def test_large_numbers_go_in_batches_of_the_dispatchers_size(
     assert dispatcher.batches == [10, 10, 5]
 
 
-def test_a_broker_that_is_away_loses_nothing(
+def test_runs_are_kept_while_the_broker_is_unreachable(
     agenda: Agenda,
     dispatcher: MemoryDispatcher,
     clock: StillClock,
@@ -171,7 +173,7 @@ def test_a_broker_that_is_away_loses_nothing(
     assert logged(caplog, "broker_back", "memory://")
 
 
-def test_the_pause_grows_while_the_broker_is_away(
+def test_pause_grows_while_the_broker_is_unreachable(
     agenda: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
     agenda.add([due_run("a")])
@@ -185,7 +187,7 @@ def test_the_pause_grows_while_the_broker_is_away(
     assert agenda._publish_due(pauses[-1]) == 0
 
 
-def test_an_error_that_is_not_the_brokers_absence_belongs_to_the_run_that_caused_it(
+def test_unexpected_publish_error_is_attributed_to_its_run(
     agenda: Agenda, dispatcher: MemoryDispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = {name: due_run(name) for name in ("a", "mad", "b", "lost", "c")}
@@ -204,24 +206,24 @@ def test_an_error_that_is_not_the_brokers_absence_belongs_to_the_run_that_caused
     assert agenda.take_refused() == refused
     assert agenda.take_refused() == []
     (record,) = caplog.records
-    assert record.exc_info, "what nobody expected is logged with its traceback"
+    assert record.exc_info, "an unexpected error is logged with its traceback"
     assert logged(caplog, "dispatch_failed", run=str(runs["mad"].run_id), job="mad")
     agenda.marked([runs["a"], runs["b"], runs["c"]])
     assert not agenda._known
 
 
-def test_a_broker_that_goes_while_runs_are_tried_alone_loses_nothing(
+def test_runs_are_kept_if_broker_fails_while_runs_are_published_singly(
     agenda: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
     agenda.add(due_run(name) for name in ("a", "mad", "b"))
     dispatcher.poison = {"mad"}
     publish = dispatcher.publish
 
-    def goes_at_the_third(prepared: Sequence[DueRun]) -> None:
+    def fail_third_batch(prepared: Sequence[DueRun]) -> None:
         dispatcher.broker_unreachable = len(dispatcher.batches) == 3
         publish(prepared)
 
-    dispatcher.publish = goes_at_the_third  # type: ignore[method-assign]
+    dispatcher.publish = fail_third_batch  # type: ignore[method-assign]
     agenda.publish_due()
     assert agenda.broker_unreachable
     assert (len(agenda), dispatcher.names, agenda.take_refused()) == (2, ["a"], [])
@@ -230,7 +232,7 @@ def test_a_broker_that_goes_while_runs_are_tried_alone_loses_nothing(
     assert [run.job_name for run, _ in agenda.take_refused()] == ["mad"]
 
 
-def test_refusals_keep_back_only_runs_of_their_kind_and_are_found_in_short_passes(
+def test_refused_runs_delay_only_runs_of_the_same_target(
     agenda: Agenda, dispatcher: MemoryDispatcher, clock: StillClock
 ) -> None:
     bad = [due_run(f"bad {n}", target="bad") for n in range(50)]
@@ -241,20 +243,20 @@ def test_refusals_keep_back_only_runs_of_their_kind_and_are_found_in_short_passe
         before = len(dispatcher.batches)
         agenda._publish_due(0)
         assert len(dispatcher.batches) <= before + 2, (
-            "between any two the thread shows that it is alive"
+            "the thread reports its activity between passes"
         )
         clock.advance(0.001)
     agenda.add([due_run("late")])
     agenda._publish_due(0)
     assert dispatcher.names == [*(run.job_name for run in good), "late"]
-    assert len(agenda) > 25, "bad ones that are still to be told apart"
+    assert len(agenda) > 25, "some bad runs are not identified yet"
     agenda.publish_due()
     assert [run for run, _ in agenda.take_refused()] == bad
     assert len(dispatcher.batches) < 130
     assert not agenda._backlogs
 
 
-def test_a_full_queue_keeps_back_its_own_runs_alone(
+def test_full_queue_delays_only_its_own_runs(
     agenda: Agenda,
     dispatcher: MemoryDispatcher,
     clock: StillClock,
@@ -272,8 +274,8 @@ def test_a_full_queue_keeps_back_its_own_runs_alone(
         agenda.add([due_run(f"b{n}", n), due_run(f"new {n}", n, target="full")])
         agenda.publish_due()
         clock.advance(1)
-    assert dispatcher.names[11:] == [f"b{n}" for n in range(20)], "each as it fell due"
-    assert sum(dispatcher.batches[tried:]) <= 20 + 15, "one at a time, ever less often"
+    assert dispatcher.names[11:] == [f"b{n}" for n in range(20)], "each when it is due"
+    assert sum(dispatcher.batches[tried:]) <= 20 + 15, "one at a time, at growing intervals"
     assert events(caplog) == ["no_room"]
     assert logged(caplog, "no_room", "target=full", "a queue is full", agenda=90)
     dispatcher.room["full"] = 1000
@@ -284,11 +286,11 @@ def test_a_full_queue_keeps_back_its_own_runs_alone(
         *(f"full {n}" for n in range(10, 100)),
         *(f"new {n}" for n in range(20)),
     ]
-    assert len(dispatcher.batches) - tried <= 8, "each portion twice the one before"
+    assert len(dispatcher.batches) - tried <= 8, "each batch is twice the size of the previous one"
     assert (len(agenda), agenda._backlogs) == (0, {})
 
 
-def test_a_broker_that_goes_while_a_queue_is_full_loses_nothing(
+def test_runs_are_kept_if_broker_fails_while_a_queue_is_full(
     agenda: Agenda, dispatcher: MemoryDispatcher, clock: StillClock
 ) -> None:
     dispatcher.room = {"full": 0}
@@ -304,11 +306,13 @@ def test_a_broker_that_goes_while_a_queue_is_full_loses_nothing(
     assert (len(agenda), agenda._backlogs) == (0, {})
 
 
-def test_nothing_due_is_nothing_published(agenda: Agenda, dispatcher: MemoryDispatcher) -> None:
+def test_nothing_is_published_when_no_run_is_due(
+    agenda: Agenda, dispatcher: MemoryDispatcher
+) -> None:
     agenda.broker_unreachable = True
     assert agenda._publish_due(0) == 0
     assert dispatcher.batches == []
-    assert agenda.broker_unreachable, "an empty batch tells nothing of the broker"
+    assert agenda.broker_unreachable, "an empty batch doesn't prove that the broker is reachable"
 
 
 # --- the thread ---------------------------------------------------------------------------------
@@ -319,7 +323,7 @@ def now_due(name: str, seconds: float = 0.0) -> module.DueRun:
     return due_run(name, since_start + seconds)
 
 
-def test_the_thread_wakes_for_an_earlier_one(running: Agenda, dispatcher: MemoryDispatcher) -> None:
+def test_thread_wakes_for_an_earlier_run(running: Agenda, dispatcher: MemoryDispatcher) -> None:
     later = now_due("later", 3600)
     running.add([later])
     running.add([now_due("soon", 0.05)])
@@ -328,7 +332,7 @@ def test_the_thread_wakes_for_an_earlier_one(running: Agenda, dispatcher: Memory
     assert len(running) == 1
 
 
-def test_the_thread_tells_the_tick(dispatcher: MemoryDispatcher) -> None:
+def test_thread_notifies_the_tick_of_dispatched_runs(dispatcher: MemoryDispatcher) -> None:
     shown = threading.Event()
     agenda = Agenda(dispatcher, SystemClock(), on_delivered=shown.set)
     thread = threading.Thread(target=agenda.run, daemon=True)
@@ -342,7 +346,7 @@ def test_the_thread_tells_the_tick(dispatcher: MemoryDispatcher) -> None:
     assert not thread.is_alive()
 
 
-def test_the_thread_goes_on_when_the_broker_is_back(
+def test_thread_continues_when_the_broker_is_reachable_again(
     running: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
     dispatcher.broker_unreachable = True
@@ -354,17 +358,17 @@ def test_the_thread_goes_on_when_the_broker_is_back(
     wait_until(lambda: dispatcher.names == ["a", "b"], what="both runs")
 
 
-def test_the_thread_survives_a_run_that_nobody_can_hand_over(
+def test_thread_survives_a_run_that_cannot_be_dispatched(
     running: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
     dispatcher.poison = {"mad"}
     running.add([now_due("mad"), now_due("a")])
     wait_until(lambda: dispatcher.names == ["a"], what="the other run")
     running.add([now_due("b")])
-    wait_until(lambda: dispatcher.names == ["a", "b"], what="a later one")
+    wait_until(lambda: dispatcher.names == ["a", "b"], what="a later run")
 
 
-def test_the_thread_ends_while_the_broker_is_away(dispatcher: MemoryDispatcher) -> None:
+def test_thread_stops_while_the_broker_is_unreachable(dispatcher: MemoryDispatcher) -> None:
     dispatcher.broker_unreachable = True
     agenda = Agenda(dispatcher, SystemClock())
     thread = threading.Thread(target=agenda.run, daemon=True)
@@ -377,7 +381,7 @@ def test_the_thread_ends_while_the_broker_is_away(dispatcher: MemoryDispatcher) 
     assert len(agenda) == 1
 
 
-def test_its_lag_is_that_of_what_has_waited_longest(
+def test_lag_is_that_of_the_oldest_due_run(
     agenda: Agenda, dispatcher: MemoryDispatcher, clock: StillClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert agenda.lag() == timedelta()
@@ -388,7 +392,7 @@ def test_its_lag_is_that_of_what_has_waited_longest(
     dispatcher.room["full"] = 0
     agenda.publish_due()
     assert (dispatcher.names, agenda.lag()) == ([], timedelta(seconds=2)), (
-        "in a backlog it is late as well"
+        "runs in a backlog count as well"
     )
     clock.advance(3)
     dispatcher.room.clear()
@@ -396,12 +400,12 @@ def test_its_lag_is_that_of_what_has_waited_longest(
     monkeypatch.setattr(dispatcher, "publish", lambda prepared: seen.append(agenda.lag()))
     agenda.publish_due()
     assert seen == [timedelta(seconds=5)] * 2, (
-        "the other one, and then what is being handed over itself"
+        "the other run, and then the run that is being published"
     )
     assert agenda.lag() == timedelta()
 
 
-def test_its_lag_grows_while_the_broker_is_away(
+def test_lag_grows_while_the_broker_is_unreachable(
     agenda: Agenda, dispatcher: MemoryDispatcher, clock: StillClock
 ) -> None:
     agenda.add([due_run("a")])
@@ -412,9 +416,7 @@ def test_its_lag_grows_while_the_broker_is_away(
         assert agenda.lag() == timedelta(seconds=seconds)
 
 
-def test_who_asks_for_its_length_and_lag_waits_for_nobody(
-    agenda: Agenda, clock: StillClock
-) -> None:
+def test_length_and_lag_are_read_without_locking(agenda: Agenda, clock: StillClock) -> None:
     agenda.add([due_run("a")])
     clock.advance(1)
     asked: list[object] = []

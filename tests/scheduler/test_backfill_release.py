@@ -66,9 +66,7 @@ def end(run: Run) -> None:
 # --- the turn -----------------------------------------------------------------------------------
 
 
-def test_the_oldest_come_first_and_no_more_than_may_be_under_way(
-    settings: Settings, now: datetime
-) -> None:
+def test_oldest_runs_are_released_first_up_to_the_limit(settings: Settings, now: datetime) -> None:
     settings.DCRON_BACKFILL_CONCURRENCY = 3
     job = backfilled(6)
     assert release(ALL, now) == 3
@@ -82,7 +80,7 @@ def test_the_oldest_come_first_and_no_more_than_may_be_under_way(
     ]
     Run.objects.filter(pk=run_of(0).pk).update(state="queued")
     deliver(run_of(1))
-    assert release(ALL, now) == 0, "handed over and running ones are under way, too"
+    assert release(ALL, now) == 0, "queued and running runs count, too"
     end(run_of(2))
     control.cancel(run_of(0))
     assert release(ALL, now) == 2
@@ -91,16 +89,14 @@ def test_the_oldest_come_first_and_no_more_than_may_be_under_way(
 
 
 @pytest.mark.parametrize("state", sorted(State))
-def test_only_what_waits_is_released_and_only_what_was_backfilled(
-    now: datetime, state: State
-) -> None:
+def test_only_waiting_backfilled_runs_are_released(now: datetime, state: State) -> None:
     job = make_job()
     slot = backfill_slot(job.pk, T)
     run = make_run(job, state, trigger="backfill", deliveries=9, due_at=T, node="dead", slot=slot)
     live = make_run(job, state)
-    released = transitions.release(run.pk, now)
+    released = transitions.release_backfilled(run.pk, now)
     assert released == (state is State.WAITING)
-    assert not transitions.release(live.pk, now)
+    assert not transitions.release_backfilled(live.pk, now)
     assert state_of(live) == state
     run.refresh_from_db()
     if released:
@@ -115,44 +111,42 @@ def test_only_what_waits_is_released_and_only_what_was_backfilled(
         assert (run.state, run.due_at, run.deliveries, run.node) == (state, T, 9, "dead")
 
 
-def test_a_later_backfill_of_earlier_occurrences_goes_first(now: datetime) -> None:
+def test_earlier_occurrences_of_a_later_backfill_are_released_first(now: datetime) -> None:
     job = backfilled(1)
     control.backfill(job, T - 2 * HOUR, T)
     release(ALL, now)
     assert hours() == [-2, -1]
 
 
-def fail_for_now(run: Run, until: datetime) -> None:
+def fail_with_retry_at(run: Run, until: datetime) -> None:
     started = deliver(run)
     assert started
     transitions.retry(started, 1, until, "again", {"outcome": "failed"}, None)
 
 
-def test_a_retry_is_under_way(settings: Settings, now: datetime) -> None:
+def test_run_awaiting_retry_counts_towards_the_limit(settings: Settings, now: datetime) -> None:
     settings.DCRON_BACKFILL_CONCURRENCY = 1
     backfilled(3, max_attempts=2)
     release(ALL, now)
-    fail_for_now(run_of(0), now + HOUR)
+    fail_with_retry_at(run_of(0), now + HOUR)
     assert release(ALL, now) == 0
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_where_runs_must_not_overlap_a_retry_ahead_keeps_none_but_is_one_of_as_many_as_may_be(
+def test_exclusive_job_with_a_run_awaiting_retry_releases_the_next_run(
     now: datetime, policy: str
 ) -> None:
     backfilled(4, max_attempts=2, overlap_policy=policy)
     assert release(ALL, now) == 1
-    fail_for_now(run_of(0), now + HOUR)
+    fail_with_retry_at(run_of(0), now + HOUR)
     assert release(ALL, now) == 1
     assert release(ALL, now) == 0
     assert hours() == [0, 1]
-    fail_for_now(run_of(1), now + HOUR)
-    assert release(ALL, now + 2 * HOUR) == 0, "they do not pile up"
+    fail_with_retry_at(run_of(1), now + HOUR)
+    assert release(ALL, now + 2 * HOUR) == 0, "runs awaiting a retry don't accumulate"
 
 
-def test_all_jobs_together_have_no_more_under_way_than_some_have_alone(
-    settings: Settings, now: datetime
-) -> None:
+def test_total_of_released_runs_is_limited_per_node(settings: Settings, now: datetime) -> None:
     settings.DCRON_BACKFILL_CONCURRENCY = 3
     most = 3 * module.FULL_JOBS_PER_NODE
     jobs = [backfilled(2) for _ in range(most)]
@@ -160,7 +154,7 @@ def test_all_jobs_together_have_no_more_under_way_than_some_have_alone(
     assert release(ALL, now) == 0
     even = [shard for shard in ALL if shard % 2 == 0]
     under_way = Run.objects.pending().in_shards(even, 64).count()
-    assert release(even, now) == most - under_way, "each node of its own jobs"
+    assert release(even, now) == most - under_way, "each node counts only its own jobs"
     for run in Run.objects.pending().select_related("job"):
         end(run)
     while Run.objects.waiting().exists():
@@ -170,7 +164,7 @@ def test_all_jobs_together_have_no_more_under_way_than_some_have_alone(
     assert Run.objects.finished().count() == 2 * len(jobs)
 
 
-def test_a_job_with_a_policy_that_nobody_knows_has_one_at_a_time_and_stops_no_other(
+def test_job_with_unknown_policy_releases_one_run_at_a_time(
     now: datetime,
 ) -> None:
     job, other = backfilled(2), backfilled(2)
@@ -187,7 +181,7 @@ def run_of_job(job: Job) -> Run:
 
 
 @pytest.mark.parametrize("kept", ["paused", "elsewhere", "full"])
-def test_what_may_not_run_now_costs_next_to_nothing_however_many_jobs_it_is(
+def test_number_of_queries_is_constant_when_no_run_can_be_released(
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     now: datetime,
@@ -206,18 +200,20 @@ def test_what_may_not_run_now_costs_next_to_nothing_however_many_jobs_it_is(
         assert release(shards, now) == 0
 
 
-def test_a_call_is_over_when_its_time_is(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
+def test_release_stops_when_its_time_budget_is_used_up(
+    monkeypatch: pytest.MonkeyPatch, now: datetime
+) -> None:
     for _ in range(3):
         backfilled(1)
     monkeypatch.setattr(module, "BUDGET", 0)
-    assert [release(ALL, now) for _ in range(4)] == [1, 1, 1, 0], "the next one goes on"
+    assert [release(ALL, now) for _ in range(4)] == [1, 1, 1, 0], "the next call continues"
 
 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_somebody_has_locked_is_passed_over(now: datetime) -> None:
-    """The node doesn't wait for the lock, because its holder may be frozen."""
+def test_locked_job_is_skipped(now: datetime) -> None:
+    """The node doesn't wait for the lock, because the session that holds it may be frozen."""
     locked, other = backfilled(1), backfilled(1)
     with keeping_locked(Cursor.objects.filter(pk=locked.pk)):
         assert release(ALL, now) == 1
@@ -226,9 +222,7 @@ def test_a_job_that_somebody_has_locked_is_passed_over(now: datetime) -> None:
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_one_at_a_time_where_runs_must_not_overlap_and_none_beside_another(
-    now: datetime, policy: str
-) -> None:
+def test_exclusive_job_releases_one_run_at_a_time(now: datetime, policy: str) -> None:
     job = backfilled(3, overlap_policy=policy)
     live = make_run(job, "running", slot=running_slot(job.pk))
     assert release(ALL, now) == 0
@@ -237,7 +231,7 @@ def test_one_at_a_time_where_runs_must_not_overlap_and_none_beside_another(
     assert hours() == [0]
 
 
-def test_of_a_paused_job_none_until_it_is_resumed(now: datetime) -> None:
+def test_paused_job_releases_runs_after_it_is_resumed(now: datetime) -> None:
     job = backfilled(2)
     control.pause(job)
     assert release(ALL, now) == 0
@@ -245,14 +239,14 @@ def test_of_a_paused_job_none_until_it_is_resumed(now: datetime) -> None:
     assert release(ALL, now) == 2
 
 
-def test_of_a_job_that_has_come_to_its_end_they_run(now: datetime) -> None:
+def test_job_with_exhausted_schedule_releases_runs(now: datetime) -> None:
     backfilled(1)
     Job.objects.update(enabled=False, pause_reason=EXHAUSTED)
     assert release(ALL, now) == 1
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 5])
-def test_each_job_has_its_own_line(
+def test_jobs_release_runs_independently(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, now: datetime, batch_size: int
 ) -> None:
     settings.DCRON_BACKFILL_CONCURRENCY = 1
@@ -262,7 +256,7 @@ def test_each_job_has_its_own_line(
     assert set(Run.objects.pending().values_list("job", flat=True)) == {job.pk for job in jobs}
 
 
-def test_only_of_the_shards_and_the_namespace_one_serves(now: datetime) -> None:
+def test_only_runs_of_led_shards_and_served_namespace_are_released(now: datetime) -> None:
     ours, other = backfilled(1, namespace="ours"), backfilled(1, namespace="other")
     assert release({(ours.pk + 1) % 64}, now, namespace="ours") == 0
     assert release(ALL, now, namespace="ours") == 1
@@ -270,7 +264,7 @@ def test_only_of_the_shards_and_the_namespace_one_serves(now: datetime) -> None:
     assert release({other.pk % 64}, now) == 1
 
 
-def test_a_rescue_wakes_none_of_them_nor_does_the_end_of_another_run(now: datetime) -> None:
+def test_waiting_backfilled_runs_are_not_woken_by_rescue_or_finish(now: datetime) -> None:
     job = backfilled(3, overlap_policy="queue_all")
     assert rescue(ALL, now, 15 * SECOND) == 0
     live = make_run(job, "running", slot=running_slot(job.pk))
@@ -280,7 +274,7 @@ def test_a_rescue_wakes_none_of_them_nor_does_the_end_of_another_run(now: dateti
 
 
 @pytest.mark.django_db(transaction=True)
-def test_never_more_than_may_be_though_several_nodes_lead_the_shard(settings: Settings) -> None:
+def test_concurrency_limit_holds_with_several_shard_leaders(settings: Settings) -> None:
     """Three leaders release and finish runs quickly, while the test counts the active runs."""
     settings.DCRON_BACKFILL_CONCURRENCY = 2
     total = 16
@@ -304,7 +298,7 @@ def test_never_more_than_may_be_though_several_nodes_lead_the_shard(settings: Se
             if oldest and transitions.end_unstarted(oldest, State.SKIPPED, "done"):
                 ended.append(oldest.scheduled_at)
 
-    def look_on() -> None:
+    def observe() -> None:
         while not done.is_set():
             seen.append(under_way())
 
@@ -319,24 +313,24 @@ def test_never_more_than_may_be_though_several_nodes_lead_the_shard(settings: Se
         finally:
             connections.close_all()
 
-    onlooker = threading.Thread(target=guarded, args=(look_on,))
+    observer = threading.Thread(target=guarded, args=(observe,))
     leaders = [threading.Thread(target=guarded, args=(lead,)) for _ in range(3)]
-    for thread in (onlooker, *leaders):
+    for thread in (observer, *leaders):
         thread.start()
     for thread in leaders:
         thread.join(60)
     done.set()
-    onlooker.join(30)
+    observer.join(30)
     assert not failures
     assert max(seen) <= 2
     assert len(ended) == total == len(set(ended))
 
 
-# --- beside live runs ---------------------------------------------------------------------------
+# --- live runs ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_one_that_finds_the_slot_taken_waits_for_its_turn_again(now: datetime, policy: str) -> None:
+def test_backfilled_run_waits_again_if_the_slot_is_taken(now: datetime, policy: str) -> None:
     """No policy skips the backfilled run or cancels the live run."""
     job = backfilled(2, overlap_policy=policy)
     release(ALL, now)
@@ -348,12 +342,12 @@ def test_one_that_finds_the_slot_taken_waits_for_its_turn_again(now: datetime, p
     assert reread(live).cancel_requested_at is None
     transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert release(ALL, now) == 1
-    assert hours() == [0], "at its place"
+    assert hours() == [0], "it kept its place"
     assert deliver(run_of(0))
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_a_live_run_waits_for_a_backfilled_one_and_is_next(now: datetime, policy: str) -> None:
+def test_live_run_waits_for_a_backfilled_run_and_runs_next(now: datetime, policy: str) -> None:
     """No policy skips the live run or cancels the backfilled run."""
     job = backfilled(2, overlap_policy=policy)
     release(ALL, now)
@@ -365,7 +359,7 @@ def test_a_live_run_waits_for_a_backfilled_one_and_is_next(now: datetime, policy
     assert reread(started).cancel_requested_at is None
     transitions.finish(started, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert (state_of(live), reread(live).slot) == ("pending", running_slot(job.pk))
-    assert release(ALL, now) == 0, "the live one has the slot"
+    assert release(ALL, now) == 0, "the live run has the slot"
     assert deliver(reread(live))
 
 
@@ -378,7 +372,7 @@ def test_a_live_run_waits_for_a_backfilled_one_and_is_next(now: datetime, policy
         ("cancel_running", ("skipped", "waiting")),
     ],
 )
-def test_the_policy_is_that_of_live_runs_among_themselves(
+def test_overlap_policy_applies_among_waiting_live_runs(
     now: datetime, policy: str, states: tuple[str, str]
 ) -> None:
     job = backfilled(1, overlap_policy=policy)
@@ -390,7 +384,7 @@ def test_the_policy_is_that_of_live_runs_among_themselves(
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
-def test_nobody_waits_for_the_backoff_of_a_backfilled_run(now: datetime, policy: str) -> None:
+def test_live_run_does_not_wait_for_retry_of_a_backfilled_run(now: datetime, policy: str) -> None:
     job = backfilled(2, overlap_policy=policy, max_attempts=2)
     release(ALL, now)
     started = deliver(run_of(0))
@@ -414,7 +408,7 @@ def test_nobody_waits_for_the_backoff_of_a_backfilled_run(now: datetime, policy:
     assert list(Attempt.objects.filter(run=started).values_list("number", flat=True)) == [1, 2]
 
 
-def test_it_is_never_too_late(now: datetime) -> None:
+def test_backfilled_run_is_never_too_late(now: datetime) -> None:
     """No misfire policy or start deadline applies, because a person requested the backfill."""
     backfilled(1, start_deadline=SECOND, misfire_policy="skip")
     release(ALL, now - HOUR)
@@ -425,14 +419,14 @@ def test_it_is_never_too_late(now: datetime) -> None:
     assert deliver(run_of(0))
 
 
-def test_a_running_one_is_cancelled_as_any(now: datetime) -> None:
+def test_running_backfilled_run_can_be_cancelled(now: datetime) -> None:
     backfilled(1)
     release(ALL, now)
     deliver(run_of(0))
     assert control.cancel(run_of(0)).cancel_requested_at is not None
 
 
-def test_all_of_it_leaves_the_cursor_alone(now: datetime) -> None:
+def test_backfill_does_not_move_the_cursor(now: datetime) -> None:
     before = Cursor.objects.values().filter(job=backfilled(3)).get()
     release(ALL, now)
     end(run_of(0))

@@ -13,7 +13,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db.contention import is_contention
 from django_dcron.db.session_limits import WaitLimits
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement, saving
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.policies.jitter import offset
@@ -53,7 +53,7 @@ def claim_all(now: datetime) -> None:
     for _ in range(MANY):
         if not claim_at(now).considered:
             return
-    raise AssertionError(f"something is due for ever: {list(Cursor.objects.values())}")
+    raise AssertionError(f"something is always due: {list(Cursor.objects.values())}")
 
 
 def scheduled(job: Job) -> list[datetime]:
@@ -69,7 +69,7 @@ def next_at(job: Job) -> datetime | None:
 # --- each occurrence exactly once ---------------------------------------------------------------
 
 
-def test_each_occurrence_gets_one_run_however_ticks_fall() -> None:
+def test_each_occurrence_gets_one_run_whenever_ticks_happen() -> None:
     job = job_due_at(T)
     claimed = []
     for milliseconds in (0, 1, 400, 400, 999, 1000, 3700, 3700, 12_345):
@@ -81,7 +81,7 @@ def test_each_occurrence_gets_one_run_however_ticks_fall() -> None:
     assert next_at(job) == T + 23 * SECOND
 
 
-def test_claimed_ahead_by_the_look_ahead_and_no_further(settings: Settings) -> None:
+def test_occurrences_are_claimed_up_to_the_look_ahead(settings: Settings) -> None:
     settings.DCRON_LOOK_AHEAD = timedelta(seconds=3)
     job = job_due_at(T)
     claim_at(T + timedelta(microseconds=1))
@@ -90,7 +90,7 @@ def test_claimed_ahead_by_the_look_ahead_and_no_further(settings: Settings) -> N
     assert len(scheduled(job)) == 4
 
 
-def test_the_row_says_all_of_its_claim() -> None:
+def test_claim_fills_in_the_fields_of_the_run() -> None:
     job = job_due_at(T, schedule="0 * * * *", queue="q", priority=3, timeout=timedelta(seconds=90))
     (due,) = claim_at(T).runs
     run = Run.objects.get()
@@ -112,7 +112,7 @@ def test_the_row_says_all_of_its_claim() -> None:
     )
 
 
-def test_an_interval_keeps_its_phase_over_an_outage() -> None:
+def test_interval_keeps_its_phase_after_an_outage() -> None:
     job = job_due_at(T, schedule="@every 7s", misfire_grace=SECOND)
     claim_at(T)
     claim_at(T + 1000 * SECOND)
@@ -123,7 +123,7 @@ def test_an_interval_keeps_its_phase_over_an_outage() -> None:
     assert next_at(job) == T + 1015 * SECOND
 
 
-def test_the_oldest_come_first_when_there_are_too_many_for_one_batch(
+def test_oldest_cursors_are_claimed_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scheduler_claim, "CLAIMED_AT_ONCE", 3)
@@ -135,7 +135,7 @@ def test_the_oldest_come_first_when_there_are_too_many_for_one_batch(
     assert all(T in scheduled(job) for job in jobs)
 
 
-def test_an_occurrence_that_has_its_run_gets_no_other() -> None:
+def test_occurrence_with_a_run_gets_no_second_run() -> None:
     job = job_due_at(T)
     made = make_run(job, "succeeded", scheduled_at=T + SECOND)
     claim_at(T)
@@ -146,7 +146,7 @@ def test_an_occurrence_that_has_its_run_gets_no_other() -> None:
     assert next_at(job) == T + 11 * SECOND
 
 
-def test_only_the_shards_one_leads() -> None:
+def test_only_led_shards_are_claimed() -> None:
     jobs = [job_due_at(T) for _ in range(6)]
     led = {jobs[0].pk % 64, jobs[3].pk % 64}
     claim_at(T, shards=led)
@@ -154,7 +154,7 @@ def test_only_the_shards_one_leads() -> None:
     assert claim_at(T, shards=()).considered == 0
 
 
-def test_only_the_namespace_one_serves() -> None:
+def test_only_the_served_namespace_is_claimed() -> None:
     ours, other = job_due_at(T, namespace="ours"), job_due_at(T, namespace="other")
     claim_at(T, namespace="ours")
     assert (len(scheduled(ours)), len(scheduled(other))) == (11, 0)
@@ -162,7 +162,7 @@ def test_only_the_namespace_one_serves() -> None:
     assert len(scheduled(other)) == 11
 
 
-def test_a_hash_in_a_schedule_is_that_of_the_jobs_full_name() -> None:
+def test_hash_in_a_schedule_depends_on_namespace_and_name() -> None:
     first, second = (job_due_at(T, schedule="H H * * *", namespace=name) for name in ("a", "b"))
     assert first.hash_key == f"a/{first.name}"
     for job in (first, second):
@@ -171,7 +171,7 @@ def test_a_hash_in_a_schedule_is_that_of_the_jobs_full_name() -> None:
     assert next_at(first) != next_at(second)
 
 
-def test_jitter_moves_the_due_time_alone() -> None:
+def test_jitter_delays_only_the_due_time() -> None:
     job = job_due_at(T, schedule="0 * * * *", jitter=MINUTE)
     (due,) = claim_at(T).runs
     run = Run.objects.get()
@@ -180,15 +180,15 @@ def test_jitter_moves_the_due_time_alone() -> None:
     assert T <= run.due_at <= T + MINUTE
 
 
-def test_a_paused_job_is_not_claimed() -> None:
+def test_paused_job_is_not_claimed() -> None:
     job = make_job()
     control.pause(job)
     assert claim_at(T + timedelta(days=3650)).considered == 0
 
 
-# Two of the queries set the limit of silence.
-@pytest.mark.parametrize(("outage", "limit"), [(timedelta(), 7), (HOUR, 8)])
-def test_the_number_of_queries_does_not_grow_with_the_number_of_jobs(
+# Two of the queries set the limit for idle transactions.
+@pytest.mark.parametrize(("outage", "limit"), [(timedelta(), 7), (HOUR, 9)])
+def test_number_of_queries_does_not_grow_with_the_number_of_jobs(
     outage: timedelta, limit: int
 ) -> None:
     def queries(jobs: int) -> int:
@@ -212,11 +212,11 @@ def test_the_number_of_queries_does_not_grow_with_the_number_of_jobs(
 
 
 # --- after an outage ----------------------------------------------------------------------------
-# A job of every minute wasn't claimed for an hour. Its grace is one minute, so T - 60 min to T - 2
-# min are late.
+# A job that runs every minute wasn't claimed for an hour. Its misfire grace is one minute, so
+# T - 60 min to T - 2 min are late.
 
 
-def test_run_latest_runs_one_and_counts_the_others() -> None:
+def test_run_latest_runs_one_late_occurrence_and_counts_the_others() -> None:
     job = job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="run_latest")
     answer = claim_at(T)
     latest, in_grace, present = Run.objects.filter(job=job).order_by("scheduled_at")
@@ -228,7 +228,7 @@ def test_run_latest_runs_one_and_counts_the_others() -> None:
     assert next_at(job) == T + MINUTE
 
 
-def test_skip_records_them_as_missed() -> None:
+def test_skip_records_late_occurrences_as_missed() -> None:
     job = job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="skip")
     answer = claim_at(T)
     missed, *others = Run.objects.filter(job=job).order_by("scheduled_at")
@@ -243,7 +243,7 @@ def test_skip_records_them_as_missed() -> None:
     assert (statistics.missed, statistics.last_state) == (59, "missed")
 
 
-def test_run_all_runs_the_oldest_up_to_the_limit() -> None:
+def test_run_all_runs_the_oldest_late_occurrences_up_to_the_limit() -> None:
     job = job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="run_all", catchup_limit=5)
     claim_at(T)
     runs = list(Run.objects.filter(job=job).order_by("scheduled_at"))
@@ -265,7 +265,7 @@ def test_every_occurrence_of_an_outage_is_accounted_for_once(policy: str) -> Non
 # --- the end of a schedule ----------------------------------------------------------------------
 
 
-def test_once_runs_once_and_rests() -> None:
+def test_one_time_job_runs_once_and_is_disabled() -> None:
     job = make_job(schedule="@at 2050-01-01T00:00")
     at = datetime(2050, 1, 1, tzinfo=UTC)
     assert claim_at(at - 11 * SECOND).considered == 0
@@ -275,12 +275,12 @@ def test_once_runs_once_and_rests() -> None:
     cursor = Cursor.objects.get(pk=job.pk)
     assert (job.enabled, job.pause_reason) == (False, saving.EXHAUSTED)
     assert (cursor.enabled, cursor.next_at, cursor.previous_at) == (False, None, at)
-    assert saving.stands_for(cursor, job)
+    assert placement.matches_definition(cursor, job)
     claim_at(at + HOUR)
     assert [run.state for run in Run.objects.all()] == ["pending"]
 
 
-def test_whoever_read_the_job_before_it_went_to_rest_does_not_wake_it() -> None:
+def test_stale_save_does_not_enable_an_exhausted_job() -> None:
     job = make_job(schedule="@at 2050-01-01T00:00")
     claim_at(datetime(2050, 1, 1, tzinfo=UTC))
     job.description = "edited meanwhile"
@@ -290,7 +290,7 @@ def test_whoever_read_the_job_before_it_went_to_rest_does_not_wake_it() -> None:
     assert (job.enabled, job.description) == (False, "")
 
 
-def test_nothing_after_the_end() -> None:
+def test_no_occurrence_is_claimed_after_ends_at() -> None:
     job = make_job(ends_at=datetime(2050, 1, 1, tzinfo=UTC))
     end = datetime(2050, 1, 1, tzinfo=UTC)
     Cursor.objects.filter(pk=job.pk).update(next_at=end - 2 * SECOND)
@@ -300,10 +300,10 @@ def test_nothing_after_the_end() -> None:
     assert not job.enabled
 
 
-# --- rows that are not as they should be --------------------------------------------------------
+# --- invalid rows -------------------------------------------------------------------------------
 
 
-def test_a_job_changed_past_save_is_never_claimed_by_its_old_schedule(
+def test_job_changed_without_save_is_not_claimed_by_its_old_schedule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = job_due_at(T)
@@ -327,17 +327,17 @@ def test_a_job_changed_past_save_is_never_claimed_by_its_old_schedule(
         {"namespace": "another"},
     ],
 )
-def test_each_change_past_save_is_noticed(change: dict[str, object]) -> None:
+def test_change_of_job_without_save_is_noticed(change: dict[str, object]) -> None:
     job = job_due_at(T)
     Job.objects.filter(pk=job.pk).update(**change)
     assert claim_at(T).considered == 0
     assert saving.follow_changes(T, Job.objects.using("default")) == 1
     saving.follow_changes(T, Job.objects.using("default"))
     assert saving.follow_changes(T, Job.objects.using("default")) == 0
-    assert saving.stands_for(Cursor.objects.get(pk=job.pk), Job.objects.get(pk=job.pk))
+    assert placement.matches_definition(Cursor.objects.get(pk=job.pk), Job.objects.get(pk=job.pk))
 
 
-def test_a_schedule_that_cannot_be_read_leaves_the_others_alone(
+def test_job_with_unreadable_schedule_is_quarantined(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bad, good = job_due_at(T), job_due_at(T)
@@ -354,9 +354,7 @@ def test_a_schedule_that_cannot_be_read_leaves_the_others_alone(
     assert claim_at(T + MINUTE).quarantined == 0
 
 
-def test_a_policy_that_does_not_exist_leaves_the_others_alone_and_a_save_ends_the_quarantine() -> (
-    None
-):
+def test_job_with_unknown_policy_is_quarantined_until_it_is_saved() -> None:
     bad, good = job_due_at(T), job_due_at(T)
     Job.objects.filter(pk=bad.pk).update(misfire_policy="whatever")
     assert claim_at(T).quarantined == 1
@@ -370,14 +368,14 @@ def test_a_policy_that_does_not_exist_leaves_the_others_alone_and_a_save_ends_th
     cursor = Cursor.objects.get(pk=bad.pk)
     assert cursor.problem == ""
     assert cursor.next_at is not None
-    assert cursor.next_at > T + HOUR, "it goes on from now"
+    assert cursor.next_at > T + HOUR, "it continues from now"
     assert Run.objects.filter(job=bad, state="missed", missed_from=T).exists(), (
-        "and what was due is accounted for"
+        "and the occurrences that were due are accounted for"
     )
 
 
 @pytest.mark.parametrize("policy", ["run_latest", "skip", "run_all"])
-def test_what_fell_into_a_quarantine_is_accounted_for_when_it_ends(
+def test_occurrences_during_quarantine_are_accounted_for_afterwards(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example, a node with an old tz database quarantines a job, and another node ends that."""
@@ -386,7 +384,7 @@ def test_what_fell_into_a_quarantine_is_accounted_for_when_it_ends(
         old.setattr(scheduler_claim, "read_schedule", lambda *args, **options: 1 / 0)
         assert claim_at(T).quarantined == 1
     jobs = Job.objects.using("default")
-    assert claim_at(T + HOUR).considered == 0, "until it is tried again"
+    assert claim_at(T + HOUR).considered == 0, "until the quarantine is retried"
     assert saving.retry_quarantined(T + HOUR, jobs) == 1
     assert saving.retry_quarantined(T + HOUR, jobs) == 0
     claim_all(T + HOUR)
@@ -394,7 +392,7 @@ def test_what_fell_into_a_quarantine_is_accounted_for_when_it_ends(
     assert sum(run.missed_before + 1 for run in Run.objects.filter(job=job)) == 61
 
 
-def test_a_quarantine_goes_on_while_the_schedule_cannot_be_read() -> None:
+def test_quarantine_continues_while_the_schedule_is_unreadable() -> None:
     job = job_due_at(T)
     for rows in (Job.objects.filter(pk=job.pk), Cursor.objects.filter(pk=job.pk)):
         rows.update(timezone="Mars/Olympus")
@@ -406,7 +404,7 @@ def test_a_quarantine_goes_on_while_the_schedule_cannot_be_read() -> None:
     assert saving.retry_quarantined(T, Job.objects.using("default")) == 0
 
 
-def test_a_deleted_job_is_no_trouble() -> None:
+def test_deleted_job_is_ignored() -> None:
     job = job_due_at(T)
     good = job_due_at(T)
     job.delete()
@@ -414,7 +412,7 @@ def test_a_deleted_job_is_no_trouble() -> None:
     assert len(scheduled(good)) == 11
 
 
-def test_a_claim_counts_what_it_quarantined_and_missed_over_all_its_jobs() -> None:
+def test_claim_counts_quarantined_jobs_and_missed_occurrences() -> None:
     for _ in range(2):
         bad = job_due_at(T)
         Job.objects.filter(pk=bad.pk).update(misfire_policy="whatever")
@@ -423,7 +421,7 @@ def test_a_claim_counts_what_it_quarantined_and_missed_over_all_its_jobs() -> No
     assert (answer.considered, answer.quarantined, answer.missed) == (4, 2, 118)
 
 
-def test_only_jobs_with_the_same_schedule_at_the_same_occurrence_share_an_answer() -> None:
+def test_jobs_with_same_schedule_and_occurrence_share_a_timetable() -> None:
     same = [job_due_at(T, schedule="0 * * * *") for _ in range(3)]
     others = [
         job_due_at(T, schedule="0 */2 * * *"),
@@ -440,7 +438,7 @@ def test_only_jobs_with_the_same_schedule_at_the_same_occurrence_share_an_answer
     assert [next_at(job) for job in others] == [T + 2 * HOUR, T + HOUR, T + HOUR, T + HOUR]
 
 
-# --- what somebody has locked -------------------------------------------------------------------
+# --- locked rows --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -452,7 +450,7 @@ def test_only_jobs_with_the_same_schedule_at_the_same_occurrence_share_an_answer
         (True, False, False, False),
     ],
 )
-def test_a_claim_that_meets_a_lock_is_tried_once_more_without_what_is_locked(
+def test_claim_blocked_by_a_lock_is_retried_without_locked_rows(
     skips_locked: bool,
     in_transaction: bool,
     contention: bool,
@@ -480,7 +478,7 @@ def test_a_claim_that_meets_a_lock_is_tried_once_more_without_what_is_locked(
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("names_tables", [True, False])
-def test_a_claim_locks_cursors_alone_and_skips_locked_ones(
+def test_claim_locks_only_cursors_and_skips_locked_ones(
     names_tables: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection.features, "has_select_for_update_of", names_tables)
@@ -492,7 +490,7 @@ def test_a_claim_locks_cursors_alone_and_skips_locked_ones(
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_somebody_refers_to_does_not_count_as_locked() -> None:
+def test_job_with_a_foreign_key_lock_does_not_count_as_locked() -> None:
     job = job_due_at(T)
     with keeping_open(lambda: make_run(job)), transaction.atomic():
         cursors = list(scheduler_claim._due_cursors(ALL, T, "", "default"))
@@ -502,7 +500,7 @@ def test_a_job_that_somebody_refers_to_does_not_count_as_locked() -> None:
 
 
 @pytest.mark.parametrize(("takes_a_key", "key"), [(True, ("job",)), (False, None)])
-def test_the_upsert_of_cursors_names_their_key_where_the_database_takes_it(
+def test_upsert_of_cursors_names_the_key_if_the_database_supports_it(
     takes_a_key: bool, key: tuple[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection.features, "supports_update_conflicts_with_target", takes_a_key)
@@ -511,15 +509,15 @@ def test_the_upsert_of_cursors_names_their_key_where_the_database_takes_it(
     assert written.call_args.kwargs["unique_fields"] == key
 
 
-def test_a_batch_is_of_a_reasonable_size() -> None:
+def test_batch_size_is_reasonable() -> None:
     assert 500 <= scheduler_claim.CLAIMED_AT_ONCE <= 5000
 
 
-# --- several at once ----------------------------------------------------------------------------
+# --- concurrency --------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nodes_that_claim_at_once_lose_nothing_and_double_nothing(
+def test_concurrent_claims_create_each_run_exactly_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scheduler_claim, "CLAIMED_AT_ONCE", 7)
@@ -554,7 +552,7 @@ def test_nodes_that_claim_at_once_lose_nothing_and_double_nothing(
     for thread in threads:
         thread.join(60)
     assert not failures
-    claim_all(T + 18 * SECOND)  # claims what every thread skipped because another one had locked it
+    claim_all(T + 18 * SECOND)  # claims rows that each thread skipped because they were locked
     expected = [T + n * SECOND for n in range(29)]
     for job in jobs:
         assert scheduled(job) == expected
@@ -563,7 +561,7 @@ def test_nodes_that_claim_at_once_lose_nothing_and_double_nothing(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_claim_that_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_claim_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_due_at(T)
     with monkeypatch.context() as broken:
         broken.setattr(
@@ -583,7 +581,7 @@ def test_a_claim_that_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPa
 @pytest.mark.mariadb
 @pytest.mark.parametrize("kept", [Job, Statistics])
 @pytest.mark.django_db(transaction=True)
-def test_what_somebody_keeps_locked_of_one_job_keeps_no_other_from_being_claimed(
+def test_locked_rows_of_one_job_do_not_block_claims_of_others(
     kept: type[Job] | type[Statistics],
 ) -> None:
     """A frozen worker or a long request locks rows of the job that the claim needs, too."""

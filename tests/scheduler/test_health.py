@@ -50,20 +50,20 @@ def judged(**facts: Any) -> Health:
 
 # --- the verdict --------------------------------------------------------------------------------
 
-AWAY = {"database_unreachable_since": START, "database_error": "refused"}
-AWAY_SAID = "the database is unreachable since 2026-03-01 12:00:00 UTC: refused"
-LOCK_SAID = "the lock server is unreachable: shards are assigned by hash"
-BROKER_SAID = "the broker is unreachable: runs wait on the agenda"
+UNREACHABLE = {"database_unreachable_since": START, "database_error": "refused"}
+UNREACHABLE_REASON = "the database is unreachable since 2026-03-01 12:00:00 UTC: refused"
+LOCK_REASON = "the lock server is unreachable: shards are assigned by hash"
+BROKER_REASON = "the broker is unreachable: runs wait on the agenda"
 HANGS = {"hanging": {"tick": 61.0}}
-HANGS_SAID = "the tick thread hangs: no activity for 61 s"
-TELLS_NOBODY = {"hanging": {"alerts-ops": 61.0, "alerts": 75.0}}
-TELLS_NOBODY_SAID = [
+HANGS_REASON = "the tick thread hangs: no activity for 61 s"
+ALERTS_HANG = {"hanging": {"alerts-ops": 61.0, "alerts": 75.0}}
+ALERTS_HANG_REASONS = [
     "the alerts-ops thread hangs: no activity for 61 s",
     "the alerts thread hangs: no activity for 75 s",
 ]
 WAITS = {"waiting": {"tick": 61.0}}
-WAITS_SAID = "the tick thread has been waiting for the database for 61 s"
-CLOCK_SAID = "the database clock jumped by -6.0 s: cluster time doesn't follow it yet"
+WAITS_REASON = "the tick thread has been waiting for the database for 61 s"
+CLOCK_REASON = "the database clock jumped by -6.0 s: cluster time doesn't follow it yet"
 STARTS = {"at": None, "since": None, "ticked": False}
 
 
@@ -73,10 +73,10 @@ STARTS = {"at": None, "since": None, "ticked": False}
         ({}, "ok", []),
         ({"skew": 600.0}, "ok", []),
         ({"tick_age": GRACE, "heartbeat_age": GRACE}, "ok", []),
-        ({"lock_degraded": True}, "degraded", [LOCK_SAID]),
-        ({"broker_unreachable": True}, "degraded", [BROKER_SAID]),
-        ({"clock_doubt": -6.0}, "degraded", [CLOCK_SAID]),
-        (AWAY | {"tick_age": GRACE}, "degraded", [AWAY_SAID]),
+        ({"lock_degraded": True}, "degraded", [LOCK_REASON]),
+        ({"broker_unreachable": True}, "degraded", [BROKER_REASON]),
+        ({"clock_doubt": -6.0}, "degraded", [CLOCK_REASON]),
+        (UNREACHABLE | {"tick_age": GRACE}, "degraded", [UNREACHABLE_REASON]),
         ({"database_error": "a deadlock"}, "ok", []),
         ({"tick_age": GRACE + 1}, "unfit", ["no tick has succeeded for 301 s"]),
         (
@@ -86,32 +86,38 @@ STARTS = {"at": None, "since": None, "ticked": False}
         ),
         ({"heartbeat_age": GRACE + 1}, "unfit", ["no heartbeat written for 301 s"]),
         (
-            AWAY | {"tick_age": GRACE + 1},
+            UNREACHABLE | {"tick_age": GRACE + 1},
             "unfit",
-            ["no tick has succeeded for 301 s: refused", AWAY_SAID],
+            ["no tick has succeeded for 301 s: refused", UNREACHABLE_REASON],
         ),
-        (HANGS, "unfit", [HANGS_SAID]),
+        (HANGS, "unfit", [HANGS_REASON]),
         ({"look_age": 10.5}, "unfit", ["the watch thread hangs: no check for 10 s"]),
-        (HANGS | {"broker_unreachable": True}, "unfit", [HANGS_SAID, BROKER_SAID]),
-        (TELLS_NOBODY, "degraded", TELLS_NOBODY_SAID),
+        (HANGS | {"broker_unreachable": True}, "unfit", [HANGS_REASON, BROKER_REASON]),
+        (ALERTS_HANG, "degraded", ALERTS_HANG_REASONS),
         (
-            {"hanging": TELLS_NOBODY["hanging"] | HANGS["hanging"]},
+            {"hanging": ALERTS_HANG["hanging"] | HANGS["hanging"]},
             "unfit",
-            [HANGS_SAID, *TELLS_NOBODY_SAID],
+            [HANGS_REASON, *ALERTS_HANG_REASONS],
         ),
-        (WAITS | {"tick_age": GRACE}, "degraded", [WAITS_SAID]),
-        (WAITS | {"tick_age": GRACE + 1}, "unfit", ["no tick has succeeded for 301 s", WAITS_SAID]),
+        (WAITS | {"tick_age": GRACE}, "degraded", [WAITS_REASON]),
+        (
+            WAITS | {"tick_age": GRACE + 1},
+            "unfit",
+            ["no tick has succeeded for 301 s", WAITS_REASON],
+        ),
         (STARTS, "starting", []),
         (STARTS | {"tick_age": GRACE + 1}, "unfit", ["no tick has succeeded for 301 s"]),
         ({"draining": True}, "draining", []),
         (
             HANGS | {"draining": True, "tick_age": 1e6},
             "draining",
-            [HANGS_SAID, "no tick has succeeded for 1000000 s"],
+            [HANGS_REASON, "no tick has succeeded for 1000000 s"],
         ),
     ],
 )
-def test_the_verdict(facts: dict[str, Any], status: str, reasons: list[str]) -> None:
+def test_status_and_reasons_follow_from_the_facts(
+    facts: dict[str, Any], status: str, reasons: list[str]
+) -> None:
     health = judged(**facts)
     assert (health.status, list(health.reasons)) == (status, reasons)
     assert health.status.fit == (status != "unfit")
@@ -124,25 +130,27 @@ def test_the_verdict(facts: dict[str, Any], status: str, reasons: list[str]) -> 
         ({}, True, True),
         ({"lock_degraded": True}, True, True),
         ({"broker_unreachable": True}, True, True),
-        (AWAY, True, False),
+        (UNREACHABLE, True, False),
         ({"ticked": False}, True, False),
         (STARTS, True, False),
         ({"tick_age": GRACE + 1}, True, False),
         (WAITS, True, True),
         (HANGS, False, False),
-        (TELLS_NOBODY, True, True),
+        (ALERTS_HANG, True, True),
         ({"look_age": 10.5}, False, False),
         ({"draining": True}, True, False),
         (HANGS | {"draining": True}, True, False),
     ],
 )
-def test_whether_it_is_alive_and_ready(facts: dict[str, Any], alive: bool, ready: bool) -> None:
+def test_alive_and_ready_follow_from_the_facts(
+    facts: dict[str, Any], alive: bool, ready: bool
+) -> None:
     health = judged(**facts)
     assert (health.alive, health.ready) == (alive, ready)
 
 
-def test_what_programs_see() -> None:
-    shown = judged(hanging={"tick": 61.0}, **AWAY).as_json()
+def test_health_as_json() -> None:
+    shown = judged(hanging={"tick": 61.0}, **UNREACHABLE).as_json()
     assert json.loads(json.dumps(shown)) == shown
     assert shown | {"reasons": []} == {
         "status": "unfit",
@@ -169,7 +177,7 @@ def test_what_programs_see() -> None:
     }
 
 
-def test_what_programs_see_by_one_that_starts() -> None:
+def test_health_of_a_starting_node_as_json() -> None:
     shown = judged(**STARTS).as_json()
     assert json.loads(json.dumps(shown)) == shown
     assert (shown["status"], shown["since"], shown["written_at"]) == ("starting", None, None)
@@ -190,10 +198,10 @@ def file(tmp_path: Path) -> HealthFile:
     ("facts", "fit", "message"),
     [
         ({}, True, "a is ok"),
-        ({"broker_unreachable": True}, True, f"a is degraded: {BROKER_SAID}"),
+        ({"broker_unreachable": True}, True, f"a is degraded: {BROKER_REASON}"),
         ({"draining": True}, True, "a is draining"),
         (STARTS, True, "a is starting"),
-        (HANGS | AWAY, False, f"a is unfit: {HANGS_SAID}; {AWAY_SAID}"),
+        (HANGS | UNREACHABLE, False, f"a is unfit: {HANGS_REASON}; {UNREACHABLE_REASON}"),
         (
             {"tick_age": 301.0, "database_error": "no\nroute"},
             False,
@@ -201,16 +209,18 @@ def file(tmp_path: Path) -> HealthFile:
         ),
     ],
 )
-def test_the_probe_says_what_the_file_says(
+def test_probe_reports_status_of_the_file(
     file: HealthFile, facts: dict[str, Any], fit: bool, message: str
 ) -> None:
     file.write(judged(**facts).as_json(), 2.0)
     assert probe(file.path) == (fit, message)
-    assert [path.name for path in file.path.parent.iterdir()] == ["health.json"], "no draft is left"
+    assert [path.name for path in file.path.parent.iterdir()] == ["health.json"], (
+        "no temporary file is left"
+    )
 
 
 @pytest.mark.parametrize("direction", [-1, 1])
-def test_an_old_file_is_of_a_dead_node_whatever_it_says(file: HealthFile, direction: int) -> None:
+def test_old_file_is_unfit(file: HealthFile, direction: int) -> None:
     """A file with a time stamp in the future isn't trusted either."""
     file.write(judged().as_json(), 2.0)
     for age, fit in ((2.0 * INTERVALS - 1.5, True), (2.0 * INTERVALS + 1.5, False)):
@@ -233,31 +243,41 @@ def test_an_old_file_is_of_a_dead_node_whatever_it_says(file: HealthFile, direct
         b'{"status": "fine", "name": "a", "interval": 2, "reasons": []}',
     ],
 )
-def test_what_is_no_health_file_is_not_fit(file: HealthFile, content: bytes) -> None:
+def test_invalid_file_is_unfit(file: HealthFile, content: bytes) -> None:
     file.path.write_bytes(content)
     assert probe(file.path) == (False, f"{file.path} isn't a health file")
 
 
-def test_a_file_that_is_not_there_is_not_fit(file: HealthFile) -> None:
+def test_missing_file_is_unfit(file: HealthFile) -> None:
     assert probe(file.path) == (False, f"{file.path} doesn't exist: no node is running")
     assert "isn't readable" in probe(file.path.parent).reason
 
 
-def test_nothing_is_left_at_the_end(file: HealthFile) -> None:
+def test_no_file_is_left_after_removal(file: HealthFile) -> None:
     file.write(judged().as_json(), 2.0)
     file.remove()
     assert not list(file.path.parent.iterdir())
 
 
-def test_two_nodes_with_one_file_notice_and_do_not_remove_the_others(file: HealthFile) -> None:
+def test_health_file_is_not_written_through_a_symbolic_link(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("kept")
+    file = HealthFile(tmp_path / "health.json")
+    file._draft.symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic link"):
+        file.write({"id": "a-1"}, 1)
+    assert secret.read_text() == "kept"
+
+
+def test_nodes_that_share_a_file_notice_it_and_keep_each_others_file(file: HealthFile) -> None:
     """Two containers may both have pid 1 and share a directory."""
     file.write(judged(id="a-1").as_json(), 2.0)
     other = HealthFile(file.path)
     assert other._draft != file._draft
     other.prepare()
-    assert probe(file.path).fit, "it is a neighbor's"
+    assert probe(file.path).fit, "it belongs to another node"
     other.write(judged(id="b-2", name="b").as_json(), 2.0)
-    assert not other.shared, "it may be what a predecessor has left"
+    assert not other.shared, "it may be left over from a previous node"
     file.remove()
     assert probe(file.path) == (True, "b is ok")
     file.write(judged(id="a-1").as_json(), 2.0)
@@ -268,18 +288,20 @@ def test_two_nodes_with_one_file_notice_and_do_not_remove_the_others(file: Healt
     assert not other.shared
 
 
-def test_the_command(file: HealthFile, capsys: pytest.CaptureFixture[str]) -> None:
+def test_health_command_prints_status_and_fails_when_unfit(
+    file: HealthFile, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The command needs no database. This test has no access to one."""
     file.write(judged().as_json(), 2.0)
     call_command("dcron", "health", "--file", str(file.path))
     assert capsys.readouterr().out == "a is ok\n"
     file.write(judged(**HANGS).as_json(), 2.0)
-    with pytest.raises(CommandError, match=f"^a is unfit: {HANGS_SAID}$") as refused:
+    with pytest.raises(CommandError, match=f"^a is unfit: {HANGS_REASON}$") as refused:
         call_command("dcron", "health", "--file", str(file.path))
     assert refused.value.returncode == 1
 
 
-def test_the_probe_without_django(file: HealthFile, capsys: pytest.CaptureFixture[str]) -> None:
+def test_probe_runs_without_django(file: HealthFile, capsys: pytest.CaptureFixture[str]) -> None:
     file.write(judged().as_json(), 2.0)
     assert (main([str(file.path)]), capsys.readouterr().out) == (0, "a is ok\n")
     file.remove()
@@ -293,17 +315,17 @@ def test_the_probe_without_django(file: HealthFile, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("path", ["/no/such/directory/health.json", "/", "", "/dev"])
-def test_a_path_that_cannot_be_written_is_reported_at_the_start(path: str) -> None:
+def test_runcron_refuses_an_unwritable_health_file(path: str) -> None:
     with pytest.raises(CommandError, match=r"can't start: the health file can't be written: .+"):
         call_command("runcron", embedded=True, health_file=path)
 
 
-def test_one_pass_has_no_health(tmp_path: Path) -> None:
+def test_runcron_refuses_health_file_with_once(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="--once"):
         call_command("runcron", embedded=True, once=True, health_file=str(tmp_path / "health.json"))
 
 
-def test_every_status_has_its_meaning_in_the_document() -> None:
+def test_every_status_and_key_is_documented() -> None:
     document = (
         Path(__file__).resolve().parents[2] / "docs" / "reference" / "observability.md"
     ).read_text()

@@ -33,7 +33,7 @@ class FailingLock:
     """A lock whose server the test can make unreachable."""
 
     def __init__(self) -> None:
-        self.away = False
+        self.unreachable = False
         self.held: dict[str, str] = {}
 
     def hold(self, names: Collection[str], holder: str, lease: timedelta) -> list[Lease]:
@@ -50,7 +50,7 @@ class FailingLock:
         return self.held
 
     def _reach(self) -> None:
-        if self.away:
+        if self.unreachable:
             raise LockUnavailable("no route to the lock")
 
 
@@ -67,21 +67,21 @@ def beat(*nodes: Membership, times: int = 2) -> None:
             each.beat(agenda=0)
 
 
-def test_one_node_leads_all_at_once(lock: Lock) -> None:
+def test_single_node_leads_all_shards_at_once(lock: Lock) -> None:
     a = node(lock)
     assert a.shards == ALL
-    assert not a.beat(agenda=3), "nothing new"
+    assert not a.beat(agenda=3), "the shards didn't change"
     row = Node.objects.get()
     assert (row.name, row.shards, row.agenda, row.degraded) == ("a", 64, 3, False)
     assert abs(row.skew) < timedelta(seconds=5)
     assert row.id.startswith("a-")
 
 
-def test_two_share_and_the_second_gets_the_gained_shards(lock: Lock) -> None:
+def test_two_nodes_share_the_shards(lock: Lock) -> None:
     a = node(lock, "a")
     b = node(lock, "b")
     assert b.shards == frozenset()
-    assert (a.pause, b.pause) == (2.0, 0.5), "who waits for its share asks more often"
+    assert (a.pause, b.pause) == (2.0, 0.5), "a node that waits for its share beats more often"
     a.beat(agenda=0)
     assert b.beat(agenda=0)
     assert (a.pause, b.pause) == (2.0, 2.0)
@@ -91,7 +91,7 @@ def test_two_share_and_the_second_gets_the_gained_shards(lock: Lock) -> None:
     assert b.shards
 
 
-def test_a_clean_leave_frees_the_shards_at_once(lock: Lock) -> None:
+def test_clean_leave_frees_the_shards_at_once(lock: Lock) -> None:
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
     a.leave()
@@ -101,7 +101,7 @@ def test_a_clean_leave_frees_the_shards_at_once(lock: Lock) -> None:
     assert [row.name for row in Node.objects.all()] == ["b"]
 
 
-def test_who_comes_leaves_or_dies_is_noticed_between_two_heartbeats(lock: Lock) -> None:
+def test_ring_changes_when_a_node_joins_leaves_or_dies(lock: Lock) -> None:
     a = node(lock, "a")
     assert not a.ring_changed()
     node(lock, "of another ring", "shop")
@@ -121,7 +121,7 @@ def test_who_comes_leaves_or_dies_is_noticed_between_two_heartbeats(lock: Lock) 
     assert a.ring_changed()
 
 
-def test_a_dead_nodes_shards_move_when_its_leases_end(lock: Lock, settings: Settings) -> None:
+def test_shards_of_a_dead_node_move_when_its_leases_expire(lock: Lock, settings: Settings) -> None:
     settings.DCRON_LEASE = timedelta(seconds=0.5)
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
@@ -134,11 +134,11 @@ def test_a_dead_nodes_shards_move_when_its_leases_end(lock: Lock, settings: Sett
         assert kept <= b.shards
         return b.shards == ALL
 
-    wait_until(leads_all, 10, what="the survivor to lead all")
-    assert a.shards == frozenset(), "it no longer believes in leases that another may have"
+    wait_until(leads_all, 10, what="the live node to lead all shards")
+    assert a.shards == frozenset(), "it doesn't trust expired leases"
 
 
-def test_a_frozen_node_leads_nothing_when_it_wakes_and_takes_its_share_again(
+def test_frozen_node_leads_nothing_until_its_next_heartbeat(
     lock: Lock,
 ) -> None:
     a, b = node(lock, "a"), node(lock, "b")
@@ -149,7 +149,7 @@ def test_a_frozen_node_leads_nothing_when_it_wakes_and_takes_its_share_again(
     a._clock.monotonic = monotonic  # type: ignore[method-assign]
     Node.objects.filter(pk=a.id).delete()  # pruned meanwhile
     b.beat(agenda=0)
-    assert b.shards < ALL, "the locks of the frozen one are still held"
+    assert b.shards < ALL, "the frozen node's leases haven't expired"
     a.beat(agenda=7)
     assert Node.objects.filter(pk=a.id).exists()
     beat(a, b)
@@ -157,14 +157,14 @@ def test_a_frozen_node_leads_nothing_when_it_wakes_and_takes_its_share_again(
     assert a.shards | b.shards == ALL
 
 
-def test_rings_of_two_namespaces_do_not_meet(lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
+def test_namespaces_have_separate_rings(lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
     a, b = node(lock, "a", "shop"), node(lock, "b", "billing")
     beat(a, b)
     assert a.shards == b.shards == ALL
     assert events(caplog, "namespaces_overlap") == []
 
 
-def test_a_node_of_all_beside_nodes_of_one_namespace_is_reported(
+def test_overlap_of_served_namespaces_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lock = FailingLock()
@@ -178,7 +178,7 @@ def test_a_node_of_all_beside_nodes_of_one_namespace_is_reported(
     assert logged(caplog, "namespaces_overlap", "=shop", node="b")
 
 
-def test_dead_rows_are_kept_a_day_for_people_to_see() -> None:
+def test_rows_of_dead_nodes_are_kept_for_a_day() -> None:
     now = database_now("default")
     for age in (timedelta(hours=23), timedelta(hours=25)):
         Node.objects.create(
@@ -197,7 +197,7 @@ def test_dead_rows_are_kept_a_day_for_people_to_see() -> None:
 # --- degraded -----------------------------------------------------------------------------------
 
 
-def test_without_its_lock_a_node_leads_by_hashing_and_says_so_once_each_way(
+def test_node_leads_by_hashing_while_the_lock_is_unavailable(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "django_dcron.scheduler")
@@ -206,12 +206,12 @@ def test_without_its_lock_a_node_leads_by_hashing_and_says_so_once_each_way(
     beat(a, b)
     shares = a.shards, b.shards
     caplog.clear()
-    lock.away = True
+    lock.unreachable = True
     beat(a, b, times=3)
     assert (a.degraded, b.degraded) == (True, True)
     assert (a.shards, b.shards) == shares
     assert list(Node.objects.values_list("degraded", flat=True)) == [True, True]
-    lock.away = False
+    lock.unreachable = False
     beat(a, b, times=3)
     assert (a.degraded, b.degraded) == (False, False)
     assert (a.shards, b.shards) == shares
@@ -220,28 +220,30 @@ def test_without_its_lock_a_node_leads_by_hashing_and_says_so_once_each_way(
     assert logged(caplog, "degraded", "no route to the lock", node="a")
 
 
-def test_without_its_lock_a_dead_nodes_shards_still_move() -> None:
+def test_shards_of_a_dead_node_move_while_the_lock_is_unavailable() -> None:
     lock = FailingLock()
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
-    lock.away = True
+    lock.unreachable = True
     Node.objects.filter(pk=a.id).update(heartbeat_at=database_now("default") - timedelta(minutes=1))
     assert b.beat(agenda=0)
     assert b.shards == ALL
 
 
-def test_a_node_may_start_and_leave_without_the_lock(caplog: pytest.LogCaptureFixture) -> None:
+def test_node_can_start_and_leave_while_the_lock_is_unavailable(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "django_dcron.scheduler")
     lock = FailingLock()
-    lock.away = True
+    lock.unreachable = True
     a = node(lock)
     assert a.shards == ALL
     a.leave()
     assert not Node.objects.exists()
-    assert events(caplog, "recovered") == [], "nobody asked it"
+    assert events(caplog, "recovered") == [], "the lock was never reachable"
 
 
-def test_a_redis_that_stops_and_comes_back(redis_server: services.Server) -> None:
+def test_node_recovers_after_redis_restarts(redis_server: services.Server) -> None:
     lock = get_lock("redis")
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
@@ -257,7 +259,9 @@ def test_a_redis_that_stops_and_comes_back(redis_server: services.Server) -> Non
     assert len(lock.holders([f":shard:{n}/64" for n in range(64)])) == 64
 
 
-def test_while_the_database_is_away_the_leases_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_are_renewed_while_the_database_is_unreachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lock = FailingLock()
     a = node(lock)
     lock.held.clear()
@@ -272,7 +276,7 @@ def test_while_the_database_is_away_the_leases_are_renewed(monkeypatch: pytest.M
     assert a.shards == ALL
 
 
-def test_a_node_that_its_database_refuses_gives_its_shards_to_others(
+def test_node_without_database_access_releases_its_shards(
     lock: Lock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lock server still answers this node, so its leases would never expire."""
@@ -305,10 +309,10 @@ def test_a_node_that_its_database_refuses_gives_its_shards_to_others(
     assert not a.shards & b.shards
 
 
-def test_a_node_without_database_and_lock_leads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_without_database_and_lock_leads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = FailingLock()
     a = node(lock)
-    lock.away = True
+    lock.unreachable = True
     monotonic = a._clock.monotonic
     a._clock.monotonic = lambda: monotonic() + 60  # type: ignore[method-assign]
 
@@ -322,14 +326,14 @@ def test_a_node_without_database_and_lock_leads_nothing(monkeypatch: pytest.Monk
     assert a.shards == frozenset()
 
 
-def away_for(membership: Membership, seconds: float) -> None:
+def unreachable_for(membership: Membership, seconds: float) -> None:
     """Make the node look as if it hadn't reached the broker for this many seconds."""
     since = database_now("default") - timedelta(seconds=seconds)
     membership._broker_unreachable_since = since
     Node.objects.filter(pk=membership.id).update(broker_unreachable_since=since)
 
 
-def test_a_node_cut_off_from_the_broker_gives_its_shards_to_one_that_reaches_it(
+def test_node_without_broker_gives_its_shards_to_a_node_with_broker(
     lock: Lock, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b = node(lock, "a"), node(lock, "b")
@@ -337,8 +341,8 @@ def test_a_node_cut_off_from_the_broker_gives_its_shards_to_one_that_reaches_it(
     shares = a.shards, b.shards
     a.broker_unreachable = lambda: True
     beat(a, b)
-    assert (a.shards, b.shards) == shares, "not at once: a broker may be away for a moment"
-    away_for(a, 7)
+    assert (a.shards, b.shards) == shares, "not at once: the outage may be brief"
+    unreachable_for(a, 7)
     assert b.ring_changed()
     beat(a, b)
     assert (a.shards, b.shards) == (frozenset(), ALL)
@@ -348,7 +352,7 @@ def test_a_node_cut_off_from_the_broker_gives_its_shards_to_one_that_reaches_it(
     a._clock.monotonic = lambda: monotonic() + passed[0]  # type: ignore[method-assign]
     a.broker_unreachable = lambda: False
     beat(a, b)
-    assert a.shards == frozenset(), "nor is it back at once"
+    assert a.shards == frozenset(), "nor does the node return at once"
     passed[0] = 7.0
     a.beat(agenda=0)
     passed[0] = 0.0
@@ -356,13 +360,13 @@ def test_a_node_cut_off_from_the_broker_gives_its_shards_to_one_that_reaches_it(
     assert (a.shards, b.shards) == shares
 
 
-def test_a_broker_that_nobody_reaches_moves_no_shard(lock: Lock) -> None:
+def test_no_shard_moves_if_no_node_reaches_the_broker(lock: Lock) -> None:
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
     shares = a.shards, b.shards
     for each in (a, b):
         each.broker_unreachable = lambda: True
-        away_for(each, 7)
+        unreachable_for(each, 7)
     beat(a, b, times=3)
     assert (a.shards, b.shards) == shares
     for each in (a, b):
@@ -372,7 +376,7 @@ def test_a_broker_that_nobody_reaches_moves_no_shard(lock: Lock) -> None:
     assert not Node.objects.exclude(broker_unreachable_since=None).exists()
 
 
-def test_the_heartbeat_tells_how_far_the_databases_clock_has_jumped(lock: Lock) -> None:
+def test_heartbeat_stores_the_clock_doubt(lock: Lock) -> None:
     a = node(lock, "a")
     for step in (timedelta(seconds=-6), timedelta()):
         a._clock.sample = lambda read: None  # type: ignore[method-assign, assignment]
@@ -381,19 +385,20 @@ def test_the_heartbeat_tells_how_far_the_databases_clock_has_jumped(lock: Lock) 
         assert Node.objects.get(pk=a.id).clock_doubt == step
 
 
-def test_a_node_alone_keeps_its_shards_without_a_broker(lock: Lock) -> None:
+def test_single_node_keeps_its_shards_without_broker(lock: Lock) -> None:
     a = node(lock, "a")
     a.broker_unreachable = lambda: True
-    away_for(a, 60)
+    unreachable_for(a, 60)
     beat(a)
     assert a.shards == ALL
 
 
-def test_nodes_with_other_shards_each_lead_all_their_own_and_say_so_once(
+def test_nodes_with_different_shard_counts_lead_their_own_shards(
     lock: Lock, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """This happens in a deploy that changes the number: every job has a leader, and nodes with the
-    same number share the jobs.
+    """Nodes differ during a deploy that changes the number of shards.
+
+    Every job has a leader, and nodes with the same number share the jobs.
     """
     settings.DCRON_SHARDS = 64
     a = node(lock, "a")

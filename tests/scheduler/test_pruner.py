@@ -67,23 +67,23 @@ def make_old(job: Job, number: int = 1) -> None:
     make_run(job, "succeeded", finished_at=database_now("default"))
 
 
-def numbers() -> dict[str, int]:
+def run_counts() -> dict[str, int]:
     return {job.name: Run.objects.filter(job=job).count() for job in Job.objects.all()}
 
 
-def test_all_old_runs_go_and_it_is_reported_once(
+def test_old_runs_are_pruned_and_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("one", "two"):
         make_old(make_idle_job(name=name), 3)
     make_idle_job(name="three")
     world.run()
-    assert numbers() == {"one": 1, "two": 1, "three": 0}
+    assert run_counts() == {"one": 1, "two": 1, "three": 0}
     assert events(caplog) == ["pruned"]
     assert logged(caplog, "pruned", "runs=6 ", "jobs=2", node="a")
 
 
-def test_only_what_the_node_leads_and_serves(world: World, settings: Settings) -> None:
+def test_only_led_shards_and_served_namespace_are_pruned(world: World, settings: Settings) -> None:
     settings.DCRON_SHARDS = 2
     jobs = [
         make_idle_job(),
@@ -104,19 +104,19 @@ def test_only_what_the_node_leads_and_serves(world: World, settings: Settings) -
     assert world.rests == [FIRST_AFTER, ROUND_EVERY]
 
 
-def test_it_rests_nine_times_as_long_as_it_works(world: World) -> None:
+def test_pruner_rests_nine_times_as_long_as_it_works(world: World) -> None:
     make_old(make_idle_job())
     world.run()
     assert world.rests == [FIRST_AFTER, pytest.approx(9), pytest.approx(9), ROUND_EVERY]
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "BATCH_SIZE", 2)
     monkeypatch.setattr(module, "JOBS_AT_ONCE", 2)
 
 
-def test_it_stops_between_two_batches(world: World, small: None) -> None:
+def test_pruner_stops_between_two_batches(world: World, small_batches: None) -> None:
     for _ in range(3):
         make_old(make_idle_job(), 6)
     world.stops = lambda: Run.objects.count() <= 3 * 7 - 4
@@ -124,28 +124,28 @@ def test_it_stops_between_two_batches(world: World, small: None) -> None:
     assert Run.objects.count() == 3 * 7 - 4
 
 
-def test_it_stops_with_a_job_whose_shard_it_leads_no_longer(world: World, small: None) -> None:
+def test_pruner_stops_with_a_job_when_its_shard_is_lost(world: World, small_batches: None) -> None:
     job = make_idle_job()
     make_old(job, 6)
 
-    def loses_it() -> bool:
+    def lose_shard_after_first_batch() -> bool:
         if Run.objects.count() < 7:
             world.membership.shards = ALL - {job.pk % 64}
         return False
 
-    world.stops = loses_it
+    world.stops = lose_shard_after_first_batch
     world.run()
     assert Run.objects.count() == 5
 
 
-def test_all_jobs_however_many(world: World, small: None) -> None:
+def test_all_jobs_are_pruned_in_several_batches(world: World, small_batches: None) -> None:
     for _ in range(7):
         make_old(make_idle_job())
     world.run()
-    assert set(numbers().values()) == {1}
+    assert set(run_counts().values()) == {1}
 
 
-def test_a_database_that_is_away_is_tried_again_in_the_next_round(
+def test_pruning_is_retried_in_the_next_round_after_database_error(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_old(make_idle_job())
@@ -159,12 +159,12 @@ def test_a_database_that_is_away_is_tried_again_in_the_next_round(
     monkeypatch.setattr(retention, "candidates", away)
     world.rounds = 2
     world.run()
-    assert set(numbers().values()) == {1}
+    assert set(run_counts().values()) == {1}
     assert events(caplog) == ["pruning_failed", "pruned"]
     assert logged(caplog, "pruning_failed", "the server closed the connection", node="a")
 
 
-def test_what_is_in_the_way_of_one_job_is_not_in_the_way_of_others(
+def test_locked_run_of_one_job_does_not_block_other_jobs(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = make_idle_job(), make_idle_job()
@@ -173,16 +173,16 @@ def test_what_is_in_the_way_of_one_job_is_not_in_the_way_of_others(
 
     def prune(job_id: int, *args: Any) -> Iterator[int]:
         if job_id == first.pk:
-            raise retention.InTheWay("a row is locked")
+            raise retention.DeletionBlocked("a row is locked")
         return real(job_id, *args)
 
     monkeypatch.setattr(retention, "prune", prune)
     world.run()
-    assert numbers() == {first.name: 2, second.name: 1}
+    assert run_counts() == {first.name: 2, second.name: 1}
     assert logged(caplog, "not_pruned", f"={first.pk} ", "a row is locked", node="a")
 
 
-def test_a_receiver_of_the_project_s_that_fails_does_not_end_the_node(
+def test_failing_signal_receiver_does_not_stop_the_node(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = make_idle_job(name="first"), make_idle_job(name="second")
@@ -190,18 +190,18 @@ def test_a_receiver_of_the_project_s_that_fails_does_not_end_the_node(
 
     def fails(instance: Run, **kwargs: Any) -> None:
         if instance.job_id == first.pk:
-            raise ZeroDivisionError("a bug of the project's")
+            raise ZeroDivisionError("a bug in the project")
 
     post_delete.connect(fails, sender=Run)
     try:
         world.run()
     finally:
         post_delete.disconnect(fails, sender=Run)
-    assert numbers() == {"first": 2, "second": 1}
+    assert run_counts() == {"first": 2, "second": 1}
     assert logged(caplog, "not_pruned", f"={first.pk}", node="a")
 
 
-def test_a_job_that_is_deleted_meanwhile_is_no_trouble(world: World, small: None) -> None:
+def test_job_deleted_during_pruning_is_ignored(world: World, small_batches: None) -> None:
     job = make_idle_job()
     make_old(job, 6)
 

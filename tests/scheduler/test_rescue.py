@@ -36,7 +36,7 @@ def now() -> datetime:
 
 
 @pytest.mark.parametrize(("max_attempts", "state"), [(1, "failed"), (2, "pending")])
-def test_a_stale_heartbeat_is_a_lost_attempt_and_the_retry_policy_decides(
+def test_run_with_stale_heartbeat_is_lost_and_retried_by_policy(
     now: datetime, max_attempts: int, state: str
 ) -> None:
     job = make_idle_job(max_attempts=max_attempts)
@@ -51,15 +51,15 @@ def test_a_stale_heartbeat_is_a_lost_attempt_and_the_retry_policy_decides(
     assert rescue(ALL, now, LEASE) == 0
 
 
-def test_a_run_is_lost_whose_last_heartbeat_the_database_has_timed() -> None:
-    """The rescue looks for the heartbeat that it has read. See ``UtcNow`` for SQLite."""
+def test_run_is_lost_if_its_stale_heartbeat_was_written_in_sql() -> None:
+    """The rescue compares the stored heartbeat in its UPDATE. See ``UtcNow`` for SQLite."""
     run = make_run(make_idle_job(), "running")
-    assert transitions.beat(run.pk, 1)
+    assert transitions.renew_heartbeat(run.pk, 1)
     assert rescue(ALL, database_now("default") + LEASE + SECOND, LEASE) == 1
     assert Run.objects.get().state == "failed"
 
 
-def test_a_run_without_a_row_for_its_attempt_is_lost_too(now: datetime) -> None:
+def test_run_without_an_attempt_row_is_lost(now: datetime) -> None:
     run = make_run(make_idle_job(), "running", heartbeat_at=now - 16 * SECOND)
     Attempt.objects.all().delete()
     assert rescue(ALL, now, LEASE) == 1
@@ -68,7 +68,7 @@ def test_a_run_without_a_row_for_its_attempt_is_lost_too(now: datetime) -> None:
     assert "None" not in run.reason
 
 
-def test_it_is_the_present_attempt_that_is_lost(now: datetime) -> None:
+def test_only_the_current_attempt_is_lost(now: datetime) -> None:
     run = make_run(
         make_idle_job(max_attempts=2), "running", heartbeat_at=now - 16 * SECOND, attempt=2
     )
@@ -82,7 +82,7 @@ def test_it_is_the_present_attempt_that_is_lost(now: datetime) -> None:
     assert " w " in run.reason
 
 
-def test_a_fresh_heartbeat_is_left_alone(now: datetime) -> None:
+def test_run_with_fresh_heartbeat_keeps_running(now: datetime) -> None:
     make_run(make_idle_job(), "running", heartbeat_at=now - 14 * SECOND)
     assert rescue(ALL, now, LEASE) == 0
     assert Run.objects.get().state == "running"
@@ -90,7 +90,7 @@ def test_a_fresh_heartbeat_is_left_alone(now: datetime) -> None:
 
 @pytest.mark.parametrize(("max_attempts", "cancelled"), [(1, False), (2, False), (1, True)])
 @pytest.mark.parametrize("later", ["heartbeat", "execution"])
-def test_a_sign_of_life_after_the_look_keeps_the_run(
+def test_run_is_kept_if_its_worker_shows_activity_before_the_update(
     now: datetime, max_attempts: int, cancelled: bool, later: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the rescue has read the heartbeat, it may wait for a lock, and so may the worker."""
@@ -101,7 +101,7 @@ def test_a_sign_of_life_after_the_look_keeps_the_run(
 
     def lose_late(*of_run: Any) -> bool:
         if later == "heartbeat":
-            assert transitions.beat(run.pk, 1)
+            assert transitions.renew_heartbeat(run.pk, 1)
         else:
             Attempt.objects.update(token=uuid4())
         return lose(*of_run)
@@ -116,30 +116,30 @@ def test_a_sign_of_life_after_the_look_keeps_the_run(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_a_lock_that_kept_a_heartbeat_waiting_is_no_reason_to_lose_its_run_when_it_goes(
+def test_run_is_kept_while_a_lock_delayed_its_heartbeat(
     now: datetime,
 ) -> None:
     clock = StillClock(now)
     delayed = DelayedHeartbeats(clock.monotonic)
     run = make_run(make_idle_job(), "running", heartbeat_at=now - 10 * SECOND)
 
-    def take_up() -> int:
+    def rescue_now() -> int:
         return rescue(ALL, clock.now(), LEASE, delayed)
 
     with keeping_locked(Run.objects.filter(pk=run.pk)):
-        assert take_up() == 0, "it is not silent for long enough, but its lock is seen"
+        assert rescue_now() == 0, "the heartbeat isn't stale yet, but the lock is noticed"
     clock.advance(6)
-    assert take_up() == 0, "the worker has had no chance yet"
-    assert transitions.beat(run.pk, 1)
+    assert rescue_now() == 0, "the worker has had no chance yet"
+    assert transitions.renew_heartbeat(run.pk, 1)
     Run.objects.update(heartbeat_at=clock.now())
     clock.advance(20)
-    assert take_up() == 1, "from then on it counts as any other"
+    assert rescue_now() == 1, "from then on it counts like any other run"
     connection.close()
 
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-def test_a_new_row_that_refers_to_the_run_does_not_count_as_a_lock(now: datetime) -> None:
+def test_foreign_key_lock_does_not_delay_the_rescue(now: datetime) -> None:
     run = make_run(make_idle_job(), "running", heartbeat_at=now - 60 * SECOND)
     with keeping_open(
         lambda: Attempt.objects.create(run=run, number=2, token=uuid4(), started_at=now)
@@ -147,19 +147,19 @@ def test_a_new_row_that_refers_to_the_run_does_not_count_as_a_lock(now: datetime
         assert rescue(ALL, now, LEASE) == 1
 
 
-def test_a_node_without_runs_remembers_which_shards_it_has_looked_at(now: datetime) -> None:
+def test_shards_without_runs_count_as_checked_for_locks(now: datetime) -> None:
     clock = StillClock(now)
     delayed = DelayedHeartbeats(clock.monotonic)
     job = make_idle_job()
     assert rescue(set(ALL) - {job.pk % 64}, now, LEASE, delayed) == 0
     make_run(job, "running", heartbeat_at=now - 60 * SECOND)
-    assert rescue(ALL, now, LEASE, delayed) == 0, "the shard is new to this node"
+    assert rescue(ALL, now, LEASE, delayed) == 0, "the node has just gained the shard"
     clock.advance(8)
     assert rescue(ALL, now, LEASE, delayed) == 1
 
 
 @pytest.mark.parametrize("contention", [True, False])
-def test_a_look_for_locks_that_meets_a_lock_excuses_all_runs(
+def test_all_runs_are_excused_if_the_search_for_locks_is_blocked(
     now: datetime, contention: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(silent: Any) -> frozenset[Any]:
@@ -174,10 +174,10 @@ def test_a_look_for_locks_that_meets_a_lock_excuses_all_runs(
     for delayed_of_call in (None, delayed):
         with pytest.raises(OperationalError):
             rescue(ALL, now, LEASE, delayed_of_call)
-    assert delayed.excuse(uuid4(), 1, LEASE) is contention
+    assert delayed.may_be_delayed(uuid4(), 1, LEASE) is contention
 
 
-def test_locks_are_looked_for_after_half_a_lease_of_silence(
+def test_locks_are_searched_after_half_a_lease_without_heartbeat(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[Run] = []
@@ -191,7 +191,7 @@ def test_locks_are_looked_for_after_half_a_lease_of_silence(
     assert looked_at == [silent[2], silent[1]]
 
 
-def test_a_database_that_cannot_skip_locks_is_not_asked_for_them(
+def test_locks_are_not_searched_without_skip_locked_support(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection.features, "has_select_for_update_skip_locked", False)
@@ -199,32 +199,36 @@ def test_a_database_that_cannot_skip_locks_is_not_asked_for_them(
     assert rescue(ALL, now, LEASE) == 1
 
 
-def test_a_lock_is_an_excuse_for_half_a_lease() -> None:
+def test_lock_excuses_a_run_for_half_a_lease() -> None:
     clock, run_id = StillClock(), uuid4()
     delayed = DelayedHeartbeats(clock.monotonic)
-    delayed.see(ALL, [run_id], LEASE)
+    delayed.record_locked(ALL, [run_id], LEASE)
     clock.advance(7)
-    assert delayed.excuse(run_id, 1, LEASE)
-    assert not delayed.excuse(uuid4(), 1, LEASE)
+    assert delayed.may_be_delayed(run_id, 1, LEASE)
+    assert not delayed.may_be_delayed(uuid4(), 1, LEASE)
     clock.advance(1)
-    assert not delayed.excuse(run_id, 1, LEASE)
-    delayed.see_all_locked()
-    assert delayed.excuse(run_id, 1, LEASE)
-    assert delayed.excuse(uuid4(), 1, LEASE)
+    assert not delayed.may_be_delayed(run_id, 1, LEASE)
+    delayed.record_all_locked()
+    assert delayed.may_be_delayed(run_id, 1, LEASE)
+    assert delayed.may_be_delayed(uuid4(), 1, LEASE)
 
 
-def test_a_run_in_a_gained_shard_is_excused_as_nobody_has_looked_for_its_locks() -> None:
+def test_run_in_a_gained_shard_is_excused_until_locks_are_searched() -> None:
     clock = StillClock()
     delayed = DelayedHeartbeats(clock.monotonic)
-    delayed.see([1, 2], (), LEASE)
-    assert not delayed.excuse(uuid4(), 1, LEASE)
-    delayed.see([1, 3], (), LEASE)
-    assert [delayed.excuse(uuid4(), job_id, LEASE) for job_id in (1, 3, 67)] == [False, True, True]
+    delayed.record_locked([1, 2], (), LEASE)
+    assert not delayed.may_be_delayed(uuid4(), 1, LEASE)
+    delayed.record_locked([1, 3], (), LEASE)
+    assert [delayed.may_be_delayed(uuid4(), job_id, LEASE) for job_id in (1, 3, 67)] == [
+        False,
+        True,
+        True,
+    ]
     clock.advance(8)
-    assert not delayed.excuse(uuid4(), 3, LEASE)
+    assert not delayed.may_be_delayed(uuid4(), 3, LEASE)
 
 
-def test_one_run_that_cannot_be_rescued_does_not_keep_the_others(
+def test_failed_rescue_of_one_run_does_not_block_the_others(
     now: datetime, caplog: pytest.LogCaptureFixture
 ) -> None:
     stale = now - 60 * SECOND
@@ -241,13 +245,13 @@ def test_one_run_that_cannot_be_rescued_does_not_keep_the_others(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_what_somebody_keeps_locked_keeps_nothing_else(
+def test_locked_run_does_not_block_the_rescue_of_others(
     now: datetime, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "django_dcron.scheduler")
     stale, long_ago = now - 60 * SECOND, now - timedelta(hours=1)
     locked, lost = (make_run(make_idle_job(), "running", heartbeat_at=stale) for _ in range(2))
-    unheard = make_run(make_idle_job(), "queued", due_at=long_ago, queued_at=long_ago)
+    undelivered = make_run(make_idle_job(), "queued", due_at=long_ago, queued_at=long_ago)
     left = make_run(make_idle_job(overlap_policy="queue_all"), "waiting")
     limits = WaitLimits("default")
     limits.impose(lock=SECOND, silence=LEASE)
@@ -257,7 +261,7 @@ def test_what_somebody_keeps_locked_keeps_nothing_else(
     assert states == {
         locked.pk: "running",
         lost.pk: "failed",
-        unheard.pk: "pending",
+        undelivered.pk: "pending",
         left.pk: "pending",
     }
     assert logged(caplog, "contention", run=str(locked.pk), job=str(locked.job))
@@ -268,7 +272,7 @@ def test_what_somebody_keeps_locked_keeps_nothing_else(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_the_locks_of_queued_runs_are_not_waited_for_one_after_the_other(
+def test_locked_queued_runs_are_skipped_without_waiting(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long_ago, tried = now - timedelta(hours=1), []
@@ -289,7 +293,7 @@ def test_the_locks_of_queued_runs_are_not_waited_for_one_after_the_other(
     connection.close()
 
 
-def test_a_database_that_goes_away_meanwhile_is_not_taken_for_a_bad_run(
+def test_database_outage_during_rescue_is_not_blamed_on_the_run(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*of_run: Any) -> bool:
@@ -301,7 +305,7 @@ def test_a_database_that_goes_away_meanwhile_is_not_taken_for_a_bad_run(
         rescue(ALL, now, LEASE)
 
 
-def test_queued_for_too_long_is_dispatched_again_with_growing_patience(
+def test_run_queued_too_long_is_redelivered_after_growing_timeouts(
     now: datetime, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_REDELIVER_AFTER = 10 * SECOND
@@ -311,7 +315,7 @@ def test_queued_for_too_long_is_dispatched_again_with_growing_patience(
     for delivery in range(1, 14):
         timeout = 10 * SECOND * 2 ** min(delivery - 1, 10)
         assert transitions.mark_queued([key], now - timeout) == 1
-        assert rescue(ALL, now, LEASE) == 0, f"delivery {delivery} is given its time"
+        assert rescue(ALL, now, LEASE) == 0, f"delivery {delivery} hasn't timed out yet"
         assert rescue(ALL, now + timedelta(microseconds=1), LEASE) == 1
         run.refresh_from_db()
         assert (run.state, run.attempt, run.node, run.deliveries) == ("pending", 1, "", delivery)
@@ -319,7 +323,7 @@ def test_queued_for_too_long_is_dispatched_again_with_growing_patience(
 
 
 @pytest.mark.parametrize("many", [2, 12])
-def test_many_that_found_no_worker_are_one_line(
+def test_redelivered_runs_are_logged_in_one_line(
     many: int, now: datetime, caplog: pytest.LogCaptureFixture
 ) -> None:
     oldest = make_idle_job()
@@ -336,7 +340,7 @@ def test_many_that_found_no_worker_are_one_line(
     assert logged(caplog, "redelivered", f"={60 + many}s", job=str(oldest), runs=many)
 
 
-def test_what_no_worker_may_start_any_more_is_missed_and_not_dispatched_again(
+def test_queued_run_past_its_start_deadline_is_missed(
     now: datetime,
 ) -> None:
     job = make_idle_job(start_deadline=timedelta(seconds=70))
@@ -373,7 +377,7 @@ def test_what_no_worker_may_start_any_more_is_missed_and_not_dispatched_again(
     ],
     ids=str,
 )
-def test_of_a_job_that_skips_what_is_late_no_worker_is_waited_for(
+def test_late_queued_run_is_missed_if_the_misfire_policy_skips(
     now: datetime, given: dict[str, Any], missed: bool
 ) -> None:
     """The rescue decides like a worker's start. A run that waited for its slot isn't late."""
@@ -389,13 +393,13 @@ def test_of_a_job_that_skips_what_is_late_no_worker_is_waited_for(
     run.refresh_from_db()
     assert run.state == ("missed" if missed else "pending")
     assert ("1m10s" in run.reason) == missed
-    if not missed:  # a worker that comes now starts it
+    if not missed:  # a worker can still start it
         assert start(run.pk, run.attempt, token=uuid4(), worker="w")
 
 
 @pytest.mark.parametrize("policy", ["run_latest", "run_all"])
-def test_a_newer_due_run_is_no_reason_to_give_up_an_older_one(now: datetime, policy: str) -> None:
-    """The newer run may be cancelled before a worker comes, so only the start can decide."""
+def test_late_queued_runs_are_redelivered_despite_newer_runs(now: datetime, policy: str) -> None:
+    """The newer run may be cancelled before a worker takes it, so only the start can decide."""
     job = make_idle_job(misfire_policy=policy, misfire_grace=70 * SECOND, catchup_limit=1)
     for age in (73, 72, 71):
         at = now - age * SECOND
@@ -404,7 +408,7 @@ def test_a_newer_due_run_is_no_reason_to_give_up_an_older_one(now: datetime, pol
     assert set(Run.objects.values_list("state", flat=True)) == {"pending"}
 
 
-def test_a_run_that_goes_on_to_its_next_attempt_meanwhile_is_not_missed(
+def test_late_run_is_not_missed_if_its_attempt_changed_meanwhile(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def retried_meanwhile(run: Run, *_: Any, **__: Any) -> str:
@@ -419,7 +423,7 @@ def test_a_run_that_goes_on_to_its_next_attempt_meanwhile_is_not_missed(
     assert (run.state, run.attempt) == ("queued", 2)
 
 
-def test_one_call_rescues_a_limited_number_of_each_kind(
+def test_one_call_rescues_a_limited_number_of_runs_per_kind(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESCUED_AT_ONCE", 2)
@@ -431,27 +435,27 @@ def test_one_call_rescues_a_limited_number_of_each_kind(
     assert [rescue(ALL, now, LEASE) for _ in range(3)] == [6, 3, 0]
 
 
-def test_the_limit_of_one_call_is_reasonable() -> None:
+def test_limit_of_one_call_is_reasonable() -> None:
     assert 100 <= module.RESCUED_AT_ONCE <= 5000
 
 
-def test_a_longer_lease_is_more_patient(now: datetime) -> None:
+def test_longer_lease_delays_the_rescue(now: datetime) -> None:
     make_run(make_idle_job(), "running", heartbeat_at=now - 44 * SECOND)
     assert rescue(ALL, now, 3 * LEASE) == 0
     assert rescue(ALL, now, LEASE) == 1
 
 
-def test_a_run_that_waits_for_nobody_is_woken(now: datetime) -> None:
+def test_waiting_run_without_holder_is_woken(now: datetime) -> None:
     job = make_idle_job(overlap_policy="queue_all")
     first = make_run(job, "waiting", due_at=now - SECOND)
     second = make_run(job, "waiting", scheduled_at=now + SECOND)
     assert rescue(ALL, now, LEASE) == 1
     first.refresh_from_db(), second.refresh_from_db()
     assert (first.state, second.state) == ("pending", "waiting")
-    assert rescue(ALL, now, LEASE) == 0, "the second waits for the first now"
+    assert rescue(ALL, now, LEASE) == 0, "the second run now waits for the first"
 
 
-def test_waiting_for_a_holder_is_no_reason_to_wake(
+def test_waiting_runs_with_a_holder_do_not_hide_one_without(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any number of runs with a reason to wait doesn't hide one without a reason."""
@@ -466,7 +470,7 @@ def test_waiting_for_a_holder_is_no_reason_to_wake(
     assert left.state == "pending"
 
 
-def test_backfilled_runs_that_wait_for_their_turn_do_not_hide_one_that_waits_for_nobody(
+def test_waiting_backfilled_runs_do_not_hide_a_run_without_holder(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESCUED_AT_ONCE", 1)
@@ -478,7 +482,7 @@ def test_backfilled_runs_that_wait_for_their_turn_do_not_hide_one_that_waits_for
     assert Run.objects.waiting().count() == len(backfilled)
 
 
-def test_only_in_ones_shards(now: datetime) -> None:
+def test_only_runs_in_the_given_shards_are_rescued(now: datetime) -> None:
     job = make_idle_job(overlap_policy="queue_all")
     make_run(job, "running", heartbeat_at=now - timedelta(hours=1))
     long_ago = now - timedelta(hours=1)

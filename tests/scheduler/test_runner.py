@@ -42,8 +42,13 @@ def dispatcher() -> MemoryDispatcher:
 @pytest.fixture(autouse=True)
 def quick(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     settings.DCRON_TICK = timedelta(seconds=0.05)
-    settings.DCRON_LEASE = timedelta(seconds=0.5)
+    settings.DCRON_LEASE = timedelta(hours=1)  # even a slow machine keeps its leases
     caplog.set_level(logging.INFO, "django_dcron.scheduler")
+
+
+@pytest.fixture
+def frequent_heartbeats(quick: None, settings: Settings) -> None:
+    settings.DCRON_LEASE = timedelta(seconds=0.5)
 
 
 def make_runner(dispatcher: Dispatcher) -> Runner:
@@ -55,8 +60,8 @@ def runner(dispatcher: MemoryDispatcher) -> Runner:
     return make_runner(dispatcher)
 
 
-class Aside:
-    """Run ``work`` in a thread beside the node's main thread. An exception fails the test."""
+class WorkThread:
+    """Run ``work`` in another thread than the node's main thread. An exception fails the test."""
 
     def __init__(self, work: Callable[[], None], runner: Runner):
         self._failure: BaseException | None = None
@@ -80,8 +85,8 @@ class Aside:
 
 @pytest.fixture
 def beside() -> Iterator[Callable[[Callable[[], None], Runner], None]]:
-    started: list[Aside] = []
-    yield lambda work, runner: started.append(Aside(work, runner))
+    started: list[WorkThread] = []
+    yield lambda work, runner: started.append(WorkThread(work, runner))
     for each in started:
         each.join()
 
@@ -93,14 +98,14 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def nothing_is_left() -> bool:
+def no_node_or_lease_is_left() -> bool:
     return not Node.objects.exists() and not LockLease.objects.held().exists()
 
 
 # --- one pass -----------------------------------------------------------------------------------
 
 
-def test_once_hands_over_what_is_due_and_gives_back_the_rest(
+def test_once_dispatches_due_runs_and_gives_back_the_rest(
     runner: Runner, dispatcher: MemoryDispatcher
 ) -> None:
     make_job()
@@ -110,11 +115,11 @@ def test_once_hands_over_what_is_due_and_gives_back_the_rest(
     assert set(Run.objects.filter(state="pending").values_list("node", flat=True)) == {""}
     assert Run.objects.filter(state="queued").count() == len(dispatcher.dispatched)
     assert dispatcher.closed == [True]
-    assert nothing_is_left()
+    assert no_node_or_lease_is_left()
 
 
-def test_once_in_threads_finishes_all_that_is_due() -> None:
-    """There are more runs than threads. None that was claimed may remain undone."""
+def test_once_with_threads_finishes_all_due_runs() -> None:
+    """There are more runs than threads. Every claimed run must finish."""
     job = make_idle_job(overlap_policy="allow")
     now = database_now("default")
     for n in range(12):
@@ -123,7 +128,7 @@ def test_once_in_threads_finishes_all_that_is_due() -> None:
     assert list(Run.objects.values_list("state", flat=True)) == ["succeeded"] * 12
 
 
-def test_once_where_another_node_leads_is_reported(
+def test_once_logs_that_another_node_leads(
     runner: Runner, dispatcher: MemoryDispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = make_runner(MemoryDispatcher())
@@ -137,7 +142,7 @@ def test_once_where_another_node_leads_is_reported(
     leader.membership.leave()
 
 
-def test_once_rescues_what_was_silent_for_long(runner: Runner) -> None:
+def test_once_rescues_run_with_stale_heartbeat(runner: Runner) -> None:
     run = make_run(make_idle_job(), "running", heartbeat_at=database_now("default") - 60 * SECOND)
     assert runner.run_once() == EXIT_OK
     run.refresh_from_db()
@@ -148,7 +153,7 @@ def test_once_rescues_what_was_silent_for_long(runner: Runner) -> None:
 # --- the life of a node -------------------------------------------------------------------------
 
 
-def test_until_a_signal(
+def test_node_works_until_a_signal(
     runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_job()
@@ -162,23 +167,23 @@ def test_until_a_signal(
     dispatched = {run.run_id for run in dispatcher.dispatched}
     assert set(Run.objects.filter(state="queued").values_list("pk", flat=True)) == dispatched
     assert set(Run.objects.filter(state="pending").values_list("node", flat=True)) == {""}
-    assert nothing_is_left()
+    assert no_node_or_lease_is_left()
     output = events(caplog)
     assert (output[:2], output[-1]) == (["shards", "started"], "stopped")
     assert logged(caplog, "started", runner.membership.id, os.getpid(), node="a")
     assert logged(caplog, "shards", node="a", shards=64)
 
 
-def test_for_a_time(runner: Runner, dispatcher: MemoryDispatcher) -> None:
+def test_node_works_for_the_given_time(runner: Runner, dispatcher: MemoryDispatcher) -> None:
     due = make_run(make_idle_job())
     assert runner.run(seconds=0.01) == EXIT_OK
     due.refresh_from_db()
     assert due.state == "queued" or due.node == ""
     assert dispatcher.closed == [True]
-    assert nothing_is_left()
+    assert no_node_or_lease_is_left()
 
 
-def test_the_first_signal_while_it_drains_by_itself_is_not_the_second(beside: Beside) -> None:
+def test_first_signal_during_a_timed_drain_does_not_abort_it(beside: Beside) -> None:
     closing, may_close = threading.Event(), threading.Event()
 
     class Slow(MemoryDispatcher):
@@ -197,7 +202,9 @@ def test_the_first_signal_while_it_drains_by_itself_is_not_the_second(beside: Be
     assert runner.run(seconds=0.01) == EXIT_OK  # and it doesn't end this process
 
 
-def test_a_signal_delivered_twice_is_one(beside: Beside, caplog: pytest.LogCaptureFixture) -> None:
+def test_duplicate_signal_does_not_abort_the_drain(
+    beside: Beside, caplog: pytest.LogCaptureFixture
+) -> None:
     """Supervisors signal the child first and then its group."""
     closing, may_close = threading.Event(), threading.Event()
 
@@ -222,7 +229,7 @@ def test_a_signal_delivered_twice_is_one(beside: Beside, caplog: pytest.LogCaptu
     assert logged(caplog, "stopping", "=1 ", "=long", node="a")
 
 
-def test_what_is_left_because_the_broker_is_away_is_reported(
+def test_runs_given_back_without_broker_are_logged(
     runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, caplog: pytest.LogCaptureFixture
 ) -> None:
     dispatcher.broker_unreachable = True
@@ -233,27 +240,24 @@ def test_what_is_left_because_the_broker_is_away_is_reported(
     assert logged(caplog, "given_back", "=3", node="a")
 
 
-def test_a_changed_ring_is_beaten_for_at_once(
-    runner: Runner, beside: Beside, settings: Settings
-) -> None:
-    """The next regular heartbeat would be due in 20 seconds."""
-    settings.DCRON_LEASE = timedelta(seconds=60)
+def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, beside: Beside) -> None:
+    """The next regular heartbeat would be due in 20 minutes."""
     other = make_runner(MemoryDispatcher())
 
     def work() -> None:
         wait_until(lambda: Node.objects.exists(), what="the node")
         other.membership.register()
-        wait_until(lambda: len(runner.membership.shards) < 64, 10, what="a share for the newcomer")
+        wait_until(lambda: len(runner.membership.shards) < 64, what="a share for the newcomer")
         other.membership.beat(agenda=0)
         other.membership.leave()
-        wait_until(lambda: len(runner.membership.shards) == 64, 10, what="what the other has left")
+        wait_until(lambda: len(runner.membership.shards) == 64, what="the shards of the other node")
         terminate()
 
     beside(work, runner)
     assert runner.run() == EXIT_OK
 
 
-def test_gained_shards_are_looked_through_at_once(
+def test_gained_shards_trigger_a_tick_at_once(
     runner: Runner, beside: Beside, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_TICK = timedelta(seconds=60)
@@ -265,7 +269,7 @@ def test_gained_shards_are_looked_through_at_once(
     assert ticks == [False, True]
 
 
-def test_what_its_threads_have_not_started_is_given_back(beside: Beside) -> None:
+def test_runs_that_no_thread_started_are_given_back(beside: Beside) -> None:
     started, may_end = threading.Event(), threading.Event()
 
     def busy(run_id: UUID, attempt: int, *, worker: str) -> None:
@@ -299,10 +303,11 @@ def test_what_its_threads_have_not_started_is_given_back(beside: Beside) -> None
 # --- pruning ------------------------------------------------------------------------------------
 
 
-def test_old_runs_are_pruned_while_it_works(
+def test_old_runs_are_pruned_while_the_node_works(
     runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
+    monkeypatch.setattr(pruner, "ROUND_EVERY", 0.1)  # the first round may precede the shards
     job, now = make_idle_job(), database_now("default")
     for days in (60, 40, 31, 1):
         at = now - timedelta(days=days)
@@ -316,13 +321,14 @@ def test_old_runs_are_pruned_while_it_works(
 
     beside(work, runner)
     assert runner.run() == EXIT_OK
-    assert nothing_is_left()
+    assert no_node_or_lease_is_left()
 
 
-def test_a_drain_does_not_wait_for_pruning_to_be_done(
+def test_drain_does_not_wait_for_the_end_of_pruning(
     runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
+    monkeypatch.setattr(pruner, "ROUND_EVERY", 0.1)  # the first round may precede the shards
     monkeypatch.setattr(
         retention, "candidates", lambda jobs, now: list(jobs.values_list("pk", flat=True))
     )
@@ -338,21 +344,22 @@ def test_a_drain_does_not_wait_for_pruning_to_be_done(
     beside(lambda: begun.wait(10) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert not runner._threads["prune"].is_alive()
-    assert nothing_is_left()
+    assert no_node_or_lease_is_left()
 
 
 # --- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("thread", ["tick", "agenda", "heartbeat", "prune"])
-def test_a_thread_that_dies_takes_the_node_down(
+@pytest.mark.usefixtures("frequent_heartbeats")
+def test_death_of_a_thread_stops_the_node(
     dispatcher: MemoryDispatcher,
     thread: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def die(*args: Any, **kwargs: Any) -> None:
-        raise ZeroDivisionError("nobody expected it")
+        raise ZeroDivisionError("unexpected error")
 
     runner = make_runner(dispatcher)
     where = {
@@ -362,6 +369,7 @@ def test_a_thread_that_dies_takes_the_node_down(
         "prune": (retention, "candidates"),
     }[thread]
     monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
+    monkeypatch.setattr(pruner, "ROUND_EVERY", 0.1)  # the first round may precede the shards
     due = make_run(make_idle_job())
     original = getattr(*where)
     runner.membership.register()
@@ -371,8 +379,8 @@ def test_a_thread_that_dies_takes_the_node_down(
     assert runner.run() == EXIT_FAILED
     (died,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
     assert (vars(died)["event"], vars(died)["node"]) == ("died", "a")
-    assert "nobody expected it" in caplog.text
-    assert nothing_is_left()
+    assert "unexpected error" in caplog.text
+    assert no_node_or_lease_is_left()
     due.refresh_from_db()
     assert due.state in ("pending", "queued")
     assert due.state == "queued" or due.node == ""
@@ -398,7 +406,7 @@ def failing_ticks(
     return seen
 
 
-def test_a_database_that_is_away_is_waited_for(
+def test_node_waits_for_an_unreachable_database(
     runner: Runner,
     beside: Beside,
     monkeypatch: pytest.MonkeyPatch,
@@ -417,7 +425,7 @@ def test_a_database_that_is_away_is_waited_for(
     assert seen[1] is False
 
 
-def test_a_database_may_be_away_for_days(
+def test_node_survives_a_database_outage_of_days(
     runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner._backoff._unreachable = 50_000
@@ -427,7 +435,7 @@ def test_a_database_may_be_away_for_days(
     assert runner.run() == EXIT_OK
 
 
-def test_a_database_that_has_become_read_only_is_waited_for(
+def test_node_waits_for_a_read_only_database(
     runner: Runner,
     beside: Beside,
     monkeypatch: pytest.MonkeyPatch,
@@ -439,7 +447,7 @@ def test_a_database_that_has_become_read_only_is_waited_for(
     assert logged(caplog, "database_unreachable", "read-only transaction", node="a")
 
 
-def test_what_the_database_refuses_is_reported_and_the_node_goes_on(
+def test_node_logs_an_integrity_error_and_continues(
     runner: Runner,
     beside: Beside,
     monkeypatch: pytest.MonkeyPatch,
@@ -464,7 +472,7 @@ def test_what_the_database_refuses_is_reported_and_the_node_goes_on(
         "could not serialize access due to concurrent update",
     ],
 )
-def test_somebody_in_the_way_is_not_taken_for_a_database_that_is_away(
+def test_lock_contention_is_not_treated_as_database_outage(
     runner: Runner,
     beside: Beside,
     monkeypatch: pytest.MonkeyPatch,
@@ -479,7 +487,8 @@ def test_somebody_in_the_way_is_not_taken_for_a_database_that_is_away(
     assert seen[0] is True
 
 
-def test_a_heartbeat_that_cannot_be_written_is_reported_once(
+@pytest.mark.usefixtures("frequent_heartbeats")
+def test_failed_heartbeats_are_logged_once(
     runner: Runner,
     beside: Beside,
     monkeypatch: pytest.MonkeyPatch,
@@ -501,10 +510,10 @@ def test_a_heartbeat_that_cannot_be_written_is_reported_once(
     assert len(logged(caplog, "heartbeat_missed", "gone", node="a")) == 1
 
 
-def test_a_heartbeat_that_is_written_again_ends_the_pause_of_the_tick(
-    runner: Runner, beside: Beside, settings: Settings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("frequent_heartbeats")
+def test_successful_heartbeat_ends_the_backoff_of_the_tick(
+    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.DCRON_LEASE = timedelta(seconds=0.5)
     seen = failing_ticks(runner, monkeypatch, "gone")
     monkeypatch.setattr(backoff.TickBackoff, "pause", 3600.0)
     original, beats = runner.membership.beat, []
@@ -528,10 +537,10 @@ def test_a_heartbeat_that_is_written_again_ends_the_pause_of_the_tick(
 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-def test_a_heartbeat_does_not_wait_for_somebody_who_keeps_the_nodes_row_locked(
-    runner: Runner, beside: Beside, settings: Settings, caplog: pytest.LogCaptureFixture
+@pytest.mark.usefixtures("frequent_heartbeats")
+def test_heartbeat_gives_up_when_the_nodes_row_is_locked(
+    runner: Runner, beside: Beside, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings.DCRON_LEASE = timedelta(seconds=0.5)
 
     def work() -> None:
         wait_until(lambda: runner._threads["heartbeat"].is_alive(), what="the node")
@@ -543,7 +552,7 @@ def test_a_heartbeat_does_not_wait_for_somebody_who_keeps_the_nodes_row_locked(
     assert runner.run() == EXIT_OK
 
 
-def test_a_drain_without_the_database_leaves_the_runs_to_others(
+def test_drain_without_the_database_leaves_runs_to_other_nodes(
     runner: Runner,
     dispatcher: MemoryDispatcher,
     monkeypatch: pytest.MonkeyPatch,
@@ -558,7 +567,7 @@ def test_a_drain_without_the_database_leaves_the_runs_to_others(
     assert dispatcher.closed == [True]
 
 
-def test_a_drain_that_breaks_is_a_failure(
+def test_failed_drain_returns_a_failure_exit_code(
     dispatcher: MemoryDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = make_runner(dispatcher)
@@ -566,7 +575,7 @@ def test_a_drain_that_breaks_is_a_failure(
     assert runner.run(seconds=0.01) == EXIT_FAILED
 
 
-def test_a_database_away_at_the_start_is_reported_by_the_first_question(
+def test_unreachable_database_at_start_raises_from_the_first_query(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone() -> None:

@@ -11,7 +11,7 @@ import pytest
 from django_dcron.scheduler.signal_pipe import SignalPipe
 
 
-def test_a_signal_is_reported_by_its_number_and_its_handler_is_put_back() -> None:
+def test_wait_returns_the_signal_number_and_restores_the_handler() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with SignalPipe() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -22,7 +22,7 @@ def test_a_signal_is_reported_by_its_number_and_its_handler_is_put_back() -> Non
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_a_signal_that_another_thread_gets_is_reported_at_once() -> None:
+def test_signal_delivered_to_another_thread_ends_the_wait() -> None:
     """A signal may reach any thread. That alone doesn't end the wait of another thread."""
     with SignalPipe() as signals:
         getting = threading.Timer(
@@ -33,7 +33,7 @@ def test_a_signal_that_another_thread_gets_is_reported_at_once() -> None:
         getting.join()
 
 
-def test_a_signal_of_the_projects_is_none_of_ours() -> None:
+def test_other_signals_are_left_to_the_project() -> None:
     heard = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
     try:
@@ -48,12 +48,12 @@ def test_a_signal_of_the_projects_is_none_of_ours() -> None:
     assert heard == [signal.SIGUSR2, signal.SIGUSR2]
 
 
-def test_none_comes() -> None:
+def test_wait_returns_none_at_its_deadline() -> None:
     with SignalPipe() as signals:
         assert signals.wait(0.01) is None
 
 
-def test_woken_by_another_thread() -> None:
+def test_another_thread_can_end_the_wait() -> None:
     with SignalPipe() as signals:
         waker = threading.Timer(0.01, signals.wake)
         waker.start()
@@ -61,7 +61,7 @@ def test_woken_by_another_thread() -> None:
         waker.join()
 
 
-def test_waking_after_the_end_writes_nowhere() -> None:
+def test_wake_after_close_writes_nothing() -> None:
     with SignalPipe() as signals:
         pass
     reader, writer = os.pipe()  # reuses the numbers of the closed descriptors
@@ -73,7 +73,7 @@ def test_waking_after_the_end_writes_nowhere() -> None:
     os.close(writer)
 
 
-def test_outside_the_main_thread_no_handler_is_touched() -> None:
+def test_no_handler_is_installed_outside_the_main_thread() -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen = []
 
@@ -110,15 +110,15 @@ def _ended_by(number: int) -> int | None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_what_a_job_forks_has_signals_of_its_own(number: signal.Signals) -> None:
+def test_forked_child_of_a_job_has_default_signal_handling(number: signal.Signals) -> None:
     """With --embedded, jobs may use multiprocessing, which stops its processes with SIGTERM."""
     before = signal.signal(number, signal.SIG_DFL)
     try:
         with SignalPipe() as signals:
             assert {_ended_by(number) for _ in range(5)} == {-number}
-            assert signals.wait(0.05) is None, "the node is not asked to stop"
+            assert signals.wait(0.05) is None, "the node isn't asked to stop"
             os.kill(os.getpid(), number)
-            assert signals.wait(10) == number, "and it is still listening"
+            assert signals.wait(10) == number, "and it still receives signals"
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
     finally:
         signal.signal(number, before)

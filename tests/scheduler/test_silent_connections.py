@@ -12,7 +12,7 @@ from django.db import OperationalError, connections
 from pytest_django import Settings
 
 from django_dcron.db import connection_sockets
-from django_dcron.db.connection_sockets import limit_connecting, new_connection, notice_silence
+from django_dcron.db.connection_sockets import enable_keepalive, new_connection, set_connect_timeout
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.execution.database_outage import wait_out
 from django_dcron.locks import get_lock
@@ -62,7 +62,7 @@ class Asking:
         connection = connections["default"]
         try:
             connection.ensure_connection()
-            self.session = connection_sockets.session_of(connection)
+            self.session = connection_sockets.session_id(connection)
             self._connected.set()
             assert self._go_on.wait(TIMEOUT)
             with connection.cursor() as cursor:
@@ -101,7 +101,7 @@ def look(silent: SilentConnections, clock: StillClock, seconds: float) -> None:
         assert not silent._asking.is_alive()
 
 
-def test_a_connection_that_fell_silent_is_shut_once_a_new_one_is_answered(
+def test_silent_connection_is_shut_when_a_new_one_gets_answers(
     proxy: SilentProxy,
     silent: SilentConnections,
     clock: StillClock,
@@ -112,21 +112,21 @@ def test_a_connection_that_fell_silent_is_shut_once_a_new_one_is_answered(
     asking.ask()
     wait_until(lambda: asking.is_asking, TIMEOUT)
     look(silent, clock, 6)
-    assert not asking.ended, "not before the lease is over"
+    assert not asking.ended, "not before the lease expires"
     look(silent, clock, 2)
     asking.thread.join(TIMEOUT)
     assert isinstance(asking.error, OperationalError)
     assert [vars(record)["event"] for record in caplog.records] == ["connection_silent"]
 
 
-def test_a_statement_that_the_server_is_at_work_on_is_left_alone(
+def test_connection_with_a_running_statement_is_kept(
     silent: SilentConnections, clock: StillClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     postgresql = connections["default"].vendor == "postgresql"
     asking = Asking(silent, "SELECT pg_sleep(600)" if postgresql else "SELECT SLEEP(600)")
     asking.ask()
     asked = connections["default"]
-    wait_until(lambda: connection_sockets.is_at_work(asking.session or 0, asked), TIMEOUT)
+    wait_until(lambda: connection_sockets.is_executing(asking.session or 0, asked), TIMEOUT)
     look(silent, clock, 60)
     assert not asking.ended
     assert not caplog.records
@@ -140,7 +140,7 @@ def test_a_statement_that_the_server_is_at_work_on_is_left_alone(
     assert asking.error
 
 
-def test_while_the_database_answers_nobody_nothing_is_shut(
+def test_no_connection_is_shut_while_the_database_answers_nobody(
     proxy: SilentProxy,
     silent: SilentConnections,
     clock: StillClock,
@@ -156,7 +156,7 @@ def test_while_the_database_answers_nobody_nothing_is_shut(
     asking.ask()
     wait_until(lambda: asking.is_asking, TIMEOUT)
     with monkeypatch.context() as patched:
-        patched.setattr(silent_connections, "is_at_work", refuse)
+        patched.setattr(silent_connections, "is_executing", refuse)
         look(silent, clock, 60)
         assert not asking.ended
     look(silent, clock, 2)
@@ -164,32 +164,32 @@ def test_while_the_database_answers_nobody_nothing_is_shut(
     assert asking.error
 
 
-def test_a_question_that_gets_no_answer_is_ended_as_well(
+def test_check_that_gets_no_answer_is_ended(
     proxy: SilentProxy,
     silent: SilentConnections,
     clock: StillClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise nothing would check connections any more."""
-    is_at_work = connection_sockets.is_at_work
+    is_executing = connection_sockets.is_executing
 
     def in_silence(*given: Any) -> bool:
         given[1].ensure_connection()
         proxy.fall_silent()
-        return is_at_work(*given)
+        return is_executing(*given)
 
     asking = Asking(silent)
     proxy.fall_silent()
     asking.ask()
     wait_until(lambda: asking.is_asking, TIMEOUT)
     with monkeypatch.context() as patched:
-        patched.setattr(silent_connections, "is_at_work", in_silence)
+        patched.setattr(silent_connections, "is_executing", in_silence)
         clock.advance(watchdog.LOOK_EVERY)
         silent.look()
         for _ in range(4):
             clock.advance(watchdog.LOOK_EVERY)
             silent.look()
-        wait_until(lambda: silent._asked_by, TIMEOUT, what="the question")
+        wait_until(lambda: silent._asked_by, TIMEOUT, what="the check")
         first = silent._asking
         assert first is not None
 
@@ -198,14 +198,14 @@ def test_a_question_that_gets_no_answer_is_ended_as_well(
             silent.look()
             return not first.is_alive()
 
-        wait_until(ended, TIMEOUT, what="the question to be ended")
+        wait_until(ended, TIMEOUT, what="the check to be ended")
     wait_until(
-        lambda: (look(silent, clock, 2), asking.ended)[1], TIMEOUT, what="the thread to go on"
+        lambda: (look(silent, clock, 2), asking.ended)[1], TIMEOUT, what="the thread to continue"
     )
     assert asking.error
 
 
-def test_a_suspended_process_shuts_nothing(
+def test_no_connection_is_shut_after_the_process_was_suspended(
     proxy: SilentProxy, silent: SilentConnections, clock: StillClock
 ) -> None:
     asking = Asking(silent)
@@ -223,7 +223,7 @@ def test_a_suspended_process_shuts_nothing(
 # --- a whole node -------------------------------------------------------------------------------
 
 
-def test_a_node_whose_connections_all_fall_silent_goes_on(
+def test_node_continues_after_all_its_connections_fall_silent(
     proxy: SilentProxy,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
@@ -250,7 +250,9 @@ def test_a_node_whose_connections_all_fall_silent_goes_on(
         connections["default"].close()
         number = len(dispatcher.dispatched)
         wait_until(
-            lambda: len(dispatcher.dispatched) > number + 3, TIMEOUT, what="the schedule to go on"
+            lambda: len(dispatcher.dispatched) > number + 3,
+            TIMEOUT,
+            what="the schedule to continue",
         )
         assert "connection_silent" in {vars(record).get("event") for record in caplog.records}
     finally:
@@ -259,21 +261,21 @@ def test_a_node_whose_connections_all_fall_silent_goes_on(
     assert not Node.objects.exists()
 
 
-# --- what is set on a connection ----------------------------------------------------------------
+# --- options of a connection --------------------------------------------------------------------
 
 
 def option_of(connection: Any, level: int, name: int) -> int:
-    number = connection_sockets.socket_of(connection)
+    number = connection_sockets.socket_descriptor(connection)
     assert number is not None
     with socket.socket(fileno=os.dup(number)) as found:
         return found.getsockopt(level, name)
 
 
-def test_the_kernel_looks_after_a_nodes_connection(proxy: SilentProxy) -> None:
+def test_node_connection_has_tcp_keepalive(proxy: SilentProxy) -> None:
     connection = new_connection("default", 6 * SECOND)
     try:
         connection.ensure_connection()
-        notice_silence(connection, 6 * SECOND)
+        enable_keepalive(connection, 6 * SECOND)
         assert option_of(connection, socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert option_of(connection, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 6
         assert option_of(connection, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 12_000
@@ -281,8 +283,8 @@ def test_the_kernel_looks_after_a_nodes_connection(proxy: SilentProxy) -> None:
         connection.close()
 
 
-def test_the_kernel_looks_after_the_connection_of_a_workers_heartbeats(proxy: SilentProxy) -> None:
-    """The same holds for every thread with a connection of its own."""
+def test_heartbeat_connection_of_a_worker_has_tcp_keepalive(proxy: SilentProxy) -> None:
+    """The same holds for every thread with its own connection."""
     connections["default"].close()
     limits = WaitLimits("default")
     limits.impose(lock=SECOND, silence=15 * SECOND)
@@ -290,7 +292,7 @@ def test_the_kernel_looks_after_the_connection_of_a_workers_heartbeats(proxy: Si
     limits.lift()
 
 
-def test_the_kernel_looks_after_the_connection_that_a_worker_starts_and_ends_runs_on(
+def test_worker_connection_has_tcp_keepalive_and_connect_timeout(
     proxy: SilentProxy, settings: Settings
 ) -> None:
     settings.DCRON_RUN_LEASE = 9 * SECOND
@@ -308,7 +310,7 @@ def test_the_kernel_looks_after_the_connection_that_a_worker_starts_and_ends_run
         connection.settings_dict = before
 
 
-def test_the_connection_of_a_nodes_thread_is_bounded_as_soon_as_it_is_made(
+def test_thread_connection_has_timeouts_from_the_start(
     proxy: SilentProxy, settings: Settings
 ) -> None:
     settings.DCRON_LEASE = 9 * SECOND
@@ -330,15 +332,15 @@ def test_the_connection_of_a_nodes_thread_is_bounded_as_soon_as_it_is_made(
 @pytest.mark.parametrize(
     ("options", "timeout"),
     [({}, 6), ({"connect_timeout": 60}, 60), ({"pool": True}, None)],
-    ids=["nothing said", "the project's own", "a pool's"],
+    ids=["default", "project option", "pool"],
 )
-def test_connecting_is_bounded_unless_the_project_says_otherwise(
+def test_connect_timeout_is_set_unless_the_project_sets_it(
     options: dict[str, Any], timeout: int | None
 ) -> None:
     connection = connections.create_connection("default")
     connection.settings_dict = connection.settings_dict | {"OPTIONS": options}
-    limit_connecting(connection, 6 * SECOND)
+    set_connect_timeout(connection, 6 * SECOND)
     assert connection.settings_dict["OPTIONS"].get("connect_timeout") == timeout
     assert "connect_timeout" not in connections.settings["default"]["OPTIONS"], (
-        "which all threads share"
+        "all threads share these settings"
     )

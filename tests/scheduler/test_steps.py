@@ -23,7 +23,7 @@ def steps(clock: StillClock, done: list[str]) -> Steps:
     return Steps("a", clock.monotonic, lambda: done.append("alive"))
 
 
-def test_a_step_runs_again_after_its_interval(
+def test_step_runs_again_after_its_interval(
     steps: Steps, clock: StillClock, done: list[str]
 ) -> None:
     listed = [Step("often", lambda: done.append("often")), Step("rarely", lambda: None, every=2.0)]
@@ -31,7 +31,7 @@ def test_a_step_runs_again_after_its_interval(
         steps.run_due(listed)
         clock.advance(1)
     assert done.count("often") == 3
-    assert done.count("alive") == 3 + 2, "one sign before each step"
+    assert done.count("alive") == 3 + 2, "once before each step"
     steps.run_due(listed)
     steps.repeat("rarely")
     done.clear()
@@ -39,7 +39,7 @@ def test_a_step_runs_again_after_its_interval(
     assert done.count("alive") == 2
 
 
-def test_a_step_that_may_not_run_keeps_its_turn(steps: Steps, done: list[str]) -> None:
+def test_step_that_may_not_run_stays_due(steps: Steps, done: list[str]) -> None:
     """Otherwise, it would wait for its whole interval after it may run again."""
     allowed = [False, True]
     step = Step("rescue", lambda: done.append("ran"), when=lambda: allowed.pop(0), every=60.0)
@@ -49,7 +49,7 @@ def test_a_step_that_may_not_run_keeps_its_turn(steps: Steps, done: list[str]) -
     assert done == ["alive", "ran"]
 
 
-def test_a_blocked_step_keeps_the_others_from_nothing_and_is_blocked_until_it_succeeds(
+def test_blocked_step_does_not_block_the_others(
     steps: Steps, clock: StillClock, done: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "django_dcron.scheduler")
@@ -69,7 +69,7 @@ def test_a_blocked_step_keeps_the_others_from_nothing_and_is_blocked_until_it_su
     assert [vars(record)["event"] for record in caplog.records] == ["contention", "contention_over"]
 
 
-def test_any_other_error_ends_the_tick(steps: Steps, done: list[str]) -> None:
+def test_error_other_than_contention_ends_the_tick(steps: Steps, done: list[str]) -> None:
     def fail() -> None:
         raise OperationalError("server closed the connection")
 

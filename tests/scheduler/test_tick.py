@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 SECOND = timedelta(seconds=1)
 
 
-class Ring:
+class FakeMembership:
     """A membership of one node. The test chooses its shards."""
 
     id = "me-1"
@@ -44,12 +44,12 @@ class Ring:
         self.ticks += 1
 
 
-class SetUp:
+class NodeUnderTest:
     def __init__(self) -> None:
         self.clock = StillClock(database_now("default"))
         self.dispatcher = MemoryDispatcher()
         self.agenda = Agenda(self.dispatcher, self.clock)
-        self.ring = Ring()
+        self.ring = FakeMembership()
         self.ticker = Ticker(self.ring, self.agenda, self.clock)  # type: ignore[arg-type]
 
     def make_job(self, **fields: Any) -> Job:
@@ -70,8 +70,8 @@ class SetUp:
 
 
 @pytest.fixture
-def node() -> SetUp:
-    return SetUp()
+def node() -> NodeUnderTest:
+    return NodeUnderTest()
 
 
 def states(job: Job) -> list[str]:
@@ -81,13 +81,13 @@ def states(job: Job) -> list[str]:
 
 
 def raising(error: Exception) -> Callable[..., None]:
-    def raise_it(*args: object, **kwargs: object) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
         raise error
 
-    return raise_it
+    return fail
 
 
-def test_a_run_goes_from_cursor_to_queue(node: SetUp) -> None:
+def test_tick_claims_dispatches_and_marks_runs(node: NodeUnderTest) -> None:
     job = node.make_job()
     node.ticker.tick()
     assert set(states(job)) == {"pending"}
@@ -104,8 +104,8 @@ def test_a_run_goes_from_cursor_to_queue(node: SetUp) -> None:
     assert node.ring.ticks == 11
 
 
-def test_a_tick_that_claims_batch_after_batch_shows_its_progress(
-    node: SetUp, monkeypatch: pytest.MonkeyPatch
+def test_tick_reports_progress_after_each_claimed_batch(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long catch-up doesn't look like a hanging thread or an unreachable database."""
     signs: list[str] = []
@@ -124,8 +124,8 @@ def test_a_tick_that_claims_batch_after_batch_shows_its_progress(
     assert signs == [*mark, *claim_, *["alive", "progressed"] * 3, *adopt, "progressed"]
 
 
-def test_one_that_fails_half_way_has_made_no_progress(
-    node: SetUp, monkeypatch: pytest.MonkeyPatch
+def test_failed_tick_reports_no_progress(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reads may even succeed, for example if the database has become read-only."""
     signs: list[str] = []
@@ -136,7 +136,7 @@ def test_one_that_fails_half_way_has_made_no_progress(
     assert signs == []
 
 
-def test_what_the_broker_refuses_fails_with_its_answer(node: SetUp) -> None:
+def test_run_refused_by_the_broker_fails_with_the_error(node: NodeUnderTest) -> None:
     first_at = node.clock.now() + SECOND
     good, bad = node.make_job(starts_at=first_at), node.make_job(starts_at=first_at, queue="bad")
     node.dispatcher.poison = {bad.name}
@@ -148,7 +148,7 @@ def test_what_the_broker_refuses_fails_with_its_answer(node: SetUp) -> None:
     assert states(bad).count("failed") == states(good).count("queued")
 
 
-def test_a_node_that_leads_nothing_touches_nothing_but_marks(node: SetUp) -> None:
+def test_node_without_shards_only_marks_dispatched_runs(node: NodeUnderTest) -> None:
     job = node.make_job()
     node.ticker.tick()
     node.clock.advance(1)
@@ -161,7 +161,7 @@ def test_a_node_that_leads_nothing_touches_nothing_but_marks(node: SetUp) -> Non
     assert Run.objects.count() == before
 
 
-def test_what_it_had_claimed_is_dispatched_on_time_after_its_shards_are_lost(node: SetUp) -> None:
+def test_claimed_runs_are_dispatched_on_time_after_shards_are_lost(node: NodeUnderTest) -> None:
     job = node.make_job()
     node.ticker.tick()
     node.ring.shards = frozenset()
@@ -169,8 +169,8 @@ def test_what_it_had_claimed_is_dispatched_on_time_after_its_shards_are_lost(nod
     assert set(states(job)) == {"queued"}
 
 
-def test_a_tick_with_nothing_to_do_asks_three_questions(
-    node: SetUp, django_assert_max_num_queries: Callable[[int], AbstractContextManager[Any]]
+def test_idle_tick_needs_three_queries(
+    node: NodeUnderTest, django_assert_max_num_queries: Callable[[int], AbstractContextManager[Any]]
 ) -> None:
     make_idle_job()
     node.ticker.tick()
@@ -179,7 +179,9 @@ def test_a_tick_with_nothing_to_do_asks_three_questions(
         node.ticker.tick()
 
 
-def test_changes_past_save_are_followed(node: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_changed_without_save_are_followed(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.ticker.tick()
     job = Job.objects.create(name="new", schedule="* * * * * *", target="tests.app.tasks.ok")
     node.pass_time(tick.FOLLOW_EVERY + 1)
@@ -193,7 +195,7 @@ def test_changes_past_save_are_followed(node: SetUp, monkeypatch: pytest.MonkeyP
     assert Cursor.objects.count() == 7
 
 
-def test_a_pause_ends_by_itself(node: SetUp) -> None:
+def test_job_resumes_when_its_pause_ends(node: NodeUnderTest) -> None:
     now = database_now("default")
     over, lasting = (
         pausing.pause(node.make_job(), "deploy", now + 3600 * SECOND) for _ in range(2)
@@ -211,9 +213,7 @@ def test_a_pause_ends_by_itself(node: SetUp) -> None:
     assert len(states(lasting)) == len(before[1])
 
 
-def test_all_that_is_due_is_claimed_in_one_tick(
-    node: SetUp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_tick_claims_all_due_jobs(node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim, "CLAIMED_AT_ONCE", 2)
     monkeypatch.setattr(tick, "CLAIMED_AT_ONCE", 2)
     jobs = [node.make_job() for _ in range(5)]
@@ -221,15 +221,15 @@ def test_all_that_is_due_is_claimed_in_one_tick(
     assert all(states(job) for job in jobs)
 
 
-def test_a_node_that_stops_claims_no_more(node: SetUp) -> None:
+def test_stopping_node_claims_nothing(node: NodeUnderTest) -> None:
     node.make_job()
     node.ticker.stopping = lambda: True
     node.ticker.tick()
     assert not Run.objects.exists()
 
 
-def test_what_can_never_be_dispatched_fails_with_the_reason(
-    node: SetUp, caplog: pytest.LogCaptureFixture
+def test_undeliverable_run_fails_with_the_reason(
+    node: NodeUnderTest, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, good = node.make_job(), node.make_job()
     node.dispatcher.undeliverable = {bad.name}
@@ -244,14 +244,14 @@ def test_what_can_never_be_dispatched_fails_with_the_reason(
     assert ("undeliverable", bad.name) in events
 
 
-def test_what_was_withdrawn_before_it_could_fail_is_no_trouble(node: SetUp) -> None:
+def test_undeliverable_run_that_was_withdrawn_is_ignored(node: NodeUnderTest) -> None:
     node.dispatcher.undeliverable = {"withdrawn"}
     assert node.ticker._put([due_run("withdrawn")]) == 0
     assert len(node.agenda) == 0
 
 
-def test_a_claim_whose_answer_was_lost_is_found_by_the_next_tick(
-    node: SetUp, monkeypatch: pytest.MonkeyPatch
+def test_next_tick_adopts_runs_of_a_claim_with_unknown_outcome(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_idle_job()
     node.ticker.tick()
@@ -267,8 +267,8 @@ def test_a_claim_whose_answer_was_lost_is_found_by_the_next_tick(
     assert len(node.agenda) == Run.objects.count() > 5
 
 
-def test_what_cannot_be_marked_is_marked_by_the_next_tick(
-    node: SetUp, monkeypatch: pytest.MonkeyPatch
+def test_next_tick_marks_runs_that_could_not_be_marked(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = node.make_job()
     node.clock.instant = database_now("default")  # creating the job may have taken seconds
@@ -284,14 +284,14 @@ def test_what_cannot_be_marked_is_marked_by_the_next_tick(
     assert states(job).count("queued") == len(node.dispatcher.dispatched) >= 2
 
 
-def test_marking_waits_for_a_burst_to_be_dispatched_but_not_for_ever(node: SetUp) -> None:
+def test_marking_is_postponed_during_a_burst_up_to_a_limit(node: NodeUnderTest) -> None:
     """In a burst, marking would take time from the runs that are still to be dispatched."""
     job = node.make_job()
     node.ticker.tick()
     node.clock.advance(3)
     node.agenda.publish_due()
     dispatched = len(node.dispatcher.dispatched)
-    node.clock.advance(1)  # another run is due, and nobody dispatches it
+    node.clock.advance(1)  # another run is due and isn't dispatched
     for _ in range(int(tick.LONGEST_BURST / 0.5)):
         node.ticker.tick()
         assert "queued" not in states(job)
@@ -300,7 +300,7 @@ def test_marking_waits_for_a_burst_to_be_dispatched_but_not_for_ever(node: SetUp
     assert states(job).count("queued") == dispatched > 0
 
 
-def test_what_is_due_while_the_broker_is_away_keeps_nothing_from_being_marked(node: SetUp) -> None:
+def test_marking_is_not_postponed_while_the_broker_is_unreachable(node: NodeUnderTest) -> None:
     job = node.make_job()
     node.ticker.tick()
     node.clock.advance(3)
@@ -312,7 +312,7 @@ def test_what_is_due_while_the_broker_is_away_keeps_nothing_from_being_marked(no
     assert states(job).count("queued") == len(node.dispatcher.dispatched) > 0
 
 
-def test_rescue_waits_for_a_lease_of_steady_ticks(node: SetUp) -> None:
+def test_rescue_waits_for_a_lease_of_steady_ticks(node: NodeUnderTest) -> None:
     """After an outage, workers' heartbeats are old although the workers are alive."""
     long_ago = node.clock.now() - timedelta(hours=1)
 
@@ -329,7 +329,7 @@ def test_rescue_waits_for_a_lease_of_steady_ticks(node: SetUp) -> None:
     first.refresh_from_db()
     assert first.state == "failed"
 
-    # Only a lock was in the way: the database was reachable.
+    # Lock contention isn't an outage: the database was reachable.
     node.ticker.failed(database_unreachable=False)
     second = stale()
     node.pass_time(3)
@@ -347,8 +347,8 @@ def test_rescue_waits_for_a_lease_of_steady_ticks(node: SetUp) -> None:
 
 
 @pytest.mark.parametrize("where", ["between two ticks", "within a tick"])
-def test_a_database_that_stalled_without_an_error_makes_no_run_lost(
-    node: SetUp, where: str, monkeypatch: pytest.MonkeyPatch
+def test_no_run_is_lost_right_after_the_database_stalled(
+    node: NodeUnderTest, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stall delayed the workers' heartbeats, too. They are about to be written."""
     node.pass_time(60)
@@ -365,10 +365,10 @@ def test_a_database_that_stalled_without_an_error_makes_no_run_lost(
     assert run.state == "running"
     node.pass_time(5)
     run.refresh_from_db()
-    assert run.state == "failed", "still no sign of life"
+    assert run.state == "failed", "there is still no heartbeat"
 
 
-def test_nobody_is_lost_while_the_databases_clock_is_in_doubt(node: SetUp) -> None:
+def test_no_run_is_lost_while_the_database_clock_is_in_doubt(node: NodeUnderTest) -> None:
     """That clock also dates the heartbeats."""
     node.pass_time(30)
     run = make_run(make_idle_job(), "running", heartbeat_at=node.clock.now() - timedelta(hours=1))
@@ -383,7 +383,7 @@ def test_nobody_is_lost_while_the_databases_clock_is_in_doubt(node: SetUp) -> No
     assert run.state == "failed"
 
 
-def test_a_tick_that_is_the_only_one_rescues_with_more_patience(node: SetUp) -> None:
+def test_single_tick_rescues_after_a_longer_timeout(node: NodeUnderTest) -> None:
     """If cron starts the node for one tick each time, no later tick would do it."""
     silent, fresh = (
         make_run(make_idle_job(), "running", heartbeat_at=node.clock.now() - age * SECOND)
@@ -396,13 +396,13 @@ def test_a_tick_that_is_the_only_one_rescues_with_more_patience(node: SetUp) -> 
     }
 
 
-def test_a_run_held_back_and_woken_before_its_mark_is_dispatched_again(node: SetUp) -> None:
+def test_run_woken_before_it_was_marked_is_dispatched_again(node: NodeUnderTest) -> None:
     """The message is used up: a queued run would keep the slot, and no worker would start it."""
     job = make_idle_job(overlap_policy="queue_all")
     run = node.make_run(job)
     node.ticker.tick()
     node.agenda.publish_due()  # it is published; the next tick marks it
-    assert transitions.hold_back(run, slot=None, reason="")
+    assert transitions.mark_waiting(run, slot=None, reason="")
     assert transitions.wake_next(job.pk)
     node.ticker._adopt(
         also_own=False
@@ -416,7 +416,7 @@ def test_a_run_held_back_and_woken_before_its_mark_is_dispatched_again(node: Set
     assert [due.run_id for due in node.dispatcher.dispatched] == [run.pk, run.pk]
 
 
-def test_a_job_that_keeps_failing_is_paused_by_the_tick(node: SetUp) -> None:
+def test_tick_pauses_a_job_that_keeps_failing(node: NodeUnderTest) -> None:
     job = make_idle_job(pause_after_failures=1)
     Statistics.objects.update(consecutive_failures=1)
     node.ticker.tick()
@@ -424,7 +424,7 @@ def test_a_job_that_keeps_failing_is_paused_by_the_tick(node: SetUp) -> None:
     assert not job.enabled
 
 
-def test_a_quarantine_is_looked_at_again_every_few_minutes(node: SetUp) -> None:
+def test_quarantined_job_is_retried_every_few_minutes(node: NodeUnderTest) -> None:
     node.ticker.tick()
     job = node.make_job()
     Cursor.objects.update(problem="an old tz database")
@@ -435,7 +435,7 @@ def test_a_quarantine_is_looked_at_again_every_few_minutes(node: SetUp) -> None:
     assert Cursor.objects.get().problem == ""
 
 
-def test_only_the_jobs_of_its_namespace_and_shards_are_followed(node: SetUp) -> None:
+def test_only_jobs_of_its_namespace_and_shards_are_followed(node: NodeUnderTest) -> None:
     node.ring.namespace = "ours"
     ours, other = (
         Job.objects.create(name="a", namespace=namespace, schedule="@daily", target="t")
@@ -448,7 +448,9 @@ def test_only_the_jobs_of_its_namespace_and_shards_are_followed(node: SetUp) -> 
     assert Cursor.objects.count() == 1
 
 
-def test_the_report_says_what_was_done(node: SetUp, caplog: pytest.LogCaptureFixture) -> None:
+def test_tick_report_counts_the_actions(
+    node: NodeUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "django_dcron.scheduler")
     job = make_idle_job()
     node.ticker.tick()
@@ -467,8 +469,8 @@ def test_the_report_says_what_was_done(node: SetUp, caplog: pytest.LogCaptureFix
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_a_row_that_somebody_keeps_locked_does_not_keep_the_node_from_the_rest(
-    node: SetUp, caplog: pytest.LogCaptureFixture
+def test_locked_run_does_not_block_the_rest_of_the_tick(
+    node: NodeUnderTest, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For example, a worker froze within its transaction.
 
@@ -482,8 +484,8 @@ def test_a_row_that_somebody_keeps_locked_does_not_keep_the_node_from_the_rest(
     other = node.make_job()
     with keeping_locked(Run.objects.filter(pk=locked.pk)):
         node.ticker.tick()
-        assert Run.objects.filter(job=other).exists(), "claimed all the same"
-        assert node.ring.ticks == 2, "nor does the node pass for one that does nothing"
+        assert Run.objects.filter(job=other).exists(), "other jobs are still claimed"
+        assert node.ring.ticks == 2, "and the node still counts as working"
         node.ticker.tick()
     node.agenda.publish_due()
     node.ticker.tick()
@@ -498,7 +500,7 @@ def test_a_row_that_somebody_keeps_locked_does_not_keep_the_node_from_the_rest(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_while_a_row_is_locked_all_others_are_taken_up_and_marked(node: SetUp) -> None:
+def test_other_runs_are_adopted_and_marked_while_a_row_is_locked(node: NodeUnderTest) -> None:
     """That holds for dispatched runs and for runs that no node has adopted yet."""
     dispatched = [node.make_run(make_idle_job()) for _ in range(2)]
     node.clock.advance(1)
@@ -529,7 +531,7 @@ def test_while_a_row_is_locked_all_others_are_taken_up_and_marked(node: SetUp) -
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_rescue_comes_although_somebody_keeps_a_row_locked(node: SetUp) -> None:
+def test_rescue_happens_while_a_row_is_locked(node: NodeUnderTest) -> None:
     """A blocked tick doesn't mean that the workers' heartbeats were delayed."""
     failing, changed = (make_idle_job(pause_after_failures=1) for _ in range(2))
     run = make_run(make_idle_job(), "running", heartbeat_at=node.clock.now() - timedelta(hours=1))
@@ -551,8 +553,8 @@ def test_rescue_comes_although_somebody_keeps_a_row_locked(node: SetUp) -> None:
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_the_only_tick_says_that_somebody_was_in_its_way_and_leaves_the_connection_as_it_was(
-    node: SetUp,
+def test_single_tick_raises_contention_and_resets_lock_timeout(
+    node: NodeUnderTest,
 ) -> None:
     locked = node.make_run(make_idle_job())
     node.agenda.add([due_run("locked", run_id=locked.pk)])
@@ -570,10 +572,10 @@ def test_the_only_tick_says_that_somebody_was_in_its_way_and_leaves_the_connecti
 
 
 def lock_limit() -> object:
-    question = {
+    queries = {
         "postgresql": "SHOW lock_timeout",
         "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout",
     }
     with connection.cursor() as cursor:
-        cursor.execute(question[connection.vendor])
+        cursor.execute(queries[connection.vendor])
         return cursor.fetchone()[0]

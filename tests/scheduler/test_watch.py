@@ -103,7 +103,7 @@ def start() -> Iterator[Start]:
     assert not LockLease.objects.held().exists()
 
 
-def said_in_turn(caplog: pytest.LogCaptureFixture, first: str, second: str, **about: str) -> bool:
+def log_alternates(caplog: pytest.LogCaptureFixture, first: str, second: str, **about: str) -> bool:
     """Whether the log alternates between ``first`` and ``second``, once or several times."""
     records = [record.__dict__ for record in caplog.records]
     text = [record["event"] for record in records if about.items() <= record.items()]
@@ -111,7 +111,7 @@ def said_in_turn(caplog: pytest.LogCaptureFixture, first: str, second: str, **ab
     return bool(text) and text == [first, second] * (len(text) // 2)
 
 
-class AwayLock:
+class UnreachableLock:
     """A lock whose server is unreachable."""
 
     def hold(self, names: Collection[str], holder: str, lease: timedelta) -> list[Lease]:
@@ -149,8 +149,8 @@ class StuckPublishing(Stuck):
     ("kind", "thread", "where"),
     [(Stuck, "tick", "in prepare"), (StuckPublishing, "agenda", "in publish")],
 )
-@pytest.mark.parametrize("lock", [None, AwayLock()])
-def test_what_a_node_that_hangs_leads_is_led_by_another_until_it_goes_on(
+@pytest.mark.parametrize("lock", [None, UnreachableLock()])
+def test_shards_of_a_hanging_node_move_until_it_continues(
     start: Start,
     settings: Settings,
     caplog: pytest.LogCaptureFixture,
@@ -164,34 +164,36 @@ def test_what_a_node_that_hangs_leads_is_led_by_another_until_it_goes_on(
     a = start("a", dispatcher=stuck, lock=lock)
     try:
         run = make_run(make_idle_job())
-        wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to say that it is unfit")
+        wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to be unfit")
         assert a.runner.health().facts.hanging.keys() == {thread}
         healthy = MemoryDispatcher()
         b = start("b", dispatcher=healthy, lock=lock)
-        wait_until(lambda: b.shards == 64, TIMEOUT, what="the other to lead all")
+        wait_until(lambda: b.shards == 64, TIMEOUT, what="the other node to lead all shards")
         assert a.shards == 0
         assert a.runner.membership.degraded == (lock is not None)
-        wait_until(
-            lambda: healthy.dispatched, TIMEOUT, what="what hung there to be dispatched here"
-        )
+        wait_until(lambda: healthy.dispatched, TIMEOUT, what="the other node to dispatch the run")
         assert [due.run_id for due in healthy.dispatched] == [run.pk]
-        wait_until(lambda: b.status.fit, TIMEOUT, what="the other to be fit")
+        wait_until(lambda: b.status.fit, TIMEOUT, what="the other node to be fit")
         assert a.status == "unfit"
     finally:
         stuck.let_go.set()
-    wait_until(lambda: 0 < a.shards < 64, TIMEOUT, what="its share to be its own again")
-    wait_until(lambda: a.shards + b.shards == 64, TIMEOUT, what="all to be led")
+    wait_until(lambda: 0 < a.shards < 64, TIMEOUT, what="the node to lead its share again")
+    wait_until(lambda: a.shards + b.shards == 64, TIMEOUT, what="all shards to be led")
     wait_until(
-        lambda: said_in_turn(caplog, "unfit", "fit", node="a"), TIMEOUT, what="it to be fit again"
+        lambda: log_alternates(caplog, "unfit", "fit", node="a"),
+        TIMEOUT,
+        what="the node to be fit again",
     )
-    wait_until(lambda: said_in_turn(caplog, "hangs", "goes_on", node="a", hanging=thread), TIMEOUT)
+    wait_until(
+        lambda: log_alternates(caplog, "hangs", "goes_on", node="a", hanging=thread), TIMEOUT
+    )
     hangs = logged(caplog, "hangs", node="a", hanging=thread)[0]
     first = hangs.split("\nThread ")[1]
     assert first.startswith(f"dcron-{thread}:\n")
     assert where in first
 
 
-def test_a_hanging_heartbeat_is_reported(
+def test_hanging_heartbeat_makes_the_node_unfit(
     start: Start,
     settings: Settings,
     caplog: pytest.LogCaptureFixture,
@@ -208,19 +210,21 @@ def test_a_hanging_heartbeat_is_reported(
     settings.DCRON_HANG_AFTER = timedelta(seconds=1)
     monkeypatch.setattr(a.runner.membership, "beat", beat)
     try:
-        wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to say that it is unfit")
-        wait_until(lambda: a.shards == 0, TIMEOUT, what="its leases to end")
+        wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to be unfit")
+        wait_until(lambda: a.shards == 0, TIMEOUT, what="its leases to expire")
     finally:
         let_go.set()
-    wait_until(lambda: a.shards == 64, TIMEOUT, what="it to lead again")
-    wait_until(lambda: said_in_turn(caplog, "unfit", "fit"), TIMEOUT, what="it to be fit again")
-    wait_until(lambda: said_in_turn(caplog, "hangs", "goes_on", hanging="heartbeat"), TIMEOUT)
+    wait_until(lambda: a.shards == 64, TIMEOUT, what="the node to lead again")
+    wait_until(
+        lambda: log_alternates(caplog, "unfit", "fit"), TIMEOUT, what="the node to be fit again"
+    )
+    wait_until(lambda: log_alternates(caplog, "hangs", "goes_on", hanging="heartbeat"), TIMEOUT)
 
 
 def test_an_idle_node_does_not_hang(start: Start, settings: Settings) -> None:
     """The agenda has nothing to wait for, and ticks and heartbeats are far apart."""
     a = start("a")
-    wait_until(lambda: a.shards == 64, TIMEOUT, what="it to lead")
+    wait_until(lambda: a.shards == 64, TIMEOUT, what="the node to lead")
     settings.DCRON_TICK = settings.DCRON_LEASE = timedelta(seconds=60)
     settings.DCRON_HANG_AFTER = timedelta(seconds=0.3)
     settings.DCRON_DATABASE_GRACE = timedelta(seconds=0.3)
@@ -230,10 +234,10 @@ def test_an_idle_node_does_not_hang(start: Start, settings: Settings) -> None:
         TIMEOUT,
         what="a second without a tick",
     )
-    wait_until(lambda: a.status == "ok", TIMEOUT, what="it to be fit, and to stay so")
+    wait_until(lambda: a.status == "ok", TIMEOUT, what="the node to stay fit")
 
 
-def test_one_that_waits_for_its_database_does_not_hang(
+def test_node_in_database_backoff_does_not_hang(
     start: Start, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ticked() -> None:
@@ -246,9 +250,11 @@ def test_one_that_waits_for_its_database_does_not_hang(
     settings.DCRON_HANG_AFTER = timedelta(seconds=0.3)
     first = a.runner.health().facts.tick_age
     wait_until(
-        lambda: a.runner.health().facts.tick_age > first + 1, TIMEOUT, what="a second's pause"
+        lambda: a.runner.health().facts.tick_age > first + 1,
+        TIMEOUT,
+        what="a second without a tick",
     )
-    wait_until(lambda: a.status == "degraded", TIMEOUT, what="it to be fit, and to stay so")
+    wait_until(lambda: a.status == "degraded", TIMEOUT, what="the node to stay fit")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +264,7 @@ def test_one_that_waits_for_its_database_does_not_hang(
         ("database is locked", "ok", "no tick has succeeded for "),
     ],
 )
-def test_past_its_grace_a_database_that_lets_no_tick_through_makes_unfit(
+def test_node_is_unfit_if_ticks_fail_for_longer_than_the_grace(
     start: Start,
     settings: Settings,
     caplog: pytest.LogCaptureFixture,
@@ -283,22 +289,24 @@ def test_past_its_grace_a_database_that_lets_no_tick_through_makes_unfit(
     )
     assert a.status == before
     settings.DCRON_DATABASE_GRACE = timedelta(seconds=1)
-    wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to say that it is unfit")
+    wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to be unfit")
     assert any(
         text.startswith(reason) and text.endswith(f": {message}")
         for text in a.runner.health().reasons
     )
     assert not a.runner.health().facts.hanging
     away.clear()
-    wait_until(lambda: said_in_turn(caplog, "unfit", "fit"), TIMEOUT, what="it to be fit again")
+    wait_until(
+        lambda: log_alternates(caplog, "unfit", "fit"), TIMEOUT, what="the node to be fit again"
+    )
     wait_until(
         lambda: a.runner.health().facts.database_error == "",
         TIMEOUT,
-        what="it to say nothing more of it",
+        what="the error to be cleared",
     )
 
 
-def test_the_file_tells_from_the_first_to_the_last(start: Start, tmp_path: Path) -> None:
+def test_health_file_exists_from_start_to_end_of_the_drain(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "health.json"
     closing, may_close = threading.Event(), threading.Event()
 
@@ -309,15 +317,15 @@ def test_the_file_tells_from_the_first_to_the_last(start: Start, tmp_path: Path)
 
     a = start("a", file=path, dispatcher=Slow())
     wait_until(lambda: probe(path) == (True, "a is ok"), TIMEOUT, what="the file")
-    wait_until(lambda: json.loads(path.read_text())["shards"] == 64, TIMEOUT, what="what it leads")
+    wait_until(
+        lambda: json.loads(path.read_text())["shards"] == 64, TIMEOUT, what="the number of shards"
+    )
     assert json.loads(path.read_text())["id"] == Node.objects.get().id
     stopping = threading.Thread(target=a.stop)
     stopping.start()
     assert closing.wait(TIMEOUT)
-    assert not a.runner.watchdog._threads, "what has ended cannot hang"
-    wait_until(
-        lambda: probe(path) == (True, "a is draining"), TIMEOUT, what="it to say that it drains"
-    )
+    assert not a.runner.watchdog._threads, "stopped threads can't hang"
+    wait_until(lambda: probe(path) == (True, "a is draining"), TIMEOUT, what="the node to drain")
     may_close.set()
     stopping.join(TIMEOUT)
     assert not list(tmp_path.iterdir())
@@ -352,12 +360,12 @@ def stall(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Runner, str], t
 Stall = Callable[[Runner, str], threading.Event]
 
 
-def test_a_database_that_stalls_makes_unfit_past_its_grace_alone_and_others_lead_at_once(
+def test_node_with_stalled_database_loses_shards_before_it_is_unfit(
     start: Start, settings: Settings, stall: Stall, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_HANG_AFTER = timedelta(seconds=1)
     a = start("a")
-    wait_until(lambda: a.shards == 64, TIMEOUT, what="it to lead")
+    wait_until(lambda: a.shards == 64, TIMEOUT, what="the node to lead")
     stall(a.runner, "beat")
     answers = stall(a.runner, "ticked")
     try:
@@ -367,13 +375,13 @@ def test_a_database_that_stalls_makes_unfit_past_its_grace_alone_and_others_lead
         assert a.status == "degraded"
         assert a.runner.health().facts.hanging == {}
         b = start("b")
-        wait_until(lambda: b.shards == 64, TIMEOUT, what="the other to lead all")
+        wait_until(lambda: b.shards == 64, TIMEOUT, what="the other node to lead all shards")
         assert a.shards == 0
         settings.DCRON_DATABASE_GRACE = timedelta(seconds=1)
         wait_until(
             lambda: logged(caplog, "unfit", node="a"),
             TIMEOUT,
-            what="the node to say that it is unfit",
+            what="the node to be unfit",
         )
         both = {"tick", "heartbeat"}
         wait_until(
@@ -383,29 +391,31 @@ def test_a_database_that_stalls_makes_unfit_past_its_grace_alone_and_others_lead
         )
     finally:
         answers.set()
-    wait_until(lambda: 0 < a.shards < 64, TIMEOUT, what="its share to be its own again")
+    wait_until(lambda: 0 < a.shards < 64, TIMEOUT, what="the node to lead its share again")
     wait_until(
-        lambda: said_in_turn(caplog, "unfit", "fit", node="a"), TIMEOUT, what="it to be fit again"
+        lambda: log_alternates(caplog, "unfit", "fit", node="a"),
+        TIMEOUT,
+        what="the node to be fit again",
     )
 
 
-def test_a_tick_whose_connection_alone_is_cut_off_lets_go_of_the_shards(
+def test_node_releases_shards_if_only_the_tick_connection_hangs(
     start: Start, settings: Settings, stall: Stall
 ) -> None:
     settings.DCRON_HANG_AFTER = timedelta(seconds=1)
     a, b = start("a"), start("b")
-    wait_until(lambda: 0 < b.shards < 64, TIMEOUT, what="both to lead")
+    wait_until(lambda: 0 < b.shards < 64, TIMEOUT, what="both nodes to lead")
     answers = stall(a.runner, "ticked")
     try:
-        wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to say that it is unfit")
+        wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to be unfit")
         assert a.runner.health().facts.hanging.keys() == {"tick"}
-        wait_until(lambda: b.shards == 64, TIMEOUT, what="the other to lead all")
+        wait_until(lambda: b.shards == 64, TIMEOUT, what="the other node to lead all shards")
     finally:
         answers.set()
-    wait_until(lambda: a.status.fit, TIMEOUT, what="it to be fit again")
+    wait_until(lambda: a.status.fit, TIMEOUT, what="the node to be fit again")
 
 
-def test_the_file_is_there_while_a_new_node_waits_for_its_database(
+def test_health_file_exists_while_a_starting_node_waits_for_database(
     settings: Settings, stall: Stall, tmp_path: Path
 ) -> None:
     path = tmp_path / "health.json"
@@ -431,7 +441,9 @@ def test_the_file_is_there_while_a_new_node_waits_for_its_database(
         settings.DCRON_DATABASE_GRACE = timedelta(seconds=0.5)
         unfit = "a is unfit: no tick has succeeded for "
         wait_until(
-            lambda: probe(path).reason.startswith(unfit), TIMEOUT, what="its patience to end"
+            lambda: probe(path).reason.startswith(unfit),
+            TIMEOUT,
+            what="the end of the grace period",
         )
     finally:
         answers.set()
@@ -439,7 +451,7 @@ def test_the_file_is_there_while_a_new_node_waits_for_its_database(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_node_that_cannot_start_leaves_no_file(tmp_path: Path) -> None:
+def test_failed_start_leaves_no_health_file(tmp_path: Path) -> None:
     runner = Runner(
         name="a",
         namespace="",
@@ -457,25 +469,27 @@ def test_a_node_that_cannot_start_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_watch_that_hangs_is_reported_by_whoever_else_asks(
+def test_hanging_watch_thread_is_reported_when_health_is_read(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch thread hangs on a disk that doesn't answer, so it can't watch other threads."""
     monkeypatch.setattr(health, "LOOK_EXPIRES", 1.0)
     let_go = threading.Event()
     a = start("a", file=tmp_path / "health.json")
-    wait_until(lambda: a.runner.health().ready, TIMEOUT, what="a node that works")
+    wait_until(lambda: a.runner.health().ready, TIMEOUT, what="the node to be ready")
     with monkeypatch.context() as stuck:
         stuck.setattr(HealthFile, "write", lambda *content: let_go.wait(TIMEOUT))
-        wait_until(lambda: not a.runner.health().alive, TIMEOUT, what="it to be noticed")
+        wait_until(
+            lambda: not a.runner.health().alive, TIMEOUT, what="the hanging watch to be noticed"
+        )
         assert any(
             text.startswith("the watch thread hangs: ") for text in a.runner.health().reasons
         )
     let_go.set()
-    wait_until(lambda: a.runner.health().alive, TIMEOUT, what="it to go on")
+    wait_until(lambda: a.runner.health().alive, TIMEOUT, what="the watch to continue")
 
 
-def test_two_nodes_with_one_file_say_so_once(
+def test_nodes_that_share_a_health_file_log_it_once(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "health.json"
@@ -485,20 +499,20 @@ def test_two_nodes_with_one_file_say_so_once(
         wait_until(
             lambda name=name: logged(caplog, "health_file", path, node=name),
             TIMEOUT,
-            what="it to say so",
+            what="the warning",
         )
     assert len(logged(caplog, "health_file")) == 2
 
 
-def test_a_file_that_cannot_be_written_is_reported_once_and_the_node_goes_on(
+def test_unwritable_health_file_is_logged_once(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = tmp_path / "not" / "yet"
     dispatcher = MemoryDispatcher()
     start("a", file=directory / "health.json", dispatcher=dispatcher)
-    wait_until(lambda: events(caplog, "health_file"), TIMEOUT, what="it to say so")
+    wait_until(lambda: events(caplog, "health_file"), TIMEOUT, what="the warning")
     make_run(make_idle_job())
-    wait_until(lambda: dispatcher.dispatched, TIMEOUT, what="work to be done")
+    wait_until(lambda: dispatcher.dispatched, TIMEOUT, what="a run dispatched")
     directory.mkdir(parents=True)
     wait_until(lambda: len(events(caplog, "health_file")) > 1, TIMEOUT)
     assert probe(directory / "health.json").fit

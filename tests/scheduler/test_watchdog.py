@@ -39,7 +39,7 @@ def watch(watchdog: Watchdog, clock: StillClock, seconds: float) -> None:
         watchdog.look()
 
 
-def test_a_thread_that_is_silent_for_too_long_hangs_and_that_is_reported_once(
+def test_thread_without_activity_hangs_and_is_logged_once(
     watchdog: Watchdog, clock: StillClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     watchdog.alive("tick")
@@ -59,7 +59,7 @@ def test_a_thread_that_is_silent_for_too_long_hangs_and_that_is_reported_once(
     assert logged(caplog, "goes_on", node="a", hanging="tick")
 
 
-def test_one_that_rests_does_not_hang_until_its_rest_is_over(
+def test_resting_thread_does_not_hang_until_its_rest_is_over(
     watchdog: Watchdog, clock: StillClock
 ) -> None:
     watchdog.alive("tick", rest=100.0)
@@ -75,7 +75,7 @@ def test_one_that_rests_does_not_hang_until_its_rest_is_over(
     assert "agenda" not in watchdog.hanging
 
 
-def test_one_that_has_ended_does_not_hang(watchdog: Watchdog, clock: StillClock) -> None:
+def test_ended_thread_does_not_hang(watchdog: Watchdog, clock: StillClock) -> None:
     watchdog.alive("tick")
     watchdog.ended("tick")
     watchdog.ended("never began")
@@ -83,7 +83,7 @@ def test_one_that_has_ended_does_not_hang(watchdog: Watchdog, clock: StillClock)
     assert watchdog.hanging == {}
 
 
-def test_a_process_that_was_suspended_reproaches_nobody(
+def test_no_thread_hangs_after_the_process_was_suspended(
     watchdog: Watchdog, clock: StillClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     watchdog.alive("tick")
@@ -95,10 +95,10 @@ def test_a_process_that_was_suspended_reproaches_nobody(
     assert watchdog.age("ticked") == 4 * LOOK_EVERY
     assert not caplog.records
     watch(watchdog, clock, 4.0)
-    assert watchdog.hanging.keys() == {"tick"}, "from then on it counts"
+    assert watchdog.hanging.keys() == {"tick"}, "later silence counts"
 
 
-def test_how_long_ago_something_happened(watchdog: Watchdog, clock: StillClock) -> None:
+def test_age_is_the_time_since_the_last_event(watchdog: Watchdog, clock: StillClock) -> None:
     watchdog.happened("ticked")
     assert watchdog.age("ticked") == 0.0
     watch(watchdog, clock, 100.0)
@@ -108,7 +108,7 @@ def test_how_long_ago_something_happened(watchdog: Watchdog, clock: StillClock) 
     clock.advance(0.5)
     watchdog.look()
     assert watchdog.age("ticked") == 0.5
-    assert watchdog.hanging == {}, "what happens is no thread"
+    assert watchdog.hanging == {}, "an event isn't a thread"
 
 
 @pytest.fixture
@@ -116,18 +116,18 @@ def stuck(watchdog: Watchdog) -> Iterator[None]:
     """Two threads that block until the test ends. One of them has reported to the watchdog."""
     here, may_end = threading.Semaphore(0), threading.Event()
 
-    def waits_for_ever() -> None:
+    def waits_forever() -> None:
         watchdog.alive("tick")
         here.release()
         may_end.wait(60)
 
-    def stands_by() -> None:
+    def blocks() -> None:
         here.release()
         may_end.wait(60)
 
     threads = [
-        threading.Thread(target=stands_by, name="a-bystander"),
-        threading.Thread(target=waits_for_ever, name="dcron-tick"),
+        threading.Thread(target=blocks, name="a-bystander"),
+        threading.Thread(target=waits_forever, name="dcron-tick"),
     ]
     for thread in threads:
         thread.start()
@@ -138,7 +138,7 @@ def stuck(watchdog: Watchdog) -> Iterator[None]:
         thread.join(30)
 
 
-def test_the_stacks_of_all_are_logged_its_own_first(
+def test_stacks_of_all_threads_are_logged_hanging_thread_first(
     watchdog: Watchdog, clock: StillClock, stuck: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch(watchdog, clock, LIMIT + 2.0)
@@ -146,11 +146,11 @@ def test_the_stacks_of_all_are_logged_its_own_first(
     assert logged(caplog, "hangs", "=12s", node="a", hanging="tick")
     assert message.split("\n")[1] == "Thread dcron-tick:"
     assert (
-        message.index("in waits_for_ever")
+        message.index("in waits_forever")
         < message.index("Thread a-bystander:")
-        < message.index("in stands_by")
+        < message.index("in blocks")
     )
-    assert "in _judge" not in message, "the watchdog's own is of no interest"
+    assert "in _judge" not in message, "the watchdog's own stack is omitted"
 
 
 # --- a database that stalls ---------------------------------------------------------------------
@@ -198,14 +198,14 @@ def grace(settings: Settings) -> None:
 
 
 @stalling
-def test_one_that_waits_for_a_database_that_answers_nobody_hangs_only_past_the_grace(
+def test_thread_waiting_for_a_stalled_database_hangs_after_the_grace(
     watchdog: Watchdog,
     clock: StillClock,
     grace: None,
     in_the_database: Callable[[], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watchdog.happened("beaten")
+    watchdog.happened("heartbeat_written")
     watch(watchdog, clock, GRACE)
     assert (watchdog.hanging, watchdog.waiting) == ({}, {"tick": GRACE})
     watch(watchdog, clock, 2.0)
@@ -216,20 +216,20 @@ def test_one_that_waits_for_a_database_that_answers_nobody_hangs_only_past_the_g
     assert [record.__dict__["event"] for record in caplog.records] == ["waits", "hangs", "goes_on"]
     assert logged(caplog, "waits", "=12s", node="a", hanging="tick")
     watch(watchdog, clock, LIMIT + 2.0)
-    assert watchdog.hanging.keys() == {"tick"}, "it is not in the database any more"
+    assert watchdog.hanging.keys() == {"tick"}, "it no longer waits for the database"
 
 
 @stalling
-def test_one_that_waits_for_a_database_that_answers_others_hangs(
+def test_thread_hangs_in_a_query_if_the_database_answers_others(
     watchdog: Watchdog, clock: StillClock, grace: None, in_the_database: Callable[[], None]
 ) -> None:
     """Its connection is cut off, or it waits for a lock."""
     watch(watchdog, clock, 4 * LIMIT)
     assert watchdog.waiting.keys() == {"tick"}
-    watchdog.happened("beaten")
+    watchdog.happened("heartbeat_written")
     watch(watchdog, clock, 2.0)
     assert (watchdog.hanging.keys(), watchdog.waiting) == ({"tick"}, {})
     watch(watchdog, clock, 4 * LIMIT)
     assert (watchdog.hanging.keys(), watchdog.waiting) == ({"tick"}, {}), (
-        "until it gives a sign, whatever others do"
+        "until it reports activity, whatever other threads do"
     )

@@ -62,7 +62,7 @@ def waiting(queued_before: float) -> WaitingRun:
         pytest.param([GOOD], 10, False, id="no foreign worker"),
     ],
 )
-def test_what_is_dispatched_again(
+def test_run_dropped_by_a_foreign_worker_is_dispatched_again(
     answers: list[WorkerAnswer], queued_before: float, again: bool
 ) -> None:
     run = waiting(queued_before)
@@ -70,7 +70,7 @@ def test_what_is_dispatched_again(
     assert dropped_runs(answers, [run], START, named) == ([run] if again else [])
 
 
-def test_a_worker_that_only_misses_deleted_runs_is_not_foreign() -> None:
+def test_worker_that_only_misses_deleted_runs_is_not_foreign() -> None:
     assert foreign_workers([foreign()], known_here=set()) == set()
 
 
@@ -116,7 +116,7 @@ def queued_run(at: datetime, age: float, **fields: Any) -> Any:
 
 
 @pytest.mark.django_db
-def test_workers_are_asked_often_while_a_run_waits_and_seldom_otherwise(clock: StillClock) -> None:
+def test_workers_are_asked_more_often_while_a_run_waits(clock: StillClock) -> None:
     workers = Workers(None)
     probe = WorkerProbe(Leader(), clock, workers)
     queued_run(clock.now(), 16 - ASK_EVERY)  # a quarter of DCRON_REDELIVER_AFTER is 15 s
@@ -135,7 +135,7 @@ def test_workers_are_asked_often_while_a_run_waits_and_seldom_otherwise(clock: S
 
 
 @pytest.mark.django_db
-def test_the_node_keeps_the_answers_and_dispatches_again_what_was_dropped(
+def test_probe_stores_answers_and_redelivers_dropped_runs(
     clock: StillClock, node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, deleted = queued_run(clock.now(), 20, deliveries=3), uuid4()
@@ -167,7 +167,7 @@ def test_the_node_keeps_the_answers_and_dispatches_again_what_was_dropped(
 
 
 @pytest.mark.django_db
-def test_a_run_that_started_meanwhile_is_not_dispatched_again(clock: StillClock) -> None:
+def test_run_that_changed_meanwhile_is_not_redelivered(clock: StillClock) -> None:
     run = queued_run(clock.now(), 20)
     for stale in ({"queued_at": run.queued_at - SECOND}, {"attempt": 2}, {"deliveries": 2}):
         values = {"attempt": 1, "queued_at": run.queued_at, "deliveries": 1} | stale
@@ -178,7 +178,7 @@ def test_a_run_that_started_meanwhile_is_not_dispatched_again(clock: StillClock)
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("answers", [None, DispatchFailed("away")])
-def test_a_broker_that_is_away_or_has_no_remote_control_changes_nothing(
+def test_probe_changes_nothing_without_answers(
     clock: StillClock, node: Node, answers: Exception | None
 ) -> None:
     probe = WorkerProbe(Leader(), clock, Workers(answers))
@@ -193,7 +193,7 @@ def test_a_broker_that_is_away_or_has_no_remote_control_changes_nothing(
 
 
 @pytest.mark.django_db
-def test_the_thread_survives_errors_and_logs_the_first(
+def test_thread_survives_errors_and_logs_the_first(
     clock: StillClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.scheduler.worker_probe.connections.close_all", lambda: None)
@@ -214,7 +214,7 @@ def test_the_thread_survives_errors_and_logs_the_first(
     assert [getattr(record, "event", "") for record in caplog.records] == ["workers_not_asked"]
 
 
-def test_the_messages_of_a_node_name_it() -> None:
+def test_dispatcher_of_a_runner_knows_the_node() -> None:
     dispatcher = CeleryDispatcher(app)
     runner = Runner(name="n", namespace="", lock=FileLock(), dispatcher=dispatcher)
     assert dispatcher.node == runner.membership.id

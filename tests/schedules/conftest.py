@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def machine_in_another_zone() -> Iterator[None]:
+def unusual_local_time_zone() -> Iterator[None]:
     before = os.environ.get("TZ")
     os.environ["TZ"] = "Asia/Kathmandu"
     time.tzset()

@@ -1,4 +1,4 @@
-"""A slow and plain implementation of cron schedules, to compare the engine with.
+"""A slow and simple implementation of cron schedules, to compare the engine with.
 
 It shares no code with the engine. It tries fields value by value, days one by one, and instants
 second by second (or minute by minute, where only whole minutes can match). It asks zoneinfo for the
@@ -158,10 +158,10 @@ def transitions(zone: str) -> list[tuple[datetime, timedelta]]:
     offsets = [
         struct.unpack_from(">l", content, start + 9 * times + 6 * n)[0] for n in range(types)
     ]
-    held = [offsets[0], *(offsets[kind] for kind in kinds)]
+    offsets_in_order = [offsets[0], *(offsets[kind] for kind in kinds)]
     return [
         (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at), timedelta(seconds=new - old))
-        for at, (old, new) in zip(instants, pairwise(held), strict=True)
+        for at, (old, new) in zip(instants, pairwise(offsets_in_order), strict=True)
         if new != old
     ]
 

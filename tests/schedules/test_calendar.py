@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
-from django_dcron.schedules.calendar import MAX_LENGTH, Calendar, HolidaysOf, parse_calendar
+from django_dcron.schedules.calendar import MAX_LENGTH, ExcludedDates, HolidaysOf, parse_calendar
 
 DAY = timedelta(days=1)
 START = date(2026, 1, 1)
@@ -22,7 +22,7 @@ def may_first(country: str, part: str) -> HolidaysOf:
     return lambda year: frozenset({date(year, 5, 2 if part == "X" else 1)})
 
 
-def read(text: str) -> Calendar:
+def read(text: str) -> ExcludedDates:
     return parse_calendar(text, may_first)
 
 
@@ -55,20 +55,20 @@ def read(text: str) -> Calendar:
         ),
     ],
 )
-def test_what_it_excludes(text: str, excluded: object) -> None:
+def test_calendar_excludes_the_listed_dates(text: str, excluded: object) -> None:
     calendar = read(text)
     found = [day for day in THREE_YEARS if calendar.excludes(day)]
     assert found == [day for day in THREE_YEARS if excluded(day)]  # type: ignore[operator]
     assert found
 
 
-def test_the_names_of_the_weekdays() -> None:
+def test_weekday_names_are_case_insensitive() -> None:
     for number, name in enumerate(("mon", "TUE", "Wed", "THU", "fri", "SAT", "SUN")):
         calendar = read(name)
         assert {day.weekday() for day in THREE_YEARS if calendar.excludes(day)} == {number}
 
 
-def test_the_next_and_the_last_date_that_is_open() -> None:
+def test_open_from_and_open_until_find_the_nearest_open_date() -> None:
     calendar = read("SAT-SUN\n2026-12-24..2027-01-01\n05-01")
     for day in THREE_YEARS[:700]:
         following, before = day, day
@@ -79,7 +79,7 @@ def test_the_next_and_the_last_date_that_is_open() -> None:
         assert (calendar.open_from(day), calendar.open_until(day)) == (following, before)
 
 
-def test_a_search_ends_at_the_horizon() -> None:
+def test_search_for_an_open_date_ends_at_the_horizon() -> None:
     calendar = read("1970-01-01..2199-12-31")
     assert calendar.open_from(date(2026, 1, 1)) is None
     assert calendar.open_until(date(2026, 1, 1)) is None
@@ -111,7 +111,9 @@ def test_a_search_ends_at_the_horizon() -> None:
         ("holidays", "unknown_entry", {"line": 1, "value": "'holidays'"}),
     ],
 )
-def test_what_cannot_be_read_is_refused(text: str, code: str, params: dict[str, Any]) -> None:
+def test_invalid_calendar_text_is_refused_with_code_and_parameters(
+    text: str, code: str, params: dict[str, Any]
+) -> None:
     with pytest.raises(InvalidCalendar) as refused:
         read(text)
     assert (refused.value.code, refused.value.params) == (code, params)
@@ -119,19 +121,19 @@ def test_what_cannot_be_read_is_refused(text: str, code: str, params: dict[str, 
     assert isinstance(refused.value, InvalidSchedule)
 
 
-def test_holidays_that_are_not_known_are_reported_with_their_line() -> None:
+def test_unknown_holidays_are_reported_with_their_line() -> None:
     with pytest.raises(InvalidCalendar, match="none of XX") as refused:
         parse_calendar("SAT\nholidays xx", no_holidays)
     assert (refused.value.code, refused.value.params["line"]) == ("unknown_holidays", 2)
 
 
-def test_it_is_a_value() -> None:
+def test_calendars_with_equal_text_are_equal() -> None:
     assert read("SAT") == read("SAT")
     assert hash(read("SAT")) == hash(read("SAT"))
     assert read("SAT") != read("SUN")
 
 
-def test_a_calendar_is_its_text() -> None:
+def test_equality_and_repr_depend_only_on_the_text() -> None:
     calendar = read("SAT-SUN\n2026-12-24..2027-01-01\n05-01")
     others: dict[str, Any] = {
         "weekdays": frozenset(),
@@ -140,6 +142,6 @@ def test_a_calendar_is_its_text() -> None:
         "holidays": (len,),
     }
 
-    assert repr(calendar) == f"Calendar(text={calendar.text!r})"
+    assert repr(calendar) == f"ExcludedDates(text={calendar.text!r})"
     assert all(replace(calendar, **{name: other}) == calendar for name, other in others.items())
     assert replace(calendar, text="") != calendar

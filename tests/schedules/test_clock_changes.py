@@ -43,11 +43,11 @@ def changes(text: str, zone: str, year: int) -> list[ClockChange]:
         ("@at 2026-03-29T02:30", []),
     ],
 )
-def test_berlin(text: str, effects: list[str]) -> None:
+def test_clock_changes_in_berlin_have_the_expected_effects(text: str, effects: list[str]) -> None:
     assert [change.effect for change in changes(text, "Europe/Berlin", 2026)] == effects
 
 
-def test_what_the_clocks_show() -> None:
+def test_local_times_before_and_after_a_change_are_reported() -> None:
     forward, back = changes("30 2 * * *", "Europe/Berlin", 2026)
     assert forward == ClockChange(
         at=datetime(2026, 3, 29, 1, tzinfo=UTC),
@@ -61,12 +61,8 @@ def test_what_the_clocks_show() -> None:
 @pytest.mark.parametrize(
     ("text", "zone", "year", "effects"),
     [
-        (
-            "15 2 * * *",
-            "Australia/Lord_Howe",
-            2026,
-            ["once_after"],
-        ),  # 02:00 to 02:30; back from 02:00 to 01:30
+        # Lord Howe: 02:00 to 02:30; back from 02:00 to 01:30.
+        ("15 2 * * *", "Australia/Lord_Howe", 2026, ["once_after"]),
         ("45 1 * * *", "Australia/Lord_Howe", 2026, ["first_time"]),
         ("10 * * * *", "Australia/Lord_Howe", 2026, ["not_at_all"]),
         ("0 0 * * *", "Africa/Cairo", 2026, ["once_after"]),  # at midnight
@@ -74,11 +70,13 @@ def test_what_the_clocks_show() -> None:
         ("30 2 * * *", "UTC", 2026, []),
     ],
 )
-def test_other_zones(text: str, zone: str, year: int, effects: list[str]) -> None:
+def test_unusual_clock_changes_have_the_expected_effects(
+    text: str, zone: str, year: int, effects: list[str]
+) -> None:
     assert [change.effect for change in changes(text, zone, year)] == effects
 
 
-def test_only_changes_of_the_asked_time_are_reported() -> None:
+def test_only_changes_in_the_requested_range_are_reported() -> None:
     schedule = parse_schedule("30 2 * * *", "Europe/Berlin")
     forward, back = (change.at for change in changes("30 2 * * *", "Europe/Berlin", 2026))
 
@@ -89,7 +87,7 @@ def test_only_changes_of_the_asked_time_are_reported() -> None:
     assert [change.at for change in clock_changes(schedule, forward, back - MOMENT)] == []
 
 
-def test_the_end_of_the_calendar_is_an_end() -> None:
+def test_search_stops_at_the_last_representable_date() -> None:
     schedule = parse_schedule("30 2 * * *", "Europe/Berlin")
     last = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -123,16 +121,16 @@ TEXTS = st.sampled_from(
 
 @given(TEXTS, ZONES, st.integers(2008, 2040))
 @example("*/7 * * * *", "Europe/Berlin", 2026)
-def test_what_is_reported_is_what_happens(text: str, zone: str, year: int) -> None:
+def test_reported_effects_match_the_occurrences(text: str, zone: str, year: int) -> None:
     schedule = parse_schedule(text, zone)
     shown = {change.at: change for change in changes(text, zone, year)}
     for at, before, now in _shifts(zone, year):
         there = set(schedule.occurrences(at - 4 * HOUR, at + 4 * HOUR))
-        touched = _matches(text, min(before, now), max(before, now))
+        affected = _matches(text, min(before, now), max(before, now))
         if at in shown:
-            assert touched
-            _check(shown[at], there, touched, zone, schedule)
-        elif touched:  # no effect: the gaps between its runs stay the same
+            assert affected
+            _check(shown[at], there, affected, zone, schedule)
+        elif affected:  # no reported effect: the gaps between the runs stay the same
             gaps = [later - earlier for earlier, later in pairwise(sorted(there))]
             assert len(set(gaps)) <= 2
             assert max(gaps) <= HOUR
@@ -141,12 +139,12 @@ def test_what_is_reported_is_what_happens(text: str, zone: str, year: int) -> No
 def _check(
     change: ClockChange,
     there: set[datetime],
-    touched: list[datetime],
+    affected: list[datetime],
     zone: str,
     schedule: Schedule,
 ) -> None:
     offset = stretch_at(zone, change.at.replace(tzinfo=None) - timedelta(seconds=1)).offset
-    first = {(local - offset).replace(tzinfo=UTC) for local in touched}
+    first = {(local - offset).replace(tzinfo=UTC) for local in affected}
     shift = change.shown_before - change.shown_after
     second = {at + shift for at in first}
     match change.effect:

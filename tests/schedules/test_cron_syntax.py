@@ -11,7 +11,7 @@ from django_dcron.schedules.schedule import parse_schedule
 START = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday
 
 
-def firings(text: str, days: int = 400, limit: int = 8, **options: str) -> list[str]:
+def occurrences_of(text: str, days: int = 400, limit: int = 8, **options: str) -> list[str]:
     schedule = parse_schedule(text, **options)
     found = schedule.occurrences(START - timedelta(seconds=1), START + timedelta(days=days), limit)
     return [f"{at:%m-%d %H:%M:%S}" for at in found]
@@ -59,8 +59,8 @@ def firings(text: str, days: int = 400, limit: int = 8, **options: str) -> list[
         ("00 004 * * *", "0 4 * * *"),
     ],
 )
-def test_spellings_of_the_same(text: str, same: str) -> None:
-    assert firings(text) == firings(same) != []
+def test_equivalent_texts_have_the_same_occurrences(text: str, same: str) -> None:
+    assert occurrences_of(text) == occurrences_of(same) != []
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_spellings_of_the_same(text: str, same: str) -> None:
         ("0 0 0 1 1 ? 2027,2030", ["01-01 00:00:00"]),
     ],
 )
-def test_which_days(text: str, expected: list[str]) -> None:
-    assert firings(text, limit=4) == expected
+def test_day_fields_match_the_expected_days(text: str, expected: list[str]) -> None:
+    assert occurrences_of(text, limit=4) == expected
 
 
 REFUSALS: list[tuple[str, str, dict[str, str]]] = [
@@ -402,7 +402,9 @@ REFUSALS: list[tuple[str, str, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("text", "code", "params"), REFUSALS)
-def test_refusals(text: str, code: str, params: dict[str, str]) -> None:
+def test_invalid_text_is_refused_with_code_and_parameters(
+    text: str, code: str, params: dict[str, str]
+) -> None:
     with pytest.raises(InvalidSchedule) as caught:
         parse_schedule(text)
     message = {name: str(value) for name, value in caught.value.params.items()}
@@ -412,7 +414,7 @@ def test_refusals(text: str, code: str, params: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("text", [None, 5, b"* * * * *", ["*"], 1.5])
-def test_only_text_is_text(text: object) -> None:
+def test_schedule_that_is_not_a_str_is_refused(text: object) -> None:
     with pytest.raises(InvalidSchedule) as caught:
         parse_schedule(text)  # type: ignore[arg-type]
     assert (caught.value.code, caught.value.params["value"]) == ("not_text", repr(text))
@@ -439,7 +441,7 @@ def test_only_text_is_text(text: object) -> None:
         "é",
     ],
 )
-def test_unknown_zones(zone: object) -> None:
+def test_unknown_time_zone_is_refused(zone: object) -> None:
     with pytest.raises(InvalidTimeZone):
         parse_schedule("* * * * *", zone)  # type: ignore[arg-type]
 
@@ -447,19 +449,19 @@ def test_unknown_zones(zone: object) -> None:
 @pytest.mark.parametrize(
     "prefix", ["CRON_TZ=Mars/Phobos", "TZ=../UTC", "TZ=", "CRON_TZ=/etc/localtime"]
 )
-def test_unknown_zones_in_front(prefix: str) -> None:
+def test_unknown_time_zone_prefix_is_refused(prefix: str) -> None:
     with pytest.raises(InvalidTimeZone):
         parse_schedule(f"{prefix} * * * * *")
 
 
-def test_a_misspelt_zone_is_suggested() -> None:
+def test_similar_time_zone_is_suggested() -> None:
     with pytest.raises(InvalidTimeZone) as caught:
         parse_schedule("* * * * *", "Europe/Berlim")
     assert caught.value.params == {"value": "'Europe/Berlim'", "near": "'Europe/Berlin'"}
     assert "'Europe/Berlin'" in str(caught.value)
 
 
-def test_the_longest_text() -> None:
+def test_text_of_maximum_length_is_accepted() -> None:
     assert parse_schedule("*" + " " * 246 + "* * * *").text == "* * * * *"
 
 
@@ -485,24 +487,25 @@ def test_the_longest_text() -> None:
         ),
     ],
 )
-def test_hash_values_are_stable_for_ever(text: str, key: str, expected: list[str]) -> None:
+def test_hash_values_are_stable(text: str, key: str, expected: list[str]) -> None:
     """These values must never change, because they decide when existing jobs run."""
-    assert firings(text, hash_key=key, limit=len(expected)) == expected
+    assert occurrences_of(text, hash_key=key, limit=len(expected)) == expected
 
 
-def test_hashing_spreads_and_stays_inside() -> None:
+def test_hash_values_are_spread_within_their_range() -> None:
     minutes = [
-        int(firings("H(10-19) 0 * * *", hash_key=str(n), limit=1)[0][9:11]) for n in range(300)
+        int(occurrences_of("H(10-19) 0 * * *", hash_key=str(n), limit=1)[0][9:11])
+        for n in range(300)
     ]
     assert set(minutes) == set(range(10, 20))
-    days = {firings("0 0 H * *", hash_key=str(n), limit=1)[0][3:5] for n in range(300)}
+    days = {occurrences_of("0 0 H * *", hash_key=str(n), limit=1)[0][3:5] for n in range(300)}
     assert days == {f"{n:02}" for n in range(1, 29)}
-    quarters = [int(at[9:11]) for at in firings("H/15 * * * *", hash_key="x", limit=4)]
+    quarters = [int(at[9:11]) for at in occurrences_of("H/15 * * * *", hash_key="x", limit=4)]
     assert [b - a for a, b in pairwise(quarters)] == [15, 15, 15]
-    assert firings("H(5-5)/1 * * * *", limit=2) == firings("5 * * * *", limit=2)
+    assert occurrences_of("H(5-5)/1 * * * *", limit=2) == occurrences_of("5 * * * *", limit=2)
 
 
-def test_only_hashed_schedules_depend_on_the_key() -> None:
+def test_only_hashed_schedules_depend_on_the_hash_key() -> None:
     assert parse_schedule("0 0 * * *", hash_key="a") is parse_schedule("0  0 * * *", hash_key="b")
     assert parse_schedule("h 0 * * *", hash_key="a") != parse_schedule("h 0 * * *", hash_key="b")
     assert parse_schedule("0 0 1,H * *", hash_key="a") != parse_schedule(
@@ -518,7 +521,7 @@ def test_only_hashed_schedules_depend_on_the_key() -> None:
         ("SUN MON TUE WED THU FRI SAT", "0 0 * * {}", 0),
     ],
 )
-def test_each_name_is_a_number(names: str, text: str, first: int) -> None:
+def test_month_and_weekday_names_are_case_insensitive(names: str, text: str, first: int) -> None:
     start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
     for number, name in enumerate(names.split(), start=first):
         expected = list(parse_schedule(text.format(number)).occurrences(start, end))

@@ -29,7 +29,7 @@ def drawn(form: str, jobs: int, prefix: str = "job") -> Counter[int]:
     return found
 
 
-def test_the_minute_of_every_hour() -> None:
+def test_hourly_jobs_at_the_same_minute_are_a_crowd() -> None:
     (crowd,) = crowds(WEEK, [group("0 * * * *", 42), group("17 4 * * *", 9)])
     assert crowd == Crowd(
         jobs=42,
@@ -43,7 +43,7 @@ def test_the_minute_of_every_hour() -> None:
     assert crowd.at_most < 6
 
 
-def test_a_time_of_day() -> None:
+def test_daily_jobs_at_the_same_time_are_a_crowd() -> None:
     (crowd,) = crowds(WEEK, [group("30 3 * * *", 12), group("* * * * *", 2)])
     assert (crowd.jobs, crowd.minute, sorted(crowd.hours)) == (
         12,
@@ -52,27 +52,27 @@ def test_a_time_of_day() -> None:
     )
 
 
-def test_a_time_of_one_day_told_in_two_ways_and_zones() -> None:
+def test_jobs_of_different_texts_and_zones_form_one_crowd() -> None:
     jobs = [group("0 9 * * MON", 8), group("0 11 15 * *", 7, "Europe/Berlin", prefix="other")]
     (crowd,) = crowds(WEEK, jobs)
     assert (crowd.jobs, crowd.minute, crowd.hours) == (15, 0, (9,))
     assert crowd.texts == (("0 9 * * MON", "UTC", 8), ("0 11 15 * *", "Europe/Berlin", 7))
 
 
-def test_steps_are_spread_by_steps() -> None:
+def test_step_schedules_are_advised_to_use_hashed_steps() -> None:
     (crowd,) = crowds(WEEK, [group("0 * * * *", 20), group("*/15 * * * *", 30, prefix="quarter")])
     assert (crowd.jobs, crowd.minute, crowd.forms) == (50, 0, ("H/15", "H"))
     assert crowd.at_most == max((drawn("H", 20) + drawn("H/15", 30, "quarter")).values())
 
 
-def test_the_fullest_comes_first_and_nobody_is_in_two() -> None:
+def test_fullest_crowd_is_first_and_crowds_are_disjoint() -> None:
     jobs = [group("0 * * * *", 20), group("0 3 * * *", 15), group("30 5 * * *", 40)]
     first, second = crowds(WEEK, jobs)
     assert (first.jobs, first.minute, first.hours[0]) == (40, 30, 5)
     assert (second.jobs, second.fewest, second.hours[0], len(second.hours)) == (35, 20, 3, 168)
 
 
-def test_minutes_of_the_site_are_reported() -> None:
+def test_crowd_minute_is_in_the_time_zone_of_the_site() -> None:
     """The site's zone is half an hour apart from the zone of the jobs."""
     (crowd,) = crowds(WEEK, [group("0 12 * * *", 20, "Asia/Kolkata")])
     assert (crowd.minute, sorted(crowd.hours)) == (30, [6 + 24 * day for day in range(7)])
@@ -94,18 +94,18 @@ def test_minutes_of_the_site_are_reported() -> None:
         [group(f"{minute} * * * *", 20, prefix=str(minute)) for minute in range(60)],
     ],
 )
-def test_no_advice_where_none_helps(jobs: list[Group]) -> None:
+def test_no_crowd_is_reported_if_spreading_would_not_help(jobs: list[Group]) -> None:
     assert crowds(WEEK, jobs) == []
 
 
-def test_jobs_of_every_minute_do_not_hide_a_crowd_half_their_number() -> None:
+def test_every_minute_jobs_do_not_hide_a_smaller_crowd() -> None:
     (crowd,) = crowds(
         WEEK, [group("* * * * *", 1000), group("0 * * * *", 500), group("*/5 * * * *", 400)]
     )
     assert (crowd.jobs, crowd.minute) == (900, 0)
 
 
-def test_no_more_than_one_can_read() -> None:
+def test_number_of_reported_crowds_is_limited() -> None:
     assert (
         len(crowds(WEEK, [group(f"{minute} 3 * * *", 20) for minute in range(10)])) == MOST_CROWDS
     )

@@ -1,4 +1,4 @@
-"""Descriptions of schedules mention every part of a schedule, whatever their wording."""
+"""Descriptions of schedules mention every part of a schedule."""
 
 from itertools import product
 
@@ -11,7 +11,7 @@ from django_dcron.schedules.schedule import parse_schedule
 @pytest.mark.parametrize(
     ("day", "month", "year"), list(product(("*", "17"), ("*", "JUN"), ("*", "2031"))), ids=str
 )
-def test_each_part_is_reported(day: str, month: str, year: str) -> None:
+def test_description_mentions_every_part(day: str, month: str, year: str) -> None:
     message = describe(parse_schedule(f"0 41 9 {day} {month} ? {year}"))
     parts = {"9": True, "41": True, "17": day != "*", "June": month != "*", "2031": year != "*"}
     assert {part: part in message for part in parts} == parts
@@ -21,5 +21,5 @@ def test_each_part_is_reported(day: str, month: str, year: str) -> None:
     ("weekday", "name"),
     list(enumerate(("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"))),
 )
-def test_each_weekday_is_reported(weekday: int, name: str) -> None:
+def test_description_names_the_weekday(weekday: int, name: str) -> None:
     assert name in describe(parse_schedule(f"41 9 * * {weekday}"))

@@ -1,4 +1,4 @@
-"""Known difficult hours of known zones, with manually computed results.
+"""Occurrences around clock changes in several time zones, with manually computed results.
 
 The cases are gaps, overlaps, odd shifts and a skipped day.
 """
@@ -111,7 +111,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("zone", "text", "noon", "expected"), CASES)
-def test_known_hours(zone: str, text: str, noon: str, expected: list[str]) -> None:
+def test_occurrences_around_clock_changes_match_manual_results(
+    zone: str, text: str, noon: str, expected: list[str]
+) -> None:
     start = datetime.fromisoformat(noon).replace(tzinfo=UTC) + HALF_DAY
     schedule = parse_schedule(text, zone)
     found = list(schedule.occurrences(start, start + timedelta(days=800), len(expected)))

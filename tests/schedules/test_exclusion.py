@@ -1,4 +1,4 @@
-"""A schedule with a calendar matches an oracle that goes day by day."""
+"""A schedule with a calendar matches an oracle that checks the dates one by one."""
 
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
@@ -9,7 +9,7 @@ import pytest
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy
-from django_dcron.schedules.calendar import Calendar, ExclusionPolicy, parse_calendar
+from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy, parse_calendar
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.load import Hours, Minute
@@ -36,7 +36,7 @@ DAYS = (
 )
 
 
-def calendar(text: str) -> Calendar:
+def calendar(text: str) -> ExcludedDates:
     return parse_calendar(text, may_first)
 
 
@@ -50,7 +50,7 @@ def at(text: str, zone: str = "Europe/Berlin") -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
 
 
-def any_calendar(random: Random) -> Calendar:
+def any_calendar(random: Random) -> ExcludedDates:
     def day() -> date:
         return date(2026, 1, 1) + random.randrange(500) * DAY
 
@@ -73,7 +73,7 @@ def any_calendar(random: Random) -> Calendar:
 def oracle(
     text: tuple[str, str],
     zone: str,
-    dates: Calendar,
+    dates: ExcludedDates,
     policy: ExclusionPolicy,
     begin: date,
     days: int,
@@ -99,7 +99,7 @@ def oracle(
     return [each for each in every_day if each.astimezone(ZoneInfo(zone)).date() in kept]
 
 
-def test_it_is_what_going_day_by_day_finds() -> None:
+def test_occurrences_match_a_day_by_day_oracle() -> None:
     random, begin, days, compared = Random(7), date(2026, 3, 1), 280, 0
     for _ in range(depth.examples(120)):
         try:
@@ -122,7 +122,7 @@ def test_it_is_what_going_day_by_day_finds() -> None:
     assert compared > depth.examples(5_000)
 
 
-def test_skipped_or_moved() -> None:
+def test_occurrences_on_excluded_dates_are_skipped_or_moved() -> None:
     christmas = "12-24..12-26\nSAT-SUN"
     daily = "0 9 * * *"
     found = [
@@ -143,7 +143,7 @@ def test_skipped_or_moved() -> None:
     )
 
 
-def test_the_date_is_that_of_the_schedules_zone() -> None:
+def test_excluded_dates_are_in_the_time_zone_of_the_schedule() -> None:
     late = "30 23 * * *"
     instant = at("2026-05-30T12:00", "UTC")
     assert with_calendar(late, "05-30", SKIP, "UTC").next_after(instant) == at(
@@ -173,14 +173,14 @@ def test_the_date_is_that_of_the_schedules_zone() -> None:
         ),
     ],
 )
-def test_a_moved_time_follows_the_clock_changes_of_its_new_date(
+def test_moved_occurrence_follows_the_clock_changes_of_its_new_date(
     day: str, text: str, expected: list[str]
 ) -> None:
     found = list(with_calendar(text, day).occurrences(at(f"{day}T12:00"), at(f"{day}T12:00") + DAY))
     assert found[: len(expected)] == [at(each, "UTC") for each in expected]
 
 
-def test_an_occurrence_put_off_past_midnight_keeps_the_date_of_its_own_time() -> None:
+def test_occurrence_delayed_by_a_dst_gap_keeps_its_date() -> None:
     # In Havana clocks go from 00:00 to 01:00 on 2026-03-08.
     kept = with_calendar("30 0 * * *", "2026-03-07", SKIP, "America/Havana")
     assert kept.next_after(at("2026-03-07T12:00", "UTC")) == at("2026-03-08T05:00", "UTC")
@@ -188,7 +188,7 @@ def test_an_occurrence_put_off_past_midnight_keeps_the_date_of_its_own_time() ->
     assert skipped.next_after(at("2026-03-07T12:00", "UTC")) == at("2026-03-09T04:30", "UTC")
 
 
-def test_once_moves_or_never_comes_and_else_stays_to_the_second() -> None:
+def test_at_schedule_on_an_excluded_date_is_moved_or_skipped() -> None:
     text, before = "@at 2026-12-25T09:00:30", at("2026-12-01T00:00")
     moved = with_calendar(text, "12-25..12-26")
     assert moved.next_after(before) == at("2026-12-27T09:00:30")
@@ -200,7 +200,7 @@ def test_once_moves_or_never_comes_and_else_stays_to_the_second() -> None:
     assert twice.at == twice.next_after(before - 90 * DAY) == at("2026-10-25T01:30", "UTC")
 
 
-def test_elapsed_time_has_no_dates() -> None:
+def test_every_schedule_with_a_calendar_is_refused() -> None:
     with pytest.raises(InvalidSchedule) as refused:
         with_calendar("@every 90m", "12-25")
     assert (refused.value.code, refused.value.params) == (
@@ -218,7 +218,7 @@ def test_elapsed_time_has_no_dates() -> None:
         ("0 0 1 1 *", "1970-01-01..2199-12-31"),
     ],
 )
-def test_however_little_is_left_a_search_ends(
+def test_search_ends_even_if_few_dates_remain(
     text: str, dates: str, policy: ExclusionPolicy
 ) -> None:
     schedule, now = with_calendar(text, dates, policy, "UTC"), datetime(2026, 1, 1, tzinfo=UTC)
@@ -228,7 +228,7 @@ def test_however_little_is_left_a_search_ends(
     assert before is None or not calendar(dates).excludes(before.date())
 
 
-def test_it_is_a_value_of_text_zone_calendar_and_policy() -> None:
+def test_equality_depends_on_text_zone_calendar_and_policy() -> None:
     one = with_calendar("@daily", "12-25")
     assert one == with_calendar("@daily", "12-25")
     assert one not in {
@@ -240,7 +240,7 @@ def test_it_is_a_value_of_text_zone_calendar_and_policy() -> None:
     assert one.without_calendar.without_calendar is one.without_calendar
 
 
-def test_in_words() -> None:
+def test_description_mentions_the_calendar_policy() -> None:
     assert describe(with_calendar("0 9 * * *", "12-25", SKIP, "UTC")) == (
         "At 09:00, except on dates that the calendar excludes"
     )
@@ -250,7 +250,7 @@ def test_in_words() -> None:
     assert describe(with_calendar("@at 2026-12-25T09:00", "12-25", SKIP))
 
 
-def test_what_reads_a_schedule_by_its_fields_knows_the_calendar() -> None:
+def test_forecast_respects_the_calendar() -> None:
     begin = at("2026-12-21T00:00")
     timetable = Timetable(with_calendar("*/20 3 * * *", "12-24..12-26"))
     hours = Hours(begin, 10 * 24)
@@ -264,7 +264,7 @@ def test_what_reads_a_schedule_by_its_fields_knows_the_calendar() -> None:
     assert not Minute(at("2026-12-24T03:20")).has_start(timetable)
 
 
-def test_a_claim_after_an_outage_counts_no_excluded_date() -> None:
+def test_missed_occurrences_do_not_include_excluded_dates() -> None:
     timetable = Timetable(with_calendar("0 9 * * *", "12-24..12-26", SKIP))
     first, now = at("2026-12-22T09:00"), at("2026-12-28T08:00")
     considered = timetable.consider(
@@ -275,7 +275,7 @@ def test_a_claim_after_an_outage_counts_no_excluded_date() -> None:
     assert considered.next_at == at("2026-12-28T09:00")
 
 
-def test_a_job_without_a_schedule_of_its_own_has_nothing_to_exclude() -> None:
+def test_never_schedule_with_a_calendar_has_no_occurrences() -> None:
     never = with_calendar("@never", "12-25")
     assert never.next_after(at("2026-12-01T00:00")) is None
     assert never.without_calendar == parse_schedule("@never", "Europe/Berlin")

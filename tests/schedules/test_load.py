@@ -21,9 +21,8 @@ from tests.schedules.test_schedule_properties import (
 )
 
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
-MIDSUMMER = datetime(
-    2026, 6, 14, 22, tzinfo=UTC
-)  # midnight in Berlin, with no clock change for weeks
+# Midnight in Berlin, with no clock change for weeks.
+MIDSUMMER = datetime(2026, 6, 14, 22, tzinfo=UTC)
 
 
 def listed(timetable: Timetable, hours: Hours) -> dict[int, int]:
@@ -68,7 +67,7 @@ def counted(timetable: Timetable, hours: Hours, known: datetime | None = None) -
 @pytest.mark.parametrize(
     "zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Kiritimati"]
 )
-def test_any_schedule(text: str, zone: str) -> None:
+def test_hourly_counts_match_the_occurrences(text: str, zone: str) -> None:
     timetable = Timetable(parse_schedule(text, zone, hash_key="default/report"))
     for begin in (MIDSUMMER, MIDSUMMER + timedelta(minutes=30)):
         hours = Hours(begin, 3 if text == "* * * * * *" else 168)
@@ -101,7 +100,9 @@ def test_any_schedule(text: str, zone: str) -> None:
         (MIDSUMMER - DAY, MIDSUMMER + 9 * DAY),
     ],
 )
-def test_minutes(text: str, zone: str, starts: datetime | None, ends: datetime | None) -> None:
+def test_counts_per_minute_match_the_occurrences(
+    text: str, zone: str, starts: datetime | None, ends: datetime | None
+) -> None:
     """An interval takes its phase from an occurrence a day earlier."""
     schedule, hours = parse_schedule(text, zone, hash_key="default/report"), Hours(MIDSUMMER, 30)
     known = MIDSUMMER - DAY
@@ -130,7 +131,7 @@ QUARTERS = st.integers(0, 80 * 365 * 24 * 4)
 
 @examples(60)
 @given(MINUTE_CRON, st.sampled_from(ZONES), QUARTERS)
-def test_any_minutes_anywhere_between_changes_of_the_clocks(
+def test_counts_match_for_random_minute_cron_between_clock_changes(
     text: str, zone: str, quarters: int
 ) -> None:
     assert_counts(text, zone, quarters, 24)
@@ -138,7 +139,7 @@ def test_any_minutes_anywhere_between_changes_of_the_clocks(
 
 @examples(40)
 @given(SECOND_CRON, st.sampled_from(ZONES), QUARTERS)
-def test_any_seconds_anywhere_between_changes_of_the_clocks(
+def test_counts_match_for_random_second_cron_between_clock_changes(
     text: str, zone: str, quarters: int
 ) -> None:
     assert_counts(text, zone, quarters, 2)
@@ -148,12 +149,12 @@ def test_any_seconds_anywhere_between_changes_of_the_clocks(
     "day", [datetime(2026, 3, 28, 23, tzinfo=UTC), datetime(2026, 10, 24, 22, tzinfo=UTC)]
 )
 @pytest.mark.parametrize("text", ["*/20 * * * *", "0 */2 * * *", "* 2 * * *", "15 * * * *"])
-def test_by_the_wall_clock_also_where_it_changes(day: datetime, text: str) -> None:
+def test_wildcard_counts_match_across_clock_changes(day: datetime, text: str) -> None:
     timetable, hours = Timetable(parse_schedule(text, "Europe/Berlin")), Hours(day, 48)
     assert counted(timetable, hours) == listed(timetable, hours)
 
 
-def test_what_is_not_promised_where_it_changes() -> None:
+def test_fixed_time_counts_are_inexact_across_clock_changes() -> None:
     """The forecast is inexact at a clock change.
 
     The schedule runs a fixed time in a gap at its end, and one in an overlap once. The forecast
@@ -170,7 +171,9 @@ def test_what_is_not_promised_where_it_changes() -> None:
     "text", ["@every 1s", "@every 7m", "@every 45m", "@every 1h", "@every 25h", "@every 300h"]
 )
 @pytest.mark.parametrize("away", [timedelta(), -3 * DAY + 17 * SECOND, 40 * DAY + 59 * SECOND])
-def test_every_keeps_the_phase_of_an_occurrence(text: str, away: timedelta) -> None:
+def test_every_schedule_is_counted_in_phase_with_a_known_occurrence(
+    text: str, away: timedelta
+) -> None:
     hours, known = Hours(MIDSUMMER, 30), MIDSUMMER + away
     interval = parse_schedule(text).interval
     assert interval
@@ -183,7 +186,7 @@ def test_every_keeps_the_phase_of_an_occurrence(text: str, away: timedelta) -> N
 
 
 @pytest.mark.parametrize("text", ["*/10 * * * *", "@every 10m", "@at 2026-06-15T12:00+00:00"])
-def test_start_and_end_to_the_hour(text: str) -> None:
+def test_counts_respect_start_and_end(text: str) -> None:
     starts, ends = MIDSUMMER + 14 * HOUR, MIDSUMMER + 20 * HOUR - SECOND
     timetable = Timetable(parse_schedule(text), starts, ends)
     hours = Hours(MIDSUMMER, 48)
@@ -191,7 +194,7 @@ def test_start_and_end_to_the_hour(text: str) -> None:
     assert found == ({14: 1} if "@at" in text else dict.fromkeys(range(14, 20), 6))
 
 
-def test_nothing_outside_its_time() -> None:
+def test_nothing_is_counted_outside_of_start_and_end() -> None:
     hours = Hours(MIDSUMMER, 24)
     every = parse_schedule("* * * * *")
     assert counted(Timetable(every, MIDSUMMER + DAY), hours) == {}
@@ -214,7 +217,7 @@ TEXTS_WITH_HASHES = [
     "text", [*TEXTS_WITH_HASHES, "30 3 * * THU", "@hourly", "@every 5m", "TZ=Asia/Tokyo 0 0 * * *"]
 )
 @pytest.mark.parametrize("key", ["default/a", "default/b", "shop/import orders"])
-def test_a_drawn_schedule_is_the_same_schedule(text: str, key: str) -> None:
+def test_parse_drawn_gives_the_same_occurrences(text: str, key: str) -> None:
     def some(schedule: Schedule) -> list[datetime]:
         return list(schedule.occurrences(MIDSUMMER, MIDSUMMER + 400 * DAY, 50))
 
@@ -223,17 +226,17 @@ def test_a_drawn_schedule_is_the_same_schedule(text: str, key: str) -> None:
     assert (drawn.timezone, drawn.hash_key) == (own.timezone, "")
 
 
-def test_jobs_that_draw_the_same_share_a_schedule() -> None:
+def test_jobs_with_equal_hash_values_share_a_schedule() -> None:
     drawn = {parse_drawn("H * * * *", "UTC", hash_key=f"default/{n}") for n in range(1000)}
     assert len(drawn) == 60
 
 
-def test_a_text_full_of_hashes_may_grow() -> None:
+def test_drawn_text_may_exceed_the_length_limit() -> None:
     text = ",".join(["H/2"] * 60) + " * * * *"
     assert list(parse_drawn(text, "UTC", hash_key="a").occurrences(MIDSUMMER, MIDSUMMER + HOUR))
 
 
-def test_the_hours_of_a_zone_are_its_own() -> None:
+def test_hours_are_those_of_the_given_time_zone() -> None:
     kolkata = ZoneInfo("Asia/Kolkata")
     hours = Hours(datetime(2026, 6, 15, tzinfo=kolkata), 24)
     assert counted(Timetable(parse_schedule("10 0 * * *", "Asia/Kolkata")), hours) == {0: 1}
@@ -255,7 +258,7 @@ def test_the_hours_of_a_zone_are_its_own() -> None:
     ],
 )
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu"])
-def test_a_minute_has_a_start_if_an_occurrence_is_in_it(text: str, zone: str) -> None:
+def test_minute_has_a_start_if_it_contains_an_occurrence(text: str, zone: str) -> None:
     begin, count = MIDSUMMER + 30 * SECOND, 180
     starts, ends = begin + 10 * MINUTE, begin + 170 * MINUTE
     timetable = Timetable(parse_schedule(text, zone, hash_key="default/report"), starts, ends)
@@ -284,7 +287,9 @@ def test_a_minute_has_a_start_if_an_occurrence_is_in_it(text: str, zone: str) ->
         ("@at 2026-06-14T22:01:00", 59, False),
     ],
 )
-def test_one_minute(text: str, second: int, expected: bool) -> None:
+def test_minute_has_a_start_for_each_kind_of_schedule(
+    text: str, second: int, expected: bool
+) -> None:
     minute = Minute(MIDSUMMER + second * SECOND + timedelta(microseconds=5))
     assert minute.has_start(Timetable(parse_schedule(text, "UTC"))) is expected
 
@@ -293,7 +298,7 @@ def test_one_minute(text: str, second: int, expected: bool) -> None:
     ("known", "expected"),
     [(-1, False), (0, True), (59, True), (60, False), (3599, False), (3600, True), (-3541, True)],
 )
-def test_one_minute_of_an_interval(known: int, expected: bool) -> None:
+def test_minute_has_a_start_of_an_every_schedule_in_phase(known: int, expected: bool) -> None:
     timetable = Timetable(parse_schedule("@every 1h"))
     assert Minute(MIDSUMMER).has_start(timetable, MIDSUMMER + known * SECOND) is expected
 
@@ -311,7 +316,7 @@ def test_one_minute_of_an_interval(known: int, expected: bool) -> None:
         (-120, -60, False),
     ],
 )
-def test_one_minute_at_the_start_and_end(
+def test_minute_has_no_start_outside_of_start_and_end(
     starts: int | None, ends: int | None, expected: bool
 ) -> None:
     def at(second: int | None) -> datetime | None:

@@ -23,7 +23,7 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def test_strictly_after_and_before() -> None:
+def test_next_and_previous_exclude_the_given_instant() -> None:
     schedule = parse_schedule("0 12 * * *")
     assert schedule.next_after(NOW) == NOW + timedelta(days=1)
     assert schedule.next_after(NOW - TICK) == NOW
@@ -31,7 +31,7 @@ def test_strictly_after_and_before() -> None:
     assert schedule.previous_before(NOW + TICK) == NOW
 
 
-def test_aware_in_any_zone_and_utc_out() -> None:
+def test_any_aware_datetime_is_accepted_and_utc_is_returned() -> None:
     schedule = parse_schedule("30 3 * * *", "Europe/Berlin")
     for zone in (ZoneInfo("Asia/Tokyo"), timezone(timedelta(hours=-5)), UTC):
         found = schedule.next_after(NOW.astimezone(zone))
@@ -52,7 +52,7 @@ def test_naive_datetimes_are_refused() -> None:
         schedule.occurrences(NOW.replace(tzinfo=None), NOW)
 
 
-def test_occurrences_are_after_and_up_to() -> None:
+def test_occurrences_exclude_the_start_and_include_the_end() -> None:
     schedule = parse_schedule("0 * * * *")
     hour = timedelta(hours=1)
     assert list(schedule.occurrences(NOW, NOW + 3 * hour)) == [
@@ -78,7 +78,7 @@ def test_occurrences_are_after_and_up_to() -> None:
         ("TZ=Europe/Berlin @every  36h", timedelta(hours=36)),
     ],
 )
-def test_every_counts_from_the_previous(text: str, interval: timedelta) -> None:
+def test_every_schedule_counts_from_the_given_instant(text: str, interval: timedelta) -> None:
     schedule = parse_schedule(text, "America/New_York")
     odd = NOW + 123_456 * TICK
     assert schedule.interval == interval
@@ -106,7 +106,7 @@ def test_every_counts_from_the_previous(text: str, interval: timedelta) -> None:
         ("@at 2099-12-31T23:59", "UTC", "2099-12-31 23:59"),
     ],
 )
-def test_at_happens_once(text: str, zone: str, expected: str) -> None:
+def test_at_schedule_has_one_occurrence(text: str, zone: str, expected: str) -> None:
     schedule = parse_schedule(text, zone)
     moment = at(expected)
     assert schedule.at == moment
@@ -118,7 +118,7 @@ def test_at_happens_once(text: str, zone: str, expected: str) -> None:
     assert list(schedule.occurrences(moment - timedelta(days=1), moment)) == [moment]
 
 
-def test_a_time_lost_with_its_day_is_refused() -> None:
+def test_at_time_on_a_skipped_day_is_refused() -> None:
     with pytest.raises(InvalidSchedule) as refused:
         parse_schedule("@at 2011-12-30T09:00", "Pacific/Apia")
     assert (refused.value.code, refused.value.params) == (
@@ -127,14 +127,14 @@ def test_a_time_lost_with_its_day_is_refused() -> None:
     )
 
 
-def test_a_zone_in_front_wins() -> None:
+def test_time_zone_prefix_overrides_the_time_zone_argument() -> None:
     schedule = parse_schedule("CRON_TZ=Asia/Tokyo 0 9 * * *", "Europe/Berlin")
     assert schedule.timezone == "Asia/Tokyo"
     assert schedule.next_after(NOW) == at("2026-06-16 00:00")
     assert schedule == parse_schedule("CRON_TZ=Asia/Tokyo  0 9 * * * ", "UTC")
 
 
-def test_a_schedule_is_a_value() -> None:
+def test_schedule_is_immutable_hashable_and_picklable() -> None:
     schedule = parse_schedule(" 0  9 * * 1-5", "Europe/Berlin")
     assert (schedule.text, schedule.timezone, str(schedule)) == (
         "0 9 * * 1-5",
@@ -165,20 +165,22 @@ def test_a_schedule_is_a_value() -> None:
         ("0 0 0 1 1 ? *", "2099-06-01", ["2100-01-01"]),
     ],
 )
-def test_far_dates(text: str, start: str, expected: list[str]) -> None:
+def test_occurrences_years_ahead_are_found_up_to_fifty_years(
+    text: str, start: str, expected: list[str]
+) -> None:
     found = list(
         parse_schedule(text).occurrences(at(start), at("2200-01-01"), max(1, len(expected)))
     )
     assert found == [at(time) for time in expected]
 
 
-def test_nothing_is_found_more_than_fifty_years_back() -> None:
+def test_previous_occurrence_is_found_at_most_fifty_years_back() -> None:
     schedule = parse_schedule("0 0 0 1 1 ? 1990")
     assert schedule.previous_before(at("2039-12-01")) == at("1990-01-01")
     assert schedule.previous_before(at("2041-01-01")) is None
 
 
-def test_the_fifty_years_are_counted_to_the_second() -> None:
+def test_fifty_year_horizon_is_exact_to_the_second() -> None:
     ahead, back = parse_schedule("59 59 23 1 1 ? 2090"), parse_schedule("0 0 0 1 1 ? 1990")
     next_one, previous_one = at("2090-01-01 23:59:59"), at("1990-01-01")
     second = timedelta(seconds=1)
@@ -188,7 +190,7 @@ def test_the_fifty_years_are_counted_to_the_second() -> None:
     assert back.previous_before(previous_one + days.HORIZON + TICK) is None
 
 
-def test_an_interval_ends_with_the_calendar() -> None:
+def test_every_schedule_ends_at_the_limits_of_datetime() -> None:
     schedule, hour = parse_schedule("@every 1h"), timedelta(hours=1)
     first, last = (edge.replace(tzinfo=UTC) for edge in (zones.FIRST, zones.LAST))
     assert schedule.next_after(last - hour - TICK) == last - TICK
@@ -210,7 +212,7 @@ EDGES = [
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/Anchorage"])
 @pytest.mark.parametrize("text", EDGES)
-def test_the_calendar_ends_quietly(text: str, zone: str) -> None:
+def test_search_near_the_limits_of_datetime_does_not_fail(text: str, zone: str) -> None:
     schedule = parse_schedule(text, zone)
     for year in (1, 2, 3, 8, 40, 60, 9930, 9950, 9990, 9991, 9992, 9998, 9999):
         for month, day in ((1, 1), (6, 30), (12, 31)):
@@ -224,7 +226,7 @@ def test_the_calendar_ends_quietly(text: str, zone: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["* * * * *", "0 0 29 2 *", "@every 1h"])
-def test_the_very_ends_hold_nothing(text: str) -> None:
+def test_no_occurrence_is_found_beyond_the_limits_of_datetime(text: str) -> None:
     schedule = parse_schedule(text)
     assert schedule.next_after(datetime.max.replace(tzinfo=UTC)) is None
     assert schedule.previous_before(datetime.min.replace(tzinfo=UTC)) is None
@@ -245,8 +247,10 @@ WORST = [
 
 @pytest.mark.parametrize("zone", ["UTC", "Africa/Casablanca"])
 @pytest.mark.parametrize("text", WORST)
-def test_searching_is_bounded(text: str, zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bound the number of questions to croniter, which doesn't depend on the machine's speed."""
+def test_search_makes_a_bounded_number_of_croniter_calls(
+    text: str, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count the calls of croniter, because their number doesn't depend on the machine's speed."""
     asked = 0
     ask = days._Leg._ask
 
@@ -265,7 +269,7 @@ def test_searching_is_bounded(text: str, zone: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Africa/Casablanca"])
-def test_a_search_over_decades_looks_at_few_clock_changes(
+def test_search_over_decades_examines_few_clock_changes(
     zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = 0
@@ -285,13 +289,13 @@ def test_a_search_over_decades_looks_at_few_clock_changes(
     assert looked <= 12
 
 
-def test_common_schedules_do_not_ask_croniter_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_common_schedules_do_not_use_croniter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(days._Leg, "_ask", None)
     for text in ("* * * * *", "*/5 * * * *", "30 3 * * *", "0 9 * * 1-5", "0 0 * * 0"):
         assert parse_schedule(text, "Europe/Berlin").next_after(NOW) is not None
 
 
-def test_threads_share_a_schedule() -> None:
+def test_schedule_is_thread_safe() -> None:
     schedule = parse_schedule("30 2 15W,L * 5L,1#5", "Europe/Berlin")
     starts = [NOW + timedelta(days=37 * n) for n in range(150)]
 
@@ -378,12 +382,12 @@ def test_threads_share_a_schedule() -> None:
         ("@at 2026-12-01T09:00:05Z", "Once, on 2026-12-01 at 10:00:05 (Europe/Berlin)"),
     ],
 )
-def test_describe(text: str, expected: str) -> None:
+def test_describe_returns_the_expected_text(text: str, expected: str) -> None:
     schedule: Schedule = parse_schedule(text, "Europe/Berlin", hash_key="x")
     assert describe(schedule) == expected
 
 
-def test_a_schedule_is_its_text() -> None:
+def test_equality_and_repr_do_not_depend_on_the_parsed_rule() -> None:
     schedule = parse_schedule("H * * * *", "Europe/Berlin", hash_key="x")
     assert replace(schedule, rule=parse_schedule("@never").rule) == schedule
     assert "rule" not in repr(schedule)

@@ -132,7 +132,7 @@ def assert_agrees(
     assert found[::-1] == expected, (text, zone, start)
 
 
-# --- Against the oracle -------------------------------------------------------------------------
+# --- Comparison with the oracle -----------------------------------------------------------------
 
 AROUND_CHANGES = [
     "30 2 * * *",
@@ -155,13 +155,13 @@ AROUND_CHANGES = [
 def distinct_zones() -> list[tuple[str, list[tuple[datetime, timedelta]]]]:
     """Return one zone for each distinct history of changes, with its changes."""
     histories = {}
-    for zone in depth.sample(depth.sample(ZONES)):  # a sample is every 36th zone
+    for zone in depth.sample(depth.sample(ZONES)):  # every 36th zone in a sample run
         changes = transitions(zone)
         histories.setdefault(tuple(changes), (zone, changes))
     return list(histories.values())
 
 
-def test_every_zone_at_its_changes() -> None:
+def test_zones_match_the_oracle_at_clock_changes() -> None:
     random = Random(20260101)
     for zone, changes in distinct_zones():
         recent = [change for change in changes if change[0] > WHOLE_MINUTES]
@@ -172,7 +172,7 @@ def test_every_zone_at_its_changes() -> None:
             assert_agrees(text, zone, instant - margin, instant + margin)
 
 
-def test_every_zone_is_cut_where_its_file_says() -> None:
+def test_offset_changes_match_the_time_zone_files() -> None:
     begin, end = datetime(1972, 2, 1, tzinfo=UTC), datetime(2037, 6, 1, tzinfo=UTC)
     for zone, changes in distinct_zones():
         at, edges = begin.replace(tzinfo=None), []
@@ -186,7 +186,9 @@ def test_every_zone_is_cut_where_its_file_says() -> None:
 
 @examples(150)
 @given(st.sampled_from(ZONES), st.data(), MINUTE_CRON)
-def test_any_minutes_around_changes(zone: str, data: st.DataObject, text: str) -> None:
+def test_random_minute_cron_matches_the_oracle_around_clock_changes(
+    zone: str, data: st.DataObject, text: str
+) -> None:
     recent = [at for at, _ in transitions(zone) if at > WHOLE_MINUTES]
     at = data.draw(st.sampled_from(recent)) if recent else EPOCH + 9000 * DAY
     shift = timedelta(minutes=data.draw(st.integers(-300, 300)))
@@ -195,7 +197,9 @@ def test_any_minutes_around_changes(zone: str, data: st.DataObject, text: str) -
 
 @examples(60)
 @given(st.sampled_from(ZONES), st.data(), SECOND_CRON)
-def test_any_seconds_around_old_changes(zone: str, data: st.DataObject, text: str) -> None:
+def test_random_second_cron_matches_the_oracle_around_old_changes(
+    zone: str, data: st.DataObject, text: str
+) -> None:
     """Compare second by second, back to the time when zones used local mean time.
 
     At that time, shifts weren't in whole minutes.
@@ -207,14 +211,16 @@ def test_any_seconds_around_old_changes(zone: str, data: st.DataObject, text: st
 
 @examples(60)
 @given(st.sampled_from(ZONES), st.integers(68 * 366, 180 * 365), MINUTE_CRON)
-def test_any_minutes_in_a_far_future(zone: str, day: int, text: str) -> None:
+def test_random_minute_cron_matches_the_oracle_in_the_far_future(
+    zone: str, day: int, text: str
+) -> None:
     at = EPOCH + DAY * day
     assert_agrees(text, zone, at, at + DAY)
 
 
 @examples(150)
 @given(MONTH_DAYS, MONTH, WEEK_DAYS, YEAR, st.integers(0, 365 * 60))
-def test_any_days_in_any_years(
+def test_random_day_fields_match_the_oracle(
     month_days: str, month: str, week_days: str, year: str, start: int
 ) -> None:
     """Compare day by day over nine years, with all day fields and both ways to combine them."""
@@ -231,7 +237,7 @@ def test_any_days_in_any_years(
     assert found[::-1] == expected
 
 
-# --- What holds for any schedule ----------------------------------------------------------------
+# --- Properties of every schedule ---------------------------------------------------------------
 
 TEXTS = st.one_of(
     MINUTE_CRON,
@@ -246,7 +252,7 @@ INSTANTS = st.datetimes(datetime(1940, 1, 1), datetime(2110, 1, 1), timezones=st
 
 @examples(400)
 @given(TEXTS, st.sampled_from(ZONES), INSTANTS, st.floats(0, 1))
-def test_next_and_previous_mirror_each_other(
+def test_next_after_and_previous_before_are_consistent(
     text: str, zone: str, instant: datetime, part: float
 ) -> None:
     schedule = parsed(text, zone) if not text.startswith("@") else parse_schedule(text, zone)
@@ -298,7 +304,7 @@ def is_explained(refusal: InvalidSchedule) -> bool:
 
 @examples(300)
 @given(st.text(max_size=40), st.text(max_size=12))
-def test_any_text_is_parsed_or_refused(text: str, zone: str) -> None:
+def test_random_text_is_parsed_or_refused_with_an_explanation(text: str, zone: str) -> None:
     for refusal in (refused(text), refused("* * * * *", zone), refused(f"TZ={zone} {text}")):
         assert refusal is None or is_explained(refusal)
 
@@ -313,13 +319,13 @@ SHUFFLED = MINUTE_CRON.flatmap(lambda text: st.permutations(list(text)).map("".j
 
 @examples(1000)
 @given(st.one_of(CRONLIKE, SHUFFLED, TEXTS), st.text())
-def test_anything_like_cron_is_parsed_or_refused(text: str, hash_key: str) -> None:
+def test_cron_like_text_is_parsed_or_refused_with_an_explanation(text: str, hash_key: str) -> None:
     refusal = refused(text, "Africa/Casablanca", hash_key)
     assert refusal is None or is_explained(refusal)
 
 
 @examples(150)
 @given(TEXTS)
-def test_anything_can_be_described(text: str) -> None:
+def test_every_schedule_can_be_described(text: str) -> None:
     schedule = parse_schedule(text) if text.startswith("@") else parsed(text)
     assert describe(schedule)[0].isupper()

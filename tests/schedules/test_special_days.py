@@ -19,7 +19,7 @@ def weekdays(year: int, month: int) -> list[date]:
     return [day for day in days(year, month) if day.weekday() < 5]
 
 
-def test_the_last_weekday_of_a_month() -> None:
+def test_last_weekday_matches_once_in_every_month() -> None:
     matched = set()
     for year, month in MONTHS:
         found = [day for day in days(year, month) if LastWeekday().matches(day)]
@@ -29,7 +29,7 @@ def test_the_last_weekday_of_a_month() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 15, 27, 28, 29, 30, 31])
-def test_the_weekday_nearest_to_a_day(number: int) -> None:
+def test_nearest_weekday_stays_within_the_month(number: int) -> None:
     special = NearestWeekday(number)
     for year, month in MONTHS:
         found = [day for day in days(year, month) if special.matches(day)]

@@ -74,7 +74,7 @@ def claims(
     limit=st.integers(1, 50),
     lasts=st.none() | st.timedeltas(SECOND, timedelta(hours=12)),
 )
-def test_no_occurrence_is_lost_and_none_is_in_two_spans(
+def test_every_occurrence_is_accounted_for_exactly_once(
     text: str,
     start: datetime,
     steps: list[timedelta],
@@ -93,18 +93,18 @@ def test_no_occurrence_is_lost_and_none_is_in_two_spans(
     misfire = Misfire(policy, GRACE, limit)
 
     considered = list(claims(timetable, misfire, first, nows))
-    spans = [span for answer in considered for span in answer.planned_runs]
+    spans = [span for each in considered for span in each.planned_runs]
 
     expected = enumerate_all(timetable, first, nows[-1] + LOOK_AHEAD)
     accounted: list[datetime] = []
     for span in spans:
         if span.missed_before:
             assert span.missed_from is not None
-            stands_for = [o for o in expected if span.missed_from <= o < span.scheduled_at]
-            assert len(stands_for) == span.missed_before or COUNTED <= span.missed_before < len(
-                stands_for
+            represented = [o for o in expected if span.missed_from <= o < span.scheduled_at]
+            assert len(represented) == span.missed_before or COUNTED <= span.missed_before < len(
+                represented
             )
-            accounted += stands_for
+            accounted += represented
         accounted.append(span.scheduled_at)
     assert accounted == expected
     last = considered[-1] if considered else None
@@ -114,16 +114,16 @@ def test_no_occurrence_is_lost_and_none_is_in_two_spans(
 
 
 @given(st.integers(1, 500), policies, st.integers(1, 20))
-def test_what_is_run_of_a_backlog_is_what_the_policy_says(
+def test_misfire_policy_decides_which_late_occurrences_run(
     count: int, policy: MisfirePolicy, limit: int
 ) -> None:
     timetable = Timetable(parse_schedule("@every 1m"))
     occurrences = [NOON + i * timedelta(minutes=1) for i in range(count)]
     now = occurrences[-1] + GRACE + SECOND
-    answer = timetable.consider(
+    considered = timetable.consider(
         NOON, late_before=now - GRACE, horizon=now, misfire=Misfire(policy, GRACE, limit)
     )
-    run = [span.scheduled_at for span in answer.planned_runs if not span.missed]
+    run = [span.scheduled_at for span in considered.planned_runs if not span.missed]
     assert (
         run
         == {
@@ -135,26 +135,26 @@ def test_what_is_run_of_a_backlog_is_what_the_policy_says(
 
 
 @given(instants, st.integers(1, 7200), st.timedeltas(timedelta(), timedelta(days=400)))
-def test_every_keeps_its_phase_through_any_outage(
+def test_every_schedule_keeps_its_phase_after_an_outage(
     start: datetime, seconds: int, outage: timedelta
 ) -> None:
     timetable = Timetable(parse_schedule(f"@every {seconds}s"))
     first = timetable.first_after(start)
     assert first is not None
     now = first + outage
-    answer = timetable.consider(
+    considered = timetable.consider(
         first,
         late_before=now - GRACE,
         horizon=now + LOOK_AHEAD,
         misfire=Misfire(MisfirePolicy.RUN_LATEST, GRACE, 1),
     )
-    assert answer.next_at is not None
-    assert (answer.next_at - first) % timedelta(seconds=seconds) == timedelta()
-    assert (answer.next_at - answer.previous_at) == timedelta(seconds=seconds)
+    assert considered.next_at is not None
+    assert (considered.next_at - first) % timedelta(seconds=seconds) == timedelta()
+    assert (considered.next_at - considered.previous_at) == timedelta(seconds=seconds)
 
 
 @given(texts, instants, st.none() | instants, st.none() | instants)
-def test_the_first_occurrence_is_after_now_and_not_before_the_start(
+def test_first_occurrence_is_after_now_and_within_start_and_end(
     text: str, now: datetime, starts_at: datetime | None, ends_at: datetime | None
 ) -> None:
     timetable = Timetable(parse_schedule(text, "Europe/Berlin"), starts_at, ends_at)
@@ -168,7 +168,7 @@ def test_the_first_occurrence_is_after_now_and_not_before_the_start(
 
 
 @given(texts.filter(lambda text: not text.startswith("@every")), instants, instants)
-def test_nothing_between_the_start_and_the_first_occurrence_is_passed_over(
+def test_first_occurrence_is_the_earliest_after_now_and_start(
     text: str, now: datetime, starts_at: datetime
 ) -> None:
     schedule = parse_schedule(text, "Europe/Berlin")
@@ -181,7 +181,7 @@ def test_nothing_between_the_start_and_the_first_occurrence_is_passed_over(
 
 
 @given(instants, instants, st.integers(1, 7200))
-def test_every_with_a_start_counts_from_it(
+def test_every_schedule_takes_its_phase_from_the_start(
     now: datetime, starts_at: datetime, seconds: int
 ) -> None:
     interval = timedelta(seconds=seconds)
@@ -194,7 +194,7 @@ def test_every_with_a_start_counts_from_it(
 
 
 @given(instants, st.integers(1, 7200), st.timedeltas(-timedelta(hours=9), timedelta(hours=9)))
-def test_every_goes_on_from_the_occurrence_considered_last(
+def test_every_schedule_continues_from_the_previous_occurrence(
     now: datetime, seconds: int, ago: timedelta
 ) -> None:
     """The previous occurrence may be in the future, if it was claimed ahead and withdrawn."""
@@ -206,53 +206,53 @@ def test_every_goes_on_from_the_occurrence_considered_last(
     assert now < first <= now + interval
 
 
-def test_a_huge_backlog_costs_little_and_is_said_to_be_at_least_so_large() -> None:
-    answer = Timetable(parse_schedule("* * * * * *")).consider(
+def test_count_of_a_huge_backlog_is_capped() -> None:
+    considered = Timetable(parse_schedule("* * * * * *")).consider(
         NOON,
         late_before=NOON + timedelta(days=3650),
         horizon=NOON + timedelta(days=3650),
         misfire=Misfire(MisfirePolicy.RUN_LATEST, GRACE, 1),
     )
-    late, *on_time = answer.planned_runs
+    late, *on_time = considered.planned_runs
     assert late.scheduled_at == NOON + timedelta(days=3650) - SECOND
     assert late.missed_before == COUNTED
     assert late.missed_from == NOON
     assert [span.scheduled_at for span in on_time] == [NOON + timedelta(days=3650)]
 
 
-def test_a_huge_backlog_of_every_is_counted_by_dividing() -> None:
-    answer = Timetable(parse_schedule("@every 1s"), ends_at=NOON + timedelta(days=10)).consider(
+def test_huge_backlog_of_an_every_schedule_is_counted_exactly() -> None:
+    considered = Timetable(parse_schedule("@every 1s"), ends_at=NOON + timedelta(days=10)).consider(
         NOON,
         late_before=NOON + timedelta(days=3650),
         horizon=NOON + timedelta(days=3650),
         misfire=Misfire(MisfirePolicy.SKIP, GRACE, 1),
     )
-    [missed] = answer.planned_runs
+    [missed] = considered.planned_runs
     assert missed.missed_before == 864_000
     assert missed.scheduled_at == NOON + timedelta(days=10)
-    assert answer.next_at is None
+    assert considered.next_at is None
 
 
 @pytest.mark.parametrize("limit", [1, 5])
-def test_what_is_beyond_the_catch_up_limit_is_counted_as_far(limit: int) -> None:
-    answer = Timetable(parse_schedule("* * * * * *")).consider(
+def test_count_beyond_the_catchup_limit_is_capped(limit: int) -> None:
+    considered = Timetable(parse_schedule("* * * * * *")).consider(
         NOON,
         late_before=NOON + timedelta(days=1),
         horizon=NOON,
         misfire=Misfire(MisfirePolicy.RUN_ALL, GRACE, limit),
     )
-    assert len(answer.planned_runs) == limit + 1
-    assert answer.planned_runs[-1].missed_before == COUNTED
+    assert len(considered.planned_runs) == limit + 1
+    assert considered.planned_runs[-1].missed_before == COUNTED
 
 
-def test_a_backlog_of_just_as_many_as_are_counted_is_exact() -> None:
+def test_backlog_of_exactly_the_maximum_count_is_exact() -> None:
     timetable = Timetable(parse_schedule("* * * * * *"))
     backlog = timetable.backlog(NOON, NOON + COUNTED * SECOND, COUNTED)
     assert (len(backlog.oldest), backlog.count) == (COUNTED, COUNTED)
     assert backlog.newest == NOON + (COUNTED - 1) * SECOND
 
 
-def test_many_occurrences_on_time_are_considered_in_portions(
+def test_punctual_occurrences_are_claimed_in_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "CLAIMED_AT_ONCE", 4)
@@ -292,7 +292,7 @@ CALENDAR = st.datetimes(timezones=st.just(UTC))
 )
 @example("0 3 * * *", datetime.max.replace(tzinfo=UTC), None, NOON, None)
 @example("0 3 * * *", None, datetime.min.replace(tzinfo=UTC), NOON, None)
-def test_no_start_and_no_end_leaves_the_calendar(
+def test_extreme_start_and_end_do_not_overflow_datetime(
     text: str,
     starts: datetime | None,
     ends: datetime | None,
@@ -316,7 +316,7 @@ def test_no_start_and_no_end_leaves_the_calendar(
     assert considered.next_at is None or now < considered.next_at < END
 
 
-def test_a_start_on_the_calendars_last_day_is_never_reached() -> None:
+def test_start_at_the_end_of_the_calendar_is_never_reached() -> None:
     for text in ("@every 1s", "* * * * *"):
         assert Timetable(parse_schedule(text), starts_at=END).first_after(NOON) is None
         last = END - timedelta(hours=1)

@@ -25,7 +25,7 @@ HOUR = timedelta(hours=1)
         ("Europe/Amsterdam", datetime(1940, 5, 15, 23, 40), timedelta(minutes=20), 2 * HOUR),
     ],
 )
-def test_a_change_is_found_to_the_second(
+def test_offset_change_is_found_to_the_second(
     zone: str, change: datetime, before: timedelta, after: timedelta
 ) -> None:
     earlier, later = stretch_at(zone, change - SECOND), stretch_at(zone, change)

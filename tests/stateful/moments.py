@@ -1,7 +1,6 @@
-"""Time that only the test moves, and the moments between two transactions, at which anything may
-happen.
+"""A simulated clock, and the moments between two transactions, at which anything may happen.
 
-All actors of the test share one thread and one connection. They race all the same: outside of
+All actors of the test share one thread and one connection. They can still race: outside of
 transactions, the code has nothing but the rows that it has read before. So a planned event may
 happen before each transaction and before each single statement. Other actors act, the actor dies,
 or it learns that the answer to its commit was lost.
@@ -46,7 +45,7 @@ class Crash(BaseException):
     """The actor's process is killed here."""
 
 
-class AnswerLost(OperationalError):
+class ResponseLost(OperationalError):
     """The connection broke after the commit. The changes are stored, but the actor doesn't know."""
 
 
@@ -141,7 +140,7 @@ class Moments:
         if self._lose_answer and not self._looking:
             self._lose_answer -= 1
             if not self._lose_answer:
-                raise AnswerLost("the connection broke")
+                raise ResponseLost("the connection broke")
 
 
 @contextmanager
@@ -149,7 +148,7 @@ def time_of(clock: StillClock) -> Iterator[None]:
     """Make ``clock`` the clock of the database, of all processes and of the runs' keys."""
     spelled, literal = NOW[connection.vendor]
 
-    def in_its_place(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    def with_test_time(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         # Change the statement itself, because the code caches some compiled statements.
         return execute(
             spelled.sub(literal.format(f"{clock.instant:%Y-%m-%d %H:%M:%S.%f}"), sql),
@@ -165,7 +164,7 @@ def time_of(clock: StillClock) -> Iterator[None]:
         time_ns=lambda: (clock.instant - epoch) // timedelta(microseconds=1) * 1000
     )
     with ExitStack() as played:
-        played.enter_context(connection.execute_wrapper(in_its_place))
+        played.enter_context(connection.execute_wrapper(with_test_time))
         played.enter_context(patch.object(timezone, "now", clock.now))
         played.enter_context(patch.object(best_effort, "monotonic", clock.monotonic))
         played.enter_context(patch.object(best_effort, "_broker_unreachable_until", float("-inf")))

@@ -1,4 +1,4 @@
-"""The surroundings of the real agenda and the real ticker: nodes and a broker."""
+"""Fake nodes and a fake broker around the real agenda and the real ticker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.scheduler.stand_ins import StillClock
 
 
 class Broker:
-    """A dispatcher that keeps messages until somebody takes one, in any order.
+    """A dispatcher that keeps messages until a worker takes one, in any order.
 
     It implements the protocol of ``django_dcron.dispatch.base``.
     """
@@ -24,7 +24,7 @@ class Broker:
     def __init__(self, on_sent: Callable[[tuple[UUID, int]], None]) -> None:
         self._on_sent = on_sent
         self.messages: list[tuple[UUID, int]] = []
-        self.away = False
+        self.unreachable = False
         self._revoked: set[tuple[UUID, int]] = set()
 
     def prepare(self, run: DueRun) -> DueRun:
@@ -34,7 +34,7 @@ class Broker:
 
     def publish(self, prepared: Sequence[DueRun]) -> None:
         for number, run in enumerate(prepared):
-            if self.away and number >= len(prepared) // 2:  # an unknown part is delivered
+            if self.unreachable and number >= len(prepared) // 2:  # an unknown part is delivered
                 raise DispatchFailed("gone")
             if run.queue == "poison":
                 raise ZeroDivisionError("the driver is upset")
@@ -43,7 +43,7 @@ class Broker:
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         """Revoke an attempt. Workers remember it and drop its messages."""
-        if self.away:
+        if self.unreachable:
             raise DispatchFailed("gone")
         self._revoked.add((run_id, attempt))
 
@@ -58,7 +58,7 @@ class Broker:
 
 
 @dataclass
-class Ring:
+class FakeMembership:
     """The membership of a node. The test chooses its shards."""
 
     id: str
@@ -72,6 +72,6 @@ class Ring:
 
 class Node:
     def __init__(self, name: str, number: int, broker: Broker, clock: StillClock):
-        self.ring = Ring(f"{name}-{number}", name)
+        self.ring = FakeMembership(f"{name}-{number}", name)
         self.agenda = Agenda(broker, clock)  # type: ignore[arg-type]
         self.ticker = Ticker(self.ring, self.agenda, clock)  # type: ignore[arg-type]

@@ -8,15 +8,16 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.scheduler.stand_ins import START
-from tests.stateful.world import ENDINGS, GARBAGE, SOUND, Operation
+from tests.stateful.world import ENDINGS, INVALID, VALID, Operation
 
 LAPSE = st.sampled_from([0.0, 0.0, 0.5, 1.0, 2.0, 2.25, 5.0, 7.0, 20.0])
 MOMENT = st.sampled_from([0, 1, 1, 2, 2, 3, 4, 5, 7])
 ONE_OF_FEW = st.integers(0, 5)
 EITHER = st.integers(0, 1)
 YES_OR_NO = st.booleans()
+SCOPE = st.sampled_from([None, "default"])
 SCHEDULES = st.sampled_from(
-    [SOUND, "*/3 * * * * *", "*/15 * * * * *", "@every 7s", "@at 2026-03-01T12:00:20"]
+    [VALID, "*/3 * * * * *", "*/15 * * * * *", "@every 7s", "@at 2026-03-01T12:00:20"]
 )
 POLICIES = {
     "misfire_policy": st.sampled_from(["skip", "run_latest", "run_all"]),
@@ -50,12 +51,12 @@ GIVEN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "looks_for_own": YES_OR_NO,
     },
     "only_tick": {"node": EITHER},
-    "take_up": {"node": EITHER},
+    "rescue_runs": {"node": EITHER},
     "publish": {"node": EITHER},
     "mark": {"node": EITHER},
     "drain": {"node": EITHER},
     "restart": {"node": EITHER},
-    "broker_goes": {"away": YES_OR_NO},
+    "set_broker": {"unreachable": YES_OR_NO},
     "lose_message": {"which": ONE_OF_FEW},
     "deliver": {"which": ONE_OF_FEW, "worker": EITHER, "again": YES_OR_NO},
     "beat": {"which": ONE_OF_FEW},
@@ -68,15 +69,17 @@ GIVEN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "after": ONE_OF_FEW,
         "on": st.sampled_from([None, "succeeded", "failed", "ended", "ended"]),
     },
-    "edit_past_save": {"which": ONE_OF_FEW, "schedule": SCHEDULES | st.just(GARBAGE)},
+    "edit_past_save": {"which": ONE_OF_FEW, "schedule": SCHEDULES | st.just(INVALID)},
     "pause": {"which": ONE_OF_FEW, "seconds": st.sampled_from([None, 1.0, 7.5])},
     "resume": {"which": ONE_OF_FEW},
+    "freeze": {"namespace": SCOPE, "seconds": st.sampled_from([None, 1.0, 7.5])},
+    "unfreeze": {"namespace": SCOPE},
     "delete": {"which": ONE_OF_FEW},
     "trigger": {"which": ONE_OF_FEW, "key": st.sampled_from([None, "once"])},
     "rerun": {"which": ONE_OF_FEW},
     "cancel": {"which": ONE_OF_FEW},
     "backfill": {"which": ONE_OF_FEW, "seconds": st.sampled_from([5, 20, 60])},
-    "all_go_well": {
+    "work_without_faults": {
         "rounds": st.integers(1, 3),
         "work": st.sampled_from(["none", "begins", "begins", "succeeds", *ENDINGS]),
     },
@@ -96,7 +99,7 @@ OFTEN = (
     "tick",
     "publish",
     "mark",
-    "take_up",
+    "rescue_runs",
     "deliver",
     "deliver",
     "deliver",
@@ -110,7 +113,7 @@ LONG = operations(
     "tick",
     "tick",
     "only_tick",
-    "take_up",
+    "rescue_runs",
     "deliver",
     "deliver",
     "end",
@@ -160,7 +163,7 @@ def in_turn(*steps: tuple[float, st.SearchStrategy[Operation]]) -> st.SearchStra
 
 
 FEW = range(3)
-LATER = operations("all_go_well", "cancel", "edit", "beat")
+LATER = operations("work_without_faults", "cancel", "edit", "beat")
 RIVALS = st.one_of(
     [
         interrupted(
@@ -174,23 +177,23 @@ RIVALS = st.one_of(
 )
 """While a worker starts a run, another gets the same message and may finish the run first."""
 FROZEN = in_turn(
-    (0.0, sure("all_go_well", work="begins")),
-    (7.0, operations("take_up")),
-    (0.0, sure("all_go_well", work="begins")),
-    (5.0, sure("all_go_well", work="begins")),
+    (0.0, sure("work_without_faults", work="begins")),
+    (7.0, operations("rescue_runs")),
+    (0.0, sure("work_without_faults", work="begins")),
+    (5.0, sure("work_without_faults", work="begins")),
     (0.0, sure("end", which=0)),
 )
 """A worker is declared lost. It resumes when its run has ended, or during the next attempt."""
 STOPPED = in_turn(
-    (0.0, sure("all_go_well", work="begins")),
+    (0.0, sure("work_without_faults", work="begins")),
     (0.0, interrupted(sure("end", which=0, how="fails"), sure("cancel", which=0), LATER)),
-    (5.0, sure("all_go_well", work="begins")),
+    (5.0, sure("work_without_faults", work="begins")),
 )
 """A cancel arrives while a failed attempt is completed."""
 CAUGHT_UP = in_turn(
     (20.0, operations("only_tick")),
     (0.0, sure("backfill", seconds=20)),
-    (0.0, sure("all_go_well", rounds=2, work="none")),
+    (0.0, sure("work_without_faults", rounds=2, work="none")),
 )
 """The missed occurrences of an outage are backfilled."""
 CANCELLED_AHEAD = in_turn(
@@ -212,9 +215,26 @@ UNSURE = in_turn(
     ),
 )
 """A node claims and doesn't learn that its claim succeeded."""
+FREEZES = st.one_of(
+    [
+        interrupted(
+            sure("deliver", which=which, worker=0, again=False),
+            sure("freeze", namespace=None),
+            LATER,
+        )
+        for which in FEW
+    ]
+)
+"""A freeze begins while a worker starts a run."""
 OPERATIONS = st.one_of(
     operations(
-        *GIVEN, *OFTEN, "interrupted", "interrupted", "interrupted", "crashed", "all_go_well"
+        *GIVEN,
+        *OFTEN,
+        "interrupted",
+        "interrupted",
+        "interrupted",
+        "crashed",
+        "work_without_faults",
     ),
     RIVALS,
     FROZEN,
@@ -222,4 +242,6 @@ OPERATIONS = st.one_of(
     CAUGHT_UP,
     CANCELLED_AHEAD,
     UNSURE,
+    FREEZES,
+    in_turn((0.0, sure("freeze", seconds=7.5)), (0.0, ANY), (5.0, ANY), (5.0, ANY)),
 )

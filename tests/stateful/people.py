@@ -16,12 +16,19 @@ from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL
 from tests.scheduler.stand_ins import StillClock
-from tests.stateful.moments import AnswerLost, Crash
+from tests.stateful.moments import Crash, ResponseLost
 from tests.stateful.promises import Promises
 
 MOST_JOBS = 3
 NOBODY = 0
-NOES = (Conflict, InvalidSchedule, NotPossible, ValidationError, Job.DoesNotExist, Run.DoesNotExist)
+REFUSALS = (
+    Conflict,
+    InvalidSchedule,
+    NotPossible,
+    ValidationError,
+    Job.DoesNotExist,
+    Run.DoesNotExist,
+)
 
 
 class People:
@@ -66,7 +73,7 @@ class People:
             Job.objects.filter(pk=self._job(which).pk).update(schedule=schedule)
 
     def pause(self, which: int, seconds: float | None) -> None:
-        """Pause the job for this many seconds, or until somebody resumes it."""
+        """Pause the job for this many seconds, or until it is resumed."""
         with _person(), suppress(ValueError):  # other events may outlast the pause
             until = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
             control.pause(self._job(which), "by hand", until)
@@ -74,6 +81,16 @@ class People:
     def resume(self, which: int) -> None:
         with _person():
             control.resume(self._job(which))
+
+    def freeze(self, namespace: str | None, seconds: float | None) -> None:
+        """Freeze scheduling for this many seconds, or until somebody ends the freeze."""
+        with _person(), suppress(ValueError):  # other events may outlast it, or there are no jobs
+            until = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
+            control.freeze("by hand", namespace, until)
+
+    def unfreeze(self, namespace: str | None) -> None:
+        with _person():
+            control.unfreeze(namespace)
 
     def delete(self, which: int) -> None:
         with _person():
@@ -112,5 +129,5 @@ class People:
 @contextmanager
 def _person() -> Iterator[None]:
     """Act as a person who accepts a refusal."""
-    with suppress(*NOES, AnswerLost, Crash):
+    with suppress(*REFUSALS, ResponseLost, Crash):
         yield

@@ -1,5 +1,4 @@
-"""The promises: what must be true of the rows after every single transaction, compared with the
-rows before it.
+"""The promises: conditions on the rows after every transaction, compared with the rows before it.
 
 At most one transaction is committed between two looks, and no time passes. So each change is seen
 alone, and "now" is known exactly.
@@ -16,10 +15,11 @@ Invariants:
 - Only legal transitions happen. A final row never changes, and only runs that were claimed ahead
   are withdrawn.
 - A running run of a job with an exclusive policy has the job's slot. A run that has ended has none.
+- No run starts that a freeze holds back.
 - The end of a run makes one run of each unpaused job that follows such an end, in the same
   transaction. Nothing else makes these runs.
-- A queued run was dispatched. A run that is declared lost was silent for a lease, or its worker was
-  seen to die.
+- A queued run was dispatched. A run that is declared lost had no heartbeat for a lease, or its
+  worker was seen to die.
 - The statistics equal the counted rows.
 """
 
@@ -33,7 +33,8 @@ from uuid import UUID
 
 from django_dcron.conf import settings
 from django_dcron.jobs.saving import EXHAUSTED
-from django_dcron.policies.chains import met_by
+from django_dcron.policies.chains import conditions_met_by
+from django_dcron.policies.freezing import is_frozen
 from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State, Trigger
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import backfill_slot, next_in_line_slot, running_slot
@@ -107,7 +108,7 @@ class Promises:
             elif new is None:
                 self._check_withdrawn(old, placed_anew)
             elif old != new:
-                self._check_moved(old, new)
+                self._check_moved(old, new, before)
         self._check_followers(before)
         self._check_attempts(before)
         self._check_accounts()
@@ -128,7 +129,7 @@ class Promises:
         elif run.trigger == Trigger.BACKFILL:
             assert run.scheduled_at < self._clock.now(), f"backfilled ahead: {run}"
         else:
-            assert run.scheduled_at.microsecond, f"in an occurrence's place: {run}"
+            assert run.scheduled_at.microsecond, f"takes the place of an occurrence: {run}"
         self._check_as_it_is(run)
 
     def _check_followers(self, before: Rows) -> None:
@@ -142,7 +143,7 @@ class Promises:
             for run in ended
             for job_id, after, on in self.rows.links
             if after == run.job_id and job_id in self.rows.enabled
-            if on in met_by(State(run.state), started=run.started_at is not None)
+            if on in conditions_met_by(State(run.state), started=run.started_at is not None)
         ]
         made = Counter(self.rows.followers) - Counter(before.followers)
         assert made == Counter(owed), f"made {made}, owed {owed}"
@@ -151,15 +152,15 @@ class Promises:
     def _check_withdrawn(self, run: RunRow, placed_anew: set[int]) -> None:
         if run.job_id not in self.rows.jobs:
             return
-        assert run.job_id in placed_anew, f"gone without a change of its job: {run}"
-        assert self._is_withdrawn(run), f"gone, and it was due or under way: {run}"
+        assert run.job_id in placed_anew, f"deleted without a change of its job: {run}"
+        assert self._is_withdrawn(run), f"deleted although it was due or started: {run}"
 
     def _is_withdrawn(self, run: RunRow) -> bool:
         """Whether the run is deleted when its job changes."""
         ahead = run.trigger == Trigger.SCHEDULE and run.scheduled_at > self._clock.now()
         return ahead and (run.state, run.attempt) == (State.PENDING, 1)
 
-    def _check_moved(self, old: RunRow, new: RunRow) -> None:
+    def _check_moved(self, old: RunRow, new: RunRow, before: Rows) -> None:
         if old.state in FINAL:
             assert _ended_ahead(old), f"a final row has changed: {old} -> {new}"
             stands_for_more = old._replace(
@@ -183,21 +184,23 @@ class Promises:
         if new.state == State.PENDING != old.state:
             self.dispatched.discard((new.pk, new.attempt))
         if new.state == State.QUEUED != old.state:
-            assert (new.pk, new.attempt) in self.dispatched, (
-                f"queued, and nobody has handed it over: {new}"
-            )
+            assert (new.pk, new.attempt) in self.dispatched, f"queued but not dispatched: {new}"
         if new.state == State.RUNNING != old.state:
-            assert new.cancel_requested_at is None, (
-                f"started although it was to be cancelled: {new}"
-            )
+            assert new.cancel_requested_at is None, f"started despite a cancel request: {new}"
             assert new.due_at - self._clock.now() < BY_HAND, f"started early: {new}"
             assert new.started_at == self._clock.now(), new
+            assert not is_frozen(
+                before.freezes,
+                namespace=self.rows.jobs[new.job_id].namespace,
+                trigger=Trigger(new.trigger),
+                now=self._clock.now(),
+            ), f"started during a freeze: {new} {before.freezes}"
             self._check_slot(new)
         self._check_as_it_is(new)
 
     def _check_as_it_is(self, run: RunRow) -> None:
         if run.state in FINAL:
-            assert run.slot is None, f"it has ended and holds a slot: {run}"
+            assert run.slot is None, f"a final run has a slot: {run}"
             assert run.finished_at is not None, run
         else:
             assert run.slot in _places(run), run
@@ -207,13 +210,13 @@ class Promises:
         """Check that a started run has the slot, unless it may have read a policy without slots."""
         policies = self.policies[run.job_id][self._policies_before[run.pk] - 1 :]
         assert run.slot or OverlapPolicy.ALLOW in policies, (
-            f"it runs without the slot under {policies}: {run}"
+            f"runs without the slot under {policies}: {run}"
         )
 
     def _check_attempts(self, before: Rows) -> None:
         attempts = self.rows.attempts
         for key in before.attempts.keys() - attempts:
-            assert key[0] not in self.rows.runs, f"an attempt's row is gone: {key}"
+            assert key[0] not in self.rows.runs, f"an attempt's row was deleted: {key}"
         opened: defaultdict[UUID, list[int]] = defaultdict(list)
         for (run_id, number), attempt in attempts.items():
             old = before.attempts.get((run_id, number))
@@ -230,7 +233,7 @@ class Promises:
         for (run_id, number), token in self._witnesses.items():
             if run_id in self.rows.runs:
                 recorded = attempts.get((run_id, number))
-                assert recorded is not None, f"a start nobody recorded: {run_id} {number}"
+                assert recorded is not None, f"unrecorded start: {run_id} {number}"
                 assert recorded.token == token, f"another start is recorded: {run_id} {number}"
 
     def _check_lost(self, run: RunRow | None, attempt: AttemptRow) -> None:
@@ -251,9 +254,9 @@ class Promises:
         over = _pause_ends(old, by=now)
         if old.definition == new.definition and not over:
             if old.problem == new.problem:
-                assert new.next_at is not None, f"its cursor is gone: {old} -> {new}"
+                assert new.next_at is not None, f"the cursor was cleared: {old} -> {new}"
                 passed = list(_walk(old, until=new.next_at))
-                assert passed, f"its cursor went backwards: {old} -> {new}"
+                assert passed, f"the cursor moved backwards: {old} -> {new}"
                 owed.update(passed)
             return False
         if _at_rest(old, new):
@@ -276,7 +279,7 @@ class Promises:
         """
         kept = [
             run.scheduled_at for run in self.rows.runs.values() if run.job_id == job.pk
-        ]  # for example, cancelled ahead
+        ]  # such as runs cancelled ahead
         self.changed_at = max(
             self.changed_at, self._clock.now(), *kept, *([since] if since else [])
         )
@@ -284,7 +287,7 @@ class Promises:
         if job.enabled and (timetable := job.timetable):
             possible = {self._clock.now(), since or self._clock.now()}
             expected = {timetable.first_after(instant, job.previous_at) for instant in possible}
-        assert job.next_at in expected, f"its cursor should be at {expected}: {job}"
+        assert job.next_at in expected, f"the cursor should be at {expected}: {job}"
         # Nothing reads the schedule of a paused job, unless a node has tried to end its pause.
         may_be_read = job.enabled or _pause_ends(job, by=self._clock.now() + settings.LOOK_AHEAD)
         assert not job.problem or (job.timetable is None and may_be_read), job

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.models import Attempt, Job, Link, Run
+from django_dcron.models import Attempt, Freeze, Job, Link, Run
+from django_dcron.policies.freezing import Extent
 from django_dcron.policies.lifecycle import FINAL, Trigger
 from django_dcron.runs.chains import parse_follower_key
 from django_dcron.schedules.schedule import parse_schedule
@@ -105,6 +106,7 @@ class Rows:
     """For each run that follows another: its job and the preceding run."""
     enabled: set[int] = field(default_factory=set)
     """Ids of enabled jobs."""
+    freezes: list[Extent] = field(default_factory=list)
 
     @classmethod
     def read(cls) -> Rows:
@@ -122,4 +124,5 @@ class Rows:
             list(Link.objects.values_list("job_id", "after_id", "on")),
             [(job_id, run_id) for job_id, run_id in pairs if run_id is not None],
             set(Job.objects.enabled().values_list("pk", flat=True)),
+            [freeze.extent for freeze in Freeze.objects.all()],
         )

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 SECOND = timedelta(seconds=1)
 
 
-def test_a_node_that_froze_before_it_saw_a_change_withdraws_no_due_run() -> None:
+def test_node_that_froze_before_a_change_withdraws_no_due_run() -> None:
     """The node read the clock and then froze. Meanwhile, another node has dispatched the run."""
     job = make_job()
     asleep_since = database_now("default") - 60 * SECOND
@@ -27,7 +27,7 @@ def test_a_node_that_froze_before_it_saw_a_change_withdraws_no_due_run() -> None
 
 
 @pytest.mark.parametrize("policy", ["run_latest", "skip"])
-def test_a_run_that_was_cancelled_ahead_stands_for_what_was_missed_before_it(policy: str) -> None:
+def test_run_cancelled_early_counts_the_occurrences_missed_before_it(policy: str) -> None:
     """After a cancel, a change of the job made the cursor pass again. Then came an outage."""
     job = make_job(schedule="*/5 * * * * *", misfire_grace=SECOND, misfire_policy=policy)
     lost = Cursor.objects.get().next_at

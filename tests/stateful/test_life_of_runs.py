@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from pytest_django import Settings
 
 from django_dcron.dispatch import best_effort
-from django_dcron.models import Attempt, Cursor, Job, Link, Run, Statistics
+from django_dcron.models import Attempt, Cursor, Freeze, Job, Link, Run, Statistics
 from django_dcron.runs import creation
 from tests import depth
 from tests.app.models import Witness
@@ -45,7 +45,7 @@ STEPS = 50
 class LifeOfRuns(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        forget_everything()
+        delete_all_rows()
         self.world = World()
         self._broken = False
         """Whether a promise was broken or an operation failed. Then no further check is useful."""
@@ -64,7 +64,7 @@ class LifeOfRuns(RuleBasedStateMachine):
             self.world.do("create", {"fields": fields})
 
     @rule(lapse=LAPSE, operation=OPERATIONS)
-    def happens(self, lapse: float, operation: Operation) -> None:
+    def step(self, lapse: float, operation: Operation) -> None:
         self._broken = True
         self.world.pass_time(lapse)
         self.world.do(*operation)
@@ -73,12 +73,12 @@ class LifeOfRuns(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if not self._broken:
-                self._come_to_rest()
+                self._settle()
         finally:
             self._played.close()
 
-    def _come_to_rest(self) -> None:
-        self.world.come_to_rest()
+    def _settle(self) -> None:
+        self.world.settle()
         promises = self.world.promises
         Witness.objects.exclude(
             run_id__in=[str(run_id) for run_id in promises.rows.runs]
@@ -87,9 +87,9 @@ class LifeOfRuns(RuleBasedStateMachine):
         assert not verdict.problems, verdict
 
 
-def forget_everything() -> None:
+def delete_all_rows() -> None:
     Run.objects.exclude(rerun_of=None).update(rerun_of=None)
-    for model in (Witness, Attempt, Run, Statistics, Cursor, Link, Job):
+    for model in (Witness, Attempt, Run, Statistics, Cursor, Link, Freeze, Job):
         model.objects.all()._raw_delete("default")
 
 
@@ -108,7 +108,7 @@ def quick_times(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.mark.slow
 @pytest.mark.timeout(0 if EXAMPLES else 600)
-def test_the_life_of_runs(transactional_db: None, quick_times: None) -> None:
+def test_guarantees_hold_in_random_lives_of_runs(transactional_db: None, quick_times: None) -> None:
     chosen = settings(
         max_examples=EXAMPLES or (1000 if depth.FULL else 4),
         derandomize=SAME_LIVES,

@@ -1,7 +1,7 @@
 """Two nodes, their broker, two workers and people, with the real code and database, in one thread.
 
 Each operation is one step of one actor. An actor without operations is frozen. The real code does
-the work. The test only plays its surroundings. It decides who leads (any node may believe so at any
+the work. The test simulates its surroundings. It decides who leads (any node may believe so at any
 time), how the broker treats messages, how the work of a run ends, and when a process dies.
 """
 
@@ -34,7 +34,7 @@ from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.rescue import rescue
 from tests.app.models import Witness
 from tests.scheduler.stand_ins import StillClock
-from tests.stateful.moments import AnswerLost, Crash, Moments
+from tests.stateful.moments import Crash, Moments, ResponseLost
 from tests.stateful.nodes import Broker, Node
 from tests.stateful.people import People
 from tests.stateful.promises import Promises
@@ -43,8 +43,8 @@ from tests.stateful.rows import RunRow
 Operation = tuple[str, dict[str, Any]]
 
 ALL = frozenset(range(64))
-SOUND = "*/5 * * * * *"
-GARBAGE = "every now and then"
+VALID = "*/5 * * * * *"
+INVALID = "every now and then"
 LEAST_ROUNDS = 4
 """Number of rounds after which changes past ``control.save`` are followed."""
 ROUNDS = 200
@@ -127,7 +127,7 @@ class World(People):
         self._busy.add(node.ring.id)
         try:
             yield node
-        except AnswerLost:
+        except ResponseLost:
             node.ticker.failed(database_unreachable=True)
         except Crash:
             self._replace(number)
@@ -135,28 +135,28 @@ class World(People):
             self._busy.discard(node.ring.id)
 
     def tick(self, node: int, leads: bool, looks_for_own: bool = False) -> None:
-        with self._in_node(node) as there:
-            if there:
-                gained = leads and not there.ring.shards
-                there.ring.shards = ALL if leads else frozenset()
-                there.ticker.tick(adopt_own=gained or looks_for_own)
+        with self._in_node(node) as active:
+            if active:
+                gained = leads and not active.ring.shards
+                active.ring.shards = ALL if leads else frozenset()
+                active.ticker.tick(adopt_own=gained or looks_for_own)
 
     def only_tick(self, node: int) -> None:
         """A single tick, as of a node that was started with ``--once``."""
-        with self._in_node(node) as there:
-            if there:
-                there.ring.shards = ALL
-                there.ticker.tick(once=True)
+        with self._in_node(node) as active:
+            if active:
+                active.ring.shards = ALL
+                active.ticker.tick(once=True)
 
     def mark(self, node: int) -> None:
-        with self._in_node(node) as there:
-            if there:
-                there.ticker.mark_delivered()
+        with self._in_node(node) as active:
+            if active:
+                active.ticker.mark_delivered()
 
-    def take_up(self, node: int) -> None:
+    def rescue_runs(self, node: int) -> None:
         """The rescue, without the tick's precautions before it."""
-        with self._in_node(node) as there:
-            if there:
+        with self._in_node(node) as active:
+            if active:
                 rescue(ALL, self.clock.now(), settings.RUN_LEASE)
 
     def publish(self, node: int) -> None:
@@ -165,11 +165,11 @@ class World(People):
 
     def drain(self, node: int) -> None:
         """Stop the node cleanly and replace it."""
-        with self._in_node(node) as there:
-            if there:
-                there.agenda.publish_due()
-                there.ticker.mark_delivered()
-                give_back(there.ring.id)
+        with self._in_node(node) as active:
+            if active:
+                active.agenda.publish_due()
+                active.ticker.mark_delivered()
+                give_back(active.ring.id)
                 self._replace(node)
 
     def restart(self, node: int) -> None:
@@ -183,8 +183,8 @@ class World(People):
     def lose_message(self, which: int) -> None:
         self.broker.take(which, again=False)
 
-    def broker_goes(self, away: bool) -> None:
-        self.broker.away = away
+    def set_broker(self, unreachable: bool) -> None:
+        self.broker.unreachable = unreachable
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class World(People):
     def beat(self, which: int) -> None:
         if run := self._execution(which):
             with suppress(Crash):
-                _until_answered(lambda: transitions.beat(run.id, run.attempt))
+                _until_answered(lambda: transitions.renew_heartbeat(run.id, run.attempt))
 
     def end(self, which: int, how: str) -> None:
         """The work ends, and the worker completes the attempt."""
@@ -243,14 +243,16 @@ class World(People):
             with suppress(Crash):
                 record_forced_end(run.id, run.attempt, Outcome.LOST, "killed", worker=run.worker)
 
-    # --- and then all is well --------------------------------------------------------------------
+    # --- the end without faults ------------------------------------------------------------------
 
-    def come_to_rest(self) -> None:
+    def settle(self) -> None:
         """Let everything work without faults: all runs that are due must end in bounded time."""
         self.moments.forget()
-        self.broker.away = False
+        self.broker.unreachable = False
+        for namespace in (None, "default"):
+            self.do("unfreeze", {"namespace": namespace})
         for which in range(len(self.promises.rows.jobs)):
-            self._mend(which)
+            self._repair(which)
         asked = self.clock.now()
         left: list[RunRow] = []
         for done in range(ROUNDS):
@@ -263,7 +265,7 @@ class World(People):
             f"{ROUNDS} rounds later, unfinished: {left} of {self.promises.rows.jobs}"
         )
 
-    def _mend(self, which: int) -> None:
+    def _repair(self, which: int) -> None:
         """Resume the job and make its schedule valid.
 
         A paused job releases no backfilled runs, and a job without future occurrences can't be
@@ -273,16 +275,16 @@ class World(People):
             self.do("edit", {"which": which, "fields": {"pause_after_failures": None}})
         self.do("resume", {"which": which})
         job = self._job(which)
-        if job.schedule == GARBAGE or not (job.enabled or job.pause_reason == EXHAUSTED):
-            sound = {
-                "schedule": SOUND,
+        if job.schedule == INVALID or not (job.enabled or job.pause_reason == EXHAUSTED):
+            repaired = {
+                "schedule": VALID,
                 "ends_at": None,
                 "enabled": True,
                 "pause_after_failures": None,
             }
-            self.do("edit", {"which": which, "fields": sound})
+            self.do("edit", {"which": which, "fields": repaired})
 
-    def all_go_well(self, rounds: int, work: str) -> None:
+    def work_without_faults(self, rounds: int, work: str) -> None:
         for _ in range(rounds):
             self.round(work)
 
@@ -304,5 +306,5 @@ def _until_answered(work: Callable[[], T]) -> T:
     while True:
         try:
             return work()
-        except AnswerLost:
+        except ResponseLost:
             continue

@@ -24,13 +24,12 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[celery.Celery]:
     monkeypatch.setattr(django_tasks, "has_tasks", lambda: False)
     before = celery.current_app._get_current_object()
     builtin = {
-        done
-        for done in celery._state._on_app_finalizers
-        if done.__module__ == "celery.app.builtins"
+        finalizer
+        for finalizer in celery._state._on_app_finalizers
+        if finalizer.__module__ == "celery.app.builtins"
     }
-    monkeypatch.setattr(
-        celery._state, "_on_app_finalizers", builtin
-    )  # otherwise all apps share their tasks
+    # Otherwise, all apps share their tasks.
+    monkeypatch.setattr(celery._state, "_on_app_finalizers", builtin)
     app = celery.Celery("proj", broker="memory://", fixups=[])
 
     def refuse(*args: Any, **options: Any) -> None:
@@ -53,7 +52,7 @@ def call(
     return targets.get(task.name).call(invocation)
 
 
-def test_a_task_is_a_target_under_its_own_name(app: celery.Celery) -> None:
+def test_task_is_a_target_under_its_own_name(app: celery.Celery) -> None:
     @app.task(name="shop.report")
     def report(day: str) -> str:
         """Write the report.
@@ -75,7 +74,7 @@ def test_a_task_is_a_target_under_its_own_name(app: celery.Celery) -> None:
     assert targets.available() == ["shop.report"]
 
 
-def test_a_task_without_docstring_has_no_description(app: celery.Celery) -> None:
+def test_task_without_docstring_has_no_description(app: celery.Celery) -> None:
     @app.task
     def bare() -> None: ...
 
@@ -90,7 +89,7 @@ def test_a_task_without_docstring_has_no_description(app: celery.Celery) -> None
 
 
 @pytest.mark.parametrize("key", ["celery.chord", "celery.backend_cleanup", "django_dcron.run"])
-def test_built_in_tasks_are_no_targets(app: celery.Celery, key: str) -> None:
+def test_built_in_tasks_are_not_targets(app: celery.Celery, key: str) -> None:
     @app.task(name="django_dcron.run")
     def carrier() -> None: ...
 
@@ -100,7 +99,7 @@ def test_built_in_tasks_are_no_targets(app: celery.Celery, key: str) -> None:
         targets.get(key)
 
 
-def test_the_request_shows_the_attempt(app: celery.Celery) -> None:
+def test_task_request_describes_the_attempt(app: celery.Celery) -> None:
     @app.task(bind=True)
     def look(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return {
@@ -124,7 +123,7 @@ def test_the_request_shows_the_attempt(app: celery.Celery) -> None:
     assert celery.current_task._get_current_object() is None
 
 
-def test_the_request_belongs_to_the_thread(app: celery.Celery) -> None:
+def test_task_request_is_local_to_the_thread(app: celery.Celery) -> None:
     both = threading.Barrier(2)
 
     @app.task(bind=True)
@@ -145,7 +144,7 @@ def test_the_request_belongs_to_the_thread(app: celery.Celery) -> None:
     assert seen == {1: 0, 5: 4}
 
 
-def test_a_custom_call_is_honoured_and_sees_the_request(app: celery.Celery) -> None:
+def test_custom_call_method_is_used_and_sees_the_request(app: celery.Celery) -> None:
     seen = []
 
     class Noting(celery.Task):
@@ -179,7 +178,7 @@ def retried(task: Any, **options: Any) -> RetryLater:
     return caught.value
 
 
-def test_retry_with_a_countdown_asks_for_it(app: celery.Celery) -> None:
+def test_retry_with_countdown_retries_after_the_countdown(app: celery.Celery) -> None:
     @app.task(bind=True)
     def fetch(self: Any) -> None:
         try:
@@ -195,7 +194,7 @@ def test_retry_with_a_countdown_asks_for_it(app: celery.Celery) -> None:
 
 
 @pytest.mark.parametrize("zone", [UTC, None])
-def test_retry_with_an_eta_asks_for_the_time_until_then(app: celery.Celery, zone: Any) -> None:
+def test_retry_with_eta_retries_at_the_eta(app: celery.Celery, zone: Any) -> None:
     @app.task(bind=True)
     def fetch(self: Any, offset: int) -> None:
         when = datetime.now(UTC) + timedelta(seconds=offset)
@@ -210,7 +209,7 @@ def test_retry_with_an_eta_asks_for_the_time_until_then(app: celery.Celery, zone
     assert caught.value.after == timedelta()
 
 
-def test_retry_with_the_tasks_own_delay_asks_for_it(app: celery.Celery) -> None:
+def test_retry_uses_default_retry_delay_set_on_the_task(app: celery.Celery) -> None:
     @app.task(bind=True, default_retry_delay=7)
     def fetch(self: Any) -> None:
         self.retry(throw=True)
@@ -218,7 +217,7 @@ def test_retry_with_the_tasks_own_delay_asks_for_it(app: celery.Celery) -> None:
     assert retried(fetch).after == timedelta(seconds=7)
 
 
-def test_retry_without_a_time_raises_the_exception_for_the_jobs_policy(app: celery.Celery) -> None:
+def test_retry_without_delay_raises_the_exception_for_the_retry_policy(app: celery.Celery) -> None:
     @app.task(bind=True)
     def fetch(self: Any) -> None:
         try:
@@ -232,7 +231,7 @@ def test_retry_without_a_time_raises_the_exception_for_the_jobs_policy(app: cele
     assert caught.value.__context__ is None
 
 
-def test_retry_without_a_time_or_an_exception_leaves_the_time_to_the_job(
+def test_retry_without_delay_or_exception_leaves_the_delay_to_the_job(
     app: celery.Celery,
 ) -> None:
     @app.task(bind=True)
@@ -255,7 +254,7 @@ def test_retry_keeps_an_exception_that_cannot_be_pickled(app: celery.Celery) -> 
     assert isinstance(retried(fetch).__cause__, NoPickle)
 
 
-def test_retry_reports_the_exception_it_was_given(app: celery.Celery) -> None:
+def test_retry_reports_the_exception_passed_as_exc(app: celery.Celery) -> None:
     @app.task(bind=True)
     def fetch(self: Any) -> None:
         try:
@@ -266,7 +265,7 @@ def test_retry_reports_the_exception_it_was_given(app: celery.Celery) -> None:
     assert isinstance(retried(fetch).__cause__, Down)
 
 
-def test_autoretry_with_backoff_asks_for_celerys_wait(app: celery.Celery) -> None:
+def test_autoretry_with_backoff_uses_the_delay_of_celery(app: celery.Celery) -> None:
     @app.task(autoretry_for=(Down,), retry_backoff=4, retry_jitter=False)
     def fetch() -> None:
         raise Down("no answer")
@@ -276,7 +275,7 @@ def test_autoretry_with_backoff_asks_for_celerys_wait(app: celery.Celery) -> Non
     assert isinstance(retried(fetch).__cause__, Down)
 
 
-def test_autoretry_without_backoff_raises_the_exception_for_the_jobs_policy(
+def test_autoretry_without_backoff_raises_the_exception(
     app: celery.Celery,
 ) -> None:
     @app.task(autoretry_for=(Down,))
@@ -287,7 +286,7 @@ def test_autoretry_without_backoff_raises_the_exception_for_the_jobs_policy(
         call(fetch)
 
 
-def test_beyond_celerys_max_retries_the_exception_itself_is_raised(app: celery.Celery) -> None:
+def test_retry_beyond_max_retries_raises_the_original_exception(app: celery.Celery) -> None:
     @app.task(bind=True, max_retries=1)
     def fetch(self: Any, exc: Exception | None = None) -> None:
         self.retry(exc=Down("no answer") if exc else None, countdown=5)
@@ -299,10 +298,10 @@ def test_beyond_celerys_max_retries_the_exception_itself_is_raised(app: celery.C
         call(fetch, attempt=2)
 
 
-# --- Other ways to end --------------------------------------------------------------------------
+# --- Other outcomes -----------------------------------------------------------------------------
 
 
-def test_ignore_is_success_without_a_result(app: celery.Celery) -> None:
+def test_ignore_succeeds_without_a_result(app: celery.Celery) -> None:
     @app.task
     def leave() -> None:
         raise Ignore
@@ -310,7 +309,7 @@ def test_ignore_is_success_without_a_result(app: celery.Celery) -> None:
     assert call(leave) is None
 
 
-def test_reject_is_a_failure(app: celery.Celery) -> None:
+def test_reject_raises(app: celery.Celery) -> None:
     @app.task
     def refuse() -> None:
         raise Reject("poison", requeue=False)
@@ -319,7 +318,7 @@ def test_reject_is_a_failure(app: celery.Celery) -> None:
         call(refuse)
 
 
-def test_a_replacement_is_published_as_a_task_of_its_own(
+def test_replacement_is_published_as_a_separate_task(
     app: celery.Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = []
@@ -337,7 +336,7 @@ def test_a_replacement_is_published_as_a_task_of_its_own(
     assert published == [other.name]
 
 
-def test_what_is_no_exception_passes_without_hooks(app: celery.Celery) -> None:
+def test_base_exception_propagates_without_calling_hooks(app: celery.Celery) -> None:
     class Stop(BaseException):
         pass
 
@@ -384,7 +383,7 @@ def hooked(noted: list[str], raising: bool = False) -> type[celery.Task]:
 
 
 @pytest.mark.parametrize("raising", [False, True])
-def test_hooks_are_called_and_what_they_raise_hides_nothing(
+def test_hooks_are_called_and_their_errors_do_not_hide_the_outcome(
     app: celery.Celery, raising: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     noted: list[str] = []
@@ -426,7 +425,7 @@ def test_hooks_are_called_and_what_they_raise_hides_nothing(
     assert bool(logged(caplog, "hook_failed", "=on_success ")) is raising
 
 
-def test_before_start_may_refuse(app: celery.Celery) -> None:
+def test_exception_in_before_start_is_raised(app: celery.Celery) -> None:
     class Closed(celery.Task):
         def before_start(self, *values: Any) -> None:
             raise Down("closed")
@@ -441,7 +440,7 @@ def test_before_start_may_refuse(app: celery.Celery) -> None:
 # --- Arguments ----------------------------------------------------------------------------------
 
 
-def test_arguments_are_checked_without_self(app: celery.Celery) -> None:
+def test_arguments_of_bound_tasks_are_checked_without_self(app: celery.Celery) -> None:
     @app.task(bind=True, autoretry_for=(Down,))
     def bound(self: Any, city: str, *, days: int = 1) -> None: ...
 
@@ -461,7 +460,7 @@ def test_arguments_are_checked_without_self(app: celery.Celery) -> None:
             target.check_arguments(["Berlin", 1], {})
 
 
-def test_arguments_are_not_checked_where_celery_does_not(app: celery.Celery) -> None:
+def test_arguments_are_not_checked_if_typing_is_disabled(app: celery.Celery) -> None:
     @app.task(typing=False)
     def injected(session: Any) -> None: ...
 
@@ -475,7 +474,7 @@ def test_arguments_are_not_checked_where_celery_does_not(app: celery.Celery) -> 
     targets.get("of.c").check_arguments([1, 2, 3, 4], {})
 
 
-# --- Finding ------------------------------------------------------------------------------------
+# --- Discovery ----------------------------------------------------------------------------------
 
 
 def test_task_modules_are_imported_once(
@@ -496,7 +495,7 @@ def test_task_modules_are_imported_once(
     assert targets.discovery_problem() == ""
 
 
-def test_a_worker_has_imported_them_itself(
+def test_task_modules_are_not_imported_again_in_a_worker(
     app: celery.Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app.loader, "worker_initialized", True)
@@ -505,7 +504,7 @@ def test_a_worker_has_imported_them_itself(
     assert targets.discovery_problem() == ""
 
 
-def test_task_modules_that_cannot_be_imported_are_named(
+def test_task_modules_that_fail_to_import_are_reported(
     app: celery.Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def import_modules() -> None:
@@ -528,7 +527,7 @@ def in_a_new_process(code: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_without_a_celery_app_there_are_just_no_tasks() -> None:
+def test_project_without_celery_app_has_no_task_targets() -> None:
     code = """
 settings.configure()
 django.setup()
@@ -538,7 +537,7 @@ print(targets.available())
     assert in_a_new_process(code) == ["[]"]
 
 
-def test_importing_the_task_modules_does_not_set_up_django_again() -> None:
+def test_importing_task_modules_does_not_set_up_django_again() -> None:
     code = """
 import logging, os, sys, types
 sys.modules["shop"] = types.ModuleType("shop", "")
@@ -558,13 +557,13 @@ print(targets.available(), repr(targets.discovery_problem()), logger.disabled)
     assert in_a_new_process(code) == ["[] '' False"]
 
 
-def test_the_tasks_of_the_project_are_found() -> None:
+def test_project_tasks_are_found() -> None:
     assert targets.get("tests.app.tasks.ok").call(Invocation()) == "ok"
     assert "tests.app.tasks.echo" in targets.available()
 
 
 @pytest.mark.parametrize(("attempt", "noted"), [(1, False), (2, True)])
-def test_the_last_cause_of_a_retry_says_that_the_job_allows_no_more(
+def test_note_on_last_exception_names_the_attempt_limit(
     app: celery.Celery, attempt: int, noted: bool
 ) -> None:
     @app.task(name="shop.flaky", autoretry_for=(ConnectionError,))

@@ -49,7 +49,7 @@ def stock() -> Target:
     return targets.get("command:stock")
 
 
-def test_what_the_settings_allow_is_a_target(stock: Target) -> None:
+def test_command_listed_in_settings_is_a_target(stock: Target) -> None:
     assert (stock.key, stock.kind, stock.route_name) == ("command:stock", TargetKind.COMMAND, None)
     assert stock.description == "Count the stock."
     assert [key for key in targets.available() if key.startswith("command:")] == [
@@ -62,7 +62,7 @@ def test_what_the_settings_allow_is_a_target(stock: Target) -> None:
     ("key", "near"),
     [("command:flush", ""), ("command:stok", "'command:stock'"), ("command:vanished", "")],
 )
-def test_nothing_else_is(key: str, near: str) -> None:
+def test_unlisted_or_missing_command_is_refused(key: str, near: str) -> None:
     with pytest.raises(UnknownTarget) as caught:
         targets.get(key)
     params = caught.value.params
@@ -70,7 +70,7 @@ def test_nothing_else_is(key: str, near: str) -> None:
     assert all(text in str(caught.value) for text in ("DCRON_COMMANDS", repr(key), near))
 
 
-def test_it_runs_with_its_output_on_stdout(
+def test_command_output_and_errors_go_to_stdout(
     stock: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
     returned = stock.call(Invocation([1, "2"], {"unit": "kg"}))
@@ -79,12 +79,12 @@ def test_it_runs_with_its_output_on_stdout(
     assert capsys.readouterr() == ("counting\ncounted [1, 2] in kg\n", "")
 
 
-def test_an_error_of_the_command_passes_through(stock: Target) -> None:
+def test_command_error_is_raised(stock: Target) -> None:
     with pytest.raises(base.CommandError, match="miles are not counted"):
         stock.call(Invocation(kwargs={"unit": "mile"}))
 
 
-def test_sys_exit_ends_the_run_and_not_the_worker(stock: Target) -> None:
+def test_sys_exit_with_nonzero_code_raises_command_error(stock: Target) -> None:
     with pytest.raises(base.CommandError, match=r"stock .*3"):
         stock.call(Invocation(kwargs={"unit": "kg", "code": 3}))
     assert stock.call(Invocation(kwargs={"unit": "kg", "code": 0})) is None
@@ -103,7 +103,7 @@ def test_sys_exit_ends_the_run_and_not_the_worker(stock: Target) -> None:
         (["--help"], {"unit": "kg"}, "--help", "args"),
     ],
 )
-def test_arguments_are_checked_by_the_commands_parser(
+def test_arguments_are_checked_by_the_command_parser(
     stock: Target, args: list[Any], kwargs: dict[str, Any], message: str, field: str
 ) -> None:
     with pytest.raises(InvalidArguments, match=message) as caught:
@@ -111,13 +111,15 @@ def test_arguments_are_checked_by_the_commands_parser(
     assert caught.value.field == field
 
 
-def test_checking_runs_nothing(stock: Target, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checking_arguments_does_not_run_the_command(
+    stock: Target, capsys: pytest.CaptureFixture[str]
+) -> None:
     stock.check_arguments([1, 2], {"unit": "kg"})
     stock.check_arguments([1, "--unit=kg"], {})
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_command_that_is_loaded_already(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_already_loaded_command_instance_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(get_commands(), "stock", Command())
     target = targets.get("command:stock")
 
@@ -126,7 +128,7 @@ def test_a_command_that_is_loaded_already(monkeypatch: pytest.MonkeyPatch) -> No
     assert target.call(Invocation(kwargs={"unit": "kg"})) == "counted [] in kg"
 
 
-# --- Which arguments ----------------------------------------------------------------------------
+# --- Allowed arguments --------------------------------------------------------------------------
 
 
 class Tree(base.BaseCommand):
@@ -176,7 +178,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("args", "kwargs", "argument", "field"), REFUSED)
-def test_no_argument_is_taken_that_the_settings_do_not_list(
+def test_arguments_not_listed_in_settings_are_refused(
     tree: Target, args: list[Any], kwargs: dict[str, Any], argument: str, field: str
 ) -> None:
     with pytest.raises(InvalidArguments) as caught:
@@ -188,14 +190,14 @@ def test_no_argument_is_taken_that_the_settings_do_not_list(
         tree.call(Invocation(args, kwargs))
 
 
-def test_the_arguments_that_are_listed_are_taken(tree: Target) -> None:
+def test_arguments_listed_in_settings_are_accepted(tree: Target) -> None:
     args = ["--quiet", "--into", "a", "b", "--verbosity", "2", "prune", "1"]
     tree.check_arguments(args, {})
     assert tree.call(Invocation(args)) == "['a', 'b'] /dev/null ['1']"
     tree.check_arguments([], {"into": ["a"], "verbosity": 0, "no_color": True})
 
 
-def test_a_list_of_names_allows_no_arguments(settings: Settings) -> None:
+def test_list_of_command_names_allows_no_arguments(settings: Settings) -> None:
     settings.DCRON_COMMANDS = ["dumpdata", "check"]
     target = targets.get("command:dumpdata")
 
@@ -212,12 +214,12 @@ def test_a_list_of_names_allows_no_arguments(settings: Settings) -> None:
         assert caught.value.text.values["entry"] == f'"dumpdata": ["{argument}"]'
 
 
-def test_all_arguments_are_taken_where_the_settings_say_so(settings: Settings) -> None:
+def test_all_arguments_are_accepted_with_the_all_marker(settings: Settings) -> None:
     settings.DCRON_COMMANDS = {"dumpdata": "__all__"}
     targets.get("command:dumpdata").check_arguments(["app", "--output", "/x"], {"indent": 2})
 
 
-def test_a_required_positional_by_name_is_refused_at_its_field(
+def test_required_positional_given_by_name_is_a_kwargs_error(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     settings.DCRON_COMMANDS = {"sqlmigrate": ["app_label", "migration_name"]}

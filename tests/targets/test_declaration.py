@@ -20,7 +20,7 @@ from django_dcron.targets.functions import FunctionTarget
 
 
 @pytest.fixture(autouse=True)
-def nothing_declared() -> Iterator[None]:
+def isolated_declarations() -> Iterator[None]:
     with targets.isolated():
         yield
 
@@ -34,7 +34,7 @@ def fetch(day: str = "today") -> str:
     return f"rates of {day}"
 
 
-def test_the_function_is_a_target_and_stays_a_function() -> None:
+def test_decorated_function_is_a_target_and_stays_callable() -> None:
     decorated = cron("@daily")(fetch)
 
     assert decorated is fetch
@@ -45,7 +45,7 @@ def test_the_function_is_a_target_and_stays_a_function() -> None:
     assert target.key in targets.available()
 
 
-def test_a_lazy_text_is_stored_as_text() -> None:
+def test_lazy_translation_is_stored_as_str() -> None:
     cron("@daily", description=gettext_lazy("Report"))(fetch)  # type: ignore[arg-type]
 
     [declaration] = targets.declarations()
@@ -53,7 +53,7 @@ def test_a_lazy_text_is_stored_as_text() -> None:
     assert (type(description), description) == (str, "Report")
 
 
-def test_the_package_offers_it() -> None:
+def test_cron_is_exported_by_the_package() -> None:
     assert django_dcron.cron is cron
     assert set(django_dcron.__all__) <= set(dir(django_dcron))
     assert all(hasattr(django_dcron, name) for name in dir(django_dcron))
@@ -81,7 +81,7 @@ def test_the_package_offers_it() -> None:
         ({"queue": 5}, TypeError, ("queue", "5")),
     ],
 )
-def test_an_invalid_value_names_field_value_and_choices(
+def test_error_for_invalid_value_names_field_value_and_choices(
     fields: Any, error: type[Exception], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(error) as raised:
@@ -90,7 +90,7 @@ def test_an_invalid_value_names_field_value_and_choices(
     assert targets.declarations() == ()
 
 
-def test_choices_may_be_members_or_their_values() -> None:
+def test_choices_accept_enum_members_and_values() -> None:
     rules = [{"on": "failed", "to": ["ops"]}]
     cron("@daily", overlap_policy="allow", misfire_policy=MisfirePolicy.SKIP, alerts=rules)(fetch)
     [declared] = targets.declarations()
@@ -98,7 +98,7 @@ def test_choices_may_be_members_or_their_values() -> None:
     assert declared.fields["alerts"] == rules
 
 
-def test_a_declaration_says_what_the_code_said() -> None:
+def test_declaration_has_the_declared_fields_as_stored_values() -> None:
     at = datetime(2027, 1, 1, tzinfo=UTC)
     cron(
         "*/5 * * * *",
@@ -143,7 +143,7 @@ def test_every_field_of_a_job_can_be_declared() -> None:
     assert fields - fixed - ours == set(JobFields.__annotations__)
 
 
-def test_what_a_job_may_leave_empty_may_be_declared_empty() -> None:
+def test_every_nullable_job_field_can_be_declared_as_none() -> None:
     from django_dcron.models import Job
 
     empty = {field.name for field in Job._meta.get_fields() if field.concrete and field.null}
@@ -151,7 +151,7 @@ def test_what_a_job_may_leave_empty_may_be_declared_empty() -> None:
     cron("@daily", **dict.fromkeys(module.NULLABLE))(fetch)  # type: ignore[arg-type]
 
 
-def test_it_may_be_stacked_under_different_names() -> None:
+def test_decorator_can_be_stacked_with_different_names() -> None:
     cron("@daily", name="by day")(cron("@hourly", name="by hour", namespace="shop")(fetch))
 
     assert [declaration.key for declaration in targets.declarations()] == [
@@ -161,7 +161,7 @@ def test_it_may_be_stacked_under_different_names() -> None:
     assert str(targets.declarations()[0]) == "shop/by hour"
 
 
-def test_on_a_celery_task_it_declares_the_task() -> None:
+def test_decorating_a_celery_task_declares_the_task() -> None:
     @cron("@daily")
     @shared_task(name="shop.declared")
     def report() -> str:
@@ -172,7 +172,7 @@ def test_on_a_celery_task_it_declares_the_task() -> None:
     assert targets.get("shop.declared").kind is TargetKind.TASK
 
 
-def test_on_a_celery_task_made_from_a_class() -> None:
+def test_decorating_a_class_based_celery_task_declares_it() -> None:
     from celery import Task, current_app
 
     class Nightly(Task):
@@ -186,7 +186,7 @@ def test_on_a_celery_task_made_from_a_class() -> None:
     assert (declaration.name, declaration.target) == ("Nightly", "shop.Nightly")
 
 
-def test_a_coroutine_function_is_run() -> None:
+def test_coroutine_function_is_awaited() -> None:
     @cron("@daily")
     async def fetch_all(city: str) -> str:
         return city.upper()
@@ -195,19 +195,19 @@ def test_a_coroutine_function_is_run() -> None:
     assert target.call(Invocation(["ulm"])) == "ULM"
 
 
-def test_a_function_without_a_signature_takes_anything() -> None:
+def test_function_without_signature_accepts_any_arguments() -> None:
     FunctionTarget("type", type).check_arguments([1, 2, 3, 4], {})
 
 
-# --- What is refused ----------------------------------------------------------------------------
+# --- Refusals -----------------------------------------------------------------------------------
 
 
-def test_without_parentheses_it_says_what_is_missing() -> None:
+def test_decorator_without_parentheses_raises_type_error() -> None:
     with pytest.raises(TypeError, match=r"schedule .*, not <func"):
         cron(fetch)  # type: ignore[arg-type]
 
 
-def test_a_bad_schedule_names_the_job() -> None:
+def test_error_for_invalid_schedule_names_the_job() -> None:
     with pytest.raises(InvalidSchedule, match=r"job fetch: minute: .*61"):
         cron("61 * * * *")(fetch)
     assert targets.declarations() == ()
@@ -225,6 +225,8 @@ def test_unknown_time_zone_is_rejected_at_import() -> None:
     [
         ({"time_out": timedelta(1)}, r"'time_out'\..* 'timeout'"),
         ({"color": "red"}, r"'color'\.$"),
+        ({"expires": 60}, r"'expires'\. Use start_deadline\."),
+        ({"max_retries": 3}, r"'max_retries'\. Use max_attempts"),
         ({"timeout": 30}, r"timeout=30 .*timeout=timedelta\(seconds=30\)"),
         ({"jitter": "1m"}, r"jitter='1m' .*jitter=timedelta\(seconds="),
         ({"jitter": None}, "jitter=None .*timedelta"),
@@ -234,12 +236,30 @@ def test_unknown_time_zone_is_rejected_at_import() -> None:
         ({"retry_on": dict}, "retry_on .*<class 'dict'>"),
     ],
 )
-def test_a_field_that_cannot_be_is_named(fields: dict[str, Any], message: str) -> None:
+def test_error_for_unknown_field_or_wrong_type_names_the_field(
+    fields: dict[str, Any], message: str
+) -> None:
     with pytest.raises(TypeError, match=message):
         cron("@daily", **fields)
 
 
-def test_two_jobs_of_one_name_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("schedule", "example"),
+    [(timedelta(minutes=5), '"@every 5m"'), (timedelta(0), r'"\*/5'), (5, r'"\*/5')],
+)
+def test_schedule_of_the_wrong_type_is_refused_with_an_example(schedule: Any, example: str) -> None:
+    with pytest.raises(TypeError, match=f"such as {example}"):
+        cron(schedule)
+
+
+def test_other_names_lead_to_fields() -> None:
+    fields = set(JobFields.__annotations__)
+    for other, hint in module.OTHER_NAMES.items():
+        assert other not in fields
+        assert hint.startswith("the schedule ") or hint.split(",")[0] in fields
+
+
+def test_duplicate_job_name_is_refused() -> None:
     def other() -> None: ...
 
     cron("@daily", name="rates")(fetch)
@@ -249,7 +269,7 @@ def test_two_jobs_of_one_name_are_refused() -> None:
         cron("@hourly", name="rates")(fetch)
 
 
-def test_a_module_loaded_again_is_no_second_job() -> None:
+def test_reloading_a_module_replaces_its_declaration() -> None:
     def load() -> Any:
         code = compile('@cron("@daily")\ndef job(): return version', "shop/cron.py", "exec")
         module = {"cron": cron, "__name__": "shop.cron"}
@@ -262,7 +282,7 @@ def test_a_module_loaded_again_is_no_second_job() -> None:
     assert targets.get("shop.cron.job").call(Invocation()) == 2
 
 
-def test_functions_that_a_factory_makes_cannot_be_distinguished() -> None:
+def test_second_function_made_by_the_same_factory_is_refused() -> None:
     def declare(city: str) -> None:
         @cron("@daily", name=city)
         def report() -> str:
@@ -273,7 +293,7 @@ def test_functions_that_a_factory_makes_cannot_be_distinguished() -> None:
         declare("Bonn")
 
 
-def test_what_runs_nothing_is_refused() -> None:
+def test_generators_classes_lambdas_and_partials_are_refused() -> None:
     def pages() -> Iterator[int]:
         yield 1
 
@@ -294,7 +314,7 @@ def test_what_runs_nothing_is_refused() -> None:
         cron("@daily", name="partial")(functools.partial(fetch, "May"))
 
 
-def test_isolation_ends() -> None:
+def test_declarations_are_discarded_when_isolation_ends() -> None:
     with targets.isolated():
         cron("@daily")(fetch)
     assert targets.declarations() == ()

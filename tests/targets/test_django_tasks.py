@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_tasks
 REPORT = "tests.tasked.tasks.report"
 
 
-def test_a_task_is_found_by_its_path() -> None:
+def test_task_is_found_by_its_import_path() -> None:
     target = targets.get(REPORT)
     assert (target.key, target.kind, target.route_name) == (REPORT, TargetKind.DJANGO_TASK, None)
     assert target.description == "Count the orders."
@@ -26,7 +26,7 @@ def test_a_task_is_found_by_its_path() -> None:
     assert targets.get(f"shadow:{REPORT}").django_task is target.django_task
 
 
-def test_only_tasks_under_their_own_names_are_targets() -> None:
+def test_only_tasks_under_their_own_import_path_are_targets() -> None:
     known = [key for key in targets.available() if key.startswith("tests.tasked.")]
     assert known == [f"tests.tasked.tasks.{name}" for name in ("fail", "fetch", "look", "report")]
     for key in (
@@ -44,7 +44,7 @@ def test_only_tasks_under_their_own_names_are_targets() -> None:
             targets.get(key)
 
 
-def test_a_key_has_nothing_imported_or_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_up_an_unknown_key_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     class Lazy(ModuleType):
@@ -65,7 +65,9 @@ def test_a_key_has_nothing_imported_or_asked(monkeypatch: pytest.MonkeyPatch) ->
     assert "tests.tasked.never" not in sys.modules
 
 
-def test_a_task_outside_the_installed_apps_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_outside_installed_apps_is_a_target_only_if_declared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from django.tasks import task
 
     from tests.tasked.tasks import plain
@@ -94,7 +96,7 @@ def test_a_task_outside_the_installed_apps_is_none(monkeypatch: pytest.MonkeyPat
         ([1, 2, 3], {}, "too_many_arguments", {"count": "3"}),
     ],
 )
-def test_arguments_are_checked(
+def test_arguments_are_checked_against_the_task_signature(
     args: list[Any], kwargs: dict[str, Any], code: str, params: dict[str, str]
 ) -> None:
     with pytest.raises(InvalidArguments) as caught:
@@ -103,12 +105,12 @@ def test_arguments_are_checked(
     assert (caught.value.code, found | params) == (code, found)
 
 
-def test_a_coroutine_function_is_run() -> None:
+def test_coroutine_task_is_awaited() -> None:
     target = targets.get("tests.tasked.tasks.fetch")
     assert target.call(Invocation(["x"])) == "got x"
 
 
-def test_the_context_tells_of_the_run() -> None:
+def test_task_context_describes_the_run() -> None:
     target = targets.get("tests.tasked.tasks.look")
     target.check_arguments(["a"], {})
     assert target.signature == "(name: str)"
@@ -127,7 +129,7 @@ def test_the_context_tells_of_the_run() -> None:
     }
 
 
-def test_cron_takes_a_task_on_either_side() -> None:
+def test_cron_works_above_and_below_the_task_decorator() -> None:
     from django.tasks import task
 
     from tests.tasked.tasks import plain, report
@@ -142,7 +144,7 @@ def test_cron_takes_a_task_on_either_side() -> None:
         assert targets.get(second.target).kind is TargetKind.FUNCTION
 
 
-def test_modules_that_cannot_be_imported_are_reported(
+def test_task_modules_that_fail_to_import_are_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(django_tasks, "_problems", None)
@@ -150,10 +152,10 @@ def test_modules_that_cannot_be_imported_are_reported(
     with pytest.raises(UnknownTarget, match="ZeroDivisionError"):
         targets.get("tests.tasked.gone")
     assert logged(caplog, "tasks_not_imported", "tests.tasked.tasks")
-    assert targets.get(REPORT).key == REPORT, "what was imported stays"
+    assert targets.get(REPORT).key == REPORT, "imported tasks remain targets"
 
 
-def test_without_tasks_in_the_settings_nothing_is_imported(
+def test_no_task_modules_are_imported_without_the_tasks_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(django_tasks, "_problems", None)

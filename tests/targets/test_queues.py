@@ -52,7 +52,7 @@ def refused(name: str) -> InvalidValue:
 
 @pytest.mark.parametrize("name", RESERVED)
 @pytest.mark.parametrize("allowed", [None, ["*"], RESERVED])
-def test_names_of_the_broker_are_refused_whatever_the_project_allows(
+def test_reserved_broker_queue_names_are_always_refused(
     settings: Settings, name: str, allowed: Any
 ) -> None:
     settings.DCRON_QUEUES = allowed
@@ -61,15 +61,13 @@ def test_names_of_the_broker_are_refused_whatever_the_project_allows(
     assert str(error.params["reserved"]).startswith("unacked*, _kombu.*, ")
 
 
-def test_renamed_books_of_the_redis_transport_are_reserved_too(
-    app: Celery, settings: Settings
-) -> None:
+def test_renamed_keys_of_the_redis_transport_are_reserved(app: Celery, settings: Settings) -> None:
     app.conf.broker_transport_options = {"unacked_key": "shop-unacked"}
     settings.DCRON_QUEUES = ["*"]
     assert refused("shop-unacked").code == "reserved"
 
 
-def test_a_project_that_declares_nothing_has_the_default_queue(app: Celery) -> None:
+def test_only_the_default_queue_is_allowed_if_no_queues_are_declared(app: Celery) -> None:
     app.conf.task_default_queue = "shop"
     targets.check_queue("shop")
     targets.check_queue("")
@@ -78,7 +76,7 @@ def test_a_project_that_declares_nothing_has_the_default_queue(app: Celery) -> N
     assert "DCRON_QUEUES" in str(error)
 
 
-def test_what_celery_declares_is_allowed(app: Celery) -> None:
+def test_queues_declared_in_celery_are_allowed(app: Celery) -> None:
     @app.task(name="shop.of_a_task")
     def of_a_task() -> None: ...
 
@@ -97,7 +95,9 @@ def test_what_celery_declares_is_allowed(app: Celery) -> None:
     refused("unknown")
 
 
-def test_the_setting_replaces_what_is_declared(app: Celery, settings: Settings) -> None:
+def test_queues_setting_overrides_queues_declared_in_celery(
+    app: Celery, settings: Settings
+) -> None:
     settings.DCRON_QUEUES = ["mail", "reports-*"]
     targets.check_queue("mail")
     targets.check_queue("reports-eu")
@@ -106,7 +106,7 @@ def test_the_setting_replaces_what_is_declared(app: Celery, settings: Settings) 
     targets.check_queue("anything")
 
 
-def test_other_dispatchers_have_queues_of_their_own(settings: Settings) -> None:
+def test_thread_dispatcher_allows_any_unreserved_queue(settings: Settings) -> None:
     settings.DCRON_QUEUES = None
     settings.DCRON_DISPATCHER = "thread"
     assert targets.allowed_queues() is None
@@ -115,13 +115,13 @@ def test_other_dispatchers_have_queues_of_their_own(settings: Settings) -> None:
 
 
 @pytest.mark.django_tasks
-def test_with_djangos_tasks_the_queues_are_the_backends(settings: Settings) -> None:
+def test_django_tasks_dispatcher_allows_the_queues_of_the_backend(settings: Settings) -> None:
     settings.DCRON_QUEUES = None
     settings.DCRON_DISPATCHER = "tasks"
     assert targets.allowed_queues() == ["default", "poison", "reports"]
 
 
-def test_a_long_list_is_shortened(settings: Settings) -> None:
+def test_error_shows_at_most_ten_allowed_queues(settings: Settings) -> None:
     settings.DCRON_QUEUES = random.sample([f"q{number}" for number in range(10, 60)], 50)
     assert "(allowed: q10, q11, q12, q13, q14, q15, q16, q17, q18, q19 and others)" in str(
         refused("mail")
@@ -130,14 +130,14 @@ def test_a_long_list_is_shortened(settings: Settings) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", ["unacked", "unknown"])
-def test_a_job_with_such_a_queue_is_not_saved(name: str) -> None:
+def test_job_with_reserved_or_unknown_queue_is_not_saved(name: str) -> None:
     with pytest.raises(ValidationError) as invalid:
         make_idle_job(queue=name)
     assert set(invalid.value.message_dict) == {"queue"}
 
 
 @pytest.mark.django_db
-def test_a_job_written_past_the_validation_is_reported_and_never_published(
+def test_stored_reserved_queue_is_reported_and_never_published_to(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Job.objects.filter(pk=make_idle_job().pk).update(queue="unacked")

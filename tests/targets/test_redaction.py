@@ -27,18 +27,18 @@ NO_SECRETS = [
 
 
 @pytest.mark.parametrize(("value", "expected"), SECRETS)
-def test_secrets_are_masked_and_the_value_stays(value: Any, expected: Any) -> None:
+def test_secrets_are_masked_in_a_copy(value: Any, expected: Any) -> None:
     before = copy.deepcopy(value)
     assert redact(value) == expected
     assert value == before
 
 
 @pytest.mark.parametrize("value", NO_SECRETS)
-def test_nothing_else_is(value: Any) -> None:
+def test_values_without_secrets_are_unchanged(value: Any) -> None:
     assert redact(value) == value
 
 
-def test_the_setting_says_which_words(settings: Settings) -> None:
+def test_redact_setting_selects_the_masked_names(settings: Settings) -> None:
     settings.DCRON_REDACT = ["PIN"]
     assert redact({"pin": "1", "password": "x"}) == {"pin": MASK, "password": "x"}
     settings.DCRON_REDACT = []
@@ -46,11 +46,11 @@ def test_the_setting_says_which_words(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("value", [value for value, _expected in SECRETS] + NO_SECRETS)
-def test_what_is_left_masked_is_the_original_again(value: Any) -> None:
+def test_restore_replaces_masks_with_the_original_values(value: Any) -> None:
     assert restore(redact(value), value) == value
 
 
-def test_what_is_changed_stays_changed() -> None:
+def test_restore_keeps_values_that_were_edited() -> None:
     own = {"password": "x", "city": "Berlin", "list": ["--token=t"]}
     sent = redact(own) | {"city": "Rome", "list": ["--token=other"], "new": MASK}
     assert restore(sent, own) == {

@@ -27,7 +27,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
     return Broken
 
 
-def test_an_error_of_the_projects_code_is_an_error_of_the_field(broken: type[Exception]) -> None:
+def test_exception_in_argument_check_becomes_a_field_error(broken: type[Exception]) -> None:
     with pytest.raises(InvalidArguments, match="a bug of the project") as caught:
         targets.check_arguments(TARGET, [], {})
     assert (caught.value.code, caught.value.params["target"]) == ("rejected", TARGET)
@@ -46,7 +46,7 @@ def test_an_error_of_the_projects_code_is_an_error_of_the_field(broken: type[Exc
         ([], {"y" * 60: 1}, "kwargs"),
     ],
 )
-def test_arguments_have_a_limit(
+def test_arguments_beyond_the_size_limit_are_refused(
     settings: Settings, args: list[Any], kwargs: dict[str, Any], field: str
 ) -> None:
     settings.DCRON_ARGUMENTS_LIMIT = 50
@@ -57,7 +57,7 @@ def test_arguments_have_a_limit(
 
 
 @pytest.mark.django_db
-def test_the_limit_holds_for_jobs_and_for_runs_with_other_arguments() -> None:
+def test_size_limit_applies_to_jobs_and_to_triggered_runs() -> None:
     with pytest.raises(ValidationError) as invalid:
         make_idle_job(target="tests.app.tasks.echo", args=["x" * 70_000])
     assert set(invalid.value.message_dict) == {"args"}
@@ -67,7 +67,7 @@ def test_the_limit_holds_for_jobs_and_for_runs_with_other_arguments() -> None:
 
 
 @pytest.mark.parametrize("times", [2, 1500])
-def test_a_shadow_has_no_shadow(times: int) -> None:
+def test_nested_shadow_target_is_refused(times: int) -> None:
     with pytest.raises(UnknownTarget, match="shadow"):
         targets.get("shadow:" * times + TARGET)
     with pytest.raises(ValidationError) as invalid:

@@ -40,19 +40,19 @@ def wait_for(true: Any, seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
-def test_what_the_settings_name_is_a_target(settings: Settings) -> None:
+def test_command_named_in_settings_is_a_target(settings: Settings) -> None:
     settings.DCRON_SHELL = {"backup": ["/usr/bin/pg_dump", "--password=secret"]}
 
     target = targets.get("shell:backup")
     assert (target.key, target.kind, target.route_name) == ("shell:backup", TargetKind.SHELL, None)
-    assert target.description == "runs pg_dump"  # the arguments may be confidential
+    assert target.description == "Runs pg_dump"  # the arguments may be confidential
     assert "shell:backup" in targets.available()
     with pytest.raises(UnknownTarget, match=r"DCRON_SHELL.*'shell:backup'") as caught:
         targets.get("shell:bakcup")
     assert caught.value.params["target"] == "'shell:bakcup'"
 
 
-def test_output_goes_to_stdout_in_the_order_written(
+def test_output_and_errors_go_to_stdout_in_order(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = (
@@ -63,10 +63,10 @@ def test_output_goes_to_stdout_in_the_order_written(
     assert capsys.readouterr() == ("one\nzwei ü\nend", "")
 
 
-def test_output_that_is_no_text_and_a_line_without_end(
+def test_undecodable_bytes_are_replaced_across_chunks(
     settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "CHUNK", 7)
+    monkeypatch.setattr(shell, "CHUNK_SIZE", 7)
     run(
         settings,
         python(r"import sys; sys.stdout.buffer.write(b'\xff' + 30 * b'a\xc3\xbc' + b'\r\nx\xc3')"),
@@ -74,12 +74,14 @@ def test_output_that_is_no_text_and_a_line_without_end(
     assert capsys.readouterr().out == "�" + 30 * "aü" + "\r\nx�"
 
 
-def test_there_is_no_shell(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_are_not_interpreted_by_a_shell(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(settings, ["echo", "{}", "; exit 3", "$HOME"], "a b", 7, "`id`")
     assert capsys.readouterr().out == "a b 7 `id` ; exit 3 $HOME\n"
 
 
-def test_arguments_are_taken_only_where_the_settings_say_so(settings: Settings) -> None:
+def test_arguments_are_accepted_only_with_a_placeholder(settings: Settings) -> None:
     settings.DCRON_SHELL = {"fixed": ["echo"], "open": ["echo", "--", "{}"]}
     fixed, opened = targets.get("shell:fixed"), targets.get("shell:open")
 
@@ -103,7 +105,7 @@ OPTIONS = ["-x", "--checkpoint-action=exec=sh", "-", "--", -1, -0.5]
 
 @pytest.mark.parametrize("argument", OPTIONS)
 @pytest.mark.parametrize("argv", [["echo", "{}"], ["echo", "{}", "--"], ["echo", "--", "{}"]])
-def test_an_argument_that_could_be_an_option_is_taken_only_behind_the_end_of_options(
+def test_option_like_argument_is_accepted_only_after_double_dash(
     settings: Settings, capsys: pytest.CaptureFixture[str], argv: list[str], argument: Any
 ) -> None:
     settings.DCRON_SHELL = {"job": argv}
@@ -122,13 +124,13 @@ def test_an_argument_that_could_be_an_option_is_taken_only_behind_the_end_of_opt
     assert capsys.readouterr().out == ""
 
 
-def test_arguments_that_a_command_does_not_take_never_reach_it(settings: Settings) -> None:
+def test_call_with_unaccepted_arguments_is_refused(settings: Settings) -> None:
     settings.DCRON_SHELL = {"fixed": ["echo"]}
     with pytest.raises(InvalidArguments):
         targets.get("shell:fixed").call(Invocation(["a"]))
 
 
-def test_another_exit_code_than_0_is_a_failure(settings: Settings) -> None:
+def test_nonzero_exit_code_raises_shell_failed(settings: Settings) -> None:
     with pytest.raises(ShellFailed, match=r"^job .*3: disk full$") as caught:
         run(settings, python("print('disk full'); print(); raise SystemExit(3)"))
     assert (caught.value.exit_code, caught.value.last_line) == (3, "disk full")
@@ -140,17 +142,19 @@ def test_another_exit_code_than_0_is_a_failure(settings: Settings) -> None:
     ("number", "name"),
     [(signal.SIGTERM, "SIGTERM"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")],
 )
-def test_an_end_by_a_signal_is_named(settings: Settings, number: int, name: str) -> None:
+def test_error_names_the_signal_that_killed_the_command(
+    settings: Settings, number: int, name: str
+) -> None:
     with pytest.raises(ShellFailed, match=rf"^job .*{name}$"):
         run(settings, python(f"import os; os.kill(os.getpid(), {number:d})"))
 
 
-def test_a_program_that_is_not_there(settings: Settings) -> None:
+def test_missing_program_raises_file_not_found(settings: Settings) -> None:
     with pytest.raises(FileNotFoundError):
         run(settings, ["/no/such/program"])
 
 
-def test_a_command_that_closes_its_output_is_waited_for(settings: Settings) -> None:
+def test_call_waits_for_a_command_that_closes_its_output(settings: Settings) -> None:
     with pytest.raises(ShellFailed, match="4"):
         run(
             settings,
@@ -158,7 +162,7 @@ def test_a_command_that_closes_its_output_is_waited_for(settings: Settings) -> N
         )
 
 
-def test_what_a_command_leaves_behind_is_not_waited_for(
+def test_call_does_not_wait_for_background_processes(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = time.monotonic()
@@ -167,13 +171,13 @@ def test_what_a_command_leaves_behind_is_not_waited_for(
     os.kill(int(capsys.readouterr().out), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("stubborn", [False, True])
-def test_an_interruption_ends_the_whole_process_group(
+@pytest.mark.parametrize("ignores_sigterm", [False, True])
+def test_interruption_kills_the_whole_process_group(
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    stubborn: bool,
+    ignores_sigterm: bool,
 ) -> None:
     """The exception is sent to the thread while the command is silent, as in a thread pool.
 
@@ -184,7 +188,7 @@ def test_an_interruption_ends_the_whole_process_group(
 
     monkeypatch.setattr(shell, "TERMINATION_SECONDS", 0.3)
     pids, ended = tmp_path / "pids", []
-    trap = "trap '' TERM;" if stubborn else ""
+    trap = "trap '' TERM;" if ignores_sigterm else ""
     settings.DCRON_SHELL = {
         "job": ["sh", "-c", f"{trap} sleep 60 & echo $$ $! > {pids}; echo up; wait; wait"]
     }

@@ -1,4 +1,4 @@
-"""The check of arguments agrees with Python on every call, and names what is wrong."""
+"""The check of arguments agrees with Python on every call and names the invalid parameter."""
 
 import inspect
 from typing import Any
@@ -53,7 +53,7 @@ def mixed(city: str, /, days: int = 1, *rest: Any, unit: str = "C", **more: Any)
         ),
     ],
 )
-def test_the_message_names_the_parameter(
+def test_error_has_code_field_and_parameter_name(
     function: Any,
     args: list[Any],
     kwargs: dict[str, Any],
@@ -75,12 +75,13 @@ NAMES = st.sampled_from(["city", "days", "unit", "x"])
     st.lists(st.integers(), max_size=4),
     st.dictionaries(NAMES, st.integers()),
 )
-def test_it_agrees_with_python(function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def test_check_agrees_with_calling_the_function(
+    function: Any, args: list[Any], kwargs: dict[str, Any]
+) -> None:
     signature = inspect.signature(function)
     try:
-        function(
-            *args, **kwargs
-        )  # not Signature.bind, which confuses positional-only names with keywords
+        # Not Signature.bind, which confuses positional-only names with keywords.
+        function(*args, **kwargs)
     except TypeError:
         with pytest.raises(InvalidArguments):
             check_call(signature, args, kwargs)
@@ -93,7 +94,7 @@ def annotated(
 ) -> None: ...
 
 
-def test_a_signature_in_words_shows_short_plain_defaults_only() -> None:
+def test_signature_text_shows_only_short_plain_defaults() -> None:
     assert signature_text(signature_of(annotated)) == (
         "(city: str, days: int = 1, *, unit: str = 'C', key: str = …, more: object = …)"
     )
@@ -103,7 +104,7 @@ def test_a_signature_in_words_shows_short_plain_defaults_only() -> None:
     assert signature_text(signature_of(nothing)) == "()"
 
 
-def test_what_has_no_signature_is_neither_worded_nor_checked() -> None:
+def test_function_without_signature_has_no_text_and_is_not_checked() -> None:
     assert signature_of(vars) is None
     assert signature_text(None) == ""
     check_call(None, [1, 2, 3], {"x": 1})

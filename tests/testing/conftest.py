@@ -17,7 +17,7 @@ MakeTarget = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
-def no_time_is_left_set() -> Iterator[None]:
+def assert_no_clock_is_set() -> Iterator[None]:
     assert clock.fixed_at is None
     yield
     assert clock.fixed_at is None

@@ -29,7 +29,7 @@ def failure(*given: Any, **options: Any) -> str:
     return str(raised.value)
 
 
-def test_a_text_without_a_database() -> None:
+def test_schedule_text_needs_no_database() -> None:
     assert_runs_at("0 12 * * *", [NINE + 3 * HOUR, NINE + 27 * HOUR], after=NINE)
     assert_runs_at("0 10 * * *", [NINE], after=NINE - HOUR, timezone="Europe/Berlin")
     assert_runs_at("TZ=Europe/Berlin 0 10 * * *", [NINE], after=NINE - HOUR, timezone="Asia/Tokyo")
@@ -38,12 +38,12 @@ def test_a_text_without_a_database() -> None:
         assert_runs_at("@hourly", [NINE + HOUR])
 
 
-def test_a_text_is_meant_in_the_projects_zone(settings: Any) -> None:
+def test_schedule_text_uses_the_project_time_zone_by_default(settings: Any) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     assert_runs_at("0 10 * * *", [NINE], after=NINE - HOUR)
 
 
-def test_the_difference_is_shown_in_the_zone_of_the_job() -> None:
+def test_difference_is_shown_in_the_job_time_zone() -> None:
     message = failure(
         "30 2 * * *",
         [berlin(2026, 3, 28, 2, 30), datetime(2026, 3, 29, 2, 30, tzinfo=UTC)],
@@ -67,16 +67,18 @@ def test_the_difference_is_shown_in_the_zone_of_the_job() -> None:
         ([NINE + HOUR / 2], "! Mon 2026-03-02 09:30:00+0000  Mon 2026-03-02 10:00:00+0000"),
     ],
 )
-def test_too_few_too_many_and_others(expected: Iterable[datetime], line: str) -> None:
+def test_difference_shows_missing_unexpected_and_different_times(
+    expected: Iterable[datetime], line: str
+) -> None:
     assert line in failure("@at 2026-03-02T10:00Z", expected, after=NINE).splitlines()
 
 
-def test_order_counts() -> None:
+def test_expected_times_must_be_in_order() -> None:
     failure("@hourly", [NINE + 2 * HOUR, NINE + HOUR], after=NINE)
 
 
-def test_what_cannot_be_asked() -> None:
-    naive = datetime(2026, 3, 2, 10)  # noqa: DTZ001 (what is to be refused)
+def test_invalid_arguments_are_refused() -> None:
+    naive = datetime(2026, 3, 2, 10)  # noqa: DTZ001 (a naive datetime)
     with pytest.raises(ValueError, match="expected: 2026-03-02T10:00:00 has no time zone"):
         assert_runs_at("@hourly", [naive], after=NINE)
     with pytest.raises(ValueError, match="after: 2026-03-02T10:00:00 has no time zone"):
@@ -90,7 +92,7 @@ def test_what_cannot_be_asked() -> None:
 
 
 @pytest.mark.django_db
-def test_a_job_with_all_that_decides_its_occurrences(nine: ManualClock) -> None:
+def test_job_calendar_start_and_end_are_applied_but_not_jitter(nine: ManualClock) -> None:
     control.save_calendar(Calendar(name="off", dates="2026-03-04"))
     given: dict[str, Any] = {
         "name": "report",
@@ -114,14 +116,14 @@ def test_a_job_with_all_that_decides_its_occurrences(nine: ManualClock) -> None:
 
 
 @pytest.mark.django_db
-def test_an_interval_counts_on_from_what_has_been(nine: ManualClock) -> None:
+def test_interval_of_a_job_keeps_its_phase(nine: ManualClock) -> None:
     job = make_job(schedule="@every 40m")
     nine.advance(HOUR)
     assert_runs_at(job, [NINE + 2 * HOUR * 40 / 60])
     assert_runs_at("@every 40m", [NINE + HOUR + HOUR * 40 / 60])
 
 
-def test_what_the_code_declares() -> None:
+def test_declared_function_or_task_is_accepted() -> None:
     with targets.isolated():
 
         @cron("0 10 * * *", timezone="Europe/Berlin")
@@ -142,7 +144,7 @@ def test_what_the_code_declares() -> None:
 
 
 @pytest.mark.django_db
-def test_what_the_code_declares_is_run(nine: ManualClock) -> None:
+def test_run_due_runs_the_jobs_declared_for_a_function(nine: ManualClock) -> None:
     with targets.isolated():
         message = []
 
@@ -162,7 +164,7 @@ def test_what_the_code_declares_is_run(nine: ManualClock) -> None:
 
 @pytest.mark.django_tasks
 @pytest.mark.django_db
-def test_what_the_code_declares_for_a_task_of_djangos_own(nine: ManualClock) -> None:
+def test_declared_django_task_is_accepted(nine: ManualClock) -> None:
     from tests.tasked.tasks import fetch, report
 
     with targets.isolated():
@@ -179,7 +181,7 @@ def test_what_the_code_declares_for_a_task_of_djangos_own(nine: ManualClock) -> 
 
 
 @pytest.mark.django_db
-def test_what_the_code_declares_badly(nine: ManualClock) -> None:
+def test_invalid_declaration_is_refused_when_run(nine: ManualClock) -> None:
     with targets.isolated():
 
         @cron("@hourly", queue="no queue")

@@ -26,7 +26,7 @@ HOUR = timedelta(hours=1)
 ODD = NINE + timedelta(microseconds=123456)
 
 
-def test_it_stands_still_and_goes_on_as_told() -> None:
+def test_set_clock_is_frozen_until_advanced_or_set() -> None:
     with set_clock(NINE) as manual_clock:
         assert manual_clock.now() == clock.now() == database_now("default") == NINE
         manual_clock.advance(HOUR)
@@ -37,13 +37,13 @@ def test_it_stands_still_and_goes_on_as_told() -> None:
     assert clock.now() > NINE + timedelta(days=1)
 
 
-def test_any_zone_is_utc_to_it() -> None:
+def test_times_are_converted_to_utc() -> None:
     with set_clock(datetime(2026, 3, 2, 10, tzinfo=timezone(HOUR))) as manual_clock:
         assert manual_clock.now() == NINE
         assert manual_clock.now().tzinfo is UTC
 
 
-def test_one_within_another() -> None:
+def test_outer_clock_is_restored_after_a_nested_clock() -> None:
     with set_clock(NINE) as outer:
         with suppress(ZeroDivisionError), set_clock(NINE + HOUR):
             raise ZeroDivisionError
@@ -51,11 +51,11 @@ def test_one_within_another() -> None:
 
 
 @set_clock(NINE)
-def test_it_is_a_decorator() -> None:
+def test_set_clock_works_as_a_decorator() -> None:
     assert clock.now() == NINE
 
 
-def test_one_that_is_over_says_so() -> None:
+def test_using_a_clock_after_its_block_raises_runtime_error() -> None:
     with set_clock(NINE) as manual_clock:
         pass
     for use in (
@@ -69,8 +69,8 @@ def test_one_that_is_over_says_so() -> None:
     assert repr(manual_clock) == "<a clock that is no longer set>"
 
 
-def test_what_is_no_time_is_refused(nine: ManualClock) -> None:
-    naive = datetime(2026, 3, 2, 9)  # noqa: DTZ001 (what is to be refused)
+def test_invalid_times_are_refused(nine: ManualClock) -> None:
+    naive = datetime(2026, 3, 2, 9)  # noqa: DTZ001 (a naive datetime)
     for use in (nine.set_to, lambda at: set_clock(at).__enter__()):
         with pytest.raises(ValueError, match="at: 2026-03-02T09:00:00 has no time zone"):
             use(naive)
@@ -83,7 +83,7 @@ def test_what_is_no_time_is_refused(nine: ManualClock) -> None:
     assert nine.now() == NINE
 
 
-def test_other_threads_of_the_process_go_by_it(nine: ManualClock) -> None:
+def test_set_clock_applies_to_all_threads(nine: ManualClock) -> None:
     seen: list[datetime] = []
     thread = threading.Thread(target=lambda: seen.append(database_now("default")))
     thread.start()
@@ -91,7 +91,7 @@ def test_other_threads_of_the_process_go_by_it(nine: ManualClock) -> None:
     assert seen == [NINE]
 
 
-def test_the_cluster_clock_goes_by_it() -> None:
+def test_cluster_clock_follows_the_set_clock() -> None:
     cluster = ClusterClock()
     with set_clock(NINE) as manual_clock:
         assert cluster.now() == NINE
@@ -99,7 +99,7 @@ def test_the_cluster_clock_goes_by_it() -> None:
         assert cluster.now() == NINE + HOUR
 
 
-def test_nobody_is_handed_anything() -> None:
+def test_no_dispatcher_is_shared_while_a_clock_is_set() -> None:
     assert shared_dispatcher() is not None
     with set_clock(NINE):
         assert shared_dispatcher() is None
@@ -108,7 +108,7 @@ def test_nobody_is_handed_anything() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("at", [NINE, ODD])
-def test_sql_reads_writes_and_reckons_by_it(at: datetime) -> None:
+def test_sql_expressions_use_the_set_clock(at: datetime) -> None:
     run = make_run(make_idle_job())
     with set_clock(at):
         Run.objects.update(due_at=UtcNow(), queued_at=UtcNow() + HOUR)
@@ -128,7 +128,7 @@ def test_sql_reads_writes_and_reckons_by_it(at: datetime) -> None:
 
 
 @pytest.mark.django_db
-def test_statements_kept_for_later_do_not_keep_a_time_that_was_set() -> None:
+def test_prepared_statements_do_not_store_a_set_time() -> None:
     before, within, after, later = (make_run(make_idle_job()) for _ in range(4))
     token = before.pk
     assert start(before.pk, 1, token=token, worker="w")
@@ -146,7 +146,7 @@ def test_statements_kept_for_later_do_not_keep_a_time_that_was_set() -> None:
 
 
 @pytest.mark.django_db
-def test_saving_previewing_pausing_and_the_commands_go_by_it(nine: ManualClock) -> None:
+def test_save_preview_pause_and_commands_use_the_set_clock(nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *", name="hourly")
     assert Cursor.objects.get(job=job).next_at == NINE + HOUR
     assert control.preview(job, 2) == [NINE + HOUR, NINE + 2 * HOUR]
@@ -160,7 +160,7 @@ def test_saving_previewing_pausing_and_the_commands_go_by_it(nine: ManualClock) 
 
 
 @pytest.mark.django_db
-def test_what_is_past_is_judged_by_it() -> None:
+def test_past_schedules_are_refused_by_the_set_clock() -> None:
     with set_clock(NINE):
         assert make_job(schedule="@at 2026-03-02T09:00:01").enabled
         with pytest.raises(ValidationError) as refused:
@@ -169,7 +169,7 @@ def test_what_is_past_is_judged_by_it() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_node_in_this_process_goes_by_it(nine: ManualClock) -> None:
+def test_node_in_the_same_process_uses_the_set_clock(nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *")
     nine.advance(HOUR)
     call_command("runcron", "--once", "--embedded", "--name", "n", verbosity=0)

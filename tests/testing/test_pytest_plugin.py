@@ -39,21 +39,21 @@ from django_dcron.testing import assert_runs_at
 
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
 
-def test_when():
+def test_bake_runs_at_four_in_berlin():
     assert_runs_at(bake, [MONDAY + timedelta(hours=3)], after=MONDAY)
 
-def test_that_it_bakes(dcron_clock, dcron_run_due):
+def test_dcron_run_due_runs_the_declared_job(dcron_clock, dcron_run_due):
     dcron_clock.set_to(MONDAY)
     runs = dcron_run_due(at=MONDAY + timedelta(days=2), jobs=[bake])
     assert [run.state for run in runs] == ["succeeded", "succeeded"]
     assert baked == [MONDAY + timedelta(hours=3), MONDAY + timedelta(hours=27)]
     assert dcron_clock.now() == MONDAY + timedelta(days=2)
 
-def test_that_nothing_leaks(db):
+def test_rows_and_time_do_not_leak_into_other_tests(db):
     assert not Job.objects.exists()
     assert database_now("default") > MONDAY + timedelta(days=30)
 
-def test_the_clock_begins_at_the_present(dcron_clock):
+def test_dcron_clock_starts_at_the_current_time(dcron_clock):
     assert dcron_clock.now() == database_now("default")
     assert dcron_clock.now() > MONDAY + timedelta(days=30)
     assert dcron_clock.now().microsecond == 0
@@ -91,13 +91,13 @@ def pytest_in(
     )
 
 
-def test_a_project_that_uses_them(project: Path) -> None:
+def test_fixtures_work_in_a_separate_project(project: Path) -> None:
     done = pytest_in(project, DJANGO_SETTINGS_MODULE="project_settings")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
 
 
-def test_the_projects_own_database_is_not_touched(project: Path) -> None:
+def test_project_database_is_not_touched(project: Path) -> None:
     """The database stays untouched even if no other test requests it."""
     settings = SETTINGS.replace(":memory:", str(project / "own.sqlite3"))
     (project / "project_settings.py").write_text(settings)
@@ -113,7 +113,7 @@ def test_the_projects_own_database_is_not_touched(project: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_settings_may_come_later(project: Path) -> None:
+def test_plugin_can_be_loaded_before_settings_are_configured(project: Path) -> None:
     """A conftest may configure the settings itself."""
     late = (
         "def pytest_configure():\n    import os\n    os.environ['DJANGO_SETTINGS_MODULE'] = "
@@ -128,14 +128,14 @@ def test_settings_may_come_later(project: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_without_pytest_django(project: Path) -> None:
+def test_fixture_requires_pytest_django(project: Path) -> None:
     (project / "test_bakery.py").write_text("def test_it(dcron_run_due): ...\n")
     done = pytest_in(project, "-p", "no:django")
     assert done.returncode == 1
     assert "fixture 'db' not found" in done.stdout
 
 
-def test_it_costs_nothing_where_nobody_asks(project: Path) -> None:
+def test_plugin_imports_no_django_unless_a_fixture_is_used(project: Path) -> None:
     (project / "test_bakery.py").write_text(
         "import sys\n\ndef test_it():\n    assert not {'django', 'celery', 'django_dcron.db'} "
         "& set(sys.modules)\n"

@@ -1,4 +1,4 @@
-"""``run_due`` does the work of nodes and workers by the set clock, and leaves nothing behind."""
+"""``run_due`` executes due runs by the set clock, as nodes and workers do, without side effects."""
 
 import logging
 import sys
@@ -33,14 +33,14 @@ def times(runs: list[Run]) -> list[datetime]:
     return [run.scheduled_at for run in runs]
 
 
-# --- what is run, and when ----------------------------------------------------------------------
+# --- due occurrences ---------------------------------------------------------------------------
 
 
-def test_nothing_is_due() -> None:
+def test_returns_no_runs_when_nothing_is_due() -> None:
     assert run_due() == []
 
 
-def test_occurrence_by_occurrence_each_at_its_time(
+def test_each_occurrence_runs_with_the_clock_set_to_its_time(
     nine: ManualClock, make_target: MakeTarget, calls: Calls
 ) -> None:
     hourly = make_job(name="hourly", schedule="0 * * * *", target=make_target())
@@ -72,7 +72,7 @@ def test_a_job_is_not_due_at_the_instant_it_is_saved(nine: ManualClock) -> None:
     assert run_due() == []
 
 
-def test_without_a_clock_time_stands_still_for_as_long_as_it_takes(
+def test_time_is_frozen_during_call_when_no_clock_is_set(
     make_target: MakeTarget, calls: Calls
 ) -> None:
     job = make_idle_job(name="idle", target=make_target())
@@ -86,40 +86,40 @@ def test_without_a_clock_time_stands_still_for_as_long_as_it_takes(
     assert clock.fixed_at is None
 
 
-def test_what_has_passed_is_refused(nine: ManualClock) -> None:
+def test_past_or_naive_time_is_refused(nine: ManualClock) -> None:
     with pytest.raises(
         ValueError, match=r"is in the past: the clock is set to 2026-03-02T09:00:00\+00:00"
     ):
         run_due(at=NINE - MINUTE)
     with pytest.raises(ValueError, match="no time zone"):
-        run_due(at=datetime(2026, 3, 2, 10))  # noqa: DTZ001 (what is to be refused)
+        run_due(at=datetime(2026, 3, 2, 10))  # noqa: DTZ001 (a naive datetime)
 
 
-def test_what_has_passed_is_refused_without_a_clock() -> None:
+def test_past_time_is_refused_when_no_clock_is_set() -> None:
     with pytest.raises(ValueError, match=r"is in the past: no clock is set, .* 20"):
         run_due(at=NINE)
 
 
-def test_jitter_delays_the_run_not_the_occurrence(nine: ManualClock) -> None:
+def test_jitter_delays_due_at_but_not_scheduled_at(nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *", jitter=30 * MINUTE)
     (run,) = run_due(at=NINE + 1.5 * HOUR)
     assert run.scheduled_at == NINE + HOUR < run.due_at == run.started_at
     assert job.jitter == 30 * MINUTE
 
 
-def test_an_interval_keeps_its_phase(nine: ManualClock) -> None:
+def test_interval_job_runs_at_each_interval(nine: ManualClock) -> None:
     make_job(schedule="@every 25m")
     assert times(run_due(at=NINE + HOUR)) == [NINE + 25 * MINUTE, NINE + 50 * MINUTE]
 
 
-def test_one_time_only(nine: ManualClock) -> None:
+def test_at_schedule_runs_once_and_disables_the_job(nine: ManualClock) -> None:
     job = make_job(schedule="@at 2026-03-02T09:30")
     assert times(run_due(at=NINE + 24 * HOUR)) == [NINE + 30 * MINUTE]
     job.refresh_from_db()
     assert not job.enabled
 
 
-def test_days_that_a_calendar_excludes(nine: ManualClock) -> None:
+def test_occurrences_on_excluded_dates_are_skipped(nine: ManualClock) -> None:
     control.save_calendar(Calendar(name="off", dates="2026-03-03"))
     make_job(schedule="0 12 * * *", calendar_id="off")
     assert times(run_due(at=NINE + timedelta(days=3))) == [
@@ -127,17 +127,17 @@ def test_days_that_a_calendar_excludes(nine: ManualClock) -> None:
     ]
 
 
-def test_clocks_that_go_forward_in_its_zone() -> None:
+def test_occurrence_in_dst_gap_runs_after_the_gap() -> None:
     with set_clock(datetime(2026, 3, 28, tzinfo=UTC)):
         make_job(schedule="30 2 * * *", timezone="Europe/Berlin")
         runs = run_due(at=datetime(2026, 3, 30, 12, tzinfo=UTC))
     assert [f"{run.scheduled_at:%d %H:%M}" for run in runs] == ["28 01:30", "29 01:00", "30 00:30"]
 
 
-# --- which jobs ---------------------------------------------------------------------------------
+# --- selected jobs ------------------------------------------------------------------------------
 
 
-def test_some_jobs_alone(nine: ManualClock) -> None:
+def test_jobs_and_namespace_arguments_limit_what_runs(nine: ManualClock) -> None:
     one, two, three = (make_job(schedule="0 * * * *", namespace=name) for name in ("a", "b", "b"))
     control.trigger(one)
     assert {run.job for run in run_due(at=NINE + HOUR, jobs=[two])} == {two}
@@ -147,7 +147,7 @@ def test_some_jobs_alone(nine: ManualClock) -> None:
     assert times(run_due(at=NINE + 2 * HOUR, jobs=[one, two], namespace="a")) == [NINE + 2 * HOUR]
 
 
-def test_a_job_that_is_not_saved(nine: ManualClock) -> None:
+def test_unsaved_job_or_job_name_is_refused(nine: ManualClock) -> None:
     with pytest.raises(ValueError, match="draft is not saved"):
         run_due(jobs=[Job(name="draft")])
     with pytest.raises(TypeError, match="'draft' is neither"):
@@ -165,7 +165,7 @@ def test_a_job_that_is_not_saved(nine: ManualClock) -> None:
         ("run_all", [(10, "succeeded", 0), (11, "succeeded", 0), (13, "missed", 1)]),
     ],
 )
-def test_what_comes_after_an_outage(
+def test_misfire_policy_applies_to_occurrences_before_a_clock_jump(
     nine: ManualClock, policy: str, expected: list[tuple[int, str, int]]
 ) -> None:
     make_job(schedule="0 * * * *", misfire_policy=policy, misfire_grace=MINUTE, catchup_limit=2)
@@ -175,12 +175,12 @@ def test_what_comes_after_an_outage(
     assert {run.finished_at for run in runs} == {NINE + 4.5 * HOUR}
 
 
-def test_no_outage_when_time_passes_with_nodes_at_work(nine: ManualClock) -> None:
+def test_advancing_to_a_time_causes_no_misfires(nine: ManualClock) -> None:
     make_job(schedule="0 * * * *", misfire_policy="skip", misfire_grace=timedelta(seconds=1))
     assert states(run_due(at=NINE + 4.5 * HOUR)) == ["succeeded"] * 4
 
 
-def test_a_run_of_somebody_elses_is_unfinished(nine: ManualClock) -> None:
+def test_occurrence_is_skipped_while_another_run_is_running(nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *")
     running = make_run(job, "running", slot=running_slot(job.pk), heartbeat_at=NINE + 2 * HOUR)
     (skipped,) = run_due(at=NINE + HOUR)
@@ -188,7 +188,7 @@ def test_a_run_of_somebody_elses_is_unfinished(nine: ManualClock) -> None:
     assert str(running.pk) in skipped.reason
 
 
-def test_runs_that_wait_for_another(nine: ManualClock) -> None:
+def test_queued_runs_all_finish_under_queue_all(nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *", overlap_policy="queue_all", misfire_policy="run_all")
     nine.advance(3 * HOUR)
     first = control.trigger(job)
@@ -197,7 +197,7 @@ def test_runs_that_wait_for_another(nine: ManualClock) -> None:
     assert first in runs
 
 
-def test_a_paused_job_and_the_end_of_its_pause(nine: ManualClock) -> None:
+def test_paused_job_runs_again_when_its_pause_ends(nine: ManualClock) -> None:
     job = control.pause(make_job(schedule="0 * * * *"), until=NINE + 3 * HOUR)
     for_good = control.pause(make_job(schedule="0 * * * *"))
     assert times(run_due(at=NINE + 4 * HOUR)) == [NINE + 3 * HOUR, NINE + 4 * HOUR]
@@ -206,13 +206,13 @@ def test_a_paused_job_and_the_end_of_its_pause(nine: ManualClock) -> None:
     assert (job.enabled, for_good.enabled) == (True, False)
 
 
-def test_a_run_that_was_cancelled_before(nine: ManualClock) -> None:
+def test_cancelled_run_is_not_executed(nine: ManualClock) -> None:
     job = make_idle_job()
     control.cancel(control.trigger(job))
     assert run_due() == []
 
 
-def test_a_backfill_comes_to_its_end(nine: ManualClock) -> None:
+def test_all_backfilled_runs_are_executed(nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *")
     control.backfill(job, NINE - 8 * HOUR, NINE)
     assert states(run_due()) == ["succeeded"] * 8
@@ -232,7 +232,9 @@ def failing(times: int, error: BaseException) -> Callable[[], str]:
     return work
 
 
-def test_a_failure_is_recorded(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_failure_is_recorded_with_reason_and_traceback(
+    nine: ManualClock, make_target: MakeTarget
+) -> None:
     make_job(schedule="0 * * * *", target=make_target(failing(1, ValueError("as asked"))))
     failed, succeeded = run_due(at=NINE + 2 * HOUR)
     assert (failed.state, failed.reason) == ("failed", "ValueError: as asked")
@@ -241,7 +243,7 @@ def test_a_failure_is_recorded(nine: ManualClock, make_target: MakeTarget) -> No
     assert succeeded.attempts.get().result == '"done"'
 
 
-def test_retries_come_when_they_are_due(
+def test_retries_run_at_their_due_time(
     nine: ManualClock, make_target: MakeTarget, calls: Calls
 ) -> None:
     make_job(
@@ -264,7 +266,7 @@ def test_retries_come_when_they_are_due(
     assert list(outcomes) == ["failed", "failed", "succeeded"]
 
 
-def test_later_as_the_job_wants_it_and_never_again(
+def test_retry_later_and_permanent_failure_are_honored(
     nine: ManualClock, make_target: MakeTarget
 ) -> None:
     make_job(
@@ -284,7 +286,9 @@ def test_later_as_the_job_wants_it_and_never_again(
     assert (never.state, never.attempt) == ("failed", 1)
 
 
-def test_the_circuit_opens(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_job_is_paused_after_consecutive_failures(
+    nine: ManualClock, make_target: MakeTarget
+) -> None:
     job = make_job(
         schedule="0 * * * *", pause_after_failures=2, target=make_target(failing(9, ValueError()))
     )
@@ -293,18 +297,20 @@ def test_the_circuit_opens(nine: ManualClock, make_target: MakeTarget) -> None:
     assert not job.enabled
 
 
-def test_a_test_may_see_the_exception_itself(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_raising_reraises_the_job_exception_after_recording_it(
+    nine: ManualClock, make_target: MakeTarget
+) -> None:
     error = ValueError("as asked")
     make_job(schedule="0 * * * *", target=make_target(failing(1, error)))
     with pytest.raises(ValueError, match="as asked") as raised:
         run_due(at=NINE + 5 * HOUR, raising=True)
     assert raised.value is error
-    assert Run.objects.get().state == "failed", "it is recorded first"
-    assert nine.now() == NINE + HOUR, "time stands where it was raised"
+    assert Run.objects.get().state == "failed", "the failure is recorded first"
+    assert nine.now() == NINE + HOUR, "the clock stops where the job raised"
     assert states(run_due(at=NINE + 3 * HOUR, raising=True)) == ["succeeded"] * 2
 
 
-def test_what_was_to_run_after_the_one_that_raised_is_not_lost(
+def test_runs_after_the_one_that_raised_run_in_the_next_call(
     nine: ManualClock, make_target: MakeTarget
 ) -> None:
     target = make_target(failing(1, ValueError("as asked")))
@@ -315,7 +321,7 @@ def test_what_was_to_run_after_the_one_that_raised_is_not_lost(
     assert states(run_due()) == ["succeeded"] * 2
 
 
-def test_a_job_that_takes_its_time(
+def test_job_that_advances_the_clock_delays_later_runs(
     nine: ManualClock, make_target: MakeTarget, calls: Calls
 ) -> None:
     make_job(
@@ -332,7 +338,9 @@ def test_a_job_that_takes_its_time(
     assert nine.now() == NINE + 2 * HOUR
 
 
-def test_what_ends_a_test_is_not_the_jobs(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_pytest_fail_propagates_but_sys_exit_fails_the_run(
+    nine: ManualClock, make_target: MakeTarget
+) -> None:
     make_job(schedule="0 * * * *", target=make_target(lambda: pytest.fail("the test's own")))
     with pytest.raises(pytest.fail.Exception, match="the test's own"):
         run_due(at=NINE + HOUR)
@@ -340,7 +348,7 @@ def test_what_ends_a_test_is_not_the_jobs(nine: ManualClock, make_target: MakeTa
     assert "failed" in states(run_due(at=NINE + 2 * HOUR, jobs=Job.objects.filter(name="leaves")))
 
 
-def test_a_target_that_is_gone(nine: ManualClock) -> None:
+def test_run_with_missing_target_fails(nine: ManualClock) -> None:
     job = make_idle_job()
     Job.objects.filter(pk=job.pk).update(target="gone")
     job.refresh_from_db()
@@ -350,10 +358,12 @@ def test_a_target_that_is_gone(nine: ManualClock) -> None:
     assert "gone" in failed.reason
 
 
-# --- what follows -------------------------------------------------------------------------------
+# --- chained runs -------------------------------------------------------------------------------
 
 
-def test_chains(nine: ManualClock, make_target: MakeTarget, calls: Calls) -> None:
+def test_chained_jobs_run_at_the_same_instant(
+    nine: ManualClock, make_target: MakeTarget, calls: Calls
+) -> None:
     make_job(name="import", schedule="0 * * * *", target=make_target())
     make_job(name="invoice", schedule="@never", after={"import": "succeeded"}, target=make_target())
     make_job(name="tell", schedule="@never", after={"invoice": "failed"}, target=make_target())
@@ -364,7 +374,9 @@ def test_chains(nine: ManualClock, make_target: MakeTarget, calls: Calls) -> Non
     assert [name for name, _, _ in calls] == ["import", "invoice", "send"]
 
 
-def test_a_job_that_triggers_another(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_runs_triggered_by_a_job_are_executed_too(
+    nine: ManualClock, make_target: MakeTarget
+) -> None:
     other = make_idle_job(name="other", target=make_target())
     make_job(
         name="first",
@@ -374,29 +386,31 @@ def test_a_job_that_triggers_another(nine: ManualClock, make_target: MakeTarget)
     assert [run.job.name for run in run_due(at=NINE + HOUR)] == ["first", "other"]
 
 
-def test_runs_made_at_one_instant(nine: ManualClock) -> None:
+def test_runs_triggered_at_one_instant_keep_their_order(nine: ManualClock) -> None:
     job = make_idle_job(overlap_policy="allow")
     made = [control.trigger(job) for _ in range(5)]
     assert run_due() == made
     assert nine.now() == NINE
 
 
-def test_a_job_that_asks_whether_it_is_to_stop(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_heartbeat_stops_job_when_cancellation_is_requested(
+    nine: ManualClock, make_target: MakeTarget
+) -> None:
     def work() -> None:
         run = current_run()
         assert run is not None
-        run.heartbeat()  # nobody has requested a stop yet
+        run.heartbeat()  # no cancellation is requested yet
         Run.objects.filter(pk=run.id).update(cancel_requested_at=clock.now(), reason="enough")
         run._beaten_at -= 2  # it sends at most one heartbeat per second
         run.heartbeat()
-        raise AssertionError("it goes on")
+        raise AssertionError("heartbeat() didn't stop the job")
 
     make_job(schedule="0 * * * *", target=make_target(work), max_attempts=3)
     (run,) = run_due(at=NINE + HOUR, raising=True)
     assert (run.state, run.reason) == ("cancelled", "enough")
 
 
-def test_the_time_a_job_has_left(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_time_left_follows_the_set_clock(nine: ManualClock, make_target: MakeTarget) -> None:
     seen = []
 
     def work() -> None:
@@ -413,7 +427,7 @@ def test_the_time_a_job_has_left(nine: ManualClock, make_target: MakeTarget) -> 
     assert run.finished_at == run.started_at + 10 * MINUTE
 
 
-def test_a_timeout_takes_real_time(nine: ManualClock) -> None:
+def test_timeout_is_measured_in_real_time(nine: ManualClock) -> None:
     make_job(
         schedule="0 * * * *", target="tests.app.tasks.nap", args=[60], timeout=timedelta(seconds=1)
     )
@@ -422,10 +436,12 @@ def test_a_timeout_takes_real_time(nine: ManualClock) -> None:
     assert run.finished_at == NINE + HOUR
 
 
-# --- what it leaves alone -----------------------------------------------------------------------
+# --- side effects -------------------------------------------------------------------------------
 
 
-def test_nothing_is_left_behind(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_leaves_no_threads_nodes_or_pending_runs_behind(
+    nine: ManualClock, make_target: MakeTarget
+) -> None:
     threads, stdout = set(threading.enumerate()), sys.stdout
     make_job(schedule="0 * * * *", target=make_target(lambda: print("said")), timeout=HOUR)  # noqa: T201 (the job does)
     (run,) = run_due(at=NINE + HOUR)
@@ -440,7 +456,7 @@ def sender_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "dcron-checkins"}
 
 
-def test_a_service_outside_is_not_notified(
+def test_checkins_are_not_sent_to_external_services(
     nine: ManualClock, settings: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_MIDDLEWARE = [  # type: ignore[attr-defined]
@@ -456,13 +472,13 @@ def test_a_service_outside_is_not_notified(
     assert not caplog.records
 
 
-def test_it_is_not_for_jobs(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_calling_run_due_from_a_job_is_refused(nine: ManualClock, make_target: MakeTarget) -> None:
     make_job(schedule="0 * * * *", target=make_target(run_due))
     with pytest.raises(RuntimeError, match="by the code of a job"):
         run_due(at=NINE + HOUR, raising=True)
 
 
-def test_too_much_is_refused(
+def test_too_many_attempts_raise_runtime_error(
     nine: ManualClock, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stepping_module, "MOST", 3)
@@ -471,7 +487,7 @@ def test_too_much_is_refused(
         run_due(at=NINE + HOUR)
 
 
-# --- the transaction of a test ------------------------------------------------------------------
+# --- database errors and transactions -----------------------------------------------------------
 
 
 def duplicate() -> None:
@@ -479,7 +495,9 @@ def duplicate() -> None:
     Calendar.objects.create(name=first.name, dates="2026-01-01")
 
 
-def test_a_database_error_of_the_job(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_database_error_in_job_does_not_break_the_test_transaction(
+    nine: ManualClock, make_target: MakeTarget
+) -> None:
     make_job(name="dup", schedule="0 * * * *", target=make_target(duplicate))
     make_job(name="next", schedule="30 10 * * *", target=make_target())
     failed, succeeded = run_due(at=NINE + 1.5 * HOUR)
@@ -490,7 +508,7 @@ def test_a_database_error_of_the_job(nine: ManualClock, make_target: MakeTarget)
 
 
 @pytest.mark.postgresql
-def test_a_job_that_goes_on_after_a_database_error(
+def test_job_that_swallows_a_database_error_fails_with_a_hint(
     nine: ManualClock, make_target: MakeTarget
 ) -> None:
     def work() -> None:
@@ -506,7 +524,7 @@ def test_a_job_that_goes_on_after_a_database_error(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_outside_of_a_transaction(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_run_due_works_outside_of_a_transaction(nine: ManualClock, make_target: MakeTarget) -> None:
     make_job(
         name="dup",
         schedule="0 * * * *",
@@ -517,4 +535,4 @@ def test_outside_of_a_transaction(nine: ManualClock, make_target: MakeTarget) ->
     make_job(name="after", schedule="@never", after={"dup": "ended"}, target=make_target())
     control.trigger(make_idle_job(name="by hand", target=make_target()))
     assert [run.job.name for run in run_due(at=NINE + 1.5 * HOUR)] == ["by hand", "dup", "after"]
-    assert Calendar.objects.filter(name="written").exists(), "as in a worker"
+    assert Calendar.objects.filter(name="written").exists(), "committed, as in a worker"

@@ -29,13 +29,13 @@ class InATransaction(TestCase):
         assert (run.job, run.state) == (job, "succeeded")
         assert self.clock.now() == NINE + HOUR
 
-    def test_a_run(self) -> None:
+    def test_run_is_executed(self) -> None:
         self.run_one()
 
-    def test_another_run(self) -> None:
+    def test_rows_of_the_previous_test_are_rolled_back(self) -> None:
         self.run_one()
 
-    def test_by_hand(self) -> None:
+    def test_triggered_run_is_executed(self) -> None:
         with self.captureOnCommitCallbacks(execute=True):
             run = control.trigger(make_job(schedule="@yearly"))
         assert run_due() == [run]
@@ -43,19 +43,19 @@ class InATransaction(TestCase):
 
 class OutsideOfATransaction(TransactionTestCase):
     @set_clock(NINE)
-    def test_by_hand(self) -> None:
+    def test_triggered_run_is_executed(self) -> None:
         run = control.trigger(make_job(schedule="@yearly"))
         assert run_due() == [run]
         assert Run.objects.get().started_at == NINE
 
 
 class WithoutADatabase(SimpleTestCase):
-    def test_times(self) -> None:
+    def test_assert_runs_at_needs_no_database(self) -> None:
         assert clock.fixed_at is None
         assert_runs_at("@daily", [NINE + 15 * HOUR], after=NINE)
 
 
-def test_importing_it_needs_neither_django_nor_pytest() -> None:
+def test_importing_the_package_imports_neither_django_nor_pytest() -> None:
     program = (
         "import sys, django_dcron.testing; assert not {'django', 'pytest', 'celery'} & "
         "set(sys.modules)"

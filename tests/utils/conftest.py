@@ -1,3 +1,3 @@
-from tests.schedules.conftest import machine_in_another_zone
+from tests.schedules.conftest import unusual_local_time_zone
 
-__all__ = ["machine_in_another_zone"]
+__all__ = ["unusual_local_time_zone"]

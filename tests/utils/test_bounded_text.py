@@ -14,7 +14,7 @@ plain = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_siz
 
 
 @given(st.lists(plain, max_size=12), st.integers(0, 60))
-def test_the_head_and_the_tail_are_kept_and_the_rest_is_counted(
+def test_long_text_keeps_head_and_tail_and_counts_omitted_characters(
     pieces: list[str], limit: int
 ) -> None:
     buffer = BoundedText(limit)
@@ -25,12 +25,12 @@ def test_the_head_and_the_tail_are_kept_and_the_rest_is_counted(
         assert kept == whole
         return
     head, tail = whole[: limit // 2], whole[len(whole) - (limit - limit // 2) :]
-    left_out = len(whole) - limit
-    assert kept == f"{head}\n[... {left_out:,} characters omitted ...]\n{tail}"
+    omitted = len(whole) - limit
+    assert kept == f"{head}\n[... {omitted:,} characters omitted ...]\n{tail}"
 
 
 @given(st.text(max_size=200), st.integers(0, 60))
-def test_never_more_than_the_limit_and_the_mark_whatever_is_written(text: str, limit: int) -> None:
+def test_truncated_text_never_exceeds_limit_plus_marker(text: str, limit: int) -> None:
     kept = truncated(text, limit)
     assert len(MARK.sub("", kept, count=1)) <= max(limit, 0) or len(text) <= limit
     assert len(kept) <= limit + len("\n[... 1,000,000 characters omitted ...]\n")
@@ -38,13 +38,13 @@ def test_never_more_than_the_limit_and_the_mark_whatever_is_written(text: str, l
     assert "\x00" not in kept
 
 
-def test_what_no_database_takes_is_replaced_and_all_else_stays() -> None:
+def test_only_unstorable_characters_are_replaced() -> None:
     assert replace_unstorable("a\x00b\ud800c\udfff") == "a\ufffdb\ufffdc\ufffd"
     assert replace_unstorable("Grüße 🎉\r\n\t\x1b[0m") == "Grüße 🎉\r\n\t\x1b[0m"
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
-def test_the_smallest_limits_hold(limit: int) -> None:
+def test_limits_of_zero_to_two_characters_are_respected(limit: int) -> None:
     buffer = BoundedText(limit)
     for _ in range(5):
         buffer.write("ab")
@@ -53,7 +53,7 @@ def test_the_smallest_limits_hold(limit: int) -> None:
     assert buffer.written == 10
 
 
-def test_memory_is_bounded_however_much_is_written() -> None:
+def test_memory_stays_bounded_when_writing_megabytes() -> None:
     buffer = BoundedText(100)
     for _ in range(20_000):
         buffer.write("x" * 10)
@@ -62,7 +62,7 @@ def test_memory_is_bounded_however_much_is_written() -> None:
     assert MARK.search(buffer.getvalue())
 
 
-def test_it_can_be_read_while_it_is_written() -> None:
+def test_buffer_can_be_read_while_another_thread_writes() -> None:
     """The heartbeat thread reads the log of a run while the run writes to it."""
     buffer = BoundedText(64)
     stop = threading.Event()
@@ -81,6 +81,6 @@ def test_it_can_be_read_while_it_is_written() -> None:
         writer.join()
 
 
-def test_a_shortened_text_has_the_limit_at_most() -> None:
+def test_shortened_text_fits_the_limit_including_its_ellipsis() -> None:
     assert shortened("abcde", 5) == "abcde"
     assert shortened("abcdef", 5) == "abcd…"

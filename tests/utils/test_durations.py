@@ -33,12 +33,12 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("value", "text"), WRITTEN)
-def test_written_durations_are_short_and_read_back(value: timedelta, text: str) -> None:
+def test_write_duration_output_is_short_and_parses_back(value: timedelta, text: str) -> None:
     assert write_duration(value) == text
     assert read_duration(text) == value
 
 
-def test_negative_durations_are_written_as_seconds() -> None:
+def test_negative_duration_is_written_in_seconds_and_is_not_parsed() -> None:
     assert write_duration(-90 * SECOND) == "-90.0"
     assert read_duration("-90.0") is None
 
@@ -53,7 +53,7 @@ def test_negative_durations_are_written_as_seconds() -> None:
         (" " * 60 + "1d" + " " * 60, DAY),
     ],
 )
-def test_durations_as_people_write_them(text: str, value: timedelta) -> None:
+def test_read_duration_accepts_spaces_upper_case_and_fractions(text: str, value: timedelta) -> None:
     assert MAX_LENGTH == 64
     assert read_duration(text) == value
 
@@ -73,10 +73,10 @@ def test_durations_as_people_write_them(text: str, value: timedelta) -> None:
         "1d" + " " * (MAX_LENGTH - 3) + "1s",
     ],
 )
-def test_texts_that_are_no_durations(text: str) -> None:
+def test_read_duration_returns_none_for_invalid_text(text: str) -> None:
     assert read_duration(text) is None
 
 
-def test_a_duration_may_be_too_long_to_hold() -> None:
+def test_duration_beyond_timedelta_range_raises_overflow_error() -> None:
     with pytest.raises(OverflowError):
         read_duration("9999999999d")

@@ -15,7 +15,7 @@ def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
 
 
 @pytest.mark.parametrize("kind", [list, dict])
-def test_values_may_be_nested_thirty_levels_deep(kind: Any) -> None:
+def test_nesting_is_limited_to_thirty_levels(kind: Any) -> None:
     assert DEEPEST == 30
     value = nested(30, kind)
     assert check_storable(value) is value
@@ -28,19 +28,19 @@ def test_values_may_be_nested_thirty_levels_deep(kind: Any) -> None:
 @pytest.mark.parametrize(
     "value", [1, "text", None, True, 1.5, [], {}, {"a": [1, {"b": "ü\\u0000"}]}]
 )
-def test_usual_values_are_returned_as_they_are(value: Any) -> None:
+def test_storable_values_are_returned_unchanged(value: Any) -> None:
     assert check_storable(value) is value
 
 
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), "\0", "\\\0", ["a\0"], {"\0": 1}, "\ud800"]
 )
-def test_values_that_a_database_refuses(value: Any) -> None:
+def test_values_a_database_cannot_store_raise_value_error(value: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (of several kinds, from the standard library too)
         check_storable(value)
 
 
-def test_a_nul_is_named() -> None:
+def test_error_for_nul_character_names_it() -> None:
     with pytest.raises(ValueError, match="NUL"):
         check_storable(["\0"])
 
@@ -59,7 +59,7 @@ def test_a_nul_is_named() -> None:
         ({"a": 1, "b": [{"c": True}]}, {"b": [{"c": True}], "a": 1.0}),
     ],
 )
-def test_values_that_are_the_same_json(one: Any, other: Any) -> None:
+def test_same_json_is_true_for_equal_json_values(one: Any, other: Any) -> None:
     assert same_json(one, other) is True
     assert same_json(other, one) is True
 
@@ -89,6 +89,6 @@ def test_values_that_are_the_same_json(one: Any, other: Any) -> None:
         ({"a": [{"b": 1}]}, {"a": [{"b": True}]}),
     ],
 )
-def test_values_that_are_different_json(one: Any, other: Any) -> None:
+def test_same_json_is_false_for_different_json_values(one: Any, other: Any) -> None:
     assert same_json(one, other) is False
     assert same_json(other, one) is False

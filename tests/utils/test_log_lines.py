@@ -17,7 +17,7 @@ BEGINS = re.compile(r"^20\d\d-", re.MULTILINE)
 
 
 def formatters() -> list[logging.Formatter]:
-    """The formatters for people: the node's console and the log of an attempt."""
+    """Return the formatters of the node's console and of an attempt's log."""
     logger = logging.getLogger("django_dcron")
     before = logger.handlers[:], logger.level, logger.propagate
     logger.handlers, logger.propagate = [], False
@@ -36,11 +36,15 @@ def formatters() -> list[logging.Formatter]:
 @pytest.mark.parametrize(
     "line_end", ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\x1b[1A\r"]
 )
-def test_no_text_in_a_record_begins_another_one(line_end: str) -> None:
+def test_line_breaks_in_values_cannot_start_a_new_record(line_end: str) -> None:
     try:
         raise ValueError(f"x{line_end}{FORGED}")
     except ValueError as error:
-        values = (f"said %s{line_end}{FORGED}", (error,), (ValueError, error, error.__traceback__))
+        values = (
+            f"error: %s{line_end}{FORGED}",
+            (error,),
+            (ValueError, error, error.__traceback__),
+        )
     for formatter in formatters():
         record = logging.LogRecord(f"shop{line_end}{FORGED}", logging.ERROR, __file__, 1, *values)
         shown = formatter.format(record)
@@ -49,20 +53,20 @@ def test_no_text_in_a_record_begins_another_one(line_end: str) -> None:
         assert "\x1b" not in shown
 
 
-def test_a_traceback_is_still_read() -> None:
+def test_traceback_lines_are_indented_below_the_message() -> None:
     try:
         raise ValueError("x")
     except ValueError as error:
         record = logging.LogRecord(
-            "a", logging.ERROR, "f", 1, "said", (), (ValueError, error, error.__traceback__)
+            "a", logging.ERROR, "f", 1, "failed", (), (ValueError, error, error.__traceback__)
         )
     first, *others = LineFormatter("%(message)s").format(record).split("\n")
-    assert first == "said"
+    assert first == "failed"
     assert others[0] == "    Traceback (most recent call last):"
     assert others[-1] == "    ValueError: x"
 
 
-def quoted(formatter: logging.Formatter, text: str) -> str:
+def logged_by_project(formatter: logging.Formatter, text: str) -> str:
     """Return what a handler of the project writes for a record that contains ``text``."""
     logger = logging.getLogger("django_dcron.runs")
     shown: list[str] = []
@@ -84,22 +88,22 @@ def quoted(formatter: logging.Formatter, text: str) -> str:
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r", "\v", "\x85", "\u2028", "\x1b[1A\r"])
-def test_a_formatter_of_the_project_writes_one_record_too(line_end: str) -> None:
+def test_values_cannot_forge_records_in_a_project_formatter(line_end: str) -> None:
     """Workers log in the format of Celery or of the project."""
-    shown = quoted(
+    shown = logged_by_project(
         logging.Formatter("%(asctime)s %(levelname)s %(message)s"), f"x{line_end}{FORGED}"
     )
     assert not [line for line in shown.splitlines() if line.startswith("2026-11-22 03:30")], shown
     assert "\x1b" not in shown
 
 
-def test_a_plain_text_is_logged_as_it_is() -> None:
-    shown = quoted(logging.Formatter("%(message)s"), "no such file")
+def test_text_without_control_characters_is_logged_unchanged() -> None:
+    shown = logged_by_project(logging.Formatter("%(message)s"), "no such file")
     assert shown.startswith("attempt failed: ValueError: no such file, no such file\nTraceback")
     assert shown.endswith("\n    ValueError: no such file")
 
 
-def test_every_logger_of_the_package_is_protected() -> None:
+def test_every_package_logger_has_the_one_record_filter() -> None:
     names = set()
     for found in pkgutil.walk_packages(django_dcron.__path__, "django_dcron."):
         module = sys.modules.get(found.name)

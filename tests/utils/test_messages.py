@@ -28,14 +28,16 @@ class Marked:
         (["a", "b", "c"], "a, b or c", "a, b and c"),
     ],
 )
-def test_words_are_joined(words: list[str], any_english: str, all_english: str) -> None:
+def test_lists_are_joined_with_commas_and_a_final_conjunction(
+    words: list[str], any_english: str, all_english: str
+) -> None:
     assert (str(any_of(words)), str(all_of(words))) == (any_english, all_english)
 
 
-def test_joined_words_are_translated_with_their_separator() -> None:
+def test_joined_words_and_separator_are_translated() -> None:
     assert any_of(["a", TranslatableText("b"), "c"]).translate(Marked()) == "<a; <b> or c>"
 
 
-def test_a_count_chooses_singular_or_plural() -> None:
+def test_ngettext_selects_singular_or_plural_by_count() -> None:
     texts = [str(ngettext("%(n)d run", "%(n)d runs", number, n=number)) for number in (1, 2)]
     assert texts == ["1 run", "2 runs"]

@@ -43,7 +43,7 @@ def reader() -> Iterator[Reader]:
         yield one
 
 
-def test_values_are_read_as_they_were_written(reader: Reader) -> None:
+def test_pickled_plain_values_are_read_unchanged(reader: Reader) -> None:
     read = reader.read("pickle", pickle.dumps(VALUES))
     assert read == VALUES
     assert read[-2].fold == 1
@@ -52,7 +52,7 @@ def test_values_are_read_as_they_were_written(reader: Reader) -> None:
     assert reader.read("pickle", pickle.dumps(b"x")) == Other("b'x'")
 
 
-def test_an_object_of_apscheduler_is_a_record(reader: Reader) -> None:
+def test_pickled_apscheduler_trigger_is_read_as_record(reader: Reader) -> None:
     record = reader.read(
         "pickle", pickle.dumps(CronTrigger(hour=3, timezone=ZoneInfo("Europe/Berlin")))
     )
@@ -63,7 +63,7 @@ def test_an_object_of_apscheduler_is_a_record(reader: Reader) -> None:
         _ = record.nothing
 
 
-def test_yaml_with_anchors_is_read(reader: Reader) -> None:
+def test_yaml_anchors_and_merge_keys_are_resolved(reader: Reader) -> None:
     text = b"a: &all {x: 1}\nb: {<<: *all, y: 2027-01-01}\n"
     assert reader.read("yaml", text) == {"a": {"x": 1}, "b": {"x": 1, "y": date(2027, 1, 1)}}
 
@@ -79,7 +79,7 @@ def nested(levels: int, width: int) -> Any:
     return value
 
 
-def key_that_takes_for_ever_to_hash() -> bytes:
+def key_that_takes_forever_to_hash() -> bytes:
     """Return a pickled dict whose key is a tuple of tuples, each with the one below twice.
 
     A tuple's hash hashes its items every time, without a cache.
@@ -99,19 +99,19 @@ def aliases(value: str, form: str) -> bytes:
 BOMBS: dict[str, tuple[Kind, bytes, str]] = {
     "values": ("pickle", pickle.dumps(nested(40, 2)), "many values"),
     "depth": ("pickle", pickle.dumps(nested(300, 1)), "too deeply"),
-    "computing": (
+    "hashing": (
         "pickle",
-        key_that_takes_for_ever_to_hash(),
+        key_that_takes_forever_to_hash(),
         "more than 1 s of CPU time|many values",
     ),
-    "memo": ("pickle", b"\x80\x02Nr\x00\x00\x00\x04.", "512 MB of memory"),
+    "memo index": ("pickle", b"\x80\x02Nr\x00\x00\x00\x04.", "512 MB of memory"),
     "a long number": ("pickle", pickle.dumps(10**5000), "4300 digits"),
     "a cycle": ("yaml", b"&a [*a]", "too deeply"),
     "aliases": ("yaml", aliases("[x,x]", "[{}]"), "many values"),
-    "merged": ("yaml", aliases("{x: 1}", "{{<<: [{}]}}"), "more than 1 s of CPU time"),
+    "merge keys": ("yaml", aliases("{x: 1}", "{{<<: [{}]}}"), "more than 1 s of CPU time"),
     "brackets": ("yaml", b"[" * 500, "too deeply"),
-    "code": ("yaml", b"!!python/object/apply:os.system ['id']", "python/object"),
-    "a class": ("pickle", b"cos\nsystem\n.", "os.system"),
+    "yaml function call": ("yaml", b"!!python/object/apply:os.system ['id']", "python/object"),
+    "pickled function": ("pickle", b"cos\nsystem\n.", "os.system"),
     "not a pickle": ("pickle", b"nonsense", "can't be read"),
     "not YAML": ("yaml", b"a: [", "expected"),
     "not text": ("yaml", b"\xff", "utf-8"),
@@ -119,21 +119,21 @@ BOMBS: dict[str, tuple[Kind, bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_what_is_too_much_is_refused_and_the_next_is_read(reader: Reader, name: str) -> None:
+def test_harmful_text_is_refused_and_reader_stays_usable(reader: Reader, name: str) -> None:
     kind, text, message = BOMBS[name]
     with pytest.raises(Unreadable, match=message):
         reader.read(kind, text, IMPATIENT if "CPU time" in message else None)
     assert reader.read("pickle", pickle.dumps("next")) == "next"
 
 
-def test_the_limits_grow_with_the_text(reader: Reader) -> None:
+def test_limits_grow_with_the_size_of_the_text(reader: Reader) -> None:
     long = [{"number": number, "text": "x" * 20} for number in range(20_000)]
     assert reader.read("pickle", pickle.dumps(long)) == long
     with pytest.raises(Unreadable, match="many values"):
         reader.read("pickle", pickle.dumps(nested(40, 2)))
 
 
-def test_no_pickle_changes_what_the_next_one_means(reader: Reader) -> None:
+def test_pickle_cannot_change_how_the_next_pickle_is_read(reader: Reader) -> None:
     """BUILD also sets attributes of functions. Here it would change the zone of ``pytz.UTC``."""
     utc = b"cpytz\n_UTC\n"
     evil = utc + b"(N}S'__defaults__'\n(S'Europe/Berlin'\ntstb."
@@ -143,7 +143,7 @@ def test_no_pickle_changes_what_the_next_one_means(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_child_that_is_gone_or_silent_is_replaced(
+def test_killed_or_stopped_child_process_is_replaced(
     monkeypatch: pytest.MonkeyPatch, stop: signal.Signals
 ) -> None:
     with Reader() as reader:
@@ -159,7 +159,7 @@ def test_a_child_that_is_gone_or_silent_is_replaced(
         assert reader.read("pickle", pickle.dumps(3)) == 3
 
 
-def test_it_leaves_no_process_behind() -> None:
+def test_closing_reader_kills_its_child_process() -> None:
     with Reader() as reader:
         reader.read("pickle", pickle.dumps(1))
         process = reader._process
@@ -177,7 +177,7 @@ def test_it_leaves_no_process_behind() -> None:
         b'{"datetime": ["x", 0, null]}',
     ],
 )
-def test_an_answer_that_makes_no_sense_is_refused(
+def test_malformed_child_answer_raises_unreadable(
     monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     monkeypatch.setattr(Reader, "_ask", lambda *args: (child.READ, answer))

@@ -37,7 +37,7 @@ SETTINGS = (
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_no_check_shows_a_part_of_a_url(settings: Settings, url: str) -> None:
+def test_system_checks_show_no_part_of_a_password(settings: Settings, url: str) -> None:
     for name in SETTINGS:
         setattr(settings, name, [url, 1] if name == "DCRON_MIDDLEWARE" else url)
         found = str(run_checks())
@@ -65,13 +65,13 @@ def broker() -> Iterator[Any]:
 @pytest.mark.parametrize(
     "url", [*URLS, "hunter2.x://h", "x+hunter2://", "redis//:hunter2@host", ":hunter2@host:6379/0"]
 )
-def test_a_malformed_broker_url_is_not_quoted(broker: Any, url: str) -> None:
+def test_problem_with_malformed_broker_url_shows_no_password(broker: Any, url: str) -> None:
     broker(url)
     message = transport_problem() or ""
     assert not any(secret in message for secret in SECRETS), message
 
 
-def test_an_error_of_the_transport_is_not_quoted_with_its_url(
+def test_transport_error_is_shown_without_the_broker_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def get_transport_cls(connection: Connection) -> None:
@@ -82,13 +82,13 @@ def test_an_error_of_the_transport_is_not_quoted_with_its_url(
 
 
 @pytest.mark.parametrize("url", ["hunter2", "hunter2:x@host", "slack//hunter2"])
-def test_an_alert_that_cannot_be_sent_does_not_name_its_secret(url: str) -> None:
+def test_not_sent_error_shows_no_part_of_the_channel_url(url: str) -> None:
     with pytest.raises(NotSent) as caught:
         send({"apprise": [url]}, "subject", "text")
     assert "hunter2" not in str(caught.value)
 
 
-def test_errors_lose_credentials_and_nothing_else() -> None:
+def test_only_credentials_are_removed_from_error_messages() -> None:
     error = ValueError("amqp://user:hunter2@host/ does not\nanswer; see https://docs.example/x?y=1")
     assert in_one_line(error) == "amqp://…@host/ does not answer; see https://docs.example/x?y=1"
     assert without_credentials("Port could not be cast to integer value as 'hunt'").endswith(

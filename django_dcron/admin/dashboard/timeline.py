@@ -37,7 +37,7 @@ from django_dcron.admin.display import change_url, list_url, may_view
 from django_dcron.admin.visibility import scope_of
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.timeline import Coming, Lane, Runs, Timeline, minute_of, timeline
+from django_dcron.diagnosis.timeline import Lane, Runs, Timeline, UpcomingRuns, minute_of, timeline
 from django_dcron.models import Job, Run
 from django_dcron.models.run import STATE_LABELS
 
@@ -240,7 +240,7 @@ class _Drawing:
             url=self._url(job, runs),
         )
 
-    def _tick(self, job: Job, coming: Coming, y: int) -> Shape:
+    def _tick(self, job: Job, coming: UpcomingRuns, y: int) -> Shape:
         left, right, top = self._x(coming.first), self._x(coming.last), y + (LANE - BAR) / 2
         width = 0 if coming.first == coming.last else max(round(right - left, 2), LEAST_WIDTH)
         return Shape(left, top, about_coming(job, coming), width=width, height=BAR)

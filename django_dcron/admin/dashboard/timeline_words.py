@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.admin.display import format_duration
-from django_dcron.diagnosis.timeline import JOBS_COUNTED, Coming, Lane, Runs, Timeline
+from django_dcron.diagnosis.timeline import JOBS_COUNTED, Lane, Runs, Timeline, UpcomingRuns
 from django_dcron.models import Job
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import State
@@ -60,7 +60,7 @@ def about_runs(job: Job, runs: Runs) -> str:
     return title
 
 
-def about_coming(job: Job, coming: Coming) -> str:
+def about_coming(job: Job, coming: UpcomingRuns) -> str:
     values = {"job": job, "first": time_of(coming.first), "last": time_of(coming.last)}
     if coming.first == coming.last:
         return _("%(job)s: due %(first)s") % values

@@ -1,1 +1,1 @@
-"""The admin of jobs: list, form, preview, page, verbs and deletion."""
+"""The admin of jobs: list, form, preview, page, actions and deletion."""

@@ -1,4 +1,4 @@
-"""The admin of jobs: their list, form and verbs. Every write goes through ``control``."""
+"""The admin of jobs: their list, form and actions. Every write goes through ``control``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from django_dcron.admin.action_forms import ArgumentsForm, ChangedPauseForm, Pau
 from django_dcron.admin.actions import (
     OTHER_ARGUMENTS,
     ActionAdmin,
+    ActionResult,
     Button,
-    Done,
-    Verb,
-    as_action,
+    ObjectAction,
+    as_list_action,
     reason,
     validated_data,
 )
@@ -64,44 +64,44 @@ from django_dcron.jobs.representation import JOB_FIELDS, Field
 from django_dcron.models import Job
 
 
-def _run_now(request: HttpRequest, job: Job) -> Done:
+def _run_now(request: HttpRequest, job: Job) -> ActionResult:
     run = control.trigger(job)
-    return Done(audit_messages.triggered(run), run)
+    return ActionResult(audit_messages.triggered(run), run)
 
 
-def _run_with(request: HttpRequest, job: Job) -> Done:
+def _run_with(request: HttpRequest, job: Job) -> ActionResult:
     choices = validated_data(ArgumentsForm, request, job)
     run = control.trigger(job, args=choices["args"], kwargs=choices["kwargs"])
-    return Done(audit_messages.triggered(run), run)
+    return ActionResult(audit_messages.triggered(run), run)
 
 
-def _pause(request: HttpRequest, job: Job) -> Done:
+def _pause(request: HttpRequest, job: Job) -> ActionResult:
     return _pause_job(job, reason(request), validated_data(PauseForm, request, job)["until"])
 
 
-def _change_pause(request: HttpRequest, job: Job) -> Done:
+def _change_pause(request: HttpRequest, job: Job) -> ActionResult:
     choices = validated_data(ChangedPauseForm, request, job)
     return _pause_job(
         job, reason(request) if choices["reason"] else job.pause_reason, choices["until"]
     )
 
 
-def _pause_job(job: Job, why: str, until: datetime | None) -> Done:
+def _pause_job(job: Job, why: str, until: datetime | None) -> ActionResult:
     try:
         control.pause(job, why, until)
     except InvalidValue as error:  # the time has passed since the form was validated
         raise ValidationError(error.problem.translate(translation)) from None
-    return Done(audit_messages.paused(job))
+    return ActionResult(audit_messages.paused(job))
 
 
-def _resume(request: HttpRequest, job: Job) -> Done:
+def _resume(request: HttpRequest, job: Job) -> ActionResult:
     control.resume(job)
-    return Done(audit_messages.resumed())
+    return ActionResult(audit_messages.resumed())
 
 
-def _duplicate(request: HttpRequest, job: Job) -> Done:
+def _duplicate(request: HttpRequest, job: Job) -> ActionResult:
     made = duplicate(job)
-    return Done(_("Duplicated as %(copy)s (paused)") % {"copy": made}, made)
+    return ActionResult(_("Duplicated as %(copy)s (paused)") % {"copy": made}, made)
 
 
 def _refuse_if_paused(job: Job) -> str:
@@ -112,19 +112,19 @@ def _refuse_if_not_paused(job: Job) -> str:
     return _("The job isn't paused.") if job.enabled else ""
 
 
-VERBS: tuple[Verb[Job], ...] = (
-    Verb(
+ACTIONS: tuple[ObjectAction[Job], ...] = (
+    ObjectAction(
         "run_now",
         gettext_lazy("Run now"),
         _run_now,
         "trigger",
         is_primary=True,
-        explained=gettext_lazy(
+        explanation=gettext_lazy(
             "Starts one run of each job immediately, even if the job is paused. The schedules "
             "stay the same."
         ),
     ),
-    Verb(
+    ObjectAction(
         "run_with",
         gettext_lazy("Run with arguments"),
         _run_with,
@@ -132,42 +132,42 @@ VERBS: tuple[Verb[Job], ...] = (
         form=ArgumentsForm,
         has_page=True,
     ),
-    Verb(
+    ObjectAction(
         "pause",
         gettext_lazy("Pause"),
         _pause,
         "pause",
-        against=_refuse_if_paused,
+        refusal=_refuse_if_paused,
         form=PauseForm,
-        explained=gettext_lazy(
+        explanation=gettext_lazy(
             "No new runs start until the jobs are resumed. Runs in progress continue."
         ),
     ),
-    Verb(
+    ObjectAction(
         "resume",
         gettext_lazy("Resume"),
         _resume,
         "pause",
-        against=_refuse_if_not_paused,
-        explained=gettext_lazy(
+        refusal=_refuse_if_not_paused,
+        explanation=gettext_lazy(
             "The jobs follow their schedules again. Occurrences during the pause are not caught up."
         ),
     ),
-    Verb(
+    ObjectAction(
         "change_pause",
         gettext_lazy("Edit pause"),
         _change_pause,
         "pause",
-        against=_refuse_if_not_paused,
+        refusal=_refuse_if_not_paused,
         form=ChangedPauseForm,
         has_page=True,
     ),
-    Verb(
+    ObjectAction(
         "duplicate",
         gettext_lazy("Duplicate"),
         _duplicate,
         "add",
-        explained=gettext_lazy("Creates a paused copy of each job. “copy” is added to its name."),
+        explanation=gettext_lazy("Creates a paused copy of each job. “copy” is added to its name."),
     ),
 )
 
@@ -187,9 +187,9 @@ class JobAdmin(
     VersionedAdmin[Job], JobViewsAdmin, PreviewedAdmin, ExportedAdmin[Job], ActionAdmin[Job]
 ):
     form = JobForm
-    verbs = VERBS
+    object_actions = ACTIONS
     actions = [
-        *(as_action(verb) for verb in VERBS if not verb.has_page),
+        *(as_list_action(action) for action in ACTIONS if not action.has_page),
         *EXPORTS,
         deletion.delete_selected,
     ]
@@ -327,7 +327,7 @@ class JobAdmin(
         may_delete = self.has_delete_permission(request) and all(
             self.has_delete_permission(request, job) for job in jobs
         )
-        lines, counts = deletion.what_goes_too(jobs, scope_of(request, self.admin_site))
+        lines, counts = deletion.deletion_summary(jobs, scope_of(request, self.admin_site))
         return lines, counts, set() if may_delete else {str(self.opts.verbose_name)}, []
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:

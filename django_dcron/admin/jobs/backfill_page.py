@@ -3,8 +3,10 @@
 Invariants:
 
 - Neither opening the page nor the preview creates a run.
-- The second form creates the runs that the preview showed, except runs that exist by then.
-- For that, the second form carries the job's version and the end of the previewed range.
+- The second form creates the runs that the preview showed. Occurrences that have got a run in the
+  meantime are left out.
+- The second form contains the job's version and the end of the previewed range, so that it can't
+  create other runs.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control
-from django_dcron.admin.action_forms import InstantField, VerbForm
+from django_dcron.admin.action_forms import InstantField, ObjectActionForm
 from django_dcron.admin.display import change_url, list_url, may_view
 from django_dcron.admin.jobs.page import zone_name
 from django_dcron.db.now import database_now
@@ -47,8 +49,8 @@ from django_dcron.models import Job, Run
 if TYPE_CHECKING:
     from django_dcron.admin.jobs.admin import JobAdmin
 
-SHOWN = 5
-"""The number of first occurrences to show, and of last ones."""
+PREVIEWED = 5
+"""How many of the first and of the last occurrences the preview shows."""
 TITLE = gettext_lazy("Backfill")
 OUTDATED = gettext_lazy(
     "The job was changed after the preview, so no runs were created. The preview now "
@@ -57,7 +59,7 @@ OUTDATED = gettext_lazy(
 
 
 class LocalTimeInput(forms.DateTimeInput):
-    """The date and time input of the browser."""
+    """The browser's date and time input, with seconds."""
 
     input_type = "datetime-local"
 
@@ -65,7 +67,7 @@ class LocalTimeInput(forms.DateTimeInput):
         super().__init__({"step": "1"}, format="%Y-%m-%dT%H:%M:%S")
 
 
-class BackfillForm(VerbForm):
+class BackfillForm(ObjectActionForm):
     start = InstantField(label=gettext_lazy("From"), widget=LocalTimeInput())
     end = InstantField(label=gettext_lazy("Until (exclusive)"), widget=LocalTimeInput())
     limit = forms.IntegerField(
@@ -79,7 +81,7 @@ class BackfillForm(VerbForm):
     version = forms.IntegerField(required=False, widget=forms.HiddenInput)
     """The version of the job in the preview."""
     shown_until = InstantField(required=False, widget=forms.HiddenInput)
-    """The end of the occurrences that the preview showed."""
+    """The preview showed the occurrences before this time."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
@@ -99,8 +101,8 @@ class BackfillForm(VerbForm):
             self.add_error("start", ValidationError(text, code="future"))
         return cleaned
 
-    def refuse(self, error: TranslatableError) -> None:
-        """Show an error of ``control.backfill`` next to its field, or else above the form."""
+    def add_backfill_error(self, error: TranslatableError) -> None:
+        """Add an error of ``control.backfill`` to its field, or to the form if it has none."""
         if isinstance(error, InvalidValue) and error.field in self.fields:
             self.add_error(error.field, error.problem.translate(translation))
         else:
@@ -108,20 +110,22 @@ class BackfillForm(VerbForm):
 
 
 class Preview:
+    """The template's data for a planned backfill."""
+
     def __init__(self, planned: Backfill, form: BackfillForm, job: Job):
         self.planned = planned
         self.count = len(planned.occurrences)
-        self.first = planned.occurrences[:SHOWN]
-        self.last = planned.occurrences[max(self.count - SHOWN, SHOWN) :]
+        self.first = planned.occurrences[:PREVIEWED]
+        self.last = planned.occurrences[max(self.count - PREVIEWED, PREVIEWED) :]
         self.between = self.count - len(self.first) - len(self.last)
         self.zone = zone_name(job)
-        self.carried = {
+        self.hidden_fields = {
             "start": form.cleaned_data["start"].isoformat(),
             "end": planned.until.isoformat(),
             "limit": str(form.cleaned_data["limit"]),
             "version": str(job.version),
             "shown_until": (planned.continue_from or planned.until).isoformat(),
-            "make": "1",
+            "create": "1",
         }
 
 
@@ -139,44 +143,47 @@ def view(model_admin: JobAdmin, request: HttpRequest, object_id: str) -> HttpRes
         return _page(model_admin, request, job, BackfillForm(row=job, initial=_initial(request)))
     form, found = BackfillForm(request.POST, row=job), None
     if form.is_valid():
-        wanted = "make" in request.POST
-        is_fresh = form.cleaned_data["version"] == job.version
-        makes = wanted and is_fresh
+        is_confirmed = "create" in request.POST
+        is_current = form.cleaned_data["version"] == job.version
+        create = is_confirmed and is_current
         try:
-            found = control.backfill(job, **_range(form, as_shown=makes), dry_run=not makes)
+            found = control.backfill(job, **_range(form, as_shown=create), dry_run=not create)
         except TranslatableError as error:
-            form.refuse(error)
+            form.add_backfill_error(error)
         else:
-            if makes:
-                return _made(model_admin, request, job, found, form)
-            if wanted:
+            if create:
+                return _created_response(model_admin, request, job, found, form)
+            if is_confirmed:
                 form.add_error(None, ValidationError(OUTDATED, code="outdated"))
     return _page(model_admin, request, job, form, Preview(found, form, job) if found else None)
 
 
 def _initial(request: HttpRequest) -> dict[str, Any]:
-    """Return initial values from a link. Invalid texts stay as they are and fail on submission."""
-    asked = {name: request.GET[name] for name in ("start", "end", "limit") if name in request.GET}
-    return {"end": database_now(alias_for(Run)).replace(microsecond=0), **_read(asked)}
+    """Return initial values from the query string.
+
+    Invalid values are kept, and fail when the user submits the form.
+    """
+    values = {name: request.GET[name] for name in ("start", "end", "limit") if name in request.GET}
+    return {"end": database_now(alias_for(Run)).replace(microsecond=0), **_parse_values(values)}
 
 
-def _read(asked: dict[str, str]) -> dict[str, Any]:
-    """Parse the values, so that times are shown in the site's time zone."""
+def _parse_values(values: dict[str, str]) -> dict[str, Any]:
+    """Parse values of the query string, so that times are shown in the site's time zone."""
     fields = BackfillForm.base_fields
-    read: dict[str, Any] = {}
-    for name, text in asked.items():
+    parsed: dict[str, Any] = {}
+    for name, text in values.items():
         try:
-            read[name] = fields[name].clean(text)
+            parsed[name] = fields[name].clean(text)
         except forms.ValidationError:
-            read[name] = text
-    return read
+            parsed[name] = text
+    return parsed
 
 
 def _range(form: BackfillForm, *, as_shown: bool) -> dict[str, Any]:
-    asked = {name: form.cleaned_data[name] for name in ("start", "end", "limit")}
+    values = {name: form.cleaned_data[name] for name in ("start", "end", "limit")}
     if as_shown and (shown_until := form.cleaned_data["shown_until"]):
-        asked["end"] = min(asked["end"], shown_until)
-    return asked
+        values["end"] = min(values["end"], shown_until)
+    return values
 
 
 def _page(
@@ -202,25 +209,23 @@ def _page(
     return TemplateResponse(request, "admin/django_dcron/job/backfill.html", context)
 
 
-def _made(
-    model_admin: JobAdmin, request: HttpRequest, job: Job, made: Backfill, form: BackfillForm
+def _created_response(
+    model_admin: JobAdmin, request: HttpRequest, job: Job, created: Backfill, form: BackfillForm
 ) -> HttpResponse:
     site = model_admin.admin_site
-    if not made.occurrences:
+    if not created.occurrences:
         model_admin.message_user(
             request, _("No runs were created because they all exist already."), messages.WARNING
         )
     else:
-        text = audit_messages.backfilled(made)
+        text = audit_messages.backfilled(created)
         audit_log.note_action(request.user, job, values_of(job), text)
         model_admin.message_user(request, f"“{job}”: {text}", messages.SUCCESS)
-    left_from, end = (
-        made.continue_from or form.cleaned_data["shown_until"],
-        form.cleaned_data["end"],
-    )
-    if left_from and left_from < end:
-        onward = urlencode({"start": left_from.isoformat(), "end": end.isoformat()})
-        text = format_html('<a href="{}?{}">{}</a>', request.path, onward, _("Backfill the rest"))
+    continue_from = created.continue_from or form.cleaned_data["shown_until"]
+    end = form.cleaned_data["end"]
+    if continue_from and continue_from < end:
+        query = urlencode({"start": continue_from.isoformat(), "end": end.isoformat()})
+        text = format_html('<a href="{}?{}">{}</a>', request.path, query, _("Backfill the rest"))
         model_admin.message_user(request, text, messages.INFO)
     if not may_view(request, Run, site):
         return HttpResponseRedirect(change_url(job, site))

@@ -29,7 +29,7 @@ from django_dcron.models import Job, Link, Run
 MOST_LISTED = 100
 
 
-def what_goes_too(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict[str, str]]:
+def deletion_summary(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict[str, str]]:
     """Return the lines and the counts of the confirmation page."""
     runs = bounded_count_text(Run.objects.filter(job__in=jobs))
     lines = [_("Job: %(job)s") % {"job": job} for job in jobs[:MOST_LISTED]]

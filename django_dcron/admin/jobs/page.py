@@ -37,7 +37,7 @@ from django_dcron.utils.time_parsing import parse_datetime
 
 OCCURRENCES = 10
 RUNS = 20
-REFRESHED_EVERY = 5
+REFRESH_EVERY = 5
 STATUS_URL = "django_dcron_job_status"
 PAUSED_BY = "paused"
 COUNTED = ("succeeded", "failed", "skipped", "missed", "cancelled", "consecutive_failures")
@@ -174,7 +174,7 @@ def _part_of(job: Job, site: admin.AdminSite, author: job_status.Author | None) 
         at = author.at.isoformat() if author.at else ""
         signed = Signer(salt=STATUS_URL).sign_object([job.pk, job.version, author.by, at])
         url = f"{url}?{urlencode({PAUSED_BY: signed})}"
-    return Part("dcron-status", "admin/django_dcron/job/status.html", url, REFRESHED_EVERY)
+    return Part("dcron-status", "admin/django_dcron/job/status.html", url, REFRESH_EVERY)
 
 
 def _signed_author(job: Job, signed: str) -> job_status.Author | None:

@@ -42,6 +42,7 @@ BADGES = {
     Verdict.AFTER_END: ("cancelled", gettext_lazy("After the end time")),
     Verdict.NOT_CREATED: ("cancelled", gettext_lazy("Job didn't exist yet")),
     Verdict.PAUSED: ("paused", gettext_lazy("Paused")),
+    Verdict.FROZEN: ("paused", gettext_lazy("Frozen")),
     Verdict.CHANGED: ("cancelled", gettext_lazy("Job changed since then")),
     Verdict.QUARANTINED: ("failed", gettext_lazy("Quarantined")),
     Verdict.NOT_CLAIMED: ("failed", gettext_lazy("Not processed yet")),
@@ -68,7 +69,7 @@ def view(model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: st
     if not model_admin.has_view_permission(request, job):
         raise PermissionDenied
     zone = zone_of(job)
-    asked, error = _parse_asked_time(request.GET.get("at", ""), zone)
+    asked, error = _parse_requested_time(request.GET.get("at", ""), zone)
     context: dict[str, Any] = {
         **site.each_context(request),
         "title": _("Why did the job run (or not)?"),
@@ -77,7 +78,7 @@ def view(model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: st
         "original": job,
         "media": model_admin.media,
         "zone": zone.key,
-        "at": _format_asked_time(asked) if asked else "",
+        "at": _format_requested_time(asked) if asked else "",
         "step": 1
         if asked and asked.second
         else 60,  # the input shows seconds only if the step isn't a whole minute
@@ -113,7 +114,7 @@ def url_of(job: Job, site: admin.AdminSite, at: datetime | None = None) -> str:
     )
 
 
-def _parse_asked_time(text: str, zone: ZoneInfo) -> tuple[datetime | None, str]:
+def _parse_requested_time(text: str, zone: ZoneInfo) -> tuple[datetime | None, str]:
     """Return the time in the job's time zone, and an error message if ``text`` isn't a time."""
     if not text.strip():
         return None, ""
@@ -135,7 +136,7 @@ def _out_of_range(text: str) -> str:
     return _("“%(text)s” is out of range. Use a year from 1970 to 2199.") % {"text": text}
 
 
-def _format_asked_time(at: datetime) -> str:
+def _format_requested_time(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}" if at.second else f"{at:%Y-%m-%dT%H:%M}"
 
 

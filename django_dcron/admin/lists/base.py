@@ -28,7 +28,7 @@ def words_of(search_term: str) -> list[str]:
     return search_term.split()[:MOST_WORDS]
 
 
-class ShortRows(ChangeList):
+class ShortRowsChangeList(ChangeList):
     """A change list that doesn't load the columns that it doesn't show."""
 
     def get_results(self, request: HttpRequest) -> None:
@@ -85,7 +85,7 @@ class ListAdmin(BaseAdmin[M]):
         return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return ShortRows
+        return ShortRowsChangeList
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[M], search_term: str

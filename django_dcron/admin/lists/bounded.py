@@ -34,7 +34,7 @@ class BoundedPaginator(RowPaginator):
         return min(self._found, LIMIT)
 
     @property
-    def is_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether rows exist beyond the last page."""
         return self._found > LIMIT
 

@@ -28,7 +28,7 @@ from django_dcron.admin.visibility import scope_of
 from django_dcron.conf import settings
 from django_dcron.diagnosis.figures import latest_attempts
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.tags import with_tag, words_in_use
+from django_dcron.diagnosis.tags import tags_in_use, with_tag
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL
@@ -93,7 +93,7 @@ def titled(text: str | Promise) -> type[admin.ChoicesFieldListFilter]:
     return Titled
 
 
-class _WordFilter(admin.SimpleListFilter):
+class _ValueFilter(admin.SimpleListFilter):
     """A filter by words from the rows. It lists the first words, and always the chosen one."""
 
     def words(self, scope: Scope) -> Iterable[str]:
@@ -178,7 +178,7 @@ class TargetKindFilter(admin.SimpleListFilter):
         return queryset.filter(chosen.get(self.value() or "", Q()))
 
 
-class NamespaceFilter(_WordFilter):
+class NamespaceFilter(_ValueFilter):
     """Filter jobs by namespace, or runs by the namespace of their jobs."""
 
     title = _("namespace")
@@ -197,14 +197,14 @@ class NamespaceFilter(_WordFilter):
         return _of_jobs(queryset, Job.objects.filter(namespace=self.value()))
 
 
-class TagFilter(_WordFilter):
+class TagFilter(_ValueFilter):
     """Filter jobs by tag, or runs by the tags of their jobs."""
 
     title = _("tag")
     parameter_name = "tag"
 
     def words(self, scope: Scope) -> Iterable[str]:
-        return words_in_use(scope.jobs)
+        return tags_in_use(scope.jobs)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
@@ -233,7 +233,7 @@ class JobFilter(admin.RelatedFieldListFilter):
         return [(job.pk, str(job)) for job in jobs]
 
 
-class WorkerFilter(_WordFilter):
+class WorkerFilter(_ValueFilter):
     """List the workers of the latest attempts. The history may name thousands of workers."""
 
     title = _("worker")

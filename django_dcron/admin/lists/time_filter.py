@@ -87,9 +87,9 @@ class TimeFilter(ListFilter):
         return self.typed
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return self.within(self.looked_at(request, queryset))
+        return self.within(self.time_field(request, queryset))
 
-    def looked_at(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def time_field(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         asked = request.GET
         if (
             "trigger__exact" not in asked
@@ -146,7 +146,7 @@ class AttemptTimeFilter(TimeFilter):
 
     column = "started_at"
 
-    def looked_at(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def time_field(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if as_uuid(request.GET.get(SEARCH_VAR, "")):
             return queryset
         last = Attempt.objects.order_by("-pk").values_list("pk", flat=True).first() or 0

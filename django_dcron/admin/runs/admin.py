@@ -1,4 +1,4 @@
-"""The admin of runs, which is read-only except for the verbs cancel and rerun."""
+"""The admin of runs, which is read-only except for the actions cancel and rerun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_dcron import control
 from django_dcron.admin.action_forms import ReasonForm
-from django_dcron.admin.actions import OTHER_ARGUMENTS, ActionAdmin, Done, Verb, as_action, reason
+from django_dcron.admin.actions import (
+    OTHER_ARGUMENTS,
+    ActionAdmin,
+    ActionResult,
+    ObjectAction,
+    as_list_action,
+    reason,
+)
 from django_dcron.admin.auto_refresh import REFRESH
 from django_dcron.admin.display import (
     EMPTY,
@@ -44,37 +51,37 @@ RERUNS_SHOWN = 20
 OF_JOB = gettext_lazy("The job's current arguments")
 
 
-def _cancel(request: HttpRequest, run: Run) -> Done:
+def _cancel(request: HttpRequest, run: Run) -> ActionResult:
     cancelled = control.cancel(run, reason(request))
-    return Done(audit_messages.cancelled(cancelled))
+    return ActionResult(audit_messages.cancelled(cancelled))
 
 
-def _rerun(request: HttpRequest, run: Run) -> Done:
+def _rerun(request: HttpRequest, run: Run) -> ActionResult:
     made = control.rerun(run)
-    return Done(audit_messages.rerun(made), made)
+    return ActionResult(audit_messages.rerun(made), made)
 
 
-VERBS: tuple[Verb[Run], ...] = (
-    Verb(
+ACTIONS: tuple[ObjectAction[Run], ...] = (
+    ObjectAction(
         "cancel",
         gettext_lazy("Cancel"),
         _cancel,
         "cancel",
-        against=lambda run: _("The run has already finished.") if run.is_final else "",
+        refusal=lambda run: _("The run has already finished.") if run.is_final else "",
         form=ReasonForm,
-        explained=gettext_lazy(
+        explanation=gettext_lazy(
             "Runs that haven't started are cancelled immediately. Running ones are asked to stop."
         ),
         confirm_label=lambda number: ngettext("Cancel run", "Cancel runs", number),
     ),
-    Verb(
+    ObjectAction(
         "rerun",
         gettext_lazy("Run again"),
         _rerun,
         "rerun",
         also_needs=lambda run: [OTHER_ARGUMENTS] if run.has_other_arguments else [],
-        against=lambda run: "" if run.is_final else _("The run hasn't finished yet."),
-        explained=gettext_lazy(
+        refusal=lambda run: "" if run.is_final else _("The run hasn't finished yet."),
+        explanation=gettext_lazy(
             "Each finished run is repeated immediately, for the same scheduled time and with "
             "the same arguments."
         ),
@@ -84,8 +91,8 @@ VERBS: tuple[Verb[Run], ...] = (
 
 @admin.register(Run)
 class RunAdmin(RunListAdmin, ActionAdmin[Run]):
-    verbs = VERBS
-    actions = [*(as_action(verb) for verb in VERBS), *EXPORTS]
+    object_actions = ACTIONS
+    actions = [*(as_list_action(action) for action in ACTIONS), *EXPORTS]
 
     readonly_fields = ("id", "job_link")
 

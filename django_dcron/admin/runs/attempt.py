@@ -31,7 +31,7 @@ from django_dcron.admin.lists.time_filter import AttemptTimeFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
 from django_dcron.admin.runs.progress import progress_of
-from django_dcron.admin.visibility import is_withheld, of_visible_runs
+from django_dcron.admin.visibility import is_hidden, of_visible_runs
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import duration
 from django_dcron.models import Attempt, Run
@@ -72,7 +72,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         """Deny attempts whose run or job is withheld."""
         site = self.admin_site
         withheld = obj is not None and (
-            is_withheld(request, obj.run, site) or is_withheld(request, obj.run.job, site)
+            is_hidden(request, obj.run, site) or is_hidden(request, obj.run.job, site)
         )
         return super().has_view_permission(request, obj) and not withheld
 

@@ -52,7 +52,7 @@ class ShownText:
         return TITLES[self.name]
 
     @property
-    def is_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         return self.length > len(self.text)
 
     @property
@@ -66,7 +66,7 @@ class ShownText:
     @property
     def readable(self) -> str:
         """The text. JSON of a complete result has one line per value."""
-        return self.text if self.is_cut or self.name != "result" else in_lines(self.text)
+        return self.text if self.is_truncated or self.name != "result" else in_lines(self.text)
 
 
 def texts_of(attempt: Attempt, site: admin.AdminSite) -> dict[str, ShownText]:

@@ -23,7 +23,7 @@ from django_dcron.admin.lists.filters import (
     titled,
 )
 from django_dcron.admin.lists.time_filter import TimeFilter
-from django_dcron.admin.visibility import is_withheld, of_visible_jobs
+from django_dcron.admin.visibility import is_hidden, of_visible_jobs
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import duration, start_delay
 from django_dcron.models import Job, Run
@@ -126,7 +126,7 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         return rows.defer("args", "kwargs").prefetch_related(None).prefetch_related(jobs)
 
     def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
-        withheld = obj is not None and is_withheld(request, obj.job, self.admin_site)
+        withheld = obj is not None and is_hidden(request, obj.job, self.admin_site)
         return super().has_view_permission(request, obj) and not withheld
 
     def exported_rows(self, request: HttpRequest) -> QuerySet[Run]:

@@ -49,10 +49,10 @@ from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
 
 ATTEMPTS_SHOWN = 10
-REFRESHED_EVERY = 2
+REFRESH_EVERY = 2
 """Seconds between two refreshes."""
 PARTS = ("status", "attempts")
-EXCERPT = 200
+EXCERPT_LENGTH = 200
 """Characters to show of an earlier attempt's message."""
 
 
@@ -75,12 +75,15 @@ CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
 
 def part_of(run: Run, name: str, site: admin.AdminSite) -> Part:
     url = reverse("admin:django_dcron_run_part", args=[run.pk, name], current_app=site.name)
-    every = None if run.is_final else REFRESHED_EVERY
+    every = None if run.is_final else REFRESH_EVERY
     return Part(f"dcron-{name}", f"admin/django_dcron/run/{name}.html", url, every)
 
 
 class RunPage:
-    """The data of the page. Properties query on first use, so a part loads only its own data."""
+    """The data of the page. A property queries the database only when a template reads it.
+
+    So a refresh of one part loads only the data of that part.
+    """
 
     def __init__(self, run: Run, request: HttpRequest, site: admin.AdminSite):
         self.run = run
@@ -99,7 +102,11 @@ class RunPage:
         if not self.shows_attempts:
             return []
         attempts = self.scope.attempts.filter(run=self.run.pk)
-        latest = attempts.order_by("-number").defer(*CUT).annotate(excerpt=Left("message", EXCERPT))
+        latest = (
+            attempts.order_by("-number")
+            .defer(*CUT)
+            .annotate(excerpt=Left("message", EXCERPT_LENGTH))
+        )
         return list(latest[:ATTEMPTS_SHOWN])
 
     @property
@@ -112,7 +119,7 @@ class RunPage:
         return self.attempts[0] if self.attempts else None
 
     @property
-    def earlier(self) -> list[tuple[Attempt, list[str]]]:
+    def earlier_attempts(self) -> list[tuple[Attempt, list[str]]]:
         """The attempts before the latest one, each with its due, dispatch and start times."""
         near, pairs = self.run.scheduled_at, zip_longest(self.attempts[1:], self.attempts[2:])
         return [
@@ -137,7 +144,7 @@ class RunPage:
         return progress_of(self.latest) if self.latest else None
 
     @property
-    def beats_every(self) -> timedelta:
+    def heartbeat_interval(self) -> timedelta:
         return settings.RUN_LEASE / 3
 
     @property
@@ -159,16 +166,14 @@ class RunPage:
             at = moment(run.cancel_requested_at, near=self.now)
             found.append(format_html(str(CANCEL_REQUESTED), time=at))
         if run.missed_before:
-            stands_for = ngettext(
+            text = ngettext(
                 "This run also covers {count} earlier occurrence that didn't start in time, "
                 "scheduled at {time}.",
                 "This run also covers {count} earlier occurrences that didn't start in time, the "
                 "first scheduled at {time}.",
                 run.missed_before,
             )
-            found.append(
-                format_html(stands_for, count=run.missed_before, time=moment(run.missed_from))
-            )
+            found.append(format_html(text, count=run.missed_before, time=moment(run.missed_from)))
         return found
 
     @property
@@ -207,7 +212,7 @@ class RunPage:
     def _run_or_attempt(self) -> Run | Attempt:
         """The row with the times to show: the current attempt's, or else the run's.
 
-        Workers write the two rows a moment apart.
+        Workers write the two rows a moment apart, so times of both together wouldn't match.
         """
         return self.latest if self.latest and self.latest.number == self.run.attempt else self.run
 
@@ -215,18 +220,19 @@ class RunPage:
     def _worker_link(self) -> str:
         if self.latest is None:
             return EMPTY
-        # The list covers only the latest attempts before the end of its time range.
+        # With a filter, the list searches only the latest attempts before the end of its range.
+        # A range that ends just after this attempt therefore includes it.
         until = self.latest.started_at.replace(second=0, microsecond=0) + timedelta(minutes=1)
-        chosen = {
+        lookups = {
             str(WorkerFilter.parameter_name): self.latest.worker,
             "started_at__lt": until.isoformat(),
         }
-        attempts = list_url(Attempt, self._site, **chosen)
+        attempts = list_url(Attempt, self._site, **lookups)
         return format_html('<a href="{}">{}</a>', attempts, self.latest.worker)
 
     @property
     def _node_link(self) -> str:
-        """A link to the node, or its name if the node's row has been deleted."""
+        """A link to the node, or its id if the row was deleted or the user may not view nodes."""
         if not self.run.node:
             return EMPTY
         node = self.scope.rows(Node).filter(pk=self.run.node).first() if self.shows_nodes else None
@@ -235,16 +241,16 @@ class RunPage:
     @cached_property
     def previous(self) -> Run | None:
         """The job's previous run, in the order of ``scheduled_at``."""
-        before = self._of_job.filter(scheduled_at__lt=self.run.scheduled_at)
+        before = self._runs_of_job.filter(scheduled_at__lt=self.run.scheduled_at)
         return before.order_by("-scheduled_at").first()
 
     @cached_property
     def next(self) -> Run | None:
-        after = self._of_job.filter(scheduled_at__gt=self.run.scheduled_at)
+        after = self._runs_of_job.filter(scheduled_at__gt=self.run.scheduled_at)
         return after.order_by("scheduled_at").first()
 
     @property
-    def _of_job(self) -> RunQuerySet:
+    def _runs_of_job(self) -> RunQuerySet:
         return self.scope.runs.filter(job=self.run.job_id)
 
     def context(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from django.db import connections
 
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import cluster_alerts, job_alerts, outbox, rules
-from django_dcron.contrib.alerts.overdue import Overdue
+from django_dcron.contrib.alerts.overdue import OverdueCheck
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -31,20 +31,17 @@ from django_dcron.policies.health.verdict import Verdict
 
 logger = logging.getLogger("django_dcron.alerts")
 
-LOOK_EVERY = 5.0
-"""Seconds."""
+CHECK_EVERY = 5.0
+"""Seconds between two passes of the thread. The other intervals are in seconds, too."""
 OVERDUE_EVERY = 15.0
 HEALTH_EVERY = 15.0
-ALL_EVERY = 600.0
-"""Seconds between two checks of all jobs.
-
-The checks in between cover only jobs that recently ended a run.
-"""
-FORGET_EVERY = 3600.0
+ALL_JOBS_EVERY = 600.0
+"""In between, only jobs that recently ended a run are checked."""
+PRUNE_EVERY = 3600.0
 
 
-class Leader(Protocol):
-    """The node's membership."""
+class Membership(Protocol):
+    """The attributes of ``scheduler.membership.Membership`` that alerts use."""
 
     id: str
     name: str
@@ -58,7 +55,8 @@ class Leader(Protocol):
 class Watchdog(Protocol):
     """Detects threads that hang.
 
-    ``alive``: the calling thread continues, or rests for ``rest`` seconds. ``ended``: it has ended.
+    ``alive`` reports that the thread is working, or that it will sleep for ``rest`` seconds.
+    ``ended`` reports that it has ended.
     """
 
     def alive(self, thread: str, rest: float = 0.0) -> None: ...
@@ -67,127 +65,135 @@ class Watchdog(Protocol):
 
 
 class Alerter:
-    def __init__(self, leader: Leader, read_verdict: Callable[[], Verdict] | None = None):
+    def __init__(self, membership: Membership, read_verdict: Callable[[], Verdict] | None = None):
         """``read_verdict`` reads the health verdict.
 
         Without it, there are no alerts about health.
         """
-        self._leader = leader
-        self._seen: frozenset[int] = frozenset()
+        self._membership = membership
+        self._checked_shards: frozenset[int] = frozenset()
         self._since: datetime | None = None
-        """Up to when the jobs of ``_seen`` have been checked.
+        """All jobs in the shards ``_checked_shards`` have been checked up to this time.
 
-        None: this node hasn't checked them.
+        None if this node must check all of them next.
         """
         self._degraded_since: datetime | None = None
         self._begun = False
-        self._from_zero = False
-        """Whether no job existed when this node looked first."""
-        self._overdue = Overdue()
-        self._lost = cluster_alerts.Lost()
-        self._unhealthy = cluster_alerts.Unhealthy(read_verdict)
+        self._had_no_jobs = False
+        """Whether no job existed at the previous check of this node."""
+        self._overdue = OverdueCheck()
+        self._lost = cluster_alerts.NodeLossAlerts()
+        self._unhealthy = cluster_alerts.HealthAlerts(read_verdict)
         self._failed: set[str] = set()
         """Names of the steps whose last attempt failed."""
         self._senders: dict[str, threading.Thread] = {}
-        self._next: dict[str, float] = {}
+        self._next_at: dict[str, float] = {}
+        """When each periodic step is due again (monotonic clock)."""
 
     def run(self, stopping: threading.Event, watchdog: Watchdog, name: str) -> None:
         """Run the thread ``name`` until ``stopping`` is set. Without channels, it does nothing."""
         while True:
-            watchdog.alive(name, rest=LOOK_EVERY)
-            if stopping.wait(LOOK_EVERY):
+            watchdog.alive(name, rest=CHECK_EVERY)
+            if stopping.wait(CHECK_EVERY):
                 return
             watchdog.alive(name)
             if settings.ALERT_CHANNELS:
-                self._despite_errors("notice", self.notice)
+                self._try_step("check", self.check)
                 watchdog.alive(name)
-                self._despite_errors("send", partial(self._start_senders, watchdog, name))
+                self._try_step("send", partial(self._start_senders, watchdog, name))
 
-    def _despite_errors(self, what: str, work: Callable[[], object]) -> None:
+    def _try_step(self, step: str, work: Callable[[], object]) -> None:
         try:
             work()
-            self._failed.discard(what)
+            self._failed.discard(step)
         except Exception as error:
             # The database is unreachable, or this code has a bug. Log it once and try again.
             connections.close_all()
-            if what not in self._failed:
-                text = "alerts delayed: node=%s error=%s"
+            if step not in self._failed:
+                text = "alerts delayed: node=%s step=%s error=%s"
                 logger.warning(
                     text,
-                    self._leader.name,
+                    self._membership.name,
+                    step,
                     in_one_line(error),
                     exc_info=True,
                     extra={"event": "alerts_late"},
                 )
-            self._failed.add(what)
+            self._failed.add(step)
 
     def _start_senders(self, watchdog: Watchdog, name: str) -> None:
-        """Start a thread for each place with due alerts, named after this thread and the place."""
+        """Start a sender thread for each destination with due alerts that has none."""
         self._senders = {
-            place: thread for place, thread in self._senders.items() if thread.is_alive()
+            destination: thread
+            for destination, thread in self._senders.items()
+            if thread.is_alive()
         }
-        for place in outbox.due_places():
-            if place not in self._senders:
-                its_name = f"{name}-{place}"
+        for destination in outbox.due_destinations():
+            if destination not in self._senders:
+                sender_name = f"{name}-{destination}"
                 thread = threading.Thread(
                     target=self._send,
-                    args=(place, watchdog, its_name),
-                    name=f"dcron-{its_name}",
+                    args=(destination, watchdog, sender_name),
+                    name=f"dcron-{sender_name}",
                     daemon=True,
                 )
-                self._senders[place] = thread
+                self._senders[destination] = thread
                 thread.start()
 
-    def _send(self, place: str, watchdog: Watchdog, name: str) -> None:
+    def _send(self, destination: str, watchdog: Watchdog, name: str) -> None:
         watchdog.alive(name)
         try:
-            self._despite_errors(f"send to {place}", partial(outbox.send_to, place))
+            self._try_step(f"send:{destination}", partial(outbox.send_to, destination))
         finally:
             watchdog.ended(name)
             connections.close_all()  # this thread's connections
 
-    def look(self) -> None:
-        """Detect events and send due alerts, in the calling thread."""
-        self.notice()
+    def check_and_send(self) -> None:
+        """Detect events, then send all due alerts. Starts no threads."""
+        self.check()
         outbox.send_due()
 
-    def notice(self) -> None:
+    def check(self) -> None:
         """Detect events and store the alerts about them."""
-        general = rules.of_settings()
+        default_rules = rules.of_settings()
         now = database_now(alias_for(Notice))
-        self._notice(general, now)
+        self._check_jobs(default_rules, now)
         if self._is_time("overdue", OVERDUE_EVERY):
-            self._overdue.look(self._leader.shards, self._leader.namespace, general, now)
-        self._lost.look(general)
+            self._overdue.check(
+                self._membership.shards, self._membership.namespace, default_rules, now
+            )
+        self._lost.check(default_rules)
         if self._is_time("health", HEALTH_EVERY):
-            self._unhealthy.look(self._leader.shards, now, general)
-        self._alert_if_degraded(general, now)
-        if self._is_time("forget", FORGET_EVERY) and not outbox.forget():
-            del self._next["forget"]  # the next call continues
+            self._unhealthy.check(self._membership.shards, now, default_rules)
+        self._alert_if_degraded(default_rules, now)
+        if self._is_time("prune", PRUNE_EVERY) and not outbox.prune():
+            del self._next_at["prune"]  # the next call continues
 
-    def _notice(self, general: tuple[Rule, ...], now: datetime) -> None:
+    def _check_jobs(self, default_rules: tuple[Rule, ...], now: datetime) -> None:
         if not self._begun:
-            self._begun = job_alerts.begin(from_zero=self._from_zero)
-            self._from_zero = not self._begun
-        shards = frozenset(self._leader.shards)
-        if self._is_time("all", ALL_EVERY) or not shards <= self._seen:
+            self._begun = job_alerts.begin(from_zero=self._had_no_jobs)
+            self._had_no_jobs = not self._begun
+        shards = frozenset(self._membership.shards)
+        if self._is_time("all", ALL_JOBS_EVERY) or not shards <= self._checked_shards:
             self._since = None
-        self._seen = shards
-        if shards and job_alerts.look(shards, self._leader.namespace, general, self._since):
+        self._checked_shards = shards
+        if shards and job_alerts.check(
+            shards, self._membership.namespace, default_rules, self._since
+        ):
             self._since = now
 
-    def _alert_if_degraded(self, general: tuple[Rule, ...], now: datetime) -> None:
-        if not self._leader.degraded:
+    def _alert_if_degraded(self, default_rules: tuple[Rule, ...], now: datetime) -> None:
+        if not self._membership.degraded:
             self._degraded_since = None
             return
         self._degraded_since = self._degraded_since or now
-        cluster_alerts.note_degraded(
-            self._leader.id, self._leader.name, self._degraded_since, now, general
+        cluster_alerts.report_degraded(
+            self._membership.id, self._membership.name, self._degraded_since, now, default_rules
         )
 
-    def _is_time(self, what: str, every: float) -> bool:
+    def _is_time(self, step: str, every: float) -> bool:
         now = time.monotonic()
-        if now < self._next.get(what, 0):
+        if now < self._next_at.get(step, 0):
             return False
-        self._next[what] = now + every
+        self._next_at[step] = now + every
         return True

@@ -16,7 +16,7 @@ Apprise has its own timeouts (``cto`` and ``rto`` in a URL).
 PREFIX = "[dcron] "
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 
-Places = dict[str, tuple[str, Mapping[str, Any]]]
+Destinations = dict[str, tuple[str, Mapping[str, Any]]]
 
 
 class NotSent(Exception):
@@ -26,13 +26,13 @@ class NotSent(Exception):
     """
 
 
-def places(channels: Mapping[str, Mapping[str, Any]]) -> Places:
+def destinations(channels: Mapping[str, Mapping[str, Any]]) -> Destinations:
     """Return the destinations of messages: each channel, and each URL of a channel with several.
 
     Maps the destination's name (``ops``, ``ops 2``) to the channel's name and to a channel that has
     only this destination.
     """
-    found: Places = {}
+    found: Destinations = {}
     for name, channel in channels.items():
         urls = channel.get("apprise", ())
         if len(urls) < 2:
@@ -43,7 +43,9 @@ def places(channels: Mapping[str, Mapping[str, Any]]) -> Places:
 
 
 def send(channel: Mapping[str, Any], subject: str, text: str, tone: str = "info") -> None:
-    """Send a message to one of ``places``. Raises any exception of the mail backend or apprise.
+    """Send a message to one of ``destinations``.
+
+    Raises any exception of the mail backend or apprise.
 
     ``tone``: the severity in apprise's terms (info, success, warning, failure). Services choose
     colors and icons by it.

@@ -23,7 +23,7 @@ A_WHILE = timedelta(seconds=10)
 FIRST_SHARD = 0
 
 
-class Lost:
+class NodeLossAlerts:
     """Detects vanished nodes. Any node may detect any other.
 
     Invariants:
@@ -38,8 +38,8 @@ class Lost:
         self._seen: dict[tuple[str, datetime], float] = {}
         """Last heartbeats of expired nodes, and when this node first saw each (monotonic clock)."""
 
-    def look(self, general: Collection[Rule]) -> None:
-        asked = rules.about(general, Kind.NODE_LOST)
+    def check(self, default_rules: Collection[Rule]) -> None:
+        asked = rules.about(default_rules, Kind.NODE_LOST)
         if not asked:
             return
         expired = Node.objects.using(alias_for(Node)).expired(settings.LEASE * LEASES)
@@ -57,7 +57,7 @@ class Lost:
         )
 
 
-class Unhealthy:
+class HealthAlerts:
     """Detects errors of the health verdict and reports each once while it lasts.
 
     Only the leader of the first shard does this. A new leader reports the lasting errors again.
@@ -68,8 +68,10 @@ class Unhealthy:
         self._since: dict[Problem, datetime] = {}
         """The errors of the last verdict, and when this node first saw each."""
 
-    def look(self, shards: Collection[int], now: datetime, general: Collection[Rule]) -> None:
-        asked = rules.about(general, Kind.UNHEALTHY)
+    def check(
+        self, shards: Collection[int], now: datetime, default_rules: Collection[Rule]
+    ) -> None:
+        asked = rules.about(default_rules, Kind.UNHEALTHY)
         if not asked or FIRST_SHARD not in shards or self._read_verdict is None:
             self._since = {}
             return
@@ -90,14 +92,14 @@ class Unhealthy:
         )
 
 
-def note_degraded(
-    node_id: str, name: str, since: datetime, now: datetime, general: Collection[Rule]
+def report_degraded(
+    node_id: str, name: str, since: datetime, now: datetime, default_rules: Collection[Rule]
 ) -> None:
     """Report that this node is degraded."""
     if now - since < A_WHILE:
         return
     key = f"{node_id}:{since.timestamp():.0f}"
-    asked = rules.about(general, Kind.DEGRADED)
+    asked = rules.about(default_rules, Kind.DEGRADED)
     put_new(_message(Kind.DEGRADED, key, messages.degraded(name, since), rule) for rule in asked)
 
 

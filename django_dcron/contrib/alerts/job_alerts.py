@@ -24,7 +24,7 @@ from django_dcron.contrib.alerts import rules
 from django_dcron.contrib.alerts.last_success import last_success
 from django_dcron.contrib.alerts.messages import of_event
 from django_dcron.contrib.alerts.outbox import Message, put
-from django_dcron.db.contention import keeping_the_others_going
+from django_dcron.db.contention import isolating_errors
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.pausing import PAUSED_ITSELF
@@ -75,8 +75,8 @@ def begin(*, from_zero: bool) -> bool:
     return bool(made)
 
 
-def look(
-    shards: Collection[int], namespace: str, general: Collection[Rule], since: datetime | None
+def check(
+    shards: Collection[int], namespace: str, default_rules: Collection[Rule], since: datetime | None
 ) -> bool:
     """Check the jobs of ``shards`` that ended a run after ``since`` (None: all jobs).
 
@@ -97,16 +97,16 @@ def look(
     )
     found = list(differing[:BATCH_SIZE])
     for statistics in found:
-        with keeping_the_others_going(f"noticing what job {statistics.job} did", using):
+        with isolating_errors(f"noticing what job {statistics.job} did", using):
             try:
-                _notice(statistics, general, using)
+                _notice(statistics, default_rules, using)
             except IntegrityError:
                 if Job.objects.using(using).filter(pk=statistics.pk).exists():
                     raise  # otherwise, the job was deleted meanwhile
     return len(found) < BATCH_SIZE
 
 
-def _notice(statistics: Statistics, general: Collection[Rule], using: str) -> None:
+def _notice(statistics: Statistics, default_rules: Collection[Rule], using: str) -> None:
     job = statistics.job
     noticed: Notice | None = getattr(job, "notice", None)
     before = _counts(noticed) if noticed else Counts()
@@ -117,7 +117,7 @@ def _notice(statistics: Statistics, general: Collection[Rule], using: str) -> No
         statistics.consecutive_failures,
         _is_open(statistics),
     )
-    events = detect_events(before, now, rules.of_job(str(job), job.alerts, general))
+    events = detect_events(before, now, rules.of_job(str(job), job.alerts, default_rules))
     messages = [_message(event, statistics) for event in events]
     success_at = noticed.success_at if noticed else database_now(using)
     if noticed and now.succeeded > before.succeeded:

@@ -1,15 +1,15 @@
 """The outbox: stores alerts, bundles them into messages and retries until they are accepted.
 
-A place is a channel, or one URL of a channel with several.
+A destination is a channel, or one URL of a channel with several.
 
 Invariants:
 
-- A place gets the first message at once and the next one no sooner than ``every`` later. Alerts in
-  between go into that message.
+- A destination gets the first message at once, and the next one no sooner than ``every`` later.
+  Alerts in between go into that message.
 - Sending happens outside any transaction, by the process that has claimed the alerts. A claim
   expires after ``CLAIM``.
-- Each place has its own alerts, so a service that accepted an alert doesn't get it again because
-  another service failed.
+- Each destination has its own alerts, so a service that accepted an alert doesn't get it again
+  because another service failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from uuid import uuid4
 from django.db.models import F, Max, Q
 
 from django_dcron.conf import settings
-from django_dcron.contrib.alerts.channels import places, send
+from django_dcron.contrib.alerts.channels import destinations, send
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -46,9 +46,9 @@ LONGEST_WAIT = timedelta(minutes=30)
 TRIES = 55
 """The number of attempts, which last about a day."""
 KEPT = timedelta(days=30)
-FORGOTTEN_AT_ONCE = 1000
+PRUNED_AT_ONCE = 1000
 ERROR_LIMIT = 500
-GRAVE = frozenset({Kind.FAILED, Kind.PAUSED, Kind.SILENT, Kind.NODE_LOST, Kind.UNHEALTHY})
+SEVERE = frozenset({Kind.FAILED, Kind.PAUSED, Kind.SILENT, Kind.NODE_LOST, Kind.UNHEALTHY})
 
 Send = Callable[[Mapping[str, Any], str, str, str], None]
 NewAlert = tuple[Alert, str | Callable[[], str]]
@@ -93,14 +93,14 @@ def put_new(messages: Iterable[Message]) -> int:
 
 
 def _rows(messages: Iterable[Message]) -> Iterator[NewAlert]:
-    places_of: dict[str, list[str]] = {}
-    for place, (channel, _) in places(settings.ALERT_CHANNELS).items():
-        places_of.setdefault(channel, []).append(place)
+    destinations_of: dict[str, list[str]] = {}
+    for destination, (channel, _) in destinations(settings.ALERT_CHANNELS).items():
+        destinations_of.setdefault(channel, []).append(destination)
     for message in messages:
         for channel in message.to:
-            for place in places_of.get(channel, [channel]):
+            for destination in destinations_of.get(channel, [channel]):
                 row = Alert(
-                    channel=place,
+                    channel=destination,
                     kind=message.kind,
                     key=message.key[:190],
                     job_id=message.job_id,
@@ -121,28 +121,37 @@ def _insert(rows: list[NewAlert]) -> int:
 
 
 def send_due(send: Send = send) -> int:
-    """Send all due alerts, one message for each place. Return the number of accepted alerts."""
-    return sum(send_to(place, send) for place in due_places())
+    """Send all due alerts, one message per destination. Return the number of accepted alerts."""
+    return sum(send_to(destination, send) for destination in due_destinations())
 
 
-def due_places() -> list[str]:
-    """Return the places with due alerts."""
+def due_destinations() -> list[str]:
+    """Return the destinations with due alerts."""
     using = alias_for(Alert)
     due = Alert.objects.using(using).filter(try_at__lte=database_now(using)).order_by()
     return sorted(due.values_list("channel", flat=True).distinct())
 
 
-def send_to(place: str, send: Send = send) -> int:
-    """Send the due alerts of a place, unless it must wait. Return the number of accepted alerts."""
+def send_to(destination: str, send: Send = send) -> int:
+    """Send the due alerts of a destination, unless it must wait.
+
+    Return the number of accepted alerts.
+    """
     using = alias_for(Alert)
-    # Read the time here, because the claim lasts from now on, however long other places took.
+    # Read the time here, because the claim lasts from now on, however long other destinations took.
     now = database_now(using)
-    _channel, channel_settings = places(settings.ALERT_CHANNELS).get(place, (place, None))
+    _channel, channel_settings = destinations(settings.ALERT_CHANNELS).get(
+        destination, (destination, None)
+    )
     if channel_settings is None:
-        due = Alert.objects.using(using).filter(channel=place, try_at__lte=now)
+        due = Alert.objects.using(using).filter(channel=destination, try_at__lte=now)
         _give_up(due.order_by(), "the channel no longer exists")
         return 0
-    alerts = _claim(place, now, using) if _may_speak(place, channel_settings, now, using) else []
+    alerts = (
+        _claim(destination, now, using)
+        if _may_send(destination, channel_settings, now, using)
+        else []
+    )
     if not alerts:
         return 0
     rows = Alert.objects.using(using).filter(claim=alerts[0].claim).order_by()
@@ -150,31 +159,35 @@ def send_to(place: str, send: Send = send) -> int:
         send(channel_settings, *_subject_and_text(alerts), _tone(alerts))
     except Exception as error:
         # A channel runs foreign code, which may raise anything. Store and log the error.
-        _put_off(place, alerts, in_one_line(error).replace("\0", "")[:ERROR_LIMIT], rows, using)
+        _postpone(
+            destination, alerts, in_one_line(error).replace("\0", "")[:ERROR_LIMIT], rows, using
+        )
         return 0
     rows.update(sent_at=database_now(using), try_at=None, claim=None, error="")
     return len(alerts)
 
 
-def forget() -> bool:
+def prune() -> bool:
     """Delete one batch of old alerts. Return False if there may be more."""
     rows = Alert.objects.using(alias_for(Alert))
     over = rows.filter(try_at=None, created_at__lt=database_now(rows.db) - KEPT).order_by("pk")
-    ids = list(over.values_list("pk", flat=True)[:FORGOTTEN_AT_ONCE])
+    ids = list(over.values_list("pk", flat=True)[:PRUNED_AT_ONCE])
     rows.filter(pk__in=ids).delete()
-    return len(ids) < FORGOTTEN_AT_ONCE
+    return len(ids) < PRUNED_AT_ONCE
 
 
-def _may_speak(place: str, channel_settings: Mapping[str, Any], now: datetime, using: str) -> bool:
-    """Whether the place may get a message now.
+def _may_send(
+    destination: str, channel_settings: Mapping[str, Any], now: datetime, using: str
+) -> bool:
+    """Whether the destination may get a message now.
 
     It may not in these cases:
 
     - The last message is too recent.
-    - Another process is sending to the place.
-    - The place refused an alert, and the retry is due soon.
+    - Another process is sending to the destination.
+    - The destination refused an alert, and the retry is due soon.
     """
-    theirs = Alert.objects.using(using).filter(channel=place)
+    theirs = Alert.objects.using(using).filter(channel=destination)
     last = theirs.aggregate(at=Max("sent_at"))["at"]
     if last is not None and now - last < channel_settings.get("every", EVERY):
         return False
@@ -183,15 +196,17 @@ def _may_speak(place: str, channel_settings: Mapping[str, Any], now: datetime, u
     return not theirs.filter(sending | refused, try_at__gt=now).exists()
 
 
-def _claim(place: str, now: datetime, using: str) -> list[Alert]:
-    due = Alert.objects.using(using).filter(channel=place, try_at__lte=now)
+def _claim(destination: str, now: datetime, using: str) -> list[Alert]:
+    due = Alert.objects.using(using).filter(channel=destination, try_at__lte=now)
     ids = list(due.order_by("pk").values_list("pk", flat=True)[:SENT_AT_ONCE])
     claim = uuid4()
     due.filter(pk__in=ids).order_by().update(claim=claim, try_at=now + CLAIM, tries=F("tries") + 1)
     return list(Alert.objects.using(using).filter(claim=claim).order_by("pk"))
 
 
-def _put_off(place: str, alerts: Collection[Alert], error: str, rows: Any, using: str) -> None:
+def _postpone(
+    destination: str, alerts: Collection[Alert], error: str, rows: Any, using: str
+) -> None:
     """Postpone each alert by its own number of attempts, so a new alert still has all of them."""
     now = database_now(using)
     tries = sorted({alert.tries for alert in alerts})
@@ -203,11 +218,11 @@ def _put_off(place: str, alerts: Collection[Alert], error: str, rows: Any, using
     if again:
         logger.warning(
             "alerts not sent: channel=%s alerts=%d retry_in=%ds error=%s",
-            place,
+            destination,
             len(alerts),
             _wait(again[0]).total_seconds(),
             error,
-            extra={"event": "alert_not_sent", "channel": place},
+            extra={"event": "alert_not_sent", "channel": destination},
         )
 
 
@@ -225,9 +240,9 @@ def _give_up(rows: Any, error: str) -> None:
 def _tone(alerts: list[Alert]) -> str:
     """Return the tone of the most severe alert."""
     kinds = {Kind(alert.kind) for alert in alerts}
-    if kinds & {Kind.MISSED, Kind.LATE, Kind.DEGRADED} and not kinds & GRAVE:
+    if kinds & {Kind.MISSED, Kind.LATE, Kind.DEGRADED} and not kinds & SEVERE:
         return "warning"
-    return "failure" if kinds & GRAVE else "success"
+    return "failure" if kinds & SEVERE else "success"
 
 
 def _subject_and_text(alerts: list[Alert]) -> tuple[str, str]:

@@ -2,11 +2,11 @@
 
 Invariants:
 
-- Each channel gets one alert about a late run or a silence. A silence ends with the next success or
+- Each channel gets one alert per late run and per silence. A silence ends with the next success or
   a change of the job.
-- Each check reads the next page of candidates and starts over after the last. So reported
-  candidates don't hide others.
-- A lasting state isn't reported again after its alert is deleted.
+- Each check reads the next page of candidates. After the last page, it starts over. So candidates
+  that are already reported don't hide others.
+- A run or a job that is still late or silent when its alert is deleted isn't reported again.
 """
 
 from __future__ import annotations
@@ -29,108 +29,144 @@ from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 
 BATCH_SIZE = 1000
 
-Rules = dict[int, tuple[Rule, ...]]
+RulesByJob = dict[int, tuple[Rule, ...]]
 
 
-class Overdue:
+class OverdueCheck:
     """Finds late runs and silent jobs. Each check continues after the previous page."""
 
     def __init__(self) -> None:
-        self._late: tuple[datetime, UUID] | None = None
-        self._silent = 0
+        self._late_after: tuple[datetime, UUID] | None = None
+        """``due_at`` and id of the last run of the previous page. None: start over."""
+        self._silent_after = 0
+        """The id of the last job of the previous page. 0: start over."""
 
-    def look(
-        self, shards: Collection[int], namespace: str, general: Collection[Rule], now: datetime
+    def check(
+        self,
+        shards: Collection[int],
+        namespace: str,
+        default_rules: Collection[Rule],
+        now: datetime,
     ) -> None:
+        """Store alerts about late runs and silent jobs in ``shards``."""
         jobs = Job.objects.using(alias_for(Job)).in_shards(shards, settings.SHARDS).order_by()
         if namespace:
             jobs = jobs.filter(namespace=namespace)
-        own = {
-            job.pk: rules.of_job(str(job), job.alerts, general)
+        own_rules = {
+            job.pk: rules.of_job(str(job), job.alerts, default_rules)
             for job in jobs.filter(alerts__isnull=False).only("namespace", "name", "alerts")
         }
-        self._look_for_late(jobs, own, rules.about(general, Kind.LATE), now)
-        self._look_for_silent(jobs, own, rules.about(general, Kind.SILENT), now)
+        self._check_late(jobs, own_rules, rules.about(default_rules, Kind.LATE), now)
+        self._check_silent(jobs, own_rules, rules.about(default_rules, Kind.SILENT), now)
 
-    def _look_for_late(
-        self, jobs: JobQuerySet, own: Rules, general: tuple[Rule, ...], now: datetime
+    def _check_late(
+        self,
+        jobs: JobQuerySet,
+        own_rules: RulesByJob,
+        default_rules: tuple[Rule, ...],
+        now: datetime,
     ) -> None:
-        asked = _rules_of_kind(own, general, Kind.LATE)
-        spans = _spans(asked, general)
+        applicable = _rules_of_kind(own_rules, default_rules, Kind.LATE)
+        spans = _spans(applicable, default_rules)
         if not spans:
             return
         runs = Run.objects.using(alias_for(Run)).filter(
             state__in=UNFINISHED, claimed_at__lte=now - min(spans)
         )
         runs = runs.exclude(state=State.WAITING, trigger=Trigger.BACKFILL)  # not released yet
-        runs = runs.filter(job__in=jobs) if general else runs.filter(job__in=list(asked))
-        if self._late is not None:
-            due_at, pk = self._late
+        runs = runs.filter(job__in=jobs) if default_rules else runs.filter(job__in=list(applicable))
+        if self._late_after is not None:
+            due_at, pk = self._late_after
             runs = runs.filter(Q(due_at__gt=due_at) | Q(pk__gt=pk), due_at__gte=due_at)
         page = list(runs.select_related("job").order_by("due_at", "pk")[:BATCH_SIZE])
         put_new(
             message
             for run in page
-            for message in _late_messages(run, asked.get(run.job_id, general), now)
+            for message in _late_messages(run, applicable.get(run.job_id, default_rules), now)
         )
-        self._late = (page[-1].due_at, page[-1].pk) if len(page) == BATCH_SIZE else None
+        self._late_after = (page[-1].due_at, page[-1].pk) if len(page) == BATCH_SIZE else None
 
-    def _look_for_silent(
-        self, jobs: JobQuerySet, own: Rules, general: tuple[Rule, ...], now: datetime
+    def _check_silent(
+        self,
+        jobs: JobQuerySet,
+        own_rules: RulesByJob,
+        default_rules: tuple[Rule, ...],
+        now: datetime,
     ) -> None:
-        asked = _rules_of_kind(own, general, Kind.SILENT)
-        spans = _spans(asked, general)
+        applicable = _rules_of_kind(own_rules, default_rules, Kind.SILENT)
+        spans = _spans(applicable, default_rules)
         if not spans:
             return
         watched = (
-            jobs.filter(enabled=True) if general else jobs.filter(enabled=True, pk__in=list(asked))
+            jobs.filter(enabled=True)
+            if default_rules
+            else jobs.filter(enabled=True, pk__in=list(applicable))
         )
-        _begin(watched, now)
-        begun = now - min(spans)
+        _create_missing_notices(watched, now)
+        silent_before = now - min(spans)
         notices = Notice.objects.using(alias_for(Notice)).filter(
-            job__in=watched, job__updated_at__lt=begun
+            job__in=watched, job__updated_at__lt=silent_before
         )
-        quiet = notices.filter(success_at__lt=begun, pk__gt=self._silent).order_by("pk")
+        quiet = notices.filter(success_at__lt=silent_before, pk__gt=self._silent_after).order_by(
+            "pk"
+        )
         page = list(quiet.select_related("job", "job__statistics")[:BATCH_SIZE])
         put_new(
             message
             for notice in page
-            if not _has_succeeded(notice, now)
-            for message in _silences(notice, asked.get(notice.job_id, general), now)
+            if not _record_success(notice, now)
+            for message in _silent_messages(
+                notice, applicable.get(notice.job_id, default_rules), now
+            )
         )
-        self._silent = page[-1].pk if len(page) == BATCH_SIZE else 0
+        self._silent_after = page[-1].pk if len(page) == BATCH_SIZE else 0
 
 
-def _rules_of_kind(own: Rules, general: tuple[Rule, ...], kind: Kind) -> Rules:
-    """Return the rules of this kind for the jobs that have their own rules."""
+def _rules_of_kind(
+    own_rules: RulesByJob, default_rules: tuple[Rule, ...], kind: Kind
+) -> RulesByJob:
+    """Return, by job, the rules of this kind of the jobs that have their own rules.
+
+    If there are rules in ``default_rules``, jobs without a rule of this kind are included, because
+    ``default_rules`` doesn't apply to them.
+    """
     return {
-        pk: asked for pk, given in own.items() if (asked := rules.about(given, kind)) or general
+        pk: applicable
+        for pk, given in own_rules.items()
+        if (applicable := rules.about(given, kind)) or default_rules
     }
 
 
-def _spans(own: Rules, general: tuple[Rule, ...]) -> list[timedelta]:
+def _spans(own_rules: RulesByJob, default_rules: tuple[Rule, ...]) -> list[timedelta]:
     return [
-        rule.span for given in (*own.values(), general) for rule in given if rule.span is not None
+        rule.span
+        for given in (*own_rules.values(), default_rules)
+        for rule in given
+        if rule.span is not None
     ]
 
 
-def _needs_alert(rule: Rule, lasts: timedelta) -> bool:
-    return rule.span is not None and rule.span < lasts <= rule.span + KEPT
+def _needs_alert(rule: Rule, duration: timedelta) -> bool:
+    """Return whether a state that has lasted for ``duration`` must be reported.
+
+    After ``rule.span + KEPT``, its alert may have been deleted, so it isn't reported again.
+    """
+    return rule.span is not None and rule.span < duration <= rule.span + KEPT
 
 
 # --- late -----------------------------------------------------------------------------------------
 
 
-def _late_messages(run: Run, asked: Collection[Rule], now: datetime) -> Iterator[Message]:
-    for rule in asked:
-        if rule.span is not None and _needs_alert(rule, now - _begun(run)):
+def _late_messages(run: Run, applicable: Collection[Rule], now: datetime) -> Iterator[Message]:
+    for rule in applicable:
+        if rule.span is not None and _needs_alert(rule, now - _late_from(run)):
             subject, text = messages.late(run, rule.span)
             key = f"{Kind.LATE}:{run.pk}:{rule.span.total_seconds():g}"
             yield Message(Kind.LATE, key, subject, text, run.job_id, rule.to)
 
 
-def _begun(run: Run) -> datetime:
-    """Return the time from which a run counts as late.
+def _late_from(run: Run) -> datetime:
+    """Return the time from which the lateness of a run is measured.
 
     The ``scheduled_at`` of a manual or backfilled run may be long past.
     """
@@ -142,35 +178,37 @@ def _begun(run: Run) -> datetime:
 # --- silent ---------------------------------------------------------------------------------------
 
 
-def _begin(jobs: JobQuerySet, now: datetime) -> None:
+def _create_missing_notices(jobs: JobQuerySet, now: datetime) -> None:
+    """Create the missing ``Notice`` rows. The silence of these jobs is measured from ``now``."""
     without = jobs.filter(notice=None).values_list("pk", flat=True)[:BATCH_SIZE]
     made = [Notice(job_id=pk, success_at=now) for pk in without]
     Notice.objects.using(alias_for(Notice)).bulk_create(made, ignore_conflicts=True)
 
 
-def _has_succeeded(notice: Notice, now: datetime) -> bool:
-    """Whether the job has succeeded since the notice was written. Update the notice if so.
+def _record_success(notice: Notice, now: datetime) -> bool:
+    """Record a success since the last check in the notice. Return whether there was one.
 
-    The silence check calls this before it reports a silence, because a success alone doesn't update
-    the notice.
+    ``job_alerts`` doesn't record a success if no other counter has changed.
     """
-    counted: Statistics | None = getattr(notice.job, "statistics", None)
-    if counted is None or counted.succeeded <= notice.succeeded:
+    statistics: Statistics | None = getattr(notice.job, "statistics", None)
+    if statistics is None or statistics.succeeded <= notice.succeeded:
         return False
-    success_at = max(notice.success_at, last_success(counted, otherwise=now))
+    success_at = max(notice.success_at, last_success(statistics, otherwise=now))
     rows = Notice.objects.using(alias_for(Notice)).filter(pk=notice.pk, succeeded=notice.succeeded)
-    rows.update(succeeded=counted.succeeded, success_at=success_at)
+    rows.update(succeeded=statistics.succeeded, success_at=success_at)
     return True
 
 
-def _silences(notice: Notice, asked: Collection[Rule], now: datetime) -> Iterator[Message]:
+def _silent_messages(
+    notice: Notice, applicable: Collection[Rule], now: datetime
+) -> Iterator[Message]:
     """Yield the alerts about a silence.
 
-    It begins with the last success or the last change of the job, which may have been paused until
-    then.
+    The silence is measured from the last success or the last change of the job, because a change
+    may have resumed the job.
     """
     since = max(notice.success_at, notice.job.updated_at)
-    for rule in asked:
+    for rule in applicable:
         if rule.span is not None and _needs_alert(rule, now - since):
             subject, text = messages.silent(notice.job, since, rule.span)
             key = f"{Kind.SILENT}:{notice.pk}:{since.isoformat()}:{rule.span.total_seconds():g}"

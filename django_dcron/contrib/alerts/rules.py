@@ -25,8 +25,8 @@ def of_settings() -> tuple[Rule, ...]:
         return ()
 
 
-def of_job(name: str, own: Any, general: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Return the rules of a job. If its own rules are invalid, the general rules apply.
+def of_job(name: str, own: Any, default_rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Return the rules of a job. If its own rules are invalid, the default rules apply.
 
     Rules become invalid, for example, if a channel was removed. ``name``: the job's name, for the
     log. ``own``: the value of the job's field.
@@ -38,7 +38,7 @@ def of_job(name: str, own: Any, general: Iterable[Rule]) -> tuple[Rule, ...]:
             extra = {"event": "alert_rules", "job": name}
             text = "alert rules invalid, using DCRON_ALERTS: job=%s error=%s"
             logger.error(text, name, error, extra=extra)
-    return tuple(rule for rule in general if rule.on not in OF_THE_CLUSTER)
+    return tuple(rule for rule in default_rules if rule.on not in OF_THE_CLUSTER)
 
 
 def about(rules: Iterable[Rule], *kinds: Kind) -> tuple[Rule, ...]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from django_dcron import targets
 from django_dcron.contrib.importers.found import Refused, Warn
+from django_dcron.contrib.importers.retries import attempts_of, backoff, constant
 from django_dcron.exceptions import UnknownTarget
-from django_dcron.policies.retry import MAX_ATTEMPTS, exception_name
-from django_dcron.utils.counts import number_of
+from django_dcron.policies.retry import exception_name
 
 LIMITS = ("soft_time_limit", "time_limit")
 
@@ -41,10 +41,8 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
         return {}
     own: dict[str, Any] = getattr(task, "retry_kwargs", None) or {}
     most = own.get("max_retries", task.max_retries)
-    if most is None or most >= MAX_ATTEMPTS:
-        warn(f"max_retries {most} is reduced to {MAX_ATTEMPTS} attempts, the highest possible")
     values = {
-        "max_attempts": MAX_ATTEMPTS if most is None else min(most + 1, MAX_ATTEMPTS),
+        "max_attempts": attempts_of(most, "max_retries", warn),
         **_waits(task, own, automatic=bool(automatic)),
     }
     if automatic:
@@ -56,8 +54,6 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
             "the task calls retry() itself, and the job retries after other exceptions, too; to "
             "limit them, set retry_on"
         )
-    attempts = number_of(values["max_attempts"], "attempt")
-    warn(f"the job takes over the task's retries: {attempts} at most, also after a lost worker")
     return values
 
 
@@ -72,24 +68,14 @@ def _waits(task: Any, own: dict[str, Any], *, automatic: bool) -> dict[str, Any]
     With full jitter, Celery waits for a random time from zero to the backoff. Half of the backoff
     with a jitter of 1 is the same.
     """
-    backoff = getattr(task, "retry_backoff", False) if automatic else False
-    if not backoff:
-        seconds = own.get("countdown", task.default_retry_delay) or 0
-        wait = timedelta(seconds=seconds)
-        return _backoff(wait, 1.0, wait, 0.0)
+    seconds = getattr(task, "retry_backoff", False) if automatic else False
+    if not seconds:
+        countdown = own.get("countdown", task.default_retry_delay) or 0
+        return constant(timedelta(seconds=countdown))
     jitter = bool(getattr(task, "retry_jitter", True))
-    first = timedelta(seconds=max(1, int(backoff)))
+    first = timedelta(seconds=max(1, int(seconds)))
     longest = timedelta(seconds=getattr(task, "retry_backoff_max", 600))
-    return _backoff(first / (1 + jitter), 2.0, longest / (1 + jitter), float(jitter))
-
-
-def _backoff(first: timedelta, factor: float, longest: timedelta, jitter: float) -> dict[str, Any]:
-    return {
-        "retry_backoff": first,
-        "retry_backoff_factor": factor,
-        "retry_backoff_max": longest,
-        "retry_jitter": jitter,
-    }
+    return backoff(first / (1 + jitter), 2.0, longest / (1 + jitter), float(jitter))
 
 
 def _names(errors: Any) -> list[str]:

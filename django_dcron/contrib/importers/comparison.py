@@ -63,6 +63,7 @@ class MoveKind(StrEnum):
 
 
 PROBLEMS = frozenset({MoveKind.CONFLICT, MoveKind.REFUSED})
+NOT_HANDED_OVER = PROBLEMS | {MoveKind.LEFT}
 DIFFERENCES = frozenset({MoveKind.CREATE, MoveKind.CHANGE})
 Changes = Mapping[str, tuple[Any, Any]]
 
@@ -102,10 +103,10 @@ class Options:
     """How to compare.
 
     ``disabled``: new jobs are paused, and whether existing jobs are enabled isn't compared.
-    ``shadow``: new jobs are shadows, and existing shadows remain shadows. ``overwrite``: fields
-    that the source's values replace even if a person changed them. ``calendars``: the imported
-    calendars to save, by name. ``take_over``: jobs that start now continue from the source's last
-    run, and jobs that were handed back are enabled.
+    ``shadow``: new jobs are shadows. ``overwrite``: fields that the source's values replace even if
+    a person changed them. ``calendars``: the imported calendars to save, by name. ``take_over``:
+    shadows become jobs, jobs that were imported paused or handed back are enabled, and jobs that
+    start now continue from the source's last run.
     """
 
     source: str = ""
@@ -133,7 +134,9 @@ def compare(
     """
     options = Options(source, disabled, shadow, overwrite, calendars, take_over)
     return [
-        _move_by_itself(_as_shadow(each) if shadow else each, namespace, options)
+        _move_by_itself(
+            _as_shadow(each) if _stays_shadow(each, options) else each, namespace, options
+        )
         for each in match(found, namespace, source)
     ]
 
@@ -145,14 +148,40 @@ def gone_from(source: str, moves: Iterable[Move]) -> list[Job]:
 
 
 def shadows_left(moves: Iterable[Move]) -> list[Job]:
-    """Return the matched shadows that the import without ``shadow`` doesn't turn into jobs."""
+    """Return the matched shadows that a handover doesn't turn into jobs."""
     return [
         move.existing
         for move in moves
         if move.existing is not None
         and move.existing.target.startswith(PREFIX)
-        and (move.job is None or move.job.target.startswith(PREFIX))
+        and (move.kind in NOT_HANDED_OVER or "target" in move.kept)
     ]
+
+
+def awaiting_handover(moves: Iterable[Move]) -> list[Job]:
+    """Return the jobs that a handover turns from a shadow into a job, or enables."""
+    moves = list(moves)
+    left = {job.pk for job in shadows_left(moves)}
+    return [
+        move.existing
+        for move in moves
+        if move.existing is not None
+        and move.existing.pk not in left
+        and move.kind not in NOT_HANDED_OVER
+        and (move.existing.target.startswith(PREFIX) or _awaits_handover(move.existing))
+    ]
+
+
+def _awaits_handover(job: Job) -> bool:
+    return not job.enabled and job.pause_reason in (ARRIVED_PAUSED, HANDED_BACK)
+
+
+def _stays_shadow(each: Match, options: Options) -> bool:
+    """Return whether the entry is imported as a shadow. Only a handover ends a shadow."""
+    if options.shadow:
+        return True
+    is_shadow = each.job is not None and each.job.target.startswith(PREFIX)
+    return is_shadow and not options.take_over and "target" not in options.overwrite
 
 
 def _as_shadow(each: Match) -> Match:
@@ -318,16 +347,19 @@ def _switch(
     wanted = pause.get("enabled", before.enabled)
     if options.disabled or wanted == before.enabled:
         return _Switched()
+    overwritten = "enabled" in options.overwrite
+    if _awaits_handover(before) and not (options.take_over or overwritten):
+        return _Switched()
     values = {"enabled": wanted, "pause_reason": pause.get("pause_reason", "")}
     values |= {"paused_until": None}
-    if "enabled" in options.overwrite:
+    if overwritten:
         return _Switched(values)
     if before.enabled:
         by_the_source = base.get("enabled", True)
     else:
-        reasons = {ARRIVED_PAUSED, *([EXHAUSTED] if retimed else [])}
+        reasons = {EXHAUSTED} if retimed else set()
         if options.take_over:
-            reasons.add(HANDED_BACK)
+            reasons |= {ARRIVED_PAUSED, HANDED_BACK}
         if not base.get("enabled", True):
             reasons |= {str(base.get("pause_reason"))} - {""}
         by_the_source = before.pause_reason in reasons

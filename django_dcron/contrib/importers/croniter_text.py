@@ -1,4 +1,4 @@
-"""Translate croniter's cron text, which django-q2 uses, to ours.
+"""Translate croniter's cron text to ours, for django-q2, procrastinate and django-tasks-scheduler.
 
 The differences:
 
@@ -39,11 +39,16 @@ KINDS = {
     "second": SECOND,
     "year": YEAR,
 }
+_RANDOM = re.compile(r"(?:^|[\s,])R(?:$|[\s,(/])", re.IGNORECASE)
 _NEAREST_WEEKDAY = re.compile(r"W[0-9]+|[0-9]+W", re.IGNORECASE)
 
 
 def from_croniter(text: str) -> str:
     """Return our cron text. Raises ``Refused``."""
+    if _RANDOM.search(text):
+        raise Refused(
+            f"random values (R) in {text!r:.80} are not supported; H selects a fixed value per job"
+        )
     try:
         expanded, nth = croniter.expand(text)
     except ValueError as error:  # includes croniter's own errors

@@ -101,7 +101,7 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
 
 def _found(line: Line, target: str, name: str) -> Found:
     def job(warn: Warn) -> dict[str, Any]:
-        _check(line, warn)
+        check_schedule(line.schedule, line.timezone, warn)
         if line.user:
             warn(
                 f"cron runs this command as user {line.user}, but a job runs as the user "
@@ -129,23 +129,23 @@ def _found(line: Line, target: str, name: str) -> Found:
     )
 
 
-def _check(line: Line, warn: Warn) -> None:
-    """Check a line's schedule. Raises ``Refused`` or ``InvalidSchedule``."""
-    if line.schedule.lower() == "@reboot":
+def check_schedule(schedule: str, timezone: str, warn: Warn) -> None:
+    """Check the schedule of a crontab. Raises ``Refused`` or ``InvalidSchedule``."""
+    if schedule.lower() == "@reboot":
         raise Refused(AT_BOOT)
-    if line.schedule.startswith("@") and line.schedule.lower() not in MACROS:
-        raise Refused(f"{line.schedule} is not a cron schedule")
-    if "~" in line.schedule:
+    if schedule.startswith("@") and schedule.lower() not in MACROS:
+        raise Refused(f"{schedule} is not a cron schedule")
+    if "~" in schedule:
         raise Refused(
-            f"{line.schedule}: random times (~) are not supported; H or H(0-29) selects a "
-            "fixed time per job"
+            f"{schedule}: random times (~) are not supported; H or H(0-29) selects a fixed time "
+            "per job"
         )
-    if has_hash(line.schedule):
-        raise Refused(f"{line.schedule}: cron doesn't support H")
-    parse_schedule(line.schedule, line.timezone)
-    if any(_ONWARDS.search(field) for field in line.schedule.split()):
+    if has_hash(schedule):
+        raise Refused(f"{schedule}: cron doesn't support H")
+    parse_schedule(schedule, timezone)
+    if any(_ONWARDS.search(field) for field in schedule.split()):
         warn(
-            f"{line.schedule}: a step after a single value continues to the end of the "
+            f"{schedule}: a step after a single value continues to the end of the "
             "range, but some crons use only the value"
         )
 

@@ -174,11 +174,14 @@ def _row(rows: Any, key: Any, at_hand: Mapping[Any, Any]) -> Any:
     return rows.get(pk=key) if row is None else row
 
 
-def rows_of(app: str, model: str, package: str) -> Any:
-    """Return all rows of a model. Raises ``SourceProblem``."""
+def rows_of(app: str, model: str, package: str, *, label: str = "") -> Any:
+    """Return all rows of a model. Raises ``SourceProblem``.
+
+    ``label``: the app's label, if it isn't ``app``.
+    """
     if not apps.is_installed(app):
         raise SourceProblem(f"{package} is not installed: {app!r} is missing in INSTALLED_APPS.")
-    return apps.get_model(app, model)._default_manager.all()
+    return apps.get_model(label or app, model)._default_manager.all()
 
 
 def interval_text(length: timedelta) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -14,16 +14,24 @@ from django_dcron.contrib.importers import (
     celery_beat,
     celery_config,
     crontab,
+    django_cron,
+    django_crontab,
     django_q,
     export,
+    huey,
+    procrastinate,
     redbeat,
+    tasks_scheduler,
 )
 from django_dcron.contrib.importers.found import Ran, Reading, SourceProblem
 from django_dcron.jobs.portable import Syntax
 
 
 class Scheduler(Protocol):
-    def read(self, now: datetime) -> Reading: ...
+    @property
+    def read(self) -> Callable[..., Reading]:
+        """Read all entries, with the current time and the options that ``OPTIONS`` names."""
+
     def ran(self, since: datetime) -> Ran: ...
 
 
@@ -33,8 +41,27 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     "redbeat": redbeat,
     "django-q2": django_q,
     "django-apscheduler": apscheduler,
+    "huey": huey,
+    "procrastinate": procrastinate,
+    "django-tasks-scheduler": tasks_scheduler,
+    "django-crontab": django_crontab,
+    "django-cron": django_cron,
 }
+OPTIONS: Mapping[str, frozenset[str]] = {
+    "django-crontab": frozenset({"timezone"}),
+    "huey": frozenset({"app"}),
+    "procrastinate": frozenset({"app"}),
+}
+"""The options of the command that a scheduler's ``read`` accepts."""
+OPTIONS_OF_SOURCES = frozenset().union(*OPTIONS.values())
 STANDARD_INPUT = "-"
+
+
+FOR_FILES: Mapping[str, tuple[str, ...]] = {
+    "app": (),
+    "format": ("files",),
+    "timezone": ("crontab files",),
+}
 
 
 class Format(StrEnum):
@@ -47,6 +74,17 @@ class Format(StrEnum):
 SUFFIXES = {".json": Format.JSON, ".yaml": Format.YAML, ".yml": Format.YAML}
 SYSTEM_CRONTABS = (Path("/etc/crontab"), Path("/etc/cron.d"))
 """A file, and a directory of files, whose lines name a user."""
+
+
+def read_scheduler(name: str, now: datetime, given: Mapping[str, str]) -> Reading:
+    """Read a scheduler. Raises ``SourceProblem``. ``given``: the options by their names."""
+    allowed = OPTIONS.get(name, frozenset())
+    for option in sorted(given.keys() - allowed):
+        others = [each for each, options in OPTIONS.items() if option in options]
+        raise SourceProblem(
+            f"--{option} is not for {name} (for: {', '.join([*others, *FOR_FILES[option]])})."
+        )
+    return SCHEDULERS[name].read(now, **given)
 
 
 def read_file(path: str, form: Format | None, timezone: str, namespace: str) -> Reading:

@@ -3,7 +3,7 @@
 A change sends the version that it is based on as ``If-Match``.
 
 Invariant: a change is written only if the locked row still has that version
-(``jobs.saving.lock_version``). So no change between the comparison here and the lock is lost.
+(``jobs.locking.lock_version``). So no change between the comparison here and the lock is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ETAG = OpenApiParameter(
     required=True,
     description="The version of the row.",
 )
-REFUSALS = {
+ERROR_RESPONSES = {
     412: "The row has another version. Nothing was saved.",
     428: "The If-Match header is missing.",
 }

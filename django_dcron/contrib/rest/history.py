@@ -21,9 +21,9 @@ logger = logging.getLogger("django_dcron.rest")
 
 
 @contextmanager
-def entry_of(row: Model) -> Iterator[None]:
-    """Suppress and log errors of the block, which writes the entry about ``row``."""
-    kind, key, name = row._meta.model_name, row.pk, str(row)
+def entry_of(*rows: Model) -> Iterator[None]:
+    """Suppress and log errors of the block, which writes the entries about ``rows``."""
+    named = [(row._meta.model_name, row.pk, str(row)) for row in rows]
     try:
         yield
     except Exception:
@@ -32,10 +32,11 @@ def entry_of(row: Model) -> Iterator[None]:
             for each in connections.all(initialized_only=True)
         ):
             raise
-        logger.exception(
-            "history entry not written: %s=%s name=%s",
-            kind,
-            key,
-            name,
-            extra={"event": "not_noted"},
-        )
+        for kind, key, name in named:
+            logger.exception(
+                "history entry not written: %s=%s name=%s",
+                kind,
+                key,
+                name,
+                extra={"event": "not_noted"},
+            )

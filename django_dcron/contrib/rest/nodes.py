@@ -6,9 +6,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_dcron.contrib.rest.schema import Operation
+from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
-from django_dcron.contrib.rest.view import View
+from django_dcron.contrib.rest.viewsets import ViewSet
 from django_dcron.diagnosis import cluster
 from django_dcron.models import Node
 
@@ -53,20 +53,18 @@ class NodeQuery(Strict):
     )
 
 
-class Nodes(View):
-    operations = {
-        "GET": Operation(
-            "list_nodes",
-            "List nodes, live or not",
-            {200: NodesSerializer()},
-            needs=("view_node",),
-            query=NodeQuery,
-        )
-    }
-
-    def get(self, request: Request) -> Response:
-        found = cluster.nodes(self.query(request)["namespace"])
+class NodeViewSet(ViewSet):
+    @operation(
+        "list_nodes",
+        "List nodes, live or not",
+        {200: NodesSerializer()},
+        permissions=("view_node",),
+        query=NodeQuery,
+    )
+    def list(self, request: Request) -> Response:
+        query = self.validate(NodeQuery, request.query_params)
+        nodes = cluster.nodes(query["namespace"])
         if self.scope.narrows(Node):
             visible = set(self.scope.rows(Node).values_list("pk", flat=True))
-            found = [node for node in found if node.pk in visible]
-        return Response({"results": NodeSerializer(found, many=True).data})
+            nodes = [node for node in nodes if node.pk in visible]
+        return Response({"results": NodeSerializer(nodes, many=True).data})

@@ -1,6 +1,6 @@
 """Permissions: Django's permissions of the models and our own, as in the admin.
 
-Anonymous users have no access. A view declares the permissions of each method. To see a row, a user
+Anonymous users have no access. Each operation declares its permissions. To see a row, a user
 needs the permission to view or to change it. The project's ``DEFAULT_PERMISSION_CLASSES`` must
 allow the request as well.
 """
@@ -49,10 +49,11 @@ class HasPermissions(BasePermission):
         # The user is None if the project sets ``UNAUTHENTICATED_USER`` to None.
         if not getattr(request.user, "is_authenticated", False):
             return False
-        method = "GET" if request.method == "HEAD" else request.method
-        operation = view.operations.get(method)  # type: ignore[attr-defined]
+        operation = view.operation  # type: ignore[attr-defined]
         # Logged-in users get status 405 for a method that the view doesn't have.
-        return operation is None or all(may(request.user, codename) for codename in operation.needs)
+        return operation is None or all(
+            may(request.user, codename) for codename in operation.permissions
+        )
 
 
 MODEL_PERMISSIONS = (
@@ -75,15 +76,17 @@ def project_permissions() -> Iterator[Any]:
     rules: Sequence[Any] = api_settings.DEFAULT_PERMISSION_CLASSES
     for rule in rules:
         if rule is not AllowAny:
-            yield _with_our_verbs(rule)()
+            yield _with_our_permissions(rule)()
 
 
-def _with_our_verbs(rule: Any) -> Any:
+def _with_our_permissions(rule: Any) -> Any:
     """Return ``rule`` with ``HasPermissions`` in place of model rules, also within operators."""
     if isinstance(rule, OperandHolder):
         return OperandHolder(
-            rule.operator_class, _with_our_verbs(rule.op1_class), _with_our_verbs(rule.op2_class)
+            rule.operator_class,
+            _with_our_permissions(rule.op1_class),
+            _with_our_permissions(rule.op2_class),
         )
     if isinstance(rule, SingleOperandHolder):
-        return SingleOperandHolder(rule.operator_class, _with_our_verbs(rule.op1_class))
+        return SingleOperandHolder(rule.operator_class, _with_our_permissions(rule.op1_class))
     return HasPermissions if rule in MODEL_PERMISSIONS else rule

@@ -7,6 +7,7 @@ reporting sees them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.client import responses
 from typing import Any
@@ -40,6 +41,14 @@ class Refused(APIException):
 
     status_code = HTTPStatus.CONFLICT
     default_code = "conflict"
+
+
+class RefusedRows(Refused):
+    """Rows of a request were changed by someone else. ``errors``: messages by path."""
+
+    def __init__(self, errors: Mapping[str, list[str]]):
+        super().__init__(next(iter(errors.values()))[0])
+        self.errors = dict(errors)
 
 
 class PreconditionFailed(APIException):
@@ -79,7 +88,8 @@ class ProblemSerializer(serializers.Serializer[Any]):
     errors = serializers.DictField(  # type: ignore[assignment]  # DRF removes fields from the class
         child=serializers.ListField(child=serializers.CharField()),
         required=False,
-        help_text="Messages by field, parameter or header.",
+        help_text="Messages by field, parameter or header. Of one of several jobs: by path, such "
+        "as jobs.3.schedule.",
     )
 
 
@@ -138,6 +148,8 @@ def _body(error: APIException) -> dict[str, Any]:
         "title": responses.get(int(error.status_code), "Error"),
         "status": int(error.status_code),
     }
+    if isinstance(error, RefusedRows):
+        return body | _detail_and_code(error) | {"errors": error.errors}
     if not isinstance(error, exceptions.ValidationError):
         return body | _detail_and_code(error)
     detail = error.detail

@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,10 +60,15 @@ def kept_in_sight(row: Model, scope: Scope) -> Iterator[None]:
         return
     with transaction.atomic(using=alias_for(type(row))):
         yield
-        if not scope.sees(row):
-            raise PermissionDenied(
-                _(
-                    "You don't have permission to view an object with these values, so you "
-                    "can't save it."
-                )
+        require_sight([row], scope)
+
+
+def require_sight(rows: Sequence[Model], scope: Scope) -> None:
+    """Raise ``PermissionDenied`` if one of the saved ``rows``, all of one model, is hidden."""
+    if not scope.sees_all(rows):
+        raise PermissionDenied(
+            _(
+                "You don't have permission to view an object with these values, so you "
+                "can't save it."
             )
+        )

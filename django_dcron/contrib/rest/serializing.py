@@ -43,6 +43,10 @@ class Strict(AnySerializer):
         return ErrorDetail(error.translate(translation), error.code)
 
 
+class Empty(Strict):
+    """An empty object."""
+
+
 class OfModel(Strict, AnyModelSerializer):
     """A row in strict JSON."""
 

@@ -1,29 +1,22 @@
-"""Statistics of all jobs and of one job.
+"""Statistics of all jobs.
 
 Each request does a bounded amount of work (``diagnosis.figures``).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.jobs.representation import JobStatusSerializer
-from django_dcron.contrib.rest.schema import Operation
+from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.serializing import AnySerializer
-from django_dcron.contrib.rest.view import View, number_or_404, row_or_404
+from django_dcron.contrib.rest.viewsets import ViewSet
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis import job_status
-from django_dcron.diagnosis.figures import SuccessRate, job_figures, percentile, run_figures
-from django_dcron.diagnosis.job_list import status_of
-from django_dcron.diagnosis.scope import Scope
-from django_dcron.models import Job, Statistics
-from django_dcron.policies.lifecycle import FINAL
+from django_dcron.diagnosis.figures import job_figures, percentile, run_figures
+from django_dcron.models import Job
 
 STATES = ("running", "queued", "waiting", "succeeded", "failed", "skipped", "missed")
 
@@ -86,17 +79,14 @@ class StatsSerializer(AnySerializer):
     runs = RunFiguresSerializer(read_only=True)
 
 
-class Stats(View):
-    operations = {
-        "GET": Operation(
-            "get_stats",
-            "Get statistics of all jobs and of the last 24 hours' runs",
-            {200: StatsSerializer()},
-            needs=("view_job", "view_run"),
-        )
-    }
-
-    def get(self, request: Request) -> Response:
+class StatsViewSet(ViewSet):
+    @operation(
+        "get_stats",
+        "Get statistics of all jobs and of the last 24 hours' runs",
+        {200: StatsSerializer()},
+        permissions=("view_job", "view_run"),
+    )
+    def list(self, request: Request) -> Response:
         now = database_now(alias_for(Job))
         runs = run_figures(now, self.scope)
         shown = {name: getattr(runs, name) for name in (*STATES, "since", "success_rate")}
@@ -105,57 +95,3 @@ class Stats(View):
             f"p{percent}": percentile(runs.starts.start_delays, percent) for percent in (50, 95, 99)
         }
         return Response(StatsSerializer({"jobs": job_figures(now, self.scope), "runs": shown}).data)
-
-
-class JobStatsSerializer(JobStatusSerializer):
-    """The status of a job, and statistics of its runs."""
-
-    enabled = serializers.BooleanField(read_only=True)
-    finished_by_state = serializers.DictField(
-        child=serializers.IntegerField(),
-        read_only=True,
-        help_text="The number of finished runs by state, including pruned runs.",
-    )
-    consecutive_failures = serializers.IntegerField(read_only=True)
-    success_rate = SuccessRateSerializer(
-        read_only=True, help_text="The success rate of all of the job's runs."
-    )
-    latest_success_rate = SuccessRateSerializer(
-        read_only=True,
-        help_text=f"The success rate of the {job_status.LATEST} latest finished runs.",
-    )
-    running = serializers.ListField(
-        child=serializers.UUIDField(),
-        read_only=True,
-        help_text="Ids of running runs. The list is truncated if there are many.",
-    )
-
-
-class JobStats(View):
-    operations = {
-        "GET": Operation(
-            "get_job_stats",
-            "Get the status of a job and the statistics of its runs",
-            {200: JobStatsSerializer()},
-            needs=("view_job", "view_run"),
-        )
-    }
-
-    def get(self, request: Request, job_id: str) -> Response:
-        jobs = self.scope.jobs.select_related("cursor", "statistics", "calendar")
-        job = row_or_404(jobs, number_or_404(job_id))
-        return Response(JobStatsSerializer(_of(job, self.scope)).data)
-
-
-def _of(job: Job, scope: Scope) -> dict[str, Any]:
-    statistics = getattr(job, "statistics", None) or Statistics()
-    latest: SuccessRate = job_status.rate_of(job_status.latest_finished(job, scope))
-    return status_of(job) | {
-        "enabled": job.enabled,
-        "finished_by_state": {
-            state.value: getattr(statistics, state.value) for state in sorted(FINAL)
-        },
-        "success_rate": job_status.rate_of_all(statistics),
-        "latest_success_rate": latest,
-        "running": [run.pk for run in job_status.running(job, scope)],
-    }

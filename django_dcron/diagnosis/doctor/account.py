@@ -31,9 +31,10 @@ from django_dcron.diagnosis.doctor.comparison import (
     occurrences,
 )
 from django_dcron.diagnosis.doctor.findings import Code, Findings
-from django_dcron.diagnosis.doctor.window import Window, about_job, at, cursor_of, listed
+from django_dcron.diagnosis.doctor.window import Window, about_job, at, cursor_of, format_times
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs.saving import EXHAUSTED, stands_for, timetable_of
+from django_dcron.jobs.placement import matches_definition, timetable_of
+from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.runs.retention import oldest_kept, with_pruned_history
@@ -128,7 +129,7 @@ def _accountable_time(job: Job, window: Window) -> tuple[datetime, datetime, dat
         cursor is None
         or cursor.problem
         or cursor.previous_at is None
-        or not stands_for(cursor, job)
+        or not matches_definition(cursor, job)
     ):
         return None
     if not job.enabled and not (job.pause_reason == EXHAUSTED and cursor.next_at is None):
@@ -227,16 +228,16 @@ def _report(job: Job, differences: Differences, findings: Findings) -> None:
             Code.OCCURRENCE_DOUBLED,
             subject,
             f"{number_of(len(doubled), 'occurrence')} counted twice, as a run and as missed by a "
-            f"later run: {listed(doubled)}. Nothing ran twice. Report a bug, with the logs of the "
-            "nodes.",
+            f"later run: {format_times(doubled)}. Nothing ran twice. Report a bug, with the "
+            "logs of the nodes.",
         )
     if off := differences.off_schedule:
         findings.add(
             Code.RUN_OFF_SCHEDULE,
             subject,
             f"{number_of(len(off), 'scheduled run')} not at an occurrence of the schedule: "
-            f"{listed(off)}. This is expected after a tz database update or manual changes of "
-            "rows. Otherwise, report a bug.",
+            f"{format_times(off)}. This is expected after a tz database update or manual changes "
+            "of rows. Otherwise, report a bug.",
         )
     for row in differences.miscounted:
         findings.add(
@@ -253,9 +254,9 @@ def _report_gap(gap: Gap, findings: Findings) -> None:
     findings.add(
         Code.OCCURRENCE_MISSING,
         about_job(gap.job),
-        f"{number_of(number, 'occurrence')} lost, without a run: {listed(gap.missing)}. Run the "
-        "important ones by hand. Unless rows were deleted by hand, report a bug, with the logs of "
-        "the nodes at that time.",
+        f"{number_of(number, 'occurrence')} lost, without a run: {format_times(gap.missing)}. Run "
+        "the important ones by hand. Unless rows were deleted by hand, report a bug, with the "
+        "logs of the nodes at that time.",
     )
 
 

@@ -38,7 +38,7 @@ Breach = tuple[Code, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class StoredRun:
     """The ``COLUMNS`` of a run, and its attempts as (number, outcome).
 
     One statement reads both, so that they are consistent.
@@ -83,14 +83,14 @@ def examine(window: Window, findings: Findings) -> tuple[int, bool]:
         more |= window.runs is not None and len(ids) > window.runs
         chosen |= dict.fromkeys(ids[: window.runs])
     number = 0
-    for story in _stories(list(chosen)):
+    for story in _stored_runs(list(chosen)):
         number += 1
         for code, message in breaches(story):
             findings.add(code, story.subject, message)
     return number, more
 
 
-def _stories(run_ids: list[Any]) -> Iterator[Story]:
+def _stored_runs(run_ids: list[Any]) -> Iterator[StoredRun]:
     """Yield the runs in batches and in the order of their keys.
 
     No database has to sort a join for it. Runs that were deleted meanwhile are left out.
@@ -105,10 +105,10 @@ def _stories(run_ids: list[Any]) -> Iterator[Story]:
             tried = tuple(
                 (row[width], row[width + 1]) for row in attempts if row[width] is not None
             )
-            yield Story(**dict(zip(COLUMNS, columns, strict=True)), attempts=tried)
+            yield StoredRun(**dict(zip(COLUMNS, columns, strict=True)), attempts=tried)
 
 
-def breaches(story: Story) -> Iterator[Breach]:
+def breaches(story: StoredRun) -> Iterator[Breach]:
     if story.state not in set(State):
         yield Code.STATE_ILLEGAL, f"Unknown state {story.state!r}. {BUG}"
         return
@@ -128,7 +128,7 @@ def breaches(story: Story) -> Iterator[Breach]:
     yield from _attempt_breaches(story, state)
 
 
-def _attempt_breaches(story: Story, state: State) -> Iterator[Breach]:
+def _attempt_breaches(story: StoredRun, state: State) -> Iterator[Breach]:
     numbers = [number for number, _ in story.attempts]
     open_ones = [number for number, outcome in story.attempts if not outcome]
     if open_ones != ([story.attempt] if state is State.RUNNING else []):
@@ -153,7 +153,7 @@ def _attempt_breaches(story: Story, state: State) -> Iterator[Breach]:
         )
 
 
-def _possible_numbers(story: Story, state: State) -> set[int]:
+def _possible_numbers(story: StoredRun, state: State) -> set[int]:
     """Return the legal numbers of started attempts for a run in this state."""
     match state:
         case State.RUNNING | State.SUCCEEDED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from django_dcron import targets
@@ -11,8 +11,10 @@ from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.window import Window, about_job, at, cursor_of
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import InvalidSchedule, UnknownTarget
-from django_dcron.jobs.saving import runs_otherwise, stands_for, timetable_of
+from django_dcron.jobs.placement import matches_definition, runs_without_schedule, timetable_of
 from django_dcron.models import Cursor, Job
+from django_dcron.policies.freezing import ALL_NAMESPACES
+from django_dcron.policies.health.facts import FreezeFacts
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
 Problem = tuple[Code, str]
@@ -21,8 +23,12 @@ Problem = tuple[Code, str]
 class JobExaminer:
     """Examines jobs; looks up each target only once."""
 
-    def __init__(self, window: Window, findings: Findings):
+    def __init__(
+        self, window: Window, findings: Findings, freezes: Sequence[FreezeFacts] = ()
+    ) -> None:
+        """Create an examiner. ``freezes``: those in force. Their jobs' cursors aren't overdue."""
         self._window = window
+        self._frozen = {freeze.namespace for freeze in freezes}
         self._findings = findings
         self._targets: dict[str, str] = {}
 
@@ -38,7 +44,7 @@ class JobExaminer:
                 f"Runs fail: {unknown}. Register the target, or correct or pause the job.",
             )
         cursor = cursor_of(job)
-        if cursor is None or not stands_for(cursor, job):
+        if cursor is None or not matches_definition(cursor, job):
             yield (
                 Code.CURSOR_OUTDATED,
                 "The job was changed without control.save, and no node has noticed yet. Nodes "
@@ -69,11 +75,11 @@ class JobExaminer:
             return
         if cursor.next_at is None:
             problem = _stopped_cursor_problem(timetable, cursor, self._window)
-            if problem[0] is not Code.NEVER_FIRES or not runs_otherwise(job):
+            if problem[0] is not Code.NEVER_FIRES or not runs_without_schedule(job):
                 yield problem
             return
         late = self._window.now - cursor.next_at
-        if late > takeover_time():
+        if late > takeover_time() and not self._frozen & {ALL_NAMESPACES, job.namespace}:
             yield (
                 Code.CURSOR_OVERDUE,
                 f"The occurrence at {at(cursor.next_at)} is {_span(late)} overdue, and no node "

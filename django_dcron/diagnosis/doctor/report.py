@@ -9,9 +9,10 @@ from django_dcron.diagnosis.doctor import account, history, nodes, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
-from django_dcron.diagnosis.doctor.window import Window, jobs_of
+from django_dcron.diagnosis.doctor.window import Window, at, jobs_of
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.locks import Lock
+from django_dcron.policies.health.facts import FreezeFacts
 from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.utils.counts import number_of
@@ -37,9 +38,9 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """Limits of the check: what it didn't cover."""
+        """Freezes in force, and limits of the check: what it didn't cover."""
         totals, window = self.totals, self.window
-        notes = []
+        notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
         if totals.since_change:
             notes.append(
                 f"{number_of(totals.since_change, 'job')} changed within the window: checked "
@@ -97,7 +98,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
         if issue.problem not in LISTED_BY_ROW:
             _add(issue, findings)
     nodes.examine(window, findings, lock)
-    examiner, jobs = JobExaminer(window, findings), 0
+    examiner, jobs = JobExaminer(window, findings, verdict.facts.freezes), 0
     for batch in jobs_of(window):
         examiner.examine(batch)
         account.examine(batch, window, findings, totals)
@@ -108,6 +109,13 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
             _add(issue, findings)
     runs, more_runs = history.examine(window, findings)
     return Report(window, findings, jobs, totals, runs, more_runs, verdict)
+
+
+def _freeze_note(freeze: FreezeFacts) -> str:
+    scope = f"namespace {freeze.namespace}" if freeze.namespace else "all namespaces"
+    by = f" by {freeze.frozen_by}" if freeze.frozen_by else ""
+    until = f" until {at(freeze.until)}" if freeze.until else ""
+    return f"Frozen{by} since {at(freeze.since)}{until}: {scope}. Reason: {freeze.reason}."
 
 
 def _add(issue: Issue, findings: Findings) -> None:

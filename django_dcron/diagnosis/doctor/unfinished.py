@@ -60,19 +60,23 @@ def examine(window: Window, findings: Findings, verdict: Verdict) -> None:
 
 def _troubles(window: Window) -> Iterator[Trouble]:
     runs, now = runs_of(window), window.now
-    yield Code.RUN_OVERDUE, overdue_runs(runs, now), _overdue
+    yield Code.RUN_OVERDUE, overdue_runs(runs, now), _overdue_text
     yield Code.RUN_UNDELIVERED, undelivered_runs(runs, now), _undelivered_text
-    yield Code.RUN_STUCK, stuck_runs(runs, now), _stuck
+    yield Code.RUN_STUCK, stuck_runs(runs, now), _stuck_text
     holder = Run.objects.filter(slot=running_slot(OuterRef("job_id")))
-    waiting = runs.waiting().filter(~Exists(holder))
+    waiting = runs.waiting().not_frozen().filter(~Exists(holder))
     line = waiting.exclude(trigger=Trigger.BACKFILL).filter(due_at__lt=now - takeover_time())
-    yield Code.RUN_LEFT_WAITING, line, _left_waiting
+    yield Code.RUN_LEFT_WAITING, line, _waiting_text
     backfill = waiting.filter(trigger=Trigger.BACKFILL)
-    yield Code.RUN_LEFT_WAITING, _passed_over(backfill, now - takeover_time()), _left_out
-    yield Code.SLOT_HELD, runs.filter(slot__isnull=False, state__in=FINAL), _slot_held
+    yield (
+        Code.RUN_LEFT_WAITING,
+        _skipped_in_backfill(backfill, now - takeover_time()),
+        _waiting_backfill_text,
+    )
+    yield Code.SLOT_HELD, runs.filter(slot__isnull=False, state__in=FINAL), _slot_text
 
 
-def _passed_over(backfill: RunQuerySet, since: datetime) -> RunQuerySet:
+def _skipped_in_backfill(backfill: RunQuerySet, since: datetime) -> RunQuerySet:
     """Return the backfilled runs that could have started since ``since``.
 
     Their job has no other backfilled run in progress, and none of its runs has finished since then.
@@ -87,7 +91,7 @@ def _passed_over(backfill: RunQuerySet, since: datetime) -> RunQuerySet:
     return backfill.filter(idle, able, waited).exclude(job__in=under_way.values("job"))
 
 
-def _overdue(run: Run) -> str:
+def _overdue_text(run: Run) -> str:
     where = f"on the agenda of {run.node}" if run.node else "on no agenda"
     return (
         f"Due since {at(run.due_at)} but still pending, {where}: no node leads the job's shard, or "
@@ -104,7 +108,7 @@ def _undelivered_text(run: Run) -> str:
     )
 
 
-def _stuck(run: Run) -> str:
+def _stuck_text(run: Run) -> str:
     return (
         f"Running, but the last heartbeat of its worker was at {at(run.heartbeat_at)}, and no "
         "node has rescued it: no node leads the job's shard, or the rescue fails. See the "
@@ -112,7 +116,7 @@ def _stuck(run: Run) -> str:
     )
 
 
-def _left_waiting(run: Run) -> str:
+def _waiting_text(run: Run) -> str:
     return (
         f"Waiting since {at(run.due_at)}, although no other run of the job occupies the slot: no "
         "node leads the job's shard, or the rescue fails. See the findings about nodes and the "
@@ -120,7 +124,7 @@ def _left_waiting(run: Run) -> str:
     )
 
 
-def _left_out(run: Run) -> str:
+def _waiting_backfill_text(run: Run) -> str:
     return (
         f"Backfilled at {at(run.claimed_at)} and still waiting, although no other run of the job "
         "is in progress: no node leads the job's shard, or its ticks fail. See the findings "
@@ -128,7 +132,7 @@ def _left_out(run: Run) -> str:
     )
 
 
-def _slot_held(run: Run) -> str:
+def _slot_text(run: Run) -> str:
     return (
         f"The run is {run.state} but still occupies slot {run.slot}, so other runs of the job "
         f"can't start. Set its slot to NULL. {BUG}"

@@ -61,7 +61,7 @@ def at(instant: datetime | None) -> str:
     return "never" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def listed(instants: Sequence[datetime]) -> str:
+def format_times(instants: Sequence[datetime]) -> str:
     """Format the first few times for people."""
     shown = ", ".join(
         f"{instant.astimezone(UTC):%m-%d %H:%M:%S}" for instant in instants[:NAMED_TIMES]

@@ -18,31 +18,34 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
-from django_dcron.diagnosis.why.named_time import stands_for
+from django_dcron.diagnosis.why.named_time import occurrence_note
 from django_dcron.diagnosis.why.no_run import (
-    ask_the_doctor,
+    after_freeze,
     changed_since,
+    doctor_sentence,
+    freeze_sentences,
     no_occurrence,
-    who_is_there,
+    node_sentences,
     without_run,
 )
 from django_dcron.diagnosis.why.run_sentences import (
     claimed_late,
     of_late_claim,
-    of_reason,
+    reason_sentence,
     run_sentences,
 )
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import Verdict
 from django_dcron.models import Job, Run
-from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.freezing import AUTOMATIC
+from django_dcron.policies.lifecycle import STARTABLE, State, Trigger
 from django_dcron.schedules.timetable import BEGIN, END
 
 LATER_READ_LIMIT = 10
@@ -77,7 +80,7 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True) -> Answer:
     data = ExplanationData(job, instant, show_nodes=show_nodes)
     occurrences = _occurrences(data)
     occurrence = occurrences[0] if occurrences else None
-    run, verdict, sentences = _what_became(data, occurrence)
+    run, verdict, sentences = _outcome_of(data, occurrence)
     later = occurrences[1] if len(occurrences) > 1 else data.nearby.after
     return Answer(
         verdict,
@@ -90,6 +93,32 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True) -> Answer:
     )
 
 
+def explain_latest(job: Job, now: datetime) -> tuple[datetime, Answer]:
+    """Explain the job's last occurrence; ``now`` if the job is paused or has had none.
+
+    Returns the time that the answer is about.
+    """
+    present = explain(job, now)
+    latest = present.occurrence or present.before
+    if not job.enabled or latest is None:
+        return now, present
+    answer = explain(job, latest)
+    if answer.verdict is not Verdict.NOT_CREATED:
+        return latest, answer
+    data = ExplanationData(job, now, show_nodes=True)
+    return now, replace(present, sentences=tuple(_first_ahead(data)), before=None)
+
+
+def _first_ahead(data: ExplanationData) -> Iterator[Sentence]:
+    if data.nearby.after is None:
+        yield Sentence("no_occurrence_yet", _("The job has had no occurrence yet."))
+    else:
+        text = _("The job has had no occurrence yet. The first one is %(first)s.")
+        first = data.format_time(data.nearby.after)
+        yield Sentence("no_occurrence_yet", text, first=first)
+    yield from node_sentences(data)
+
+
 def _occurrences(data: ExplanationData) -> list[datetime]:
     """Return the occurrences that have a run and the occurrences of the current definition.
 
@@ -100,7 +129,7 @@ def _occurrences(data: ExplanationData) -> list[datetime]:
     return sorted({*data.runs_by_occurrence, *data.nearby.inside})
 
 
-def _what_became(
+def _outcome_of(
     data: ExplanationData, occurrence: datetime | None
 ) -> tuple[Run | None, Verdict, Sequence[Sentence]]:
     if occurrence and (run := data.runs_by_occurrence.get(occurrence)):
@@ -109,7 +138,8 @@ def _what_became(
         if run := _run_covering(data, occurrence or data.asked.start):
             return run, Verdict.CHANGED, [_counts(data, run), *changed_since(data)]
     elif occurrence and (run := _run_covering(data, occurrence)):
-        return run, Verdict.COVERED, list(_covered_sentences(data, run))
+        freezes = freeze_sentences(data, data.past_freezes(occurrence))
+        return run, Verdict.COVERED, [*_covered_sentences(data, run), *freezes]
     return None, *(no_occurrence(data) if occurrence is None else without_run(data, occurrence))
 
 
@@ -118,10 +148,15 @@ def _of_run(data: ExplanationData, run: Run) -> tuple[Verdict, list[Sentence]]:
         unknown = Sentence(
             "unknown_state", _("The run has an unknown state: %(state)s."), state=run.state
         )
-        return Verdict.UNEXPLAINED, [unknown, ask_the_doctor()]
+        return Verdict.UNEXPLAINED, [unknown, doctor_sentence()]
     sentences = list(run_sentences(run, data.now, data.format_time))
-    if run.state == State.PENDING and run.due_at <= data.now:
-        sentences += who_is_there(data)
+    may_be_frozen = run.state in STARTABLE and run.trigger in AUTOMATIC
+    if may_be_frozen and (freezes := data.freezes_in_force()):
+        sentences += [*freeze_sentences(data, freezes), after_freeze()]
+    elif run.state == State.PENDING and run.due_at <= data.now:
+        sentences += node_sentences(data)
+    elif run.state == State.MISSED or claimed_late(run):
+        sentences += freeze_sentences(data, data.past_freezes(run.due_at))
     return Verdict(run.state), sentences
 
 
@@ -165,13 +200,13 @@ def _covered_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
     if claimed_late(run):
         yield of_late_claim(run, data.format_time)
     if run.state == State.MISSED and run.reason:
-        yield of_reason(run.reason)
+        yield reason_sentence(run.reason)
 
 
 def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sentence]:
     if data.asked.note:
         yield data.asked.note
-    elif occurrences and (note := stands_for(occurrences[0], data.zone, data.timetable)):
+    elif occurrences and (note := occurrence_note(occurrences[0], data.zone, data.timetable)):
         yield note
     if (number := len(occurrences)) > 1:
         text = ngettext(

@@ -15,8 +15,9 @@ from django_dcron.diagnosis.why import named_time
 from django_dcron.diagnosis.why.nearby import Nearby, nearby
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.change_history import Change, changes_of
-from django_dcron.jobs.saving import EXHAUSTED, timetable_of
-from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.jobs.placement import timetable_of
+from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.models import Cursor, Freeze, Job, Node, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.utils import time_format
@@ -47,7 +48,7 @@ class ExplanationData:
             self.timetable = timetable_of(job)
         except InvalidSchedule as error:
             self.schedule_error = error.translate(translation)
-        self.asked = named_time.read_asked_time(instant, self.zone, self.timetable)
+        self.asked = named_time.parse_requested_time(instant, self.zone, self.timetable)
         self.now = database_now(alias_for(Run))
         self.cursor = Cursor.objects.using(alias_for(Cursor)).filter(pk=job.pk).first()
         self.runs = Run.objects.using(alias_for(Run)).filter(job=job.pk)
@@ -75,6 +76,24 @@ class ExplanationData:
     def nodes(self) -> list[Node]:
         """The nodes that serve the job, live or not."""
         return cluster.nodes(self.job.namespace)
+
+    @cached_property
+    def freezes(self) -> list[Freeze]:
+        """The latest freezes of the job's namespace and of all, in force or not."""
+        return list(Freeze.objects.using(alias_for(Freeze)).covering(self.job.namespace))
+
+    def freezes_in_force(self, at: datetime | None = None) -> list[Freeze]:
+        """The freezes of the job that are in force now, and also at the later time ``at``."""
+        return [freeze for freeze in self.freezes if freeze.extent.is_in_force(at or self.now)]
+
+    def past_freezes(self, due_at: datetime) -> list[Freeze]:
+        """The ended freezes that delayed an occurrence."""
+        late_at = due_at + self.job.misfire_grace
+        return [
+            freeze
+            for freeze in self.freezes
+            if not freeze.extent.is_in_force(self.now) and freeze.extent.delayed(due_at, late_at)
+        ]
 
     @property
     def live_nodes(self) -> list[Node]:

@@ -25,7 +25,7 @@ SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class AskedTime:
+class RequestedTime:
     """The time in question: a minute if given as a whole minute, else a second."""
 
     start: datetime
@@ -39,7 +39,9 @@ class AskedTime:
     """A remark about a clock change on that day."""
 
 
-def read_asked_time(instant: datetime, zone: ZoneInfo, timetable: Timetable | None) -> AskedTime:
+def parse_requested_time(
+    instant: datetime, zone: ZoneInfo, timetable: Timetable | None
+) -> RequestedTime:
     """Interpret ``instant``; one given in ``zone`` may be a time that the local clocks skip."""
     local = instant if getattr(instant.tzinfo, "key", "") == zone.key else instant.astimezone(zone)
     local = local.replace(microsecond=0)
@@ -48,12 +50,12 @@ def read_asked_time(instant: datetime, zone: ZoneInfo, timetable: Timetable | No
     start = local.astimezone(UTC)
     if start.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
         return _in_gap(local.replace(fold=0), length, zone, _cron(timetable))
-    return AskedTime(
+    return RequestedTime(
         start, start + length, is_minute, _repeated_time_note(local, length, zone, _cron(timetable))
     )
 
 
-def stands_for(
+def occurrence_note(
     occurrence: datetime, zone: ZoneInfo, timetable: Timetable | None
 ) -> Sentence | None:
     """Return a remark if the occurrence replaces a skipped local time, else None."""
@@ -72,7 +74,7 @@ def stands_for(
     return Sentence("replaces_skipped_time", text, time=clock(skipped), **params)
 
 
-def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | None) -> AskedTime:
+def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | None) -> RequestedTime:
     stretch = _stretch(local.astimezone(UTC), zone)
     end = stretch.start.replace(tzinfo=UTC)
     first, after = _edges(stretch)
@@ -89,9 +91,9 @@ def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | Non
             "job with a fixed time in this gap runs at %(to)s."
         )
         moved = Sentence("skipped_time_moved", note, **values)
-        return AskedTime(end, end + SECOND, length == MINUTE, moved)
+        return RequestedTime(end, end + SECOND, length == MINUTE, moved)
     note = _("%(time)s doesn't exist on %(day)s in %(zone)s. Clocks go from %(from)s to %(to)s.")
-    return AskedTime(end, end, length == MINUTE, Sentence("skipped_time", note, **values))
+    return RequestedTime(end, end, length == MINUTE, Sentence("skipped_time", note, **values))
 
 
 def _repeated_time_note(

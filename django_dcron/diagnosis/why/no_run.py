@@ -5,7 +5,7 @@ The most likely reason that is certain comes first. Unknown facts are stated as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -14,12 +14,12 @@ from django.utils.translation import ngettext
 
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
-from django_dcron.diagnosis.why.run_sentences import of_reason
+from django_dcron.diagnosis.why.run_sentences import reason_sentence
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import Verdict
 from django_dcron.jobs.change_history import Change
-from django_dcron.jobs.saving import stands_for
-from django_dcron.models import Job
+from django_dcron.jobs.placement import matches_definition
+from django_dcron.models import Freeze, Job
 from django_dcron.policies.jitter import offset
 from django_dcron.runs.retention import kept_from
 from django_dcron.schedules.calendar import ExclusionPolicy
@@ -52,13 +52,13 @@ def no_occurrence(data: ExplanationData) -> Reason:
         return Verdict.EXCLUDED, [
             *_pause_in_effect(data),
             _excluded_sentence(data, instant),
-            *_nearest(data),
+            *_nearest_occurrences(data),
             *changed_since(data),
         ]
     return Verdict.NO_OCCURRENCE, [
         *_pause_in_effect(data),
         _falls_elsewhere(data),
-        *_nearest(data),
+        *_nearest_occurrences(data),
         *changed_since(data),
     ]
 
@@ -72,21 +72,23 @@ def without_run(data: ExplanationData, occurrence: datetime) -> Reason:
     if paused := list(_pause_sentences(data, occurrence)):
         return Verdict.PAUSED, paused
     cursor = data.cursor
-    if cursor is None or not stands_for(cursor, data.job):
+    if cursor is None or not matches_definition(cursor, data.job):
         text = _(
             "The job was changed without the admin or control.save, and no node has processed "
             "the change yet."
         )
-        return Verdict.NOT_CLAIMED, [Sentence("change_not_processed", text), *who_is_there(data)]
+        return Verdict.NOT_CLAIMED, [Sentence("change_not_processed", text), *node_sentences(data)]
     if cursor.problem and (cursor.next_at is None or cursor.next_at <= occurrence):
         return Verdict.QUARANTINED, [_quarantined_sentence(data)]
     if cursor.next_at is not None and cursor.next_at <= occurrence:
+        if freezes := data.freezes_in_force():
+            return Verdict.FROZEN, [*freeze_sentences(data, freezes), after_freeze()]
         text = _(
             "No node has claimed the occurrence yet. The job's next occurrence to claim is "
             "%(next)s."
         )
         not_claimed = Sentence("not_claimed", text, next=data.format_time(cursor.next_at))
-        return Verdict.NOT_CLAIMED, [not_claimed, *who_is_there(data)]
+        return Verdict.NOT_CLAIMED, [not_claimed, *node_sentences(data)]
     if kept := kept_from(data.job.pk, occurrence, data.now):
         text = _(
             "The history doesn't go back that far. Runs older than the one at %(kept)s were pruned."
@@ -95,15 +97,39 @@ def without_run(data: ExplanationData, occurrence: datetime) -> Reason:
     if changed := list(changed_since(data)):
         return Verdict.CHANGED, changed
     text = _("The schedule matches that time, but no run and no other record explains the gap.")
-    return Verdict.UNEXPLAINED, [Sentence("unexplained", text), ask_the_doctor()]
+    return Verdict.UNEXPLAINED, [Sentence("unexplained", text), doctor_sentence()]
 
 
-def who_is_there(data: ExplanationData) -> list[Sentence]:
+def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterator[Sentence]:
+    """Yield who has frozen the job's namespace, since when and why."""
+    for freeze in freezes:
+        values = {"by": freeze.frozen_by or _("Someone"), "since": data.format_time(freeze.since)}
+        if freeze.namespace:
+            text = _("%(by)s froze scheduling of the namespace %(namespace)s at %(since)s.")
+            yield Sentence("frozen_namespace", text, namespace=freeze.namespace, **values)
+        else:
+            text = _("%(by)s froze scheduling of all namespaces at %(since)s.")
+            yield Sentence("frozen_all", text, **values)
+        yield Sentence("freeze_reason", _("Reason of the freeze: %(reason)s"), reason=freeze.reason)
+        if freeze.until and not freeze.extent.is_in_force(data.now):
+            text = _("The freeze ended at %(until)s.")
+            yield Sentence("freeze_ended", text, until=data.format_time(freeze.until))
+        elif freeze.until:
+            text = _("The freeze ends at %(until)s.")
+            yield Sentence("freeze_ends", text, until=data.format_time(freeze.until))
+
+
+def after_freeze() -> Sentence:
+    text = _("After the freeze, the job's misfire policy decides about the occurrence.")
+    return Sentence("after_freeze", text)
+
+
+def node_sentences(data: ExplanationData) -> list[Sentence]:
     """Return a sentence about the nodes, or none if the reader may not see nodes."""
-    return [_of_nodes(data)] if data.show_nodes else []
+    return [_live_nodes_sentence(data)] if data.show_nodes else []
 
 
-def _of_nodes(data: ExplanationData) -> Sentence:
+def _live_nodes_sentence(data: ExplanationData) -> Sentence:
     if live := len(data.live_nodes):
         text = ngettext(
             "%(count)d live node serves the job.",
@@ -122,7 +148,7 @@ def _of_nodes(data: ExplanationData) -> Sentence:
     return Sentence("no_live_node", text, node=last.name, at=data.format_time(last.heartbeat_at))
 
 
-def ask_the_doctor() -> Sentence:
+def doctor_sentence() -> Sentence:
     text = _("Run “manage.py dcron doctor” to check all occurrences against the recorded runs.")
     return Sentence("ask_doctor", text)
 
@@ -155,8 +181,10 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
     if not job.enabled and until:
         text = _("The job is paused until %(until)s and then resumes automatically.")
         sentences.append(Sentence("paused_until", text, until=data.format_time(until)))
+    if freezes := data.freezes_in_force(due):
+        sentences += [*freeze_sentences(data, freezes), after_freeze()]
     if data.show_nodes and not data.live_nodes:
-        sentences += who_is_there(data)
+        sentences += node_sentences(data)
     return Verdict.NOT_DUE, sentences
 
 
@@ -169,7 +197,7 @@ def _pause_sentences(data: ExplanationData, occurrence: datetime) -> Iterator[Se
     after = next((change for change in switches if change.at > occurrence), None)
     resumed = after if after and after.switched else None
     pause = (
-        before if before and before.switched is False and not _over_by(before, occurrence) else None
+        before if before and before.switched is False and not _ends_by(before, occurrence) else None
     )
     if pause and _pause_covers(data, pause, occurrence):
         text = _("The job was paused at that time. %(by)s had paused it at %(at)s.")
@@ -178,7 +206,7 @@ def _pause_sentences(data: ExplanationData, occurrence: datetime) -> Iterator[Se
         if resumed:
             text = _("%(by)s resumed the job at %(at)s.")
             yield Sentence("resumed_by", text, by=resumed.by, at=data.format_time(resumed.at))
-        elif data.is_paused and _unseen(data, pause, None) <= 1:
+        elif data.is_paused and _unrecorded_changes(data, pause, None) <= 1:
             yield Sentence("still_paused", _("The job is still paused."))
     elif resumed:
         text = _(
@@ -206,11 +234,11 @@ def _pause_covers(data: ExplanationData, pause: Change, occurrence: datetime) ->
         change for change in data.changes if change.version is not None and change.at > occurrence
     )
     until = next(later, None)
-    unseen = _unseen(data, pause, until)
+    unseen = _unrecorded_changes(data, pause, until)
     return not unseen or (unseen == 1 and (until is None or until.switched is True))
 
 
-def _unseen(data: ExplanationData, since: Change, until: Change | None) -> int:
+def _unrecorded_changes(data: ExplanationData, since: Change, until: Change | None) -> int:
     """Return the number of changes between two log entries that left no entry themselves.
 
     Without ``until``, changes up to now count.
@@ -225,7 +253,7 @@ def _unseen(data: ExplanationData, since: Change, until: Change | None) -> int:
     )
 
 
-def _over_by(pause: Change, instant: datetime) -> bool:
+def _ends_by(pause: Change, instant: datetime) -> bool:
     """Return whether the pause was to end automatically by ``instant``."""
     until = pause.of("paused_until")
     end = parse_datetime(until.new) if until and until.new else None
@@ -257,8 +285,8 @@ def changed_since(data: ExplanationData) -> Iterator[Sentence]:
             by=change.by,
             at=data.format_time(change.at),
             field=_LABELS.get(field.field, field.field),
-            old=_shown(field.old),
-            new=_shown(field.new),
+            old=_format_value(field.old),
+            new=_format_value(field.new),
         )
 
 
@@ -317,7 +345,7 @@ def _falls_elsewhere(data: ExplanationData) -> Sentence:
     return Sentence("no_match", text, schedule=data.job.schedule)
 
 
-def _nearest(data: ExplanationData) -> Iterator[Sentence]:
+def _nearest_occurrences(data: ExplanationData) -> Iterator[Sentence]:
     before, after = data.nearby.before, data.nearby.after
     if before and after:
         text = _("The nearest occurrences are %(before)s and %(after)s.")
@@ -341,10 +369,10 @@ def _pause_reason(change: Change, *, after: bool) -> str:
 
 def _reason_sentences(reason: str) -> Iterator[Sentence]:
     if reason:
-        yield of_reason(reason)
+        yield reason_sentence(reason)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None or value == "":
         return _("empty")
     if isinstance(value, bool):

@@ -37,7 +37,7 @@ def run_sentences(run: Run, now: datetime, at: At) -> Iterator[Sentence]:
         )
         yield Sentence("attempts", text, count=run.attempt)
     if run.reason:
-        yield of_reason(run.reason)
+        yield reason_sentence(run.reason)
     if run.missed_before and run.missed_from:
         text = ngettext(
             "The run also covers %(count)d earlier occurrence that didn't start in time, "
@@ -54,7 +54,7 @@ def of_late_claim(run: Run, at: At) -> Sentence:
     return Sentence("claimed_late", text, claimed=at(run.claimed_at))
 
 
-def of_reason(reason: str) -> Sentence:
+def reason_sentence(reason: str) -> Sentence:
     return Sentence("reason", _("Recorded reason: %(reason)s"), reason=reason)
 
 

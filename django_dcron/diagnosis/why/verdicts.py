@@ -32,6 +32,8 @@ class Verdict(StrEnum):
     NOT_CREATED = "not_created"
     """The job didn't exist then."""
     PAUSED = "paused"
+    FROZEN = "frozen"
+    """A freeze of scheduling holds the occurrence back."""
     CHANGED = "changed"
     """The definition was different then; which one isn't known."""
     QUARANTINED = "quarantined"

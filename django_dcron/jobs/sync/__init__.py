@@ -10,7 +10,7 @@ Invariants:
 - A job that is no longer declared is disabled, never deleted. A new declaration enables it.
 - If some task modules can't be imported, a missing declaration proves nothing, and no job is
   disabled.
-- Each job is written in its own transaction, on the version that was compared.
+- Each job is written on the version that was compared, in a transaction of up to 500 jobs.
 - Nodes that sync at the same time repeat the comparison and find the work done.
 - One invalid declaration doesn't stop the others.
 """

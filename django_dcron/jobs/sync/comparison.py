@@ -16,7 +16,7 @@ from django_dcron import targets
 from django_dcron.db import clock
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement, saving
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.sync.changes import Change, ChangeKind, messages_of
 from django_dcron.jobs.sync.stored import decode, encode, renewed, wanted_by
@@ -53,7 +53,7 @@ def plan(only: tuple[str, str] | None = None) -> list[Change]:
     gone = [
         job
         for key, job in rows.items()
-        if key not in declared and job.declared is not None and _runs_or_will(job)
+        if key not in declared and job.declared is not None and _has_or_will_run(job)
     ]
     return [*changes, *(_disabling(job) for job in gone)]
 
@@ -106,7 +106,7 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
     if updates or switched_on or wanted != job.declared:
         candidate = copy.copy(job)
         assign(candidate, values)
-        candidate.full_clean()
+        candidate.full_clean(validate_constraints=False)  # its names stay as they are
         details = [
             f"{name}: {field.text(field.json_of(job))} -> {field.text(field.json_of(candidate))}"
             for name, field in ((name, JOB_FIELDS[name]) for name in updates)
@@ -176,7 +176,7 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     return {"enabled": enabled, "pause_reason": reason, "paused_until": None}
 
 
-def _runs_or_will(job: Job) -> bool:
+def _has_or_will_run(job: Job) -> bool:
     """Return whether the job runs without anybody enabling it. A pause may have an end."""
     return job.enabled or job.paused_until is not None
 
@@ -198,10 +198,10 @@ def _disabling(job: Job) -> Change:
 
 
 def _is_exhausted(job: Job) -> bool:
-    if saving.runs_otherwise(job):
+    if placement.runs_without_schedule(job):
         return False
     try:
-        return saving.timetable_of(job).first_after(clock.now()) is None
+        return placement.timetable_of(job).first_after(clock.now()) is None
     except InvalidSchedule:
         return False  # validation reports it
 

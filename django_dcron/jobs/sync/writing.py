@@ -1,10 +1,14 @@
-"""Apply a plan: each job in its own transaction, on the version that was compared."""
+"""Apply a plan on the versions that were compared.
+
+The jobs are saved in batches. Jobs to disable, and jobs that a batch refuses, are written on their
+own: other processes may be applying the same plan.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from django.core.exceptions import ValidationError
@@ -13,24 +17,65 @@ from django.db import IntegrityError, OperationalError
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing, saving
+from django_dcron.jobs.locking import in_parts
 from django_dcron.jobs.sync.changes import Change, ChangeKind
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED, assign, plan
 from django_dcron.models import Job
-from django_dcron.policies.chains import earlier_first, key_of
+from django_dcron.policies.chains import in_dependency_order, key_of
 
 TRIES = 5
 """How often a job is compared and written again if other processes write it at the same time."""
 
 
-def apply(changes: Iterable[Change]) -> list[Change]:
+def apply(
+    changes: Iterable[Change], on_progress: Callable[[int, int], object] | None = None
+) -> list[Change]:
     """Apply a plan. Returns the changes that were applied, kept or refused.
 
-    Changes that another process applied in the meantime are left out.
+    Changes that another process applied in the meantime are left out. ``on_progress`` is called
+    with the number of jobs that are written and their total.
     """
-    done = []
-    for change in _earlier_first(list(changes)):
-        done += _carry_out(change) if change.is_difference else [change]
-    return done
+    ordered = _earlier_first(list(changes))
+    total = sum(change.is_difference for change in ordered)
+    show = on_progress or (lambda done, total: None)
+    saved = _save_together(
+        [change for change in ordered if change.is_difference], lambda done: show(done, total)
+    )
+    applied = []
+    for change in ordered:
+        if not change.is_difference or change.key in saved:
+            applied.append(change)
+        else:
+            applied += _carry_out(change)
+    show(total, total)
+    return applied
+
+
+def _save_together(
+    changes: Sequence[Change], on_progress: Callable[[int], object]
+) -> set[tuple[str, str]]:
+    """Save the jobs that still have the compared version. Returns the names of the saved ones."""
+    rows = {
+        job.pk: job
+        for keys in in_parts({change.pk for change in changes if change.pk})
+        for job in Job.objects.using(alias_for(Job)).filter(pk__in=keys)
+    }
+    jobs: dict[tuple[str, str], Job] = {}
+    for change in changes:
+        if change.kind is ChangeKind.CREATE:
+            jobs[change.key] = _new(change)
+        elif change.kind is not ChangeKind.DISABLE:
+            row = rows.get(change.pk)
+            if row is not None and row.version == change.version:
+                assign(row, change.values)
+                jobs[change.key] = row
+    errors = saving.save_many(jobs.values(), keep_going=True, on_progress=on_progress)
+    return {key for position, key in enumerate(jobs) if position not in errors}
+
+
+def _new(change: Change) -> Job:
+    namespace, name = change.key
+    return Job(namespace=namespace, name=name, **change.values)
 
 
 def _earlier_first(changes: list[Change]) -> list[Change]:
@@ -40,7 +85,7 @@ def _earlier_first(changes: list[Change]) -> list[Change]:
         before.setdefault(change.key, []).extend(
             key_of(label) for label in change.values.get("after", ())
         )
-    rank = {key: number for number, key in enumerate(earlier_first(before))}
+    rank = {key: number for number, key in enumerate(in_dependency_order(before))}
     return sorted(changes, key=lambda change: rank[change.key])
 
 
@@ -62,9 +107,8 @@ def _carry_out(change: Change) -> list[Change]:
 
 
 def _write(change: Change) -> None:
-    namespace, name = change.key
     if change.kind is ChangeKind.CREATE:
-        saving.save(Job(namespace=namespace, name=name, **change.values))
+        saving.save(_new(change))
         return
     job = Job.objects.using(alias_for(Job)).filter(pk=change.pk, version=change.version).first()
     if job is None:

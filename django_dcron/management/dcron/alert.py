@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.conf import settings
-from django_dcron.contrib.alerts.channels import places, send
+from django_dcron.contrib.alerts.channels import destinations, send
 from django_dcron.db.errors import in_one_line
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import GOOD, Output
@@ -39,15 +39,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         known = ", ".join(sorted(named)) or "none"
         raise usage_error(f"Unknown channel {unknown[0]!r} (in DCRON_ALERT_CHANNELS: {known}).")
     output, refused = Output(command, options), []
-    for place, (channel, options_of_channel) in places(
+    for destination, (channel, options_of_channel) in destinations(
         {name: named[name] for name in options["channels"]}
     ).items():
         try:
             send(options_of_channel, SUBJECT, TEXT)
         except Exception as error:  # a third-party channel may raise anything
             refused.append(channel)
-            output.line(f"{place}: {in_one_line(error)}")
+            output.line(f"{destination}: {in_one_line(error)}")
         else:
-            output.line(f"{place}: sent.", GOOD)
+            output.line(f"{destination}: sent.", GOOD)
     if refused:
         raise negative_result(f"Rejected by {', '.join(dict.fromkeys(refused))}.")

@@ -165,11 +165,12 @@ def _do(action: BulkAction) -> tuple[dict[str, Any], str, str]:
 
 def reason(typed: str) -> str:
     """Return the given reason with the user's name appended, as in the admin."""
-    name = _user()
+    name = user_name()
     return signed_reason(typed[: LONGEST - len(name) - 3], name)
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return the name of the user who runs the command."""
     try:
         return getpass.getuser()[:100]
     except (OSError, KeyError):  # A container may run as a user id without a name.

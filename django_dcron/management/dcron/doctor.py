@@ -22,8 +22,9 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.numbers import whole
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.management.dcron.plain_text import printable
-from django_dcron.models import Job
+from django_dcron.models import Job, Node
 from django_dcron.policies.health.problems import Severity
+from django_dcron.targets.base import did_you_mean
 from django_dcron.utils.counts import number_of
 
 HELP = (
@@ -95,7 +96,29 @@ def _window(options: dict[str, Any]) -> Window:
         until = min(times.instant("--until", options["until"], now), now)
     if since >= until:
         raise usage_error(f"--since ({at(since)}) must be before --until ({at(until)}).")
+    _check_namespace(options["namespace"])
     return Window(since, until, now, options["namespace"], runs_per_job=options["limit"])
+
+
+def _check_namespace(namespace: str) -> None:
+    """Refuse a namespace without jobs and nodes: it would look healthy."""
+    if not namespace:
+        return
+    existing = sorted(
+        {
+            *Job.objects.using(alias_for(Job))
+            .order_by()
+            .values_list("namespace", flat=True)
+            .distinct(),
+            *Node.objects.using(alias_for(Node)).values_list("namespace", flat=True),
+        }
+        - {""}
+    )
+    if namespace not in existing:
+        raise usage_error(
+            f"--namespace {namespace!r} has no job and no node.{did_you_mean(namespace, existing)} "
+            f"Existing: {', '.join(existing) or 'none'}."
+        )
 
 
 def _print(command: BaseCommand, report: Report) -> None:

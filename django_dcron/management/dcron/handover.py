@@ -24,10 +24,11 @@ from django.db import transaction
 from django.db.models import Max
 
 from django_dcron import control
+from django_dcron.conf import settings
 from django_dcron.contrib.importers.comparison import HANDED_BACK
 from django_dcron.contrib.importers.found import Reading, SourceProblem
 from django_dcron.contrib.importers.origins import jobs_of, match
-from django_dcron.contrib.importers.sources import SCHEDULERS
+from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import database_now
@@ -35,7 +36,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron import import_
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import BAD, GOOD, ODD, Output, add_json
-from django_dcron.models import Cursor, Job, Run
+from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
@@ -79,6 +80,7 @@ def add_arguments(parser: CommandParser) -> None:
         help=f"hand the work back to the source ({', '.join(RESUMABLE)})",
     )
     parser.add_argument("--apply", action="store_true", help="write the changes")
+    import_.add_source_options(parser)
     add_json(parser)
 
 
@@ -86,13 +88,14 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["back"]:
         _hand_back(Output(command, options), options)
         return
+    _show_preconditions(Output(command, options), options)
     import_.run(
         command,
         {
             "format": None,
             "namespace": None,
-            "timezone": None,
             "disabled": False,
+            "atomic": False,
             "shadow": False,
             "report": False,
             "overwrite": [],
@@ -100,6 +103,14 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             "take_over": True,
         },
     )
+
+
+def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
+    if out.is_json:
+        return
+    out.line(f"{options['source']} must be stopped. Otherwise, both schedulers run the jobs.", ODD)
+    if not Node.objects.live(settings.LEASE).exists():
+        out.line("! No node is running. Start one before the handover: manage.py runcron", ODD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +126,9 @@ class _Handback:
 
 def _hand_back(out: Output, options: dict[str, Any]) -> None:
     source = options["source"]
+    for name in OPTIONS_OF_SOURCES:
+        if options[name]:
+            raise usage_error(f"--{name} is not for --back.")
     if source not in RESUMABLE:
         raise usage_error(
             f"{source} can't continue after another scheduler's runs (possible: "

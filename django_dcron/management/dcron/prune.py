@@ -100,7 +100,7 @@ def _prune(job: Job, dry_run: bool) -> tuple[int, str]:
             if deleted and not dry_run:
                 time.sleep(time.monotonic() - begun)
             begun = time.monotonic()
-    except retention.InTheWay as error:
+    except retention.DeletionBlocked as error:
         return number, str(error)
     return number, ""
 

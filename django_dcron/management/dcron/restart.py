@@ -28,8 +28,8 @@ restart --timeout 10s --force
 
 
 def add_arguments(parser: CommandParser) -> None:
-    stop.add_pid_file(parser)
-    stop.add_draining(parser)
+    stop.add_pid_file_option(parser)
+    stop.add_drain_options(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
+from django_dcron.dispatch.queues import queue_name
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output, format_duration
 from django_dcron.management.dcron.progress_bar import ProgressBar
@@ -139,11 +140,15 @@ class _Printer:
         if self._waits:
             return
         self._waits = True
+        has_node = Node.objects.using(alias_for(Node)).live(settings.LEASE).exists()
         if run.state == State.QUEUED:
+            queue = queue_name(run.job.target, run.job.queue)
             text = "queued, no worker has started it yet"
+            text += f"; start a worker for queue {queue}" if queue else ""
+            text += "" if has_node else "; no node is running, either (manage.py runcron)"
         elif run.state == State.WAITING:
             text = run.reason or "waiting for another run of the job"
-        elif Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
+        elif has_node:
             text = f"{run.state}" + (f": {run.reason}" if run.reason else "")
         else:
             text = "no node is running (manage.py runcron)"

@@ -85,7 +85,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     since = times.instant("--from", options["since"], now, zone)
     until = times.instant("--until", options["until"], now, zone)
     if since >= until:
-        raise usage_error(f"--from ({iso(since)}) must be before --until ({iso(until)}).")
+        raise usage_error(
+            f"--from ({iso(since)}) must be before --until ({iso(until)}). For a span in the "
+            "future, write --until +2h."
+        )
     if until - since > LONGEST:
         raise usage_error(
             f"--from {iso(since)} --until {iso(until)}: the maximum is {LONGEST.days} days."
@@ -95,10 +98,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if out.is_json:
         out.json(_document(found, options["top"]))
     else:
-        _print(out, found, options["top"])
+        paused = Job.objects.using(alias_for(Job)).filter(enabled=False, **selection.lookups())
+        _print(out, found, paused.count(), options["top"])
 
 
-def _print(out: Output, found: Simulation, top: int) -> None:
+def _print(out: Output, found: Simulation, paused: int, top: int) -> None:
     out.line(f"{moment(found.since)} to {moment(found.until)}")
     out.line(
         f"{number_of(found.jobs, 'job')}; {number_of(found.total, 'occurrence')} of "
@@ -107,6 +111,8 @@ def _print(out: Output, found: Simulation, top: int) -> None:
     )
     if found.in_every_minute:
         out.line(f"not counting {number_of(found.in_every_minute, 'job')} with a run every minute")
+    if paused:
+        out.line(f"not counting {number_of(paused, 'paused job')}")
     if not found.total:
         return
     out.line()

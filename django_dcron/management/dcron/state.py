@@ -35,7 +35,7 @@ EXIT_KILLED, EXIT_STOPPED, EXIT_UNKNOWN = 1, 3, 4
 
 
 def add_arguments(parser: CommandParser) -> None:
-    stop.add_pid_file(parser)
+    stop.add_pid_file_option(parser)
     add_json(parser)
 
 

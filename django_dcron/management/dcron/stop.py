@@ -14,9 +14,9 @@ from django_dcron.management.dcron.output import Output, format_duration
 from django_dcron.management.dcron.pid_file import PidFile
 
 HELP = (
-    "Stop the node of the pid file. The node dispatches due runs, releases the others, and waits "
-    "for runs that it executes itself (--embedded). Exit codes: 0 if the node has stopped or "
-    "wasn't running; 1 if it is still draining after --timeout."
+    "Stop the node that has locked the pid file. The node dispatches its due runs and returns the "
+    "others to the cluster. With --embedded, it also waits for the runs that it executes. Exit "
+    "codes: 0 if the node has stopped or wasn't running; 1 if it is still draining after --timeout."
 )
 EXAMPLES = """
 stop --pid-file /run/shop/dcron.pid
@@ -24,15 +24,15 @@ stop --timeout 10s --force
 """
 DRAIN_TIMEOUT = "60s"
 KILL_TIMEOUT = 10.0
-"""In seconds."""
+"""Seconds to wait for the process to end after SIGKILL."""
 
 
 def add_arguments(parser: CommandParser) -> None:
-    add_pid_file(parser)
-    add_draining(parser)
+    add_pid_file_option(parser)
+    add_drain_options(parser)
 
 
-def add_pid_file(parser: CommandParser) -> None:
+def add_pid_file_option(parser: CommandParser) -> None:
     parser.add_argument(
         "--pid-file",
         metavar="PATH",
@@ -41,7 +41,7 @@ def add_pid_file(parser: CommandParser) -> None:
     )
 
 
-def add_draining(parser: CommandParser) -> None:
+def add_drain_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--timeout",
         default=DRAIN_TIMEOUT,
@@ -64,13 +64,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def drain(file: PidFile, timeout: timedelta, *, force: bool) -> str:
-    """Drain the node and return what happened; raises ``CommandError`` if it still runs."""
+    """Drain the node and return a message about it. Raises ``CommandError`` if it still runs."""
     pid = file.request_stop()
     if pid is None:
         if not file.path.exists():
             return f"No node is running: {file.path} doesn't exist."
         file.clear()
-        return f"No node is running. Removed {file.path}, which a killed node had left."
+        return f"No node is running. Removed the stale pid file {file.path}."
     if file.wait_for_end(pid, timeout.total_seconds()):
         return f"The node has stopped: process {pid}."
     if not force:

@@ -16,7 +16,10 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron.jobs import sync
 from django_dcron.jobs.sync import Change, ChangeKind
 from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.plain_text import printable
+from django_dcron.management.dcron.progress_bar import ProgressBar
+from django_dcron.targets.declaration import declarations
 from django_dcron.utils.counts import number_of
 
 HELP = (
@@ -58,7 +61,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     writes = not (options["check"] or options["dry_run"])
-    changes = sync.apply(sync.plan()) if writes else sync.plan()
+    changes = _apply(Output(command, options)) if writes else sync.plan()
     for change in changes:
         _print(command, change, writes)
     differences = [change for change in changes if change.is_difference]
@@ -70,7 +73,18 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             "The database differs from the code. To update it: manage.py dcron sync"
         )
     if not differences:
-        command.stdout.write("The database matches the code.")
+        command.stdout.write(
+            "The database matches the code."
+            if declarations()
+            else "No jobs are declared with @cron. django-dcron imports cron.py of each app in "
+            "INSTALLED_APPS."
+        )
+
+
+def _apply(output: Output) -> list[Change]:
+    plan = sync.plan()
+    with ProgressBar(output) as bar:
+        return sync.apply(plan, bar.show if output.is_terminal else None)
 
 
 def _print(command: BaseCommand, change: Change, writes: bool) -> None:

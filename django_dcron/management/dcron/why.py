@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.why.explanation import Answer, explain
+from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
 from django_dcron.diagnosis.why.explanation_data import zone_of
 from django_dcron.diagnosis.why.verdicts import Verdict
 from django_dcron.management.dcron import times
@@ -25,9 +25,11 @@ from django_dcron.utils import time_format
 HELP = (
     "Explain why a job ran or didn't run at a time. TIME is in the job's time zone unless it has "
     "an offset. A time without seconds means the whole minute. A time of day means its last "
-    "occurrence up to now. Exit code 1: there is no explanation."
+    "occurrence up to now. Without TIME, explains the last occurrence, or why the job is paused. "
+    "Exit code 1: there is no explanation."
 )
 EXAMPLES = """
+why nightly-report
 why nightly-report 2026-12-01T03:30
 why shop/import-orders 2026-12-01T08:05:00Z
 why nightly-report 03:30
@@ -40,6 +42,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "time",
         metavar="TIME",
+        nargs="?",
         help="a time such as 2026-12-01T03:30, a time of day such as 03:30, a span in the past "
         "(30m, 6h, 2d), or now",
     )
@@ -49,9 +52,12 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, job = Output(command, options), find_job(options["job"])
     text, now, zone = options["time"], database_now(alias_for(Job)), zone_of(job)
-    clock_time = times.last_clock_time(text, now, zone)
-    asked = clock_time or times.instant("TIME", text, now, zone)
-    answer = explain(job, asked)
+    clock_time = times.last_clock_time(text, now, zone) if text else None
+    if text:
+        asked = clock_time or times.instant("TIME", text, now, zone)
+        answer = explain(job, asked)
+    else:
+        asked, answer = explain_latest(job, now)
     if out.is_json:
         out.json(_document(job, asked, answer))
     else:

@@ -22,15 +22,15 @@ moment for the database.
 """
 
 
-def in_one_line(text: str, *, well: bool) -> Answer:
+def text_answer(text: str, *, healthy: bool) -> Answer:
     """Return a one-line answer for a probe, which only checks the status."""
     line = " ".join(text.split()) + "\n"
-    return Answer(_status(well), "text/plain; charset=utf-8", line.encode(errors="replace"))
+    return Answer(_status(healthy), "text/plain; charset=utf-8", line.encode(errors="replace"))
 
 
-def as_json(content: Mapping[str, Any], *, well: bool) -> Answer:
-    return Answer(_status(well), "application/json", json.dumps(content).encode() + b"\n")
+def json_answer(content: Mapping[str, Any], *, healthy: bool) -> Answer:
+    return Answer(_status(healthy), "application/json", json.dumps(content).encode() + b"\n")
 
 
-def _status(well: bool) -> HTTPStatus:
-    return HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+def _status(healthy: bool) -> HTTPStatus:
+    return HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE

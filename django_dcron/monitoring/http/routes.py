@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from django_dcron.monitoring.http.answer import Answer, Route, as_json, in_one_line
+from django_dcron.monitoring.http.answer import Answer, Route, json_answer, text_answer
 from django_dcron.scheduler.health import Health
 
 
@@ -20,15 +20,15 @@ def routes(health: Callable[[], Health]) -> dict[str, Route]:
 def _livez(ask: Callable[[], Health], _accept: str) -> Answer:
     """Answer whether the process is alive. If it isn't, a supervisor restarts it."""
     health = ask()
-    return in_one_line(str(health), well=health.alive)
+    return text_answer(str(health), healthy=health.alive)
 
 
 def _readyz(ask: Callable[[], Health], _accept: str) -> Answer:
     """Answer whether the node does its work, which a rollout waits for."""
     health = ask()
-    return in_one_line(str(health), well=health.ready)
+    return text_answer(str(health), healthy=health.ready)
 
 
 def _health(ask: Callable[[], Health], _accept: str) -> Answer:
     health = ask()
-    return as_json(health.as_json(), well=health.status.fit)
+    return json_answer(health.as_json(), healthy=health.status.fit)

@@ -147,7 +147,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._answering[request] = time.monotonic()
         self._asking.pop(request, None)
 
-    def has_room_for(self, request: Any) -> bool:
+    def accepts(self, request: Any) -> bool:
         """Return whether the server may answer one more request other than a probe."""
         self._limited.add(request)
         return len(self._limited) <= CONNECTIONS
@@ -201,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
             paths = ", ".join(self.server.routes)
             self._send(_refusal(HTTPStatus.NOT_FOUND, f"Not found. Available paths: {paths}."))
             return
-        if path not in PROBES and not self.server.has_room_for(self.connection):
+        if path not in PROBES and not self.server.accepts(self.connection):
             self._send(
                 _refusal(
                     HTTPStatus.SERVICE_UNAVAILABLE, "Too many concurrent requests. Try again later."

@@ -168,6 +168,12 @@ SHARDS_UNLED = _cluster(
 NAMESPACES_UNSERVED = _cluster(
     "namespaces_unserved", "Namespaces with enabled jobs but no live node."
 )
+FROZEN = _cluster(
+    "frozen",
+    "1 while scheduling of the namespace is frozen, else 0. An empty label means all namespaces.",
+    "",
+    "job_namespace",
+)
 HEALTH_STATUS = _cluster(
     "health_status",
     "1 for the system's current health status; 0 for the others.",

@@ -34,9 +34,10 @@ from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import read_verdict
-from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.models import Cursor, Freeze, Job, Node, Run
 from django_dcron.monitoring.metrics import catalogue
 from django_dcron.monitoring.metrics.samples import SECOND, Sample
+from django_dcron.policies.freezing import ALL_NAMESPACES
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import SystemStatus, Verdict
 from django_dcron.policies.lifecycle import State
@@ -45,7 +46,7 @@ QUERIES = 25
 """Maximum number of queries without problems. To name a cause, the health verdict needs more."""
 OUTCOMES = (State.SUCCEEDED, State.FAILED, State.SKIPPED, State.MISSED, State.CANCELLED)
 DUE = "due"
-"""Label of pending runs that are due."""
+"""Label of pending runs that are due and not frozen."""
 
 
 def read() -> tuple[Sample, ...]:
@@ -59,6 +60,7 @@ def read() -> tuple[Sample, ...]:
         *_runs(now),
         *_cursors(now),
         *_nodes(nodes, live),
+        *_freezes(now),
         *_health(read_verdict()),
     )
 
@@ -100,7 +102,8 @@ def _jobs() -> Iterator[Sample]:
 
 def _runs(now: datetime) -> Iterator[Sample]:
     runs = Run.objects.using(alias_for(Run))
-    for state, waiting in ((DUE, runs.pending().due(now)), (State.QUEUED.value, runs.queued())):
+    due = runs.pending().due(now).not_frozen()
+    for state, waiting in ((DUE, due), (State.QUEUED.value, runs.queued())):
         number, longest = _number_and_age(waiting, "due_at", now)
         yield Sample(catalogue.RUNS_UNFINISHED, number, (state,))
         yield Sample(catalogue.OLDEST, longest / SECOND, (state,))
@@ -114,13 +117,21 @@ def _cursors(now: datetime) -> Iterator[Sample]:
     A cursor is overdue only after the nodes had time to claim its occurrence. The lag counts
     from the occurrence.
     """
-    past = Cursor.objects.using(alias_for(Cursor)).due(now)
+    past = Cursor.objects.using(alias_for(Cursor)).due(now).not_frozen()
     overdue = Count("pk", filter=Q(next_at__lte=now - takeover_time()))
     found = past.values("pk", "next_at")[: LIMIT + 1].aggregate(
         number=overdue, first=Min("next_at")
     )
     yield Sample(catalogue.CURSORS_OVERDUE, found["number"])
     yield Sample(catalogue.CURSOR_LAG, (now - found["first"]) / SECOND if found["first"] else 0)
+
+
+def _freezes(now: datetime) -> Iterator[Sample]:
+    """Yield a sample for all namespaces, and one for each namespace that was ever frozen."""
+    freezes = Freeze.objects.using(alias_for(Freeze))
+    frozen = {freeze.namespace: freeze.extent.is_in_force(now) for freeze in freezes}
+    for namespace in sorted({ALL_NAMESPACES, *frozen}):
+        yield Sample(catalogue.FROZEN, frozen.get(namespace, False), (namespace,))
 
 
 def _number_and_age(waiting: QuerySet[Any], column: str, now: datetime) -> tuple[int, timedelta]:

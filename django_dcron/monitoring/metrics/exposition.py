@@ -15,7 +15,7 @@ from django_dcron.monitoring.http.answer import Answer
 from django_dcron.monitoring.metrics import catalogue, cluster
 from django_dcron.monitoring.metrics.attempts import AttemptObserver
 from django_dcron.monitoring.metrics.own import own
-from django_dcron.monitoring.metrics.readings import Aside, Direct
+from django_dcron.monitoring.metrics.readings import BackgroundReading, DirectReading
 from django_dcron.monitoring.metrics.samples import Distribution, Sample
 from django_dcron.scheduler.health import Health
 
@@ -29,7 +29,7 @@ class Collector:
     """Metrics from the database, for a project's ``REGISTRY.register(Collector())``."""
 
     def __init__(self) -> None:
-        self._reading = Direct(cluster.read)
+        self._reading = DirectReading(cluster.read)
 
     def samples(self) -> tuple[Sample, ...]:
         return _with_database(self._reading.get())
@@ -59,7 +59,7 @@ class NodeMetrics:
         self._health = health
         self._attempt_observer = AttemptObserver(namespace, shards)
         self._observed = self._attempt_observer.metrics()
-        self._reading = Aside(self._read)
+        self._reading = BackgroundReading(self._read)
 
     def samples(self) -> tuple[Sample | Distribution, ...]:
         read = _with_database(self._reading.get())

@@ -25,7 +25,7 @@ BUDGET = 3.0
 T = TypeVar("T")
 
 
-class Direct(Generic[T]):
+class DirectReading(Generic[T]):
     """Reads on the caller's thread and connection, for Django.
 
     The project's database settings limit the duration.
@@ -48,7 +48,7 @@ class Direct(Generic[T]):
             return self._value
 
 
-class Aside(Generic[T]):
+class BackgroundReading(Generic[T]):
     """Reads in a separate thread, one at a time, on a connection that is closed afterward.
 
     A caller waits at most ``BUDGET`` seconds in total. A database that never answers occupies one
@@ -58,20 +58,20 @@ class Aside(Generic[T]):
     def __init__(self, read: Callable[[], T]):
         self._read = read
         self._lock = threading.Lock()
-        self._flight: _Flight[T] | None = None
+        self._query: _Query[T] | None = None
 
     def get(self) -> T | None:
         """Return the reading. Raises its errors, except those of the database."""
         with self._lock:
-            flight = self._flight
-            if flight is None or flight.is_stale():
-                flight = _Flight(self._read)
-                flight.start()
-                self._flight = flight
-        return flight.value()
+            query = self._query
+            if query is None or query.is_stale():
+                query = _Query(self._read)
+                query.start()
+                self._query = query
+        return query.value()
 
 
-class _Flight(Generic[T]):
+class _Query(Generic[T]):
     def __init__(self, read: Callable[[], T]):
         self._read = read
         self._value: T | None = None

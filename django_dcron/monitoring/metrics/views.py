@@ -18,14 +18,14 @@ from django.utils.crypto import constant_time_compare
 from django_dcron.conf import settings
 from django_dcron.monitoring.http.answer import Answer
 from django_dcron.monitoring.metrics.exposition import Collector
-from django_dcron.monitoring.views import for_probes
+from django_dcron.monitoring.views import probe_view
 
 CLOSED = "Send DCRON_METRICS_TOKEN as a bearer token, or log in as a staff user who may view jobs."
 
 _collector = Collector()
 
 
-@for_probes
+@probe_view
 def metrics(request: HttpRequest) -> Answer:
     if _has_token(request) or _may_view_jobs(request):
         return _collector.answer(request.headers.get("Accept", ""))

@@ -82,6 +82,18 @@ class LongRun:
 
 
 @dataclass(frozen=True, slots=True)
+class FreezeFacts:
+    """A freeze that is in force."""
+
+    namespace: str
+    """Empty: all namespaces."""
+    reason: str
+    frozen_by: str
+    since: datetime
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class SystemFacts:
     """The facts behind a verdict. All instants are times of the database's clock."""
 
@@ -164,6 +176,8 @@ class SystemFacts:
     paused_themselves: Named = Named()
     """Jobs that ``pause_after_failures`` has paused."""
 
+    freezes: tuple[FreezeFacts, ...] = ()
+
     shows_queues: bool = True
     """Whether sentences may name queues. The verdict itself always needs the names."""
     shows_workers: bool = True
@@ -186,6 +200,10 @@ class SystemFacts:
                 failing=seen.failing.unnamed,
                 paused_themselves=seen.paused_themselves.unnamed,
                 long_runs=tuple(replace(run, job="") for run in seen.long_runs),
+                freezes=tuple(
+                    replace(freeze, namespace="", reason="", frozen_by="")
+                    for freeze in seen.freezes
+                ),
             )
         if not nodes:
             seen = replace(

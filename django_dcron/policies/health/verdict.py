@@ -9,6 +9,7 @@ Invariants:
   claims, runs that fail.
 - Reports of nodes and workers only name the cause, and with it the remedy.
 - A problem that explains another one replaces it.
+- A freeze isn't a problem. The summary names it if there are no problems.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class Verdict:
         """One sentence for the first line."""
         if self.issues:
             return self.issues[0].summary
+        if self.facts.freezes:
+            return TranslatableText(
+                _("Scheduling is frozen. Freezes: %(freezes)d."), freezes=len(self.facts.freezes)
+            )
         if not self.facts.has_work:
             return TranslatableText(_("Healthy: no jobs are enabled, so there is nothing to do."))
         return TranslatableText(

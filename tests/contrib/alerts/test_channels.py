@@ -10,7 +10,7 @@ HOSTILE = '<a href="https://evil.example">log in again</a> <img src="https://evi
 
 
 @pytest.mark.parametrize("text", ["", "&format=html", "&format=markdown"])
-def test_an_alert_by_mail_is_plain_text(mail_server: MailServer, text: str) -> None:
+def test_mail_is_sent_as_plain_text(mail_server: MailServer, text: str) -> None:
     url = f"mailto://127.0.0.1:{mail_server.port}?from=dcron@shop.example&to=ops@shop.example&mode=insecure{text}"
 
     channels.send({"apprise": [url]}, "report failed", f"ValueError: {HOSTILE}", "failure")
@@ -29,7 +29,7 @@ def test_an_alert_by_mail_is_plain_text(mail_server: MailServer, text: str) -> N
         "tgram://123456789:abcdefg_hijklmnop/12315544/",
     ],
 )
-def test_every_service_is_sent_text(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_services_receive_plain_text(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Cover services whose default format is markup."""
     sent = []
     (plugin,) = Apprise(url)

@@ -16,6 +16,7 @@ from django_dcron import node
 from django_dcron.conf import settings as dcron
 from django_dcron.contrib.alerts.alerter import Alerter
 from django_dcron.contrib.alerts.outbox import KEPT
+from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Alert, Node
@@ -28,6 +29,12 @@ from tests.logs import logged
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the age of heartbeats constant, however long a test takes."""
+    monkeypatch.setattr(clock, "fixed_at", database_now("default"))
 
 
 def make_node(name: str, silent_for: timedelta) -> Node:
@@ -43,19 +50,20 @@ def make_node(name: str, silent_for: timedelta) -> Node:
     )
 
 
-def look_for_a_lease(
+def check_twice_a_lease_apart(
     monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     meanwhile()
     later = monotonic() + dcron.LEASE.total_seconds()
     with monkeypatch.context() as patched:
         patched.setattr("django_dcron.contrib.alerts.cluster_alerts.monotonic", lambda: later)
-        alerter.look()
+        alerter.check_and_send()
 
 
-def test_a_node_that_vanished_is_reported_once(
+@pytest.mark.usefixtures("fixed_clock")
+def test_lost_node_is_reported_once(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
@@ -65,65 +73,67 @@ def test_a_node_that_vanished_is_reported_once(
     )
     make_node("gone", timedelta(hours=1))
     for _ in range(2):
-        look_for_a_lease(monkeypatch)
+        check_twice_a_lease_apart(monkeypatch)
     assert service.subjects == ["[dcron] node gone is lost"]
     assert "process 7" in service.received[0]["message"]
 
 
-def test_nobody_is_lost_for_the_database_was_away(
+@pytest.mark.usefixtures("fixed_clock")
+def test_nodes_are_not_lost_after_a_database_outage(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
     make_node("well", timedelta(minutes=5))
-    look_for_a_lease(
+    check_twice_a_lease_apart(
         monkeypatch,
         meanwhile=lambda: Node.objects.update(heartbeat_at=database_now("default") - dcron.LEASE),
     )
     assert service.received == []
 
 
-def test_a_node_that_came_back_and_vanished_again_is_reported_again(
+@pytest.mark.usefixtures("fixed_clock")
+def test_node_lost_again_is_reported_again(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
     node = make_node("frozen", timedelta(hours=1))
-    look_for_a_lease(monkeypatch)
+    check_twice_a_lease_apart(monkeypatch)
     Node.objects.filter(pk=node.pk).update(
         heartbeat_at=database_now("default") - timedelta(minutes=10)
     )
-    look_for_a_lease(monkeypatch)
+    check_twice_a_lease_apart(monkeypatch)
     assert service.subjects == ["[dcron] node frozen is lost"] * 2
 
 
-def test_a_row_that_nobody_has_cleared_away_is_not_reported_for_ever(
+def test_old_node_row_is_not_reported_again(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
     node = make_node("gone", KEPT - timedelta(minutes=1))
-    look_for_a_lease(monkeypatch)
+    check_twice_a_lease_apart(monkeypatch)
     assert len(service.received) == 1
     Node.objects.filter(pk=node.pk).update(heartbeat_at=database_now("default") - KEPT)
     Alert.objects.all().delete()  # as the cleanup of old alerts would
-    look_for_a_lease(monkeypatch)
+    check_twice_a_lease_apart(monkeypatch)
     assert len(service.received) == 1
 
 
-def test_a_degraded_node_tells_of_itself_once_it_lasts(
+def test_node_degraded_for_a_while_is_reported_once(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "degraded", "to": ["ops"]}]
     leader = Leader()
     alerter = Alerter(leader)
     leader.degraded = True
-    alerter.look()
-    assert service.received == [], "it may pass"
+    alerter.check_and_send()
+    assert service.received == [], "the problem may be temporary"
     monkeypatch.setattr("django_dcron.contrib.alerts.cluster_alerts.A_WHILE", timedelta())
-    alerter.look()
-    alerter.look()
+    alerter.check_and_send()
+    alerter.check_and_send()
     assert service.subjects == ["[dcron] node here is degraded"]
 
 
-def test_an_error_of_the_health_verdict_is_reported_once_while_it_lasts(
+def test_lasting_health_error_is_reported_once(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "unhealthy", "to": ["ops"]}]
@@ -141,12 +151,12 @@ def test_an_error_of_the_health_verdict_is_reported_once_while_it_lasts(
             "django_dcron.contrib.alerts.alerter.database_now", lambda using: now + after
         )
         for alerter in alerters:
-            alerter.look()
+            alerter.check_and_send()
 
     look()
     facts["now"] = replace(well, degraded=Named(1, ("node-a",)), unserved=Named(1, ("billing",)))
     look(after=timedelta(seconds=1))
-    assert service.received == [], "it may pass"
+    assert service.received == [], "the problem may be temporary"
     look(after=timedelta(seconds=11))
     look(after=timedelta(seconds=30))
     assert service.subjects == [
@@ -160,10 +170,10 @@ def test_an_error_of_the_health_verdict_is_reported_once_while_it_lasts(
     facts["now"] = replace(well, unserved=Named(1, ("billing",)))
     look(after=timedelta(minutes=2))
     look(after=timedelta(minutes=3))
-    assert len(service.received) == 2, "a new outbreak"
+    assert len(service.received) == 2, "the error occurred again"
 
 
-def test_runcron_gives_its_node_the_health_verdict(
+def test_runcron_passes_read_verdict_to_the_alerter(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["ops@shop.example"]}}
@@ -180,29 +190,29 @@ def test_runcron_gives_its_node_the_health_verdict(
     assert (make_alerter.func, make_alerter.keywords) == (Alerter, {"read_verdict": read_verdict})
 
 
-def test_a_node_that_has_no_verdict_tells_of_none(
+def test_alerter_without_verdict_reports_no_health_errors(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "unhealthy", "to": ["ops"]}]
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     assert service.received == []
 
 
-def test_rules_that_cannot_be_read_are_no_rules(
+def test_invalid_rules_are_logged_and_ignored(
     service: Service, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "nothing"}]
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     assert logged(caplog, "alert_rules", "DCRON_ALERTS", "rule 1: ", "'nothing'")
 
 
-def test_no_error_ends_the_thread_and_it_is_reported_once(
+def test_alerter_thread_survives_errors_and_logs_them_once(
     service: Service,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("django_dcron.contrib.alerts.alerter.LOOK_EVERY", 0.001)
+    monkeypatch.setattr("django_dcron.contrib.alerts.alerter.CHECK_EVERY", 0.001)
     alerter, stopping = Alerter(Leader()), threading.Event()
     looks = []
 
@@ -210,7 +220,7 @@ def test_no_error_ends_the_thread_and_it_is_reported_once(
         looks.append(1)
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(alerter, "notice", fails)
+    monkeypatch.setattr(alerter, "check", fails)
 
     def live() -> None:
         try:

@@ -15,12 +15,12 @@ def dcron_alert(*channels: str) -> str:
     return out.getvalue()
 
 
-def test_a_channel_that_works_has_it_at_once(service: Service) -> None:
+def test_test_message_is_sent_to_the_channel(service: Service) -> None:
     assert dcron_alert("ops") == "ops: sent.\n"
     assert service.subjects == ["[dcron] Test message"]
 
 
-def test_one_that_does_not_says_why_and_the_others_are_tried(
+def test_failing_channel_is_reported_and_others_are_tried(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERT_CHANNELS |= {"bad": {"apprise": ["nosuch://x"]}}
@@ -30,7 +30,7 @@ def test_one_that_does_not_says_why_and_the_others_are_tried(
     assert len(service.received) == 1
 
 
-def test_each_url_of_a_channel_is_tried(service: Service, settings: Settings) -> None:
+def test_every_url_of_a_channel_is_tried(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": ["nosuch://secret@x", service.url]}}
     out = StringIO()
     with pytest.raises(CommandError, match=r"Rejected by ops\."):
@@ -41,7 +41,7 @@ def test_each_url_of_a_channel_is_tried(service: Service, settings: Settings) ->
     assert len(service.received) == 1
 
 
-def test_a_channel_that_is_not_named(service: Service) -> None:
+def test_unknown_channel_is_refused(service: Service) -> None:
     with pytest.raises(CommandError, match=r"'opps' .*: ops\)") as caught:
         dcron_alert("ops", "opps")
     assert caught.value.returncode == 2

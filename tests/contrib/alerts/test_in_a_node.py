@@ -17,7 +17,7 @@ TIMEOUT = 60.0
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_a_node_tells_of_a_job_that_fails_and_recovers_and_of_a_node_that_was_killed(
+def test_node_reports_failure_and_recovery_of_a_job_and_a_killed_node(
     start_runcron: StartProcess, service: Service
 ) -> None:
     environment = {
@@ -30,7 +30,7 @@ def test_a_node_tells_of_a_job_that_fails_and_recovers_and_of_a_node_that_was_ki
     wait_until(
         lambda: "[dcron] roast failed" in " ".join(service.subjects),
         TIMEOUT,
-        what="word of the failure",
+        what="an alert about the failure",
     )
     job.refresh_from_db()
     job.target = "tests.app.tasks.ok"
@@ -38,24 +38,24 @@ def test_a_node_tells_of_a_job_that_fails_and_recovers_and_of_a_node_that_was_ki
     wait_until(
         lambda: "[dcron] roast has recovered" in " ".join(service.subjects),
         TIMEOUT,
-        what="word of the recovery",
+        what="an alert about the recovery",
     )
     first.kill()
     start_runcron("--embedded", "--name", "second", env=environment)
     wait_until(
         lambda: "[dcron] node first is lost" in " ".join(service.subjects),
         TIMEOUT,
-        what="word of the loss",
+        what="an alert about the lost node",
     )
     first_failures = [
         subject for subject in service.subjects if subject.startswith("[dcron] roast failed")
     ]
-    assert len(first_failures) == 1, "once for the streak"
+    assert len(first_failures) == 1, "one alert for the streak"
 
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_while_a_channel_hangs_that_is_logged_the_others_are_notified_and_the_node_stops_as_ever(
+def test_hanging_channel_is_logged_and_delays_neither_others_nor_shutdown(
     start_runcron: StartProcess, service: Service, hanging: Service, tmp_path: Path
 ) -> None:
     health = tmp_path / "health.json"
@@ -67,9 +67,11 @@ def test_while_a_channel_hangs_that_is_logged_the_others_are_notified_and_the_no
     }
     node = start_runcron("--embedded", "--name", "a", "--health-file", str(health), env=environment)
     job = make_job(name="roast", target="tests.app.tasks.fail")
-    wait_until(hanging.asked.is_set, TIMEOUT, what="a message that nobody answers")
+    wait_until(hanging.asked.is_set, TIMEOUT, what="a request to the hanging channel")
     wait_until(
-        lambda: "roast failed" in " ".join(service.subjects), TIMEOUT, what="word of the failure"
+        lambda: "roast failed" in " ".join(service.subjects),
+        TIMEOUT,
+        what="an alert about the failure",
     )
     job.refresh_from_db()
     job.target = "tests.app.tasks.ok"
@@ -77,18 +79,20 @@ def test_while_a_channel_hangs_that_is_logged_the_others_are_notified_and_the_no
     wait_until(
         lambda: "roast has recovered" in " ".join(service.subjects),
         TIMEOUT,
-        what="word of the recovery",
+        what="an alert about the recovery",
     )
     wait_until(
         lambda: json.loads(health.read_text())["status"] == "degraded",
         TIMEOUT,
-        what="a node that says so, and is fit",
+        what="the status degraded",
     )
     assert "alerts-hanging" in json.loads(health.read_text())["hanging"]
     first = re.split(
         r"\n\s+Thread ", node.log.partition("thread hangs: node=a thread=alerts-hanging")[2]
     )[1]
-    assert first.startswith("dcron-alerts-hanging:\n"), "its own stack is told before all others"
+    assert first.startswith("dcron-alerts-hanging:\n"), (
+        "the stack of the hanging thread comes first"
+    )
     assert "in send_to" in first
     node.terminate()
     assert node.wait() == 0

@@ -54,15 +54,17 @@ def miss(job: Job, number: int = 1) -> None:
         assert transitions.end_unstarted(make_run(job), State.MISSED, "its time was over")
 
 
-def test_a_failure_is_reported_once_with_what_it_said(service: Service, settings: Settings) -> None:
+def test_failure_is_reported_once_with_its_message_and_links(
+    service: Service, settings: Settings
+) -> None:
     settings.DCRON_ALERTS = FAILED
     settings.DCRON_SITE_URL = "https://shop.example/"
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     job = make_idle_job(name="grind")
     end(job)
-    alerter.look()
-    alerter.look()
+    alerter.check_and_send()
+    alerter.check_and_send()
     assert service.subjects == ["[dcron] grind failed"]
     text = service.received[0]["message"]
     assert "no more beans" in text
@@ -70,26 +72,28 @@ def test_a_failure_is_reported_once_with_what_it_said(service: Service, settings
     assert f"https://shop.example/admin/django_dcron/run/{job.runs.get().pk}/change/" in text
 
     end(job)
-    alerter.look()
-    assert len(service.received) == 1, "the streak was told of"
+    alerter.check_and_send()
+    assert len(service.received) == 1, "the streak was reported before"
 
 
-def test_recovery_misses_and_the_circuit(service: Service, settings: Settings) -> None:
+def test_recovery_misses_and_automatic_pauses_are_reported(
+    service: Service, settings: Settings
+) -> None:
     settings.DCRON_ALERTS = [
         {"on": kind, "to": ["ops"]} for kind in ("recovered", "missed", "paused")
     ]
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     job = make_idle_job(name="grind", pause_after_failures=2)
     end(job)
     miss(job, 3)
-    alerter.look()
+    alerter.check_and_send()
     end(job, State.SUCCEEDED)
-    alerter.look()
+    alerter.check_and_send()
     for _ in range(2):
         end(job)
     assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
-    alerter.look()
+    alerter.check_and_send()
     assert service.subjects == [
         "[dcron] grind missed 3 occurrences",
         "[dcron] grind has recovered",
@@ -101,100 +105,100 @@ def test_recovery_misses_and_the_circuit(service: Service, settings: Settings) -
     end(job)
     end(job)
     assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
-    alerter.look()
-    assert service.subjects[3:] == ["[dcron] grind was paused automatically"], "each time it does"
+    alerter.check_and_send()
+    assert service.subjects[3:] == ["[dcron] grind was paused automatically"], (
+        "every automatic pause is reported"
+    )
 
 
-def test_the_circuit_is_reported_whatever_ends_after_it_has_opened(
+def test_automatic_pause_is_reported_even_if_a_run_ends_afterwards(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "paused", "to": ["ops"]}]
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     job = make_idle_job(name="grind", pause_after_failures=1)
     end(job)
     assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
     assert transitions.end_unstarted(make_run(job), State.CANCELLED, "no use")
-    alerter.look()
+    alerter.check_and_send()
     assert service.subjects == ["[dcron] grind was paused automatically"]
 
 
-def test_a_pause_that_somebody_made_is_none_of_the_circuit(
-    service: Service, settings: Settings
-) -> None:
+def test_manual_pause_is_not_reported(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = [{"on": "paused", "to": ["ops"]}]
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     job = make_idle_job(name="grind", pause_after_failures=2)
     end(job)
     control.pause(job, "while the mill is cleaned")
     end(job)
-    alerter.look()
+    alerter.check_and_send()
     assert service.received == []
 
 
-def test_what_happened_while_no_node_was_up_is_reported_also_if_nothing_ever_was(
+def test_events_without_a_running_node_are_reported_later(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "missed", "to": ["ops"]}, *FAILED]
     first = Alerter(Leader())
-    first.look()
+    first.check_and_send()
     job = make_idle_job(name="grind")
-    first.look()
+    first.check_and_send()
     miss(job, 2)
     end(job)
     end(job, State.SUCCEEDED)
-    Alerter(Leader()).look()  # another node, later
+    Alerter(Leader()).check_and_send()  # another node, later
     assert len(service.received) == 1
     assert "grind missed 2 occurrences" in service.received[0]["message"]
     assert "grind failed" in service.received[0]["message"]
 
 
-def test_an_end_that_was_dated_long_before_it_was_seen_is_found_later(
+def test_run_with_an_old_finish_time_is_found_by_the_full_check(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = FAILED
     job = make_idle_job(name="grind")
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     end(job)
     Statistics.objects.update(last_finished_at=database_now("default") - timedelta(hours=1))
-    alerter.look()
+    alerter.check_and_send()
     assert service.received == []
-    monkeypatch.setattr("django_dcron.contrib.alerts.alerter.ALL_EVERY", 0)
-    alerter._next.clear()
-    alerter.look()
+    monkeypatch.setattr("django_dcron.contrib.alerts.alerter.ALL_JOBS_EVERY", 0)
+    alerter._next_at.clear()
+    alerter.check_and_send()
     assert service.subjects == ["[dcron] grind failed"]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_goes_while_it_is_looked_at_keeps_nobody_from_theirs(
+def test_job_deleted_during_the_check_does_not_affect_others(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = FAILED
     gone, job = make_idle_job(name="gone"), make_idle_job(name="grind")
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     end(gone)
     end(job)
-    worded = job_alerts._message
+    make_message = job_alerts._message
 
-    def word_while_it_goes(event: Event, statistics: Statistics) -> Message:
+    def delete_job_then_make_message(event: Event, statistics: Statistics) -> Message:
         Job.objects.filter(pk=gone.pk).delete()
-        return worded(event, statistics)
+        return make_message(event, statistics)
 
-    monkeypatch.setattr(job_alerts, "_message", word_while_it_goes)
-    alerter.look()
+    monkeypatch.setattr(job_alerts, "_message", delete_job_then_make_message)
+    alerter.check_and_send()
     assert service.subjects == ["[dcron] grind failed"]
 
 
-def test_what_could_not_be_written_down_is_noticed_again(
+def test_event_is_detected_again_if_its_alert_was_not_written(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = FAILED
     job = make_idle_job(name="grind")
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     end(job)
 
     def dies(messages: list[Message]) -> int:
@@ -203,45 +207,45 @@ def test_what_could_not_be_written_down_is_noticed_again(
     with monkeypatch.context() as dying:
         dying.setattr(job_alerts, "put", dies)
         with pytest.raises(KeyboardInterrupt):
-            alerter.look()
+            alerter.check_and_send()
     assert Notice.objects.get(pk=job.pk).failed == 0
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind failed"]
 
 
-def test_more_jobs_than_are_looked_at_at_once_are_all_reported(
+def test_jobs_beyond_the_batch_size_are_all_reported(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_alerts, "BATCH_SIZE", 2)
     settings.DCRON_ALERTS = FAILED
     jobs = [make_idle_job() for _ in range(5)]
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     for job in jobs:
         end(job)
     for _ in range(4):
-        alerter.look()
+        alerter.check_and_send()
     assert sorted(Alert.objects.values_list("job", flat=True)) == [job.pk for job in jobs]
 
 
-def test_a_link_is_below_the_path_of_the_site(service: Service, settings: Settings) -> None:
+def test_link_includes_the_path_of_the_site_url(service: Service, settings: Settings) -> None:
     settings.DCRON_SITE_URL = "https://shop.example/back/"
     assert messages._link("job", 7) == "https://shop.example/back/admin/django_dcron/job/7/change/"
 
 
-def test_a_job_s_own_rules_count_instead(service: Service, settings: Settings) -> None:
+def test_rules_of_a_job_replace_the_general_rules(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = FAILED
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     silent = make_idle_job(name="silent", alerts=[])
     patient = make_idle_job(name="patient", alerts=[{"on": "failed", "to": ["ops"], "after": 2}])
     for job in (silent, patient, patient):
         end(job)
-    alerter.look()
+    alerter.check_and_send()
     assert service.subjects == ["[dcron] patient failed 2 times in a row"]
 
 
-def test_what_was_counted_before_alerting_began_is_past_but_for_streaks_that_last(
+def test_first_check_reports_only_ongoing_failure_streaks(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERTS = [
@@ -255,15 +259,15 @@ def test_what_was_counted_before_alerting_began_is_past_but_for_streaks_that_las
         for state in ended:
             end(job, State.SUCCEEDED if state == "s" else State.FAILED)
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     assert service.subjects == ["[dcron] failing failed 2 times in a row"]
 
 
-def test_what_nobody_looked_at_for_a_while_is_found_by_whoever_takes_over(
+def test_events_of_a_shard_are_found_by_its_next_leader(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERTS = FAILED
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     first, second = make_idle_job(), make_idle_job()
     one, other = Leader(), Leader()
     one.shards = frozenset({first.pk % dcron.SHARDS})
@@ -271,69 +275,69 @@ def test_what_nobody_looked_at_for_a_while_is_found_by_whoever_takes_over(
     theirs = Alerter(one)
     end(first)
     end(second)
-    theirs.look()
+    theirs.check_and_send()
     assert service.subjects == [f"[dcron] {first} failed"]
     one.shards |= other.shards
-    theirs.look()
+    theirs.check_and_send()
     assert service.subjects == [f"[dcron] {first} failed", f"[dcron] {second} failed"]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_nodes_that_notice_at_once_tell_once(service: Service, settings: Settings) -> None:
+def test_concurrent_alerters_report_each_event_once(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = FAILED
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     for _ in range(20):
         end(make_idle_job())
     alerters = [Alerter(Leader()) for _ in range(3)]
-    in_threads(*(alerter.look for alerter in alerters))
+    in_threads(*(alerter.check_and_send for alerter in alerters))
     for alerter in alerters:
-        alerter.look()
+        alerter.check_and_send()
     keys = list(Alert.objects.values_list("key", flat=True))
     assert len(keys) == len(set(keys)) == 20
     assert Alert.objects.filter(sent_at=None).count() == 0
 
 
-def test_a_job_whose_channel_is_gone_is_reported_by_the_general_rules(
+def test_general_rules_apply_if_the_channel_of_a_job_rule_is_missing(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERTS = FAILED
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     job = make_idle_job(name="grind")
     Job.objects.filter(pk=job.pk).update(alerts=[{"on": "failed", "to": ["gone"]}])
     end(job)
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind failed"]
 
 
-def test_a_namespace_s_node_tells_of_its_own(service: Service, settings: Settings) -> None:
+def test_node_of_a_namespace_reports_only_its_jobs(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = FAILED
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     end(make_idle_job(name="theirs"))
     end(make_idle_job(name="ours", namespace="shop"))
     leader = Leader()
     leader.namespace = "shop"
-    Alerter(leader).look()
+    Alerter(leader).check_and_send()
     assert service.subjects == ["[dcron] shop/ours failed"]
 
 
-def test_a_look_at_a_thousand_jobs_that_do_well_is_cheap(
+def test_check_of_successful_jobs_needs_few_queries(
     settings: Settings, django_assert_max_num_queries: DjangoAssertNumQueries, service: Service
 ) -> None:
     settings.DCRON_ALERTS = FAILED
     alerter = Alerter(Leader())
-    alerter.look()
+    alerter.check_and_send()
     for _ in range(10):
         end(make_idle_job(), State.SUCCEEDED)
-    alerter.look()
+    alerter.check_and_send()
     with django_assert_max_num_queries(4):  # the clock, the jobs, and the outbox with its own clock
-        alerter.look()
+        alerter.check_and_send()
     assert set(Notice.objects.values_list("succeeded", flat=True)) == {0}, (
-        "successes are not written down one by one"
+        "successes are not recorded individually"
     )
     assert service.received == []
 
 
-def test_a_run_that_does_not_end_is_reported_once(service: Service, settings: Settings) -> None:
+def test_late_run_is_reported_once(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = [{"on": "late", "to": ["ops"], "within": "10m"}]
     now = database_now("default")
     job, patient = (
@@ -352,19 +356,17 @@ def test_a_run_that_does_not_end_is_reported_once(service: Service, settings: Se
         claimed_at=now,
     )
     for _ in range(2):
-        Alerter(Leader()).look()
+        Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind is late"]
     assert {"10m.", "running."} <= set(service.received[0]["message"].split())
 
 
-def test_a_silent_job_is_reported_once_for_each_silence(
-    service: Service, settings: Settings
-) -> None:
+def test_silent_job_is_reported_once_for_each_silence(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = [{"on": "silent", "to": ["ops"], "for": "1d"}]
     job, paused = make_idle_job(name="grind"), make_idle_job(name="paused")
     control.pause(paused)
-    Alerter(Leader()).look()
-    assert service.received == [], "both were seen first just now"
+    Alerter(Leader()).check_and_send()
+    assert service.received == [], "both jobs were checked for the first time"
 
     def two_days_pass() -> None:
         past = database_now("default") - timedelta(days=2)
@@ -373,33 +375,31 @@ def test_a_silent_job_is_reported_once_for_each_silence(
 
     two_days_pass()
     for _ in range(2):
-        Alerter(Leader()).look()
+        Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind has had no success for 1d"]
 
     end(job, State.SUCCEEDED)
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     assert Notice.objects.get(job=job).success_at > database_now("default") - timedelta(minutes=5)
     two_days_pass()
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind has had no success for 1d"] * 2
 
     control.resume(paused)
-    Alerter(Leader()).look()
-    assert len(service.received) == 2, "nothing was expected of it while it was paused"
+    Alerter(Leader()).check_and_send()
+    assert len(service.received) == 2, "a paused job isn't expected to run"
 
 
-def test_a_silence_counts_from_the_last_success_not_from_when_somebody_saw_it(
-    service: Service, settings: Settings
-) -> None:
+def test_silence_is_measured_from_the_last_success(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = [{"on": "silent", "to": ["ops"], "for": "2d"}]
     job = make_idle_job(name="grind")
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     end(job, State.SUCCEEDED)
     day = timedelta(days=1)
     Run.objects.update(finished_at=F("finished_at") - day)
     Notice.objects.update(success_at=database_now("default") - 2 * day)
     end(job)
-    Alerter(Leader()).look()
+    Alerter(Leader()).check_and_send()
     assert abs(
         Notice.objects.get().success_at - Run.objects.get(state="succeeded").finished_at
     ) < timedelta(seconds=1)

@@ -10,7 +10,7 @@ from django.core import mail
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron.contrib.alerts import channels, outbox
-from django_dcron.contrib.alerts.outbox import Message, forget, put, put_new, send_due
+from django_dcron.contrib.alerts.outbox import Message, prune, put, put_new, send_due
 from django_dcron.db.now import database_now
 from django_dcron.models import Alert
 from django_dcron.policies.alerting import Kind
@@ -28,7 +28,7 @@ def make_due() -> None:
     Alert.objects.filter(try_at__isnull=False).update(try_at=database_now("default"))
 
 
-def test_what_is_due_together_is_one_message(service: Service) -> None:
+def test_alerts_due_together_are_sent_as_one_message(service: Service) -> None:
     put(message(number) for number in range(3))
     assert send_due() == 3
     assert send_due() == 0
@@ -45,7 +45,7 @@ def test_what_is_due_together_is_one_message(service: Service) -> None:
         ([Kind.DEGRADED, Kind.FAILED, Kind.RECOVERED], "failure"),
     ],
 )
-def test_a_message_has_the_tone_of_the_gravest(
+def test_message_has_the_tone_of_its_most_severe_alert(
     service: Service, kinds: list[Kind], tone: str
 ) -> None:
     put(Message(kind, f"{kind}:1", "subject", to=("ops",)) for kind in kinds)
@@ -53,7 +53,7 @@ def test_a_message_has_the_tone_of_the_gravest(
     assert service.received[0]["type"] == tone
 
 
-def test_the_same_is_reported_once(service: Service) -> None:
+def test_alert_with_the_same_key_is_sent_once(service: Service) -> None:
     for _ in range(2):
         put([message(1)])
         assert put_new([message(1)]) == 0
@@ -62,9 +62,7 @@ def test_the_same_is_reported_once(service: Service) -> None:
     assert send_due() == 0
 
 
-def test_a_channel_is_reported_no_more_often_than_it_wants(
-    service: Service, settings: Settings
-) -> None:
+def test_channel_interval_is_respected(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": [service.url], "every": timedelta(hours=1)}}
     put([message(1)])
     assert send_due() == 1
@@ -77,7 +75,7 @@ def test_a_channel_is_reported_no_more_often_than_it_wants(
     assert len(service.received) == 2
 
 
-def test_a_channel_that_fails_is_tried_again_later_and_the_others_are_not_kept_from_theirs(
+def test_failing_channel_is_retried_later_and_does_not_block_others(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERT_CHANNELS |= {"mail": {"mail": ["ops@shop.example"]}}
@@ -93,7 +91,7 @@ def test_a_channel_that_fails_is_tried_again_later_and_the_others_are_not_kept_f
     assert "127.0.0.1" not in row.error, "a URL may hold secrets"
     assert row.try_at is not None
     assert row.try_at > database_now("default")
-    assert send_due() == 0, "its time has not come"
+    assert send_due() == 0, "the next try isn't due yet"
 
     service.status = 200
     make_due()
@@ -103,7 +101,7 @@ def test_a_channel_that_fails_is_tried_again_later_and_the_others_are_not_kept_f
     assert row.sent_at is not None
 
 
-def test_what_nobody_takes_for_a_day_is_given_up_and_the_reason_kept(service: Service) -> None:
+def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(service: Service) -> None:
     service.status = 503
     put([message(1)])
     Alert.objects.update(tries=outbox.TRIES - 1)
@@ -113,13 +111,13 @@ def test_what_nobody_takes_for_a_day_is_given_up_and_the_reason_kept(service: Se
     assert "(json)" in row.error
 
 
-def test_a_channel_that_is_no_longer_named_gets_nothing(service: Service) -> None:
+def test_alert_for_a_removed_channel_is_abandoned(service: Service) -> None:
     put([message(1, to=("gone",))])
     assert send_due() == 0
     assert Alert.objects.get().error == "the channel no longer exists"
 
 
-def test_a_sender_that_died_half_way_is_followed_by_another(service: Service) -> None:
+def test_alert_of_a_sender_that_died_is_sent_by_another(service: Service) -> None:
     put([message(1)])
 
     def dies(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
@@ -127,12 +125,12 @@ def test_a_sender_that_died_half_way_is_followed_by_another(service: Service) ->
 
     with pytest.raises(KeyboardInterrupt):
         send_due(dies)
-    assert send_due() == 0, "it may still be sending"
+    assert send_due() == 0, "the first sender may still be sending"
     make_due()
     assert send_due() == 1
 
 
-def test_an_odd_url_is_named_by_its_kind_alone(settings: Settings) -> None:
+def test_error_for_an_invalid_url_names_only_its_scheme(settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": ["nosuch://secret@host"]}}
     put([message(1)])
     assert send_due() == 0
@@ -142,14 +140,14 @@ def test_an_odd_url_is_named_by_its_kind_alone(settings: Settings) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_that_send_at_once_send_each_alert_once(service: Service) -> None:
+def test_concurrent_senders_send_each_alert_once(service: Service) -> None:
     put(message(number) for number in range(50))
     assert sum(in_threads(*[send_due] * 4)) == 50
     shown = "\n".join(each["message"] for each in service.received)
     assert shown.count("no more beans") == 50
 
 
-def test_what_has_just_come_is_not_given_up_with_what_was_refused_for_a_day(
+def test_new_alert_is_not_abandoned_with_an_old_one(
     service: Service,
 ) -> None:
     service.status = 503
@@ -161,14 +159,14 @@ def test_what_has_just_come_is_not_given_up_with_what_was_refused_for_a_day(
     assert (old.try_at, new.tries) == (None, 1)
     assert new.try_at is not None
     assert new.try_at < database_now("default") + 2 * outbox.FIRST_WAIT, (
-        "its first wait is the shortest"
+        "the first wait is the shortest"
     )
     service.status = 200
     make_due()
     assert send_due() == 1
 
 
-def test_of_a_channel_of_several_services_each_takes_it_once_also_if_another_does_not(
+def test_each_service_of_a_channel_gets_an_alert_once_even_if_another_fails(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERT_CHANNELS = {
@@ -183,7 +181,7 @@ def test_of_a_channel_of_several_services_each_takes_it_once_also_if_another_doe
     assert [row.sent_at is None for row in Alert.objects.order_by("pk")] == [True, False]
 
 
-def test_a_claim_counts_from_the_moment_it_is_made(service: Service, settings: Settings) -> None:
+def test_claim_period_starts_when_the_claim_is_made(service: Service, settings: Settings) -> None:
     """A claim doesn't include the time of the previous channel's delivery, which may be slow."""
     settings.DCRON_ALERT_CHANNELS |= {"a": {"mail": ["ops@shop.example"]}}
     claims = {}
@@ -191,7 +189,7 @@ def test_a_claim_counts_from_the_moment_it_is_made(service: Service, settings: S
     def slow(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
         name = "a" if "mail" in channel else "ops"
         claims[name] = Alert.objects.get(channel=name).try_at - database_now("default")
-        if name == "a":  # time passes
+        if name == "a":  # let time pass
             monkeypatch.setattr(
                 outbox, "database_now", lambda using: database_now(using) + 2 * outbox.CLAIM
             )
@@ -202,7 +200,7 @@ def test_a_claim_counts_from_the_moment_it_is_made(service: Service, settings: S
     assert claims["ops"] > 2 * outbox.CLAIM
 
 
-def test_a_long_message_is_cut_and_every_job_in_it_is_named_as_far_as_that_goes(
+def test_long_message_is_cut_but_names_as_many_jobs_as_possible(
     service: Service,
 ) -> None:
     put(
@@ -223,7 +221,7 @@ def test_a_long_message_is_cut_and_every_job_in_it_is_named_as_far_as_that_goes(
     )
 
 
-def test_a_service_that_takes_less_gets_less(
+def test_message_is_cut_to_the_limit_of_the_service(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apprise.plugins.custom_json.NotifyJSON.body_maxlen", 100)
@@ -232,7 +230,7 @@ def test_a_service_that_takes_less_gets_less(
     assert len(service.received[0]["message"]) <= 100
 
 
-def test_while_somebody_tells_a_channel_others_wait(service: Service) -> None:
+def test_alerts_wait_while_another_sender_uses_the_channel(service: Service) -> None:
     put([message(1)])
     meanwhile = []
 
@@ -246,7 +244,7 @@ def test_while_somebody_tells_a_channel_others_wait(service: Service) -> None:
     assert send_due() == 1
 
 
-def test_what_comes_soon_after_a_refusal_waits_for_the_next_try(service: Service) -> None:
+def test_new_alert_waits_for_the_next_try_after_a_failure(service: Service) -> None:
     service.status = 503
     put([message(1)])
     send_due()
@@ -255,14 +253,14 @@ def test_what_comes_soon_after_a_refusal_waits_for_the_next_try(service: Service
     assert list(Alert.objects.order_by("pk").values_list("tries", flat=True)) == [1, 0]
 
 
-def test_keys_are_looked_up_by_the_index(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_lookup_of_keys_uses_the_index(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     put([message(1)])
     with django_assert_num_queries(1) as asked:
         put_new([message(1)])
     assert "channel" in asked.captured_queries[0]["sql"].partition("WHERE")[2]
 
 
-def test_a_subject_is_one_line_and_a_mail_server_that_says_nothing_is_not_waited_for_for_ever(
+def test_mail_has_a_one_line_subject_and_a_timeout(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from django.core.mail.backends import locmem
@@ -278,23 +276,23 @@ def test_a_subject_is_one_line_and_a_mail_server_that_says_nothing_is_not_waited
     assert sent == [(channels.SEND_TIMEOUT, "[dcron] job Bcc: all@shop.example failed")]
 
 
-def test_many_old_ones_are_forgotten_one_batch_after_the_other(
+def test_old_alerts_are_deleted_in_batches(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(outbox, "PRUNED_AT_ONCE", 2)
     put(message(number) for number in range(3))
     send_due()
     Alert.objects.update(created_at=database_now("default") - timedelta(days=60))
-    assert not forget()
-    assert forget()
+    assert not prune()
+    assert prune()
     assert not Alert.objects.exists()
 
 
-def test_old_ones_are_forgotten_but_not_what_still_waits(service: Service) -> None:
+def test_old_pending_alerts_are_not_deleted(service: Service) -> None:
     put([message(1)])
     send_due()
     put([message(2)])
     long_ago = database_now("default") - timedelta(days=60)
     Alert.objects.update(created_at=long_ago)
-    assert forget()
+    assert prune()
     assert Alert.objects.get().key == "failed:2"

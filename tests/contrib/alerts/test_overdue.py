@@ -8,7 +8,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from django_dcron.conf import settings as dcron
 from django_dcron.contrib.alerts import overdue, rules
 from django_dcron.contrib.alerts.outbox import KEPT
-from django_dcron.contrib.alerts.overdue import Overdue
+from django_dcron.contrib.alerts.overdue import OverdueCheck
 from django_dcron.db.now import database_now
 from django_dcron.models import Alert, Job, Notice, Run
 from tests.factories import make_idle_job, make_run
@@ -27,8 +27,8 @@ def channel(settings: Settings) -> None:
     ]
 
 
-def look(overdue: Overdue, now: datetime | None = None) -> None:
-    overdue.look(range(dcron.SHARDS), "", rules.of_settings(), now or database_now("default"))
+def check(overdue: OverdueCheck, now: datetime | None = None) -> None:
+    overdue.check(range(dcron.SHARDS), "", rules.of_settings(), now or database_now("default"))
 
 
 def shown() -> list[str]:
@@ -40,12 +40,12 @@ def make_silent(job: Job, span: timedelta) -> None:
     Job.objects.filter(pk=job.pk).update(updated_at=database_now("default") - span)
 
 
-def test_rules_of_a_job_that_no_longer_count_are_reported_with_its_name(
+def test_invalid_job_rules_are_logged_with_the_job_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     make_idle_job(name="roast", namespace="shop")
     Job.objects.update(alerts=[{"on": "failed", "to": ["gone"]}])
-    look(Overdue())
+    check(OverdueCheck())
     (record,) = caplog.records
     assert vars(record)["event"] == "alert_rules"
     assert "shop/roast" in record.getMessage()
@@ -53,7 +53,7 @@ def test_rules_of_a_job_that_no_longer_count_are_reported_with_its_name(
     assert (record.__dict__["event"], record.__dict__["job"]) == ("alert_rules", "shop/roast")
 
 
-def test_late_runs_that_were_reported_keep_nobody_from_the_rest(
+def test_reported_late_runs_do_not_block_the_detection_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(overdue, "BATCH_SIZE", 3)
@@ -69,43 +69,43 @@ def test_late_runs_that_were_reported_keep_nobody_from_the_rest(
             due_at=long_ago + timedelta(seconds=number),
         )
     Run.objects.filter(trigger="schedule").update(trigger="manual")
-    looks = Overdue()
+    detector = OverdueCheck()
     for _ in range(3):
-        look(looks)
+        check(detector)
     assert shown() == ["late"] * 8
     for _ in range(3):
-        look(looks)
+        check(detector)
     assert shown() == ["late"] * 8
 
 
-def test_silent_jobs_that_were_reported_keep_nobody_from_the_rest(
+def test_reported_silent_jobs_do_not_block_the_detection_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(overdue, "BATCH_SIZE", 2)
     jobs = [make_idle_job() for _ in range(5)]
-    looks = Overdue()
+    detector = OverdueCheck()
     for _ in range(3):
-        look(looks)
+        check(detector)
     for number, job in enumerate(jobs):
         make_silent(job, 3 * HOUR - timedelta(minutes=number))
     for _ in range(6):
-        look(looks)
+        check(detector)
     assert shown() == ["silent"] * 5
 
 
-def test_what_lasts_longer_than_its_alert_is_kept_is_not_reported_anew() -> None:
+def test_problem_outlasting_its_alert_is_not_reported_again() -> None:
     job, now = make_idle_job(), database_now("default")
-    look(Overdue())
+    check(OverdueCheck())
     make_silent(job, 2 * HOUR)
     make_run(job, "waiting", trigger="manual", claimed_at=now - HOUR, due_at=now - HOUR)
-    look(Overdue())
+    check(OverdueCheck())
     assert sorted(shown()) == ["late", "silent"]
     Alert.objects.all().delete()  # as the cleanup of old alerts would
-    look(Overdue(), now + KEPT)
+    check(OverdueCheck(), now + KEPT)
     assert shown() == []
 
 
-def test_backfilled_runs_that_wait_for_their_turn_are_not_late() -> None:
+def test_waiting_backfilled_runs_are_not_late() -> None:
     now = database_now("default")
     job, year = make_idle_job(), timedelta(days=365)
     make_run(
@@ -124,25 +124,24 @@ def test_backfilled_runs_that_wait_for_their_turn_are_not_late() -> None:
         due_at=now,
         claimed_at=now - HOUR,
     )
-    look(Overdue())
+    check(OverdueCheck())
     assert shown() == []
     Run.objects.filter(pk=released.pk).update(due_at=now - HOUR)
-    look(Overdue())
+    check(OverdueCheck())
     assert shown() == ["late"]
 
 
-def test_a_look_at_many_that_were_reported_is_cheap(
+def test_check_of_reported_problems_needs_few_queries(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     now = database_now("default")
     for _ in range(20):
         make_run(make_idle_job(), "queued", trigger="manual", claimed_at=now - HOUR)
-    look(Overdue())
+    check(OverdueCheck())
     Job.objects.update(updated_at=now - 3 * HOUR)
     Notice.objects.update(success_at=now - 2 * HOUR)
-    look(Overdue())
+    check(OverdueCheck())
     assert sorted(shown()) == ["late"] * 20 + ["silent"] * 20
-    with django_assert_max_num_queries(
-        7
-    ):  # the clock; jobs' own rules; runs, keys; jobs without a notice, notices, keys
-        look(Overdue())
+    # The clock; jobs' own rules; runs, keys; jobs without a notice, notices, keys.
+    with django_assert_max_num_queries(7):
+        check(OverdueCheck())

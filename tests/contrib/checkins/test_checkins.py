@@ -38,7 +38,7 @@ MIDDLEWARE = [
 
 class Pings:
     def __init__(self) -> None:
-        self.heard: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         """The path and body of each request."""
         self.status = 200
         pings = self
@@ -46,7 +46,7 @@ class Pings:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                pings.heard.append((self.path, body))
+                pings.requests.append((self.path, body))
                 self.send_response(pings.status)
                 self.end_headers()
 
@@ -62,7 +62,7 @@ class Pings:
     @property
     def paths(self) -> list[str]:
         assert checkins.sender.flush(30)
-        return [urlsplit(path).path for path, _ in self.heard]
+        return [urlsplit(path).path for path, _ in self.requests]
 
 
 @pytest.fixture
@@ -83,33 +83,33 @@ def run_once(job: Job) -> Run:
     return run
 
 
-def test_success_is_reported_with_the_run_it_is_of(pings: Pings) -> None:
+def test_success_is_reported_with_the_run_id(pings: Pings) -> None:
     run = run_once(make_idle_job(name="Grind beans", namespace="shop", tags=["healthchecks"]))
     assert pings.paths == ["/key/shop-grind-beans/start", "/key/shop-grind-beans"]
-    assert {parse_qs(urlsplit(path).query)["rid"][0] for path, _ in pings.heard} == {str(run.pk)}
-    assert {parse_qs(urlsplit(path).query)["create"][0] for path, _ in pings.heard} == {"1"}
+    assert {parse_qs(urlsplit(path).query)["rid"][0] for path, _ in pings.requests} == {str(run.pk)}
+    assert {parse_qs(urlsplit(path).query)["create"][0] for path, _ in pings.requests} == {"1"}
 
 
-def test_a_job_without_the_tag_is_nobody_s_business(pings: Pings) -> None:
+def test_job_without_the_tag_is_not_reported(pings: Pings) -> None:
     run_once(make_idle_job(tags=["sentry-like"]))
     assert pings.paths == []
 
 
-def test_only_the_failure_of_the_last_attempt_is_one(pings: Pings) -> None:
+def test_failure_is_reported_only_for_the_last_attempt(pings: Pings) -> None:
     again = {"max_attempts": 2, "retry_backoff": timedelta()}
     job = make_idle_job(name="roast", tags=["healthchecks"], target="tests.app.tasks.fail", **again)
     run = run_once(job)
     assert run.state == "pending"
     assert pings.paths == ["/key/roast/start", "/key/roast/log"]
-    pings.heard.clear()
+    pings.requests.clear()
     assert execute(run.pk, 2, worker="w")
     run.refresh_from_db()
     assert run.state == "failed"
     assert pings.paths == ["/key/roast/start", "/key/roast/fail"]
-    assert ": " in pings.heard[1][1]
+    assert ": " in pings.requests[1][1]
 
 
-def test_a_service_that_fails_or_is_away_costs_the_run_nothing(
+def test_failing_or_unreachable_service_does_not_affect_the_run(
     pings: Pings, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = make_idle_job(name="grind", tags=["healthchecks"])
@@ -145,7 +145,7 @@ def sentry(settings: Settings) -> Iterator[Envelopes]:
         yield envelopes
 
 
-def test_sentry_hears_of_one_check_in_for_all_attempts_of_a_run(sentry: Envelopes) -> None:
+def test_all_attempts_of_a_run_share_one_sentry_check_in(sentry: Envelopes) -> None:
     job = make_idle_job(
         name="roast",
         tags=["sentry"],
@@ -171,7 +171,7 @@ def test_sentry_hears_of_one_check_in_for_all_attempts_of_a_run(sentry: Envelope
 @pytest.mark.parametrize(
     "schedule", ["@every 5m", "* * * * * *", "0 0 L * *", "H 3 * * *", "0 0 * * 5#2"]
 )
-def test_a_schedule_that_sentry_does_not_know_is_not_reported(schedule: str) -> None:
+def test_schedule_unsupported_by_sentry_is_not_reported(schedule: str) -> None:
     assert checkins._monitor(Job(schedule=schedule)) is None
 
 
@@ -186,18 +186,18 @@ def test_a_schedule_that_sentry_does_not_know_is_not_reported(schedule: str) -> 
         ("shop", "x" * 120, r"shop-x{36}-[0-9a-f]{8}"),
     ],
 )
-def test_a_slug_is_what_services_take(namespace: str, name: str, slug: str) -> None:
+def test_slug_has_the_format_that_services_accept(namespace: str, name: str, slug: str) -> None:
     found = checkins._slug(Job(namespace=namespace, name=name))
     assert re.fullmatch(slug, found)
     assert len(found) <= checkins.SLUG_LIMIT
 
 
-def test_names_of_which_no_letter_is_left_have_slugs_of_their_own() -> None:
+def test_different_names_have_different_slugs() -> None:
     names = ("备份", "报告", "a.b", "ab", "a:b", "x" * 119, "x" * 120)
     assert len({checkins._slug(Job(name=name)) for name in names}) == len(names)
 
 
-def test_without_sentry_s_sdk_the_run_is_as_ever(
+def test_missing_sentry_sdk_is_logged_and_does_not_affect_the_run(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_MIDDLEWARE = MIDDLEWARE
@@ -207,7 +207,7 @@ def test_without_sentry_s_sdk_the_run_is_as_ever(
     assert "pip install django-dcron[sentry]" in caplog.text
 
 
-def test_a_url_that_is_none_is_not_logged(
+def test_invalid_url_is_not_logged(
     pings: Pings, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_HEALTHCHECKS_URL = "secret-key"
@@ -217,38 +217,38 @@ def test_a_url_that_is_none_is_not_logged(
     assert "secret-key" not in caplog.text
 
 
-def test_what_is_old_and_what_is_too_much_is_dropped(
+def test_old_and_excess_check_ins_are_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(checkins, "MOST_WAITING", 2)
     monkeypatch.setattr(checkins, "atexit", SimpleNamespace(register=lambda *args: None))
-    sender, begun, goes_on = checkins.Sender(), threading.Event(), threading.Event()
+    sender, started, resume = checkins.Sender(), threading.Event(), threading.Event()
     sent: list[int] = []
 
     def hangs() -> None:
-        begun.set()
-        goes_on.wait(60)
+        started.set()
+        resume.wait(60)
 
     sender.put(hangs)
-    assert begun.wait(60)
+    assert started.wait(60)
     for number in range(3):
         sender.put(partial(sent.append, number))
     assert len(logged(caplog, "check_in_lost")) == 1
     assert not sender.flush(0.01)
     monkeypatch.setattr(checkins, "OLD", 0.0)
-    goes_on.set()
+    resume.set()
     assert sender.flush(60)
     assert sent == []
     assert len(logged(caplog, "check_in_lost", f"{checkins.OLD:g} s")) == 2
 
 
-def test_a_worker_s_process_that_ends_sends_what_it_has_to_say(
+def test_worker_process_flushes_check_ins_at_shutdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patiences: list[float] = []
-    monkeypatch.setattr(checkins.sender, "flush", patiences.append)
+    timeouts: list[float] = []
+    monkeypatch.setattr(checkins.sender, "flush", timeouts.append)
     worker_process_shutdown.send(sender="worker")
-    assert patiences == [checkins.LAST_TIMEOUT]
+    assert timeouts == [checkins.LAST_TIMEOUT]
 
 
 HANGS = """
@@ -267,7 +267,7 @@ for _ in range(5):
 """
 
 
-def test_a_process_does_not_wait_for_a_service_that_hangs() -> None:
+def test_process_exits_without_waiting_for_a_hanging_service() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HANGS], timeout=60, env=os.environ, capture_output=True
     )
@@ -279,18 +279,18 @@ import os, sys
 import django
 django.setup()
 from django_dcron.contrib import checkins
-said = []
-checkins.sender.put(lambda: said.append("parent"))
+sent = []
+checkins.sender.put(lambda: sent.append("parent"))
 assert checkins.sender.flush(30)
 pid = os.fork()
 if pid == 0:
-    checkins.sender.put(lambda: said.append("child"))
-    os._exit(0 if checkins.sender.flush(30) and said == ["parent", "child"] else 1)
+    checkins.sender.put(lambda: sent.append("child"))
+    os._exit(0 if checkins.sender.flush(30) and sent == ["parent", "child"] else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-def test_a_child_has_a_sender_of_its_own() -> None:
+def test_forked_process_has_its_own_sender() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKS], timeout=60, env=os.environ, capture_output=True
     )

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 LATE = timedelta(seconds=60)
-AT_ITS_START = "beat's own: it does not send a crontab at its start, but at the occurrence after it"
-PAST_ITS_END = "beat's own: it was late, and the row had ended when it came to it"
+AT_ITS_START = "beat skips an occurrence at the start of a crontab"
+PAST_ITS_END = "beat was late, and the row had ended before it was sent"
 SENT = re.compile(
     r"^\[(\S+ \S+?): INFO/\w+\] Scheduler: Sending due task (.*) \(([\w.]+)\)$", re.MULTILINE
 )

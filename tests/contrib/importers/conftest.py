@@ -17,22 +17,21 @@ Install = Callable[..., None]
 
 @pytest.fixture(scope="module")
 def install(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Install]:
-    """Return a function that adds an app to ``INSTALLED_APPS``, with its tables and settings."""
+    """Return a function that adds an app to ``INSTALLED_APPS``, with its tables and settings.
+
+    ``label``: the app's label, if it isn't ``app``.
+    """
     with ExitStack() as stack:
 
-        def one(app: str, **its_settings: Any) -> None:
-            stack.enter_context(
-                override_settings(**its_settings)
-            )  # first, because the app reads its settings on import
+        def one(app: str, label: str = "", **its_settings: Any) -> None:
+            # First, because the app reads its settings on import.
+            stack.enter_context(override_settings(**its_settings))
             stack.enter_context(override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, app]))
-            models = [
-                model for model in apps.get_app_config(app).get_models() if not model._meta.proxy
-            ]
+            config = apps.get_app_config(label or app)
+            models = [model for model in config.get_models() if not model._meta.proxy]
             with django_db_blocker.unblock(), connection.schema_editor() as editor:
                 for model in models:
                     editor.create_model(model)
-
-            config = apps.get_app_config(app)
 
             def drop() -> None:
                 # Also remove the app's admin pages: the admin index looks up the app of each.

@@ -59,9 +59,8 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=10)
     options = parser.parse_args()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # otherwise the started processes would outlive this one
+    # Otherwise, the started processes would outlive this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with database_and_redis():
         return shadow(options.tasks, timedelta(minutes=options.minutes))
 
@@ -122,7 +121,7 @@ class Watched:
         edges = {"scheduled_at__gte": self.window.begin, "scheduled_at__lt": self.window.end}
         return Run.objects.filter(trigger=Trigger.SCHEDULE, **edges)
 
-    def all_has_ended(self) -> bool:
+    def all_runs_ended(self) -> bool:
         from django_dcron.policies.lifecycle import UNFINISHED
 
         return not self.runs().filter(state__in=UNFINISHED).exists()
@@ -147,13 +146,13 @@ def shadow(tasks: int, length: timedelta) -> int:
             process.start()
         worker.wait_for_log(" ready.", 120)
         beat.wait_for_log("beat: Starting...", 120)
-        # enough time to create and import all rows
+        # This is enough time to create and import all rows.
         begin = now() + timedelta(seconds=45 + 0.25 * tasks)
         window = Window(begin, begin + length)
         kinds = fill(tasks, window)
-        say(f"{tasks} rows of {SOURCE}, to be watched from {clock(begin)} for {length}")
+        say(f"{tasks} rows of {SOURCE}, observed from {clock(begin)} for {length}")
         imported = json.loads(manage("import", SOURCE, "--apply", "--shadow", "--json").out)
-        say(f"imported in the shadow by {clock(now())}: {message(imported['counts'])}")
+        say(f"imported as shadows by {clock(now())}: {message(imported['counts'])}")
         window = Window(max(begin, now()), window.end)
         watched = Watched(kinds, imported, window, beat, worker)
         limit = length.total_seconds() + 600
@@ -165,10 +164,10 @@ def shadow(tasks: int, length: timedelta) -> int:
             what="beat's last messages",
             interval=1,
         )
+        beat.stop()  # It writes its latest runs when it stops, otherwise every three minutes.
         since = window.begin.isoformat()
         reported = manage("import", SOURCE, "--report", "--since", since, "--at-least", "0")
-        beat.stop()
-        wait_until(watched.all_has_ended, 300, what="the end of all runs", interval=1)
+        wait_until(watched.all_runs_ended, 300, what="the end of all runs", interval=1)
         wait_until(
             lambda: executed(worker) >= beat_sent(beat),
             300,
@@ -215,16 +214,14 @@ def summary(watched: Watched, reported: Answer) -> int:
         for where, at, why in found.differences():
             say(f"{where} alone: {row} {clock(at)}: {why or 'UNEXPLAINED'}")
     late = sorted(each.total_seconds() for found in by_row.values() for each in found.lateness)
-    say(f"beat sent {median_and_most(late)} after the occurrence")
+    say(f"beat sent {median_and_maximum(late)} after the occurrence")
     runs = watched.runs()
     states = Counter(runs.values_list("state", flat=True))
     started = runs.filter(started_at__isnull=False).values_list("started_at", "due_at")
     waited = sorted((start - due).total_seconds() for start, due in started)
-    say(
-        f"runs of shadows: {message(states)}; started {median_and_most(waited)} after they were due"
-    )
+    say(f"runs of shadows: {message(states)}; started {median_and_maximum(waited)} after due_at")
     sent, done = beat_sent(watched.beat), executed(watched.worker)
-    say(f"of its tasks beat sent {sent} in all, and the worker executed {done}")
+    say(f"tasks sent by beat: {sent}; executed by the worker: {done}")
     say(f"dcron import {SOURCE} --report, exit code {reported.code}:")
     say(f"{reported.out}{reported.err}".strip())
     for each in wrong:
@@ -246,11 +243,11 @@ def line_of(name: str, rows: int, found: list[Compared]) -> None:
     same = sum(each.same for each in found)
     differing = sum(1 for each in found for _ in each.differences())
     late = max((late.total_seconds() for each in found for late in each.lateness), default=None)
-    said_late = "" if late is None else f"{late:7.1f} s"
-    say(f"{name:32} {rows:5} {len(found):5} {same:6} {differing:6} {said_late:>9}".rstrip())
+    late_text = "" if late is None else f"{late:7.1f} s"
+    say(f"{name:32} {rows:5} {len(found):5} {same:6} {differing:6} {late_text:>9}".rstrip())
 
 
-def median_and_most(seconds: list[float]) -> str:
+def median_and_maximum(seconds: list[float]) -> str:
     return (
         f"{statistics.median(seconds):.1f} s (median), {seconds[-1]:.1f} s (at most)"
         if seconds

@@ -26,6 +26,7 @@ def fill() -> None:
     scheduler.add_job("tests.contrib.importers.plain:report", "cron", hour=3, id="of apscheduler")
     scheduler.shutdown()
     schedule("tests.app.tasks.echo", name="of q2", schedule_type="C", cron="*/10 * * * *")
+    fill_by_code()
     if sys.version_info < (3, 12):
         from celery.schedules import crontab
         from django_celery_beat.schedulers import DatabaseScheduler
@@ -40,6 +41,19 @@ def fill() -> None:
             }
         }
         DatabaseScheduler(app=app).setup_schedule()
+
+
+def fill_by_code() -> None:
+    from huey import crontab
+    from huey.contrib.djhuey import db_periodic_task
+    from scheduler.models import Task
+
+    from tests.app.tasks import echo
+
+    db_periodic_task(crontab(minute="*/7"))(echo)
+    task = Task(name="of scheduler", task_type="CronTaskType", cron_string="5 * * * *")
+    task.callable, task.queue = "tests.app.tasks.echo", "default"
+    task.save(schedule_job=False)
 
 
 def import_from(source: str) -> dict[str, str]:

@@ -12,7 +12,16 @@ DATABASES = {
         "NAME": os.environ["DCRON_TEST_DATABASE_NAME"],
     }
 }
-INSTALLED_APPS = [*INSTALLED_APPS, "django_apscheduler", "django_q"]
+INSTALLED_APPS = [
+    *INSTALLED_APPS,
+    "django_apscheduler",
+    "django_q",
+    "huey.contrib.djhuey",
+    "scheduler",
+]
 if sys.version_info < (3, 12):
     INSTALLED_APPS += ["django_celery_beat"]
+CRONJOBS = [("*/5 * * * *", "tests.app.tasks.ok")]
+HUEY = {"huey_class": "huey.MemoryHuey", "immediate": False}
+SCHEDULER_QUEUES = {"default": {"URL": "redis://localhost:1/0"}}  # never connected to
 Q_CLUSTER = {"timeout": 60, "retry": 90, "orm": "default"}

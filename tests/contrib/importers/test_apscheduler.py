@@ -23,13 +23,14 @@ from hypothesis import strategies as st
 from django_dcron.contrib.importers import apscheduler
 from django_dcron.contrib.importers.found import Found, Refused
 from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs import placement
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.targets import functions
 from django_dcron.utils.untrusted import Reader
 from tests import depth
-from tests.contrib.importers import plain
+from tests.contrib.importers import plain, public
 from tests.contrib.importers.conftest import Install
 from tests.management.calling import call
 
@@ -65,10 +66,9 @@ def found() -> Found:
     return one
 
 
-def test_all_that_a_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        functions.registered, "tests.contrib.importers.plain.report", plain.report
-    )  # what @cron does
+def test_job_with_all_options_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As @cron does.
+    monkeypatch.setitem(functions.registered, "tests.contrib.importers.plain.report", plain.report)
     trigger = CronTrigger.from_crontab("30 3 * * mon-fri", timezone="Europe/Berlin")
     trigger.jitter = 20
     store(trigger, args=(1, "two"), kwargs={"city": "Ulm"}, id="nightly report")
@@ -88,7 +88,7 @@ def test_all_that_a_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("import", "django-apscheduler").out == "1 same.\n"
 
 
-def test_an_interval_keeps_its_start_its_end_and_its_phase() -> None:
+def test_interval_keeps_its_start_end_and_phase() -> None:
     start = datetime(2026, 12, 1, 7, 10, 5, tzinfo=BERLIN)
     trigger = IntervalTrigger(minutes=7, start_date=start, end_date=FAR, timezone=BERLIN)
     store(trigger)
@@ -100,17 +100,17 @@ def test_an_interval_keeps_its_start_its_end_and_its_phase() -> None:
     assert timetable.first_after(NOW) == trigger.get_next_fire_time(None, NOW)
 
 
-def test_a_date() -> None:
+def test_date_trigger_becomes_an_at_schedule() -> None:
     store(DateTrigger(FAR))
     assert found().values["schedule"] == "@at 2090-05-04T09:30:00Z"
 
 
-def test_a_date_that_has_passed_is_refused() -> None:
+def test_past_date_trigger_is_refused() -> None:
     store(DateTrigger(NOW))
     assert "has passed" in found().refused
 
 
-def test_a_paused_job_and_many_instances() -> None:
+def test_paused_job_with_several_instances_is_imported() -> None:
     store(IntervalTrigger(hours=1), next_run_time=None, max_instances=3, executor="threads")
     values = found().values
     assert (values["enabled"], values["overlap_policy"]) == (False, "allow")
@@ -154,7 +154,7 @@ def test_triggers_without_an_equivalent_are_refused(
         ({"year": "2030", "month": 2, "day": 3}, "0 0 0 3 2 * 2030"),
     ],
 )
-def test_cron_text(fields: dict[str, Any], text: str) -> None:
+def test_cron_trigger_is_converted(fields: dict[str, Any], text: str) -> None:
     trigger = CronTrigger(**fields, timezone=UTC)
     store(trigger)
     assert found().values["schedule"] == text
@@ -186,7 +186,7 @@ def numbers(low: int, high: int) -> st.SearchStrategy[str]:
     month=numbers(1, 12),
     day_of_week=numbers(0, 6),
 )
-def test_the_occurrences_are_apschedulers(**fields: str) -> None:
+def test_converted_cron_trigger_matches_apscheduler(**fields: str) -> None:
     try:
         trigger = CronTrigger(**fields, timezone=UTC)
         schedule = parse_schedule(apscheduler._cron(trigger))
@@ -196,7 +196,7 @@ def test_the_occurrences_are_apschedulers(**fields: str) -> None:
     assert ours == list(islice(theirs(trigger), len(ours)))
 
 
-def test_when_it_ran() -> None:
+def test_executions_are_read() -> None:
     from django_apscheduler.models import DjangoJobExecution
 
     store(DateTrigger(FAR))
@@ -230,7 +230,7 @@ class Evil:
         ((builtins.__import__, "os"), "__import__"),
     ],
 )
-def test_a_pickle_that_would_run_code_is_refused(call_: tuple[Any, ...], message: str) -> None:
+def test_pickle_that_would_run_code_is_refused(call_: tuple[Any, ...], message: str) -> None:
     from django_apscheduler.models import DjangoJob
 
     if call_[0] is builtins.getattr and call_[1] is os:
@@ -242,25 +242,25 @@ def test_a_pickle_that_would_run_code_is_refused(call_: tuple[Any, ...], message
     assert not os.path.exists("evil")
 
 
-def test_arguments_of_the_projects_own_classes_are_refused() -> None:
+def test_arguments_of_custom_classes_are_refused() -> None:
     store(IntervalTrigger(hours=1), args=(Found("a", "b"),))
     assert "django_dcron.contrib.importers.found.Found" in found().refused
 
 
-def test_a_date_as_an_argument_is_refused_as_json_has_none() -> None:
+def test_date_argument_is_refused() -> None:
     store(IntervalTrigger(hours=1), args=(date(2027, 1, 1),))
     assert "not a JSON value" in found().refused
 
 
 @pytest.mark.parametrize("state", [b"", b"nonsense", pickle.dumps(7), pickle.dumps({})])
-def test_states_that_make_no_sense_are_refused(state: bytes) -> None:
+def test_invalid_job_state_is_refused(state: bytes) -> None:
     from django_apscheduler.models import DjangoJob
 
     DjangoJob.objects.create(id="odd", job_state=state, next_run_time=FAR)
     assert "state" in found().refused
 
 
-def test_a_pickle_cannot_change_what_a_class_is() -> None:
+def test_pickle_cannot_set_class_attributes() -> None:
     """The opcode BUILD on a class would set attributes of the class."""
     state = b"N}X\x08\x00\x00\x00run_dateX\x03\x00\x00\x00bads\x86"
     with Reader() as reader, pytest.raises(Refused, match="can't be read"):
@@ -321,7 +321,7 @@ MALFORMED: list[Any] = [
 ]
 
 
-def test_malformed_entries_do_not_end_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_entries_do_not_stop_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
     from django_apscheduler.models import DjangoJob
 
     monkeypatch.setitem(functions.registered, "tests.contrib.importers.plain.report", plain.report)
@@ -337,3 +337,26 @@ def test_malformed_entries_do_not_end_the_import(monkeypatch: pytest.MonkeyPatch
     assert [job.name for job in Job.objects.all()] == ["good"]
     for number, state in enumerate(MALFORMED):
         assert f"refused bad {number} " in shown.out, state
+
+
+@public.each_of("django-apscheduler")
+def test_public_schedules_match_apscheduler(given: dict[str, Any]) -> None:
+    trigger = CronTrigger(**given, timezone=UTC)
+    store(trigger)
+    values = found().values
+    ours = parse_schedule(values["schedule"], values["timezone"])
+    assert list(ours.occurrences(NOW, FAR, public.COUNT)) == list(
+        islice(theirs(trigger), public.COUNT)
+    )
+
+
+@public.each_of("django-apscheduler intervals")
+def test_public_intervals_match_apscheduler(given: dict[str, int]) -> None:
+    trigger = IntervalTrigger(**given, start_date=NOW, timezone=UTC)
+    store(trigger)
+    timetable = placement.timetable_of(Job(name="a", **found().values))
+    expected = list(islice(theirs(trigger), public.COUNT))
+    ours = [timetable.first_after(NOW)]
+    while len(ours) < public.COUNT:
+        ours.append(timetable.next_after(ours[-1]))  # type: ignore[arg-type]
+    assert ours == expected

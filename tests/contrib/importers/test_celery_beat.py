@@ -18,7 +18,7 @@ from pytest_django import Settings
 from django_dcron.contrib.importers import celery_beat, celery_entry
 from django_dcron.contrib.importers.comparison import MoveKind, compare
 from django_dcron.contrib.importers.found import Found, Refused
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement, saving
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from tests import depth
@@ -64,7 +64,7 @@ def found(name: str = "a", now: datetime = NOW) -> Found:
     return next(each for each in celery_beat.read(now).found if each.name == name)
 
 
-def test_all_that_a_row_has() -> None:
+def test_row_with_all_options_is_imported() -> None:
     row(
         "nightly report",
         **crontab("Europe/Berlin", minute="30", hour="3", day_of_week="mon-fri"),
@@ -76,6 +76,10 @@ def test_all_that_a_row_has() -> None:
         start_time=FAR,
         description="For the sales team.",
     )
+    shown = call("import", "django-celery-beat").out.splitlines()[0]
+    for part in ('args=[1, "two"]', 'kwargs={"city": "Ulm"}', "queue=slow", "start_deadline=1m30s"):
+        assert part in shown
+    assert "retry" not in shown, "only what differs from the defaults"
     assert call("import", "django-celery-beat", "--apply").code == 0
     job = Job.objects.get(name="nightly report")
     assert (job.schedule, job.timezone) == ("30 3 * * mon-fri", "Europe/Berlin")
@@ -90,7 +94,7 @@ def test_all_that_a_row_has() -> None:
     assert job.cursor.next_at == datetime(2090, 5, 2, 1, 30, tzinfo=UTC) or job.cursor.next_at > FAR
 
 
-def test_a_second_time_it_is_all_the_same() -> None:
+def test_second_import_changes_nothing() -> None:
     row("a", **crontab(minute="*/5"))
     row("b", **interval(), enabled=False)
     row("c", **clocked(FAR))
@@ -111,17 +115,17 @@ def test_a_second_time_it_is_all_the_same() -> None:
         (2_000_000, "microseconds", "@every 2s"),
     ],
 )
-def test_intervals(every: int, period: str, text: str) -> None:
+def test_intervals_become_every_schedules(every: int, period: str, text: str) -> None:
     row(**interval(every, period))
     assert found().values["schedule"] == text
 
 
-def test_an_interval_below_a_second_is_refused() -> None:
+def test_interval_with_fractions_of_a_second_is_refused() -> None:
     row(**interval(1_500_000, "microseconds"))
     assert "interval 1.5 s" in found().refused
 
 
-def test_a_solar_schedule_is_refused_with_what_to_do_instead() -> None:
+def test_solar_schedule_is_refused() -> None:
     from django_celery_beat.models import SolarSchedule
 
     solar = SolarSchedule.objects.create(event="sunset", latitude="52.5", longitude="13.4")
@@ -130,38 +134,38 @@ def test_a_solar_schedule_is_refused_with_what_to_do_instead() -> None:
     assert "solar" in found().refused
 
 
-def test_a_clocked_row_runs_once() -> None:
+def test_clocked_row_becomes_an_at_schedule() -> None:
     row(**clocked(FAR))
     values = found().values
     assert (values["schedule"], values["timezone"]) == ("@at 2090-05-01T09:30:00Z", "UTC")
 
 
-def test_a_clocked_row_with_a_part_of_a_second_is_never_early() -> None:
+def test_clocked_time_is_rounded_up_to_a_whole_second() -> None:
     row(**clocked(FAR + timedelta(milliseconds=1)))
     assert found().values["schedule"] == "@at 2090-05-01T09:30:01Z"
     assert "whole second" in found().warnings[0]
 
 
-def test_a_clocked_row_that_was_missed_is_refused_one_that_has_run_is_left() -> None:
+def test_missed_clocked_row_is_refused_and_finished_one_is_left() -> None:
     row("missed", **clocked(NOW - timedelta(hours=1)))
     row("done", **clocked(NOW - timedelta(hours=1)), enabled=False)
     assert "it hasn't run" in found("missed").refused
     assert found("done").left
 
 
-def test_a_one_off_crontab_runs_at_its_next_occurrence_alone() -> None:
+def test_one_off_crontab_runs_only_at_its_next_occurrence() -> None:
     row(**crontab("Europe/Berlin", minute="0", hour="9"), one_off=True)
     assert found().values["schedule"] == "@at 2027-01-02T08:00:00Z"
     assert found(now=NOW + timedelta(hours=19)).values["schedule"] == "@at 2027-01-02T08:00:00Z"
 
 
-def test_a_one_off_crontab_keeps_its_start() -> None:
+def test_one_off_crontab_respects_its_start() -> None:
     row(**crontab(minute="0", hour="9"), one_off=True, start_time=FAR)
     assert found().values["schedule"] == "@at 2090-05-02T09:00:00Z"
     assert found().values["starts_at"] is None
 
 
-def test_a_one_off_interval_counts_from_its_last_change() -> None:
+def test_one_off_interval_is_measured_from_its_last_change() -> None:
     made = row(**interval(3, "days"), one_off=True)
     at = made.date_changed + timedelta(days=3)
     text = found(now=made.date_changed).values["schedule"]
@@ -169,27 +173,27 @@ def test_a_one_off_interval_counts_from_its_last_change() -> None:
     assert timedelta() <= parse_schedule(text).at - at < timedelta(seconds=1)  # type: ignore[operator]
 
 
-def test_expires_is_the_end() -> None:
+def test_expires_becomes_the_end() -> None:
     row(**crontab(minute="30", hour="9"), expires=FAR)
     job = Job(name="a", **found().values)
     last = FAR - timedelta(days=1)
-    timetable = saving.timetable_of(job)
+    timetable = placement.timetable_of(job)
     assert timetable.first_after(last - timedelta(seconds=1)) == last
     assert timetable.first_after(last) is None  # beat disables the row at FAR
 
 
-def test_a_start_that_is_an_occurrence_is_one_here_and_none_there() -> None:
+def test_occurrence_at_the_start_runs_here_but_not_in_beat() -> None:
     made = row(**crontab(), start_time=FAR)
-    assert saving.timetable_of(Job(name="a", **found().values)).first_after(NOW) == FAR
+    assert placement.timetable_of(Job(name="a", **found().values)).first_after(NOW) == FAR
     assert made.due_start_time(UTC) == FAR + timedelta(minutes=1)
 
 
-def test_what_has_expired_is_left() -> None:
+def test_expired_row_is_left() -> None:
     row(**crontab(minute="30"), expires=NOW)
     assert "expired" in found().left
 
 
-def test_routing_without_a_queue_is_refused_with_one_it_is_reported() -> None:
+def test_routing_is_refused_without_a_queue_and_reported_with_one() -> None:
     row("routed", **interval(), exchange="x", routing_key="y")
     row("both", **interval(), routing_key="y", queue="q")
     assert "exchange 'x', routing_key 'y'" in found("routed").refused
@@ -218,31 +222,31 @@ def test_headers_and_high_priorities_are_reported() -> None:
         ("headers", "{", "is not JSON"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(field: str, text: str, message: str) -> None:
+def test_invalid_arguments_are_refused(field: str, text: str, message: str) -> None:
     row(**interval(), **{field: text})
     assert field in found().refused
     assert message in found().refused
 
 
-def test_a_crontab_that_celery_cannot_read_is_refused() -> None:
+def test_invalid_crontab_is_refused() -> None:
     row("value", **crontab(minute="61"))
     row("syntax", **crontab(hour=","))
     assert "61" in found("value").refused
     assert "empty part" in found("syntax").refused
 
 
-def test_crontabs_are_in_the_apps_zone_if_beat_is_reported_so(settings: Settings) -> None:
+def test_crontab_uses_the_app_time_zone_if_beat_is_not_tz_aware(settings: Settings) -> None:
     settings.DJANGO_CELERY_BEAT_TZ_AWARE = False
     row(**crontab("Europe/Berlin", minute="0", hour="9"))
     assert found().values["timezone"] == "UTC"
 
 
-def test_celerys_own_tasks_are_left() -> None:
+def test_built_in_celery_tasks_are_left() -> None:
     row("celery.backend_cleanup", **crontab(hour="4"), task="celery.backend_cleanup")
     assert "built-in" in found("celery.backend_cleanup").left
 
 
-def test_a_task_that_is_no_target_is_refused_the_others_are_written() -> None:
+def test_row_of_an_unknown_task_is_refused_and_others_are_written() -> None:
     row("gone", **interval(), task="tests.app.tasks.gone")
     row("there", **interval())
     done = call("import", "django-celery-beat", "--apply")
@@ -255,7 +259,7 @@ def test_a_task_that_is_no_target_is_refused_the_others_are_written() -> None:
     assert list(Job.objects.values_list("name", flat=True)) == ["there"]
 
 
-def test_rows_that_the_scheduler_itself_writes() -> None:
+def test_rows_written_by_the_database_scheduler_are_read() -> None:
     """Import rows as ``CELERY_BEAT_SCHEDULE`` and code that adds entries create them."""
     from django_celery_beat.schedulers import ModelEntry
 
@@ -271,7 +275,7 @@ def test_rows_that_the_scheduler_itself_writes() -> None:
     assert (values["args"], values["queue"]) == ([1], "slow")
 
 
-def test_a_long_interval_keeps_its_phase() -> None:
+def test_long_interval_keeps_its_phase() -> None:
     from django_celery_beat.models import PeriodicTask
 
     row("a", **interval(7, "days"))
@@ -286,7 +290,7 @@ def test_a_long_interval_keeps_its_phase() -> None:
     assert found("new").next_due == NOW + timedelta(days=5)
 
 
-def test_the_retries_of_the_task_are_those_of_the_job() -> None:
+def test_retry_options_of_the_task_become_fields_of_the_job() -> None:
     row("a", **interval(), task="tests.app.tasks.retry_by_itself")
     assert call("import", "django-celery-beat", "--apply").code == 0
     job = Job.objects.get()
@@ -297,7 +301,7 @@ def test_the_retries_of_the_task_are_those_of_the_job() -> None:
     assert (again["outcome"], again["kept"]) == ("kept", {"max_attempts": {"from": 2, "to": 4}})
 
 
-def test_a_row_is_known_by_its_number() -> None:
+def test_row_is_identified_by_its_primary_key() -> None:
     from django_celery_beat.models import PeriodicTask
 
     made = row("a", **crontab(minute="5"))
@@ -310,7 +314,7 @@ def test_a_row_is_known_by_its_number() -> None:
     assert gone["gone"] == [{"namespace": "default", "name": "a", "enabled": True}]
 
 
-def test_when_it_ran() -> None:
+def test_last_run_is_read() -> None:
     from django_celery_beat.models import PeriodicTask
 
     row("a", **interval())
@@ -321,7 +325,7 @@ def test_when_it_ran() -> None:
     assert celery_beat.ran(NOW + timedelta(seconds=1)).times == {}
 
 
-# --- The same occurrences -------------------------------------------------------------------------
+# --- Occurrences compared with Celery -------------------------------------------------------------
 
 
 def numbers(low: int, high: int) -> st.SearchStrategy[str]:
@@ -357,7 +361,7 @@ def theirs(crontab: Any, after: datetime) -> Iterator[datetime]:
     month_of_year=MONTHS,
     day_of_week=WEEKDAYS,
 )
-def test_the_occurrences_are_celerys(**fields: str) -> None:
+def test_converted_crontab_matches_celery(**fields: str) -> None:
     from django_celery_beat.tzcrontab import TzAwareCrontab
 
     try:
@@ -373,7 +377,7 @@ def test_the_occurrences_are_celerys(**fields: str) -> None:
 
 @hypothesis_settings(max_examples=depth.examples(60), deadline=None)
 @given(minute=numbers(0, 59), hour=numbers(0, 23), day_of_week=WEEKDAYS)
-def test_the_occurrences_are_celerys_in_a_zone(**fields: str) -> None:
+def test_converted_crontab_matches_celery_in_a_time_zone(**fields: str) -> None:
     """The range excludes the clock changes of March and October."""
     from django_celery_beat.tzcrontab import TzAwareCrontab
 
@@ -402,17 +406,17 @@ def test_the_occurrences_are_celerys_in_a_zone(**fields: str) -> None:
         ("5", "fri-mon,2-4", "0 0 5 * *"),
     ],
 )
-def test_both_days_must_match(days: str, weekdays: str, text: str) -> None:
+def test_crontab_with_both_day_fields_is_converted(days: str, weekdays: str, text: str) -> None:
     crontab = schedules.crontab(minute="0", hour="0", day_of_month=days, day_of_week=weekdays)
     assert celery_entry.crontab_text(crontab) == text
 
 
-def test_friday_the_13th_cannot_be_reported() -> None:
+def test_crontab_of_friday_the_13th_is_refused() -> None:
     with pytest.raises(Refused, match="must both match"):
         celery_entry.crontab_text(schedules.crontab(day_of_month="13", day_of_week="fri"))
 
 
-def test_many_rows_are_read_and_compared_in_a_few_queries(
+def test_many_rows_are_compared_in_few_queries(
     django_assert_max_num_queries: Any,
 ) -> None:
     from django_celery_beat.models import PeriodicTask
@@ -427,7 +431,7 @@ def test_many_rows_are_read_and_compared_in_a_few_queries(
     assert len(moves) == 700
 
 
-def test_malformed_entries_do_not_end_the_import() -> None:
+def test_malformed_entries_do_not_stop_the_import() -> None:
     """An unknown time zone raises an error in Django's query for all rows."""
     from django_celery_beat.models import CrontabSchedule
 

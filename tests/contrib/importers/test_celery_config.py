@@ -15,6 +15,7 @@ from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from tests.app import tasks
 from tests.celery_app import app
+from tests.contrib.importers import public
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +40,7 @@ def found(name: str = "a") -> Found:
     return next(each for each in celery_config.read(NOW).found if each.key == name)
 
 
-def test_all_that_an_entry_has(configure: Any) -> None:
+def test_entry_with_all_options_is_imported(configure: Any) -> None:
     configure(
         "nightly report",
         schedules.crontab(minute="*/15", hour="8-17", day_of_week="mon-fri"),
@@ -69,13 +70,13 @@ def test_all_that_an_entry_has(configure: Any) -> None:
         (schedules.schedule(timedelta(minutes=5)), "@every 5m"),
     ],
 )
-def test_intervals(configure: Any, schedule: Any, text: str) -> None:
+def test_intervals_become_every_schedules(configure: Any, schedule: Any, text: str) -> None:
     configure(schedule=schedule)
     assert found().values["schedule"] == text
 
 
 @pytest.mark.parametrize("span", [{"days": 1}, {"hours": 1}, {"minutes": 1}])
-def test_relative_intervals_are_rounded_as_celery_does(configure: Any, span: Any) -> None:
+def test_relative_intervals_are_rounded_as_in_celery(configure: Any, span: Any) -> None:
     zone = ZoneInfo("Europe/Berlin")
     configure(schedule=timedelta(**span), relative=True)
     assert not found().warnings
@@ -92,20 +93,20 @@ def test_relative_intervals_are_rounded_as_celery_does(configure: Any, span: Any
     assert zone.key not in found().values["timezone"]
 
 
-def test_another_relative_interval_is_said(configure: Any) -> None:
+def test_unsupported_relative_interval_is_reported(configure: Any) -> None:
     configure(schedule=timedelta(hours=5), relative=True)
     assert found().values["schedule"] == "@every 5h"
     assert "relative" in found().warnings[0]
 
 
-def test_a_long_interval_has_no_known_phase(configure: Any) -> None:
+def test_unknown_phase_of_a_long_interval_is_reported(configure: Any) -> None:
     configure("long", timedelta(days=7))
     configure("short", timedelta(minutes=5))
     assert "starts_at" in found("long").warnings[0]
     assert found("short").warnings == ()
 
 
-def test_what_is_refused(configure: Any) -> None:
+def test_unsupported_entries_are_refused(configure: Any) -> None:
     class Weird(schedules.schedule):
         pass
 
@@ -124,14 +125,14 @@ def test_what_is_refused(configure: Any) -> None:
         assert found(name).refused
 
 
-def test_what_is_left_out(configure: Any) -> None:
+def test_built_in_and_expired_entries_are_left_out(configure: Any) -> None:
     configure("cleanup", task="celery.backend_cleanup")
     configure("expired", options={"expires": NOW - timedelta(seconds=1)})
     assert found("cleanup").left
     assert found("expired").left
 
 
-def test_entries_of_add_periodic_task(configure: Any) -> None:
+def test_entries_of_add_periodic_task_are_imported(configure: Any) -> None:
     app.add_periodic_task(schedules.crontab(minute="5"), tasks.echo.s(1, b=2), name="added")
     app.add_periodic_task(30, tasks.echo.s("x"))
     added = found("added").values
@@ -140,13 +141,15 @@ def test_entries_of_add_periodic_task(configure: Any) -> None:
     assert Job.objects.count() == 2
 
 
-def test_the_zone_is_the_apps(configure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_zone_is_that_of_the_celery_app(
+    configure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(app.__dict__, "timezone", ZoneInfo("Europe/Berlin"))
     configure(schedule=schedules.crontab(minute="0", hour="9", app=app))
     assert found().values["timezone"] == "Europe/Berlin"
 
 
-def test_a_static_schedule_has_no_runs_to_compare(configure: Any) -> None:
+def test_static_schedule_has_no_report(configure: Any) -> None:
     configure()
     with pytest.raises(SourceProblem):
         celery_config.ran(NOW)
@@ -154,7 +157,7 @@ def test_a_static_schedule_has_no_runs_to_compare(configure: Any) -> None:
     assert call("import", "celery", "--report").code == 2
 
 
-def test_a_handler_that_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_while_finalizing_the_app_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_options: Any) -> None:
         raise RuntimeError("no such table")
 
@@ -162,3 +165,32 @@ def test_a_handler_that_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = call("import", "celery")
     assert answer.code == 2
     assert "no such table" in answer.err
+
+
+def theirs(schedule: Any, after: datetime) -> Iterator[datetime]:
+    """Yield the occurrences of Celery's schedule, each computed from the previous one."""
+    moment = after
+    schedule.nowfun = lambda: moment
+    while True:
+        moment += schedule.remaining_estimate(moment)
+        yield moment
+
+
+@public.each_of("celery")
+def test_public_schedules_match_celery(given: dict[str, Any], configure: Any) -> None:
+    crontab = schedules.crontab(**given, app=app)
+    configure(schedule=crontab)
+    values = found().values
+    parsed = parse_schedule(values["schedule"], values["timezone"])
+    expected = list(islice(theirs(crontab, NOW), public.COUNT))
+    assert list(parsed.occurrences(NOW, expected[-1], public.COUNT)) == expected
+
+
+@public.each_of("celery intervals")
+def test_public_intervals_match_celery(given: int, configure: Any) -> None:
+    configure(schedule=given)
+    schedule = schedules.schedule(timedelta(seconds=given), app=app)
+    interval = parse_schedule(found().values["schedule"]).interval
+    assert interval is not None
+    ours = [NOW + interval * number for number in range(1, public.COUNT + 1)]
+    assert ours == list(islice(theirs(schedule, NOW), public.COUNT))

@@ -9,6 +9,7 @@ import pytest
 from apscheduler.triggers.cron import CronTrigger
 from celery.schedules import crontab
 from croniter import croniter
+from huey import crontab as huey_crontab
 
 from django_dcron.schedules.schedule import parse_schedule
 
@@ -46,24 +47,42 @@ def django_q2(minute: str, hour: str, night: datetime) -> Iterator[datetime]:
         yield moment
 
 
+def huey(minute: str, hour: str, night: datetime) -> Iterator[datetime]:
+    """Yield the minutes of the clock that Huey's check accepts, without UTC."""
+    check = huey_crontab(minute=minute, hour=hour)
+    for number in range(NIGHT // timedelta(minutes=1)):
+        moment = night.astimezone(UTC) + timedelta(minutes=number)
+        if check(moment.astimezone(BERLIN).replace(tzinfo=None)):
+            yield moment
+
+
 def ours(minute: str, hour: str, night: datetime) -> Iterator[datetime]:
     schedule = parse_schedule(f"{minute} {hour} * * *", "Europe/Berlin")
     return schedule.occurrences(night, night.astimezone(UTC) + NIGHT)
 
 
-WHO = {"here": ours, "Celery": beat, "django-q2": django_q2, "APScheduler": apscheduler}
+SCHEDULERS = {
+    "here": ours,
+    "Celery": beat,
+    "django-q2": django_q2,
+    "APScheduler": apscheduler,
+    "Huey": huey,
+}
 
 
 @pytest.mark.parametrize(
     ("minute", "hour", "night"),
     [("30", "2", SPRING), ("30", "2", AUTUMN), ("30", "*", AUTUMN)],
 )
-def test_the_table(minute: str, hour: str, night: datetime) -> None:
-    message = {}
-    for who, runs in WHO.items():
+def test_documented_clock_changes_match_the_schedulers(
+    minute: str, hour: str, night: datetime
+) -> None:
+    cells = {}
+    for scheduler, runs in SCHEDULERS.items():
         found = [moment.astimezone(UTC).astimezone(BERLIN) for moment in runs(minute, hour, night)]
-        message[who] = ", ".join(f"{moment:%H:%M %Z}" for moment in found if 2 <= moment.hour <= 3)
-    row = " | ".join(message.values())
+        times = [f"{moment:%H:%M %Z}" for moment in found if 2 <= moment.hour <= 3]
+        cells[scheduler] = ", ".join(times) or "none"
+    row = " | ".join(cells.values())
     assert (
         f"| `{minute} {hour} * * *` on {night.astimezone(UTC) + timedelta(hours=8):%Y-%m-%d} "
         f"| {row} |"

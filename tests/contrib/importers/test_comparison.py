@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,7 +46,7 @@ def apply(*entries: Found, **options: Any) -> list[Any]:
     return list(carry_out(compare(entries, **options)))
 
 
-def test_a_new_job() -> None:
+def test_new_entry_creates_a_job() -> None:
     assert move().kind is MoveKind.CREATE
     assert not Job.objects.exists()
     apply(found())
@@ -53,7 +55,7 @@ def test_a_new_job() -> None:
     assert job.cursor.next_at
 
 
-def test_only_what_the_source_has_is_compared() -> None:
+def test_only_fields_of_the_source_are_compared() -> None:
     apply(found())
     job = Job.objects.get()
     job.max_attempts = 5
@@ -69,7 +71,7 @@ def test_only_what_the_source_has_is_compared() -> None:
     assert (job.schedule, job.max_attempts, job.version) == ("@hourly", 5, 3)
 
 
-def test_it_arrives_paused() -> None:
+def test_disabled_import_creates_a_paused_job() -> None:
     apply(found(), disabled=True)
     job = Job.objects.get()
     assert (job.enabled, job.pause_reason) == (False, "imported with --disabled")
@@ -84,13 +86,13 @@ def test_it_arrives_paused() -> None:
     assert move(disabled=True).kind is MoveKind.SAME  # ``disabled`` doesn't pause an enabled job
 
 
-def test_somebodys_reason_for_a_pause_stays() -> None:
+def test_pause_reason_of_a_user_is_kept() -> None:
     apply(found(enabled=False, pause_reason="was disabled"))
     control.pause(Job.objects.get(), "ask Ann")
     assert move(enabled=False, pause_reason="was disabled").kind is MoveKind.SAME
 
 
-def test_a_job_that_code_declares_is_a_conflict() -> None:
+def test_job_declared_in_code_is_a_conflict() -> None:
     make_job(name="a", declared={"schedule": "@weekly"}, schedule="@weekly")
     assert move().kind is MoveKind.CONFLICT
     assert "@cron" in move().reasons[0]
@@ -98,7 +100,7 @@ def test_a_job_that_code_declares_is_a_conflict() -> None:
     assert Job.objects.get().schedule == "@weekly"
 
 
-def test_one_that_is_refused_stops_no_other() -> None:
+def test_refused_entry_does_not_affect_others() -> None:
     moves = apply(found("a", schedule="61 * * * *"), found("b"), found("c", queue="with space"))
     assert [each.kind for each in moves] == [MoveKind.REFUSED, MoveKind.CREATE, MoveKind.REFUSED]
     assert moves[0].reasons[0].startswith("schedule: minute: 61 is out of range")
@@ -106,7 +108,7 @@ def test_one_that_is_refused_stops_no_other() -> None:
     assert list(Job.objects.values_list("name", flat=True)) == ["b"]
 
 
-def test_what_somebody_changes_meanwhile_is_not_overwritten() -> None:
+def test_job_changed_after_the_comparison_is_not_overwritten() -> None:
     apply(found())
     moves = compare([found(schedule="@hourly")])
     job = Job.objects.get()
@@ -118,7 +120,7 @@ def test_what_somebody_changes_meanwhile_is_not_overwritten() -> None:
     assert Job.objects.get().schedule == "@weekly"
 
 
-def test_what_somebody_creates_meanwhile_is_not_overwritten() -> None:
+def test_job_created_after_the_comparison_is_not_overwritten() -> None:
     moves = compare([found()])
     make_job(name="a", schedule="@weekly")
     (done,) = carry_out(moves)
@@ -140,13 +142,13 @@ def test_what_somebody_creates_meanwhile_is_not_overwritten() -> None:
         ("日本", "日本"),
     ],
 )
-def test_names(text: str, name: str) -> None:
+def test_names_are_cleaned(text: str, name: str) -> None:
     assert clean(text) == name
     Job(name=name).clean_fields(exclude={field.name for field in Job._meta.fields} - {"name"})
 
 
 @given(st.lists(st.text(max_size=130) | st.sampled_from(["a", "A", "á", "a ", "a*"]), max_size=6))
-def test_any_names_are_valid_unique_and_stable(names: list[str]) -> None:
+def test_distinct_names_are_valid_unique_and_stable(names: list[str]) -> None:
     entries = [Found(f"row {number}", name) for number, name in enumerate(names)]
     named = [each.name for each in distinct(entries)]
     for name in named:
@@ -155,19 +157,19 @@ def test_any_names_are_valid_unique_and_stable(names: list[str]) -> None:
     assert [each.name for each in reversed(distinct(reversed(entries)))] == named
 
 
-def test_another_name_is_reported() -> None:
+def test_changed_name_is_reported() -> None:
     (one,) = distinct([Found("row 1", "a (b)")])
     assert one.warnings == ("renamed from 'a (b)'",)
 
 
-def test_long_names_are_cut_and_distinguished() -> None:
+def test_long_names_are_shortened_and_stay_distinct() -> None:
     long = [f"{'x' * 150}{n}" for n in range(2)]
     names = {each.name for each in distinct(Found(name, name) for name in long)}
     assert len(names) == 2
     assert {len(name) for name in names} == {120}
 
 
-def test_names_that_become_the_same() -> None:
+def test_names_equal_after_cleaning_stay_distinct() -> None:
     one, two = distinct([Found("row 1", "a/b"), Found("row 2", "a-b")])
     assert one.name != two.name
     assert [each.name for each in distinct([Found("row 2", "a-b"), Found("row 1", "a/b")])] == [
@@ -176,10 +178,10 @@ def test_names_that_become_the_same() -> None:
     ]
 
 
-# --- Own format -----------------------------------------------------------------------------------
+# --- django-dcron exports -------------------------------------------------------------------------
 
 
-def test_an_export_comes_back(tmp_path: Path) -> None:
+def test_import_of_an_export_restores_the_jobs(tmp_path: Path) -> None:
     make_job(name="a", namespace="shop", schedule="0 4 * * MON", max_attempts=4, tags=["x"])
     make_idle_job(name="b")
     for suffix in ("json", "yaml"):
@@ -192,7 +194,7 @@ def test_an_export_comes_back(tmp_path: Path) -> None:
         assert call("export").out == before
 
 
-def test_a_field_that_is_not_mentioned_is_at_its_default(tmp_path: Path) -> None:
+def test_omitted_field_is_reset_to_its_default(tmp_path: Path) -> None:
     job = make_idle_job(name="a", max_attempts=4)
     file = tmp_path / "jobs.json"
     fields = {"name": "a", "target": job.target, "schedule": job.schedule, "enabled": job.enabled}
@@ -200,7 +202,7 @@ def test_a_field_that_is_not_mentioned_is_at_its_default(tmp_path: Path) -> None
     assert "change a max_attempts: 4 -> 1" in call("import", str(file)).out
 
 
-def test_an_export_goes_into_another_namespace(tmp_path: Path) -> None:
+def test_export_can_be_imported_into_another_namespace(tmp_path: Path) -> None:
     make_idle_job(name="a", namespace="shop")
     file = tmp_path / "jobs.json"
     call("export", "--output", str(file))
@@ -208,7 +210,7 @@ def test_an_export_goes_into_another_namespace(tmp_path: Path) -> None:
     assert set(Job.objects.values_list("namespace", "name")) == {("shop", "a"), ("copy", "a")}
 
 
-def test_what_code_declares_is_left_to_sync(tmp_path: Path) -> None:
+def test_declared_jobs_are_left_out(tmp_path: Path) -> None:
     make_idle_job(name="a", declared={"schedule": "@daily"})
     file = tmp_path / "jobs.json"
     call("export", "--output", str(file))
@@ -218,7 +220,7 @@ def test_what_code_declares_is_left_to_sync(tmp_path: Path) -> None:
     assert "left out a " in done.out
 
 
-def test_an_export_with_problems(tmp_path: Path) -> None:
+def test_problems_of_an_export_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "jobs.json"
     good = {"name": "good", "target": "tests.app.tasks.ok", "schedule": "@daily"}
     file.write_text(
@@ -259,7 +261,7 @@ def exported_with_calendars(tmp_path: Path) -> Path:
     return file
 
 
-def forget_all() -> None:
+def delete_everything() -> None:
     Job.objects.all().delete()
     Calendar.objects.all().delete()
 
@@ -269,13 +271,13 @@ def calendars() -> list[tuple[str, str, str, int]]:
 
 
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
-def test_an_export_brings_its_calendars(suffix: str, tmp_path: Path) -> None:
+def test_calendars_of_an_export_are_imported(suffix: str, tmp_path: Path) -> None:
     exported_with_calendars(tmp_path)
     file = tmp_path / f"jobs.{suffix}"
     call("export", "--output", str(file))
     assert call("import", str(file)).out == "Calendars: 1 same.\n3 same.\n"
     before = call("export").out
-    forget_all()
+    delete_everything()
     shown = call("import", str(file))
     assert shown.code == 0
     assert "create calendar closed SAT-SUN, 12-25\n" in shown.out
@@ -290,7 +292,7 @@ def test_an_export_brings_its_calendars(suffix: str, tmp_path: Path) -> None:
     assert (job.cursor.calendar_dates, job.cursor.problem) == ("SAT-SUN\n12-25", "")
 
 
-def test_a_changed_calendar_is_changed_for_all_who_name_it(tmp_path: Path) -> None:
+def test_changed_calendar_reports_other_affected_jobs(tmp_path: Path) -> None:
     file = exported_with_calendars(tmp_path)
     calendar = Calendar.objects.get(name="closed")
     calendar.dates = "SUN"
@@ -301,9 +303,9 @@ def test_a_changed_calendar_is_changed_for_all_who_name_it(tmp_path: Path) -> No
     assert "! calendar closed: this also changes 3 existing jobs that use it\n" in shown.out
     assert shown.out.endswith("3 same.\nNothing was written. To write, use --apply.\n")
     document = call("import", str(file), "--json").json
-    (messages_shown,) = document["calendars"]
-    assert (messages_shown["name"], messages_shown["outcome"]) == ("closed", "change")
-    assert messages_shown["changes"] == {"dates": {"from": "SUN", "to": "SAT-SUN\n12-25"}}
+    (calendar_move,) = document["calendars"]
+    assert (calendar_move["name"], calendar_move["outcome"]) == ("closed", "change")
+    assert calendar_move["changes"] == {"dates": {"from": "SUN", "to": "SAT-SUN\n12-25"}}
     assert call("import", str(file), "--apply").code == 0
     assert Calendar.objects.get(name="closed").dates == "SAT-SUN\n12-25"
     assert call("import", str(file)).out == "Calendars: 1 same.\n3 same.\n"
@@ -316,7 +318,7 @@ def document_with(tmp_path: Path, *jobs: dict[str, Any], **fields: Any) -> str:
     return str(file)
 
 
-def test_a_calendar_that_is_neither_here_nor_there(tmp_path: Path) -> None:
+def test_job_with_an_unknown_calendar_is_refused(tmp_path: Path) -> None:
     control.save_calendar(Calendar(name="here", dates="12-25"))
     jobs = [{"name": name, "calendar": name} for name in ("here", "there", "nowhere")]
     file = document_with(tmp_path, *jobs, calendars=[{"name": "there", "dates": "12-24"}])
@@ -333,7 +335,7 @@ def test_a_calendar_that_is_neither_here_nor_there(tmp_path: Path) -> None:
     assert done.err.startswith("1 of 4 ")
 
 
-def test_jobs_are_judged_by_the_calendar_that_comes_with_them(tmp_path: Path) -> None:
+def test_jobs_are_validated_with_the_imported_calendar(tmp_path: Path) -> None:
     control.save_calendar(Calendar(name="closed", dates="12-24"))
     jobs = [
         {"name": "never", "schedule": "0 0 25 12 *", "calendar": "closed"},
@@ -352,7 +354,7 @@ def test_jobs_are_judged_by_the_calendar_that_comes_with_them(tmp_path: Path) ->
     assert [*Job.objects.values_list("name", flat=True)] == ["now and then"]
 
 
-def test_a_calendar_is_not_written_if_a_job_that_names_it_is_refused(tmp_path: Path) -> None:
+def test_calendar_is_refused_if_a_job_that_uses_it_is_refused(tmp_path: Path) -> None:
     """Otherwise the calendar's new dates would suppress all occurrences of the existing job."""
     closed = control.save_calendar(Calendar(name="closed", dates="12-24"))
     live = make_job(name="live", schedule="0 0 25 12 *", calendar=closed)
@@ -389,7 +391,7 @@ def test_a_calendar_is_not_written_if_a_job_that_names_it_is_refused(tmp_path: P
     assert Job.objects.get(name="live").cursor.next_at == due
 
 
-def test_nor_if_the_job_that_names_it_is_declared_here_otherwise(tmp_path: Path) -> None:
+def test_calendar_is_refused_if_the_job_that_uses_it_is_declared_in_code(tmp_path: Path) -> None:
     job = make_idle_job(name="declared")
     Job.objects.filter(pk=job.pk).update(declared={})
     file = document_with(
@@ -419,7 +421,9 @@ def test_nor_if_the_job_that_names_it_is_declared_here_otherwise(tmp_path: Path)
         ({"name": "closed", "dates": ["12-25"]}, 'refused calendar closed dates: ["12-25"]: '),
     ],
 )
-def test_a_calendar_that_is_refused(calendar: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_calendar_and_its_jobs_are_refused(
+    calendar: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     jobs = [{"name": "a", "calendar": "closed"}, {"name": "b"}]
     done = call("import", document_with(tmp_path, *jobs, calendars=[calendar]), "--apply")
@@ -429,7 +433,7 @@ def test_a_calendar_that_is_refused(calendar: dict[str, Any], message: str, tmp_
     assert (Job.objects.get().name, calendars()) == ("b", [("closed", "12-25", "", 1)])
 
 
-def test_what_somebody_does_to_a_calendar_meanwhile_is_not_overwritten() -> None:
+def test_calendar_changed_after_the_comparison_is_not_overwritten() -> None:
     made = control.save_calendar(Calendar(name="changed", dates="12-25"))
     entries = [
         FoundCalendar(name, {"description": "", "dates": "12-24"})
@@ -450,7 +454,7 @@ def test_what_somebody_does_to_a_calendar_meanwhile_is_not_overwritten() -> None
     assert {each[1] for each in calendars()} == {"12-26", "12-27"}
 
 
-def test_an_export_of_before_has_no_calendars(tmp_path: Path) -> None:
+def test_document_without_calendars_uses_existing_ones(tmp_path: Path) -> None:
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     assert (
         call("import", document_with(tmp_path, {"name": "a", "calendar": "closed"}), "--apply").code
@@ -462,10 +466,10 @@ def test_an_export_of_before_has_no_calendars(tmp_path: Path) -> None:
     assert "calendars" not in json.loads(call("export").out)
 
 
-# --- Writes ---------------------------------------------------------------------------------------
+# --- The import command ---------------------------------------------------------------------------
 
 
-def test_the_json_document(tmp_path: Path) -> None:
+def test_json_output_lists_changes_and_counts(tmp_path: Path) -> None:
     make_job(name="b", schedule="@weekly", target="tests.app.tasks.ok", enabled=True)
     file = tmp_path / "jobs.json"
     jobs = [
@@ -499,12 +503,50 @@ def test_the_json_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["django-celery-beat", "django-q2", "django-apscheduler"])
-def test_a_scheduler_that_is_not_installed(source: str) -> None:
+def test_scheduler_that_is_not_installed_is_an_error(source: str) -> None:
     answer = call("import", source)
     assert answer.code == 2
     assert f"{source} is not installed" in answer.err
 
 
-def test_options_that_do_not_go_together() -> None:
-    assert "for files" in call("import", "redbeat", "--timezone", "UTC").err
+def test_incompatible_or_invalid_options_are_refused() -> None:
+    assert "not for redbeat" in call("import", "redbeat", "--timezone", "UTC").err
     assert call("import", "redbeat", "--namespace", "no way!").code == 2
+
+
+# --- many at once ---------------------------------------------------------------------------------
+
+
+def test_with_atomic_all_entries_are_written_or_none(tmp_path: Path) -> None:
+    declared = make_idle_job(name="declared")
+    Job.objects.filter(pk=declared.pk).update(declared={})
+    jobs = [{"name": "good", "calendar": "new"}, {"name": "then", "after": {"good": "ended"}}]
+    new = [{"name": "new", "dates": "12-25"}]
+    bad = document_with(tmp_path, *jobs, {"name": "declared"}, calendars=new)
+
+    refused = call("import", bad, "--apply", "--atomic")
+    assert refused.code == 1
+    assert call("import", bad, "--apply", "--atomic", "--json").json["applied"] is False
+    assert list(Job.objects.values_list("name", flat=True)) == ["declared"]
+    assert not calendars()
+
+    done = call("import", document_with(tmp_path, *jobs, calendars=new), "--apply", "--atomic")
+    assert done.code == 0
+    assert Job.objects.get(name="then").after == {"good": "ended"}
+    assert len(calendars()) == 1
+
+
+def test_an_import_needs_few_statements(tmp_path: Path) -> None:
+    def statements(number: int) -> int:
+        jobs = [{"name": f"{number}-{n}"} for n in range(number)]
+        file = document_with(tmp_path, *jobs)
+        with CaptureQueriesContext(connection) as queries:
+            assert call("import", file, "--apply").code == 0
+        return len(queries)
+
+    assert statements(30) - statements(3) < 10
+
+
+def test_on_a_terminal_the_progress_is_shown(tmp_path: Path) -> None:
+    file = document_with(tmp_path, {"name": "one"}, {"name": "two"})
+    assert "2/2" in call("import", file, "--apply", "--force-color").out

@@ -44,11 +44,11 @@ def only(text: str, **options: Any) -> Found:
     return found
 
 
-def does(argv: list[str], **options: Any) -> str:
+def output_of(argv: list[str], **options: Any) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True, **options).stdout
 
 
-def test_lines_become_jobs() -> None:
+def test_crontab_lines_become_jobs() -> None:
     reading = read(USER, timezone="Europe/Berlin")
     jobs = {each.name: each for each in reading.found}
     assert list(jobs) == ["close-day", "import.sh", "report", "start-things"]
@@ -63,7 +63,7 @@ def test_lines_become_jobs() -> None:
     )
 
 
-def test_a_disabled_line_is_no_description() -> None:
+def test_commented_out_line_is_not_a_description() -> None:
     text = "# Nightly.\n#30 3 * * * old\n#@daily older\n# MAILTO=x\n30 4 * * * new\n"
     assert only(text).values["description"] == "Nightly."
     assert (
@@ -71,17 +71,17 @@ def test_a_disabled_line_is_no_description() -> None:
     )
 
 
-def test_a_line_is_known_by_its_command_and_file() -> None:
+def test_line_is_identified_by_its_command_and_file() -> None:
     reading = crontab.read("30 3 * * * old\n", "UTC", path="/etc/crontab")
     assert (reading.source, reading.found[0].key) == ("crontab /etc/crontab", "old")
 
 
-def test_reboot_is_refused_with_the_reason() -> None:
+def test_reboot_line_is_refused() -> None:
     found = {each.name: each for each in read(USER).found}["start-things"]
     assert "systemd" in found.refused
 
 
-def test_the_command_gets_its_shell_and_environment() -> None:
+def test_command_has_its_shell_and_environment() -> None:
     assert read(USER).shell["import.sh"] == [
         "/usr/bin/env",
         "PATH=/opt/shop/bin:/usr/bin",
@@ -91,31 +91,31 @@ def test_the_command_gets_its_shell_and_environment() -> None:
     ]
 
 
-def test_mail_is_reported_once() -> None:
+def test_mailto_is_reported_once() -> None:
     assert sum("MAILTO" in note for note in read(USER).notes) == 1
 
 
-def test_tz_is_for_commands_cron_tz_for_times() -> None:
+def test_tz_applies_to_commands_and_not_to_times() -> None:
     reading = read("TZ=Asia/Tokyo\n0 9 * * * report\n")
     assert reading.found[0].values["timezone"] == "UTC"
     assert reading.shell["report"][:2] == ["/usr/bin/env", "TZ=Asia/Tokyo"]
     assert "CRON_TZ" in reading.notes[0]
 
 
-def test_percent_signs() -> None:
+def test_percent_signs_start_the_standard_input() -> None:
     r"""The first ``%`` starts the standard input, and others end its lines.
 
     ``\%`` is a literal percent sign (see crontab(5)).
     """
     reading = read(r"0 0 1 * * cat; date -d @0 -u +\%Y # the end%one%it's two")
-    assert does(reading.shell["cat"]) == "one\nit's two\n1970\n"
+    assert output_of(reading.shell["cat"]) == "one\nit's two\n1970\n"
 
 
-def test_a_command_without_input_is_left_as_it_is() -> None:
+def test_escaped_percent_sign_is_literal() -> None:
     assert read(r"0 0 * * * date +\%H").shell["date"] == ["/bin/sh", "-c", "date +%H"]
 
 
-def test_a_system_crontab_has_users() -> None:
+def test_user_field_of_a_system_crontab_is_reported() -> None:
     found = only("17 *\t* * *   root    cd / && run-parts --report /etc/cron.hourly", system=True)
     assert (found.name, found.values["schedule"]) == ("run-parts", "17 * * * *")
     assert "user root" in found.warnings[0]
@@ -132,7 +132,7 @@ def test_a_system_crontab_has_users() -> None:
         ("-", Format.CRONTAB),
     ],
 )
-def test_what_a_file_is(path: str, form: Format) -> None:
+def test_file_format_is_detected_by_path(path: str, form: Format) -> None:
     assert format_of(path) is form
 
 
@@ -150,15 +150,15 @@ def test_what_a_file_is(path: str, form: Format) -> None:
         ("CRON_TZ=Moon/Base\n0 0 * * * x", "Moon/Base"),
     ],
 )
-def test_lines_that_make_no_sense_are_refused(line: str, message: str) -> None:
+def test_invalid_lines_are_refused(line: str, message: str) -> None:
     assert message in only(line).refused
 
 
-def test_a_step_from_a_value_is_reported() -> None:
+def test_step_without_a_range_is_reported() -> None:
     assert "5/15" in only("5/15 * * * * x").warnings[0]
 
 
-def test_names_do_not_depend_on_the_order() -> None:
+def test_names_do_not_depend_on_the_order_of_lines() -> None:
     lines = [
         "0 1 * * * /a/sync.sh",
         "0 2 * * * /b/sync.sh",
@@ -173,17 +173,17 @@ def test_names_do_not_depend_on_the_order() -> None:
 
     assert targets(lines) == targets(lines[::-1])
     found = targets(lines)
-    # one command with two schedules needs one entry of DCRON_SHELL
+    # A command with two schedules needs one entry of DCRON_SHELL.
     assert len(set(found.values())) == 3
     assert found["other"] == "shell:other"
 
 
-def test_the_same_line_twice_is_two_jobs() -> None:
+def test_repeated_line_becomes_two_jobs() -> None:
     moved = compare(read("0 1 * * * a\n0 1 * * * a\n").found)
     assert len({move.name for move in moved}) == 2
 
 
-def test_from_the_file_to_the_job(tmp_path: Path, settings: Settings) -> None:
+def test_crontab_file_is_imported(tmp_path: Path, settings: Settings) -> None:
     file = tmp_path / "crontab"
     file.write_text("30 3 * * * close-day\n@hourly sync\n")
     shown = call("import", str(file))
@@ -192,7 +192,7 @@ def test_from_the_file_to_the_job(tmp_path: Path, settings: Settings) -> None:
     start = shown.out.index("DCRON_SHELL = {")
     code = shown.out[start : shown.out.index("\n}", start) + 2]
     scope: dict[str, Any] = {}
-    exec(code, scope)  # noqa: S102 (what a person would paste)
+    exec(code, scope)  # noqa: S102 (as if pasted into the settings)
     settings.DCRON_SHELL = scope["DCRON_SHELL"]
     assert call("import", str(file), "--apply").code == 0
     assert set(Job.objects.values_list("name", "schedule", "target")) == {
@@ -204,12 +204,12 @@ def test_from_the_file_to_the_job(tmp_path: Path, settings: Settings) -> None:
     assert "2 same." in again.out
 
 
-def test_another_command_under_that_name_is_not_run_in_its_place(settings: Settings) -> None:
+def test_line_is_refused_if_its_shell_name_has_another_command(settings: Settings) -> None:
     settings.DCRON_SHELL = {"x": ["rm", "-rf"]}
     assert "DCRON_SHELL" in only("0 0 * * * x").refused
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_or_unknown_time_zone_is_an_error(tmp_path: Path) -> None:
     missing = call("import", str(tmp_path / "nothing"))
     assert missing.code == 2
     assert "can't be read" in missing.err

@@ -14,15 +14,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pytest_django import Settings
 
-from django_dcron import control
 from django_dcron.contrib.importers import django_q
 from django_dcron.contrib.importers.croniter_text import from_croniter
 from django_dcron.contrib.importers.found import Found, Refused
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs import saving
+from django_dcron.jobs import placement
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from tests import depth
+from tests.contrib.importers import public
 from tests.contrib.importers.conftest import Install
 from tests.management.calling import call
 
@@ -49,7 +49,7 @@ def found(now: datetime = NOW) -> Found:
     return one
 
 
-def test_all_that_a_row_has() -> None:
+def test_row_with_all_options_is_imported() -> None:
     from django_q.tasks import schedule
 
     schedule(
@@ -93,14 +93,14 @@ def test_all_that_a_row_has() -> None:
         ("Y", "30 9 4 5 *"),
     ],
 )
-def test_the_kinds(kind: str, text: str) -> None:
+def test_schedule_types_become_schedules(kind: str, text: str) -> None:
     make(kind)
     assert found().values["schedule"] == text
 
 
 @pytest.mark.parametrize("kind", ["H", "D", "W", "M", "BM", "Q", "Y"])
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
-def test_the_occurrences_are_theirs(kind: str, zone: str, settings: Settings) -> None:
+def test_occurrences_match_django_q2(kind: str, zone: str, settings: Settings) -> None:
     """The range includes clock changes, but no occurrence is close to one."""
     from django_q.conf import Conf
 
@@ -120,39 +120,39 @@ def test_the_occurrences_are_theirs(kind: str, zone: str, settings: Settings) ->
     assert list(ours) == theirs
 
 
-def test_minutes() -> None:
+def test_minutes_become_an_every_schedule() -> None:
     make("I", minutes=90)
     assert found().values["schedule"] == "@every 1h30m"
 
 
 @pytest.mark.parametrize(("kind", "day"), [("M", 31), ("Q", 29), ("Y", 0)])
-def test_a_day_that_not_every_month_has_is_refused(kind: str, day: int) -> None:
+def test_day_missing_in_some_months_is_refused(kind: str, day: int) -> None:
     make(kind, next_run=datetime(2088, 2, 29, 9, tzinfo=UTC) if not day else FAR.replace(day=day))
     assert "doesn't exist in every month" in found().refused
 
 
-def test_once_and_missed() -> None:
+def test_missed_one_time_row_is_refused() -> None:
     make("O", next_run=NOW - timedelta(hours=1))
     assert "has passed" in found().refused
 
 
-def test_repeats_end_it() -> None:
+def test_repeats_become_the_end() -> None:
     make("D", repeats=3)
     job = Job(name="a", **found().values)
-    timetable = saving.timetable_of(job)
+    timetable = placement.timetable_of(job)
     runs = [timetable.first_after(FAR - timedelta(seconds=1))]
     while runs[-1]:
         runs.append(timetable.next_after(runs[-1]))
     assert runs == [FAR, FAR + timedelta(days=1), FAR + timedelta(days=2), None]
 
 
-def test_repeats_of_an_interval_end_it_too() -> None:
+def test_repeats_of_an_interval_become_the_end() -> None:
     make("I", minutes=7, repeats=2)
     values = found().values
     assert (values["starts_at"], values["ends_at"]) == (FAR, FAR + timedelta(minutes=7))
 
 
-def test_one_repeat_is_once_none_is_left() -> None:
+def test_one_repeat_runs_once_and_zero_repeats_are_left_out() -> None:
     row = make("D", repeats=1)
     assert found().values["schedule"] == "@at 2090-05-04T09:30:00Z"
     row.repeats = 0
@@ -160,7 +160,7 @@ def test_one_repeat_is_once_none_is_left() -> None:
     assert "no repeats" in found().left
 
 
-def test_without_a_next_run_it_is_paused() -> None:
+def test_row_without_next_run_is_paused() -> None:
     make("I", minutes=5, next_run=None)
     assert (found().values["enabled"], found().values["pause_reason"]) == (
         False,
@@ -168,7 +168,7 @@ def test_without_a_next_run_it_is_paused() -> None:
     )
 
 
-def test_the_meant_time_as_an_argument_is_refused() -> None:
+def test_intended_date_argument_is_refused() -> None:
     make(intended_date_kwarg="when")
     assert "current_run().scheduled_at" in found().refused
 
@@ -182,7 +182,9 @@ def test_the_meant_time_as_an_argument_is_refused() -> None:
         ({"kwargs": "{'x': (1, 2)}"}, [], {"x": [1, 2]}),
     ],
 )
-def test_arguments_as_django_q2_reads_them(fields: dict[str, str], args: Any, kwargs: Any) -> None:
+def test_arguments_are_parsed_as_in_django_q2(
+    fields: dict[str, str], args: Any, kwargs: Any
+) -> None:
     make(**fields)
     assert (found().values["args"], found().values["kwargs"]) == (args, kwargs)
 
@@ -202,12 +204,12 @@ def test_arguments_as_django_q2_reads_them(fields: dict[str, str], args: Any, kw
         ({"kwargs": f"{{'a': [{'1,' * 50_000}]}}"}, "kwargs: The value has 100009 characters"),
     ],
 )
-def test_arguments_that_are_no_json_are_refused(fields: dict[str, str], message: str) -> None:
+def test_arguments_that_are_not_json_are_refused(fields: dict[str, str], message: str) -> None:
     make(**fields)
     assert message in found().refused
 
 
-def test_names_of_rows_without_one() -> None:
+def test_rows_without_a_name_are_named_by_function_and_key() -> None:
     first, second = make(name=None), make(name=None)
     make(name="named")
     assert call("import", "django-q2", "--apply").code == 0
@@ -218,7 +220,7 @@ def test_names_of_rows_without_one() -> None:
     }
 
 
-# --- Cron as croniter reads it --------------------------------------------------------------------
+# --- Cron text of croniter ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_names_of_rows_without_one() -> None:
         ("5/15 * * * *", "5/15 * * * *"),
     ],
 )
-def test_cron_text(theirs: str, ours: str) -> None:
+def test_cron_text_is_converted(theirs: str, ours: str) -> None:
     assert from_croniter(theirs) == ours
     horizon = datetime(2060, 1, 1, tzinfo=UTC)
     ours_next = list(parse_schedule(ours).occurrences(NOW, horizon, 6))
@@ -250,7 +252,7 @@ def test_cron_text(theirs: str, ours: str) -> None:
     assert list(islice(of_croniter(theirs), len(ours_next))) == ours_next
 
 
-def test_what_no_rule_can_say_is_refused() -> None:
+def test_unsupported_or_invalid_cron_text_is_refused() -> None:
     with pytest.raises(Refused, match="no equivalent"):
         from_croniter("0 0 1 * 5#2")
     with pytest.raises(Refused, match="croniter"):
@@ -275,7 +277,7 @@ def numbers(low: int, high: int) -> st.SearchStrategy[str]:
         numbers(0, 59), numbers(0, 23), numbers(1, 31), numbers(1, 12), numbers(0, 7)
     ).map(" ".join)
 )
-def test_the_occurrences_are_croniters(fields: str) -> None:
+def test_converted_cron_matches_croniter(fields: str) -> None:
     try:
         schedule = parse_schedule(from_croniter(fields))
         expected = list(islice(of_croniter(fields), 8))
@@ -284,7 +286,7 @@ def test_the_occurrences_are_croniters(fields: str) -> None:
     assert list(schedule.occurrences(NOW, datetime(2090, 1, 1, tzinfo=UTC), 8)) == expected
 
 
-def test_cron_is_read_in_the_clusters_zone(settings: Settings) -> None:
+def test_cron_row_uses_the_time_zone_of_the_cluster(settings: Settings) -> None:
     settings.Q_CLUSTER = {"time_zone": "Europe/Berlin"}
     make("C", cron="30 3 * * 1-5")
     values = found().values
@@ -315,7 +317,7 @@ MALFORMED: list[dict[str, Any]] = [
 ]
 
 
-def test_malformed_entries_do_not_end_the_import() -> None:
+def test_malformed_entries_do_not_stop_the_import() -> None:
     # SQLite is the only database that stores a NUL character in a text.
     malformed = [
         fields
@@ -342,26 +344,37 @@ def test_malformed_entries_do_not_end_the_import() -> None:
     ("repeats", "ends_at"),
     [(3, FAR + timedelta(hours=2)), (50_000, FAR + timedelta(hours=49_999)), (2**31 - 1, None)],
 )
-def test_the_end_of_an_interval_is_computed(repeats: int, ends_at: datetime | None) -> None:
+def test_end_of_an_interval_is_computed_from_its_repeats(
+    repeats: int, ends_at: datetime | None
+) -> None:
     make("I", minutes=60, repeats=repeats)
     assert found().values["ends_at"] == ends_at
 
 
 @pytest.mark.parametrize("error", [OverflowError("too large"), DataError("no such character")])
-def test_an_entry_that_the_database_refuses_keeps_no_other_out(
+def test_entry_refused_by_the_database_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    save = control.save
+    decide = placement.decide
 
-    def save_all_but_one(job: Job) -> Job:
+    def decide_all_but_one(job: Job, *args: Any) -> placement.Placement:
         if job.name == "bad":
             raise error
-        return save(job)
+        return decide(job, *args)
 
-    monkeypatch.setattr(control, "save", save_all_but_one)
+    monkeypatch.setattr(placement, "decide", decide_all_but_one)
     for name in ("bad", "good"):
         make(name=name)
     shown = call("import", "django-q2", "--apply")
     assert shown.code == 1
     assert "refused bad " in shown.out
     assert [job.name for job in Job.objects.all()] == ["good"]
+
+
+@public.each_of("django-q2")
+def test_public_schedules_match_croniter(given: str) -> None:
+    make("C", cron=given)
+    values = found().values
+    schedule = parse_schedule(values["schedule"], values["timezone"])
+    ours = list(schedule.occurrences(NOW, FAR, public.COUNT))
+    assert ours == list(islice(of_croniter(given), public.COUNT))

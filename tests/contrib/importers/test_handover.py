@@ -1,4 +1,4 @@
-"""Test the handover from the real django-celery-beat and RedBeat and back, without gap or burst."""
+"""Test the handover from the real django-celery-beat and back, without gaps or extra runs."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -35,19 +35,19 @@ def crontab_row(name: str = "a", minute: str = "*", hour: str = "*") -> Any:
     return PeriodicTask.objects.create(name=name, task="tests.app.tasks.echo", crontab=schedule)
 
 
-def in_half_a_day() -> dict[str, str]:
+def twelve_hours_from_now() -> dict[str, str]:
     """Return a time of day that doesn't come during the test."""
     return {"minute": "0", "hour": str((datetime.now(UTC) + timedelta(hours=12)).hour)}
 
 
-def last_ran(**filters: Any) -> datetime:
+def last_run_of(**filters: Any) -> datetime:
     from django_celery_beat.models import PeriodicTask
 
     return PeriodicTask.objects.values_list("last_run_at", flat=True).get(**filters)
 
 
-def ran_last(ago: timedelta) -> datetime:
-    """Set when beat last ran its rows, as if the jobs had been imported before."""
+def set_last_run(ago: timedelta) -> datetime:
+    """Set beat's last run of all rows, as if the jobs had been imported before it."""
     from django_celery_beat.models import PeriodicTask
 
     last = datetime.now(UTC) - ago
@@ -57,7 +57,7 @@ def ran_last(ago: timedelta) -> datetime:
 
 
 def due_at_beat() -> list[str]:
-    """Return the rows that the real scheduler of beat would send at once."""
+    """Return the rows that the real scheduler of beat would send immediately."""
     from django_celery_beat.models import PeriodicTask
     from django_celery_beat.schedulers import ModelEntry
 
@@ -66,12 +66,15 @@ def due_at_beat() -> list[str]:
     return [entry.name for entry in entries if entry.is_due().is_due]
 
 
-def test_a_paused_job_continues_after_the_last_run_there() -> None:
+def test_handed_over_job_continues_after_the_last_run_of_the_source() -> None:
     crontab_row()
     assert call("import", SOURCE, "--apply", "--disabled").code == 0
-    last = ran_last(10 * MINUTE)
+    last = set_last_run(10 * MINUTE)
 
-    assert call("handover", SOURCE).code == 0
+    dry_run = call("handover", SOURCE)
+    assert (dry_run.code, dry_run.err) == (0, "")
+    assert f"{SOURCE} must be stopped" in dry_run.out
+    assert "manage.py runcron" in dry_run.out, "no node is running"
     assert not Job.objects.get().enabled
 
     assert call("handover", SOURCE, "--apply").code == 0
@@ -81,15 +84,15 @@ def test_a_paused_job_continues_after_the_last_run_there() -> None:
     assert min(first or at for at, first, _ in spans) == (last + MINUTE).replace(
         second=0, microsecond=0
     )
-    # By the misfire policy, one run stands for those that are too late.
+    # The misfire policy replaces the late runs by one run.
     assert sum(state != State.MISSED for *_, state in spans) <= 3
     assert job.cursor.next_at > max(at for at, *_ in spans)
 
 
-def test_a_shadow_repeats_the_latest_run_that_nobody_executed() -> None:
+def test_latest_unexecuted_run_of_a_shadow_is_rerun() -> None:
     crontab_row()
     assert call("import", SOURCE, "--apply", "--shadow").code == 0
-    last = ran_last(10 * MINUTE)
+    last = set_last_run(10 * MINUTE)
     job = Job.objects.get()
     for ago in (12, 5, 3):
         at = datetime.now(UTC).replace(microsecond=0) - ago * MINUTE
@@ -113,20 +116,20 @@ def test_a_shadow_repeats_the_latest_run_that_nobody_executed() -> None:
     assert again.job.target == "tests.app.tasks.echo"
 
 
-def test_an_import_alone_starts_from_now() -> None:
+def test_import_without_handover_starts_from_now() -> None:
     crontab_row()
     call("import", SOURCE, "--apply", "--disabled")
-    ran_last(10 * MINUTE)
+    set_last_run(10 * MINUTE)
     assert call("import", SOURCE, "--apply").code == 0
     assert not Run.objects.exists()
 
 
-def test_the_way_back() -> None:
+def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     for name in ("a", "b", "paused"):
-        crontab_row(name, **in_half_a_day())
+        crontab_row(name, **twelve_hours_from_now())
     call("import", SOURCE, "--apply")
     control.pause(Job.objects.get(name="paused"), "ask Ann")
-    ran_last(timedelta(days=3))
+    set_last_run(timedelta(days=3))
     assert due_at_beat() == ["a", "b", "paused"]
 
     shown = call("handover", SOURCE, "--back", "--json").json
@@ -135,7 +138,7 @@ def test_the_way_back() -> None:
 
     before = datetime.now(UTC)
     assert call("handover", SOURCE, "--back", "--apply").code == 0
-    assert before <= last_ran(name="a") <= datetime.now(UTC)
+    assert before <= last_run_of(name="a") <= datetime.now(UTC)
     assert due_at_beat() == ["paused"]
     reasons = dict(Job.objects.values_list("name", "pause_reason"))
     assert reasons == {"a": HANDED_BACK, "b": HANDED_BACK, "paused": "ask Ann"}
@@ -146,7 +149,7 @@ def test_the_way_back() -> None:
     assert set(Job.objects.filter(enabled=True).values_list("name", flat=True)) == {"a", "b"}
 
 
-def test_an_interval_keeps_its_phase_on_the_way_back() -> None:
+def test_interval_keeps_its_phase_when_handed_back() -> None:
     from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
     every = IntervalSchedule.objects.create(every=7, period="days")
@@ -159,13 +162,13 @@ def test_an_interval_keeps_its_phase_on_the_way_back() -> None:
     here = datetime.now(UTC) - timedelta(hours=5)
     Cursor.objects.filter(job__name="ran here").update(previous_at=here)
     assert call("handover", SOURCE, "--back", "--apply").code == 0
-    assert last_ran(name="ran here") == here
+    assert last_run_of(name="ran here") == here
     # The job began at a whole second.
-    assert last <= last_ran(name="not yet") < last + timedelta(seconds=1)
+    assert last <= last_run_of(name="not yet") < last + timedelta(seconds=1)
 
 
 def hand_back() -> Any:
-    """Hand everything back. Return the exit code, and the names by what happened to the jobs."""
+    """Hand all jobs back. Return the exit code, and the names of the jobs by outcome."""
     done = call("handover", SOURCE, "--back", "--apply", "--json")
     names = {key: [job["name"] for job in done.json[key]] for key in ("jobs", "gone", "failed")}
     return done.code, {key: sorted(value) for key, value in names.items() if value}
@@ -183,11 +186,11 @@ def interval_row(name: str, **every: Any) -> Any:
     return PeriodicTask.objects.create(name=name, task="tests.app.tasks.echo", interval=schedule)
 
 
-def test_a_job_that_the_source_cannot_take_stays_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {name: crontab_row(name, **in_half_a_day()) for name in ("a", "b")}
+def test_job_stays_enabled_if_handing_it_back_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {name: crontab_row(name, **twelve_hours_from_now()) for name in ("a", "b")}
     call("import", SOURCE, "--apply")
-    ran_last(timedelta(days=3))
-    before = last_ran(name="a")
+    set_last_run(timedelta(days=3))
+    before = last_run_of(name="a")
     with monkeypatch.context() as patch:
         stored = celery_beat.hand_back
 
@@ -198,49 +201,51 @@ def test_a_job_that_the_source_cannot_take_stays_enabled(monkeypatch: pytest.Mon
 
         patch.setattr(celery_beat, "hand_back", fail)
         assert hand_back() == (1, {"jobs": ["b"], "failed": ["a"]})
-    assert (enabled_jobs(), last_ran(name="a")) == (["a"], before)
-    first = last_ran(name="b")
+    assert (enabled_jobs(), last_run_of(name="a")) == (["a"], before)
+    first = last_run_of(name="b")
     assert first > before
 
     assert hand_back() == (0, {"jobs": ["a", "b"]})
     assert enabled_jobs() == []
-    assert last_ran(name="a") > first
-    # What was due for b in the meantime is up to the source.
-    assert last_ran(name="b") == first
+    assert last_run_of(name="a") > first
+    # The source runs the occurrences of b that are due in the meantime.
+    assert last_run_of(name="b") == first
 
 
-def test_a_repeat_completes_an_entry_that_lost_its_last_run() -> None:
+def test_repeated_handover_restores_a_lost_last_run() -> None:
     from django_celery_beat.models import PeriodicTask
 
-    crontab_row("a", **in_half_a_day())
+    crontab_row("a", **twelve_hours_from_now())
     call("import", SOURCE, "--apply")
     assert hand_back() == (0, {"jobs": ["a"]})
     PeriodicTask.objects.update(last_run_at=None)
     assert hand_back() == (0, {"jobs": ["a"]})
-    assert last_ran(name="a") == Job.objects.get().cursor.placed_at
+    assert last_run_of(name="a") == Job.objects.get().cursor.placed_at
 
 
-def test_a_later_run_there_stays_on_the_way_back() -> None:
+def test_later_run_in_the_source_is_kept() -> None:
     from django_celery_beat.models import PeriodicTask
 
-    crontab_row("a", **in_half_a_day())
+    crontab_row("a", **twelve_hours_from_now())
     call("import", SOURCE, "--apply")
     later = datetime.now(UTC) + timedelta(hours=1)
     PeriodicTask.objects.update(last_run_at=later)
     assert hand_back() == (0, {"jobs": ["a"]})
-    assert last_ran(name="a") == later
+    assert last_run_of(name="a") == later
 
 
-def test_a_job_whose_row_is_gone_stays_enabled() -> None:
-    rows = {name: crontab_row(name, **in_half_a_day()) for name in ("a", "b")}
+def test_job_whose_row_was_deleted_stays_enabled() -> None:
+    rows = {name: crontab_row(name, **twelve_hours_from_now()) for name in ("a", "b")}
     call("import", SOURCE, "--apply")
     rows["a"].delete()
     assert hand_back() == (0, {"jobs": ["b"], "gone": ["a"]})
     assert enabled_jobs() == ["a"]
 
 
-def test_a_row_that_is_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    crontab_row("a", **in_half_a_day())
+def test_job_whose_row_is_deleted_during_the_handover_stays_enabled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crontab_row("a", **twelve_hours_from_now())
     call("import", SOURCE, "--apply")
     stored = celery_beat.hand_back
     monkeypatch.setattr(celery_beat, "hand_back", lambda _key, until: stored("0", until))
@@ -248,20 +253,20 @@ def test_a_row_that_is_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> Non
     assert enabled_jobs() == ["a"]
 
 
-def test_a_job_without_a_key_returns_to_the_row_of_its_name() -> None:
-    crontab_row("a", **in_half_a_day())
+def test_job_without_a_key_is_handed_back_by_name() -> None:
+    crontab_row("a", **twelve_hours_from_now())
     call("import", SOURCE, "--apply")
     Job.objects.update(import_key=None)
     assert hand_back() == (0, {"jobs": ["a"]})
-    assert last_ran(name="a") == Job.objects.get().cursor.placed_at
+    assert last_run_of(name="a") == Job.objects.get().cursor.placed_at
 
 
-def test_an_interval_that_never_ran_counts_from_its_start_here() -> None:
+def test_interval_that_never_ran_is_handed_back_with_its_start() -> None:
     interval_row("a", minutes=5)
     call("import", SOURCE, "--apply")
     expected = Job.objects.get().cursor.next_at - 5 * MINUTE
     assert hand_back() == (0, {"jobs": ["a"]})
-    assert last_ran(name="a") == expected
+    assert last_run_of(name="a") == expected
 
 
 def claim_ahead(job: Job, state: State) -> datetime:
@@ -272,26 +277,26 @@ def claim_ahead(job: Job, state: State) -> datetime:
     return at
 
 
-def test_an_occurrence_that_the_pause_withdraws_runs_there() -> None:
+def test_withdrawn_occurrence_is_left_to_the_source() -> None:
     interval_row("a", hours=1)
     call("import", SOURCE, "--apply")
     at = claim_ahead(Job.objects.get(), State.PENDING)
     assert hand_back() == (0, {"jobs": ["a"]})
     assert not Run.objects.filter(scheduled_at=at).exists()
-    assert last_ran(name="a") == at - timedelta(hours=1)
+    assert last_run_of(name="a") == at - timedelta(hours=1)
 
 
-def test_an_occurrence_that_was_dispatched_ahead_does_not_run_there() -> None:
+def test_dispatched_occurrence_does_not_run_again_in_the_source() -> None:
     interval_row("a", hours=1)
     call("import", SOURCE, "--apply")
     at = claim_ahead(Job.objects.get(), State.QUEUED)
     assert hand_back() == (0, {"jobs": ["a"]})
-    assert last_ran(name="a") == at
+    assert last_run_of(name="a") == at
 
 
-def test_an_invalid_schedule_does_not_stop_the_others() -> None:
+def test_invalid_schedule_does_not_affect_other_jobs() -> None:
     for name in ("invalid", "without cursor", "z"):
-        crontab_row(name, **in_half_a_day())
+        crontab_row(name, **twelve_hours_from_now())
     call("import", SOURCE, "--apply")
     Job.objects.filter(name="invalid").update(schedule="bogus")
     Cursor.objects.filter(job__name="without cursor").delete()
@@ -299,17 +304,17 @@ def test_an_invalid_schedule_does_not_stop_the_others() -> None:
     assert enabled_jobs() == ["invalid"]
 
 
-def test_an_interval_without_a_cursor() -> None:
+def test_interval_without_a_cursor_is_handed_back() -> None:
     interval_row("a", minutes=5)
     call("import", SOURCE, "--apply")
     Cursor.objects.all().delete()
     assert hand_back() == (0, {"jobs": ["a"]})
-    assert last_ran(name="a") == Job.objects.get().cursor.placed_at
+    assert last_run_of(name="a") == Job.objects.get().cursor.placed_at
 
 
-def test_a_row_that_is_new_at_the_handover_continues_after_its_last_run() -> None:
+def test_new_row_is_imported_and_continues_after_its_last_run() -> None:
     crontab_row()
-    last = ran_last(10 * MINUTE)
+    last = set_last_run(10 * MINUTE)
     assert call("handover", SOURCE, "--apply").code == 0
     job = Job.objects.get()
     assert (job.enabled, job.pause_reason, job.paused_until) == (True, "", None)
@@ -320,7 +325,7 @@ def test_a_row_that_is_new_at_the_handover_continues_after_its_last_run() -> Non
     assert job.cursor.next_at > max(at for at, _ in spans)
 
 
-def test_a_source_that_cannot_continue() -> None:
+def test_handover_back_to_an_unsupported_source_is_refused() -> None:
     assert call("handover", "django-apscheduler", "--back").code == 2
 
 
@@ -328,13 +333,13 @@ def test_a_source_that_cannot_continue() -> None:
 
 MADE = 320 if depth.FULL else 80
 WITHOUT_A_NODE = {"no_live_node", "run_overdue", "cursor_overdue"}
-"""What the doctor finds because no node runs in this test."""
+"""Findings of the doctor that are expected because no node runs in this test."""
 AHEAD = timedelta(days=2, hours=12)
 """No time of day of a row comes during the test."""
 
 
-def test_a_whole_installation_moves_in_and_back() -> None:
-    """Import, rename, pause, edit, import again, switch, and switch back."""
+def test_whole_installation_is_handed_over_and_back() -> None:
+    """Import, rename, pause, edit, import again, hand over, and hand back."""
     from django_celery_beat.models import PeriodicTask
 
     begin = datetime.now(UTC) + AHEAD
@@ -347,7 +352,7 @@ def test_a_whole_installation_moves_in_and_back() -> None:
     }
     made = Job.objects.count()
 
-    # People work on both sides.
+    # Users change jobs and rows.
     enabled = PeriodicTask.objects.filter(enabled=True).values_list("pk", flat=True)
     on = Job.objects.filter(import_key__in=[*map(str, enabled)])
     renamed, moved, paused, edited = on.filter(schedule="* * * * *")[:4]
@@ -370,8 +375,8 @@ def test_a_whole_installation_moves_in_and_back() -> None:
     assert [each["name"] for each in again["gone"]] == [gone.name]
     assert Job.objects.count() == made
 
-    # Switch. Without a run of beat, nothing is due but long intervals.
-    ran_last(timedelta(minutes=90))
+    # Hand over. Without a run of beat, only long intervals are due.
+    set_last_run(timedelta(minutes=90))
     switched = call("handover", SOURCE, "--apply", "--json").json
     assert {each["name"] for each in switched["jobs"] if "enabled" in each["kept"]} == {paused.name}
     disabled = {
@@ -382,12 +387,12 @@ def test_a_whole_installation_moves_in_and_back() -> None:
         assert job.enabled is not stays_off, (job, job.pause_reason)
     assert Job.objects.count() == made
     started = Run.objects.exclude(state=State.MISSED).values_list("job_id", flat=True)
-    # One run by the misfire policy, and those of the last minute, by its grace.
+    # One run by the misfire policy, and the runs within its grace period of one minute.
     assert max(Counter(started).values()) <= 3
     findings = {each["code"] for each in call("doctor", "--json").json["findings"]}
     assert findings <= WITHOUT_A_NODE
 
-    # Switch back. Beat sends only what was paused here, and intervals, which ran last there.
+    # Hand back. Beat sends only jobs that were paused here, and intervals.
     assert call("handover", SOURCE, "--back", "--apply").code == 0
     assert not Job.objects.filter(enabled=True).exists()
     late = [name for name in due_at_beat() if name != names[paused.import_key]]

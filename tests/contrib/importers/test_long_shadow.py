@@ -35,7 +35,7 @@ def at(minutes: float, seconds: float = 0) -> datetime:
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_beside_a_running_beat() -> None:
+def test_shadows_match_a_running_beat() -> None:
     command = [
         sys.executable,
         "-m",
@@ -62,26 +62,26 @@ def test_beside_a_running_beat() -> None:
 # --- The comparison -------------------------------------------------------------------------------
 
 
-def test_each_message_is_that_of_one_run() -> None:
+def test_each_message_is_paired_with_one_run() -> None:
     ours = [at(n) for n in range(10)]
     found = compare(ours, [at(n, 0.5) for n in range(10)], BEGIN, END)
     assert (found.same, found.there, found.here) == (10, [], [])
     assert set(found.lateness) == {timedelta(seconds=0.5)}
 
 
-def test_a_second_message_one_that_is_missing_and_one_too_late_are_noticed() -> None:
+def test_extra_missing_and_late_messages_are_differences() -> None:
     ours = [at(n) for n in (1, 3, 5, 7)]
     found = compare(ours, [at(1, 1), at(1, 2), at(5, 61), at(7)], BEGIN, END)
     assert (found.same, found.there, found.here) == (2, [at(1, 2), at(6, 1)], [at(3), at(5)])
     assert not found.is_clean
 
 
-def test_what_is_outside_of_the_window_is_paired_and_does_not_count() -> None:
+def test_messages_outside_of_the_window_are_paired_but_not_counted() -> None:
     found = compare([at(-1), at(0), at(9), at(10)], [at(-0.5), at(0, 1), at(10)], at(0), at(9))
     assert (found.same, found.there, found.here) == (1, [], [])
 
 
-def test_an_interval_may_have_another_phase() -> None:
+def test_interval_may_have_a_different_phase() -> None:
     ours, theirs = [at(n) for n in range(10)], [at(n, 40) for n in range(10)]
     minute = timedelta(minutes=1)
     assert compare_interval(minute, ours, theirs, BEGIN, END).is_clean
@@ -89,14 +89,14 @@ def test_an_interval_may_have_another_phase() -> None:
     assert compare_interval(minute, ours[:4], theirs, BEGIN, END).there
 
 
-def test_what_beat_does_at_a_start_is_explained_and_nothing_else() -> None:
+def test_difference_at_the_start_of_a_row_is_explained() -> None:
     found = Compared(here=[at(3), at(6)], start=at(3))
     assert [why for _, _, why in found.differences()] == [AT_ITS_START, ""]
     assert not found.is_clean
     assert Compared(here=[at(3)], start=at(3)).is_clean
 
 
-def test_what_beat_comes_to_after_its_end_is_explained_and_nothing_else() -> None:
+def test_difference_after_the_end_of_a_row_is_explained() -> None:
     found = Compared(here=[at(2), at(3)], there=[at(3)], end=at(3, 30))
     assert [(where, why) for where, _, why in found.differences()] == [
         ("there", ""),
@@ -105,7 +105,7 @@ def test_what_beat_comes_to_after_its_end_is_explained_and_nothing_else() -> Non
     ]
 
 
-def test_the_log_of_beat_is_read() -> None:
+def test_beat_log_is_parsed() -> None:
     log = (
         "[2026-06-01 12:01:00,250: INFO/MainProcess] Scheduler: Sending due task a (b) ü "
         "(tests.app.tasks.ok)\n"
@@ -114,7 +114,7 @@ def test_the_log_of_beat_is_read() -> None:
 
 
 @pytest.mark.parametrize("number", [60, 80, 1000])
-def test_there_are_rows_of_every_kind(number: int) -> None:
+def test_rows_of_every_kind_are_created(number: int) -> None:
     found = sizes(number)
     assert found.total() == number
     assert set(found) == set(KINDS)

@@ -1,4 +1,4 @@
-"""Test that an import recognizes its jobs again, and never undoes what a person changed here."""
+"""Test that a repeated import recognizes its jobs and keeps the changes of users."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +10,7 @@ from django_dcron.contrib.importers.comparison import (
     ARRIVED_PAUSED,
     Move,
     MoveKind,
+    awaiting_handover,
     compare,
     gone_from,
     shadows_left,
@@ -38,12 +39,12 @@ def found(name: str = "a", key: str = "1", *, due: datetime | None = None, **val
     return Found(f"row {name}", name, VALUES | values, key=key, next_due=due)
 
 
-def look(*entries: Found, source: str = SOURCE, **options: Any) -> list[Move]:
+def plan(*entries: Found, source: str = SOURCE, **options: Any) -> list[Move]:
     return compare(entries, source=source, **options)
 
 
-def bring(*entries: Found, **options: Any) -> list[Move]:
-    return list(carry_out(look(*entries, **options)))
+def import_entries(*entries: Found, **options: Any) -> list[Move]:
+    return list(carry_out(plan(*entries, **options)))
 
 
 def edit(**values: Any) -> Job:
@@ -57,60 +58,60 @@ def kinds(moves: list[Move]) -> list[MoveKind]:
     return [move.kind for move in moves]
 
 
-# --- The same job ---------------------------------------------------------------------------------
+# --- Identity -------------------------------------------------------------------------------------
 
 
-def test_a_job_keeps_its_origin() -> None:
-    bring(found("nightly (old) ", "7"))
+def test_job_stores_its_source_and_key() -> None:
+    import_entries(found("nightly (old) ", "7"))
     job = Job.objects.get()
     assert (job.name, job.import_source, job.import_key) == ("nightly old", SOURCE, "7")
-    assert kinds(look(found("nightly (old) ", "7"))) == [MoveKind.SAME]
+    assert kinds(plan(found("nightly (old) ", "7"))) == [MoveKind.SAME]
 
 
-def test_a_job_renamed_and_moved_here_is_not_imported_twice() -> None:
-    bring(found())
+def test_renamed_and_moved_job_is_not_imported_twice() -> None:
+    import_entries(found())
     edit(name="b", namespace="shop")
-    (move,) = bring(found(schedule="@hourly"))
+    (move,) = import_entries(found(schedule="@hourly"))
     assert (move.kind, str(move)) == (MoveKind.CHANGE, "shop/b")
     assert move.kept == {"name": ("b", "a")}
     job = Job.objects.get()
     assert (str(job), job.schedule) == ("shop/b", "@hourly")
-    bring(found(schedule="@hourly"), overwrite=["name"])
+    import_entries(found(schedule="@hourly"), overwrite=["name"])
     assert Job.objects.get().name == "a"
-    assert kinds(look(found(schedule="@hourly"))) == [MoveKind.SAME]
+    assert kinds(plan(found(schedule="@hourly"))) == [MoveKind.SAME]
 
 
-def test_an_entry_renamed_there_is_not_imported_twice() -> None:
-    bring(found("a", "1"))
-    (move,) = bring(found("b", "1"))
+def test_entry_renamed_in_the_source_is_not_imported_twice() -> None:
+    import_entries(found("a", "1"))
+    (move,) = import_entries(found("b", "1"))
     assert (move.kind, move.kept, gone_from(SOURCE, [move])) == (
         MoveKind.KEPT,
         {"name": ("a", "b")},
         [],
     )
     assert Job.objects.get().name == "a"
-    assert kinds(look(found("b", "1"))) == [MoveKind.SAME]
+    assert kinds(plan(found("b", "1"))) == [MoveKind.SAME]
 
 
-def test_a_name_that_another_entry_took_over_carries_its_definition() -> None:
+def test_name_reused_by_another_entry_gets_its_definition() -> None:
     """Row 1 was renamed, and a new row has its old name."""
-    bring(found("a", "1"))
-    bring(found("b", "1", schedule="@hourly"), found("a", "2"))
+    import_entries(found("a", "1"))
+    import_entries(found("b", "1", schedule="@hourly"), found("a", "2"))
     jobs = Job.objects.order_by("name").values_list("name", "schedule", "import_key")
     assert [*jobs] == [("a", "@daily", "2"), ("b", "@hourly", "1")]
 
 
-def test_rows_with_new_keys_are_recognized_by_their_names() -> None:
+def test_entries_with_new_keys_are_recognized_by_their_names() -> None:
     """The tables of the source were restored, and the keys now belong to other rows."""
-    bring(found("a", "1"), found("b", "2", schedule="@hourly"))
-    bring(found("b", "1", schedule="@hourly"), found("a", "2"))
+    import_entries(found("a", "1"), found("b", "2", schedule="@hourly"))
+    import_entries(found("b", "1", schedule="@hourly"), found("a", "2"))
     jobs = Job.objects.order_by("name").values_list("name", "schedule", "import_key")
     assert [*jobs] == [("a", "@daily", "2"), ("b", "@hourly", "1")]
 
 
-def test_a_refused_job_takes_no_key_from_another() -> None:
-    bring(found("a", "1"), found("b", "2"))
-    moves = look(found("a", "2"), found("b", "1"))
+def test_refused_job_does_not_take_the_key_of_another() -> None:
+    import_entries(found("a", "1"), found("b", "2"))
+    moves = plan(found("a", "2"), found("b", "1"))
     a = Job.objects.get(name="a")
     a.max_attempts = 5
     control.save(a)
@@ -119,27 +120,27 @@ def test_a_refused_job_takes_no_key_from_another() -> None:
     assert dict(Job.objects.values_list("name", "import_key")) == {"a": "1", "b": "2"}
 
 
-def test_what_is_gone_from_the_source() -> None:
-    bring(found("a", "1"), found("b", "2"))
-    moves = bring(found("a", "1"), found("c", "3"))
+def test_jobs_missing_from_the_source_are_listed() -> None:
+    import_entries(found("a", "1"), found("b", "2"))
+    moves = import_entries(found("a", "1"), found("c", "3"))
     assert [job.name for job in gone_from(SOURCE, moves)] == ["b"]
     assert [job.name for job in gone_from("django-q2", [])] == []
 
 
-def test_a_name_that_a_renamed_job_has() -> None:
-    bring(found("a", "1"))
+def test_entry_with_the_name_of_a_renamed_job_gets_another_name() -> None:
+    import_entries(found("a", "1"))
     edit(name="b")
-    moves = bring(found("a", "1"), found("b", "2"))
+    moves = import_entries(found("a", "1"), found("b", "2"))
     assert kinds(moves) == [MoveKind.KEPT, MoveKind.CREATE]
     names = set(Job.objects.values_list("name", "import_key"))
     assert names == {("b", "1"), (moves[1].name, "2")}
     assert moves[1].name.startswith("b-")
-    assert kinds(look(found("a", "1"), found("b", "2"))) == [MoveKind.KEPT, MoveKind.SAME]
+    assert kinds(plan(found("a", "1"), found("b", "2"))) == [MoveKind.KEPT, MoveKind.SAME]
 
 
-def test_a_job_of_another_source_is_never_changed() -> None:
-    bring(found())
-    (move,) = bring(found(schedule="@hourly"), source="django-q2")
+def test_job_of_another_source_is_a_conflict() -> None:
+    import_entries(found())
+    (move,) = import_entries(found(schedule="@hourly"), source="django-q2")
     assert (move.kind, move.changes) == (
         MoveKind.CONFLICT,
         {"schedule": ("@daily", "@hourly")},
@@ -148,120 +149,138 @@ def test_a_job_of_another_source_is_never_changed() -> None:
     assert (job.schedule, job.import_source) == ("@daily", SOURCE)
 
 
-def test_a_job_that_a_person_created() -> None:
+def test_job_created_by_a_user_is_a_conflict_unless_overwritten() -> None:
     make_job(name="a", schedule="@hourly", target=VALUES["target"])
-    (move,) = bring(found())
+    (move,) = import_entries(found())
     assert (move.kind, move.changes) == (
         MoveKind.CONFLICT,
         {"schedule": ("@hourly", "@daily")},
     )
-    (move,) = bring(found(), overwrite=["schedule"])
+    (move,) = import_entries(found(), overwrite=["schedule"])
     assert (move.kind, Job.objects.get().import_key) == (MoveKind.CHANGE, "1")
 
 
-def test_the_same_job_that_a_person_created_gets_its_origin() -> None:
+def test_identical_job_created_by_a_user_gets_the_key() -> None:
     make_job(name="a", schedule="@daily", target=VALUES["target"])
-    assert kinds(bring(found())) == [MoveKind.SAME]
+    assert kinds(import_entries(found())) == [MoveKind.SAME]
     edit(name="b")
-    assert kinds(bring(found())) == [MoveKind.KEPT]
+    assert kinds(import_entries(found())) == [MoveKind.KEPT]
 
 
-# --- What a person changed ------------------------------------------------------------------------
+# --- Changes by users -----------------------------------------------------------------------------
 
 
-def test_an_edited_field_stays_the_others_follow() -> None:
-    bring(found(priority=1))
+def test_edited_field_is_kept_and_others_follow_the_source() -> None:
+    import_entries(found(priority=1))
     edit(schedule="@weekly")
-    (move,) = bring(found(schedule="@hourly", priority=2))
+    (move,) = import_entries(found(schedule="@hourly", priority=2))
     assert (move.changes, move.kept) == (
         {"priority": (1, 2)},
         {"schedule": ("@weekly", "@hourly")},
     )
     job = Job.objects.get()
     assert (job.schedule, job.priority) == ("@weekly", 2)
-    assert look(found(priority=2))[0].kept == {"schedule": ("@weekly", "@daily")}
-    bring(found(schedule="@hourly", priority=2), overwrite=["schedule"])
+    assert plan(found(priority=2))[0].kept == {"schedule": ("@weekly", "@daily")}
+    import_entries(found(schedule="@hourly", priority=2), overwrite=["schedule"])
     assert Job.objects.get().schedule == "@hourly"
 
 
-def test_a_field_set_to_the_value_of_the_source_follows_again() -> None:
-    bring(found())
+def test_field_set_to_the_source_value_follows_the_source_again() -> None:
+    import_entries(found())
     edit(schedule="@weekly")
-    assert kinds(bring(found(schedule="@weekly"))) == [MoveKind.SAME]
-    bring(found(schedule="@hourly"))
+    assert kinds(import_entries(found(schedule="@weekly"))) == [MoveKind.SAME]
+    import_entries(found(schedule="@hourly"))
     assert Job.objects.get().schedule == "@hourly"
 
 
-def test_a_pause_with_a_reason_is_not_lifted() -> None:
-    bring(found())
+def test_pause_by_a_user_is_not_ended() -> None:
+    import_entries(found())
     control.pause(Job.objects.get(), "ask Ann")
-    (move,) = bring(found(schedule="@hourly"))
+    (move,) = import_entries(found(schedule="@hourly"))
     assert move.kept == {"enabled": (False, True)}
     job = Job.objects.get()
     assert (job.enabled, job.pause_reason, job.schedule) == (False, "ask Ann", "@hourly")
-    bring(found(schedule="@hourly"), overwrite=["enabled"])
+    import_entries(found(schedule="@hourly"), overwrite=["enabled"])
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
 
 
-def test_a_pause_of_a_job_that_arrived_paused_is_not_lifted() -> None:
-    bring(found("a", "1"), found("b", "2"), disabled=True)
+def test_pause_by_a_user_is_not_ended_after_a_disabled_import() -> None:
+    import_entries(found("a", "1"), found("b", "2"), disabled=True)
     control.pause(Job.objects.get(name="a"), "ask Ann")
-    bring(found("a", "1"), found("b", "2"))
+    import_entries(found("a", "1"), found("b", "2"), take_over=True)
     jobs = Job.objects.order_by("name").values_list("name", "enabled", "pause_reason")
     assert [*jobs] == [("a", False, "ask Ann"), ("b", True, "")]
 
 
-def test_a_pause_of_the_source_follows_the_source() -> None:
+def test_job_is_paused_and_resumed_with_its_entry() -> None:
     off = {"enabled": False, "pause_reason": "was disabled there"}
-    bring(found())
-    bring(found(**off))
+    import_entries(found())
+    import_entries(found(**off))
     job = Job.objects.get()
     assert (job.enabled, job.pause_reason) == (False, "was disabled there")
-    bring(found())
+    import_entries(found())
     job.refresh_from_db()
     assert job.enabled
 
 
-def test_a_job_that_a_person_resumed_stays_enabled() -> None:
+def test_job_resumed_by_a_user_stays_enabled() -> None:
     off = {"enabled": False, "pause_reason": "was disabled there"}
-    bring(found(**off))
+    import_entries(found(**off))
     control.resume(Job.objects.get())
-    assert bring(found(**off))[0].kept == {"enabled": (True, False)}
+    assert import_entries(found(**off))[0].kept == {"enabled": (True, False)}
     assert Job.objects.get().enabled
 
 
-def test_a_job_that_arrived_paused_and_is_disabled_there_is_enabled_with_it() -> None:
+def test_job_imported_disabled_is_enabled_with_its_entry() -> None:
     off = {"enabled": False, "pause_reason": "was disabled there"}
-    bring(found(), disabled=True)
-    bring(found(**off))
+    import_entries(found(), disabled=True)
+    import_entries(found(**off), take_over=True)
     assert Job.objects.get().pause_reason == ARRIVED_PAUSED
-    bring(found())
+    import_entries(found(), take_over=True)
     assert Job.objects.get().enabled
 
 
-def test_the_end_of_a_schedule_is_no_decision_of_a_person() -> None:
-    bring(found(schedule="@at 2083-01-01T00:00Z"))
+@pytest.mark.parametrize("again", [{}, {"disabled": True}, {"shadow": True}], ids=str)
+@pytest.mark.parametrize("first", [{"disabled": True}, {"shadow": True}], ids=str)
+def test_only_a_handover_starts_imported_jobs(
+    first: dict[str, bool], again: dict[str, bool]
+) -> None:
+    """Otherwise both schedulers would run them."""
+    import_entries(found(), **first)
+    before = Job.objects.get()
+    moves = import_entries(found(schedule="7 * * * *"), **again)
+    after = Job.objects.get()
+    assert after.schedule == "7 * * * *"
+    assert (after.enabled, after.target) == (before.enabled, before.target)
+    assert awaiting_handover(moves) == [after]
+    import_entries(found(schedule="7 * * * *"), take_over=True)
+    started = Job.objects.get()
+    assert (started.enabled, started.target) == (True, "tests.app.tasks.echo")
+
+
+def test_ended_schedule_does_not_count_as_a_pause_by_a_user() -> None:
+    import_entries(found(schedule="@at 2083-01-01T00:00Z"))
     Job.objects.update(enabled=False, pause_reason=saving.EXHAUSTED)
-    assert kinds(look(found(schedule="@at 2083-01-01T00:00Z"))) == [MoveKind.SAME]
-    bring(found(schedule="@at 2083-02-01T00:00Z"))
+    assert kinds(plan(found(schedule="@at 2083-01-01T00:00Z"))) == [MoveKind.SAME]
+    import_entries(found(schedule="@at 2083-02-01T00:00Z"))
     assert Job.objects.get().enabled
 
 
-def test_a_target_that_a_person_changed_stays_when_shadows_become_jobs() -> None:
-    bring(found("a", "1"), found("b", "2"), shadow=True)
+def test_shadow_target_changed_by_a_user_is_kept() -> None:
+    import_entries(found("a", "1"), found("b", "2"), shadow=True)
     changed = Job.objects.get(name="a")
     changed.target = "shadow:tests.app.tasks.ok"
     control.save(changed)
-    moves = bring(found("a", "1"), found("b", "2"))
+    moves = import_entries(found("a", "1"), found("b", "2"), take_over=True)
     assert kinds(moves) == [MoveKind.KEPT, MoveKind.CHANGE]
     assert [job.name for job in shadows_left(moves)] == ["a"]
     assert Job.objects.get(name="b").target == "tests.app.tasks.echo"
 
 
-def test_shadows_of_entries_that_are_left_or_refused_are_named() -> None:
-    bring(found("a", "1"), found("b", "2"), found("c", "3"), shadow=True)
-    moves = bring(
+def test_shadows_of_left_or_refused_entries_are_listed() -> None:
+    import_entries(found("a", "1"), found("b", "2"), found("c", "3"), shadow=True)
+    moves = import_entries(
         Found("row a", "a", left="has run", key="1"),
         Found("row b", "b", refused="no", key="2"),
         found("c", "3"),
@@ -272,16 +291,16 @@ def test_shadows_of_entries_that_are_left_or_refused_are_named() -> None:
 # --- The phase of intervals -----------------------------------------------------------------------
 
 
-def test_a_long_interval_is_due_when_the_source_would_run_it() -> None:
+def test_long_interval_is_next_due_as_in_the_source() -> None:
     week = timedelta(days=7)
     due = next_due(NOW - timedelta(days=6), week, NOW)["next_due"]
     assert due == NOW + timedelta(days=1)
-    bring(found(schedule="@every 168h", due=due))
+    import_entries(found(schedule="@every 168h", due=due))
     job = Job.objects.get()
     assert (job.starts_at, job.cursor.next_at) == (due, due)
 
 
-def test_an_overdue_interval_is_due_at_once_and_a_short_one_has_no_phase() -> None:
+def test_overdue_interval_is_due_now_and_short_interval_has_no_phase() -> None:
     day = timedelta(days=1)
     assert next_due(NOW - 3 * day, day, NOW)["next_due"] == NOW
     later = NOW + timedelta(microseconds=1)
@@ -301,26 +320,26 @@ def interval(due: datetime, **values: Any) -> Found:
     )
 
 
-def test_the_phase_is_taken_again_when_the_job_takes_over() -> None:
+def test_phase_is_updated_when_the_job_is_enabled() -> None:
     later = NOW + timedelta(hours=1)
-    bring(interval(NOW), disabled=True)
-    assert kinds(look(interval(later), disabled=True)) == [MoveKind.SAME]
-    bring(interval(later))
+    import_entries(interval(NOW), disabled=True)
+    assert kinds(plan(interval(later), disabled=True)) == [MoveKind.SAME]
+    import_entries(interval(later), take_over=True)
     assert Job.objects.get().starts_at == later
-    assert kinds(look(interval(NOW + timedelta(hours=2)))) == [MoveKind.SAME]
+    assert kinds(plan(interval(NOW + timedelta(hours=2)))) == [MoveKind.SAME]
 
 
-def test_the_phase_of_a_shadow_is_taken_again_when_it_becomes_a_job() -> None:
+def test_phase_is_updated_when_a_shadow_becomes_a_job() -> None:
     later = NOW + timedelta(hours=1)
-    bring(interval(NOW), shadow=True)
-    bring(interval(later))
+    import_entries(interval(NOW), shadow=True)
+    import_entries(interval(later), take_over=True)
     assert Job.objects.get().starts_at == later
 
 
-def test_a_start_that_a_person_chose_stays() -> None:
+def test_start_set_by_a_user_is_kept() -> None:
     later = NOW + timedelta(hours=1)
-    bring(interval(NOW), disabled=True)
+    import_entries(interval(NOW), disabled=True)
     edit(starts_at=NOW + timedelta(days=3))
-    (move,) = bring(interval(later))
+    (move,) = import_entries(interval(later), take_over=True)
     assert set(move.kept) == {"starts_at"}
     assert Job.objects.get().starts_at == NOW + timedelta(days=3)

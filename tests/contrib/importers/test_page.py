@@ -25,12 +25,12 @@ PATH=/opt/shop/bin:/usr/bin
 """
 
 
-def test_the_sources() -> None:
+def test_documented_sources_match_the_code() -> None:
     table = PAGE[: PAGE.index("## Switch")]
     assert re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) == list(SCHEDULERS)
 
 
-def test_the_command_lines_are_understood() -> None:
+def test_documented_command_lines_parse() -> None:
     lines = re.findall(r"(?:`|^\$ )manage\.py dcron ([^`\n]+)", PAGE, re.MULTILINE)
     assert len(lines) > 8
     for line in lines:
@@ -40,7 +40,7 @@ def test_the_command_lines_are_understood() -> None:
             assert parser.parse_args(words).subcommand == words[0]
 
 
-def test_the_patience_of_the_report() -> None:
+def test_documented_report_limits_match_the_code() -> None:
     assert timedelta(minutes=1) == report.LATE
     assert "came at most a minute after the shadow's" in PROSE
     assert timedelta(minutes=6) == report.UNWRITTEN + report.LATE
@@ -48,7 +48,7 @@ def test_the_patience_of_the_report() -> None:
 
 
 @pytest.mark.django_db
-def test_the_crontab_in_it(tmp_path: Path) -> None:
+def test_documented_crontab_output_matches_the_command(tmp_path: Path) -> None:
     (tmp_path / "crontab.txt").write_text(CRONTAB)
     shown = call("import", str(tmp_path / "crontab.txt"), "--timezone", "Europe/Berlin").out
     assert f"--timezone Europe/Berlin\n{shown}```" in PAGE

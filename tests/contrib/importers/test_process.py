@@ -13,15 +13,17 @@ from tests import services
 pytestmark = pytest.mark.sqlite
 
 EXPECTED = {
-    "django-apscheduler": {
-        "of apscheduler": "refused"
-    },  # a plain function isn't a target until @cron registers it
+    # A plain function isn't a target until @cron registers it.
+    "django-apscheduler": {"of apscheduler": "refused"},
     "django-q2": {"of q2": "create"},
+    "huey": {"tests.app.tasks.echo": "create"},
+    "django-tasks-scheduler": {"of scheduler": "create"},
+    "django-crontab": {"tests.app.tasks.ok": "create"},
 }
 OF_BEAT = {"django-celery-beat": {"celery.backend_cleanup": "left out", "of beat": "create"}}
 
 
-def test_from_real_tables_to_jobs(tmp_path: Path) -> None:
+def test_entries_of_real_schedulers_are_imported(tmp_path: Path) -> None:
     env = os.environ | {
         "DJANGO_SETTINGS_MODULE": "tests.contrib.importers.settings",
         "DCRON_TEST_DATABASE_NAME": str(tmp_path / "project.sqlite3"),
@@ -38,4 +40,7 @@ def test_from_real_tables_to_jobs(tmp_path: Path) -> None:
     assert filled.returncode == 0, filled.stderr
     assert json.loads(filled.stdout) == expected
     again = python("-m", "django", "dcron", "import", "django-q2", "--disabled")
-    assert (again.returncode, again.stdout) == (0, "1 same.\n"), again.stderr
+    assert (again.returncode, again.stdout) == (
+        0,
+        "1 same.\n! 1 job stays paused or a shadow until manage.py dcron handover django-q2\n",
+    ), again.stderr

@@ -29,7 +29,7 @@ URL = (
 
 
 @pytest.fixture(autouse=True)
-def redbeats_redis(redis_server: services.Server) -> Iterator[None]:
+def redbeat_settings(redis_server: services.Server) -> Iterator[None]:
     app.conf.redbeat_redis_url = URL
     app.conf.redbeat_redis_options = {"retry_period": 0}
     yield
@@ -55,7 +55,7 @@ def found(name: str = "a") -> Found:
     return next(each for each in redbeat.read(NOW).found if each.name == name)
 
 
-def test_all_that_an_entry_has() -> None:
+def test_entry_with_all_options_is_imported() -> None:
     save(
         "nightly report",
         schedules.crontab(minute="*/15", hour="8-17", day_of_week="mon-fri"),
@@ -72,7 +72,7 @@ def test_all_that_an_entry_has() -> None:
     assert call("import", "redbeat", "--namespace", "shop").out == "1 same.\n"
 
 
-def test_the_zone_is_the_apps() -> None:
+def test_time_zone_is_that_of_the_celery_app() -> None:
     before = app.conf.timezone
     app.conf.timezone = "Europe/Berlin"
     del app.timezone
@@ -84,7 +84,7 @@ def test_the_zone_is_the_apps() -> None:
         del app.timezone
 
 
-def test_intervals_and_pauses() -> None:
+def test_intervals_and_disabled_entries_are_read() -> None:
     save("a", schedules.schedule(timedelta(minutes=90)), enabled=False)
     assert found().values["schedule"] == "@every 1h30m"
     assert (found().values["enabled"], found().values["pause_reason"]) == (
@@ -97,19 +97,19 @@ def test_intervals_and_pauses() -> None:
     assert "relative" in found("relative").warnings[0]
 
 
-def test_a_recurrence_rule_is_refused() -> None:
+def test_recurrence_rule_is_refused() -> None:
     save(schedule=rrule("DAILY", dtstart=NOW, app=app))
     assert "recurrence rule" in found().refused
 
 
-def test_an_end() -> None:
+def test_expires_becomes_the_end() -> None:
     save("past", options={"expires": NOW})
     save("ahead", options={"expires": NOW + timedelta(seconds=1)})
     assert "expired" in found("past").left
     assert found("ahead").values["ends_at"] == NOW + timedelta(microseconds=999_999)
 
 
-def test_objects_in_arguments_and_unknown_options_are_reported() -> None:
+def test_datetime_arguments_and_unknown_options_are_reported() -> None:
     save("a", kwargs={"at": NOW})
     save("b", options={"ignore_result": True, "routing_key": "x"})
     save("c", options={"ignore_result": True})
@@ -118,7 +118,7 @@ def test_objects_in_arguments_and_unknown_options_are_reported() -> None:
     assert "ignore_result" in found("c").warnings[0]
 
 
-def test_when_it_ran() -> None:
+def test_last_run_is_read() -> None:
     save("never")
     save("a").reschedule(last_run_at=NOW)
     ran = redbeat.ran(NOW)
@@ -126,7 +126,7 @@ def test_when_it_ran() -> None:
     assert redbeat.ran(NOW + timedelta(seconds=1)).times == {}
 
 
-def test_what_its_redis_has_besides() -> None:
+def test_incomplete_entries_are_left_out_or_refused() -> None:
     entry = save("gone")
     client = redbeat_client()
     client.delete(entry.key)
@@ -137,7 +137,7 @@ def test_what_its_redis_has_besides() -> None:
     assert "no task" in found("none").refused
 
 
-def test_no_redis(redis_server: services.Server) -> None:
+def test_stopped_redis_is_reported(redis_server: services.Server) -> None:
     redis_server.stop()
     answer = call("import", "redbeat")
     assert answer.code == 2
@@ -145,7 +145,7 @@ def test_no_redis(redis_server: services.Server) -> None:
     assert "unreachable" in answer.err
 
 
-def test_an_address_that_it_cannot_use() -> None:
+def test_invalid_redis_url_is_reported() -> None:
     app.conf.redbeat_redis_url = "redis+socket:///nowhere"
     answer = call("import", "redbeat")
     assert answer.code == 2
@@ -195,7 +195,7 @@ MALFORMED = [
 ]
 
 
-def test_malformed_entries_do_not_end_the_import() -> None:
+def test_malformed_entries_do_not_stop_the_import() -> None:
     from redbeat.schedulers import ensure_conf, get_redis
 
     save("good")
@@ -221,7 +221,7 @@ def test_malformed_entries_do_not_end_the_import() -> None:
     assert "WRONGTYPE" in shown.out
 
 
-def test_a_meta_that_makes_no_sense_leaves_the_report_of_the_others() -> None:
+def test_invalid_meta_does_not_affect_the_report_of_other_entries() -> None:
     from redbeat.schedulers import ensure_conf, get_redis
 
     for name in ("good", "bad", "worse"):
@@ -242,7 +242,7 @@ def test_a_meta_that_makes_no_sense_leaves_the_report_of_the_others() -> None:
     assert shown.out.count("unread key") == 2
 
 
-def test_a_long_interval_keeps_its_phase() -> None:
+def test_long_interval_keeps_its_phase() -> None:
     last = NOW - timedelta(days=6)
     entry = save(schedule=schedules.schedule(timedelta(days=7)))
     entry.last_run_at = last
@@ -254,13 +254,13 @@ def test_a_long_interval_keeps_its_phase() -> None:
     assert "starts_at" not in found().values
 
 
-def test_the_server_is_named_unless_it_was_chosen_and_has_entries() -> None:
+def test_server_is_named_if_it_has_no_entries() -> None:
     assert str(settings.REDIS_ADDRESS or settings.REDIS_SOCKET) in redbeat.read(NOW).notes[0]
     save()
     assert redbeat.read(NOW).notes == []
 
 
-def test_an_unreachable_server_is_named() -> None:
+def test_unreachable_server_is_named_without_its_password() -> None:
     app.conf.redbeat_redis_url = "redis://user:secret@localhost:1/0"
     answer = call("import", "redbeat")
     assert answer.code == 2
@@ -269,7 +269,7 @@ def test_an_unreachable_server_is_named() -> None:
     assert "secret" not in answer.err
 
 
-def test_an_entry_that_is_handed_back_is_not_due_at_once() -> None:
+def test_entry_is_not_due_immediately_after_handing_it_back() -> None:
     entry = save(schedule=schedules.schedule(timedelta(days=7)))
     entry.reschedule(datetime.now(UTC) - timedelta(days=30))
     assert RedBeatSchedulerEntry.from_key(entry.key, app=app).is_due().is_due
@@ -279,10 +279,10 @@ def test_an_entry_that_is_handed_back_is_not_due_at_once() -> None:
     assert (again.last_run_at, again.is_due().is_due) == (before, False)
 
 
-# --- The way back ---------------------------------------------------------------------------------
+# --- Handover back --------------------------------------------------------------------------------
 
 
-def test_the_way_back() -> None:
+def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     for name in ("a", "b", "gone"):
         save(name, schedules.crontab(minute="0"))
     call("import", "redbeat", "--apply")
@@ -297,11 +297,11 @@ def test_the_way_back() -> None:
     assert redbeat.ran(paused_at).times[f"key {RedBeatSchedulerEntry.generate_key(app, 'a')!r}"]
 
 
-def test_an_entry_that_is_gone_takes_nothing_back() -> None:
+def test_handing_back_a_deleted_entry_returns_false() -> None:
     assert not redbeat.hand_back("redbeat:nothing", NOW)
 
 
-def test_a_later_run_of_redbeat_stays() -> None:
+def test_later_run_of_redbeat_is_kept() -> None:
     entry = save(schedule=schedules.crontab(minute="0"))
     entry.reschedule(NOW)
     assert redbeat.hand_back(entry.key, NOW - timedelta(hours=1))
@@ -310,7 +310,7 @@ def test_a_later_run_of_redbeat_stays() -> None:
     assert RedBeatSchedulerEntry.from_key(entry.key, app=app).last_run_at > NOW
 
 
-def test_a_redis_that_is_unreachable_pauses_nothing() -> None:
+def test_no_job_is_paused_if_redis_is_unreachable() -> None:
     save()
     call("import", "redbeat", "--apply")
     app.conf.redbeat_redis_url = "redis://127.0.0.1:1/0"

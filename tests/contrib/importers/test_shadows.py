@@ -46,7 +46,7 @@ def at(minutes: float, seconds: float = 0) -> datetime:
 # --- The target -----------------------------------------------------------------------------------
 
 
-def test_it_takes_what_its_target_takes_and_does_nothing() -> None:
+def test_shadow_checks_arguments_and_does_nothing() -> None:
     shadow = targets.get("shadow:tests.app.tasks.fail")
     real = targets.get("tests.app.tasks.fail")
     shadow.call(targets.Invocation(args=["boom"]))
@@ -59,13 +59,13 @@ def test_it_takes_what_its_target_takes_and_does_nothing() -> None:
         shadow.check_arguments([], {"no": 1})
 
 
-def test_there_is_no_shadow_of_nothing() -> None:
+def test_shadow_of_an_unknown_target_is_refused() -> None:
     with pytest.raises(UnknownTarget, match=r"'tests\.app\.tasks\.gone'"):
         targets.get("shadow:tests.app.tasks.gone")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_of_a_shadow_is_recorded_and_nothing_is_executed(
+def test_run_of_a_shadow_is_recorded_but_not_executed(
     start_worker: Any, start_runcron: Any
 ) -> None:
     job = make_job(target="shadow:tests.app.tasks.witness", schedule="* * * * * *")
@@ -82,24 +82,24 @@ def test_a_run_of_a_shadow_is_recorded_and_nothing_is_executed(
 # --- Switching a shadow on and off ----------------------------------------------------------------
 
 
-def test_a_new_job_is_a_shadow_until_it_is_imported_without() -> None:
+def test_job_is_a_shadow_until_the_handover() -> None:
     list(carry_out(compare([found()], shadow=True)))
     job = Job.objects.get()
     assert job.target == "shadow:tests.app.tasks.echo"
     assert [move.kind for move in compare([found()], shadow=True)] == [MoveKind.SAME]
-    (switch,) = compare([found()])
+    assert [move.kind for move in compare([found()])] == [MoveKind.SAME]
+    (switch,) = compare([found()], take_over=True)
     assert dict(switch.changes) == {
         "target": ("shadow:tests.app.tasks.echo", "tests.app.tasks.echo")
     }
     list(carry_out([switch]))
-    assert [move.kind for move in compare([found()], shadow=True)] == [
-        MoveKind.SAME
-    ]  # it isn't turned into a shadow again
+    # The job isn't turned into a shadow again.
+    assert [move.kind for move in compare([found()], shadow=True)] == [MoveKind.SAME]
     job.refresh_from_db()
     assert job.target == "tests.app.tasks.echo"
 
 
-def test_the_shadow_of_what_is_no_target_is_refused() -> None:
+def test_import_of_an_unknown_target_as_shadow_is_refused() -> None:
     (move,) = compare([found(target="gone")], shadow=True)
     assert move.kind is MoveKind.REFUSED
 
@@ -124,24 +124,24 @@ def report(theirs: list[datetime], *, complete: bool = True, since: datetime = S
     return one
 
 
-def test_the_same() -> None:
+def test_matching_runs_are_reported_as_same() -> None:
     shadow_with_runs(at(n) for n in range(29))
     assert report([at(n, 0.3) for n in range(29)]) == Beside(
         Job.objects.get(), 29, late=timedelta(seconds=0.3), runs=29
     )
 
 
-def test_a_run_there_that_is_none_here() -> None:
+def test_run_only_in_the_source_is_reported() -> None:
     shadow_with_runs([at(0), at(10)])
     assert report([at(0, 1), at(5), at(10, 1)]).there == (Difference(at(5), Why.NOT_DUE),)
 
 
-def test_a_run_here_that_is_none_there() -> None:
+def test_run_only_of_the_shadow_is_reported() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
     assert report([at(0, 1), at(20, 1)]).here == (Difference(at(10), Why.NOT_RUN),)
 
 
-def test_what_came_too_late_there_is_reported_on_both_sides() -> None:
+def test_late_run_in_the_source_is_reported_on_both_sides() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
     found = report([at(0, 59), at(12, 5), at(20, 1)])
     assert found.there == (Difference(at(12, 5), Why.LATE, at(10)),)
@@ -149,7 +149,7 @@ def test_what_came_too_late_there_is_reported_on_both_sides() -> None:
     assert (found.same, found.late) == (2, timedelta(seconds=59))
 
 
-def test_what_ran_twice_there_is_reported() -> None:
+def test_repeated_run_in_the_source_is_reported() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
     found = report([at(0, 1), at(10, 1), at(10, 2), at(20, 1)])
     assert (found.there, found.here, found.same) == (
@@ -159,27 +159,27 @@ def test_what_ran_twice_there_is_reported() -> None:
     )
 
 
-def test_one_that_came_late_is_not_taken_for_the_next() -> None:
+def test_slightly_late_run_is_not_matched_with_the_next_occurrence() -> None:
     shadow_with_runs(at(n) for n in range(29))
     found = report([at(n, 59.5) for n in range(10)] + [at(n, 0.1) for n in range(10, 29)])
     assert (found.same, found.differs) == (29, False)
 
 
-def test_what_may_still_come_there_is_no_difference() -> None:
+def test_recent_run_of_the_shadow_is_not_reported_yet() -> None:
     shadow_with_runs([at(29, 30)])
     assert not report([]).differs
 
 
-def test_the_latest_alone() -> None:
-    """Beat keeps only the latest run and writes it late."""
+def test_only_the_latest_run_is_compared_if_history_is_incomplete() -> None:
+    """Beat stores only the latest run, with a delay."""
     shadow_with_runs([at(0), at(10), at(20), at(27)])
     assert not report([at(20, 1)], complete=False).differs
     assert report([at(10, 1)], complete=False).here == (Difference(at(20), Why.NOT_RUN),)
     assert report([at(15)], complete=False).there == (Difference(at(15), Why.LATE, at(10)),)
 
 
-def test_how_much_was_compared() -> None:
-    """The latest run of the source is compared with the one here, the others with nothing."""
+def test_coverage_counts_compared_shadows_and_runs() -> None:
+    """Only the latest run of the source is compared."""
     shadow_with_runs([at(0), at(10), at(20), at(27)])
     compared = report([at(20, 1)], complete=False)
     idle = replace(compared, same=0, runs=0)
@@ -193,32 +193,32 @@ def test_how_much_was_compared() -> None:
     ("due", "compared", "percent", "suffices"),
     [(2, 1, 50, True), (3, 1, 50, False), (0, 0, 0, False), (5, 1, 0, True), (1, 1, 100, True)],
 )
-def test_a_report_that_compared_too_little(
+def test_coverage_suffices_from_the_given_percentage(
     due: int, compared: int, percent: int, suffices: bool
 ) -> None:
     assert Coverage(9, due, compared, 9, 9).suffices(percent) is suffices
 
 
-def test_an_interval_is_the_same_in_another_phase() -> None:
+def test_interval_matches_in_any_phase() -> None:
     shadow_with_runs([at(n) for n in range(0, 30, 5)], schedule="@every 5m")
     assert not report([at(n) for n in range(3, 29, 5)]).differs
     assert report([at(n) for n in range(3, 12, 5)]).here
 
 
-def test_what_was_before_the_shadow_does_not_count() -> None:
+def test_runs_before_the_shadow_was_created_are_ignored() -> None:
     job = shadow_with_runs([at(20)])
     Job.objects.filter(pk=job.pk).update(created_at=at(15))
     assert not report([at(5), at(10), at(15, 1), at(20, 1)]).differs
 
 
-def test_a_job_that_is_no_shadow_is_left_out() -> None:
+def test_report_omits_jobs_that_are_not_shadows() -> None:
     make_job(name="a", target="tests.app.tasks.echo")
     assert beside([found()], "default", Ran({}, True), START, NOW) == []
 
 
-def test_what_is_left_there_is_not_looked_at() -> None:
+def test_report_omits_entries_left_in_the_source() -> None:
     shadow_with_runs([at(5)])
-    one_off = Found("row a", "a", left="it was to run once, and has done so")
+    one_off = Found("row a", "a", left="a one-time row that has run")
     assert beside([one_off], "default", Ran({}, False), START, NOW) == []
 
 
@@ -230,7 +230,7 @@ def q2(install: Install) -> None:
     install("django_q", Q_CLUSTER={"timeout": 60, "retry": 90, "orm": "default"})
 
 
-def test_the_report_of_django_q2(q2: None) -> None:
+def test_report_compares_shadows_with_runs_of_django_q2(q2: None) -> None:
     from django_q.models import Schedule, Task
 
     ahead = datetime.now(UTC) + timedelta(days=1)
@@ -267,13 +267,13 @@ def test_the_report_of_django_q2(q2: None) -> None:
 
 
 @pytest.mark.parametrize("why", Why)
-def test_the_reasons_are_documented(why: Why) -> None:
+def test_reasons_of_differences_are_documented(why: Why) -> None:
     document = (Path(__file__).resolve().parents[3] / "docs/how-to/migrate.md").read_text()
     other = at(0) if why in (Why.LATE, Why.TWICE) else None
     message = reason(Difference(at(2), why, other))
     assert message.replace(moment(at(0)), "...").replace("120.0 s", "...") in document
 
 
-def test_a_file_has_no_report(tmp_path: Path) -> None:
+def test_report_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "crontab").write_text("@daily x\n")
     assert "--report needs a scheduler" in call("import", str(tmp_path / "crontab"), "--report").err

@@ -211,7 +211,8 @@ def fill(number: int, window: Window) -> dict[str, Kind]:
     from django_celery_beat.models import PeriodicTask
 
     made = {}
-    with transaction.atomic():  # otherwise a running beat would read all rows again after each
+    # Without a transaction, a running beat would reload all rows after each insert.
+    with transaction.atomic():
         for kind, size in sizes(number).items():
             for n in range(size):
                 # Realistic names, some of which are invalid for jobs.

@@ -1,13 +1,16 @@
 """API clients for the tests of the REST API."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+
+from django_dcron.contrib.rest.schema import Operation
+from django_dcron.contrib.rest.urls import router
 
 PROBLEM = "application/problem+json"
 VIEWS = ("view_job", "view_calendar", "view_run", "view_attempt", "view_node")
@@ -82,3 +85,12 @@ def problem(response: Any, status: int) -> Any:
     body = response.json()
     assert body["status"] == status
     return body
+
+
+def operations() -> Iterator[tuple[str, str, Operation]]:
+    """Yield the HTTP method, the URL pattern and the description of each operation of the API."""
+    for pattern in router.urls:
+        view = pattern.callback
+        for method, action in view.actions.items():
+            if method != "head":  # added by REST framework at the first request
+                yield method.upper(), str(pattern.pattern), getattr(view.cls, action).operation

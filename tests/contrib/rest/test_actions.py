@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from django_dcron import control
-from django_dcron.contrib.rest.jobs import actions
+from django_dcron.contrib.rest.jobs import triggering
 from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Job, Run
 from tests.contrib.rest.conftest import Api, problem
@@ -36,7 +36,7 @@ def _trigger(api: Api, job: Job, body: Any = None, **headers: str) -> Any:
 # --- pause and resume -----------------------------------------------------------------------------
 
 
-def test_a_pause_says_who_and_why_and_until_when(api: Api) -> None:
+def test_pause_stores_user_reason_and_end(api: Api) -> None:
     job = make_idle_job()
     until = database_now("default") + timedelta(hours=2)
 
@@ -48,7 +48,7 @@ def test_a_pause_says_who_and_why_and_until_when(api: Api) -> None:
     assert response.json()["pause_reason"] == "deploy (admin)"
 
 
-def test_a_pause_needs_no_reason(api: Api) -> None:
+def test_pause_without_reason_names_the_user(api: Api) -> None:
     job = make_idle_job()
 
     assert api.post(f"jobs/{job.pk}/pause/").json()["pause_reason"] == "by admin"
@@ -68,7 +68,7 @@ def test_a_pause_needs_no_reason(api: Api) -> None:
         ([], "non_field_errors"),
     ],
 )
-def test_a_pause_that_cannot_be(body: Any, field: str, api: Api) -> None:
+def test_invalid_pause_is_refused(body: Any, field: str, api: Api) -> None:
     job = make_idle_job()
 
     assert [*problem(api.post(f"jobs/{job.pk}/pause/", body), 400)["errors"]] == [field]
@@ -76,7 +76,7 @@ def test_a_pause_that_cannot_be(body: Any, field: str, api: Api) -> None:
     assert Job.objects.get().enabled
 
 
-def test_resume(api: Api) -> None:
+def test_resume_enables_the_job(api: Api) -> None:
     job = make_idle_job()
     control.pause(job, "deploy")
 
@@ -86,7 +86,7 @@ def test_resume(api: Api) -> None:
     assert Cursor.objects.get().next_at is not None
 
 
-def test_a_job_with_nothing_to_come_is_not_resumed(api: Api) -> None:
+def test_job_without_further_occurrences_is_not_resumed(api: Api) -> None:
     job = make_job(schedule="@at 2020-01-01T00:00", enabled=False)
 
     assert problem(api.post(f"jobs/{job.pk}/resume/"), 409)["code"] == "conflict"
@@ -95,7 +95,7 @@ def test_a_job_with_nothing_to_come_is_not_resumed(api: Api) -> None:
 # --- trigger --------------------------------------------------------------------------------------
 
 
-def test_a_run_is_made_and_its_address_told(api: Api) -> None:
+def test_trigger_creates_a_run_and_returns_its_url(api: Api) -> None:
     job = make_idle_job(target="tests.app.tasks.echo")
 
     response = _trigger(api, job, {"args": [1], "kwargs": {"a": 2}})
@@ -107,7 +107,7 @@ def test_a_run_is_made_and_its_address_told(api: Api) -> None:
     assert api.get(response["Location"]).json()["args"] == [1]
 
 
-def test_without_a_body_it_is_the_jobs_own_arguments(api: Api) -> None:
+def test_trigger_without_body_uses_the_arguments_of_the_job(api: Api) -> None:
     job = make_idle_job(target="tests.app.tasks.echo", args=[7])
 
     assert _trigger(api, job).status_code == 201
@@ -115,7 +115,7 @@ def test_without_a_body_it_is_the_jobs_own_arguments(api: Api) -> None:
     assert Run.objects.get().args is None
 
 
-def test_the_same_key_makes_one_run(api: Api) -> None:
+def test_repeated_idempotency_key_creates_one_run(api: Api) -> None:
     job = make_idle_job(target="tests.app.tasks.echo")
     sent = {"args": [1, 1.5, 1e2, "ü", None, [True]], "kwargs": {"b": 1, "a": {"c": []}}}
 
@@ -130,7 +130,7 @@ def test_the_same_key_makes_one_run(api: Api) -> None:
 
 
 @pytest.mark.parametrize("other", OTHER_ARGUMENTS, ids=str)
-def test_a_key_is_of_its_arguments(other: Any, api: Api) -> None:
+def test_idempotency_key_with_other_arguments_is_refused(other: Any, api: Api) -> None:
     job = make_idle_job(target="tests.app.tasks.echo")
     made = _trigger(api, job, {"args": [1]}, idempotency_key="k").json()["id"]
 
@@ -141,13 +141,13 @@ def test_a_key_is_of_its_arguments(other: Any, api: Api) -> None:
     assert Run.objects.count() == 1
 
 
-def test_a_key_is_of_its_job(api: Api) -> None:
+def test_idempotency_keys_are_separate_for_each_job(api: Api) -> None:
     for _each in range(2):
         assert _trigger(api, make_idle_job(), idempotency_key="k").status_code == 201
     assert Run.objects.count() == 2
 
 
-def test_a_key_that_another_has_used_at_this_moment(
+def test_idempotency_key_used_concurrently_with_other_arguments_is_refused(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A project's own call of ``control.trigger`` doesn't take the API's lock."""
@@ -166,7 +166,7 @@ def test_a_key_that_another_has_used_at_this_moment(
 
 
 @pytest.mark.parametrize("key", ["", "x" * 121, "a b", "é", "a\x7fb"])
-def test_a_key_that_is_none(key: str, api: Api) -> None:
+def test_invalid_idempotency_key_is_refused(key: str, api: Api) -> None:
     job = make_idle_job()
 
     assert [*problem(_trigger(api, job, idempotency_key=key), 400)["errors"]] == ["Idempotency-Key"]
@@ -185,7 +185,7 @@ def test_a_key_that_is_none(key: str, api: Api) -> None:
         ({"arg": []}, "arg"),
     ],
 )
-def test_arguments_that_the_target_does_not_take(body: Any, field: str, api: Api) -> None:
+def test_invalid_arguments_are_refused(body: Any, field: str, api: Api) -> None:
     job = make_idle_job(target="tests.app.tasks.ok")
 
     assert [*problem(_trigger(api, job, body), 400)["errors"]] == [field]
@@ -193,7 +193,7 @@ def test_arguments_that_the_target_does_not_take(body: Any, field: str, api: Api
     assert not Run.objects.exists()
 
 
-def test_a_target_that_is_gone(api: Api) -> None:
+def test_trigger_of_a_missing_target_is_a_conflict(api: Api) -> None:
     job = make_idle_job()
     Job.objects.update(target="tests.app.tasks.gone")
 
@@ -201,7 +201,7 @@ def test_a_target_that_is_gone(api: Api) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_key_at_once_from_many_makes_one_run(
+def test_concurrent_requests_with_one_idempotency_key_create_one_run(
     admin_user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "dispatch_now", lambda run: None)
@@ -225,63 +225,63 @@ def test_one_key_at_once_from_many_makes_one_run(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_is_dispatched_once_the_answer_is_sure(
+def test_run_is_dispatched_once_after_the_commit(
     admin_user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handed: list[Run] = []
-    monkeypatch.setattr(control, "dispatch_now", handed.append)
+    dispatched: list[Run] = []
+    monkeypatch.setattr(control, "dispatch_now", dispatched.append)
     job = make_idle_job()
 
     for _each in range(2):
         _trigger(Api(admin_user), job, idempotency_key="k")
 
-    assert [run.pk for run in handed] == [Run.objects.get().pk]
+    assert [run.pk for run in dispatched] == [Run.objects.get().pk]
     assert not connection.in_atomic_block
 
 
-def test_a_key_for_a_job_that_is_deleted_meanwhile(
+def test_trigger_of_a_job_deleted_meanwhile_is_not_found(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_idle_job()
-    real = actions.despite_contention
+    real = triggering.despite_contention
 
     def late(work: Any, using: str) -> Any:
         Cursor.objects.all().delete()
         Job.objects.all().delete()
         return real(work, using)
 
-    monkeypatch.setattr(actions, "despite_contention", late)
+    monkeypatch.setattr(triggering, "despite_contention", late)
 
     problem(_trigger(api, job, idempotency_key="k"), 404)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_with_a_transaction_around_each_request(
+def test_actions_work_with_atomic_requests(
     admin_user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``ATOMIC_REQUESTS``, runs are dispatched after the commit. Refusals roll back."""
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-    handed: list[bool] = []
+    dispatched: list[bool] = []
     monkeypatch.setattr(
-        control, "dispatch_now", lambda run: handed.append(connection.in_atomic_block)
+        control, "dispatch_now", lambda run: dispatched.append(connection.in_atomic_block)
     )
     job = make_idle_job(target="tests.app.tasks.echo")
     api = Api(admin_user)
 
     assert _trigger(api, job, {"args": [1]}, idempotency_key="k").status_code == 201
     assert _trigger(api, job).status_code == 201
-    assert handed == [False, False]
+    assert dispatched == [False, False]
     problem(_trigger(api, job, {"args": [2]}, idempotency_key="k"), 422)
     problem(api.patch(f"jobs/{job.pk}/", {"description": "x"}, if_match='"9"'), 412)
     assert api.post(f"jobs/{job.pk}/pause/").status_code == 200
-    assert (Run.objects.count(), len(handed), LogEntry.objects.count()) == (2, 2, 3)
+    assert (Run.objects.count(), len(dispatched), LogEntry.objects.count()) == (2, 2, 3)
     assert not connection.in_atomic_block
 
 
 # --- preview --------------------------------------------------------------------------------------
 
 
-def test_a_schedule_text_is_shown_in_words_with_its_occurrences(api: Api) -> None:
+def test_preview_of_a_schedule_text_has_description_and_occurrences(api: Api) -> None:
     shown = api.post(
         "jobs/preview/", {"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "count": 3}
     ).json()
@@ -294,7 +294,7 @@ def test_a_schedule_text_is_shown_in_words_with_its_occurrences(api: Api) -> Non
     assert not Job.objects.exists()
 
 
-def test_what_never_fires_again_is_reported(api: Api) -> None:
+def test_preview_warns_if_there_are_no_further_occurrences(api: Api) -> None:
     shown = api.post("jobs/preview/", {"schedule": "@at 2020-01-01T00:00"}).json()
 
     assert (shown["occurrences"], [caution["code"] for caution in shown["cautions"]]) == (
@@ -324,11 +324,11 @@ def test_what_never_fires_again_is_reported(api: Api) -> None:
         ),
     ],
 )
-def test_a_schedule_that_cannot_be(body: Any, field: str, api: Api) -> None:
+def test_preview_of_an_invalid_schedule_is_refused(body: Any, field: str, api: Api) -> None:
     assert [*problem(api.post("jobs/preview/", body), 400)["errors"]] == [field]
 
 
-def test_what_comes_next_of_a_job(api: Api) -> None:
+def test_preview_of_a_job_lists_its_next_occurrences(api: Api) -> None:
     job = make_idle_job(enabled=False)
 
     shown = api.get(f"jobs/{job.pk}/preview/", count=2).json()
@@ -337,7 +337,7 @@ def test_what_comes_next_of_a_job(api: Api) -> None:
     problem(api.get(f"jobs/{job.pk}/preview/", count=0), 400)
 
 
-def test_a_stored_schedule_that_cannot_be_read(api: Api) -> None:
+def test_preview_of_an_invalid_stored_schedule_is_a_conflict(api: Api) -> None:
     job = make_idle_job()
     Job.objects.update(schedule="nonsense")
 
@@ -350,7 +350,7 @@ RANGE = {"start": "2026-03-01T00:00:00Z", "end": "2026-03-04T00:00:00Z"}
 FIRST = ["2026-03-01T03:00:00Z", "2026-03-02T03:00:00Z", "2026-03-03T03:00:00Z"]
 
 
-def test_a_backfill_says_what_it_would_make_and_makes_it(api: Api) -> None:
+def test_backfill_dry_run_lists_the_runs_that_backfill_creates(api: Api) -> None:
     job = make_job(schedule="0 3 * * *")
 
     shown = api.post(f"jobs/{job.pk}/backfill/", RANGE | {"dry_run": True}).json()
@@ -386,7 +386,7 @@ def test_a_backfill_says_what_it_would_make_and_makes_it(api: Api) -> None:
         ({"form": 1}, "form"),
     ],
 )
-def test_a_backfill_that_cannot_be(change: Any, field: str, api: Api) -> None:
+def test_invalid_backfill_is_refused(change: Any, field: str, api: Api) -> None:
     job = make_job(schedule="0 3 * * *")
 
     assert field in problem(api.post(f"jobs/{job.pk}/backfill/", RANGE | change), 400)["errors"]
@@ -394,7 +394,7 @@ def test_a_backfill_that_cannot_be(change: Any, field: str, api: Api) -> None:
     assert not Run.objects.exists()
 
 
-def test_a_job_that_cannot_be_backfilled(api: Api) -> None:
+def test_backfill_of_an_interval_that_never_started_is_a_conflict(api: Api) -> None:
     job = make_job(schedule="@every 1h", enabled=False)
 
     assert "interval" in problem(api.post(f"jobs/{job.pk}/backfill/", RANGE), 409)["detail"]
@@ -403,7 +403,7 @@ def test_a_job_that_cannot_be_backfilled(api: Api) -> None:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def test_a_run_that_has_not_started_is_cancelled(api: Api) -> None:
+def test_pending_run_is_cancelled(api: Api) -> None:
     run = make_run(make_idle_job())
 
     shown = api.post(f"runs/{run.pk}/cancel/", {"reason": "wrong day"}).json()
@@ -413,22 +413,22 @@ def test_a_run_that_has_not_started_is_cancelled(api: Api) -> None:
     assert run.state == "cancelled"
 
 
-def test_a_run_that_is_deleted_meanwhile_is_not_cancelled(
+def test_cancelling_a_run_deleted_meanwhile_is_a_conflict(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(make_idle_job())
-    real = control._cancel_as_it_stands
+    real = control._cancel_once
 
     def late(run: Run, reason: str) -> bool:
         Run.objects.filter(pk=run.pk).delete()
         return real(run, reason)
 
-    monkeypatch.setattr(control, "_cancel_as_it_stands", late)
+    monkeypatch.setattr(control, "_cancel_once", late)
 
     assert "deleted" in problem(api.post(f"runs/{run.pk}/cancel/"), 409)["detail"]
 
 
-def test_a_run_that_has_ended_is_not_cancelled_and_one_that_has_not_is_not_run_again(
+def test_finished_run_is_not_cancelled_and_running_run_is_not_rerun(
     api: Api,
 ) -> None:
     job = make_idle_job()
@@ -440,7 +440,7 @@ def test_a_run_that_has_ended_is_not_cancelled_and_one_that_has_not_is_not_run_a
     assert Run.objects.count() == 2
 
 
-def test_a_finished_run_is_run_again(api: Api) -> None:
+def test_finished_run_is_rerun(api: Api) -> None:
     ended = make_run(make_idle_job(), "failed")
 
     response = api.post(f"runs/{ended.pk}/rerun/")
@@ -451,7 +451,9 @@ def test_a_finished_run_is_run_again(api: Api) -> None:
     assert (made.trigger, made.rerun_of_id) == ("rerun", ended.pk)
 
 
-def test_a_job_that_is_deleted_meanwhile(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pausing_a_job_deleted_meanwhile_is_a_conflict(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = make_idle_job()
     real = control.pause
 

@@ -12,7 +12,7 @@ from django.urls import reverse
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from django_dcron import control
-from django_dcron.contrib.rest.calendars import editing
+from django_dcron.contrib.rest.calendars import viewset
 from django_dcron.contrib.rest.concurrency import check_match
 from django_dcron.jobs.change_history import FieldChange, read_change
 from django_dcron.models import Calendar, Cursor, Job
@@ -36,7 +36,7 @@ def stored() -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("name", ["bank days", "Feiertage in Köln", "a@b:c", "休日", "..a", ". ."])
-def test_it_is_made_and_found_where_it_is_said_to_be(name: str, api: Api) -> None:
+def test_calendar_is_created_and_readable_at_its_location(name: str, api: Api) -> None:
     made = api.post(
         "calendars/", {"name": name, "dates": "SAT-SUN\r\n12-25 \r\n", "description": "Ask Ada."}
     )
@@ -76,7 +76,7 @@ def test_it_is_made_and_found_where_it_is_said_to_be(name: str, api: Api) -> Non
         ("dates", "holidays XX"),
     ],
 )
-def test_what_is_wrong_is_reported_at_the_field_in_the_words_of_the_admin(
+def test_field_errors_are_the_same_as_in_the_admin(
     field: str, sent: str, api: Api, admin_client: Client
 ) -> None:
     refused = problem(api.post("calendars/", CLOSED | {field: sent}), 400)
@@ -103,12 +103,12 @@ def test_what_is_wrong_is_reported_at_the_field_in_the_words_of_the_admin(
         ([], "non_field_errors"),
     ],
 )
-def test_what_is_no_calendar_is_refused(sent: Any, field: str, api: Api) -> None:
+def test_invalid_body_is_refused(sent: Any, field: str, api: Api) -> None:
     assert field in problem(api.post("calendars/", sent), 400)["errors"]
     assert not Calendar.objects.exists()
 
 
-def test_a_name_that_is_taken(api: Api) -> None:
+def test_duplicate_name_is_refused(api: Api) -> None:
     make_calendar()
 
     refused = problem(api.post("calendars/", CLOSED | {"dates": "12-26"}), 400)
@@ -121,7 +121,7 @@ def test_a_name_that_is_taken(api: Api) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-def test_its_jobs_go_by_a_change_at_once(
+def test_change_applies_to_its_jobs_immediately(
     method: str, api: Api, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
 ) -> None:
     job = make_idle_job(calendar=make_calendar(description="old"))
@@ -132,9 +132,8 @@ def test_its_jobs_go_by_a_change_at_once(
 
     assert changed.status_code == 200
     assert changed["ETag"] == '"2"' != tag
-    description = (
-        "" if method == "PUT" else "old"
-    )  # a replacement resets omitted fields to their defaults
+    # A replacement resets omitted fields to their defaults.
+    description = "" if method == "PUT" else "old"
     assert changed.json() == {
         "name": "closed",
         "version": 2,
@@ -145,7 +144,7 @@ def test_its_jobs_go_by_a_change_at_once(
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-def test_what_was_read_may_be_sent_back_but_no_other_name(method: str, api: Api) -> None:
+def test_representation_can_be_sent_back_but_name_cannot_change(method: str, api: Api) -> None:
     make_calendar(description="Ask Ada.")
     read = api.get(ADDRESS)
 
@@ -162,7 +161,9 @@ def test_what_was_read_may_be_sent_back_but_no_other_name(method: str, api: Api)
     ("header", "status"),
     [(None, 428), ('"1"', 412), ("2", 400), ('"2"', 200), ('W/"2"', 200), ("*", 200)],
 )
-def test_no_update_is_lost(method: str, header: str | None, status: int, api: Api) -> None:
+def test_if_match_prevents_lost_updates(
+    method: str, header: str | None, status: int, api: Api
+) -> None:
     calendar = make_calendar()
     calendar.dates = "12-24"
     control.save_calendar(calendar)
@@ -180,17 +181,17 @@ def test_no_update_is_lost(method: str, header: str | None, status: int, api: Ap
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("what", ["saves", "deletes"])
-def test_who_comes_between_the_look_and_the_lock_is_not_overwritten(
+def test_concurrent_change_is_not_overwritten(
     what: str, method: str, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_calendar()
     rows = Calendar.objects.filter(pk="closed")
 
-    def and_then_another(request: Any, looked_at: Any) -> None:
-        check_match(request, looked_at)
+    def check_match_then_change(request: Any, calendar: Any) -> None:
+        check_match(request, calendar)
         rows.update(dates="12-24", version=2) if what == "saves" else rows.delete()
 
-    monkeypatch.setattr(editing, "check_match", and_then_another)
+    monkeypatch.setattr(viewset, "check_match", check_match_then_change)
 
     body = None if method == "DELETE" else {"dates": "12-26"}
     problem(api.ask(method, ADDRESS, body, if_match='"1"'), 412)
@@ -199,7 +200,7 @@ def test_who_comes_between_the_look_and_the_lock_is_not_overwritten(
     assert not LogEntry.objects.exists()
 
 
-def test_a_change_that_is_refused_changes_nothing(api: Api) -> None:
+def test_refused_change_writes_nothing(api: Api) -> None:
     make_calendar()
 
     refused = problem(api.patch(ADDRESS, {"description": "x", "dates": "XMAS"}, if_match="*"), 400)
@@ -211,7 +212,7 @@ def test_a_change_that_is_refused_changes_nothing(api: Api) -> None:
 # --- delete ---------------------------------------------------------------------------------------
 
 
-def test_one_that_a_job_names_is_not_deleted(api: Api) -> None:
+def test_calendar_used_by_a_job_is_not_deleted(api: Api) -> None:
     job = make_idle_job(name="report", calendar=make_calendar())
 
     refused = problem(api.delete(ADDRESS, if_match="*"), 409)
@@ -227,7 +228,7 @@ def test_one_that_a_job_names_is_not_deleted(api: Api) -> None:
 @pytest.mark.parametrize(
     ("also", "named"), [((), "a job"), (("view_job",), "report"), (("change_job",), "report")]
 )
-def test_the_job_is_named_to_who_may_see_jobs(
+def test_conflict_names_the_job_only_with_permission_to_view_jobs(
     also: tuple[str, ...], named: str, api_with: ApiWith
 ) -> None:
     make_idle_job(name="report", calendar=make_calendar())
@@ -239,7 +240,7 @@ def test_the_job_is_named_to_who_may_see_jobs(
 
 
 @pytest.mark.parametrize("name", ["nothing", "a%00b", "%F0%9F", "x" * 2_000, "two%20%20spaces"])
-def test_one_that_is_not_there(name: str, api: Api) -> None:
+def test_unknown_calendar_is_not_found(name: str, api: Api) -> None:
     for method in ("GET", "PATCH", "DELETE"):
         body = {"dates": "12-25"} if method == "PATCH" else None
         problem(api.ask(method, f"calendars/{name}/", body, if_match="*"), 404)
@@ -248,7 +249,7 @@ def test_one_that_is_not_there(name: str, api: Api) -> None:
 # --- history --------------------------------------------------------------------------------------
 
 
-def test_who_made_changed_and_deleted_it(api: Api, admin_client: Client) -> None:
+def test_changes_are_recorded_in_the_history(api: Api, admin_client: Client) -> None:
     api.post("calendars/", CLOSED)
     api.patch(ADDRESS, {"dates": "12-26"}, if_match="*")
     page = admin_client.get(
@@ -277,7 +278,9 @@ def _names(response: Any) -> list[str]:
     return [calendar["name"] for calendar in response.json()["results"]]
 
 
-def test_the_list_shows_how_many_jobs_name_each(api: Api, django_assert_num_queries: Any) -> None:
+def test_list_shows_the_number_of_jobs_per_calendar(
+    api: Api, django_assert_num_queries: Any
+) -> None:
     calendar = make_calendar()
     make_calendar("other")
     for _ in range(2):
@@ -296,7 +299,7 @@ def test_the_list_shows_how_many_jobs_name_each(api: Api, django_assert_num_quer
     assert shown["results"][0]["dates"] == "12-25"
 
 
-def test_filters_orders_and_pages(api: Api) -> None:
+def test_list_is_filtered_ordered_and_paginated(api: Api) -> None:
     names = [f"bank {number}" for number in range(3)] + ["closed"]
     for name in names:
         make_calendar(name)
@@ -313,7 +316,7 @@ def test_filters_orders_and_pages(api: Api) -> None:
     problem(api.get("calendars/", cursor="x"), 400)
 
 
-def test_the_jobs_that_name_it(api: Api) -> None:
+def test_jobs_can_be_filtered_by_calendar(api: Api) -> None:
     make_idle_job(name="a", calendar=make_calendar())
     make_idle_job(name="b")
 

@@ -16,9 +16,9 @@ from rest_framework import exceptions
 
 from django_dcron.contrib.rest import problems
 from django_dcron.contrib.rest.pagination import LARGEST_PAGE, PAGE, READ_LIMIT
-from django_dcron.contrib.rest.urls import documented
 from django_dcron.models import Job, Run
 from django_dcron.targets import functions
+from tests.contrib.rest.conftest import operations
 
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "rest-api.md").read_text()
 JOB, RUN = "17", "0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3"
@@ -84,7 +84,7 @@ def _shows(shown: Any, real: Any) -> bool:
     return bool(shown == real)
 
 
-def test_every_command_answers_what_is_shown(
+def test_documented_commands_return_the_documented_responses(
     admin_user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(functions.registered, "shop.send_invoices", lambda: None)
@@ -104,23 +104,22 @@ def test_every_command_answers_what_is_shown(
             keys[RUN] = str(Run.objects.get().pk)
             shown = json.loads(json.dumps(shown, ensure_ascii=False).replace(RUN, keys[RUN]))
         assert _shows(shown, response.json()), (command, response.content.decode())
-    assert len(commands) == 19
+    assert len(commands) == 23
 
 
-def test_every_operation_is_in_the_table() -> None:
+def test_every_operation_is_documented() -> None:
     rows = re.findall(r"^\| `([A-Z]+) (\S+)` \| .* \| (`.*`) \|$", DOCUMENT, re.MULTILINE)
     listed = [
         (method, address, tuple(re.findall(r"`(\w+)`", needs))) for method, address, needs in rows
     ]
     offered = [
-        (method, re.sub(r"<str:(\w+)>", r"{\1}", str(pattern.pattern)), operation.needs)
-        for pattern in documented
-        for method, operation in pattern.callback.cls.operations.items()
+        (method, re.sub(r"<str:(\w+)>", r"{\1}", url), operation.permissions)
+        for method, url, operation in operations()
     ]
     assert sorted(listed) == sorted(offered)
 
 
-def test_every_code_of_ours_is_in_the_table() -> None:
+def test_every_error_code_is_documented() -> None:
     table = {
         code: int(status)
         for statuses, codes in re.findall(r"^\| (\d[\d, ]*) \| (`.*?`) \|", DOCUMENT, re.MULTILINE)
@@ -133,11 +132,11 @@ def test_every_code_of_ours_is_in_the_table() -> None:
         if isinstance(each, type) and each.__module__ == problems.__name__
     ]
     raised = [each for each in ours if issubclass(each, exceptions.APIException)]
-    assert len(raised) == 5
+    assert len(raised) == 6
     for each in raised:
         assert table[each.default_code] == each.status_code
 
 
-def test_the_numbers_are_right() -> None:
+def test_documented_limits_match_the_code() -> None:
     assert f"{READ_LIMIT:,} runs for each page" in DOCUMENT
     assert f"`limit` is {PAGE} by default and at most {LARGEST_PAGE}" in DOCUMENT

@@ -30,7 +30,7 @@ def _only(job: Job) -> Change:
     return change
 
 
-def _said_of(row: Job | Run) -> list[str]:
+def _messages_of(row: Job | Run) -> list[str]:
     """Return all entries, oldest first."""
     entries = LogEntry.objects.filter(
         content_type=ContentType.objects.get_for_model(row), object_id=str(row.pk)
@@ -38,7 +38,7 @@ def _said_of(row: Job | Run) -> list[str]:
     return [f"{each.by}: {each.message}" for each in map(read_change, entries.order_by("pk"))]
 
 
-def test_who_made_it(api: Api) -> None:
+def test_created_job_is_recorded_with_its_user(api: Api) -> None:
     made = Job.objects.get(pk=api.post("jobs/", JOB).json()["id"])
 
     change = _only(made)
@@ -51,7 +51,7 @@ def test_who_made_it(api: Api) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-def test_who_changed_it_and_from_what_to_what(method: str, api: Api) -> None:
+def test_changed_job_is_recorded_with_old_and_new_values(method: str, api: Api) -> None:
     job = make_idle_job(name="report", description="old")
     address = f"jobs/{job.pk}/"
     sent = (
@@ -67,7 +67,7 @@ def test_who_changed_it_and_from_what_to_what(method: str, api: Api) -> None:
     assert change.fields == (FieldChange("description", "old", "new"),)
 
 
-def test_who_paused_and_who_resumed_it(api: Api) -> None:
+def test_pause_and_resume_are_recorded(api: Api) -> None:
     job = make_idle_job()
 
     api.post(f"jobs/{job.pk}/pause/", {"reason": "deploy", "until": "2150-01-01T20:00:00+01:00"})
@@ -90,21 +90,21 @@ def test_who_paused_and_who_resumed_it(api: Api) -> None:
     )
 
 
-def test_who_backfilled_it(api: Api) -> None:
+def test_backfill_is_recorded_but_not_a_dry_run(api: Api) -> None:
     job = make_job(schedule="0 3 * * *")
     asked = {"start": "2026-03-02T00:00:00Z", "end": "2026-03-04T00:00:00Z"}
 
     assert api.post(f"jobs/{job.pk}/backfill/", asked | {"dry_run": True}).status_code == 200
-    assert _said_of(job) == []
+    assert _messages_of(job) == []
     assert api.post(f"jobs/{job.pk}/backfill/", asked).status_code == 200
 
-    (text,) = _said_of(job)
+    (text,) = _messages_of(job)
     assert text.startswith("admin: ")
     for value in (" 2 ", "2026-03-02 03:00:00 UTC", "2026-03-03 03:00:00 UTC"):
         assert value in text
 
 
-def test_who_ran_it_once_for_each_run(api: Api) -> None:
+def test_trigger_is_recorded_once_for_each_run(api: Api) -> None:
     job = make_idle_job(target="tests.app.tasks.echo")
 
     first = api.post(f"jobs/{job.pk}/trigger/", idempotency_key="k").json()["id"]
@@ -112,13 +112,13 @@ def test_who_ran_it_once_for_each_run(api: Api) -> None:
     second = api.post(f"jobs/{job.pk}/trigger/", {"args": [1]}).json()["id"]
 
     runs = [Run.objects.get(pk=made) for made in (first, second)]
-    assert [_said_of(run) for run in runs] == [
+    assert [_messages_of(run) for run in runs] == [
         [f"admin: {audit_messages.triggered(run)}"] for run in runs
     ]
-    assert _said_of(job) == []
+    assert _messages_of(job) == []
 
 
-def test_who_cancelled_a_run_and_who_ran_it_again(api: Api) -> None:
+def test_cancel_and_rerun_are_recorded(api: Api) -> None:
     running, pending = make_run(make_idle_job(), "running"), make_run(make_idle_job())
 
     api.post(f"runs/{running.pk}/cancel/")
@@ -127,12 +127,12 @@ def test_who_cancelled_a_run_and_who_ran_it_again(api: Api) -> None:
 
     cancelled = [audit_messages.cancelled(Run.objects.get(pk=run.pk)) for run in (running, pending)]
     assert cancelled[0] != cancelled[1]
-    assert _said_of(running) == [f"admin: {cancelled[0]}"]
+    assert _messages_of(running) == [f"admin: {cancelled[0]}"]
     rerun = audit_messages.rerun(Run.objects.get(pk=made))
-    assert _said_of(pending) == [f"admin: {cancelled[1]}", f"admin: {rerun}"]
+    assert _messages_of(pending) == [f"admin: {cancelled[1]}", f"admin: {rerun}"]
 
 
-def test_who_deleted_it(api: Api) -> None:
+def test_deleted_job_is_recorded(api: Api) -> None:
     job = make_idle_job(name="report")
 
     api.delete(f"jobs/{job.pk}/", if_match="*")
@@ -146,7 +146,7 @@ def test_who_deleted_it(api: Api) -> None:
     assert entry.user.get_username() == "admin"
 
 
-def test_what_is_refused_leaves_none(api: Api) -> None:
+def test_refused_request_is_not_recorded(api: Api) -> None:
     job = make_idle_job()
     running, ended = make_run(job, "running"), make_run(job, "failed")
 
@@ -159,7 +159,7 @@ def test_what_is_refused_leaves_none(api: Api) -> None:
     assert not LogEntry.objects.exists()
 
 
-def test_what_programs_do_all_day_hides_no_change(
+def test_frequent_backfills_do_not_hide_who_paused_the_job(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_history, "READ", 2)
@@ -172,12 +172,12 @@ def test_what_programs_do_all_day_hides_no_change(
 
     author = job_status.paused_by(job)
 
-    assert len(_said_of(job)) == 4
+    assert len(_messages_of(job)) == 4
     assert author is not None
     assert author.by == "admin"
 
 
-def test_what_programs_do_all_day_adds_nothing_to_what_pages_of_jobs_read(api: Api) -> None:
+def test_run_actions_are_recorded_at_the_run_and_not_at_the_job(api: Api) -> None:
     job = make_idle_job()
     for _ in range(2):
         made = api.post(f"jobs/{job.pk}/trigger/").json()["id"]
@@ -188,7 +188,7 @@ def test_what_programs_do_all_day_adds_nothing_to_what_pages_of_jobs_read(api: A
 
 
 @pytest.fixture
-def _no_entry_can_be_written(db: None) -> Iterator[None]:
+def _failing_history_entries(db: None) -> Iterator[None]:
     """Make each history entry fail with a database error.
 
     The error must not break the rest of the transaction.
@@ -203,8 +203,8 @@ def _no_entry_can_be_written(db: None) -> Iterator[None]:
     pre_save.disconnect(fail, LogEntry)
 
 
-@pytest.mark.usefixtures("_no_entry_can_be_written")
-def test_what_was_done_is_answered_so_if_it_cannot_be_noted(
+@pytest.mark.usefixtures("_failing_history_entries")
+def test_action_succeeds_if_its_history_entry_cannot_be_written(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = make_job(name="report", schedule="0 3 * * *")
@@ -240,8 +240,8 @@ def test_what_was_done_is_answered_so_if_it_cannot_be_noted(
     assert not LogEntry.objects.exists()
 
 
-@pytest.mark.usefixtures("_no_entry_can_be_written")
-def test_in_a_transaction_of_the_projects_own_the_deed_is_kept(api: Api) -> None:
+@pytest.mark.usefixtures("_failing_history_entries")
+def test_failed_history_entry_does_not_break_an_outer_transaction(api: Api) -> None:
     job = make_idle_job()
 
     with transaction.atomic():
@@ -250,7 +250,7 @@ def test_in_a_transaction_of_the_projects_own_the_deed_is_kept(api: Api) -> None
     assert Run.objects.filter(job=job).count() == 1
 
 
-def test_what_the_database_has_given_up_is_not_reported_as_done(db: None) -> None:
+def test_database_error_of_the_action_is_raised(db: None) -> None:
     job = make_idle_job()
 
     def give_up() -> None:
@@ -262,7 +262,7 @@ def test_what_the_database_has_given_up_is_not_reported_as_done(db: None) -> Non
         give_up()
 
 
-def test_somebody_who_is_no_row_leaves_none(admin_user: User) -> None:
+def test_user_without_a_row_is_not_recorded(admin_user: User) -> None:
     """The user of a stateless token has no row in the database."""
     job = make_idle_job()
 
@@ -272,7 +272,9 @@ def test_somebody_who_is_no_row_leaves_none(admin_user: User) -> None:
     assert LogEntry.objects.count() == 1
 
 
-def test_without_the_admin_there_is_none(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_recorded_if_the_admin_is_not_installed(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "django.apps.apps.is_installed", lambda name: name != "django.contrib.admin"
     )
@@ -284,7 +286,7 @@ def test_without_the_admin_there_is_none(api: Api, monkeypatch: pytest.MonkeyPat
     assert not LogEntry.objects.exists()
 
 
-def test_the_page_of_the_history_shows_it(admin_client: Client, api: Api) -> None:
+def test_history_page_shows_changes_over_the_api(admin_client: Client, api: Api) -> None:
     job = make_idle_job()
     api.patch(f"jobs/{job.pk}/", {"schedule": "0 5 * * *"}, if_match="*")
     run = api.post(f"jobs/{job.pk}/trigger/").json()["id"]

@@ -12,7 +12,8 @@ from django.urls import reverse
 
 from django_dcron import control
 from django_dcron.contrib.rest.concurrency import check_match
-from django_dcron.contrib.rest.jobs import editing
+from django_dcron.contrib.rest.jobs import viewset
+from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.models import Calendar, Cursor, Job, Run
 from tests.admin.conftest import as_rendered, errors
@@ -29,7 +30,7 @@ def _address(job: Job) -> str:
 # --- create ---------------------------------------------------------------------------------------
 
 
-def test_a_job_is_made_with_all_that_a_form_has(api: Api) -> None:
+def test_job_is_created_with_all_fields(api: Api) -> None:
     given = {
         "timezone": "Europe/Berlin",
         "args": [1],
@@ -53,7 +54,7 @@ def test_a_job_is_made_with_all_that_a_form_has(api: Api) -> None:
     assert shown.items() >= (JOB | given | {"starts_at": "2025-12-31T23:00:00Z"}).items()
 
 
-def test_a_calendar_is_named(api: Api) -> None:
+def test_job_with_a_calendar_is_created_changed_and_previewed(api: Api) -> None:
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     made = api.post("jobs/", JOB | {"calendar": "closed", "calendar_policy": "next_day"})
     assert made.status_code == 201
@@ -87,7 +88,7 @@ def test_a_calendar_is_named(api: Api) -> None:
         ("paused_until", "2020-01-01T00:00:00Z", "2020-01-01"),
     ],
 )
-def test_what_is_wrong_is_reported_at_the_field_in_the_words_of_the_admin(
+def test_field_errors_are_the_same_as_in_the_admin(
     field: str, sent: Any, typed: str, api: Api, admin_client: Client
 ) -> None:
     paused = {"enabled": False} if field == "paused_until" else {}
@@ -149,14 +150,14 @@ def test_what_is_wrong_is_reported_at_the_field_in_the_words_of_the_admin(
         ({}, "name"),
     ],
 )
-def test_what_is_no_job_is_refused(sent: Any, field: str, api: Api) -> None:
+def test_invalid_body_is_refused(sent: Any, field: str, api: Api) -> None:
     refused = problem(api.post("jobs/", sent), 400)
 
     assert field in refused["errors"]
     assert not Job.objects.exists()
 
 
-def test_json_of_the_deepest_kind_is_stored(api: Api) -> None:
+def test_json_of_the_maximum_depth_is_stored(api: Api) -> None:
     deep: Any = "bottom"
     for _level in range(30):
         deep = [deep]
@@ -182,13 +183,11 @@ def test_json_of_the_deepest_kind_is_stored(api: Api) -> None:
         (b" " * 3_000_000, "application/json", 413),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused(
-    body: bytes, content_type: str, status: int, api: Api
-) -> None:
+def test_unreadable_body_is_refused(body: bytes, content_type: str, status: int, api: Api) -> None:
     problem(api.client.generic("POST", "/dcron/jobs/", body, content_type=content_type), status)
 
 
-def test_a_name_that_is_taken(api: Api) -> None:
+def test_duplicate_name_is_refused(api: Api) -> None:
     make_idle_job(name="report")
 
     refused = problem(api.post("jobs/", JOB), 400)
@@ -200,7 +199,7 @@ def test_a_name_that_is_taken(api: Api) -> None:
 # --- change ---------------------------------------------------------------------------------------
 
 
-def test_a_change_is_made_on_the_version_that_was_read(api: Api) -> None:
+def test_change_with_a_matching_etag_is_applied(api: Api) -> None:
     job = make_idle_job(target="tests.app.tasks.echo", args=[1])
     tag = api.get(_address(job))["ETag"]
 
@@ -228,7 +227,9 @@ def test_a_change_is_made_on_the_version_that_was_read(api: Api) -> None:
         ("*", 200),
     ],
 )
-def test_no_update_is_lost(method: str, header: str | None, status: int, api: Api) -> None:
+def test_if_match_prevents_lost_updates(
+    method: str, header: str | None, status: int, api: Api
+) -> None:
     job = make_idle_job(target="tests.app.tasks.echo", description="first")
     job.description = "second"
     control.save(job)
@@ -246,16 +247,16 @@ def test_no_update_is_lost(method: str, header: str | None, status: int, api: Ap
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
-def test_who_saves_between_the_look_and_the_lock_is_not_overwritten(
+def test_concurrent_change_is_not_overwritten(
     method: str, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_idle_job()
 
-    def and_then_another(request: Any, read: Job) -> None:
+    def check_match_then_change(request: Any, read: Job) -> None:
         check_match(request, read)
         Job.objects.filter(pk=job.pk).update(description="theirs", version=2)
 
-    monkeypatch.setattr(editing, "check_match", and_then_another)
+    monkeypatch.setattr(viewset, "check_match", check_match_then_change)
 
     body = None if method == "DELETE" else JOB | {"description": "ours"}
     problem(api.ask(method, _address(job), body, if_match='"1"'), 412)
@@ -263,7 +264,7 @@ def test_who_saves_between_the_look_and_the_lock_is_not_overwritten(
     assert Job.objects.values_list("description", "version").get() == ("theirs", 2)
 
 
-def test_what_is_left_out_of_a_replacement_becomes_the_default(api: Api) -> None:
+def test_replacement_resets_omitted_fields_to_their_defaults(api: Api) -> None:
     job = make_idle_job(
         target="tests.app.tasks.echo", args=[1], tags=["x"], max_attempts=3, description="old"
     )
@@ -275,7 +276,7 @@ def test_what_is_left_out_of_a_replacement_becomes_the_default(api: Api) -> None
     assert replaced["id"] == job.pk
 
 
-def test_a_replacement_that_enables_the_job_leaves_no_pause(api: Api) -> None:
+def test_replacement_that_enables_the_job_clears_its_pause(api: Api) -> None:
     """A replacement without ``enabled`` enables the job, because that is the default."""
     job = make_idle_job()
     control.pause(job, "deploy", datetime(2150, 1, 1, tzinfo=UTC))
@@ -289,7 +290,7 @@ def test_a_replacement_that_enables_the_job_leaves_no_pause(api: Api) -> None:
     )
 
 
-def test_what_was_read_may_be_sent_back(api: Api) -> None:
+def test_representation_can_be_sent_back(api: Api) -> None:
     job = make_idle_job(
         target="tests.app.tasks.echo", args=[1], timeout=timedelta(minutes=5), tags=["x"]
     )
@@ -301,7 +302,7 @@ def test_what_was_read_may_be_sent_back(api: Api) -> None:
     assert unlike == {"version", "updated_at"}
 
 
-def test_a_change_that_is_refused_changes_nothing(api: Api) -> None:
+def test_refused_change_writes_nothing(api: Api) -> None:
     job = make_idle_job()
 
     refused = problem(
@@ -312,7 +313,7 @@ def test_a_change_that_is_refused_changes_nothing(api: Api) -> None:
     assert Job.objects.values_list("description", "version").get() == ("", 1)
 
 
-def test_enabling_ends_the_pause_with_its_reason(api: Api) -> None:
+def test_enabling_a_job_clears_its_pause(api: Api) -> None:
     job = make_idle_job()
     control.pause(job, "deploy", database_now("default") + timedelta(hours=1))
 
@@ -321,7 +322,7 @@ def test_enabling_ends_the_pause_with_its_reason(api: Api) -> None:
     assert (shown["enabled"], shown["pause_reason"], shown["paused_until"]) == (True, "", None)
 
 
-def test_a_pause_that_is_over_is_no_obstacle_to_other_changes(api: Api) -> None:
+def test_job_with_an_expired_pause_can_be_changed(api: Api) -> None:
     job = make_idle_job()
     control.pause(job, "deploy", database_now("default") + timedelta(hours=1))
     Job.objects.update(paused_until=database_now("default") - timedelta(hours=1))
@@ -329,7 +330,7 @@ def test_a_pause_that_is_over_is_no_obstacle_to_other_changes(api: Api) -> None:
     assert api.patch(_address(job), {"description": "x"}, if_match="*").status_code == 200
 
 
-def test_a_job_goes_with_its_runs(api: Api) -> None:
+def test_deleting_a_job_deletes_its_runs(api: Api) -> None:
     job, other = make_idle_job(), make_idle_job()
     make_run(job, "running")
     kept = make_run(other, "failed")
@@ -349,13 +350,13 @@ def _names(response: Any) -> list[str]:
     return [job["name"] for job in response.json()["results"]]
 
 
-def test_the_list_shows_how_each_stands(api: Api, django_assert_num_queries: Any) -> None:
+def test_list_shows_the_status_of_each_job(api: Api, django_assert_num_queries: Any) -> None:
     for number in range(3):
         make_idle_job(name=f"job {number}", description="d" * 100)
     Job.objects.bulk_create([Job(name="without cursor", target="t", schedule="* * * * *")])
     api.get("jobs/")
 
-    with django_assert_num_queries(3):  # the session, the user and the jobs
+    with django_assert_num_queries(4):  # the session, the user, the jobs and the database's time
         shown = api.get("jobs/").json()
 
     assert shown["next"] is None
@@ -369,6 +370,21 @@ def test_the_list_shows_how_each_stands(api: Api, django_assert_num_queries: Any
     assert status["next_at"].endswith("-01-01T00:00:00Z")
     assert (status["problem"], status["last_state"]) == ("", "")
     assert shown["results"][3]["status"]["next_at"] is None
+
+
+def test_next_occurrence_follows_the_clock_of_the_database(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_idle_job()
+    slow = database_now("default") - timedelta(days=800)
+    monkeypatch.setattr(clock, "now", lambda: slow)
+
+    (listed,) = api.get("jobs/").json()["results"]
+    stats = api.get(f"jobs/{job.pk}/stats/").json()
+
+    next_at = Cursor.objects.get().next_at
+    assert next_at is not None
+    assert listed["status"]["next_at"] == stats["next_at"] == f"{next_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 @pytest.mark.parametrize(
@@ -386,7 +402,7 @@ def test_the_list_shows_how_each_stands(api: Api, django_assert_num_queries: Any
         ({"ordering": "-id", "limit": 2}, ["d", "c"]),
     ],
 )
-def test_filters_and_orders(query: dict[str, Any], found: list[str], api: Api) -> None:
+def test_list_is_filtered_and_ordered(query: dict[str, Any], found: list[str], api: Api) -> None:
     make_idle_job(name="a", tags=["billing", "x"])
     make_idle_job(name="b", tags=["billing"], enabled=False)
     broken = make_idle_job(name="c")
@@ -397,7 +413,7 @@ def test_filters_and_orders(query: dict[str, Any], found: list[str], api: Api) -
 
 
 @pytest.mark.parametrize("ordering", ["name", "-name", "id", "-id"])
-def test_pages_have_each_job_once(ordering: str, api: Api) -> None:
+def test_each_job_appears_once_across_pages(ordering: str, api: Api) -> None:
     for number in range(5):
         make_idle_job(name=f"job {number}", namespace=f"n{number % 2}")
     whole = _names(api.get("jobs/", ordering=ordering))
@@ -434,7 +450,7 @@ def test_pages_have_each_job_once(ordering: str, api: Api) -> None:
         {"format": "api"},
     ],
 )
-def test_an_address_that_makes_no_sense_is_refused(query: dict[str, Any], api: Api) -> None:
+def test_invalid_query_parameter_is_refused(query: dict[str, Any], api: Api) -> None:
     make_idle_job()
 
     refused = problem(api.get("jobs/", **query), 400)
@@ -442,7 +458,7 @@ def test_an_address_that_makes_no_sense_is_refused(query: dict[str, Any], api: A
     assert [*refused["errors"]] == [*query]
 
 
-def test_a_parameter_that_is_given_twice(api: Api) -> None:
+def test_repeated_query_parameter_is_refused(api: Api) -> None:
     assert [*problem(api.get("jobs/?state=paused&state=enabled"), 400)["errors"]] == ["state"]
 
 
@@ -450,7 +466,7 @@ def test_a_parameter_that_is_given_twice(api: Api) -> None:
     "key",
     ["0", "-1", "99999999999999999999", "9" * 5000, "x", "1.5", "%00", "%F0%9F%98%80", "%D9%A1"],
 )
-def test_a_job_that_is_none(key: str, api: Api) -> None:
+def test_unknown_job_is_not_found(key: str, api: Api) -> None:
     for address in ("", "preview/", "stats/"):
         problem(api.get(f"jobs/{key}/{address}"), 404)
     problem(api.post(f"jobs/{key}/pause/", {}), 404)

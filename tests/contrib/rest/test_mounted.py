@@ -18,32 +18,32 @@ ROOT = "/v1/jobs-api"
 
 
 @pytest.fixture
-def inside(admin_user: User) -> Api:
+def mounted_api(admin_user: User) -> Api:
     return Api(admin_user)
 
 
 @override_settings(ROOT_URLCONF=__name__)
-def test_addresses_are_of_the_place_where_it_is_mounted(inside: Api) -> None:
-    """Also inside a URL namespace: building the URL of a created object must not fail."""
+def test_urls_include_the_mount_point(mounted_api: Api) -> None:
+    """The URL of a created object is correct even inside a URL namespace."""
     job = make_job()
 
-    made = inside.post(f"{ROOT}/jobs/{job.pk}/trigger/")
+    made = mounted_api.post(f"{ROOT}/jobs/{job.pk}/trigger/")
 
     run = Run.objects.get()
     assert (made.status_code, made["Location"]) == (201, f"{ROOT}/runs/{run.pk}/")
     assert made.json()["url"] == made["Location"]
-    assert inside.get(made["Location"]).status_code == 200
+    assert mounted_api.get(made["Location"]).status_code == 200
 
     Run.objects.update(state="succeeded")
-    again = inside.post(f"{ROOT}/runs/{run.pk}/rerun/")
-    assert inside.get(again["Location"]).json()["rerun_of"] == str(run.pk)
+    again = mounted_api.post(f"{ROOT}/runs/{run.pk}/rerun/")
+    assert mounted_api.get(again["Location"]).json()["rerun_of"] == str(run.pk)
 
-    created = inside.post(f"{ROOT}/jobs/", JOB)
-    assert inside.get(created["Location"]).json()["name"] == "report"
+    created = mounted_api.post(f"{ROOT}/jobs/", JOB)
+    assert mounted_api.get(created["Location"]).json()["name"] == "report"
 
 
 @override_settings(ROOT_URLCONF=__name__)
-def test_the_projects_own_document_can_be_made_with_us_in_it(
+def test_openapi_document_of_the_project_includes_the_api(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``manage.py spectacular`` of a project may document all views of the project."""
@@ -58,8 +58,8 @@ def test_the_projects_own_document_can_be_made_with_us_in_it(
 
 
 @override_settings(ROOT_URLCONF=__name__)
-def test_the_document_says_where_it_is_mounted(inside: Api) -> None:
+def test_openapi_document_names_the_mount_point_as_server(mounted_api: Api) -> None:
     make_idle_job()
-    document = inside.get(f"{ROOT}/schema/").json()
+    document = mounted_api.get(f"{ROOT}/schema/").json()
     assert document["servers"] == [{"url": ROOT}]
-    assert inside.get(document["servers"][0]["url"] + "/jobs/").json()["results"] != []
+    assert mounted_api.get(document["servers"][0]["url"] + "/jobs/").json()["results"] != []

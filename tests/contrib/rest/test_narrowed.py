@@ -58,6 +58,7 @@ class Walk:
 def _keys(rows: Rows) -> dict[str, Any]:
     return {
         "job": rows.job.pk,
+        "freeze": rows.freeze.pk,
         "echo": rows.job.pk,
         "paused": rows.paused.pk,
         "run": rows.run.pk,
@@ -66,13 +67,15 @@ def _keys(rows: Rows) -> dict[str, Any]:
     }
 
 
-def test_nothing_of_others_is_shown_or_touched(world: World, api: Api) -> None:
+def test_rows_of_other_teams_are_neither_shown_nor_changed(world: World, api: Api) -> None:
     walk = Walk(api, world)
     for name, request in REQUESTS.items():
         address = request.address.replace("closed", "{calendar}")
         for rows in (world.mine, world.theirs):
             sent = address.format(calendar=rows.calendar.pk, **_keys(rows))
-            response = walk.ask(request.method, sent, request.body, **request.headers)
+            response = walk.ask(
+                request.method, sent, request.body_for(_keys(rows)), **request.headers
+            )
             if rows is world.theirs and "{" in address and response.status_code != 404:
                 walk.breaches.append(f"{name} is answered {response.status_code}")
     theirs = world.theirs
@@ -99,7 +102,7 @@ def test_nothing_of_others_is_shown_or_touched(world: World, api: Api) -> None:
     assert not walk.breaches, "\n".join(walk.breaches)
 
 
-def test_lists_and_figures_have_ones_own(world: World, api: Api) -> None:
+def test_lists_and_statistics_include_only_own_rows(world: World, api: Api) -> None:
     stats = api.get("stats/").json()
 
     assert [row["name"] for row in api.get("jobs/").json()["results"]] == [
@@ -112,7 +115,7 @@ def test_lists_and_figures_have_ones_own(world: World, api: Api) -> None:
     assert (stats["jobs"]["total"], stats["runs"]["failed"]["count"]) == (2, 1)
 
 
-def test_pages_go_on_through_ones_own_rows(world: World, api: Api) -> None:
+def test_pagination_covers_own_rows_only(world: World, api: Api) -> None:
     found, address = [], "runs/?limit=1"
     while address:
         page = api.get(address).json()
@@ -122,7 +125,7 @@ def test_pages_go_on_through_ones_own_rows(world: World, api: Api) -> None:
     assert found == ["mine-job"] * 3
 
 
-def test_nobody_saves_what_they_could_not_see(world: World, api: Api) -> None:
+def test_saving_a_row_outside_of_the_queryset_is_refused(world: World, api: Api) -> None:
     before = list(Job.objects.order_by("pk").values())
     mine = f"jobs/{world.mine.paused.pk}/"
 
@@ -135,7 +138,7 @@ def test_nobody_saves_what_they_could_not_see(world: World, api: Api) -> None:
     assert api.post("jobs/", {"name": "new", "namespace": "mine", **TARGET}).status_code == 201
 
 
-def test_runs_alone_can_be_narrowed(world: World, api: Api, settings: Any) -> None:
+def test_queryset_can_limit_runs_alone(world: World, api: Api, settings: Any) -> None:
     settings.DCRON_REST_QUERYSET = "tests.contrib.rest.test_narrowed.narrow_runs"
 
     assert api.get(f"jobs/{world.theirs.job.pk}/").status_code == 200
@@ -145,7 +148,33 @@ def test_runs_alone_can_be_narrowed(world: World, api: Api, settings: Any) -> No
     assert api.get(f"jobs/{world.theirs.job.pk}/stats/").json()["running"] == []
 
 
-def test_a_function_that_is_not_there_is_reported_at_start(settings: Any) -> None:
+def test_missing_queryset_function_is_reported_by_system_check(settings: Any) -> None:
     settings.DCRON_REST_QUERYSET = "tests.contrib.rest.test_narrowed.nobody"
 
     assert "django_dcron.E005" in {message.id for message in run_checks()}
+
+
+def test_many_jobs_are_saved_within_the_scope_or_none(world: World, api: Api) -> None:
+    def create(*items: dict[str, Any]) -> Any:
+        return api.post("jobs/bulk/", {"jobs": [TARGET | item for item in items]})
+
+    def change(*items: dict[str, Any]) -> Any:
+        return api.patch("jobs/bulk/", {"jobs": [*items]})
+
+    mine, theirs = world.mine.job, world.theirs.job
+    number = Job.objects.count()
+    new = {"name": "new", "namespace": "mine"}
+    for after in (f"{theirs.namespace}/{theirs.name}", "hush/nobody"):
+        refused = create(new, {**new, "name": "next", "after": {after: "ended"}})
+        assert [*problem(refused, 400)["errors"]] == ["jobs.1.after"]
+    problem(create(new, {"name": "new", "namespace": "elsewhere"}), 403)
+    hidden = change({"id": theirs.pk, "version": theirs.version, "description": "x"})
+    assert [*problem(hidden, 400)["errors"]] == ["jobs.0.id"]
+    problem(change({"id": mine.pk, "version": mine.version, "namespace": "elsewhere"}), 403)
+    assert Job.objects.count() == number
+    follower = {**new, "name": "next", "after": {"mine/new": "ended"}}
+    assert create(new, follower).status_code == 201
+    first, second = Job.objects.filter(name__in=("new", "next")).order_by("pk")
+    cyclic = change({"id": first.pk, "version": 1, "after": {"mine/next": "ended"}})
+    assert "next" not in problem(cyclic, 400)["errors"]["jobs.0.after"][0]
+    assert second.version == 1

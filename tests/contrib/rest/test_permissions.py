@@ -1,4 +1,4 @@
-"""Test who may do what at every URL of the API.
+"""Test the permissions that each URL of the API requires.
 
 Each URL is requested by an anonymous user and by users with no permission, each single permission
 and the required permissions. ``REQUESTS`` lists every operation and the permissions it requires. An
@@ -22,10 +22,9 @@ from rest_framework.permissions import (
 from rest_framework.settings import api_settings
 
 from django_dcron import control
-from django_dcron.contrib.rest.urls import documented
-from django_dcron.models import Attempt, Calendar, Job, Node, Run
+from django_dcron.models import Attempt, Calendar, Freeze, Job, Node, Run
 from tests.admin.conftest import log_in_as, noticed_writes
-from tests.contrib.rest.conftest import VIEWS, Api, ApiWith, problem
+from tests.contrib.rest.conftest import VIEWS, Api, ApiWith, operations, problem
 from tests.factories import make_idle_job, make_job, make_run
 
 
@@ -34,13 +33,16 @@ class Request:
     needs: str
     method: str
     address: str
-    answer: int = 200
+    status: int = 200
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def permissions(self) -> set[str]:
         return {*self.needs.split()}
+
+    def body_for(self, keys: Mapping[str, Any]) -> Any:
+        return self.body(keys) if callable(self.body) else self.body
 
     @property
     def acts(self) -> bool:
@@ -56,6 +58,14 @@ RANGE = {"start": "2026-03-01T00:00:00Z", "end": "2026-04-04T00:00:00Z"}
 REQUESTS = {
     "list_jobs": Request("view_job", "GET", "jobs/"),
     "create_job": Request("add_job", "POST", "jobs/", 201, JOB),
+    "create_jobs": Request("add_job", "POST", "jobs/bulk/", 201, {"jobs": [JOB]}),
+    "change_jobs": Request(
+        "change_job",
+        "PATCH",
+        "jobs/bulk/",
+        200,
+        lambda keys: {"jobs": [{"id": keys["job"], "version": 1, "name": "other"}]},
+    ),
     "preview_schedule": Request("view_job", "POST", "jobs/preview/", 200, {"schedule": "@daily"}),
     "read_job": Request("view_job", "GET", "jobs/{job}/"),
     "replace_job": Request("change_job", "PUT", "jobs/{job}/", 200, JOB, MATCHING),
@@ -102,6 +112,11 @@ REQUESTS = {
         "runs/{ended_with_arguments}/rerun/",
         201,
     ),
+    "list_freezes": Request("view_job", "GET", "freezes/"),
+    "create_freeze": Request(
+        "view_job freeze_jobs", "POST", "freezes/", 201, {"reason": "deploy", "namespace": "shop"}
+    ),
+    "delete_freeze": Request("view_job freeze_jobs", "DELETE", "freezes/{freeze}/", 204),
     "list_nodes": Request("view_node", "GET", "nodes/"),
     "get_stats": Request("view_job view_run", "GET", "stats/"),
 }
@@ -110,14 +125,11 @@ OWN = sorted(
 )
 
 
-def test_every_operation_is_listed() -> None:
-    operations = [
-        each for pattern in documented for each in pattern.callback.cls.operations.values()
-    ]
-    assert {each.name: {*each.needs} for each in operations} == {
+def test_every_operation_is_tested() -> None:
+    assert {each.name: {*each.permissions} for _method, _url, each in operations()} == {
         name: request.permissions for name, request in REQUESTS.items() if " " not in name
     }
-    assert len(OWN) == 11
+    assert len(OWN) == 12
 
 
 @pytest.fixture
@@ -127,6 +139,8 @@ def keys(db: None) -> dict[str, Any]:
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     return {
         "job": job.pk,
+        "freeze": control.freeze("incident").pk,
+        "shop": make_idle_job(namespace="shop").pk,
         "paused": make_idle_job(enabled=False).pk,
         "run": run.pk,
         "ended": make_run(job, "failed").pk,
@@ -138,7 +152,7 @@ def keys(db: None) -> dict[str, Any]:
 def _everything() -> list[Any]:
     return [
         list(model._default_manager.order_by("pk").values())
-        for model in (Job, Calendar, Run, Attempt, Node)
+        for model in (Job, Calendar, Run, Attempt, Node, Freeze)
     ]
 
 
@@ -148,13 +162,13 @@ def _ask(api: Api, request: Request, keys: dict[str, Any]) -> tuple[Any, bool]:
         before = _everything() if request.acts else None
         address = request.address.format(**keys)
         with noticed_writes() as writes:
-            response = api.ask(request.method, address, request.body, **request.headers)
+            response = api.ask(request.method, address, request.body_for(keys), **request.headers)
         changed = bool(writes.number) and _everything() != before
         transaction.set_rollback(True)
     return response, changed
 
 
-def test_a_stranger_reaches_nothing(keys: dict[str, Any]) -> None:
+def test_anonymous_requests_are_refused(keys: dict[str, Any]) -> None:
     addresses = [
         *REQUESTS.values(),
         Request("", "GET", "schema/"),
@@ -168,7 +182,7 @@ def test_a_stranger_reaches_nothing(keys: dict[str, Any]) -> None:
         assert not changed, request
 
 
-WHO = {
+USERS = {
     "all views and everything about runs": (
         *VIEWS,
         "trigger_job",
@@ -182,18 +196,18 @@ WHO = {
 
 
 @pytest.mark.parametrize("group", ["no", "all", "only", "views"])
-def test_a_user_reaches_what_their_permissions_are_for(
+def test_operations_require_exactly_their_permissions(
     group: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaches, asked, api = [], 0, Api(None)
-    walked = {who: permissions for who, permissions in WHO.items() if who.startswith(group)}
+    walked = {who: permissions for who, permissions in USERS.items() if who.startswith(group)}
     for who, permissions in walked.items():
         log_in_as(permissions, monkeypatch, is_staff=False)
         held = {*permissions, *(each.replace("change", "view") for each in permissions)}
         for name, request in REQUESTS.items():
             response, changed = _ask(api, request, keys)
             expected = (
-                (request.answer, request.acts) if held >= request.permissions else (403, False)
+                (request.status, request.acts) if held >= request.permissions else (403, False)
             )
             refused = response.status_code == 403 and response.json()["code"] == "permission_denied"
             if (response.status_code, changed) != expected or refused != (expected[0] == 403):
@@ -205,7 +219,7 @@ def test_a_user_reaches_what_their_permissions_are_for(
     assert asked == len(walked) * len(REQUESTS) > 0
 
 
-def test_a_user_who_was_deactivated_reaches_nothing(keys: dict[str, Any], admin_user: User) -> None:
+def test_requests_of_a_deactivated_user_are_refused(keys: dict[str, Any], admin_user: User) -> None:
     api = Api(admin_user)
     User.objects.update(is_active=False)
 
@@ -214,7 +228,9 @@ def test_a_user_who_was_deactivated_reaches_nothing(keys: dict[str, Any], admin_
         assert (response.status_code, changed) == (403, False), request
 
 
-def test_a_post_with_a_session_needs_its_token(keys: dict[str, Any], admin_user: User) -> None:
+def test_post_with_session_authentication_requires_a_csrf_token(
+    keys: dict[str, Any], admin_user: User
+) -> None:
     api = Api(admin_user)
     api.client.handler.enforce_csrf_checks = True
 
@@ -223,7 +239,7 @@ def test_a_post_with_a_session_needs_its_token(keys: dict[str, Any], admin_user:
     assert Job.objects.get(pk=keys["job"]).enabled
 
 
-def test_who_may_not_see_jobs_is_not_shown_their_arguments_nor_finds_runs_by_them(
+def test_arguments_and_job_filters_require_permission_to_view_jobs(
     api_with: ApiWith,
 ) -> None:
     job = make_idle_job(target="tests.app.tasks.echo", args=["secret"], tags=["hidden"])
@@ -239,16 +255,16 @@ def test_who_may_not_see_jobs_is_not_shown_their_arguments_nor_finds_runs_by_the
         problem(api.get("runs/", **query), 403)
 
 
-def test_running_a_job_tells_nothing_of_runs(api_with: ApiWith) -> None:
+def test_trigger_response_reveals_no_run_details_without_view_run(api_with: ApiWith) -> None:
     job = make_idle_job()
     make_run(job, "failed", idempotency_key="k", reason="secret")
 
-    messages_shown = api_with("view_job", "trigger_job").post(
+    response = api_with("view_job", "trigger_job").post(
         f"jobs/{job.pk}/trigger/", {}, idempotency_key="k"
     )
 
-    assert messages_shown.status_code == 200
-    assert {*messages_shown.json()} == {"id", "job", "scheduled_at", "url"}
+    assert response.status_code == 200
+    assert {*response.json()} == {"id", "job", "scheduled_at", "url"}
 
 
 class WithSecondFactor(BasePermission):
@@ -263,23 +279,23 @@ class WithSecondFactor(BasePermission):
 @pytest.mark.parametrize(
     "rule",
     [WithSecondFactor, DjangoModelPermissions & WithSecondFactor, ~~WithSecondFactor],
-    ids=["alone", "and", "not not"],
+    ids=["alone", "combined", "negated twice"],
 )
-def test_the_rule_of_a_project_holds_at_every_address(
+def test_project_permission_class_applies_to_every_operation(
     keys: dict[str, Any], api: Api, monkeypatch: pytest.MonkeyPatch, rule: Any
 ) -> None:
     monkeypatch.setattr(api_settings, "DEFAULT_PERMISSION_CLASSES", [rule])
-    with_it = {"x_second_factor": "yes"}
+    second_factor = {"x_second_factor": "yes"}
     for name, request in {**REQUESTS, "schema": Request("", "GET", "schema/")}.items():
         response, changed = _ask(api, request, keys)
         assert (response.status_code, changed) == (403, False), name
         response, _changed = _ask(
-            api, replace(request, headers={**request.headers, **with_it}), keys
+            api, replace(request, headers={**request.headers, **second_factor}), keys
         )
-        assert response.status_code == request.answer, (name, response.content)
+        assert response.status_code == request.status, (name, response.content)
 
 
-def test_the_rules_for_models_do_not_widen_or_narrow_ours(
+def test_django_model_permissions_of_the_project_change_nothing(
     keys: dict[str, Any], api_with: ApiWith, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -19,8 +19,8 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView, exception_handler
 
 from django_dcron.contrib.rest import schema
-from django_dcron.contrib.rest.urls import documented
-from django_dcron.contrib.rest.view import View
+from django_dcron.contrib.rest.urls import router
+from django_dcron.contrib.rest.viewsets import View, ViewSet
 from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.models import Job
 from tests.contrib.rest.conftest import Api, problem
@@ -29,7 +29,7 @@ from tests.factories import make_idle_job, make_run
 JOB = {"name": "report", "target": "tests.app.tasks.ok", "schedule": "30 3 * * *"}
 
 
-def test_a_problem_says_what_and_where(api: Api) -> None:
+def test_validation_problem_has_detail_code_and_field_errors(api: Api) -> None:
     refused = problem(api.post("jobs/", JOB | {"schedule": "61 * * * *", "retry_on": 5}), 400)
 
     assert refused == {
@@ -44,20 +44,20 @@ def test_a_problem_says_what_and_where(api: Api) -> None:
     assert {*refused["errors"]} == {"retry_on"}
 
 
-def test_a_reason_that_is_dropped_has_to_be_one_all_the_same(api: Api) -> None:
+def test_unused_pause_reason_is_still_validated(api: Api) -> None:
     """An enabled job doesn't store the reason, but the document limits its length."""
     refused = problem(api.post("jobs/", JOB | {"pause_reason": "x" * 256}), 400)
     assert {*refused["errors"]} == {"pause_reason"}
 
 
-def test_the_limit_of_a_text_counts_it_as_it_was_sent(api: Api) -> None:
+def test_length_limit_includes_surrounding_spaces(api: Api) -> None:
     """The documented limit includes leading and trailing spaces."""
     job = make_idle_job()
     refused = problem(api.post(f"jobs/{job.pk}/pause/", {"reason": f"deploy{' ' * 200}"}), 400)
     assert {*refused["errors"]} == {"reason"}
 
 
-def test_a_problem_of_no_field(api: Api) -> None:
+def test_problem_without_fields_has_no_errors_member(api: Api) -> None:
     assert problem(api.get("jobs/1/"), 404) == {
         "type": "about:blank",
         "title": "Not Found",
@@ -69,19 +69,19 @@ def test_a_problem_of_no_field(api: Api) -> None:
 
 @pytest.mark.parametrize("address", ["", "x/", "jobs/1/x/", "runs/x/y/z/", "%0A/", "schema/x/"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_an_address_that_is_none(address: str, method: str, api: Api) -> None:
+def test_unknown_url_is_a_404_problem(address: str, method: str, api: Api) -> None:
     problem(api.ask(method, address), 404)
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "PATCH"])
-def test_a_method_that_is_none(method: str, api: Api) -> None:
+def test_unsupported_method_is_a_405_problem(method: str, api: Api) -> None:
     refused = api.ask(method, "jobs/")
 
     problem(refused, 405)
     assert refused["Allow"] == "GET, HEAD, POST"
 
 
-def test_the_head_of_an_answer(api: Api) -> None:
+def test_head_returns_headers_without_a_body(api: Api) -> None:
     job = make_idle_job()
 
     response = api.ask("HEAD", f"jobs/{job.pk}/")
@@ -92,13 +92,13 @@ def test_the_head_of_an_answer(api: Api) -> None:
 @pytest.mark.parametrize(
     "accepted", ["text/html", "application/xml", "nonsense", "application/problem+json"]
 )
-def test_whatever_is_accepted_it_is_json(accepted: str, api: Api) -> None:
+def test_response_is_json_for_any_accept_header(accepted: str, api: Api) -> None:
     assert api.ask("GET", "jobs/", None, accept=accepted)["Content-Type"] == "application/json"
     problem(api.ask("GET", "jobs/1/", None, accept=accepted), 404)
 
 
 @pytest.mark.sqlite
-def test_half_a_character_is_reported_in_an_escape(api: Api) -> None:
+def test_stored_lone_surrogate_is_escaped_in_json(api: Api) -> None:
     """PostgreSQL can't store a lone surrogate.
 
     Code that bypasses validation can write it elsewhere.
@@ -109,9 +109,7 @@ def test_half_a_character_is_reported_in_an_escape(api: Api) -> None:
     assert api.get(f"jobs/{job.pk}/").json()["tags"] == ["\ud800"]
 
 
-def test_an_error_of_ours_is_raised_for_the_project_to_see(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_exception_is_raised(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any) -> None:
         raise ZeroDivisionError
 
@@ -121,9 +119,7 @@ def test_an_error_of_ours_is_raised_for_the_project_to_see(
         api.get("nodes/")
 
 
-def test_a_refusal_undoes_what_the_request_has_written(
-    admin_user: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_request_is_rolled_back(admin_user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``ATOMIC_REQUESTS``, a returned response would commit, even if it reports an error."""
     monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
     job = make_idle_job()
@@ -148,7 +144,7 @@ class Never(BaseThrottle):
         return 7.5
 
 
-def test_the_projects_throttles_are_asked(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_throttles_apply(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     assert View.throttle_classes is APIView.throttle_classes
     assert View.authentication_classes is APIView.authentication_classes
     monkeypatch.setattr(View, "throttle_classes", [Never])
@@ -159,7 +155,7 @@ def test_the_projects_throttles_are_asked(api: Api, monkeypatch: pytest.MonkeyPa
     assert refused["Retry-After"] == "8"
 
 
-class SignedOut(AuthenticationFailed):
+class TokenExpired(AuthenticationFailed):
     """An error like Simple JWT's, whose detail is an object and not a text."""
 
     def __init__(self) -> None:
@@ -182,11 +178,11 @@ class OddStatus(APIException):
 @pytest.mark.parametrize(
     ("error", "shown"),
     [
-        (SignedOut, ("The token has expired.", "token_not_valid")),
+        (TokenExpired, ("The token has expired.", "token_not_valid")),
         (OddStatus, ("Gone away.", "gone_away")),
     ],
 )
-def test_what_the_projects_own_classes_raise_is_a_problem(
+def test_exceptions_of_project_classes_become_problems(
     error: type[APIException], shown: tuple[str, str], api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Never(BaseAuthentication):
@@ -236,9 +232,7 @@ def _refusals(api: Api) -> list[tuple[Any, int]]:
     ]
 
 
-def test_every_refusal_is_reported_in_the_language_of_who_asks(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_refusal_is_translated(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors are translated, as in the admin. The test marks each text from a catalog."""
 
     def marked(text: str) -> str:
@@ -260,7 +254,7 @@ def test_every_refusal_is_reported_in_the_language_of_who_asks(
         assert all("¡" in text for text in message), body
 
 
-def test_a_refusal_of_a_verb_in_german(api: Api) -> None:
+def test_refused_action_is_reported_in_german(api: Api) -> None:
     job = make_idle_job(name="report", enabled=False)
     Job.objects.update(schedule="@at 2020-01-01T00:00")
 
@@ -275,23 +269,23 @@ def test_a_refusal_of_a_verb_in_german(api: Api) -> None:
     assert "Zeitplan" in expected
 
 
-def test_every_view_is_one_of_ours() -> None:
-    """Every view has the default permission classes and allows only its documented methods."""
-    for pattern in documented:
-        view = pattern.callback.cls
-        assert issubclass(view, View)
-        assert view.permission_classes is View.permission_classes
-        assert {method.upper() for method in view.http_method_names if hasattr(view, method)} == {
-            *view.operations
-        }
+def test_every_view_uses_the_base_class_and_is_documented() -> None:
+    """Every view has the default permission classes, and each of its actions is documented."""
+    for pattern in router.urls:
+        view = pattern.callback
+        assert issubclass(view.cls, ViewSet)
+        assert view.cls.permission_classes is ViewSet.permission_classes
+        for method, action in view.actions.items():
+            assert method in view.cls.http_method_names
+            assert isinstance(getattr(view.cls, action).operation, schema.Operation)
 
 
-def test_nothing_is_set_for_the_whole_project() -> None:
+def test_project_wide_rest_framework_settings_are_unchanged() -> None:
     assert api_settings.EXCEPTION_HANDLER is exception_handler
     assert api_settings.DEFAULT_SCHEMA_CLASS.__module__.startswith("rest_framework.")
 
 
-def test_the_projects_own_document_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spectacular_settings_of_the_project_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = {
         "TITLE": "shop",
         "CAMELIZE_NAMES": True,
@@ -301,7 +295,8 @@ def test_the_projects_own_document_is_not_ours(monkeypatch: pytest.MonkeyPatch) 
     for name, value in theirs.items():
         monkeypatch.setattr(spectacular_settings, name, value)
 
-    assert schema._document.__wrapped__() == schema._document()
+    patterns = tuple(router.urls)
+    assert schema._document.__wrapped__(patterns) == schema._document(patterns)
 
     assert {name: getattr(spectacular_settings, name) for name in theirs} == theirs
 
@@ -313,7 +308,7 @@ def test_the_projects_own_document_is_not_ours(monkeypatch: pytest.MonkeyPatch) 
         "NON_FIELD_ERRORS_KEY": "all",
     },
 )
-def test_the_projects_formats_are_not_ours(api: Api) -> None:
+def test_rest_framework_formats_of_the_project_do_not_apply(api: Api) -> None:
     job = make_idle_job()
 
     assert api.get(f"jobs/{job.pk}/").json()["created_at"].endswith("Z")
@@ -344,7 +339,7 @@ import django_dcron.contrib.rest.urls
     ],
     ids=["without the extra", "not installed"],
 )
-def test_what_is_missing_is_reported(code: str, shown: str) -> None:
+def test_missing_requirement_is_reported(code: str, shown: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )

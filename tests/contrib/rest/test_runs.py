@@ -21,7 +21,7 @@ from tests.factories import make_idle_job, make_run
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-SIGNING_IN = 2
+LOGIN_QUERIES = 2
 """The number of queries for the session and the user."""
 NO_RUN = "a59b7cc1-df2a-4a2c-a29d-9c6c35b70959"
 
@@ -95,23 +95,23 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("limit", "looked_at"), [(50, 10_000), (50, 1), (1, 10_000), (2, 2)])
-def test_filters_and_orders_page_by_page(
+@pytest.mark.parametrize(("limit", "read_limit"), [(50, 10_000), (50, 1), (1, 10_000), (2, 2)])
+def test_filters_and_orders_are_correct_at_any_page_size(
     limit: int,
-    looked_at: int,
+    read_limit: int,
     api: Api,
     jobs: dict[str, Job],
     runs: dict[str, Run],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The result doesn't depend on the page size or on the number of rows that a page examines."""
-    monkeypatch.setattr(pagination, "READ_LIMIT", looked_at)
+    monkeypatch.setattr(pagination, "READ_LIMIT", read_limit)
     for query, found in FOUND:
-        asked = query | ({"job": jobs[str(query["job"])].pk} if "job" in query else {})
-        assert _found(api, runs, limit=limit, **asked) in found, query
+        parameters = query | ({"job": jobs[str(query["job"])].pk} if "job" in query else {})
+        assert _found(api, runs, limit=limit, **parameters) in found, query
 
 
-def test_runs_of_one_instant_have_each_its_page(api: Api) -> None:
+def test_runs_with_equal_times_appear_once_across_pages(api: Api) -> None:
     runs = {str(number): _run(make_idle_job(), 1, state="failed") for number in range(5)}
 
     for query in (
@@ -123,7 +123,7 @@ def test_runs_of_one_instant_have_each_its_page(api: Api) -> None:
         assert sorted(_found(api, runs, limit=2, **query)) == ["0", "1", "2", "3", "4"], query
 
 
-def test_what_comes_and_goes_between_two_pages_moves_no_other(
+def test_rows_added_or_deleted_between_pages_do_not_shift_others(
     api: Api, jobs: dict[str, Job], runs: dict[str, Run]
 ) -> None:
     whole = [each["id"] for page in _pages(api) for each in page["results"]]
@@ -158,13 +158,11 @@ def test_what_comes_and_goes_between_two_pages_moves_no_other(
         ({"stat": "failed"}, "stat"),
     ],
 )
-def test_an_address_that_makes_no_sense_is_refused(
-    query: dict[str, Any], field: str, api: Api
-) -> None:
+def test_invalid_query_parameter_is_refused(query: dict[str, Any], field: str, api: Api) -> None:
     assert [*problem(api.get("runs/", **query), 400)["errors"]] == [field]
 
 
-def test_a_cursor_is_of_its_order(api: Api, runs: dict[str, Run]) -> None:
+def test_cursor_is_valid_only_for_its_ordering(api: Api, runs: dict[str, Run]) -> None:
     cursor = api.get("runs/", limit=1).json()["next"].partition("cursor=")[2].partition("&")[0]
 
     assert api.get("runs/", cursor=cursor).status_code == 200
@@ -185,22 +183,22 @@ def test_a_cursor_is_of_its_order(api: Api, runs: dict[str, Run]) -> None:
         ({"tag": "x"}, 4),
     ],
 )
-def test_a_page_takes_few_queries_and_loads_no_texts(
+def test_page_needs_few_queries_and_no_large_columns(
     query: dict[str, Any], queries: int, api: Api, jobs: dict[str, Job], runs: dict[str, Run]
 ) -> None:
-    asked = query | ({"job": jobs["a"].pk} if "job" in query else {})
+    parameters = query | ({"job": jobs["a"].pk} if "job" in query else {})
     api.get("runs/")
 
     with CaptureQueriesContext(connection) as captured:
-        response = api.get("runs/", **asked)
+        response = api.get("runs/", **parameters)
 
     assert response.json()["results"]
-    assert len(captured) == SIGNING_IN + queries, [each["sql"] for each in captured]
-    ours = " ".join(each["sql"] for each in captured)
-    assert "COUNT(" not in ours
-    assert "OFFSET" not in ours.replace(f"OFFSET {pagination.READ_LIMIT - 1}", "")
+    assert len(captured) == LOGIN_QUERIES + queries, [each["sql"] for each in captured]
+    sql = " ".join(each["sql"] for each in captured)
+    assert "COUNT(" not in sql
+    assert "OFFSET" not in sql.replace(f"OFFSET {pagination.READ_LIMIT - 1}", "")
     for column in ("kwargs", "args", "log", "traceback", "result", "message"):
-        assert f'"{column}"' not in ours.replace("`", '"'), column
+        assert f'"{column}"' not in sql.replace("`", '"'), column
 
 
 @pytest.mark.sqlite
@@ -221,17 +219,17 @@ def test_a_page_takes_few_queries_and_loads_no_texts(
     ],
     ids=str,
 )
-def test_no_page_reads_the_whole_table_nor_sorts_it(
+def test_page_queries_use_an_index_and_do_not_sort(
     query: dict[str, Any], api: Api, jobs: dict[str, Job], runs: dict[str, Run]
 ) -> None:
     """SQLite plans by rule, without statistics.
 
     It uses the same plan for five rows as for a million.
     """
-    asked = query | ({"job": jobs["a"].pk} if "job" in query else {})
-    first = api.get("runs/", limit=1, **asked).json()
+    parameters = query | ({"job": jobs["a"].pk} if "job" in query else {})
+    first = api.get("runs/", limit=1, **parameters).json()
     with CaptureQueriesContext(connection) as captured:
-        assert api.get("runs/", **asked).status_code == 200
+        assert api.get("runs/", **parameters).status_code == 200
         assert not first["next"] or api.get(first["next"]).status_code == 200
 
     looked = [each["sql"] for each in captured if 'FROM "django_dcron_run"' in each["sql"]]
@@ -254,7 +252,7 @@ def _attempt(run: Run, number: int, **values: Any) -> Attempt:
     return Attempt.objects.create(run=run, number=number, **given | values)
 
 
-def test_a_run_is_read_with_its_attempts_but_not_their_logs(api: Api) -> None:
+def test_run_includes_its_attempts_without_logs(api: Api) -> None:
     run = make_run(make_idle_job(), "succeeded", args=[1], attempt=2)
     _attempt(
         run,
@@ -279,7 +277,7 @@ def test_a_run_is_read_with_its_attempts_but_not_their_logs(api: Api) -> None:
     with CaptureQueriesContext(connection) as captured:
         shown = api.get(f"runs/{run.pk}/").json()
 
-    assert len(captured) == SIGNING_IN + 2
+    assert len(captured) == LOGIN_QUERIES + 2
     assert "traceback" not in captured[-1]["sql"]
     assert (shown["args"], shown["kwargs"], shown["rerun_of"]) == ([1], None, None)
     first, second = shown["attempts"]
@@ -306,7 +304,7 @@ def test_a_run_is_read_with_its_attempts_but_not_their_logs(api: Api) -> None:
         ({"text": "result"}, ""),
     ],
 )
-def test_a_log_is_plain_text_and_whole(query: dict[str, Any], text: str, api: Api) -> None:
+def test_log_is_returned_as_plain_text(query: dict[str, Any], text: str, api: Api) -> None:
     run = make_run(make_idle_job(), "failed")
     _attempt(run, 1, log="first", traceback="Traceback")
     _attempt(run, 2, log="second, ünlike <b>the first</b>")
@@ -318,7 +316,7 @@ def test_a_log_is_plain_text_and_whole(query: dict[str, Any], text: str, api: Ap
     assert response["X-Content-Type-Options"] == "nosniff"
 
 
-def test_there_is_no_log_before_the_first_attempt(api: Api) -> None:
+def test_log_of_a_run_without_attempts_is_not_found(api: Api) -> None:
     run = make_run(make_idle_job())
 
     assert "attempt" in problem(api.get(f"runs/{run.pk}/log/"), 404)["detail"]
@@ -327,7 +325,7 @@ def test_there_is_no_log_before_the_first_attempt(api: Api) -> None:
 
 
 @pytest.mark.parametrize("key", ["1", "x", NO_RUN, "%00", f"{{{NO_RUN}}}x"])
-def test_a_run_that_is_none(key: str, api: Api) -> None:
+def test_unknown_run_is_not_found(key: str, api: Api) -> None:
     problem(api.get(f"runs/{key}/"), 404)
     problem(api.get(f"runs/{key}/log/"), 404)
     problem(api.post(f"runs/{key}/cancel/"), 404)

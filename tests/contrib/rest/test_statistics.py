@@ -11,7 +11,7 @@ from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_run
 
 
-def test_nodes_live_and_not(api: Api) -> None:
+def test_nodes_are_listed_with_their_liveness(api: Api) -> None:
     now = database_now("default")
     given: dict[str, Any] = {
         "host": "h",
@@ -37,7 +37,7 @@ def test_nodes_live_and_not(api: Api) -> None:
     problem(api.get("nodes/", namespace="\0"), 400)
 
 
-def test_figures_of_all(api: Api) -> None:
+def test_statistics_cover_all_jobs(api: Api) -> None:
     job = make_idle_job()
     make_idle_job(enabled=False)
     now = database_now("default")
@@ -60,7 +60,7 @@ def test_figures_of_all(api: Api) -> None:
     assert {*shown["runs"]["start_delay"]} == {"p50", "p95", "p99"}
 
 
-def test_figures_of_one_job(api: Api) -> None:
+def test_job_statistics_cover_only_that_job(api: Api) -> None:
     job = make_idle_job()
     running = make_run(job, "running")
     make_run(job, "failed")
@@ -86,7 +86,7 @@ def test_figures_of_one_job(api: Api) -> None:
 
 
 @pytest.mark.parametrize("address", ["stats/", "nodes/"])
-def test_they_are_only_read(address: str, api: Api) -> None:
+def test_statistics_and_nodes_are_read_only(address: str, api: Api) -> None:
     refused = api.post(address, {})
 
     problem(refused, 405)

@@ -1,24 +1,12 @@
-"""Backfill: create runs for past occurrences that have none."""
+"""The request and the response of a backfill."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from django_dcron import control
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.history import entry_of
-from django_dcron.contrib.rest.jobs.editing import the_job
-from django_dcron.contrib.rest.schema import Operation
 from django_dcron.contrib.rest.serializing import AnySerializer, Strict
-from django_dcron.contrib.rest.view import View
-from django_dcron.jobs import audit_messages
-from django_dcron.jobs.audit_log import note_action
 from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT
-from django_dcron.jobs.differences import values_of
 
 
 class RangeSerializer(Strict):
@@ -64,34 +52,3 @@ class BackfillSerializer(AnySerializer):
         help_text="The end of the range that was considered: the requested end, now, or "
         "the job's next scheduled occurrence, whichever is earliest.",
     )
-
-
-class Backfill(View):
-    operations = {
-        "POST": Operation(
-            "backfill_job",
-            "Create runs for past occurrences that have none",
-            {200: BackfillSerializer()},
-            needs=("view_job", "trigger_job"),
-            body=RangeSerializer(),
-            refusals={
-                409: "The job can't be backfilled in its current state, or was "
-                "changed at the same time."
-            },
-        )
-    }
-
-    def post(self, request: Request, job_id: str) -> Response:
-        job, asked = the_job(job_id, self.scope), self.validated(RangeSerializer, request.data)
-        found = control.backfill(job, asked.pop("start"), asked.pop("end"), **asked)
-        data: dict[str, Any] = {
-            "dry_run": asked["dry_run"],
-            "occurrences": found.occurrences,
-            "have_run": found.have_run,
-            "continue_from": found.continue_from,
-            "until": found.until,
-        }
-        if found.occurrences and not asked["dry_run"]:
-            with entry_of(job):
-                note_action(request.user, job, values_of(job), audit_messages.backfilled(found))
-        return Response(BackfillSerializer(data).data)

@@ -1,19 +1,14 @@
-"""Preview a schedule, of a job or unsaved: its description, next occurrences and cautions."""
+"""The requests and the response of previews: description, next occurrences and cautions."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.jobs.editing import the_job
-from django_dcron.contrib.rest.schema import Operation
 from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
-from django_dcron.contrib.rest.view import View
-from django_dcron.diagnosis.lookahead import OCCURRENCES, Lookahead, look_ahead
+from django_dcron.diagnosis.lookahead import OCCURRENCES
 from django_dcron.models import Job
 
 MOST = 100
@@ -28,7 +23,6 @@ READ = (
     "ends_at",
     "jitter",
 )
-UNREADABLE = {409: "The job's schedule is invalid."}
 
 
 class PreviewQuery(Strict):
@@ -80,44 +74,10 @@ class LookaheadSerializer(AnySerializer):
     cautions = CautionSerializer(many=True, read_only=True)
 
 
-class Preview(View):
-    operations = {
-        "POST": Operation(
-            "preview_schedule",
-            "Preview a schedule without saving it",
-            {200: LookaheadSerializer()},
-            needs=("view_job",),
-            body=DefinitionSerializer(),
-        )
-    }
-
-    def post(self, request: Request) -> Response:
-        asked = self.validated(DefinitionSerializer, request.data)
-        count = asked.pop("count")
-        # Paused, because an enabled job without further occurrences would be refused.
-        job = Job(**asked, enabled=False)
-        unread = {field.name for field in Job._meta.get_fields()} - {*READ}
-        job.clean_fields(exclude=unread | ({"name"} if not job.name else set()))
-        return _answer(look_ahead(job, count, scope=self.scope))
-
-
-class JobPreview(View):
-    operations = {
-        "GET": Operation(
-            "preview_job",
-            "Preview the next occurrences of a job, as if it were enabled",
-            {200: LookaheadSerializer()},
-            needs=("view_job",),
-            query=PreviewQuery,
-            refusals=UNREADABLE,
-        )
-    }
-
-    def get(self, request: Request, job_id: str) -> Response:
-        return _answer(
-            look_ahead(the_job(job_id, self.scope), self.query(request)["count"], scope=self.scope)
-        )
-
-
-def _answer(ahead: Lookahead) -> Response:
-    return Response(LookaheadSerializer(ahead).data)
+def job_of(values: dict[str, Any]) -> Job:
+    """Return an unsaved job with the values of a request. Raises ``ValidationError`` by field."""
+    # Paused, because an enabled job without further occurrences would be refused.
+    job = Job(**values, enabled=False)
+    unread = {field.name for field in Job._meta.get_fields()} - {*READ}
+    job.clean_fields(exclude=unread | ({"name"} if not job.name else set()))
+    return job

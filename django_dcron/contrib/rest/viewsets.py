@@ -1,4 +1,4 @@
-"""The base class of all views: explicit permissions, JSON in and out, problem details.
+"""The base classes of all views: explicit permissions, JSON in and out, problem details.
 
 Authentication, throttling and further permissions come from the project (``REST_FRAMEWORK``). All
 settings that affect our document are fixed here.
@@ -6,8 +6,8 @@ settings that affect our document are fixed here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from django.db import models
 from django.urls import reverse
@@ -17,6 +17,7 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSetMixin
 
 from django_dcron.contrib.rest import problems
 from django_dcron.contrib.rest.parsing import Parser
@@ -41,10 +42,12 @@ class View(APIView):
     metadata_class = None
     versioning_class = None
     http_method_names = ["get", "head", "post", "put", "patch", "delete"]
-    schema: Schema | None = Schema()
+    schema: Schema | None = None
 
-    operations: ClassVar[Mapping[str, Operation]] = {}
-    """Operations by HTTP method."""
+    @property
+    def operation(self) -> Operation | None:
+        """The requested operation. None if the view doesn't support the request's method."""
+        return None
 
     @cached_property
     def scope(self) -> Scope:
@@ -68,16 +71,23 @@ class View(APIView):
             response.data = public(data)
         return super().finalize_response(request, response, *args, **kwargs)
 
-    def validated(self, serializer_class: type[Serializer[Any]], data: Any) -> dict[str, Any]:
+
+class ViewSet(ViewSetMixin, View):
+    """A viewset whose actions are decorated with ``operation``."""
+
+    schema = Schema()
+    lookup_value_converter = "str"
+
+    @property
+    def operation(self) -> Operation | None:
+        found: Operation | None = getattr(getattr(self, self.action or "", None), "operation", None)
+        return found
+
+    def validate(self, serializer_class: type[Serializer[Any]], data: Any) -> dict[str, Any]:
         """Return the validated data of a request. Raises ``ValidationError`` by field."""
         serializer = serializer_class(data=data, context={"scope": self.scope})
         serializer.is_valid(raise_exception=True)
         return dict(serializer.validated_data)
-
-    def query(self, request: Request) -> dict[str, Any]:
-        """Return the validated query parameters of a GET request."""
-        asked = self.operations["GET"].query
-        return self.validated(asked, request.query_params) if asked else {}
 
 
 def row_or_404(rows: models.QuerySet[M], key: Any) -> M:
@@ -90,7 +100,7 @@ def row_or_404(rows: models.QuerySet[M], key: Any) -> M:
 def address_of(request: Request, name: str, key: object) -> str:
     """Return the URL of a row. The API may be mounted within another namespace."""
     mounted: Any = request.resolver_match
-    return reverse(f"{mounted.namespace}:{name}", args=[key])
+    return reverse(f"{mounted.namespace}:{name}-detail", args=[key])
 
 
 def number_or_404(text: str) -> int:

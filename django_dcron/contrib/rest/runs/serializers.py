@@ -10,8 +10,9 @@ from django.db.models.functions import Left
 from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.serializing import AnySerializer, OfModel
+from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.jobs.audit_reason import LONGEST_REASON
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome, State, Trigger
 
@@ -135,6 +136,28 @@ class RunDetailSerializer(RunSerializer):
     class Meta(RunSerializer.Meta):
         fields = (*SHORT, "follows", "args", "kwargs", "idempotency_key", "attempts")
         read_only_fields = fields
+
+
+class LogQuery(Strict):
+    attempt = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=32_767,
+        help_text="The number of the attempt. Defaults to the latest.",
+    )
+    text = serializers.ChoiceField(
+        ("log", "message", "traceback", "result"), default="log", help_text="The text to return."
+    )
+
+
+class CancelSerializer(Strict):
+    reason = fields.Text(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=LONGEST_REASON,
+        help_text="The reason. The user's name is added.",
+    )
 
 
 def short_runs(scope: Scope) -> QuerySet[Run]:

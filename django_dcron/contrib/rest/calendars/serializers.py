@@ -12,7 +12,7 @@ from django_dcron.contrib.rest.serializing import AnySerializer, OfDocument
 from django_dcron.jobs.representation import FIELDS
 from django_dcron.models import Calendar
 
-WRITTEN = tuple(
+WRITABLE = tuple(
     name for name, field in FIELDS[Calendar].items() if field.writable and name != "name"
 )
 
@@ -22,7 +22,7 @@ class CalendarSerializer(OfDocument):
 
     class Meta:
         model = Calendar
-        fields: tuple[str, ...] = ("name", "version", *WRITTEN)
+        fields: tuple[str, ...] = ("name", "version", *WRITABLE)
         read_only_fields: tuple[str, ...] = ("version",)
 
 

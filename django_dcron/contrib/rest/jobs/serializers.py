@@ -15,17 +15,18 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.serializing import AnySerializer, OfDocument
+from django_dcron.contrib.rest.serializing import AnySerializer, OfDocument, Strict
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import JobState, status_of
+from django_dcron.jobs.audit_reason import LONGEST_REASON
 from django_dcron.jobs.representation import CONFIDENTIAL, JOB_FIELDS
 from django_dcron.models import Job
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-WRITTEN = tuple(name for name, field in JOB_FIELDS.items() if field.writable)
+WRITABLE = tuple(name for name, field in JOB_FIELDS.items() if field.writable)
 
 
 class JobSerializer(OfDocument):
@@ -55,7 +56,7 @@ class JobSerializer(OfDocument):
     class Meta:
         model = Job
         fields = tuple(JOB_FIELDS)
-        read_only_fields = tuple(name for name in JOB_FIELDS if name not in WRITTEN)
+        read_only_fields = tuple(name for name in JOB_FIELDS if name not in WRITABLE)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Clear the pause of an enabled job, and refuse a pause that ends in the past.
@@ -84,6 +85,23 @@ def _check_reason(reason: str) -> None:
 
 def _has_passed(until: datetime | None) -> bool:
     return until is not None and until <= database_now(alias_for(Job))
+
+
+class PauseSerializer(Strict):
+    reason = fields.Text(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=LONGEST_REASON,
+        help_text="Why. The user's name is added.",
+    )
+    until = fields.Instant(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="When the job resumes automatically, such as 2026-12-01T09:00:00Z. Null: "
+        "only when someone resumes it.",
+    )
 
 
 class JobStatusSerializer(AnySerializer):
@@ -115,7 +133,8 @@ class ListedJobSerializer(JobSerializer):
 
     @extend_schema_field(JobStatusSerializer())
     def get_status(self, job: Job) -> dict[str, Any]:
-        return JobStatusSerializer(status_of(job)).data
+        # The view reads the database's time once for all jobs.
+        return JobStatusSerializer(status_of(job, self.context["now"])).data
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         return super().to_representation(instance) | {"status": self.get_status(instance)}

@@ -1,0 +1,223 @@
+"""The admin of freezes: begin and end them, and the banner on every page.
+
+Invariants:
+
+- Users who may view jobs see freezes. Only users with ``freeze_jobs`` begin and end them.
+- A user who may see only some jobs freezes only namespaces in which they may see all jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.sites import all_sites
+from django.core.exceptions import ValidationError
+from django.db import DatabaseError, InterfaceError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron import control
+from django_dcron.admin.action_forms import UntilField
+from django_dcron.admin.actions import ActionAdmin, ActionResult, ObjectAction, as_list_action
+from django_dcron.admin.display import EMPTY, badge, list_url, may_view, moment, moment_column
+from django_dcron.admin.lists.base import ListAdmin
+from django_dcron.admin.visibility import scope_of
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs import audit_messages
+from django_dcron.models import Freeze, Job
+from django_dcron.models.freeze import FreezeQuerySet
+from django_dcron.policies.freezing import ALL_NAMESPACES
+
+if TYPE_CHECKING:
+    FreezeModelForm = forms.ModelForm[Freeze]
+else:
+    FreezeModelForm = forms.ModelForm
+
+
+SHOWN = "_dcron_freezes_are_shown"
+"""The request attribute that records that the page contains the banner.
+
+A template that calls the tag may extend another one that calls it, too.
+"""
+
+
+def banner(request: HttpRequest) -> dict[str, Any]:
+    """Return the context of the banner: the freezes in force that the user may see.
+
+    It's empty for a second call in one request.
+    """
+    if hasattr(request, SHOWN):
+        return {}
+    setattr(request, SHOWN, True)
+    name = getattr(request, "current_app", None) or getattr(
+        getattr(request, "resolver_match", None), "namespace", None
+    )
+    site = next((site for site in all_sites if site.name == name), admin.site)
+    if not may_view(request, Job, site):
+        return {}
+    try:
+        freezes = list(_visible(request, site).in_force())
+    except (DatabaseError, InterfaceError):
+        return {}
+    has_list = site.is_registered(Freeze) and may_view(request, Freeze, site)
+    return {"freezes": freezes, "list_url": list_url(Freeze, site) if has_list else ""}
+
+
+def _visible(request: HttpRequest, site: admin.AdminSite) -> FreezeQuerySet:
+    """Return the freezes of all namespaces, and of those of visible jobs."""
+    freezes, scope = Freeze.objects.using(alias_for(Freeze)), scope_of(request, site)
+    if not scope.narrows(Job):
+        return freezes
+    namespaces = scope.jobs.order_by().values_list("namespace", flat=True).distinct()
+    return freezes.filter(namespace__in=[ALL_NAMESPACES, *namespaces])
+
+
+def _freezable(request: HttpRequest, site: admin.AdminSite) -> list[str]:
+    """Return the scopes that the user may freeze, all namespaces first."""
+    scope, jobs = scope_of(request, site), Job.objects.using(alias_for(Job)).order_by()
+    namespaces = set(scope.jobs.order_by().values_list("namespace", flat=True).distinct())
+    if not scope.narrows(Job):
+        return [ALL_NAMESPACES, *sorted(namespaces)]
+    hidden = jobs.exclude(pk__in=scope.keys(Job)).values_list("namespace", flat=True).distinct()
+    return sorted(namespaces - set(hidden))
+
+
+class FreezeForm(FreezeModelForm):
+    namespace = forms.ChoiceField(
+        label=_("Namespace"),
+        required=False,
+        help_text=_("The namespace whose jobs don't start. Empty: all namespaces."),
+    )
+    until = UntilField(
+        label=_("Until"),
+        required=False,
+        help_text=_("Empty: until somebody ends the freeze."),
+    )
+    scopes: Iterable[str] = ()
+
+    class Meta:
+        model = Freeze
+        fields = ("namespace", "reason", "until")
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        field: Any = self.fields["namespace"]
+        field.choices = [(each, each or gettext("All namespaces")) for each in self.scopes]
+
+    def clean_reason(self) -> str:
+        reason: str = self.cleaned_data["reason"].strip()
+        return reason
+
+    def validate_unique(self) -> None:
+        """Accept a frozen scope: freezing it again replaces reason and end."""
+
+    def _post_clean(self) -> None:
+        super()._post_clean()  # type: ignore[misc]  # Django's hook
+        if not self.errors and self.cleaned_data["namespace"] not in self.scopes:
+            text = gettext("You don't have permission to view all jobs that the freeze affects.")
+            self.add_error("namespace", ValidationError(text, code="forbidden"))
+
+
+def _end(request: HttpRequest, freeze: Freeze) -> ActionResult:
+    control.unfreeze(freeze.namespace, by=request.user.get_username())
+    return ActionResult(audit_messages.unfrozen())
+
+
+def _why_not_ended(freeze: Freeze) -> str:
+    return "" if _is_in_force(freeze) else gettext("The freeze has ended.")
+
+
+def _is_in_force(freeze: Freeze) -> bool:
+    return freeze.extent.is_in_force(database_now(alias_for(Freeze)))
+
+
+END = ObjectAction(
+    "unfreeze",
+    _("End freeze"),
+    _end,
+    "freeze",
+    refusal=_why_not_ended,
+    explanation=_("Scheduled runs start again. Misfire policies decide about missed occurrences."),
+)
+
+
+@admin.register(Freeze)
+class FreezeAdmin(ActionAdmin[Freeze], ListAdmin[Freeze]):
+    form = FreezeForm
+    object_actions = (END,)
+    actions = (as_list_action(END),)
+    list_display = ("scope", "state", "reason", "frozen_by", "since_column", "until_column")
+    nothing_yet = _("Scheduling was never frozen. Add a freeze here, for example during a deploy.")
+    fields = ("scope", "state", "reason", "frozen_by", "since_column", "until_column", "ended_by")
+
+    since_column = moment_column("since", _("since"))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Freeze]:
+        return _visible(request, self.admin_site).order_by("namespace")
+
+    def get_fields(self, request: HttpRequest, obj: Freeze | None = None) -> Any:
+        return ("namespace", "reason", "until") if obj is None else self.fields
+
+    def get_form(
+        self, request: HttpRequest, obj: Freeze | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form: Any = super().get_form(request, obj, change, **kwargs)
+        form.scopes = tuple(_freezable(request, self.admin_site))
+        return form
+
+    def has_view_permission(self, request: HttpRequest, obj: Freeze | None = None) -> bool:
+        return may_view(request, Job, self.admin_site)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_freeze_permission(self, request: HttpRequest, obj: Freeze | None = None) -> bool:
+        if not request.user.has_perm("django_dcron.freeze_jobs"):
+            return False
+        return obj is None or obj.namespace in _freezable(request, self.admin_site)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request) and self.has_freeze_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Freeze | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Freeze | None = None) -> bool:
+        return False
+
+    @admin.display(description=_("namespace"), ordering="namespace")
+    def scope(self, freeze: Freeze) -> str:
+        return str(freeze)
+
+    @admin.display(description=_("state"))
+    def state(self, freeze: Freeze) -> str:
+        if _is_in_force(freeze):
+            return badge("paused", gettext("Frozen"))
+        return badge("cancelled", gettext("Ended"))
+
+    @admin.display(description=_("until"), ordering="until")
+    def until_column(self, freeze: Freeze) -> str:
+        return moment(freeze.until) if freeze.until else EMPTY
+
+    def save_model(self, request: HttpRequest, obj: Freeze, form: FreezeForm, change: bool) -> None:
+        made = control.freeze(obj.reason, obj.namespace, obj.until, by=request.user.get_username())
+        for field in Freeze._meta.concrete_fields:
+            setattr(obj, field.attname, getattr(made, field.attname))
+
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
+    ) -> Any:
+        return audit_messages.frozen(form.instance)
+
+    def render_change_form(
+        self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        if (freeze := context.get("original")) is not None:
+            context["buttons"] = self.buttons(request, freeze)
+        return super().render_change_form(request, context, *args, **kwargs)

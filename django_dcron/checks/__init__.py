@@ -1,0 +1,42 @@
+"""System checks: each problem has a stable id and a hint with the fix.
+
+========  ======================================================================================
+E001      a DCRON setting has the wrong type or is out of range
+E002      USE_TZ is off
+E003      the lock's cache is missing or isn't a django-redis cache
+E004      runs are dispatched to Celery, but there is no Celery app
+E005      a dotted path in the settings can't be imported
+E006      Celery's broker URL has no transport
+E007      DCRON_ALERTS has an invalid rule
+E008      the Healthchecks middleware is on, but DCRON_HEALTHCHECKS_URL is empty
+E009      runs are dispatched to Django's tasks, which this Django doesn't have
+E010      the configured backend of Django's tasks is missing or can't be created
+W001      the configured worker pool can't end a run by force
+W002      SQLite doesn't take its write lock at the start of a transaction
+W003      a job's target is unknown or doesn't accept its arguments (with ``check --database``)
+W004      a job's schedule or time zone is invalid (with ``check --database``)
+W005      a setting that starts with DCRON doesn't exist
+W006      DCRON_COMMANDS allows a management command or argument that doesn't exist
+W007      the admin's pages don't refresh themselves, because django_htmx isn't installed
+W008      DCRON_KEEP_FAILED_FOR is shorter than DCRON_KEEP_FOR
+W009      a job's alert rules are invalid (with ``check --database``)
+W010      a calendar is invalid (with ``check --database``)
+W011      the configured backend of Django's tasks has no workers
+W012      a job names a queue that isn't allowed (with ``check --database``)
+W013      no node can start: one of E003, E004, E006, E009 and E010
+W014      Celery's task_always_eager is on, which doesn't apply to runs
+W015      Celery's broker is in memory, so no worker gets a run
+W016      DCRON_SHELL has a word that contains "{}", which isn't replaced
+========  ======================================================================================
+
+E003, E004, E006, E009 and E010 are errors only where a node starts (``as_node_start``). Every other
+command reports them as W013, so that tests, migrations and builds need no broker and no Redis.
+"""
+
+from __future__ import annotations
+
+from django_dcron.checks.jobs import check_jobs
+from django_dcron.checks.reporting import as_node_start
+from django_dcron.checks.settings import check_settings
+
+__all__ = ["as_node_start", "check_jobs", "check_settings"]

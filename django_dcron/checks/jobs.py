@@ -1,0 +1,108 @@
+"""Check the stored jobs and calendars, for ``check --database``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Tags, Warning, register
+from django.db import connections
+
+from django_dcron.checks.reporting import linked, without_secrets
+from django_dcron.conf import settings
+from django_dcron.policies.alerting import InvalidRule, read_rules
+
+NAMED_JOBS = 20
+"""The maximum number of jobs that a check names."""
+
+
+@register(Tags.database)
+def check_jobs(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
+) -> list[CheckMessage]:
+    """Check the stored jobs.
+
+    Runs only with ``check --database default``, because it reads the jobs.
+    """
+    from django_dcron.db.routing import alias_for
+    from django_dcron.models import Calendar, Job
+
+    using = alias_for(Job)
+    if (
+        using not in (databases or ())
+        or Job._meta.db_table not in connections[using].introspection.table_names()
+    ):
+        return []
+    calendars = Calendar.objects.using(using).order_by("pk")
+    problems = [problem for calendar in calendars for problem in _calendar_problems(calendar)]
+    for job in Job.objects.using(using).enabled().select_related("calendar").iterator():
+        problems += _job_problems(job)
+        if len(problems) >= NAMED_JOBS:
+            break
+    return [*map(linked, map(without_secrets, problems))]
+
+
+def _calendar_problems(calendar: Any) -> Iterator[CheckMessage]:
+    from django_dcron.exceptions import InvalidCalendar
+    from django_dcron.models.calendar import read_dates
+
+    try:
+        read_dates(calendar.dates)
+    except InvalidCalendar as error:
+        yield Warning(
+            f"Jobs that use the calendar {calendar} are quarantined: {error}",
+            hint="Correct the calendar's dates, or install the missing package on every node.",
+            id="django_dcron.W010",
+        )
+
+
+def _job_problems(job: Any) -> Iterator[CheckMessage]:
+    from django_dcron import targets
+    from django_dcron.exceptions import (
+        InvalidArguments,
+        InvalidSchedule,
+        InvalidValue,
+        UnknownTarget,
+    )
+
+    try:
+        targets.check_arguments(job.target, job.args, job.kwargs)
+    except UnknownTarget as error:
+        yield Warning(
+            f"Job {job} would fail: {error}",
+            hint="Correct the job, or register its target.",
+            id="django_dcron.W003",
+        )
+    except InvalidArguments as error:
+        yield Warning(
+            f"Job {job} would fail: {error}",
+            hint="Correct the job's arguments, or allow them in DCRON_COMMANDS or DCRON_SHELL.",
+            id="django_dcron.W003",
+        )
+    try:
+        job.parsed_schedule  # noqa: B018 (reading it parses it)
+    except InvalidSchedule as error:
+        yield Warning(
+            f"Job {job} is quarantined: {error}",
+            hint="Correct the job's schedule or calendar.",
+            id="django_dcron.W004",
+        )
+    try:
+        targets.check_queue(job.queue)
+    except InvalidValue as error:
+        yield Warning(
+            f"Job {job} can't be saved: {error}",
+            hint="Correct the job's queue, or add the queue to DCRON_QUEUES.",
+            id="django_dcron.W012",
+        )
+    if job.alerts is not None:
+        try:
+            read_rules(job.alerts, settings.ALERT_CHANNELS, of_job=True)
+        except InvalidRule as error:
+            yield Warning(
+                f"Job {job} has invalid alert rules, so the rules in DCRON_ALERTS apply to "
+                f"it: {error}",
+                hint="Correct the job's alerts, or define the channel in DCRON_ALERT_CHANNELS.",
+                id="django_dcron.W009",
+            )

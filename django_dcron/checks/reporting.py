@@ -1,0 +1,102 @@
+"""The form of the messages: links to the documentation, and errors only where a node starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from django.core.checks import CheckMessage, Error, Warning
+
+from django_dcron.conf import Settings
+from django_dcron.utils.url_credentials import without_urls
+
+DOCS = "https://github.com/example/django-dcron/blob/main/docs/"
+SECTIONS = {
+    "DCRON_AUTOSTART": "scheduler",
+    "DCRON_LOCK": "locks",
+    "DCRON_DISPATCHER": "dispatch",
+    "DCRON_RUN_LEASE": "execution",
+    "DCRON_ALERT_CHANNELS": "alerts",
+    "DCRON_KEEP_FOR": "retention",
+    "DCRON_METRICS_JOBS": "metrics",
+    "DCRON_REST_QUERYSET": "rest-api",
+    "DCRON_ARGUMENTS_LIMIT": "targets-and-arguments",
+}
+"""The sections of the settings reference, by their first setting."""
+PAGES = {
+    "E002": "reference/checks.md",
+    "E003": "reference/settings.md#locks",
+    "E004": "tutorial/redis-and-celery.md",
+    "E005": "reference/settings.md",
+    "E006": "tutorial/redis-and-celery.md",
+    "E007": "how-to/alerts.md",
+    "E008": "reference/settings.md#alerts",
+    "E009": "how-to/django-tasks.md",
+    "E010": "how-to/django-tasks.md",
+    "W001": "reference/settings.md#execution",
+    "W002": "tutorial/first-job.md#change-the-settings",
+    "W003": "reference/settings.md#targets-and-arguments",
+    "W004": "reference/schedules.md",
+    "W005": "reference/settings.md",
+    "W006": "reference/settings.md#management-commands",
+    "W007": "tutorial/first-job.md#change-the-settings",
+    "W008": "reference/settings.md#retention",
+    "W009": "how-to/alerts.md",
+    "W010": "how-to/calendars.md",
+    "W011": "how-to/django-tasks.md",
+    "W012": "reference/settings.md#queues",
+    "W014": "how-to/testing.md",
+    "W015": "tutorial/redis-and-celery.md",
+    "W016": "reference/settings.md#shell-commands",
+}
+"""The page to which the hint of each check links. E001 links to the section of its setting, and
+W013 to the page of the problem that it names.
+"""
+
+_node_starts: ContextVar[bool] = ContextVar("dcron_node_starts", default=False)
+
+
+@contextmanager
+def as_node_start() -> Iterator[None]:
+    """Report what keeps a node from starting as errors."""
+    token = _node_starts.set(True)
+    try:
+        yield
+    finally:
+        _node_starts.reset(token)
+
+
+def obstacle(code: str, message: str, hint: str) -> CheckMessage:
+    """Return the message about a problem that keeps a node from starting."""
+    if _node_starts.get():
+        return Error(message, hint=hint, id=f"django_dcron.{code}")
+    hint = with_link(hint, PAGES[code])
+    return Warning(f"runcron can't start ({code}): {message}", hint=hint, id="django_dcron.W013")
+
+
+def with_link(hint: str | None, page: str) -> str:
+    return f"{hint or ''} See {DOCS}{page}".strip()
+
+
+def linked(message: CheckMessage) -> CheckMessage:
+    """Add the link to the documentation to the hint."""
+    page = PAGES.get(str(message.id).rpartition(".")[2])
+    if page:
+        message.hint = with_link(message.hint, page)
+    return message
+
+
+def section_of(name: str) -> str:
+    section = ""
+    for setting in Settings.all():
+        section = SECTIONS.get(setting.name, section)
+        if setting.name == name:
+            break
+    return f"reference/settings.md#{section}"
+
+
+def without_secrets(message: CheckMessage) -> CheckMessage:
+    """Remove URLs from the message, because they may contain passwords."""
+    message.msg = without_urls(message.msg)
+    return message

@@ -1,0 +1,123 @@
+"""Check the services that nodes need: the lock, Celery and Django's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Warning
+from django.utils.version import get_version
+
+from django_dcron.checks.reporting import obstacle
+from django_dcron.conf import settings
+
+REDIS_CACHE = "django_redis.cache.RedisCache"
+
+
+def check_lock() -> Iterator[CheckMessage]:
+    if settings.LOCK != "redis":
+        return
+    cache = django_settings.CACHES.get(settings.CACHE)
+    found = "doesn't exist" if cache is None else f"uses {cache['BACKEND']}"
+    if cache is None or cache["BACKEND"] != REDIS_CACHE:
+        yield obstacle(
+            "E003",
+            'DCRON_LOCK is "redis", which needs a django-redis cache, but the cache '
+            f"{settings.CACHE!r} {found}.",
+            f"Use {REDIS_CACHE} for this cache, or name another cache in DCRON_CACHE. Without "
+            'Redis, set DCRON_LOCK = "database" or start nodes with runcron --embedded.',
+        )
+
+
+def check_dispatcher() -> Iterator[CheckMessage]:
+    if settings.DISPATCHER != "celery":
+        return
+    from django_dcron.dispatch.celery_setup import (
+        has_app,
+        has_memory_broker,
+        is_eager,
+        limitless_pool,
+        transport_problem,
+    )
+
+    if not has_app():
+        yield obstacle(
+            "E004",
+            'DCRON_DISPATCHER is "celery", but the project has no Celery app.',
+            "Create a Celery app and import it in the project's __init__.py, as "
+            "Celery's documentation for Django shows. Without Celery, set DCRON_DISPATCHER to "
+            '"thread" or, for Django\'s own tasks, to "tasks", or start nodes with '
+            "runcron --embedded.",
+        )
+        return
+    if problem := transport_problem():
+        yield obstacle(
+            "E006",
+            f"Celery can't use its broker URL: {problem}",
+            "Correct broker_url, or install the packages that its transport needs.",
+        )
+    if is_eager():
+        yield Warning(
+            "Celery's task_always_eager is on. It applies to delay(), but not to the runs of jobs, "
+            "which are still sent to the broker.",
+            hint="Remove CELERY_TASK_ALWAYS_EAGER. To execute runs without a worker, set "
+            'DCRON_DISPATCHER = "thread". In tests, use django_dcron.testing.run_due.',
+            id="django_dcron.W014",
+        )
+    if has_memory_broker():
+        yield Warning(
+            "Celery's broker is in the memory of this process, so workers in other processes "
+            "never receive a run.",
+            hint="Set broker_url to a broker that nodes and workers share, or set "
+            'DCRON_DISPATCHER = "thread".',
+            id="django_dcron.W015",
+        )
+    if pool := limitless_pool():
+        yield Warning(
+            f"Celery's worker_pool is {pool!r}. {_without_force(pool)}",
+            hint="Use the prefork pool to enforce timeouts and cancellations.",
+            id="django_dcron.W001",
+        )
+
+
+def check_django_tasks() -> Iterator[CheckMessage]:
+    if settings.DISPATCHER != "tasks":
+        return
+    from django_dcron.dispatch import django_tasks_setup as setup
+    from django_dcron.targets.django_tasks import has_tasks
+
+    alias = settings.TASKS_BACKEND
+    if not has_tasks():
+        yield obstacle(
+            "E009",
+            'DCRON_DISPATCHER is "tasks", which needs Django 6.0 or later. This is Django '
+            f"{get_version()}.",
+            'Upgrade Django, or set DCRON_DISPATCHER = "celery" or "thread".',
+        )
+    elif problem := setup.backend_problem():
+        yield obstacle(
+            "E010",
+            f"The task backend {alias!r} in DCRON_TASKS_BACKEND can't be loaded: {problem}",
+            "Correct the backend in TASKS, or name another one in DCRON_TASKS_BACKEND.",
+        )
+    elif text := setup.workerless():
+        # A warning, because a project's tests may use such a backend. No node starts with it.
+        yield Warning(
+            f"The task backend {alias!r} in DCRON_TASKS_BACKEND {text}.",
+            hint="Configure a backend with workers in TASKS, or name another one in "
+            "DCRON_TASKS_BACKEND. To execute runs in the node itself, set "
+            'DCRON_DISPATCHER = "thread".',
+            id="django_dcron.W011",
+        )
+
+
+def _without_force(pool: str) -> str:
+    if pool.startswith(("gevent", "eventlet")):
+        return (
+            "It can't interrupt a run. Timeouts are only recorded, and only code that "
+            "checks current_run().cancelled notices a cancellation."
+        )
+    return (
+        "Timeouts and cancellations raise an exception in a run's code, but a run that "
+        "ignores it continues."
+    )

@@ -1,0 +1,190 @@
+"""Check the settings. Every command of Django runs these checks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.management import get_commands
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from django_dcron.checks.reporting import linked, section_of, with_link, without_secrets
+from django_dcron.checks.services import check_dispatcher, check_django_tasks, check_lock
+from django_dcron.conf import ARGUMENTS_PLACEHOLDER, Settings, settings
+from django_dcron.policies.alerting import InvalidRule, read_rules
+from django_dcron.targets import commands
+from django_dcron.targets.base import did_you_mean
+
+
+@register(Tags.compatibility)
+def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
+    found = [*_check_values(), *_check_names()]
+    if any(message.is_serious() for message in found):
+        return [*map(linked, found)]  # The other checks read the settings.
+    others = [
+        *_check_time_zones(),
+        *check_lock(),
+        *check_dispatcher(),
+        *check_django_tasks(),
+        *_check_paths(),
+        *_check_commands(),
+        *_check_shell(),
+        *_check_alerts(),
+        *_check_check_ins(),
+        *_check_sqlite(),
+        *_check_admin(),
+        *_check_retention(),
+    ]
+    return [*map(linked, found), *map(linked, map(without_secrets, others))]
+
+
+def _check_values() -> Iterator[CheckMessage]:
+    for setting in Settings.all():
+        if problem := setting.problem():
+            near = did_you_mean(str(getattr(django_settings, setting.name)), setting.names)
+            yield Error(
+                f"{problem}{near}",
+                hint=with_link("Correct the value.", section_of(setting.name)),
+                id="django_dcron.E001",
+            )
+
+
+def _check_names() -> Iterator[CheckMessage]:
+    known = [setting.name for setting in Settings.all()]
+    for name in dir(django_settings):
+        if name.startswith("DCRON_") and name not in known:
+            near = did_you_mean(name, known, likeness=0.8)  # All names have the same prefix.
+            yield Warning(
+                f"Unknown setting {name}.{near}",
+                hint="Correct the name, or remove the setting. It has no effect.",
+                id="django_dcron.W005",
+            )
+
+
+def _check_time_zones() -> Iterator[CheckMessage]:
+    if not django_settings.USE_TZ:
+        yield Error(
+            "USE_TZ is False, so the database would store local times, some of which occur "
+            "twice a year.",
+            hint="Set USE_TZ = True.",
+            id="django_dcron.E002",
+        )
+
+
+def _check_paths() -> Iterator[CheckMessage]:
+    named = [("DCRON_MIDDLEWARE", path) for path in settings.MIDDLEWARE]
+    named += [("DCRON_LOCK", settings.LOCK)] if "." in settings.LOCK else []
+    named += [("DCRON_DISPATCHER", settings.DISPATCHER)] if "." in settings.DISPATCHER else []
+    named += [("DCRON_REST_QUERYSET", settings.REST_QUERYSET)] if settings.REST_QUERYSET else []
+    for name, path in named:
+        try:
+            import_string(path)
+        except ImportError as error:
+            yield Error(
+                f"{name}: {path!r} can't be imported: {error}",
+                hint="Correct the dotted path.",
+                id="django_dcron.E005",
+            )
+
+
+def _check_commands() -> Iterator[CheckMessage]:
+    known = get_commands()
+    for name in settings.COMMANDS:
+        if name not in known:
+            yield Warning(
+                "DCRON_COMMANDS: unknown management command "
+                f"{name!r}.{did_you_mean(name, list(known))}",
+                hint="Correct the name. A job that runs this command would fail.",
+                id="django_dcron.W006",
+            )
+        elif listed := commands.allowed_arguments(name):
+            yield from _check_arguments_of(name, listed)
+
+
+def _check_shell() -> Iterator[CheckMessage]:
+    for name, argv in settings.SHELL.items():
+        if any(ARGUMENTS_PLACEHOLDER in word and word != ARGUMENTS_PLACEHOLDER for word in argv):
+            # The words may contain secrets.
+            yield Warning(
+                f'DCRON_SHELL: a word of {name!r} contains "{{}}" beside other characters, so it '
+                "isn't replaced by a job's arguments.",
+                hint='Make "{}" a separate word. Each argument of a job then becomes one word.',
+                id="django_dcron.W016",
+            )
+
+
+def _check_arguments_of(command: str, listed: Collection[str]) -> Iterator[CheckMessage]:
+    names = commands.argument_names(commands.load(command))
+    for name in listed:
+        if name not in names:
+            yield Warning(
+                f"DCRON_COMMANDS: the command {command!r} has no argument "
+                f"{name!r}.{did_you_mean(name, names)}",
+                hint="List options as typed on the command line (--indent), and positional "
+                "arguments and subcommands by name.",
+                id="django_dcron.W006",
+            )
+
+
+def _check_alerts() -> Iterator[CheckMessage]:
+    try:
+        read_rules(settings.ALERTS, settings.ALERT_CHANNELS, of_job=False)
+    except InvalidRule as error:
+        yield Error(
+            f"DCRON_ALERTS: {error}.",
+            hint="Correct the rule. Until then, no alerts are sent for DCRON_ALERTS.",
+            id="django_dcron.E007",
+        )
+
+
+def _check_check_ins() -> Iterator[CheckMessage]:
+    path = "django_dcron.contrib.checkins.check_in_healthchecks"
+    if path in settings.MIDDLEWARE and not settings.HEALTHCHECKS_URL:
+        yield Error(
+            "DCRON_MIDDLEWARE contains check_in_healthchecks, but DCRON_HEALTHCHECKS_URL "
+            "is empty, so no check-ins are sent.",
+            hint="Set DCRON_HEALTHCHECKS_URL to the ping URL with the project's ping key, "
+            "or remove the middleware.",
+            id="django_dcron.E008",
+        )
+
+
+def _check_sqlite() -> Iterator[CheckMessage]:
+    """Check the database of django-dcron's tables only."""
+    from django_dcron.db.routing import alias_for
+    from django_dcron.models import Job
+
+    alias = alias_for(Job)
+    connection = connections[alias]
+    mode = str(connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") or "")
+    if connection.vendor == "sqlite" and mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        yield Warning(
+            f"The SQLite database {alias!r} takes its write lock only at the first write of "
+            "a transaction, which can fail if several processes write.",
+            hint='Set OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20}.',
+            id="django_dcron.W002",
+        )
+
+
+def _check_admin() -> Iterator[CheckMessage]:
+    if apps.is_installed("django.contrib.admin") and not apps.is_installed("django_htmx"):
+        yield Warning(
+            "django_htmx is not installed, so the admin's pages don't refresh "
+            "automatically and show no previews.",
+            hint='Add "django_htmx" to INSTALLED_APPS. It serves the script that these pages need.',
+            id="django_dcron.W007",
+        )
+
+
+def _check_retention() -> Iterator[CheckMessage]:
+    if settings.KEEP_FAILED_FOR < settings.KEEP_FOR:
+        yield Warning(
+            "DCRON_KEEP_FAILED_FOR is shorter than DCRON_KEEP_FOR, so failed runs are kept "
+            "for DCRON_KEEP_FOR.",
+            hint="Set DCRON_KEEP_FAILED_FOR to at least DCRON_KEEP_FOR.",
+            id="django_dcron.W008",
+        )

@@ -1,0 +1,315 @@
+"""Import from django-cron: the classes that the setting ``CRON_CLASSES`` names.
+
+``manage.py runcrons``, which a crontab calls every few minutes, runs each class that is due. A
+class may have an interval, times of the day or both, and days on which it may run. A job has one
+schedule, so a class becomes several jobs if no cron text has all of its times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.apps import apps
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from django_dcron import targets
+from django_dcron.contrib.importers.cron_text import Part, Parts, cron_text
+from django_dcron.contrib.importers.found import (
+    LAST_RUN,
+    Found,
+    Left,
+    Ran,
+    Reading,
+    Refused,
+    SourceProblem,
+    Warn,
+    entry,
+    interval_text,
+    next_due,
+    rows_of,
+)
+from django_dcron.contrib.importers.retries import attempts_of, constant
+from django_dcron.db.errors import in_one_line
+from django_dcron.exceptions import UnknownTarget
+
+SOURCE = "django-cron"
+APP = "django_cron"
+OWN_CLASSES = "django_cron."
+KNOWN = frozenset(
+    {
+        "run_every_mins",
+        "run_at_times",
+        "retry_after_failure_mins",
+        "run_on_days",
+        "run_weekly_on_days",
+        "run_monthly_on_days",
+        "run_tolerance_seconds",
+    }
+)
+"""The options of a schedule. Forks name ``run_on_days`` ``run_weekly_on_days``, and have more."""
+HOUR, DAY = 60, 24 * 60
+Time = tuple[int, int]
+"""Hour and minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class CronPart:
+    """What becomes one job: the interval of a class, or some of its times."""
+
+    path: str
+    cron_class: Any
+    times: tuple[Time, ...] = ()
+    """Empty: the interval."""
+    label: str = ""
+    """Distinguishes the part from the first one, which has none."""
+
+    @property
+    def code(self) -> str:
+        return str(self.cron_class.code)
+
+    @property
+    def key(self) -> str:
+        return f"{self.code}{self.label}"
+
+    @property
+    def origin(self) -> str:
+        return f"class {self.path!r}{self.label}"
+
+
+def read(now: datetime) -> Reading:
+    """Read the setting. Raises ``SourceProblem``."""
+    reading = Reading(source=SOURCE)
+    for path in _paths():
+        try:
+            parts = _parts(path)
+        except Left as reason:
+            reading.found.append(Found(f"class {path!r}", path, left=str(reason)))
+            continue
+        except Refused as reason:
+            reading.found.append(Found(f"class {path!r}", path, refused=str(reason)))
+            continue
+        reading.found += [
+            entry(each.origin, each.key, partial(_job, each, now), key=each.key) for each in parts
+        ]
+    return reading
+
+
+def ran(since: datetime) -> Ran:
+    """Return the logged runs. Raises ``SourceProblem`` if the logs can't be read."""
+    times: dict[str, list[datetime]] = {}
+    rows = _logs().filter(start_time__gte=since).order_by("start_time")
+    for path in _paths():
+        try:
+            parts = _parts(path)
+        except (Left, Refused):
+            continue
+        for each in parts:
+            times[each.origin] = list(_first_tries(_of(rows, each), each))
+    return Ran(times, complete=True)
+
+
+def _paths() -> list[str]:
+    setting = getattr(settings, "CRON_CLASSES", None)
+    if not isinstance(setting, list | tuple) or not setting:
+        raise SourceProblem("The setting CRON_CLASSES is missing or empty.")
+    return [str(path) for path in setting]
+
+
+def _parts(path: str) -> list[CronPart]:
+    """Return the parts of a class. Raises ``Left`` or ``Refused``."""
+    if path.startswith(OWN_CLASSES):
+        raise Left("a job needs no class that reports failures; see docs/how-to/alerts.md")
+    try:
+        cron_class = import_string(path)
+    except Exception as error:  # the project's code
+        raise Refused(f"the class can't be imported: {in_one_line(error)}") from None
+    schedule = getattr(cron_class, "schedule", None)
+    if schedule is None or not getattr(cron_class, "code", ""):
+        raise Refused("the class has no code or no schedule; django-cron can't run it")
+    if not callable(getattr(cron_class, "do", None)):
+        raise Refused("the class has no do(); django-cron can't run it")
+    if others := sorted(
+        name for name, value in vars(schedule).items() if value and name not in KNOWN
+    ):
+        raise Refused(f"options of the schedule are not supported: {', '.join(others)}")
+    groups = _groups(schedule.run_at_times or ())
+    parts = [CronPart(path, cron_class)] if schedule.run_every_mins is not None else []
+    for group in groups:
+        label = f" at {group[0][0]:02}:{group[0][1]:02}" if parts else ""
+        parts.append(CronPart(path, cron_class, group, label))
+    if not parts:
+        raise Left("django-cron never runs it: it has neither run_every_mins nor run_at_times")
+    return parts
+
+
+def _groups(texts: Iterable[Any]) -> list[tuple[Time, ...]]:
+    """Group times, so that each group has the same minutes in each of its hours."""
+    hours_of = defaultdict(set)
+    for text in texts:
+        try:
+            parsed = time.strptime(text, "%H:%M")
+        except (TypeError, ValueError) as error:
+            raise Refused(f"run_at_times: {text!r:.40} is not a time ({error})") from None
+        hours_of[parsed.tm_min].add(parsed.tm_hour)
+    minutes_of = defaultdict(set)
+    for minute, hours in hours_of.items():
+        minutes_of[frozenset(hours)].add(minute)
+    return sorted(
+        tuple(sorted((hour, minute) for hour in hours for minute in minutes))
+        for hours, minutes in minutes_of.items()
+    )
+
+
+def _job(part: CronPart, now: datetime, warn: Warn) -> dict[str, Any]:
+    cron_class, schedule = part.cron_class, part.cron_class.schedule
+    _warn_of_class(part, warn)
+    parallel = getattr(cron_class, "ALLOW_PARALLEL_RUNS", False)
+    return {
+        "target": part.path,
+        "args": [],
+        "kwargs": {},
+        "overlap_policy": "allow" if parallel else "skip",
+        "enabled": True,
+        "pause_reason": "",
+        **_retries(part, schedule.retry_after_failure_mins, warn),
+        **(_at_times(part) if part.times else _every(part, now, warn)),
+    }
+
+
+def _warn_of_class(part: CronPart, warn: Warn) -> None:
+    name = part.path.rpartition(".")[2]
+    try:
+        targets.get(part.path)
+    except UnknownTarget:
+        warn(
+            f"a job can't run a class; declare a task that calls it: @shared_task(name="
+            f"{part.path!r}), with the function: return {name}().do()"
+        )
+    if "get_prev_success_cron" in getattr(
+        getattr(part.cron_class.do, "__code__", None), "co_names", ()
+    ):
+        warn("get_prev_success_cron() returns nothing; use django_dcron.current_run() instead")
+    if part.label:
+        warn(
+            f"the times of {part.code} need several jobs, which may overlap one another; use a "
+            "lock in the code if they must not"
+        )
+
+
+def _retries(part: CronPart, minutes: Any, warn: Warn) -> dict[str, Any]:
+    """Translate the retries, which django-cron repeats until the task succeeds or the day ends."""
+    if not minutes:
+        warn(
+            "django-cron runs a failed task again at the next call of runcrons; to have the job "
+            "retry, set max_attempts"
+        )
+        return {}
+    left = None
+    if part.times:
+        hour, minute = part.times[-1]
+        left = int((DAY - hour * HOUR - minute) // minutes)
+    attempts = attempts_of(left, "the number of retries", warn)
+    wait = constant(timedelta(minutes=minutes))
+    return {"max_attempts": attempts, **wait, "retry_on": [], "never_retry_on": []}
+
+
+def _every(part: CronPart, now: datetime, warn: Warn) -> dict[str, Any]:
+    minutes = part.cron_class.schedule.run_every_mins
+    length = timedelta(minutes=minutes)
+    text = interval_text(length)
+    days, weekdays = _days(part.cron_class.schedule)
+    if days is None and weekdays is None:
+        due = next_due(_last_success(part), length, now)
+        return {"schedule": text, "timezone": "UTC", **(due or {"starts_at": None})}
+    if HOUR % minutes == 0:
+        times = [(hour, minute) for hour in range(24) for minute in range(0, HOUR, int(minutes))]
+    elif minutes % HOUR == 0 and DAY % minutes == 0:
+        times = [(hour, 0) for hour in range(0, 24, int(minutes // HOUR))]
+    else:
+        raise Refused(
+            f"run_every_mins {minutes} with days has no equivalent, because no cron schedule has "
+            "these times; use run_at_times, or an interval such as 15, 60 or 120"
+        )
+    warn("the interval counts from midnight of the days, as django-cron first runs it then")
+    return {**_cron(tuple(times), days, weekdays), "starts_at": None}
+
+
+def _at_times(part: CronPart) -> dict[str, Any]:
+    days, weekdays = _days(part.cron_class.schedule)
+    return {
+        **_cron(part.times, days, weekdays),
+        "starts_at": None,
+        LAST_RUN: _last_success(part),
+    }
+
+
+def _cron(times: tuple[Time, ...], days: set[int] | None, weekdays: set[int] | None) -> Any:
+    parts = Parts(
+        minute=Part({minute for _hour, minute in times}),
+        hour=Part({hour for hour, _minute in times}),
+        day_of_month=Part(range(1, 32) if days is None else days),
+        month=Part(range(1, 13)),
+        day_of_week=Part(range(7) if weekdays is None else weekdays),
+    )
+    return {"schedule": cron_text(parts), "timezone": settings.TIME_ZONE}
+
+
+def _days(schedule: Any) -> tuple[set[int] | None, set[int] | None]:
+    """Return the days of month and the weekdays (0 is Sunday), or None for all."""
+    options = vars(schedule)
+    weekly = "run_on_days" if options.get("run_on_days") is not None else "run_weekly_on_days"
+    days = _numbers("run_monthly_on_days", options.get("run_monthly_on_days"), 1, 31)
+    weekdays = _numbers(weekly, options.get(weekly), 0, 6)
+    return days, None if weekdays is None else {(number + 1) % 7 for number in weekdays}
+
+
+def _numbers(option: str, value: Any, low: int, high: int) -> set[int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Iterable):
+        raise Refused(f"{option}: {value!r:.40} is not a list of days, so django-cron fails")
+    found = {number for number in value if number in range(low, high + 1)}
+    if not found:
+        raise Left(f"django-cron never runs it: {option} has no day from {low} to {high}")
+    return found
+
+
+# --- The log --------------------------------------------------------------------------------------
+
+
+def _logs() -> Any:
+    return rows_of(APP, "CronJobLog", SOURCE)
+
+
+def _of(rows: Any, part: CronPart) -> Any:
+    """Return the log entries of a part. Those of an interval have no time of the day."""
+    rows = rows.filter(code=part.code)
+    if not part.times:
+        return rows.filter(ran_at_time__isnull=True)
+    return rows.filter(ran_at_time__in=[f"{hour:02}:{minute:02}" for hour, minute in part.times])
+
+
+def _last_success(part: CronPart) -> datetime | None:
+    if not apps.is_installed(APP):
+        return None
+    rows = _of(_logs().filter(is_success=True), part).order_by("-start_time")
+    last: datetime | None = rows.values_list("start_time", flat=True).first()
+    return last
+
+
+def _first_tries(rows: Any, part: CronPart) -> Iterator[datetime]:
+    """Yield the start times, without the retries of a time on the same day."""
+    seen = set()
+    for at, of in rows.values_list("start_time", "ran_at_time"):
+        run = (at.astimezone(ZoneInfo(settings.TIME_ZONE)).date(), of)
+        if not part.times or run not in seen:
+            yield at
+        seen.add(run)

@@ -1,0 +1,172 @@
+"""Import from django-crontab: the setting ``CRONJOBS``, which it copies to a user's crontab.
+
+The times are in the time zone of the machine whose cron reads the crontab, and not in Django's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from django_dcron.contrib.importers.crontab import check_schedule
+from django_dcron.contrib.importers.found import (
+    Found,
+    Ran,
+    Reading,
+    Refused,
+    SourceProblem,
+    Warn,
+    check_json,
+    entry,
+    unforeseen,
+)
+from django_dcron.contrib.importers.names import digest
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.schedules.zones import check_zone
+
+SOURCE = "django-crontab"
+CALL_COMMAND = "django.core.management.call_command"
+LOCALTIME = Path("/etc/localtime")
+TIMEZONE = Path("/etc/timezone")
+ZONES = "zoneinfo"
+"""The directory of the files that ``LOCALTIME`` links to."""
+FIELDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An entry of the setting."""
+
+    schedule: str
+    function: str
+    args: list[Any]
+    kwargs: Mapping[str, Any]
+    suffix: str
+
+
+def read(now: datetime, timezone: str = "") -> Reading:
+    """Read the setting. Raises ``SourceProblem`` or, for an unknown time zone, ``InvalidSchedule``.
+
+    ``timezone``: the zone of the machine whose cron reads the crontab. Empty: that of this machine.
+    """
+    setting = getattr(settings, "CRONJOBS", None)
+    if not isinstance(setting, list | tuple) or not setting:
+        raise SourceProblem("The setting CRONJOBS is missing or empty.")
+    zone = check_zone(timezone) if timezone else machine_zone()
+    reading = Reading(source=SOURCE)
+    times: Counter[str] = Counter()
+    for number, job in enumerate(setting, 1):
+        reading.found.append(_found(job, f"CRONJOBS entry {number}", zone, times))
+    if not timezone:
+        reading.notes.append(
+            f"cron uses the time zone of its machine. Times are read in {zone}, that of this "
+            "machine. If cron runs on another machine, or its crontab sets CRON_TZ, pass "
+            "--timezone."
+        )
+    for name in ("PREFIX", "SUFFIX"):
+        if text := getattr(settings, f"CRONTAB_COMMAND_{name}", ""):
+            reading.notes.append(
+                f"CRONTAB_COMMAND_{name} ({text}) is ignored. Output is stored with each run. Set "
+                "environment variables for the workers."
+            )
+    if module := getattr(settings, "CRONTAB_DJANGO_SETTINGS_MODULE", None):
+        reading.notes.append(f"Jobs run with the settings of the workers, and not with {module}.")
+    return reading
+
+
+def ran(since: datetime) -> Ran:
+    """Raise ``SourceProblem``: only cron's log has the runs."""
+    raise SourceProblem("cron stores no runs, so there is nothing to compare.")
+
+
+def machine_zone() -> str:
+    """Return the time zone of this machine's clock. Raises ``SourceProblem``.
+
+    Django sets the process's own time zone to ``TIME_ZONE``, so this reads the files that cron's
+    library uses.
+    """
+    path = str(LOCALTIME.resolve())
+    candidates = [path.partition(f"/{ZONES}/")[2]]
+    if TIMEZONE.is_file():
+        candidates.append(TIMEZONE.read_text(encoding="utf-8", errors="replace").strip())
+    if not LOCALTIME.exists():
+        candidates.append("UTC")
+    for name in filter(None, candidates):
+        try:
+            return check_zone(name)
+        except InvalidSchedule:
+            continue
+    raise SourceProblem("The time zone of this machine's clock is unknown. Pass --timezone.")
+
+
+def _found(job: Any, origin: str, zone: str, times: Counter[str]) -> Found:
+    """Translate an entry. ``times``: how often each key was found before.
+
+    The key doesn't contain the schedule, so a job follows its entry when the schedule changes.
+    """
+    try:
+        given = _given(job)
+    except Refused as error:
+        return Found(origin, origin, refused=str(error))
+    except (TypeError, ValueError) as error:
+        return Found(origin, origin, refused=unforeseen(error))
+    is_command = given.function == CALL_COMMAND
+    name, args = (given.args[0], given.args[1:]) if is_command else (given.function, given.args)
+    key = name
+    if args or given.kwargs:
+        key = f"{name} {digest(json.dumps([args, dict(given.kwargs)], sort_keys=True))}"
+    times[key] += 1
+    if times[key] > 1:
+        key = f"{key} {times[key]}"
+    target = f"command:{name}" if is_command else name
+    translate = partial(_job, given, target, args, zone)
+    return entry(origin, name, translate, suffix=digest(key), key=key)
+
+
+def _given(job: Any) -> Given:
+    """Return the parts of an entry, as django-crontab reads them. Raises ``Refused``."""
+    if not isinstance(job, list | tuple) or len(job) < 2:
+        raise Refused(f"{job!r:.80} is not a tuple of a time and a function")
+    if not isinstance(job[0], str) or not isinstance(job[1], str):
+        raise Refused(f"{job!r:.80}: the time and the function must be texts")
+    third = job[2] if len(job) > 2 else []
+    has_arguments = not isinstance(third, str)
+    suffix = job[4] if len(job) > 4 else ""
+    args = check_json("args", list(third)) if has_arguments else []
+    kwargs = check_json("kwargs", dict(job[3])) if len(job) > 3 else {}
+    if job[1] == CALL_COMMAND and not (args and isinstance(args[0], str)):
+        raise Refused("call_command needs the name of a command as its first argument")
+    return Given(
+        " ".join(job[0].split()), job[1], args, kwargs, str(suffix if has_arguments else third)
+    )
+
+
+def _job(given: Given, target: str, args: list[Any], zone: str, warn: Warn) -> dict[str, Any]:
+    fields = given.schedule.split()
+    if not given.schedule.startswith("@") and len(fields) > FIELDS:
+        raise Refused(
+            f"{given.schedule!r} has {len(fields)} fields, and cron reads the text after the fifth "
+            "as the command; use five fields"
+        )
+    check_schedule(given.schedule, zone, warn)
+    if given.suffix:
+        warn(
+            f"the suffix {given.suffix!r:.80} has no equivalent; the output is stored with each run"
+        )
+    return {
+        "target": target,
+        "args": args,
+        "kwargs": dict(given.kwargs),
+        "schedule": given.schedule,
+        "timezone": zone,
+        "enabled": True,
+        "pause_reason": "",
+    }

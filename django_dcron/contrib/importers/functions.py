@@ -1,0 +1,77 @@
+"""What sources have in common whose entries are functions of the project's code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from django.utils.module_loading import autodiscover_modules, import_string
+
+from django_dcron.contrib.importers.found import Refused, SourceProblem, Warn
+from django_dcron.db.errors import in_one_line
+
+TASKS = "tasks"
+"""The module of each app that Huey and procrastinate import to find the project's tasks."""
+
+
+def load(load_it: Callable[[], Any], what: str) -> Any:
+    """Return what ``load_it`` returns, once the task modules are imported.
+
+    ``what`` names it in the error. Raises ``SourceProblem`` for any exception of the project's
+    code, and for an exit.
+    """
+    try:
+        found = load_it()
+        autodiscover_modules(TASKS)
+    except SourceProblem:
+        raise
+    except SystemExit as leaving:  # after a message on standard output
+        raise SourceProblem(f"{what} can't be read: it exits with {leaving.code}.") from leaving
+    except Exception as error:
+        raise SourceProblem(f"{what} can't be read: {in_one_line(error)}.") from error
+    return found
+
+
+def instance(path: str, *attributes: str) -> Any:
+    """Return the object at a dotted path. Raises ``SourceProblem`` if it lacks an attribute."""
+    found = load(lambda: import_string(path), f"{path!r}")
+    if missing := [name for name in attributes if not hasattr(found, name)]:
+        raise SourceProblem(f"{path!r} is a {type(found).__name__} without {missing[0]}.")
+    return found
+
+
+def target_of(function: Any) -> str:
+    """Return the key of the target that runs a function.
+
+    A Celery task has its own name. Any other function has that of its module, which ``@cron`` uses.
+    """
+    inner = inspect.unwrap(function, stop=_is_task)
+    return str(inner.name) if _is_task(inner) else f"{inner.__module__}.{inner.__qualname__}"
+
+
+def _is_task(function: Any) -> bool:
+    return isinstance(getattr(function, "name", None), str) and hasattr(function, "apply_async")
+
+
+def check_injected(function: Any, name: str, instead: str, warn: Warn) -> None:
+    """Refuse a function that requires an argument that only the source can pass.
+
+    ``name``: empty for the first parameter. ``instead``: what the function uses instead.
+    """
+    parameters = inspect.signature(function).parameters
+    parameter = parameters.get(name) if name else next(iter(parameters.values()), None)
+    if parameter is not None and _is_required(parameter):
+        raise Refused(
+            f"the function requires the argument {parameter.name!r}, which a job doesn't pass; "
+            f"give it a default, and use {instead} if it has no other value"
+        )
+    if parameter is not None:
+        warn(f"the argument {parameter.name!r} isn't passed; use {instead} instead")
+    elif any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        warn(f"the keyword argument {name!r} isn't passed; use {instead} instead")
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in variable

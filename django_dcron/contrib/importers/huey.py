@@ -1,0 +1,259 @@
+"""Import from Huey: the periodic tasks of ``huey.contrib.djhuey``, or of another Huey instance.
+
+Huey stores a schedule as a function that tells whether a minute matches. The function of Huey's own
+``crontab`` encloses the values of the five fields, all of which must match. The values are read,
+and nothing is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from importlib import import_module
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.apps import apps
+from django.conf import settings
+
+from django_dcron.contrib.importers import functions
+from django_dcron.contrib.importers.cron_text import Part, Parts, cron_text
+from django_dcron.contrib.importers.found import (
+    Left,
+    Ran,
+    Reading,
+    Refused,
+    SourceProblem,
+    Warn,
+    entry,
+)
+from django_dcron.contrib.importers.retries import HIGHEST_FACTOR, attempts_of, constant, growing
+from django_dcron.db.errors import in_one_line
+from django_dcron.utils.untrusted import Reader, Unreadable
+
+SOURCE = "huey"
+DJANGO = "huey.contrib.djhuey"
+OWN = frozenset(
+    {
+        "context",
+        "execute",
+        "validate_datetime",
+        *(
+            f"default_{name}"
+            for name in (
+                "retries",
+                "retry_delay",
+                "retry_backoff",
+                "priority",
+                "expires",
+                "timeout",
+            )
+        ),
+    }
+)
+"""The attributes of a task's class that Huey sets. Others are the project's."""
+EXCEPTIONS = {
+    "CancelExecution": "django_dcron.PermanentFailure",
+    "RetryTask": "django_dcron.RetryLater",
+}
+"""Huey's exceptions for a task's code, and those of a job."""
+WAS_REVOKED = "was revoked in Huey"
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A task that doesn't run."""
+
+    until: datetime | None
+    once: bool
+
+
+def read(now: datetime, app: str = "") -> Reading:
+    """Read all periodic tasks. Raises ``SourceProblem``.
+
+    ``app``: the dotted path of a Huey instance. Empty: that of Django.
+    """
+    if app:
+        huey = functions.instance(app, "_registry", "storage", "utc")
+    else:
+        huey = functions.load(_of_django, "Huey")
+    reading = Reading(source=f"{SOURCE} {app}" if app else SOURCE)
+    tasks = {huey._registry.task_to_string(each): each for each in _tasks(huey)}
+    revoked = _revoked(huey, tasks, reading.notes)
+    zone = "UTC" if huey.utc else settings.TIME_ZONE
+    reading.found = [
+        entry(_origin(key), key, partial(_job, task, zone, revoked.get(key), now), key=key)
+        for key, task in tasks.items()
+    ]
+    if hooks := _hooks(huey):
+        reading.notes.append(
+            f"Huey's hooks and signal handlers aren't called for jobs: {', '.join(hooks)}."
+        )
+    return reading
+
+
+def ran(since: datetime) -> Ran:
+    """Raise ``SourceProblem``: Huey doesn't store when it ran a task."""
+    raise SourceProblem("Huey stores no runs of periodic tasks, so there is nothing to compare.")
+
+
+def _of_django() -> Any:
+    if not apps.is_installed(DJANGO):
+        raise SourceProblem(
+            f"{DJANGO!r} is missing in INSTALLED_APPS. To read another Huey instance, name it: "
+            "--app shop.queue.huey."
+        )
+    return import_module(DJANGO).HUEY
+
+
+def _tasks(huey: Any) -> list[type]:
+    return list(huey._registry._periodic_tasks)
+
+
+def _origin(key: str) -> str:
+    return f"periodic task {key!r}"
+
+
+def _hooks(huey: Any) -> list[str]:
+    handlers = [each for handlers in huey._signal.receivers.values() for each in handlers]
+    names = [getattr(each, "__name__", repr(each)) for each in handlers]
+    return sorted({*map(str, huey._pre_execute), *map(str, huey._post_execute), *names})
+
+
+def _job(
+    task: Any, zone: str, revoked: Revoked | None, now: datetime, warn: Warn
+) -> dict[str, Any]:
+    function = _enclosed(task.execute).get("func")
+    if function is None:
+        raise Refused("its function can't be read; run it as a Celery task")
+    if task.context:
+        functions.check_injected(function, "task", "django_dcron.current_run()", warn)
+    if priority := getattr(task, "default_priority", None):
+        warn(f"priority {priority} has no equivalent; set the job's priority or queue")
+    if raised := sorted(EXCEPTIONS.keys() & _names_used_by(function)):
+        instead = ", ".join(EXCEPTIONS[name] for name in raised)
+        warn(f"{', '.join(raised)} has no effect in a job; raise {instead} instead")
+    if others := sorted(
+        name for name in vars(task) if not name.startswith("__") and name not in OWN
+    ):
+        warn(f"settings without an equivalent are ignored: {', '.join(others)}")
+    reason = _pause_reason(revoked, now, warn)
+    return {
+        "target": functions.target_of(function),
+        "args": [],
+        "kwargs": {},
+        "starts_at": None,
+        **_expiry(getattr(task, "default_expires", None), now),
+        **_retries(task, warn),
+        **_timeout(getattr(task, "default_timeout", None)),
+        "schedule": _schedule(task),
+        "timezone": zone,
+        "enabled": not reason,
+        "pause_reason": reason,
+    }
+
+
+def _names_used_by(function: Any) -> set[str]:
+    return set(getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ()))
+
+
+def _schedule(task: Any) -> str:
+    tells = _enclosed(task.validate_datetime).get("validate_datetime")
+    fields = _enclosed(tells).get("cron_settings")
+    if getattr(tells, "__module__", "") != "huey.api" or not fields:
+        raise Refused(
+            f"the schedule is a function of the project ({getattr(tells, '__qualname__', tells)}); "
+            "use a cron schedule, or a job that runs often and lets its code decide"
+        )
+    month, day, weekday, hour, minute = fields
+    return cron_text(
+        Parts(
+            minute=Part(minute),
+            hour=Part(hour),
+            day_of_month=Part(day),
+            month=Part(month),
+            day_of_week=Part({number % 7 for number in weekday}),
+        )
+    )
+
+
+def _enclosed(function: Any) -> Mapping[str, Any]:
+    """Return the variables that a function encloses. Empty for other objects."""
+    return inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+
+
+def _expiry(expires: Any, now: datetime) -> dict[str, Any]:
+    """Translate ``expires``: a time ends the schedule, a duration limits late starts."""
+    if not expires:
+        return {"ends_at": None, "start_deadline": None}
+    if isinstance(expires, datetime):  # Huey reads a naive one in local time
+        zone = ZoneInfo(settings.TIME_ZONE)
+        aware = expires if expires.tzinfo else expires.replace(tzinfo=zone)
+        if aware <= now:
+            raise Left(f"expired at {aware.isoformat()}")
+        return {"ends_at": aware, "start_deadline": None}
+    if not isinstance(expires, timedelta):
+        expires = timedelta(seconds=expires)
+    return {"ends_at": None, "start_deadline": expires}
+
+
+def _retries(task: Any, warn: Warn) -> dict[str, Any]:
+    if not task.default_retries:
+        return {}
+    attempts = attempts_of(task.default_retries, "retries", warn)
+    delay = timedelta(seconds=task.default_retry_delay or 0)
+    factor = float(getattr(task, "default_retry_backoff", 0) or 1)
+    if not 1 <= factor <= HIGHEST_FACTOR:
+        raise Refused(
+            f"retry_backoff {factor:g} is not supported (allowed: 1 to {HIGHEST_FACTOR:g})"
+        )
+    waits = constant(delay) if factor == 1 else growing(delay, factor, attempts)
+    return {"max_attempts": attempts, **waits, "retry_on": [], "never_retry_on": []}
+
+
+def _timeout(seconds: Any) -> dict[str, Any]:
+    return {"timeout": timedelta(seconds=seconds)} if seconds else {}
+
+
+def _pause_reason(revoked: Revoked | None, now: datetime, warn: Warn) -> str:
+    if revoked is None:
+        return ""
+    if revoked.once:
+        warn("its next run is revoked in Huey, but the job runs; to skip it, pause the job")
+        return ""
+    if revoked.until is None:
+        return WAS_REVOKED
+    return f"{WAS_REVOKED} until {revoked.until.isoformat()}" if revoked.until > now else ""
+
+
+def _revoked(huey: Any, tasks: Mapping[str, Any], notes: list[str]) -> dict[str, Revoked]:
+    """Return the revoked tasks. Add a note if Huey's storage can't be read."""
+    found = {}
+    try:
+        with Reader() as reader:
+            for key in tasks:
+                # Huey returns a class of its own if nothing is stored.
+                stored = huey.storage.peek_data(f"rt:{key}")
+                if isinstance(stored, bytes | memoryview):
+                    found[key] = _revocation(huey, bytes(stored), reader)
+    except Exception as error:  # of the storage's client, which may be of any kind
+        notes.append(
+            f"Huey's storage can't be read ({in_one_line(error)}). Revoked tasks are imported as "
+            "if they weren't: pause these jobs."
+        )
+    return found
+
+
+def _revocation(huey: Any, stored: bytes, reader: Reader) -> Revoked:
+    serializer = huey.serializer
+    plain = type(serializer).__module__ == "huey.serializer" and not serializer.comp
+    if not plain or type(serializer).__name__ != "Serializer":
+        raise Unreadable("its serializer is not Huey's own")
+    until, once = reader.read("pickle", stored)
+    if until is not None:  # naive, in Huey's time zone
+        zone = UTC if huey.utc else ZoneInfo(settings.TIME_ZONE)
+        until = until.replace(tzinfo=zone)
+    return Revoked(until, bool(once))

@@ -1,0 +1,196 @@
+"""Import from procrastinate: the periodic tasks of its Django app, or of another app.
+
+Procrastinate computes the times of a cron text with croniter, from timestamps, and so in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+
+from django_dcron.contrib.importers import functions
+from django_dcron.contrib.importers.croniter_text import from_croniter
+from django_dcron.contrib.importers.found import (
+    LAST_RUN,
+    Left,
+    Ran,
+    Reading,
+    Refused,
+    SourceProblem,
+    Warn,
+    check_json,
+    entry,
+    rows_of,
+)
+from django_dcron.contrib.importers.retries import (
+    HIGHEST_FACTOR,
+    LONGEST_CONSTANT,
+    attempts_of,
+    constant,
+    growing,
+)
+from django_dcron.policies.retry import exception_name
+
+SOURCE = "procrastinate"
+DJANGO = "procrastinate.contrib.django"
+OWN_TASKS = "procrastinate.builtin_tasks"
+TIMESTAMP = "timestamp"
+"""The argument that procrastinate adds: the scheduled time."""
+SCHEDULED_AT = "django_dcron.current_run().scheduled_at"
+Key = tuple[str, str]
+"""The name of a task, and the ``periodic_id`` that distinguishes its schedules."""
+
+
+def read(now: datetime, app: str = "") -> Reading:
+    """Read all periodic tasks. Raises ``SourceProblem``.
+
+    ``app``: the dotted path of a procrastinate app. Empty: that of Django.
+    """
+    if app:
+        found = functions.instance(app, "periodic_registry", "perform_import_paths")
+    else:
+        found = functions.load(_of_django, "procrastinate")
+    functions.load(found.perform_import_paths, "procrastinate's import paths")
+    latest = {} if app else _latest(_defers())
+    tasks: Mapping[Key, Any] = found.periodic_registry.periodic_tasks
+    return Reading(
+        [
+            entry(_origin(key), _name(key), partial(_job, task, latest.get(key)), key=_name(key))
+            for key, task in tasks.items()
+        ],
+        source=f"{SOURCE} {app}" if app else SOURCE,
+    )
+
+
+def ran(since: datetime) -> Ran:
+    """Return the latest scheduled time of each task of the Django app."""
+    latest = _latest(_defers().filter(defer_timestamp__gte=since.timestamp()))
+    return Ran({_origin(key): [at] for key, at in latest.items()}, complete=False)
+
+
+def _of_django() -> Any:
+    if not apps.is_installed(DJANGO):
+        raise SourceProblem(
+            f"{DJANGO!r} is missing in INSTALLED_APPS. To read another procrastinate app, name it: "
+            "--app shop.queue.app."
+        )
+    return import_module(DJANGO).app
+
+
+def _defers() -> Any:
+    """Return the rows that store the latest scheduled time of each task."""
+    rows = rows_of(DJANGO, "ProcrastinatePeriodicDefer", SOURCE, label=SOURCE)
+    return rows.using(getattr(settings, "PROCRASTINATE_DATABASE_ALIAS", "default"))
+
+
+def _latest(rows: Any) -> dict[Key, datetime]:
+    found: dict[Key, datetime] = {}
+    for task, periodic_id, stamp in rows.order_by("defer_timestamp").values_list(
+        "task_name", "periodic_id", "defer_timestamp"
+    ):
+        if stamp is not None:
+            found[task, periodic_id] = datetime.fromtimestamp(stamp, UTC)
+    return found
+
+
+def _name(key: Key) -> str:
+    return " ".join(filter(None, key))
+
+
+def _origin(key: Key) -> str:
+    return f"periodic task {_name(key)!r}"
+
+
+def _job(periodic: Any, last_run: datetime | None, warn: Warn) -> dict[str, Any]:
+    task, options = periodic.task, periodic.configure_kwargs
+    if task.func.__module__ == OWN_TASKS:
+        raise Left("a job can't run procrastinate's own tasks; keep it in procrastinate")
+    for name in ("schedule_at", "schedule_in"):
+        if options.get(name) is not None:
+            raise Refused(
+                f"{name} ({options[name]!s:.60}) delays each run, and a job has no such delay; "
+                "choose a schedule with the later time"
+            )
+    if task.pass_context:
+        functions.check_injected(task.func, "", "django_dcron.current_run()", warn)
+    functions.check_injected(task.func, TIMESTAMP, SCHEDULED_AT, warn)
+    _warn_of_options(task, options, warn)
+    kwargs = dict(options.get("task_kwargs") or {})
+    kwargs.pop(TIMESTAMP, None)
+    return {
+        "target": functions.target_of(task.func),
+        "args": [],
+        "kwargs": check_json("kwargs", kwargs),
+        **_retries(task.retry_strategy, warn),
+        "schedule": from_croniter(periodic.cron),
+        "timezone": "UTC",
+        "enabled": True,
+        "pause_reason": "",
+        LAST_RUN: last_run,
+    }
+
+
+def _warn_of_options(task: Any, options: Mapping[str, Any], warn: Warn) -> None:
+    chosen = {
+        name: options.get(name) if options.get(name) is not None else getattr(task, name)
+        for name in ("queue", "priority", "lock", "queueing_lock")
+    }
+    if chosen["queue"] != "default":
+        warn(
+            f"queue {chosen['queue']!r} has no equivalent; set the job's queue to the queue of its "
+            "workers"
+        )
+    if chosen["priority"]:
+        warn(f"priority {chosen['priority']} has no equivalent; set the job's priority or queue")
+    for name in ("lock", "queueing_lock"):
+        if chosen[name]:
+            warn(
+                f"{name} {chosen[name]!r} has no equivalent; the overlap policy applies to the "
+                "runs of one job, so use a lock in the code if other jobs share it"
+            )
+    if others := [
+        getattr(each, "__name__", repr(each)) for each in getattr(task, "task_middleware", ())
+    ]:
+        warn(f"middleware isn't called: {', '.join(others)}; call it in the function")
+
+
+def _retries(strategy: Any, warn: Warn) -> dict[str, Any]:
+    if strategy is None:
+        return {}
+    kind = type(strategy)
+    if (kind.__module__, kind.__name__) != ("procrastinate.retry", "RetryStrategy"):
+        warn(f"the retry strategy {kind.__name__} is the project's own; set the job's retries")
+        return {}
+    # Procrastinate's max_attempts counts the retries. 0 means no limit, like None.
+    attempts = attempts_of(strategy.max_attempts or None, "max_attempts", warn)
+    names = sorted(map(exception_name, strategy.retry_exceptions or ()))
+    return {
+        "max_attempts": attempts,
+        **_waits(strategy, attempts, warn),
+        "retry_on": [] if "Exception" in names else names,
+        "never_retry_on": [],
+    }
+
+
+def _waits(strategy: Any, attempts: int, warn: Warn) -> dict[str, Any]:
+    waits = [
+        strategy.wait + strategy.linear_wait * number + strategy.exponential_wait ** (number + 1)
+        for number in range(attempts - 1)
+    ]
+    factor = strategy.exponential_wait
+    if all(wait == waits[0] for wait in waits):
+        return constant(timedelta(seconds=waits[0]))
+    if not strategy.wait and not strategy.linear_wait and 1 < factor <= HIGHEST_FACTOR:
+        return growing(timedelta(seconds=factor), float(factor), attempts)
+    wait = min(max(waits), LONGEST_CONSTANT)
+    warn(
+        f"the waits between retries ({waits[0]} s, {waits[1]} s, ...) have no equivalent; each "
+        f"wait is {wait} s, and retry_backoff changes it"
+    )
+    return constant(timedelta(seconds=wait))

@@ -1,0 +1,176 @@
+"""Import from django-tasks-scheduler: the rows of ``Task``.
+
+Cron texts are croniter's, in UTC. An interval keeps its phase: a run that is late, or takes longer
+than the interval, moves the next one by whole intervals.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from django.conf import settings
+
+from django_dcron.contrib.importers.croniter_text import from_croniter
+from django_dcron.contrib.importers.found import (
+    LAST_RUN,
+    LONG_INTERVAL,
+    NEXT_DUE,
+    Left,
+    Ran,
+    Reading,
+    Refused,
+    RowReader,
+    SourceProblem,
+    Warn,
+    check_json,
+    each_row,
+    entry,
+    interval_text,
+    once_text,
+    rows_of,
+    whole_second,
+)
+
+SOURCE = "django-tasks-scheduler"
+WAS_DISABLED = "was disabled in django-tasks-scheduler"
+VALUES: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": lambda text: text.lower() == "true",
+    "json": json.loads,
+}
+"""How the types of arguments that JSON can represent are read."""
+HINTS = {
+    "callable": "the function is called at each run; call it in the task instead",
+    "datetime": "JSON has no times; change the task to accept text, and pass text",
+}
+
+
+def read(now: datetime) -> Reading:
+    rows = rows_of("scheduler", "Task", SOURCE).order_by("name")
+    rows = rows.prefetch_related("callable_args", "callable_kwargs")
+    reading = Reading(
+        [
+            entry(f"task {name!r}", name, partial(_job, row, now), key=str(key))
+            for key, name, row in each_row(rows, "name")
+        ],
+        source=SOURCE,
+    )
+    if reading.found:
+        reading.notes.append(
+            f"{SOURCE} mails the ADMINS about each failed task. To get alerts, see "
+            "docs/how-to/alerts.md."
+        )
+    return reading
+
+
+def ran(since: datetime) -> Ran:
+    """Raise ``SourceProblem``: the rows store only when the latest run ended."""
+    raise SourceProblem(
+        f"{SOURCE} stores when a run ended, not when it was due, so there is nothing to compare."
+    )
+
+
+def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
+    row = get_row()
+    if row.queue != "default":
+        warn(
+            f"queue {row.queue!r} has no equivalent; set the job's queue to the queue of its "
+            "workers"
+        )
+    if row.at_front:
+        warn("at_front has no equivalent; set the job's priority or queue")
+    if row.result_ttl is not None:
+        warn(f"result_ttl {row.result_ttl} has no equivalent; set how long the job keeps runs")
+    return {
+        "target": row.callable,
+        "args": check_json("args", [_value(each) for each in row.callable_args.all()]),
+        "kwargs": check_json(
+            "kwargs", {each.key: _value(each) for each in row.callable_kwargs.all()}
+        ),
+        "timeout": _timeout(row.timeout),
+        "enabled": row.enabled,
+        "pause_reason": "" if row.enabled else WAS_DISABLED,
+        **_when(row, now, warn),
+        LAST_RUN: max(filter(None, (row.last_successful_run, row.last_failed_run)), default=None),
+    }
+
+
+def _value(argument: Any) -> Any:
+    """Return an argument without calling anything. Raises ``Refused``."""
+    kind, text = argument.arg_type, argument.val
+    if kind not in VALUES:
+        hint = HINTS.get(kind, f"allowed: {', '.join(VALUES)}")
+        raise Refused(f"the argument {text!r:.80} has the type {kind!r:.20}, but {hint}")
+    try:
+        return VALUES[kind](text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the argument {text!r:.80} is not of the type {kind} ({error})") from None
+
+
+def _timeout(seconds: int | None) -> timedelta | None:
+    """Return the timeout. -1 is none. A task without one has the default of the scheduler."""
+    if not seconds:
+        seconds = import_module("scheduler.settings").SCHEDULER_CONFIG.DEFAULT_JOB_TIMEOUT
+    return timedelta(seconds=seconds) if seconds > 0 else None
+
+
+def _when(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+    if row.task_type == "OnceTaskType":
+        return _once(row, now, warn)
+    if row.task_type == "RepeatableTaskType":
+        return _interval(row, now)
+    if row.task_type == "CronTaskType":
+        zone = "UTC" if settings.USE_TZ else settings.TIME_ZONE
+        schedule = from_croniter(row.cron_string or "")
+        return {"schedule": schedule, "timezone": zone, "starts_at": None, "ends_at": None}
+    raise Refused(f"unknown task type {row.task_type!r:.40}")
+
+
+def _once(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+    if row.successful_runs or row.failed_runs:
+        raise Left("a one-off task that has already run")
+    if row.scheduled_time is None:
+        raise Left("a one-off task without a time")
+    if row.scheduled_time <= now:
+        raise Refused(
+            f"its only run time, {row.scheduled_time.isoformat()}, has passed; run the job "
+            "manually or set another time"
+        )
+    return {
+        "schedule": once_text(row.scheduled_time, warn),
+        "timezone": "UTC",
+        "starts_at": None,
+        "ends_at": None,
+    }
+
+
+def _interval(row: Any, now: datetime) -> dict[str, Any]:
+    """Return the interval, from its next time on. ``repeat`` is the number of runs after that."""
+    if row.interval is None or row.interval_unit is None:
+        raise Refused("the task has no interval")
+    length = timedelta(**{row.interval_unit: row.interval})
+    found: dict[str, Any] = {
+        "schedule": interval_text(length),
+        "timezone": "UTC",
+        "ends_at": None,
+    }
+    first = row.scheduled_time
+    if first is None:
+        if row.repeat is not None:
+            raise Refused("the task has no scheduled time, so the end of its repeats is unknown")
+        return found | {"starts_at": None}
+    due = first if first >= now else first - (first - now) // length * length
+    if row.repeat is None:
+        keeps_phase = length >= LONG_INTERVAL
+        return found | ({NEXT_DUE: whole_second(due)} if keeps_phase else {"starts_at": None})
+    last = first + row.repeat * length
+    if due > last:
+        raise Left("the task has no repeats left")
+    return found | {"starts_at": whole_second(due), "ends_at": whole_second(last)}

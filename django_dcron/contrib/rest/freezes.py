@@ -1,0 +1,142 @@
+"""The freezes of scheduling: list those in force, begin and end them."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_dcron import control
+from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.history import entry_of
+from django_dcron.contrib.rest.schema import operation
+from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
+from django_dcron.contrib.rest.viewsets import ViewSet, number_or_404, row_or_404
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs import audit_messages
+from django_dcron.jobs.audit_log import note_message
+from django_dcron.jobs.freezing import LONGEST_REASON, unknown_namespace
+from django_dcron.models import Freeze, Job
+from django_dcron.models.freeze import FreezeQuerySet
+from django_dcron.policies.freezing import ALL_NAMESPACES
+
+ROW = ("id", "namespace", "reason", "frozen_by", "since", "until", "ended_by")
+LONGEST_NAMESPACE = 64
+
+
+class FreezeSerializer(OfModel):
+    """A freeze of one namespace or of all."""
+
+    class Meta:
+        model = Freeze
+        fields = ROW
+        read_only_fields = fields
+
+
+class FreezesSerializer(AnySerializer):
+    results = FreezeSerializer(many=True, read_only=True)
+
+
+class NewFreezeSerializer(Strict):
+    reason = fields.Text(
+        max_length=LONGEST_REASON, help_text="Why scheduling is frozen, such as deploy."
+    )
+    namespace = fields.Text(
+        required=False,
+        allow_blank=True,
+        default=ALL_NAMESPACES,
+        max_length=LONGEST_NAMESPACE,
+        help_text="The namespace whose jobs don't start. Empty: all namespaces.",
+    )
+    until = fields.Instant(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="When the freeze ends automatically, such as 2026-12-01T09:00:00Z. Null: when "
+        "it is deleted.",
+    )
+
+
+class FreezeQuery(Strict):
+    namespace = serializers.CharField(
+        required=False,
+        max_length=LONGEST_NAMESPACE,
+        help_text="Freezes that apply to this namespace: its own and that of all.",
+    )
+
+
+class FreezeViewSet(ViewSet):
+    lookup_url_kwarg = "freeze_id"
+
+    @operation(
+        "list_freezes",
+        "List the freezes that are in force",
+        {200: FreezesSerializer()},
+        permissions=("view_job",),
+        query=FreezeQuery,
+    )
+    def list(self, request: Request) -> Response:
+        query, freezes = self.validate(FreezeQuery, request.query_params), self._visible()
+        if "namespace" in query:
+            freezes = freezes.covering(query["namespace"])
+        freezes = freezes.in_force()
+        return Response({"results": FreezeSerializer(freezes, many=True).data})
+
+    @operation(
+        "create_freeze",
+        "Freeze the scheduling of a namespace or of all; running and manual runs continue",
+        {201: FreezeSerializer()},
+        permissions=("view_job", "freeze_jobs"),
+        body=NewFreezeSerializer(),
+    )
+    def create(self, request: Request) -> Response:
+        values = self.validate(NewFreezeSerializer, request.data)
+        self._require_sight(values["namespace"])
+        freeze = control.freeze(
+            values["reason"],
+            values["namespace"],
+            values["until"],
+            by=request.user.get_username(),
+        )
+        with entry_of(freeze):
+            note_message(request.user, freeze, audit_messages.frozen(freeze))
+        return Response(FreezeSerializer(freeze).data, status=201)
+
+    @operation(
+        "delete_freeze",
+        "End a freeze",
+        {204: None},
+        permissions=("view_job", "freeze_jobs"),
+        error_responses={409: "The freeze has ended."},
+    )
+    def destroy(self, request: Request, freeze_id: str) -> Response:
+        freeze = row_or_404(self._visible(), number_or_404(freeze_id))
+        self._require_sight(freeze.namespace)
+        control.unfreeze(freeze.namespace, by=request.user.get_username())
+        with entry_of(freeze):
+            note_message(request.user, freeze, audit_messages.unfrozen())
+        return Response(status=204)
+
+    def _visible(self) -> FreezeQuerySet:
+        """Return the freezes of all and of the namespaces of visible jobs."""
+        freezes = Freeze.objects.using(alias_for(Freeze))
+        if not self.scope.narrows(Job):
+            return freezes
+        namespaces = self.scope.jobs.order_by().values_list("namespace", flat=True).distinct()
+        return freezes.filter(namespace__in=[ALL_NAMESPACES, *namespaces])
+
+    def _require_sight(self, namespace: str) -> None:
+        """Raise ``PermissionDenied`` if the freeze would affect jobs that the user may not see."""
+        if not self.scope.narrows(Job):
+            return
+        affected = Job.objects.using(alias_for(Job))
+        if namespace != ALL_NAMESPACES:
+            if not self.scope.jobs.filter(namespace=namespace).exists():
+                raise unknown_namespace(namespace)
+            affected = affected.filter(namespace=namespace)
+        if affected.exclude(pk__in=self.scope.keys(Job)).exists():
+            raise PermissionDenied(
+                _("You don't have permission to view all jobs that the freeze affects.")
+            )

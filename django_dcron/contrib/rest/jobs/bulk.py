@@ -1,0 +1,203 @@
+"""Create or change many jobs in one request: all of them, or none."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import translation
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+
+from django_dcron import control
+from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.jobs.serializers import WRITABLE, JobSerializer
+from django_dcron.contrib.rest.problems import RefusedRows, by_fields
+from django_dcron.contrib.rest.scope import require_sight
+from django_dcron.contrib.rest.serializing import AnySerializer, Strict
+from django_dcron.contrib.rest.viewsets import LARGEST_KEY
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.exceptions import BulkSaveError, Conflict
+from django_dcron.jobs import chains
+from django_dcron.models import Job
+
+MOST_JOBS = 1_000
+"""The maximum number of jobs in one request."""
+LIST: Any = {"many": True, "allow_empty": False, "max_length": MOST_JOBS}
+ERROR_RESPONSES = {409: "A job was changed or deleted since its version. Nothing was saved."}
+
+Errors = dict[str, Any]
+"""Messages by the path of the field in the body, such as ``jobs.3.schedule``."""
+
+
+class ReferenceSerializer(AnySerializer):
+    """The job to update, and the version that the update is based on."""
+
+    id = fields.WholeNumber(min_value=1, max_value=LARGEST_KEY, help_text="The job to update.")
+    version = fields.WholeNumber(
+        min_value=1,
+        help_text="The version of the job as it was read. If the job was changed since, the "
+        "request is refused.",
+    )
+
+
+class ChangedJobSerializer(ReferenceSerializer, JobSerializer):
+    """Fields of a job to update. The other fields stay as they are."""
+
+    class Meta(JobSerializer.Meta):
+        read_only_fields = tuple(
+            name for name in JobSerializer.Meta.read_only_fields if name not in ("id", "version")
+        )
+        extra_kwargs = {name: {"required": False} for name in WRITABLE}
+
+
+class NewJobsSerializer(Strict):
+    jobs = JobSerializer(**LIST)
+
+
+class ChangedJobsSerializer(Strict):
+    jobs = ChangedJobSerializer(**LIST)
+
+
+class SavedJobSerializer(AnySerializer):
+    id = serializers.IntegerField(read_only=True)
+    version = serializers.IntegerField(read_only=True)
+    namespace = serializers.CharField(read_only=True)
+    name = serializers.CharField(read_only=True)
+
+
+class SavedJobsSerializer(AnySerializer):
+    results = SavedJobSerializer(
+        many=True, read_only=True, help_text="The saved jobs, in the order of the request."
+    )
+
+
+def read_items(data: Any) -> list[Any]:
+    """Return the jobs of a body. Raises ``ValidationError`` unless it is a list of valid length."""
+    items = Items(data=data)
+    items.is_valid(raise_exception=True)
+    return list(items.validated_data["jobs"])
+
+
+class Items(Strict):
+    jobs = serializers.ListField(allow_empty=False, max_length=MOST_JOBS)
+
+
+def new_jobs(items: Sequence[Any], scope: Scope) -> list[Job]:
+    """Return the unsaved jobs. Raises ``ValidationError`` by path."""
+    serializer = JobSerializer(context={"scope": scope})
+    jobs: list[Job] = []
+    errors: Errors = {}
+    for position, item in enumerate(items):
+        try:
+            jobs.append(Job(**serializer.run_validation(item)))
+        except serializers.ValidationError as error:
+            errors |= _at(position, error.detail)
+    _raise_if(errors)
+    return jobs
+
+
+def changed_jobs(items: Sequence[Any], scope: Scope) -> tuple[list[Job], list[int], list[Job]]:
+    """Return the changed jobs, the versions that they are based on, and the jobs as stored.
+
+    Raises ``ValidationError`` by path.
+    """
+    reference = ReferenceSerializer()
+    serializer = ChangedJobSerializer(context={"scope": scope}, partial=True)
+    asked: list[dict[str, int]] = []
+    errors: Errors = {}
+    for position, item in enumerate(items):
+        try:
+            asked.append(reference.run_validation(item))
+        except serializers.ValidationError as error:
+            errors |= _at(position, error.detail)
+    _raise_if(errors)
+    rows = scope.jobs.in_bulk([read["id"] for read in asked])
+    jobs, before = [], []
+    for position, (item, read) in enumerate(zip(items, asked, strict=True)):
+        row = rows.get(read["id"])
+        if row is None:
+            errors |= _at(position, {"id": [_("There is no job with this id.")]})
+            continue
+        job = copy.copy(row)  # the list may name a job twice
+        serializer.instance = job
+        try:
+            values = serializer.run_validation(item)
+        except serializers.ValidationError as error:
+            errors |= _at(position, error.detail)
+            continue
+        for name, value in values.items():
+            if name not in ("id", "version"):
+                setattr(job, name, value)
+        jobs.append(job)
+        before.append(row)
+    _raise_if(errors)
+    return jobs, [read["version"] for read in asked], before
+
+
+def save_all(
+    jobs: Sequence[Job],
+    scope: Scope,
+    versions: Sequence[int | None] | None = None,
+    before: Sequence[Job] = (),
+) -> None:
+    """Save all jobs within the user's scope, or none.
+
+    ``before``: the jobs as stored, whose predecessors they may keep even if they are hidden. Raises
+    ``RefusedRows`` by path if all errors are conflicts, else ``ValidationError``.
+    """
+    narrows = scope.narrows(Job)
+    if narrows:
+        kept = [job.after for job in before] or [()] * len(jobs)
+        _raise_if(_hidden(jobs, kept, scope))
+    with transaction.atomic(using=alias_for(Job)) if narrows else nullcontext():
+        try:
+            control.save_many(jobs, expected_versions=versions)
+        except BulkSaveError as error:
+            raise _refusal(error.errors, hides_names=narrows) from None
+        require_sight(jobs, scope)
+
+
+def _hidden(jobs: Sequence[Job], kept: Sequence[Collection[str]], scope: Scope) -> Errors:
+    """Return the errors of jobs that follow a hidden job."""
+    allowed = chains.visible_keys(jobs, scope.jobs) | {(job.namespace, job.name) for job in jobs}
+    errors: Errors = {}
+    for position, (job, named_before) in enumerate(zip(jobs, kept, strict=True)):
+        try:
+            chains.require_visible(job, allowed, named_before)
+        except ValidationError as error:
+            errors |= _at(position, by_fields(error).detail)
+    return errors
+
+
+def _refusal(found: Mapping[int, Exception], *, hides_names: bool) -> Exception:
+    errors: Errors = {}
+    for position, error in found.items():
+        match error:
+            case Conflict():
+                errors |= _at(position, {"version": [error.translate(translation)]})
+            case ValidationError():
+                shown = chains.without_names(error) if hides_names else error
+                errors |= _at(position, by_fields(shown).detail)
+            case _:
+                return error
+    if all(isinstance(error, Conflict) for error in found.values()):
+        return RefusedRows(errors)
+    return serializers.ValidationError(errors)
+
+
+def _at(position: int, detail: Any) -> Errors:
+    """Return the errors of one job by their paths in the body."""
+    if not isinstance(detail, Mapping):
+        return {f"jobs.{position}": detail}
+    return {f"jobs.{position}.{name}": messages for name, messages in detail.items()}
+
+
+def _raise_if(errors: Errors) -> None:
+    if errors:
+        raise serializers.ValidationError(errors)

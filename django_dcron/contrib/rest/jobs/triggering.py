@@ -1,0 +1,96 @@
+"""Trigger a job once per idempotency key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+
+from django_dcron import control
+from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.problems import KeyReused
+from django_dcron.contrib.rest.serializing import AnySerializer, Strict
+from django_dcron.contrib.rest.viewsets import row_or_404
+from django_dcron.control import LONGEST_KEY
+from django_dcron.db.contention import despite_contention
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.scope import EVERYTHING
+from django_dcron.models import Job, Run
+from django_dcron.utils.json_values import same_json
+
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": "^[!-~]+$"},
+    OpenApiParameter.HEADER,
+    description="A key chosen by the caller. Repeating a request with the same key and "
+    "arguments creates no second run, and returns the first one with status "
+    "200.",
+)
+
+
+OTHER_ARGUMENTS = (
+    "Arguments that differ from the job's require the permission run_job_with_arguments."
+)
+
+
+class TriggerSerializer(Strict):
+    args = fields.JsonList(
+        required=False, help_text=f"Replaces the job's arguments. {OTHER_ARGUMENTS}"
+    )
+    kwargs = fields.JsonObject(
+        required=False, help_text=f"Replaces the job's arguments. {OTHER_ARGUMENTS}"
+    )
+
+
+class ReceiptSerializer(AnySerializer):
+    """The new run. Its state is at `url`, for users who may see runs."""
+
+    id = serializers.UUIDField(read_only=True)
+    job = serializers.IntegerField(source="job_id", read_only=True)
+    scheduled_at = fields.Instant(read_only=True)
+    url = serializers.CharField(read_only=True)
+
+
+def idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is None:
+        return None
+    if not 0 < len(key) <= LONGEST_KEY or not all("!" <= character <= "~" for character in key):
+        message = _(
+            "%(key)r is not a valid key (allowed: 1 to %(most)d visible ASCII "
+            "characters without spaces)."
+        )
+        raise ValidationError({"Idempotency-Key": [message % {"key": key, "most": LONGEST_KEY}]})
+    return key
+
+
+def trigger_once(
+    job: Job, args: list[Any] | None, kwargs: dict[str, Any] | None, key: str
+) -> tuple[Run, bool]:
+    """Return the run with this key, and whether it is new.
+
+    A lock serializes concurrent requests. Raises ``KeyReused`` if the run has other arguments.
+    """
+    using = alias_for(Run)
+
+    def find_or_trigger() -> tuple[Run, bool]:
+        with transaction.atomic(using=using):
+            row_or_404(EVERYTHING.jobs.select_for_update(), job.pk)
+            found = EVERYTHING.runs.filter(job=job.pk, idempotency_key=key).first()
+            if found is not None:
+                return found, False
+            return control.trigger(job, args=args, kwargs=kwargs, idempotency_key=key), True
+
+    run, is_new = despite_contention(find_or_trigger, using)
+    if not (same_json(run.args, args) and same_json(run.kwargs, kwargs)):
+        message = _(
+            "The key %(key)s was used for run %(run)s with other arguments. Nothing was "
+            "done. Use a new key."
+        )
+        raise KeyReused(message % {"key": key, "run": run.pk})
+    return run, is_new

@@ -1,0 +1,373 @@
+"""The endpoints of jobs. Each change of a definition requires its current version."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_dcron import control
+from django_dcron.contrib.rest import concurrency
+from django_dcron.contrib.rest.concurrency import (
+    ETAG,
+    IF_MATCH,
+    check_match,
+    conflict_is_mismatch,
+    etag,
+)
+from django_dcron.contrib.rest.history import entry_of
+from django_dcron.contrib.rest.jobs import bulk
+from django_dcron.contrib.rest.jobs.backfilling import BackfillSerializer, RangeSerializer
+from django_dcron.contrib.rest.jobs.listing import ORDERS, JobQuery, filter_jobs
+from django_dcron.contrib.rest.jobs.preview import (
+    DefinitionSerializer,
+    LookaheadSerializer,
+    PreviewQuery,
+    job_of,
+)
+from django_dcron.contrib.rest.jobs.serializers import (
+    WRITABLE,
+    JobPageSerializer,
+    JobSerializer,
+    ListedJobSerializer,
+    PauseSerializer,
+)
+from django_dcron.contrib.rest.jobs.statistics import JobStatsSerializer, statistics_of
+from django_dcron.contrib.rest.jobs.triggering import (
+    IDEMPOTENCY_KEY,
+    ReceiptSerializer,
+    TriggerSerializer,
+    idempotency_key,
+    trigger_once,
+)
+from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
+from django_dcron.contrib.rest.permissions import require_other_arguments
+from django_dcron.contrib.rest.schema import LOCATION, operation
+from django_dcron.contrib.rest.scope import kept_in_sight
+from django_dcron.contrib.rest.serializing import Empty
+from django_dcron.contrib.rest.viewsets import ViewSet, address_of, number_or_404, row_or_404
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.lookahead import look_ahead
+from django_dcron.jobs import audit_messages, chains
+from django_dcron.jobs.audit_log import (
+    note_action,
+    note_addition,
+    note_additions,
+    note_deletion,
+    note_edit,
+    note_edits,
+)
+from django_dcron.jobs.audit_reason import signed_reason
+from django_dcron.jobs.differences import values_of
+from django_dcron.models import Job, Run
+
+
+class JobViewSet(ViewSet):
+    lookup_url_kwarg = "job_id"
+
+    @operation(
+        "list_jobs",
+        "List jobs, with the status of each",
+        {200: JobPageSerializer()},
+        permissions=("view_job",),
+        query=JobQuery,
+    )
+    def list(self, request: Request) -> Response:
+        query = self.validate(JobQuery, request.query_params)
+        order = ORDERS[query["ordering"]]
+        after = read_cursor(query["cursor"], order, Job) if "cursor" in query else None
+        jobs = filter_jobs(self.scope.jobs, query)
+        page = page_of(jobs, order, limit=query["limit"], after=after)
+        context = {"now": database_now(alias_for(Job))}
+        results = ListedJobSerializer(page.rows, many=True, context=context).data
+        return Response({"next": next_url(request, page, order), "results": results})
+
+    @operation(
+        "create_job",
+        "Create a job",
+        {201: JobSerializer()},
+        permissions=("add_job",),
+        body=JobSerializer(),
+        headers=(ETAG, LOCATION),
+    )
+    def create(self, request: Request) -> Response:
+        job = Job(**self.validate(JobSerializer, request.data))
+        self._save(job)
+        with entry_of(job):
+            note_addition(request.user, job)
+        headers = {"ETag": etag(job), "Location": address_of(request, "job", job.pk)}
+        return Response(JobSerializer(job).data, status=201, headers=headers)
+
+    @operation(
+        "read_job", "A job", {200: JobSerializer()}, permissions=("view_job",), headers=(ETAG,)
+    )
+    def retrieve(self, request: Request, job_id: str) -> Response:
+        return _response(self._job(job_id))
+
+    @operation(
+        "replace_job",
+        "Replace a job's definition; omitted fields get their defaults",
+        {200: JobSerializer()},
+        permissions=("change_job",),
+        body=JobSerializer(),
+        headers=(ETAG, IF_MATCH),
+        error_responses=concurrency.ERROR_RESPONSES,
+    )
+    def update(self, request: Request, job_id: str) -> Response:
+        return self._change(request, job_id, partial=False)
+
+    @operation(
+        "change_job",
+        "Update fields of a job",
+        {200: JobSerializer()},
+        permissions=("change_job",),
+        body=JobSerializer(partial=True),
+        headers=(ETAG, IF_MATCH),
+        error_responses=concurrency.ERROR_RESPONSES,
+    )
+    def partial_update(self, request: Request, job_id: str) -> Response:
+        return self._change(request, job_id, partial=True)
+
+    @operation(
+        "delete_job",
+        "Delete a job and all of its runs",
+        {204: None},
+        permissions=("delete_job",),
+        headers=(IF_MATCH,),
+        error_responses=concurrency.ERROR_RESPONSES,
+    )
+    def destroy(self, request: Request, job_id: str) -> Response:
+        job = self._job(job_id)
+        check_match(request, job)
+        key = job.pk
+        with conflict_is_mismatch():
+            control.delete(job, expected_version=job.version)
+        with entry_of(job):
+            note_deletion(request.user, job, key)
+        return Response(status=204)
+
+    @action(detail=False, methods=["post"], url_path="bulk")
+    @operation(
+        "create_jobs",
+        f"Create up to {bulk.MOST_JOBS} jobs, or none if one is invalid",
+        {201: bulk.SavedJobsSerializer()},
+        permissions=("add_job",),
+        body=bulk.NewJobsSerializer(),
+        error_responses=bulk.ERROR_RESPONSES,
+    )
+    def create_many(self, request: Request) -> Response:
+        jobs = bulk.new_jobs(bulk.read_items(request.data), self.scope)
+        bulk.save_all(jobs, self.scope)
+        with entry_of(*jobs):
+            note_additions(request.user, jobs)
+        return Response(bulk.SavedJobsSerializer({"results": jobs}).data, status=201)
+
+    @create_many.mapping.patch
+    @operation(
+        "change_jobs",
+        f"Update fields of up to {bulk.MOST_JOBS} jobs, or of none if one is refused",
+        {200: bulk.SavedJobsSerializer()},
+        permissions=("change_job",),
+        body=bulk.ChangedJobsSerializer(),
+        error_responses=bulk.ERROR_RESPONSES,
+    )
+    def change_many(self, request: Request) -> Response:
+        jobs, versions, rows = bulk.changed_jobs(bulk.read_items(request.data), self.scope)
+        before = [values_of(row) for row in rows]
+        bulk.save_all(jobs, self.scope, versions, rows)
+        with entry_of(*jobs):
+            note_edits(request.user, list(zip(jobs, before, strict=True)))
+        return Response(bulk.SavedJobsSerializer({"results": jobs}).data)
+
+    @action(detail=True, methods=["post"])
+    @operation(
+        "pause_job",
+        "Pause a job; runs in progress continue",
+        {200: JobSerializer()},
+        permissions=("view_job", "pause_job"),
+        body=PauseSerializer(),
+        headers=(ETAG,),
+        error_responses={409: "The job has been deleted."},
+    )
+    def pause(self, request: Request, job_id: str) -> Response:
+        job, values = self._job(job_id), self.validate(PauseSerializer, request.data)
+        before = values_of(job)
+        reason = signed_reason(values["reason"], request.user.get_username())
+        control.pause(job, reason, values["until"])
+        with entry_of(job):
+            note_action(request.user, job, before, audit_messages.paused(job))
+        return _response(job)
+
+    @action(detail=True, methods=["post"])
+    @operation(
+        "resume_job",
+        "Resume a job; occurrences before now are not run",
+        {200: JobSerializer()},
+        permissions=("view_job", "pause_job"),
+        body=Empty(),
+        headers=(ETAG,),
+        error_responses={
+            409: "The job's schedule has no further occurrence or is invalid, or the "
+            "job has been deleted."
+        },
+    )
+    def resume(self, request: Request, job_id: str) -> Response:
+        self.validate(Empty, request.data)
+        job = self._job(job_id)
+        before = values_of(job)
+        control.resume(job)
+        with entry_of(job):
+            note_action(request.user, job, before, audit_messages.resumed())
+        return _response(job)
+
+    @action(detail=True, methods=["post"])
+    @operation(
+        "trigger_job",
+        "Run a job now, even if it is paused",
+        {201: ReceiptSerializer(), 200: ReceiptSerializer()},
+        permissions=("view_job", "trigger_job"),
+        body=TriggerSerializer(),
+        headers=(IDEMPOTENCY_KEY, LOCATION),
+        error_responses={
+            409: "The job's target is not registered, or the job has been deleted.",
+            422: "The key was used with other arguments.",
+        },
+    )
+    def trigger(self, request: Request, job_id: str) -> Response:
+        job, key = self._job(job_id), idempotency_key(request)
+        values = self.validate(TriggerSerializer, request.data)
+        args, kwargs = values.get("args"), values.get("kwargs")
+        if Run(job=job, args=args, kwargs=kwargs).has_other_arguments:
+            require_other_arguments(request)
+        if key is None:
+            run, is_new = control.trigger(job, args=args, kwargs=kwargs), True
+        else:
+            run, is_new = trigger_once(job, args, kwargs, key)
+        if is_new:
+            with entry_of(run):
+                note_action(request.user, run, {}, audit_messages.triggered(run))
+        url = address_of(request, "run", run.pk)
+        receipt = ReceiptSerializer(
+            {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}
+        ).data
+        if is_new:
+            return Response(receipt, status=201, headers={"Location": url})
+        return Response(receipt)
+
+    @action(detail=True, methods=["post"])
+    @operation(
+        "backfill_job",
+        "Create runs for past occurrences that have none",
+        {200: BackfillSerializer()},
+        permissions=("view_job", "trigger_job"),
+        body=RangeSerializer(),
+        error_responses={
+            409: "The job can't be backfilled in its current state, or was "
+            "changed at the same time."
+        },
+    )
+    def backfill(self, request: Request, job_id: str) -> Response:
+        job, values = self._job(job_id), self.validate(RangeSerializer, request.data)
+        found = control.backfill(job, values.pop("start"), values.pop("end"), **values)
+        data: dict[str, Any] = {
+            "dry_run": values["dry_run"],
+            "occurrences": found.occurrences,
+            "have_run": found.have_run,
+            "continue_from": found.continue_from,
+            "until": found.until,
+        }
+        if found.occurrences and not values["dry_run"]:
+            with entry_of(job):
+                note_action(request.user, job, values_of(job), audit_messages.backfilled(found))
+        return Response(BackfillSerializer(data).data)
+
+    @action(detail=True)
+    @operation(
+        "get_job_stats",
+        "Get the status of a job and the statistics of its runs",
+        {200: JobStatsSerializer()},
+        permissions=("view_job", "view_run"),
+    )
+    def stats(self, request: Request, job_id: str) -> Response:
+        jobs = self.scope.jobs.select_related("cursor", "statistics", "calendar")
+        job = row_or_404(jobs, number_or_404(job_id))
+        return Response(JobStatsSerializer(statistics_of(job, self.scope)).data)
+
+    @action(detail=True)
+    @operation(
+        "preview_job",
+        "Preview the next occurrences of a job, as if it were enabled",
+        {200: LookaheadSerializer()},
+        permissions=("view_job",),
+        query=PreviewQuery,
+        error_responses={409: "The job's schedule is invalid."},
+    )
+    def preview(self, request: Request, job_id: str) -> Response:
+        job, query = self._job(job_id), self.validate(PreviewQuery, request.query_params)
+        ahead = look_ahead(job, query["count"], scope=self.scope)
+        return Response(LookaheadSerializer(ahead).data)
+
+    @action(detail=False, methods=["post"], url_path="preview")
+    @operation(
+        "preview_schedule",
+        "Preview a schedule without saving it",
+        {200: LookaheadSerializer()},
+        permissions=("view_job",),
+        body=DefinitionSerializer(),
+    )
+    def preview_schedule(self, request: Request) -> Response:
+        values = self.validate(DefinitionSerializer, request.data)
+        count = values.pop("count")
+        ahead = look_ahead(job_of(values), count, scope=self.scope)
+        return Response(LookaheadSerializer(ahead).data)
+
+    def _job(self, job_id: str) -> Job:
+        return row_or_404(self.scope.jobs, number_or_404(job_id))
+
+    def _change(self, request: Request, job_id: str, *, partial: bool) -> Response:
+        job = self._job(job_id)
+        check_match(request, job)
+        before = values_of(job)
+        predecessors = {*job.after}
+        serializer = JobSerializer(
+            job, data=request.data, partial=partial, context={"scope": self.scope}
+        )
+        serializer.is_valid(raise_exception=True)
+        omitted = {} if partial else _defaults()
+        for name, value in (omitted | serializer.validated_data).items():
+            setattr(job, name, value)
+        with conflict_is_mismatch():
+            self._save(job, expected_version=job.version, predecessors=predecessors)
+        with entry_of(job):
+            note_edit(request.user, job, before)
+        return _response(job)
+
+    def _save(
+        self,
+        job: Job,
+        *,
+        expected_version: int | None = None,
+        predecessors: Collection[str] = (),
+    ) -> None:
+        """Save a job within the user's scope.
+
+        ``predecessors``: those that the job has, which it may keep even if they are hidden.
+        """
+        if self.scope.narrows(Job):
+            job.full_clean()
+            chains.check(job, alias_for(Job), self.scope.jobs, predecessors)
+        with kept_in_sight(job, self.scope):
+            control.save(job, expected_version=expected_version)
+
+
+def _response(job: Job) -> Response:
+    return Response(JobSerializer(job).data, headers={"ETag": etag(job)})
+
+
+def _defaults() -> dict[str, Any]:
+    blank = Job()
+    return {name: getattr(blank, name) for name in WRITABLE}

@@ -1,0 +1,423 @@
+"""Save a batch of jobs in one transaction, in a fixed number of statements.
+
+``save_batch`` reads what the decisions need, decides about each job in turn on plain data, and
+writes the accepted jobs. The results are those of a save of each job in turn: the decision about a
+job considers the names and links of the accepted jobs before it.
+
+Invariants:
+
+- A refused job changes nothing, and neither does a batch that raises an exception. Their instances
+  keep their old keys and versions, so that they can be saved again.
+- A job that depends on an earlier job of the list in a way that one statement can't express starts
+  a new batch: the same row again, a name or an import key that the batch releases, or another name
+  for a job that others follow.
+- Rows are locked in the order cursors, jobs, runs, statistics (``locking``).
+- ``pre_save`` and ``post_save`` of ``Job`` are sent for each job, as by ``Job.save``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.db import transaction
+from django.db.models import F, Field
+from django.db.models.signals import post_save, pre_save
+from django.utils import timezone
+
+from django_dcron.db.now import database_now
+from django_dcron.db.updates import same_value, update_each
+from django_dcron.exceptions import Conflict
+from django_dcron.jobs import chains, placement
+from django_dcron.jobs.chains import Edges, Follows, Key, Linked
+from django_dcron.jobs.locking import check_version, lock_cursors, lock_jobs
+from django_dcron.jobs.placement import Placement
+from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.policies.chains import key_of, label_of
+
+MOST_DUE = 5_000
+"""A batch ends after about this many runs of occurrences that were due before the changes."""
+NAME, IMPORT_KEY = ("namespace", "name"), ("import_source", "import_key")
+"""The fields of the unique constraints."""
+CHOSEN_FIELDS = [
+    each
+    for each in Job._meta.concrete_fields
+    if not each.primary_key and each.name not in ("version", "updated_at")
+]
+"""The columns that a save writes if they have changed."""
+
+Errors = dict[str, list[ValidationError]]
+"""The problems of a job by field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A job to save."""
+
+    job: Job
+    expected_version: int | None = None
+    """The version that the change is based on. None: the instance's."""
+
+    @property
+    def key(self) -> int | None:
+        """The key of the stored job. None: the job is new."""
+        return self.job.pk
+
+    @property
+    def version(self) -> int:
+        return self.job.version if self.expected_version is None else self.expected_version
+
+
+def keys_of(changes: Iterable[Change]) -> set[int]:
+    """Return the keys of the stored jobs."""
+    return {change.key for change in changes if change.key is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """An instance before the save, to restore it."""
+
+    job: Job
+    key: Any
+    version: int
+    is_adding: bool
+
+    @classmethod
+    def of(cls, job: Job) -> Original:
+        return cls(job, job.pk, job.version, job._state.adding)
+
+    def restore(self) -> None:
+        self.job.version = self.version
+        if self.key is None:
+            self.job.pk, self.job._state.adding = None, self.is_adding
+
+
+@dataclass(slots=True)
+class Owners:
+    """Which job has each value of a unique constraint, as far as the batch needs to know."""
+
+    fields: tuple[str, ...]
+    ids: dict[Key, int]
+    released: set[Key] = field(default_factory=set)
+    """Values that accepted jobs of the batch no longer have."""
+
+    def value_of(self, job: Job) -> Any:
+        value = tuple(getattr(job, name) for name in self.fields)
+        return None if None in value else value
+
+    def is_taken(self, job: Job) -> bool:
+        owner = self.ids.get(self.value_of(job))
+        return owner is not None and owner != job.pk
+
+    def move(self, before: Job | None, job: Job, node: int) -> None:
+        value = self.value_of(job)
+        if before is not None and (old := self.value_of(before)) not in (None, value):
+            self.released.add(old)
+            if self.ids.get(old) == node:
+                del self.ids[old]
+        if value is not None:
+            self.ids[value] = node
+
+
+@dataclass(slots=True)
+class Stored:
+    """What the database has about the jobs of a batch. Decisions keep it up to date."""
+
+    names: Owners
+    import_keys: Owners
+    links: Mapping[int, Linked]
+    edges: Edges
+    jobs: Mapping[int, Job]
+    """The locked rows."""
+    cursors: Mapping[int, Cursor]
+    now: datetime
+
+
+@dataclass(slots=True)
+class Accepted:
+    """What to write for one job."""
+
+    job: Job
+    before: Job | None
+    """The stored job. None: it is new."""
+    node: int
+    """The job in the chains: its key, or a negative number until it has one."""
+    follows: Follows | None
+    """The jobs to follow, if the links change."""
+    placed: Placement
+
+
+def save_batch(changes: Sequence[Change], using: str) -> tuple[int, dict[int, Exception]]:
+    """Save the first of ``changes`` in one transaction.
+
+    Returns how many of them are done, and the errors of those that were refused, by position. If
+    there is only one change, raises its error instead.
+    """
+    jobs = [change.job for change in changes]
+    originals = [Original.of(job) for job in jobs]
+    errors = _clean_fields(jobs, using)
+    try:
+        with transaction.atomic(using=using):
+            batch = _Batch(_read(changes, errors, using), changes, errors, using)
+            done = batch.decide()
+            batch.write()
+    except BaseException:
+        restore(originals)
+        raise
+    restore(originals[position] for position in batch.refused)
+    return done, batch.refused
+
+
+def restore(originals: Iterable[Original]) -> None:
+    for original in originals:
+        original.restore()
+
+
+def _clean_fields(jobs: Sequence[Job], using: str) -> list[Errors]:
+    """Validate each job without regard to other jobs."""
+    names = {job.calendar_id for job in jobs if isinstance(job.calendar_id, str)}
+    calendars = Calendar.objects.using(using).in_bulk(names) if names else {}
+    found: list[Errors] = []
+    for job in jobs:
+        if job.enabled:
+            job.paused_until = None
+        if job.calendar_id in calendars and not Job._meta.get_field("calendar").is_cached(job):
+            job.calendar = calendars[job.calendar_id]
+        errors: Errors = {}
+        for check in (partial(job.clean_fields, known_calendars=calendars), job.clean):
+            try:
+                check()
+            except ValidationError as error:
+                errors = error.update_error_dict(errors)
+        found.append(errors)
+    return found
+
+
+def _read(changes: Sequence[Change], errors: Sequence[Errors], using: str) -> Stored:
+    """Read what the decisions need, and lock the rows."""
+    keys = keys_of(changes)
+    cleaned = [(change.job, wrong) for change, wrong in zip(changes, errors, strict=True)]
+    links = chains.read_links(keys, using)
+    rechained = [
+        change
+        for change, wrong in zip(changes, errors, strict=True)
+        if not wrong and _is_rechained(change.job, links)
+    ]
+    named = {key_of(label) for change in rechained for label in change.job.after}
+    own = {(job.namespace, job.name) for job, wrong in cleaned if not wrong.keys() & {*NAME}}
+    cursors = lock_cursors(keys, using)
+    concerned: set[int] = set()
+    if rechained:
+        ids = chains.read_ids(named, using)
+        ahead = {ids[key] for key in named if key in ids}
+        concerned = chains.connected(ahead | keys_of(rechained), chains.read_edges(using))
+    locked = lock_jobs(keys | concerned, using)
+    return Stored(
+        names=Owners(NAME, chains.read_ids(own | named, using)),
+        import_keys=Owners(IMPORT_KEY, _import_keys(cleaned, using)),
+        links=links,
+        edges=chains.read_edges(using) if rechained else {},
+        jobs=locked,
+        cursors=cursors,
+        now=database_now(using),
+    )
+
+
+def _is_rechained(job: Job, links: Mapping[int, Linked]) -> bool:
+    if job._state.adding:
+        return bool(job.after)
+    return chains.changes(job, links.get(job.pk))
+
+
+def _import_keys(cleaned: Sequence[tuple[Job, Errors]], using: str) -> dict[Key, int]:
+    keys = {job.import_key for job, wrong in cleaned if not wrong.keys() & {*IMPORT_KEY}} - {None}
+    rows = Job.objects.using(using).filter(import_key__in=keys) if keys else Job.objects.none()
+    found = rows.values_list("pk", "import_source", "import_key")
+    return {(source, key): pk for pk, source, key in found}
+
+
+class _Batch:
+    """The decisions about the jobs of a batch, in their order."""
+
+    def __init__(
+        self,
+        stored: Stored,
+        changes: Sequence[Change],
+        errors: Sequence[Errors],
+        using: str,
+    ) -> None:
+        self.stored = stored
+        self.changes = changes
+        self.errors = errors
+        self.using = using
+        self.accepted: list[Accepted] = []
+        self.refused: dict[int, Exception] = {}
+        self._jobs: dict[int, Job] = {}
+        """The accepted jobs by node."""
+        self._followed: set[int] = set()
+        """The nodes that accepted jobs are about to follow."""
+        self._received: set[int] = set()
+        """The positions of jobs about which receivers of ``pre_save`` know."""
+        self._instances: set[int] = set()
+        self._keys: set[int] = set()
+
+    def decide(self) -> int:
+        """Decide about the jobs in turn. Returns how many; the others need another batch."""
+        due = 0
+        for position, change in enumerate(self.changes):
+            if position and self._needs_another_batch(position):
+                return position
+            renames = self._renames(change.job)
+            self._instances.add(id(change.job))
+            self._keys |= {change.job.pk} - {None}
+            try:
+                accepted = self._accept(position, change)
+            except (ValidationError, Conflict) as error:
+                # Only a rollback undoes what receivers of the signal have written.
+                if len(self.changes) == 1 or position in self._received:
+                    raise
+                self.refused[position] = error
+                continue
+            due += len(accepted.placed.due)
+            if renames or due >= MOST_DUE:
+                return position + 1
+        return len(self.changes)
+
+    def _needs_another_batch(self, position: int) -> bool:
+        """Return whether the job depends on an earlier one in a way that isn't simulated here."""
+        job, wrong = self.changes[position].job, self.errors[position]
+        if id(job) in self._instances or job.pk in self._keys:
+            return True
+        if wrong:
+            return False
+        names, row = self.stored.names, self.stored.jobs.get(job.pk)
+        renamed = row is not None and names.value_of(row) != names.value_of(job)
+        return (
+            self._renames(job)
+            or (renamed and job.pk in self._followed)
+            or names.value_of(job) in names.released
+            or self.stored.import_keys.value_of(job) in self.stored.import_keys.released
+            or any(key_of(label) in names.released for label in job.after)
+        )
+
+    def _renames(self, job: Job) -> bool:
+        return chains.renames(job, self.stored.links.get(job.pk))
+
+    def _accept(self, position: int, change: Change) -> Accepted:
+        """Decide about one job. Raises ``ValidationError`` or ``Conflict``."""
+        job, stored, before = change.job, self.stored, None
+        self._require_valid(job, self.errors[position])
+        is_rechained = _is_rechained(job, stored.links)
+        node = -position - 1 if change.key is None else change.key
+        if change.key is not None:
+            before = check_version(stored.jobs.get(change.key), change.version)
+            job.version = change.version + 1
+        sent = {"instance": job, "raw": False, "using": self.using, "update_fields": None}
+        if pre_save.send(sender=type(job), **sent):
+            self._received.add(position)
+        follows, followed_before = None, stored.edges.get(node, set())
+        if is_rechained:
+            jobs_of = partial(self._jobs_of, present={node: job})
+            follows = chains.follows(job, node, stored.names.ids, stored.edges, jobs_of)
+        placed = placement.decide(job, stored.cursors.get(node), stored.now, before)
+        try:
+            placement.require_occurrence(job, placed.cursor)
+        except ValidationError:
+            stored.edges[node] = followed_before
+            raise
+        accepted = Accepted(job, before, node, follows, placed)
+        self._remember(accepted)
+        return accepted
+
+    def _remember(self, accepted: Accepted) -> None:
+        """Let the decisions about later jobs consider this one."""
+        self.accepted.append(accepted)
+        self._jobs[accepted.node] = accepted.job
+        self._followed |= {*(accepted.follows or ())}
+        for owners in (self.stored.names, self.stored.import_keys):
+            owners.move(accepted.before, accepted.job, accepted.node)
+
+    def _require_valid(self, job: Job, errors: Errors) -> None:
+        """Complete the validation, as ``Job.full_clean`` does. Raises ``ValidationError``."""
+        excluded = {*errors} - {NON_FIELD_ERRORS}
+        try:
+            job.validate_unique(excluded)
+        except ValidationError as error:
+            errors = error.update_error_dict(errors)
+        for owners in (self.stored.names, self.stored.import_keys):
+            if not excluded & {*owners.fields} and owners.is_taken(job):
+                taken = job.unique_error_message(Job, owners.fields)
+                errors = taken.update_error_dict(errors)
+        if errors:
+            raise ValidationError(errors)
+
+    def _jobs_of(self, way: Sequence[int], present: Mapping[int, Job]) -> dict[int, Job]:
+        """Return the jobs of a cycle."""
+        known = {**self._jobs, **present}
+        others = Job.objects.using(self.using).in_bulk({*way} - {*known})
+        return {node: known.get(node) or others[node] for node in way}
+
+    def write(self) -> None:
+        """Write the accepted jobs with their links and cursors."""
+        self._write_jobs()
+        changed = {
+            each.job.pk: {
+                followed if followed > 0 else self._jobs[followed].pk: on
+                for followed, on in each.follows.items()
+            }
+            for each in self.accepted
+            if each.follows is not None
+        }
+        chains.write_links(changed, self.using)
+        for each in self.accepted:
+            if each.before is not None and self._renames(each.job):
+                old = (each.before.namespace, each.before.name)
+                new = label_of(each.job.namespace, each.job.name)
+                chains.rename(each.job.pk, old, new, self.using)
+        placement.write([each.placed for each in self.accepted], self.stored.now, self.using)
+
+    def _write_jobs(self) -> None:
+        rows = Job.objects.using(self.using)
+        if stored := [each for each in self.accepted if each.before is not None]:
+            now = timezone.now()
+            update_each(
+                rows,
+                [each.job for each in stored],
+                [field for field in CHOSEN_FIELDS if _differs(field, stored)],
+                version=F("version") + 1,
+                updated_at=now,
+            )
+            for each in stored:
+                each.job.updated_at = now
+                each.job._state.db, each.job._state.adding = self.using, False
+        if new := [each.job for each in self.accepted if each.before is None]:
+            rows.bulk_create(new)
+            self._read_keys([job for job in new if job._state.adding])
+        for each in self.accepted:
+            post_save.send(
+                sender=type(each.job),
+                instance=each.job,
+                created=each.before is None,
+                update_fields=None,
+                raw=False,
+                using=self.using,
+            )
+
+    def _read_keys(self, inserted: Sequence[Job]) -> None:
+        """Set the keys of the inserted jobs if the database hasn't returned them."""
+        ids = chains.read_ids({(job.namespace, job.name) for job in inserted}, self.using)
+        for job in inserted:
+            job.pk = ids[job.namespace, job.name]
+            job._state.db, job._state.adding = self.using, False
+
+
+def _differs(field: Field[Any, Any], stored: Sequence[Accepted]) -> bool:
+    name = field.attname
+    return any(
+        not same_value(field, getattr(each.job, name), getattr(each.before, name))
+        for each in stored
+    )

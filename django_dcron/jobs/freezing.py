@@ -1,0 +1,204 @@
+"""Freeze scheduling and end a freeze: of one namespace, or of all.
+
+Invariants:
+
+- A freeze is one committed row. Claim, adoption, release and start read it in their own statements,
+  so it applies to all nodes and workers at once.
+- A start that is in progress when the freeze commits may not see it. ``freeze`` waits for such
+  starts, which have locked their runs. After it has returned, no run in its scope starts.
+- A freeze ends at ``until`` by the database's clock, without a request.
+- Freezing a frozen scope replaces reason and end, and keeps the beginning.
+- The freezes of a namespace and of all namespaces are independent.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, OperationalError, transaction
+
+from django_dcron.conf import settings
+from django_dcron.db.contention import can_skip_locked_rows, despite_contention, is_contention
+from django_dcron.db.now import UtcNow, database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
+from django_dcron.exceptions import InvalidValue, NotPossible
+from django_dcron.jobs.pausing import check_ahead
+from django_dcron.models import Freeze, Job, Run
+from django_dcron.models.job import NAME
+from django_dcron.policies.freezing import ALL_NAMESPACES, AUTOMATIC
+from django_dcron.policies.lifecycle import STARTABLE
+from django_dcron.runs import transitions
+from django_dcron.schedules.timetable import WIDEST_OFFSET
+from django_dcron.utils.json_values import check_storable
+from django_dcron.utils.messages import gettext_noop as _
+
+logger = logging.getLogger("django_dcron.control")
+
+LONGEST_REASON = 255
+LONGEST_NAME = 150
+LOCKED_AT_ONCE = 1000
+SECOND = timedelta(seconds=1)
+START_TIMEOUT = 2 * transitions.START_LOCK_TIMEOUT
+"""How long to wait for the starts in progress. A start waits at most half as long for a lock."""
+
+
+def freeze(
+    reason: str, namespace: str | None = None, until: datetime | None = None, *, by: str = ""
+) -> Freeze:
+    """Freeze the scheduling of ``namespace``, by default of all namespaces, and return the freeze.
+
+    The freeze begins when the surrounding transaction commits. Until its end, no run that comes
+    from a schedule, a backfill or a chain starts. Running runs continue, and manual runs start.
+    Afterwards, each job's misfire policy decides about the occurrences meanwhile, as after an
+    outage.
+
+    The freeze ends at ``until``, an aware datetime, by default when ``unfreeze`` is called.
+    Freezing a frozen scope replaces reason and end. ``by`` names who freezes.
+
+    Raises ``InvalidValue`` if there is no reason, ``until`` is naive or in the past, or no job has
+    the namespace.
+    """
+    using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
+    _check_text("reason", reason, LONGEST_REASON)
+    if not reason.strip():
+        raise InvalidValue("reason", _("a reason is required"), code="required")
+    if scope:
+        _check_namespace(scope)
+    if until is not None:
+        check_ahead(until, database_now(using))
+        if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
+            until = until.astimezone(UTC)
+    made = despite_contention(lambda: _freeze(scope, reason.strip(), until, by, using), using)
+    transaction.on_commit(partial(await_starts, scope, using), using=using, robust=True)
+    logger.warning(
+        "scheduling frozen: namespace=%s until=%s reason=%s",
+        scope or "*",
+        until,
+        made.reason,
+        extra={"event": "frozen", "namespace": scope},
+    )
+    return made
+
+
+def _check_text(field: str, text: str, longest: int) -> None:
+    try:
+        check_storable(text)
+    except ValueError as error:
+        raise InvalidValue(
+            field,
+            _("the text can't be stored: %(problem)s"),
+            problem=str(error),
+            code="not_storable",
+        ) from None
+    if len(text) > longest:
+        raise InvalidValue(
+            field,
+            _("%(length)d characters are too many (allowed: at most %(most)d)"),
+            length=len(text),
+            most=longest,
+            code="invalid_length",
+        )
+
+
+def _check_namespace(namespace: str) -> None:
+    """Refuse a namespace without jobs, because it may be a typing error."""
+    try:
+        NAME(namespace)
+        known = Job.objects.using(alias_for(Job)).filter(namespace=namespace)
+        # Some databases compare texts without regard to case.
+        exists = namespace in known.order_by().values_list("namespace", flat=True).distinct()
+    except ValidationError:
+        exists = False
+    if not exists:
+        raise unknown_namespace(namespace)
+
+
+def unknown_namespace(namespace: str) -> InvalidValue:
+    """Return the error that no job has ``namespace``."""
+    return InvalidValue(
+        "namespace",
+        _("no job has the namespace %(namespace)s"),
+        namespace=ascii(namespace),
+        code="unknown_namespace",
+    )
+
+
+def _freeze(scope: str, reason: str, until: datetime | None, by: str, using: str) -> Freeze:
+    rows = Freeze.objects.using(using)
+    new = {"reason": reason, "until": until, "frozen_by": by[:LONGEST_NAME], "ended_by": ""}
+    with transaction.atomic(using=using):
+        # The row is created first, so that two concurrent calls lock the same row.
+        try:
+            with transaction.atomic(using=using):
+                return rows.create(namespace=scope, since=database_now(using), **new)
+        except IntegrityError:
+            rows.select_for_update().get(namespace=scope)
+        if not rows.in_force().filter(namespace=scope).exists():
+            new["since"] = database_now(using)
+        rows.filter(namespace=scope).update(**new)
+        return rows.get(namespace=scope)
+
+
+def await_starts(scope: str, using: str) -> None:
+    """Wait until all starts in progress of the scope's runs have been committed or undone."""
+    if not can_skip_locked_rows(using):
+        return  # without row locks, no other process writes during a commit
+    runs = Run.objects.using(using).filter(state__in=STARTABLE, trigger__in=AUTOMATIC)
+    due = runs.due(database_now(using) + SECOND).order_by()
+    if scope:
+        due = due.filter(job__namespace=scope)
+    run_ids = list(due.values_list("pk", flat=True))
+    for start in range(0, len(run_ids), LOCKED_AT_ONCE):
+        some = run_ids[start : start + LOCKED_AT_ONCE]
+        with transitions.unlocked(some) as free:
+            pass
+        _await_locked([run_id for run_id in some if run_id not in free], using)
+
+
+def _await_locked(run_ids: list[UUID], using: str) -> None:
+    if not run_ids:
+        return
+    locked = Run.objects.using(using).filter(pk__in=run_ids).select_for_update()
+    try:
+        with brief_transaction(using, settings.RUN_LEASE, lock=START_TIMEOUT):
+            list(locked.order_by("pk").values_list("pk"))
+    except OperationalError as error:
+        if not is_contention(error):
+            raise
+        logger.warning(
+            "starts in progress during freeze: runs=%d; one of them may still start",
+            len(run_ids),
+            extra={"event": "starts_in_progress", "runs": len(run_ids)},
+        )
+
+
+def unfreeze(namespace: str | None = None, *, by: str = "") -> Freeze:
+    """End the freeze of ``namespace``, by default the one of all namespaces, and return it.
+
+    Nodes continue within a tick. ``by`` names who ends the freeze. Raises ``NotPossible`` if the
+    scope isn't frozen.
+    """
+    using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
+    rows = Freeze.objects.using(using)
+    if (
+        not rows.in_force()
+        .filter(namespace=scope)
+        .update(until=UtcNow(), ended_by=by[:LONGEST_NAME])
+    ):
+        if scope:
+            text, values = _("The namespace %(namespace)s isn't frozen."), {"namespace": scope}
+        else:
+            text, values = _("There is no freeze of all namespaces."), {}
+        raise NotPossible(text, code="not_frozen", **values)
+    ended = rows.get(namespace=scope)
+    logger.warning(
+        "scheduling unfrozen: namespace=%s",
+        scope or "*",
+        extra={"event": "unfrozen", "namespace": scope},
+    )
+    return ended

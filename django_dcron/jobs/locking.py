@@ -1,0 +1,74 @@
+"""Lock the rows of jobs for a change, and check the version that the change is based on.
+
+Invariants:
+
+- Rows are locked in the order cursors, jobs, runs. The claim uses the same order, so the two never
+  deadlock.
+- Several rows of one table are locked in the order of their keys, so that two changes never
+  deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from django_dcron.exceptions import Conflict
+from django_dcron.models import Cursor, Job
+from django_dcron.utils.messages import gettext_noop as _
+
+LOCKED_AT_ONCE = 1000
+"""Keys in one statement."""
+
+
+def lock(job_id: int, using: str, *, nowait: bool = False) -> Job | None:
+    """Lock the cursor, then the job, until the transaction ends. None if there is no job."""
+    Cursor.objects.using(using).select_for_update(nowait=nowait).filter(pk=job_id).first()
+    return Job.objects.using(using).select_for_update(nowait=nowait).filter(pk=job_id).first()
+
+
+def lock_cursors(job_ids: Collection[int], using: str) -> dict[int, Cursor]:
+    """Lock the cursors of jobs. The result lacks the jobs that have none."""
+    rows = Cursor.objects.using(using).select_for_update().order_by("pk")
+    return {row.pk: row for keys in in_parts(job_ids) for row in rows.filter(pk__in=keys)}
+
+
+def lock_jobs(job_ids: Collection[int], using: str) -> dict[int, Job]:
+    """Lock jobs whose cursors are locked. The result lacks the jobs that were deleted."""
+    rows = Job.objects.using(using).select_for_update().order_by("pk")
+    return {row.pk: row for keys in in_parts(job_ids) for row in rows.filter(pk__in=keys)}
+
+
+def lock_all(job_ids: Collection[int], using: str) -> None:
+    """Lock cursors and jobs that the transaction will lock again in parts, in any order."""
+    for rows in (Cursor.objects.using(using), Job.objects.using(using)):
+        locked = rows.select_for_update().order_by("pk").values_list("pk", flat=True)
+        for keys in in_parts(job_ids):
+            list(locked.filter(pk__in=keys))
+
+
+def in_parts(job_ids: Collection[int]) -> Iterator[list[int]]:
+    """Yield the keys in order, in parts for one statement each."""
+    keys = sorted(job_ids)
+    for start in range(0, len(keys), LOCKED_AT_ONCE):
+        yield keys[start : start + LOCKED_AT_ONCE]
+
+
+def lock_version(job_id: int, expected_version: int | None, using: str) -> Job:
+    """Lock the job and check its version: see ``check_version``."""
+    return check_version(lock(job_id, using), expected_version)
+
+
+def check_version(row: Job | None, expected_version: int | None) -> Job:
+    """Check the version of a locked job. None accepts any version.
+
+    Raises ``Conflict`` if the job was deleted or has another version.
+    """
+    if row is None:
+        raise Conflict(_("The job has been deleted. Nothing was saved."), code="deleted")
+    if expected_version is not None and row.version != expected_version:
+        raise Conflict(
+            _("%(job)s was changed by someone else. Nothing was saved. Reload it and try again."),
+            job=str(row),
+            code="changed",
+        )
+    return row

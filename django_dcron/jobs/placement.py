@@ -1,0 +1,258 @@
+"""Place the cursors of jobs: decide on plain data, then write any number of cursors at once.
+
+Invariants:
+
+- ``decide`` reads nothing from the database. The caller has locked the cursor and the job.
+- Due occurrences survive a change: claimed runs stay, and unclaimed occurrences are claimed first.
+- A change doesn't shorten a pause. If a node has ended a pause early, because it looks ahead, the
+  new definition applies from the end of the pause, too.
+- A quarantined job keeps its position. When its definition is valid again, the claim continues from
+  there by the misfire policy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.core.exceptions import ValidationError
+from django.db import connections
+from django.utils.translation import gettext
+
+from django_dcron.conf import settings
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models.cursor import COPIED_FIELDS
+from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
+from django_dcron.runs import transitions
+from django_dcron.runs.creation import insert, row_for
+from django_dcron.schedules.timetable import MICROSECOND, Timetable
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+CLAIMED_BEFORE_A_CHANGE = 1000
+"""About how many runs a change of definition creates for earlier due occurrences. One more run
+stands for the rest."""
+WRITTEN_FIELDS = [field.name for field in Cursor._meta.concrete_fields if not field.primary_key]
+
+
+@dataclass(slots=True)
+class Placement:
+    """What to write for one cursor."""
+
+    cursor: Cursor
+    is_new: bool = False
+    is_current: bool = False
+    """Whether the stored cursor is up to date, so that there is nothing to write."""
+    due: list[Run] = field(default_factory=list)
+    """The unsaved runs of the occurrences that were due by the previous definition."""
+    enables: bool = False
+    """Whether the failures in a row count from zero."""
+
+
+def timetable_of(definition: Job | Cursor) -> Timetable:
+    """Return the timetable of the definition. Raises ``InvalidSchedule``."""
+    return Timetable(definition.parsed_schedule, definition.starts_at, definition.ends_at)
+
+
+def runs_without_schedule(job: Job) -> bool:
+    """Return whether the job needs no occurrences: it follows other jobs or is ``@never``."""
+    try:
+        return bool(job.after) or job.parsed_schedule.is_never
+    except InvalidSchedule:
+        return False
+
+
+def place_cursor(
+    job: Job, now: datetime, using: str, before: Job | None = None, since: datetime | None = None
+) -> Cursor:
+    """Place and save the cursor of one job. ``before`` and ``since``: see ``decide``."""
+    cursor = Cursor.objects.using(using).filter(pk=job.pk).first()
+    placement = decide(job, cursor, now, before, since)
+    write([placement], now, using)
+    return placement.cursor
+
+
+def decide(
+    job: Job,
+    cursor: Cursor | None,
+    now: datetime,
+    before: Job | None = None,
+    since: datetime | None = None,
+) -> Placement:
+    """Compute the job's cursor from its definition, unless it is up to date and not quarantined.
+
+    ``cursor``: The stored cursor, which is changed; None if there is none.
+    ``before``: The previous definition, if known. Its policies decide about what was due, unless
+    the job was quarantined. If its pause is over and no node has noticed, the occurrences since the
+    end of the pause are due.
+    ``since``: Instant after which occurrences count instead of ``now``, unless the cursor's
+    definition is newer.
+    """
+    if cursor is None:
+        placement = Placement(Cursor(job=job), is_new=True)
+        _compute(placement.cursor, job, now)
+        return placement
+    pause_over = _end_of_pause(before or job, now)
+    if matches_definition(cursor, job) and not cursor.problem and not pause_over:
+        return Placement(cursor, is_current=True)
+    judge = job if before is None or cursor.problem else before
+    if pause_over:
+        _make_due_since(pause_over, cursor)
+    since = since or _resumes_at(cursor, job, now)
+    placement = Placement(cursor, enables=job.enabled and not cursor.enabled)
+    placement.due = _claim_due(cursor, judge, now)
+    _compute(cursor, job, max(since, cursor.placed_at) if since else now)
+    return placement
+
+
+def write(placements: Iterable[Placement], now: datetime, using: str) -> None:
+    """Write the cursors, and the runs and statistics that change with them.
+
+    The number of statements doesn't depend on the number of cursors, except that the database
+    limits the size of a statement. ``now``: the instant of the decisions.
+    """
+    moved = [each for each in placements if not each.is_current]
+    if not moved:
+        return
+    statistics = Statistics.objects.using(using)
+    if new := [each.cursor.job for each in moved if each.is_new]:
+        statistics.bulk_create([Statistics(job=job) for job in new], ignore_conflicts=True)
+    if due := [run for each in moved for run in each.due]:
+        insert(due, using)
+    if placed_before := [each.cursor.pk for each in moved if not each.is_new]:
+        transitions.delete_claimed_ahead(placed_before, now, using)
+    if enabled := [each.cursor.pk for each in moved if each.enables]:
+        statistics.filter(pk__in=enabled).update(consecutive_failures=0)
+    Cursor.objects.using(using).bulk_create(
+        [each.cursor for each in moved],
+        update_conflicts=True,
+        update_fields=WRITTEN_FIELDS,
+        unique_fields=_unique_fields(using),
+    )
+
+
+def _unique_fields(using: str) -> list[str] | None:
+    """Return the key of an upsert. MariaDB doesn't accept one: it considers every unique key."""
+    named = connections[using].features.supports_update_conflicts_with_target
+    return ["job"] if named else None
+
+
+def require_occurrence(job: Job, cursor: Cursor) -> None:
+    """Require a future occurrence of an enabled job, like the validation.
+
+    The job's last occurrence may have passed since the validation, for example while the save
+    waited for a lock, or it may lie before the end of the job's pause. Raises ``ValidationError``.
+    """
+    if (
+        job.enabled
+        and cursor.next_at is None
+        and not cursor.problem
+        and not runs_without_schedule(job)
+    ):
+        text = gettext("%(schedule)s has no occurrence after %(start)s.") % {
+            "schedule": job.schedule,
+            "start": cursor.placed_at.isoformat(timespec="seconds"),
+        }
+        raise ValidationError({"schedule": ValidationError(text, code="exhausted")})
+
+
+def _resumes_at(cursor: Cursor, job: Job, now: datetime) -> datetime | None:
+    """Return the end of the pause if a node has ended it early and that instant is still ahead.
+
+    Occurrences count from then on.
+    """
+    resumes = cursor.enabled and job.enabled and now < cursor.placed_at <= now + settings.LOOK_AHEAD
+    return cursor.placed_at if resumes else None
+
+
+def _end_of_pause(job: Job, now: datetime) -> datetime | None:
+    """Return when the job's pause was over, if no node has noticed that yet."""
+    over = not job.enabled and job.paused_until is not None and job.paused_until <= now
+    return job.paused_until if over else None
+
+
+def _make_due_since(instant: datetime, cursor: Cursor) -> None:
+    """Make the occurrences since ``instant`` due.
+
+    If the definition is invalid, assume that an occurrence has been due since then.
+    """
+    after = max(instant - MICROSECOND, cursor.placed_at)
+    try:
+        cursor.next_at = timetable_of(cursor).first_after(after, cursor.previous_at)
+    except InvalidSchedule:
+        cursor.next_at = after + MICROSECOND
+
+
+def _claim_due(cursor: Cursor, job: Job, now: datetime) -> list[Run]:
+    """Claim what is due by the definition that ``cursor`` was computed from.
+
+    The leader of the job's shard dispatches these runs.
+    """
+    rows: list[Run] = []
+
+    def account_for(planned: PlannedRun, reason: str = "") -> None:
+        rows.append(
+            row_for(
+                planned,
+                job_id=job.pk,
+                jitter=job.jitter,
+                misfire_grace=job.misfire_grace,
+                now=now,
+                node=transitions.NOBODY,
+                reason=reason,
+            )
+        )
+
+    try:
+        timetable, misfire = timetable_of(cursor), job.misfire
+        late_before, reason = now - job.misfire_grace, ""
+        while cursor.next_at is not None and cursor.next_at <= now:
+            if len(rows) >= CLAIMED_BEFORE_A_CHANGE:  # one planned run accounts for the rest
+                late_before, misfire = (
+                    now + MICROSECOND,
+                    Misfire(MisfirePolicy.SKIP, job.misfire_grace, 1),
+                )
+                reason = "the job was changed before all due occurrences could be claimed"
+            considered = timetable.consider(
+                cursor.next_at, late_before=late_before, horizon=now, misfire=misfire
+            )
+            for planned in considered.planned_runs:
+                account_for(planned, reason)
+            cursor.next_at, cursor.previous_at = considered.next_at, considered.previous_at
+    # The invalid definition is being replaced, and that must not fail.
+    except Exception as error:
+        extra = {"event": "due_not_claimed", "job": str(job)}
+        logger.exception("due occurrences not recorded: job=%s", job, extra=extra)
+        if cursor.next_at is not None and cursor.next_at <= now:
+            reason = (
+                f"the occurrences that were due before the job was changed are unknown: {error}"
+            )
+            account_for(PlannedRun(cursor.next_at, missed=True), reason)
+            cursor.previous_at = cursor.next_at
+    return rows
+
+
+def matches_definition(cursor: Cursor, job: Job) -> bool:
+    return all(getattr(cursor, field) == getattr(job, field) for field in COPIED_FIELDS)
+
+
+def _compute(cursor: Cursor, job: Job, now: datetime) -> None:
+    for name in COPIED_FIELDS:
+        setattr(cursor, name, getattr(job, name))
+    cursor.placed_at = now
+    cursor.problem = ""
+    cursor.next_at = None
+    if job.enabled:
+        try:
+            cursor.next_at = timetable_of(job).first_after(now, cursor.previous_at)
+        except InvalidSchedule as error:
+            cursor.problem = str(error)
+        # An unknown error of this job must not stop the other jobs.
+        except Exception as error:
+            logger.exception(
+                "job quarantined: job=%s", job, extra={"event": "quarantined", "job": str(job)}
+            )
+            cursor.problem = f"{type(error).__name__}: {error}"

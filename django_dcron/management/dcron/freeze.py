@@ -1,0 +1,79 @@
+"""``manage.py dcron freeze``: freeze the scheduling of all jobs or of a namespace."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import InvalidValue
+from django_dcron.management.dcron import times
+from django_dcron.management.dcron.bulk_actions import user_name
+from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.freezes import document, scope
+from django_dcron.management.dcron.output import GOOD, Output, add_json, moment
+from django_dcron.models import Freeze
+
+HELP = (
+    "Freeze scheduling, for example during a deploy or an incident. Until the end of the freeze, "
+    "no scheduled, backfilled or chained run starts. Running runs continue, and manual runs start. "
+    "Afterwards, the misfire policy of each job decides about its occurrences. Freezing again "
+    "replaces the reason and the end. Exit code 2: invalid input, and nothing was frozen."
+)
+EXAMPLES = """
+freeze --reason deploy --for 30m
+freeze --reason "database maintenance" --until 2026-12-01T09:00
+freeze --namespace shop --reason incident-4711
+"""
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--reason", required=True, metavar="TEXT", help="shown wherever the freeze is shown"
+    )
+    add_namespace(parser)
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument(
+        "--until",
+        metavar="TIME",
+        help="end the freeze at this time, such as 2026-12-01T09:00 (in the site's time zone "
+        "unless it has an offset) or +2h (default: when you unfreeze)",
+    )
+    end.add_argument(
+        "--for",
+        dest="duration",
+        metavar="DURATION",
+        help="end the freeze after this duration, such as 30m",
+    )
+    add_json(parser)
+
+
+def add_namespace(parser: CommandParser) -> None:
+    parser.add_argument("--namespace", default="", help="only this namespace (default: all)")
+
+
+def run(command: BaseCommand, options: dict[str, Any]) -> None:
+    output, until = Output(command, options), _until(options)
+    try:
+        made = control.freeze(options["reason"], options["namespace"], until, by=user_name())
+    except InvalidValue as error:
+        raise usage_error(f"Nothing was frozen. {error}.") from None
+    if output.is_json:
+        output.json({"version": 1, "freeze": document(made)})
+        return
+    how_long = f"until {moment(made.until)}" if made.until else "until unfrozen"
+    output.line(f"{scope(made)}: frozen {how_long}: {made.reason}", GOOD)
+
+
+def _until(options: dict[str, Any]) -> datetime | None:
+    now = database_now(alias_for(Freeze))
+    if options["duration"]:
+        return now + times.duration("--for", options["duration"])
+    if not options["until"]:
+        return None
+    return times.instant("--until", options["until"], now, timezone.get_current_timezone())

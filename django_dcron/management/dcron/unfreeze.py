@@ -1,0 +1,53 @@
+"""``manage.py dcron unfreeze``: end a freeze of scheduling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_dcron import control
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import NotPossible
+from django_dcron.management.dcron.bulk_actions import user_name
+from django_dcron.management.dcron.exits import negative_result
+from django_dcron.management.dcron.freeze import add_namespace
+from django_dcron.management.dcron.freezes import document, scope
+from django_dcron.management.dcron.output import GOOD, ODD, Output, add_json
+from django_dcron.models import Freeze
+
+HELP = (
+    "End a freeze. Nodes continue within a second. The misfire policy of each job decides about "
+    "the occurrences meanwhile. A freeze of a namespace and a freeze of all are separate. Exit "
+    "code 1: there is no such freeze."
+)
+EXAMPLES = """
+unfreeze
+unfreeze --namespace shop
+"""
+
+
+def add_arguments(parser: CommandParser) -> None:
+    add_namespace(parser)
+    add_json(parser)
+
+
+def run(command: BaseCommand, options: dict[str, Any]) -> None:
+    output = Output(command, options)
+    try:
+        ended = control.unfreeze(options["namespace"], by=user_name())
+    except NotPossible as error:
+        raise negative_result(str(error)) from None
+    left = list(Freeze.objects.using(alias_for(Freeze)).in_force())
+    if output.is_json:
+        output.json(
+            {
+                "version": 1,
+                "freeze": document(ended),
+                "in_force": [document(freeze) for freeze in left],
+            }
+        )
+        return
+    output.line(f"{scope(ended)}: unfrozen", GOOD)
+    for freeze in left:
+        output.line(f"{scope(freeze)}: still frozen: {freeze.reason}", ODD)

@@ -1,0 +1,53 @@
+"""Decide whether a freeze holds back a run.
+
+A freeze stops the automatic starts of one namespace, or of all. An attempt starts automatically if
+nobody asked for its run: the run comes from a schedule, a backfill or a chain.
+
+Invariants:
+
+- A freeze is in force until ``until``, exclusive. Without it, until somebody ends the freeze.
+- A freeze never holds back runs that a person or a program started: manual runs and reruns.
+- ``models.freeze`` has the same rule as SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django_dcron.policies.lifecycle import Trigger
+
+ALL_NAMESPACES = ""
+AUTOMATIC = frozenset({Trigger.SCHEDULE, Trigger.BACKFILL, Trigger.CHAIN})
+"""The triggers of runs that a freeze holds back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a freeze covers, and when."""
+
+    namespace: str
+    """Empty: all namespaces."""
+    since: datetime
+    until: datetime | None
+    """None: until somebody ends the freeze."""
+
+    def is_in_force(self, now: datetime) -> bool:
+        return self.until is None or self.until > now
+
+    def covers(self, namespace: str) -> bool:
+        return self.namespace in (ALL_NAMESPACES, namespace)
+
+    def delayed(self, due_at: datetime, late_at: datetime) -> bool:
+        """Return whether the freeze was in force between these times."""
+        return self.since <= late_at and self.is_in_force(due_at)
+
+
+def is_frozen(
+    freezes: Iterable[Extent], *, namespace: str, trigger: Trigger, now: datetime
+) -> bool:
+    """Return whether a run of a job in ``namespace`` must not start now."""
+    return trigger in AUTOMATIC and any(
+        freeze.is_in_force(now) and freeze.covers(namespace) for freeze in freezes
+    )

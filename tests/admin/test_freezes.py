@@ -1,0 +1,174 @@
+"""The admin of freezes: begin and end them, permissions, history and the banner on every page."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.models import Freeze
+from tests.admin.conftest import job_url, list_url, log_in_as, make_job, make_run, run_url
+
+pytestmark = pytest.mark.django_db
+
+ADD = "admin:django_dcron_freeze_add"
+BANNER = 'class="dcron-freeze"'
+
+
+def end_url(freeze: Freeze) -> str:
+    return reverse("admin:django_dcron_freeze_action", args=[freeze.pk, "unfreeze"])
+
+
+def page_url(freeze: Freeze) -> str:
+    return reverse("admin:django_dcron_freeze_change", args=[freeze.pk])
+
+
+def add(client: Client, **given: str) -> Any:
+    return client.post(reverse(ADD), {"namespace": "", "reason": "deploy", "until": "", **given})
+
+
+def test_begin_and_end_a_freeze(admin_client: Client, admin_user: User) -> None:
+    name = admin_user.get_username()
+    assert add(admin_client, until="2h").status_code == 302
+    freeze = Freeze.objects.in_force().get()
+    assert (freeze.namespace, freeze.reason, freeze.frozen_by) == ("", "deploy", name)
+    assert freeze.until is not None
+    assert freeze.until - freeze.since <= timedelta(hours=2)
+
+    page = admin_client.get(page_url(freeze)).content.decode()
+    assert end_url(freeze) in page
+    assert admin_client.post(end_url(freeze)).status_code == 302
+
+    assert not Freeze.objects.in_force().exists()
+    assert Freeze.objects.get().ended_by == name
+    assert end_url(freeze) not in admin_client.get(page_url(freeze)).content.decode()
+    notes = LogEntry.objects.filter(object_id=str(freeze.pk)).order_by("pk")
+    assert [entry.user_id for entry in notes] == [admin_user.pk] * 2
+    assert "deploy" in notes[0].change_message
+
+
+def test_a_frozen_scope_can_be_frozen_again(admin_client: Client) -> None:
+    control.freeze("incident", until=database_now("default") + timedelta(hours=1))
+    assert add(admin_client).status_code == 302
+    freeze = Freeze.objects.get()
+    assert (freeze.reason, freeze.until) == ("deploy", None)
+
+
+def test_a_freeze_of_a_namespace_is_ended_from_the_list(admin_client: Client) -> None:
+    make_job(namespace="shop")
+    assert add(admin_client, namespace="shop").status_code == 302
+    freeze = Freeze.objects.get()
+    sent = {"action": "unfreeze", "_selected_action": freeze.pk}
+    confirmation = admin_client.post(list_url("freeze"), sent)
+    assert confirmation.status_code == 200
+    name = re.search(r'name="(\w+)" value="yes"', confirmation.content.decode())
+    assert name
+    admin_client.post(list_url("freeze"), {**sent, name[1]: "yes"})
+    assert not Freeze.objects.in_force().exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("reason", ""),
+        ("reason", " "),
+        ("namespace", "shpo"),
+        ("until", "x"),
+        ("until", "2020-01-01"),
+    ],
+)
+def test_an_invalid_freeze_is_refused_by_field(
+    admin_client: Client, field: str, value: str
+) -> None:
+    response = add(admin_client, **{field: value})
+    assert response.status_code == 200
+    assert set(response.context["adminform"].form.errors) == {field}
+    assert not Freeze.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("permissions", "sees", "freezes"),
+    [
+        ((), False, False),
+        (("freeze_jobs",), False, False),
+        (("view_job",), True, False),
+        (("view_job", "change_job", "pause_job"), True, False),
+        (("view_job", "freeze_jobs"), True, True),
+    ],
+)
+def test_freezing_needs_its_own_permission(
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    permissions: tuple[str, ...],
+    sees: bool,
+    freezes: bool,
+) -> None:
+    freeze = control.freeze("incident")
+    client.force_login(User.objects.create_user("ann", is_staff=True))
+    log_in_as(permissions, monkeypatch)
+
+    listed = client.get(list_url("freeze"))
+    assert listed.status_code == (200 if sees else 403)
+    assert (reverse(ADD) in listed.content.decode()) is freezes
+    assert (end_url(freeze) in client.get(page_url(freeze)).content.decode()) is freezes
+    assert add(client).status_code == (302 if freezes else 403)
+    assert client.post(end_url(freeze)).status_code == (302 if freezes else 403)
+    assert Freeze.objects.in_force().exists() is not freezes
+    assert Freeze.objects.get().reason == ("deploy" if freezes else "incident")
+
+
+def pages() -> list[str]:
+    job = make_job()
+    run = make_run(job, state="succeeded")
+    return [
+        reverse("admin:index"),
+        reverse("admin:app_list", args=["django_dcron"]),
+        *(list_url(each) for each in ("job", "run", "node", "calendar", "alert", "freeze")),
+        list_url("dashboard"),
+        job_url(job),
+        run_url(run),
+        reverse("admin:django_dcron_job_add"),
+        reverse("admin:django_dcron_calendar_add"),
+        reverse("admin:django_dcron_job_history", args=[job.pk]),
+        reverse("admin:django_dcron_job_delete", args=[job.pk]),
+        reverse("admin:django_dcron_job_why", args=[job.pk]),
+        reverse("admin:django_dcron_job_action", args=[job.pk, "pause"]),
+        reverse(ADD),
+    ]
+
+
+def test_every_page_has_the_banner_during_a_freeze(admin_client: Client) -> None:
+    visited = pages()
+    for url in visited:
+        response = admin_client.get(url)
+        assert response.status_code == 200, url
+        assert BANNER not in response.content.decode(), url
+    control.freeze(
+        "<b>deploy</b>", "default", database_now("default") + timedelta(hours=1), by="ann"
+    )
+    for url in visited:
+        page = admin_client.get(url).content.decode()
+        assert page.count(BANNER) == 1, url
+        banner = page[page.index(BANNER) :]
+        shown = banner[: banner.index("</p>")]
+        assert "&lt;b&gt;deploy" in shown
+        assert "ann" in shown
+        assert "default" in shown
+        assert list_url("freeze") in shown
+
+
+def test_who_may_not_see_jobs_gets_no_banner(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control.freeze("secret")
+    client.force_login(User.objects.create_user("ann", is_staff=True))
+    log_in_as(("view_node",), monkeypatch)
+    page = client.get(list_url("node"))
+    assert page.status_code == 200
+    assert "secret" not in page.content.decode()

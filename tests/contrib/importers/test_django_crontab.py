@@ -1,0 +1,248 @@
+"""Test the import of django-crontab's setting: jobs are due when cron runs its lines."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pytest_django import Settings
+
+from django_dcron.contrib.importers import crontab, django_crontab
+from django_dcron.contrib.importers.comparison import MoveKind, compare
+from django_dcron.contrib.importers.found import Found, SourceProblem
+from django_dcron.contrib.importers.names import distinct
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.models import Job
+from django_dcron.schedules.schedule import parse_schedule
+from tests import depth
+from tests.contrib.importers import public, vixie
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
+ECHO = "tests.app.tasks.echo"
+COMMAND = "django.core.management.call_command"
+JOBS = [
+    ("*/5 * * * *", "tests.app.tasks.ok"),
+    ("0   4 1 * *", ECHO, ["a", 1], {"verbose": 0}, ">> /tmp/log"),
+    ("@daily", ECHO, ">> /tmp/other.log"),
+    ("30 3 * * mon-fri", COMMAND, ["clearsessions"]),
+    ("0 0 * * 0", COMMAND, ["dumpdata", "auth"], {"indent": 4}, "> /tmp/auth.json"),
+]
+
+
+def read(settings: Settings, *jobs: Any, timezone: str = "UTC") -> list[Found]:
+    settings.CRONJOBS = list(jobs)
+    return django_crontab.read(NOW, timezone).found
+
+
+def test_entries_with_all_options_are_converted(settings: Settings) -> None:
+    ok, echo, other, sessions, dump = read(settings, *JOBS, timezone="Europe/Berlin")
+    assert echo.values == {
+        "target": ECHO,
+        "args": ["a", 1],
+        "kwargs": {"verbose": 0},
+        "schedule": "0 4 1 * *",
+        "timezone": "Europe/Berlin",
+        "enabled": True,
+        "pause_reason": "",
+    }
+    assert (other.values["schedule"], other.values["args"]) == ("@daily", [])
+    assert (sessions.name, sessions.values["target"]) == ("clearsessions", "command:clearsessions")
+    assert (dump.values["args"], dump.values["kwargs"]) == (["auth"], {"indent": 4})
+    assert "/tmp/log" in echo.warnings[0]
+    assert "/tmp/other.log" in other.warnings[0]
+    assert "/tmp/auth.json" in dump.warnings[0]
+    assert ok.warnings == ()
+
+
+def test_schedules_and_suffixes_match_the_lines_of_the_package(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """The real package writes a line of the crontab for each entry, and runs its function."""
+    manage = tmp_path / "manage.py"
+    manage.touch()
+    settings.CRONTAB_DJANGO_MANAGE_PATH = str(manage)
+    settings.CRONTAB_DJANGO_PROJECT_NAME = "tests"
+    from django_crontab.crontab import Crontab
+
+    ours = read(settings, *JOBS)
+    written = Crontab(verbosity=0)
+    written.add_jobs()
+    lines = crontab.read("".join(written.crontab_lines), "UTC").found
+    assert [each.values["schedule"] for each in ours] == [each.values["schedule"] for each in lines]
+    for entry, line in zip(ours, written.crontab_lines, strict=True):
+        suffix = line.rpartition(" # ")[0].partition("crontab run ")[2].partition(" ")[2].strip()
+        assert bool(suffix) == any(suffix in warning for warning in entry.warnings if suffix)
+
+
+def test_entries_become_jobs(settings: Settings) -> None:
+    settings.CRONJOBS = JOBS
+    settings.DCRON_COMMANDS = {"clearsessions": [], "dumpdata": ["args", "--indent"]}
+    done = call("import", "django-crontab", "--timezone", "Europe/Berlin", "--apply")
+    assert done.code == 0, done.out
+    assert set(Job.objects.values_list("target", "schedule", "timezone")) == {
+        ("tests.app.tasks.ok", "*/5 * * * *", "Europe/Berlin"),
+        (ECHO, "0 4 1 * *", "Europe/Berlin"),
+        (ECHO, "@daily", "Europe/Berlin"),
+        ("command:clearsessions", "30 3 * * mon-fri", "Europe/Berlin"),
+        ("command:dumpdata", "0 0 * * 0", "Europe/Berlin"),
+    }
+    assert "5 same" in call("import", "django-crontab", "--timezone", "Europe/Berlin").out
+    del settings.DCRON_COMMANDS
+    assert "DCRON_COMMANDS doesn't list 'clearsessions'" in call("import", "django-crontab").out
+
+
+def test_handover_uses_the_given_time_zone(settings: Settings) -> None:
+    settings.CRONJOBS = JOBS[:1]
+    zone = ("--timezone", "Europe/Berlin")
+    assert call("import", "django-crontab", *zone, "--apply", "--disabled").code == 0
+    assert call("handover", "django-crontab", *zone, "--apply").code == 0
+    job = Job.objects.get()
+    assert (job.timezone, job.enabled) == ("Europe/Berlin", True)
+
+
+def test_new_schedule_or_second_entry_keeps_the_first_job(settings: Settings) -> None:
+    """Neither a new schedule nor another entry of the function makes a second job."""
+    settings.CRONJOBS = [("0 1 * * *", ECHO)]
+    assert call("import", "django-crontab", "--apply").code == 0
+    before = Job.objects.get()
+    moves = compare(
+        read(settings, ("0 2 * * *", ECHO), ("0 3 * * *", ECHO, ["x"]), ("0 4 * * *", ECHO)),
+        source="django-crontab",
+    )
+    assert [(move.kind, move.existing) for move in moves] == [
+        (MoveKind.CHANGE, before),
+        (MoveKind.CREATE, None),
+        (MoveKind.CREATE, None),
+    ]
+    assert len({move.name for move in moves}) == 3
+
+
+def test_names_do_not_depend_on_the_order(settings: Settings) -> None:
+    jobs = [("0 1 * * *", ECHO, [1]), ("0 1 * * *", ECHO, [2]), ("0 1 * * *", ECHO)]
+    names = {each.name: each.values["args"] for each in distinct(read(settings, *jobs))}
+    again = {each.name: each.values["args"] for each in distinct(read(settings, *jobs[::-1]))}
+    assert names == again
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ("* * * * *", "not a tuple"),
+        (("* * * * *",), "not a tuple"),
+        ((5, ECHO), "must be texts"),
+        (("@reboot", ECHO), "systemd"),
+        (("@every 5m", ECHO), "not a cron schedule"),
+        (("0 0 4 * * *", ECHO), "6 fields"),
+        (("61 * * * *", ECHO), "out of range"),
+        (("* * * *", ECHO), "fields"),
+        (("H * * * *", ECHO), "doesn't support H"),
+        (("* * * * *", ECHO, [datetime(2027, 1, 1)]), "args"),  # noqa: DTZ001
+        (("* * * * *", ECHO, 5), "can't be read"),
+        (("* * * * *", ECHO, [], "x"), "can't be read"),
+        (("* * * * *", COMMAND), "name of a command"),
+        (("* * * * *", COMMAND, [5]), "name of a command"),
+    ],
+)
+def test_unsupported_entries_are_refused(job: Any, message: str, settings: Settings) -> None:
+    (found,) = read(settings, job)
+    assert message in found.refused
+
+
+def test_settings_without_an_equivalent_are_noted(settings: Settings) -> None:
+    settings.CRONJOBS = JOBS
+    settings.CRONTAB_COMMAND_PREFIX = "STAGE=production"
+    settings.CRONTAB_COMMAND_SUFFIX = "2>&1"
+    settings.CRONTAB_DJANGO_SETTINGS_MODULE = "shop.cron_settings"
+    notes = " ".join(django_crontab.read(NOW).notes)
+    for text in ("STAGE=production", "2>&1", "shop.cron_settings", "--timezone"):
+        assert text in notes
+
+
+def test_missing_setting_or_wrong_option_is_a_usage_error(settings: Settings) -> None:
+    assert call("import", "django-crontab").code == 2
+    settings.CRONJOBS = JOBS
+    assert call("import", "django-crontab", "--timezone", "Europe/Berlim").code == 2
+    assert call("import", "django-q2", "--timezone", "UTC").code == 2
+    with pytest.raises(SourceProblem):
+        django_crontab.ran(NOW)
+
+
+# --- The time zone of the machine -----------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(django_crontab, "LOCALTIME", tmp_path / "localtime")
+    monkeypatch.setattr(django_crontab, "TIMEZONE", tmp_path / "timezone")
+    for name in ("zoneinfo/Europe/Berlin", "zoneinfo/Mars/Base"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_time_zone_of_the_machine_wins_over_the_setting(files: Path, settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    (files / "localtime").symlink_to(files / "zoneinfo" / "Europe" / "Berlin")
+    (files / "timezone").write_text("Asia/Tokyo\n")
+    assert django_crontab.machine_zone() == "Europe/Berlin"
+
+
+def test_copied_zone_file_is_named_by_the_other_file(files: Path) -> None:
+    (files / "localtime").touch()
+    with pytest.raises(SourceProblem):
+        django_crontab.machine_zone()
+    (files / "timezone").write_text("America/New_York\n")
+    assert django_crontab.machine_zone() == "America/New_York"
+
+
+def test_machine_without_a_zone_uses_utc(files: Path) -> None:
+    assert django_crontab.machine_zone() == "UTC"
+
+
+def test_unknown_zone_of_the_machine_is_a_source_problem(files: Path) -> None:
+    (files / "localtime").symlink_to(files / "zoneinfo" / "Mars" / "Base")
+    with pytest.raises(SourceProblem):
+        django_crontab.machine_zone()
+
+
+# --- The occurrences ------------------------------------------------------------------------------
+
+
+def field(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high)
+    span = st.tuples(number, number).map(lambda pair: f"{min(pair)}-{max(pair)}")
+    every = st.integers(1, high).map(lambda step: f"*/{step}")
+    stepped = st.tuples(span, st.integers(1, high).map(str)).map("/".join)
+    part = number.map(str) | span | stepped | every
+    return st.lists(part, min_size=1, max_size=2).map(",".join) | st.just("*")
+
+
+@hypothesis_settings(max_examples=depth.examples(100), deadline=None)
+@given(
+    text=st.tuples(field(0, 59), field(0, 23), field(1, 31), field(1, 12), field(0, 7)).map(
+        " ".join
+    )
+)
+def test_occurrences_match_cron(text: str) -> None:
+    horizon = NOW + timedelta(days=40_000)
+    try:
+        schedule = parse_schedule(text, "UTC")
+    except InvalidSchedule:
+        assume(False)
+    ours = list(schedule.occurrences(NOW, horizon, 20))
+    assert ours == vixie.minutes(text, NOW, len(ours))
+
+
+@public.each_of("django-crontab")
+def test_public_schedules_match_cron(given: str, settings: Settings) -> None:
+    (found,) = read(settings, (given, ECHO))
+    schedule = parse_schedule(found.values["schedule"], found.values["timezone"])
+    ours = list(schedule.occurrences(NOW, datetime(2090, 1, 1, tzinfo=UTC), public.COUNT))
+    assert ours == vixie.minutes(given, NOW, public.COUNT)

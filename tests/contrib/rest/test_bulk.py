@@ -1,0 +1,112 @@
+"""Create or change many jobs in one request."""
+
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_dcron import control
+from django_dcron.contrib.rest.jobs.bulk import MOST_JOBS
+from django_dcron.models import Calendar, Cursor, Job, Link
+from tests.contrib.rest.conftest import Api, problem
+from tests.factories import make_idle_job
+
+pytestmark = pytest.mark.django_db
+
+
+def item(name: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "target": "tests.app.tasks.ok", "schedule": "@daily"} | fields
+
+
+def create(api: Api, *items: Any) -> Any:
+    return api.post("jobs/bulk/", {"jobs": list(items)})
+
+
+def change(api: Api, *items: Any) -> Any:
+    return api.patch("jobs/bulk/", {"jobs": list(items)})
+
+
+def test_all_jobs_are_created(api: Api) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    answer = create(
+        api, item("one", calendar="closed"), item("two", after={"one": "ended"}, timeout="5m")
+    )
+    assert answer.status_code == 201
+    one, two = Job.objects.order_by("pk")
+    assert answer.json() == {
+        "results": [
+            {"id": job.pk, "version": 1, "namespace": "default", "name": job.name}
+            for job in (one, two)
+        ]
+    }
+    assert (one.calendar_id, Link.objects.get().job_id) == ("closed", two.pk)
+    assert Cursor.objects.count() == 2
+    entries = LogEntry.objects.order_by("pk").values_list("object_id", "action_flag")
+    assert list(entries) == [(str(one.pk), 1), (str(two.pk), 1)]
+
+
+def test_fields_of_all_jobs_are_changed(api: Api) -> None:
+    jobs = [make_idle_job(description="kept") for _ in range(2)]
+    answer = change(api, *({"id": job.pk, "version": 1, "tags": ["t"]} for job in jobs))
+    assert answer.status_code == 200
+    assert [result["version"] for result in answer.json()["results"]] == [2, 2]
+    assert list(Job.objects.values_list("tags", "description")) == [(["t"], "kept")] * 2
+    assert LogEntry.objects.filter(action_flag=2).count() == 2
+
+
+@pytest.mark.parametrize(
+    ("items", "errors"),
+    [
+        ([item("a"), item("b", schedule="61 3 * * *")], {"jobs.1.schedule"}),
+        ([item("a", timeout=5), {"name": "b"}], {"jobs.0.timeout", "jobs.1.target"}),
+        ([item("taken"), item("a"), item("a")], {"jobs.0.non_field_errors", "jobs.2"}),
+        ([item("a", after={"nobody": "ended"})], {"jobs.0.after"}),
+        ([item("a", colour="red")], {"jobs.0.colour"}),
+        ([item("a"), "b"], {"jobs.1.non_field_errors"}),
+        ([], {"jobs"}),
+        ([item("a")] * (MOST_JOBS + 1), {"jobs"}),
+    ],
+)
+def test_if_a_job_is_invalid_none_is_created(api: Api, items: list[Any], errors: set[str]) -> None:
+    make_idle_job(name="taken")
+    found = problem(create(api, *items), 400)["errors"]
+    assert all(any(name.startswith(each) for name in found) for each in errors), found
+    assert Job.objects.count() == 1
+    assert not LogEntry.objects.exists()
+
+
+def test_a_job_changed_since_is_a_conflict(api: Api) -> None:
+    fresh, stale = make_idle_job(), make_idle_job()
+    control.save(Job.objects.get(pk=stale.pk))
+    items = [{"id": job.pk, "version": 1, "description": "new"} for job in (fresh, stale)]
+    refused = problem(change(api, *items), 409)
+    assert (refused["code"], [*refused["errors"]]) == ("conflict", ["jobs.1.version"])
+    items.append({"id": fresh.pk, "version": 1, "schedule": "61 3 * * *"})
+    assert {*problem(change(api, *items), 400)["errors"]} == {"jobs.1.version", "jobs.2.schedule"}
+    assert set(Job.objects.values_list("description", flat=True)) == {""}
+
+
+def test_a_job_that_is_named_twice_is_a_conflict(api: Api) -> None:
+    job = make_idle_job()
+    items = [{"id": job.pk, "version": 1, "description": text} for text in ("one", "two")]
+    assert [*problem(change(api, *items), 409)["errors"]] == ["jobs.1.version"]
+
+
+def test_a_change_names_the_job_and_its_version(api: Api) -> None:
+    job = make_idle_job()
+    found = problem(change(api, {"id": job.pk}, {"version": 1}, {"id": "x", "version": 1}), 400)
+    assert {*found["errors"]} == {"jobs.0.version", "jobs.1.id", "jobs.2.id"}
+    found = problem(change(api, {"id": job.pk + 1, "version": 1}), 400)
+    assert {*found["errors"]} == {"jobs.0.id"}
+
+
+def test_the_number_of_statements_does_not_grow_with_the_jobs(api: Api) -> None:
+    def statements(number: int) -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert create(api, *(item(f"{number}-{n}") for n in range(number))).status_code == 201
+        return len(queries)
+
+    statements(2)  # fills the caches
+    assert statements(30) - statements(3) < 5  # SQLite limits the rows of an INSERT

@@ -1,0 +1,201 @@
+"""A freeze in the diagnosis: every part names it, and nothing that it holds back is overdue."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_dcron import control
+from django_dcron.diagnosis.doctor.findings import Code
+from django_dcron.diagnosis.doctor.report import Report, examine
+from django_dcron.diagnosis.doctor.window import Window
+from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.diagnosis.why.explanation import Answer, explain
+from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.monitoring.metrics import catalogue, cluster
+from django_dcron.policies.health.problems import Problem
+from django_dcron.policies.health.verdict import SystemStatus
+from django_dcron.scheduler.claim import claim
+from django_dcron.testing import set_clock
+from django_dcron.testing.setting_time import ManualClock
+from tests.factories import make_job, make_run
+from tests.scheduler.stand_ins import START
+
+pytestmark = pytest.mark.django_db
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+LATE = {Problem.CURSOR_OVERDUE, Problem.RUN_OVERDUE, Problem.WORKERS_BEHIND, Problem.NO_WORKER}
+LATE_CODES = {Code(problem.value) for problem in (Problem.CURSOR_OVERDUE, Problem.RUN_OVERDUE)} | {
+    Code.RUN_UNDELIVERED
+}
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    with set_clock(START) as clock:
+        yield clock
+
+
+@pytest.fixture
+def job(clock: ManualClock) -> Job:
+    """A job of every minute with an occurrence, a pending and a queued run that are long overdue.
+
+    A live node ticks.
+    """
+    job = make_job(schedule="* * * * *", namespace="shop", misfire_policy="skip")
+    make_run(job, "pending", node="n")
+    make_run(job, "queued")
+    clock.advance(HOUR)
+    now = clock.now()
+    beats = {"started_at": START, "heartbeat_at": now, "ticked_at": now}
+    Node.objects.create(
+        id="n", name="n", host="h", pid=1, release="1", shards=64, shard_count=64, **beats
+    )
+    # The job's creation has the time of the wall clock.
+    Job.objects.update(created_at=START)
+    return job
+
+
+class NoLock:
+    """A lock that nobody has. The shards aren't of interest here."""
+
+    address = "none"
+
+    def holders(self, names: Any) -> dict[str, str]:
+        return {}
+
+
+def report(now: Any) -> Report:
+    return examine(Window(START, now, now), NoLock())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("namespace", [None, "shop"])
+def test_what_a_freeze_holds_back_is_not_overdue(
+    job: Job, clock: ManualClock, namespace: str | None
+) -> None:
+    assert read_verdict().problems & LATE
+    assert report(clock.now()).findings.counts.keys() & LATE_CODES
+    freeze = control.freeze("deploy", namespace, by="ann")
+
+    verdict, found = read_verdict(), report(clock.now())
+
+    assert not verdict.problems & LATE
+    assert verdict.status is SystemStatus.OK
+    (facts,) = verdict.facts.freezes
+    assert (facts.namespace, facts.reason, facts.frozen_by) == (freeze.namespace, "deploy", "ann")
+    assert not found.findings.counts.keys() & LATE_CODES
+    assert any("deploy" in note and "ann" in note for note in found.notes)
+
+
+def test_the_freeze_of_another_namespace_excuses_nothing(job: Job, clock: ManualClock) -> None:
+    make_job(namespace="billing")
+    control.freeze("deploy", "billing")
+    assert read_verdict().problems & LATE
+    assert read_verdict("shop").facts.freezes == ()
+    assert report(clock.now()).findings.counts.keys() & LATE_CODES
+
+
+def test_health_lists_the_freezes(job: Job, admin_client: Client, clock: ManualClock) -> None:
+    control.freeze("deploy", until=clock.now() + MINUTE, by="ann")
+    expected = {
+        "since": clock.now().isoformat(),
+        "until": (clock.now() + MINUTE).isoformat(),
+        "namespace": "",
+    }
+    told = admin_client.get("/probes/health").json()
+    assert told["freezes"] == [expected | {"reason": "deploy", "frozen_by": "ann"}]
+    assert told["status"] == "ok"
+    stranger = Client().get("/probes/health").json()
+    assert stranger["freezes"] == [expected | {"reason": "", "frozen_by": ""}]
+
+
+def samples() -> dict[str, dict[tuple[str, ...], float]]:
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for sample in cluster.read():
+        found.setdefault(sample.metric.name, {})[sample.labels] = float(sample.value)
+    return found
+
+
+def test_the_metrics(job: Job) -> None:
+    before = samples()
+    assert before[catalogue.FROZEN.name] == {("",): 0}
+    assert before[catalogue.CURSORS_OVERDUE.name] == {(): 1}
+    control.freeze("deploy", "shop")
+    frozen = samples()
+    assert frozen[catalogue.FROZEN.name] == {("",): 0, ("shop",): 1}
+    assert frozen[catalogue.CURSORS_OVERDUE.name] == {(): 0}
+    assert frozen[catalogue.CURSOR_LAG.name] == {(): 0}
+    assert frozen[catalogue.RUNS_UNFINISHED.name]["due",] == 0
+    control.unfreeze("shop")
+    assert samples()[catalogue.FROZEN.name] == {("",): 0, ("shop",): 0}
+
+
+# --- why ------------------------------------------------------------------------------------------
+
+
+def codes(answer: Answer) -> list[str]:
+    return [sentence.code for sentence in answer.sentences]
+
+
+def test_why_names_the_freeze_of_an_unclaimed_occurrence(clock: ManualClock) -> None:
+    job = make_job(schedule="* * * * *")
+    job.created_at = START - HOUR  # it has the time of the wall clock
+    clock.advance(MINUTE)
+    control.freeze("deploy", until=clock.now() + HOUR, by="ann")
+    clock.advance(MINUTE)
+    answer = explain(job, clock.now())
+    assert answer.verdict is Verdict.FROZEN
+    assert codes(answer) == ["frozen_all", "freeze_reason", "freeze_ends", "after_freeze"]
+    assert answer.sentences[0].params["by"] == "ann"
+    assert answer.sentences[1].params["reason"] == "deploy"
+
+
+@pytest.mark.parametrize("state", ["pending", "queued"])
+def test_why_names_the_freeze_of_a_claimed_run(clock: ManualClock, state: str) -> None:
+    job = make_job(schedule="* * * * *")
+    run = make_run(job, state, scheduled_at=START + MINUTE, due_at=START + MINUTE)
+    control.freeze("deploy", "default")
+    clock.advance(2 * MINUTE)
+    answer = explain(job, run.scheduled_at)
+    assert answer.verdict == state
+    assert "frozen_namespace" in codes(answer)
+    assert codes(answer)[-1] == "after_freeze"
+
+
+@pytest.mark.parametrize(("minutes", "named"), [(5, True), (90, False)])
+def test_why_names_a_freeze_that_lasts_until_an_occurrence_to_come(
+    clock: ManualClock, minutes: int, named: bool
+) -> None:
+    job = make_job(schedule="* * * * *")
+    clock.advance(timedelta(seconds=1))
+    control.freeze("deploy", until=START + HOUR)
+    answer = explain(job, START + minutes * MINUTE)
+    assert answer.verdict is Verdict.NOT_DUE
+    assert ("frozen_all" in codes(answer)) is named
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "verdict"),
+    [
+        ("skip", 5, Verdict.COVERED),
+        ("skip", 9, Verdict.MISSED),
+        ("run_latest", 5, Verdict.COVERED),
+    ],
+)
+def test_why_names_the_freeze_of_a_missed_occurrence_after_it(
+    clock: ManualClock, policy: str, asked: int, verdict: Verdict
+) -> None:
+    job = make_job(schedule="* * * * *", misfire_policy=policy)
+    clock.advance(timedelta(seconds=1))
+    control.freeze("deploy", until=START + 10 * MINUTE + timedelta(seconds=30))
+    clock.advance(10 * MINUTE + timedelta(seconds=30))
+    Cursor.objects.filter(pk=job.pk).update(placed_at=START - HOUR)
+    claim(range(64), clock.now(), node="n")
+    answer = explain(job, START + asked * MINUTE)
+    assert answer.verdict is verdict
+    assert {"frozen_all", "freeze_reason", "freeze_ended"} <= set(codes(answer))
+    missed = Run.objects.filter(state="missed").values_list("reason", flat=True)
+    assert all("deploy" in reason for reason in missed)

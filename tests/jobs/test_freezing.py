@@ -1,0 +1,470 @@
+"""Freezes: what starts meanwhile, and what becomes of the occurrences afterwards."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import combinations, product
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.dispatch import best_effort
+from django_dcron.exceptions import InvalidValue, NotPossible
+from django_dcron.jobs import freezing
+from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
+from django_dcron.policies.freezing import Extent, is_frozen
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.slots import backfill_slot
+from django_dcron.runs import transitions
+from django_dcron.runs.immediate_dispatch import dispatch_now
+from django_dcron.scheduler import claim as scheduler_claim
+from django_dcron.scheduler.adoption import adopt
+from django_dcron.scheduler.backfill_release import release
+from django_dcron.scheduler.claim import claim
+from django_dcron.scheduler.rescue import rescue
+from django_dcron.testing import set_clock
+from django_dcron.testing.setting_time import ManualClock
+from tests.execution.conftest import attempt_of, deliver, reread, state_of
+from tests.factories import make_idle_job, make_job, make_run
+from tests.lock_holder import keeping_locked
+from tests.scheduler.stand_ins import START, MemoryDispatcher
+from tests.threads import in_threads
+
+pytestmark = pytest.mark.django_db
+
+ALL = range(64)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+AUTOMATIC = [Trigger.SCHEDULE, Trigger.BACKFILL, Trigger.CHAIN]
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    with set_clock(START) as clock:
+        yield clock
+
+
+# --- the row --------------------------------------------------------------------------------------
+
+
+def test_a_freeze_is_one_row_with_its_reason_and_its_end(clock: ManualClock) -> None:
+    made = control.freeze("deploy", until=START + MINUTE, by="ann")
+    row = Freeze.objects.get()
+    assert row == made
+    assert (row.namespace, row.reason, row.frozen_by) == ("", "deploy", "ann")
+    assert (row.since, row.until, row.ended_by) == (START, START + MINUTE, "")
+    assert list(Freeze.objects.in_force()) == [row]
+
+
+def test_freezing_a_frozen_scope_replaces_reason_and_end_and_keeps_the_beginning(
+    clock: ManualClock,
+) -> None:
+    control.freeze("deploy", until=START + MINUTE, by="ann")
+    clock.advance(SECOND)
+    control.freeze("incident", by="bob")
+    row = Freeze.objects.get()
+    assert (row.reason, row.frozen_by, row.since, row.until) == ("incident", "bob", START, None)
+
+
+def test_an_ended_scope_can_be_frozen_again(clock: ManualClock) -> None:
+    control.freeze("deploy")
+    clock.advance(MINUTE)
+    ended = control.unfreeze(by="bob")
+    assert (ended.until, ended.ended_by) == (START + MINUTE, "bob")
+    assert not Freeze.objects.in_force().exists()
+    clock.advance(MINUTE)
+    again = control.freeze("incident")
+    assert (again.pk, again.since, again.ended_by) == (ended.pk, START + 2 * MINUTE, "")
+    assert Freeze.objects.in_force().exists()
+
+
+def test_the_freezes_of_a_namespace_and_of_all_are_independent() -> None:
+    make_idle_job(namespace="shop")
+    control.freeze("deploy")
+    control.freeze("incident", "shop")
+    control.unfreeze()
+    assert [freeze.namespace for freeze in Freeze.objects.in_force()] == ["shop"]
+    control.unfreeze("shop")
+    assert not Freeze.objects.in_force().exists()
+
+
+def test_a_freeze_ends_by_the_clock_of_the_database(clock: ManualClock) -> None:
+    control.freeze("deploy", until=START + MINUTE)
+    clock.advance(MINUTE - SECOND)
+    assert Freeze.objects.in_force().exists()
+    clock.advance(SECOND)
+    assert not Freeze.objects.in_force().exists()
+    with pytest.raises(NotPossible) as refused:
+        control.unfreeze()
+    assert refused.value.code == "not_frozen"
+    assert Freeze.objects.get().until == START + MINUTE
+
+
+@pytest.mark.parametrize("namespace", [None, "shop"])
+def test_what_is_not_frozen_cannot_be_unfrozen(namespace: str | None) -> None:
+    make_idle_job(namespace="shop")
+    control.freeze("deploy", None if namespace else "shop")
+    with pytest.raises(NotPossible) as refused:
+        control.unfreeze(namespace)
+    assert refused.value.code == "not_frozen"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "code"),
+    [
+        ({"reason": ""}, "reason", "required"),
+        ({"reason": "  "}, "reason", "required"),
+        ({"reason": "x" * 256}, "reason", "invalid_length"),
+        ({"reason": "a\0b"}, "reason", "not_storable"),
+        ({"namespace": "shpo"}, "namespace", "unknown_namespace"),
+        ({"namespace": "SHOP"}, "namespace", "unknown_namespace"),
+        ({"namespace": "a\0b"}, "namespace", "unknown_namespace"),
+        ({"until": START.replace(tzinfo=None)}, "until", "naive"),
+        ({"until": START}, "until", "in_the_past"),
+        ({"until": datetime(2200, 1, 1, tzinfo=UTC)}, "until", "too_late"),
+    ],
+)
+def test_what_makes_no_freeze_is_refused(
+    clock: ManualClock, arguments: dict[str, Any], field: str, code: str
+) -> None:
+    make_idle_job(namespace="shop")
+    with pytest.raises(InvalidValue) as refused:
+        control.freeze(**{"reason": "deploy", **arguments})
+    assert (refused.value.field, refused.value.code) == (field, code)
+    assert not Freeze.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_that_freeze_at_once_both_succeed() -> None:
+    in_threads(lambda: control.freeze("deploy"), lambda: control.freeze("incident"))
+    assert Freeze.objects.get().reason in {"deploy", "incident"}
+
+
+# --- the same rule in SQL -------------------------------------------------------------------------
+
+NAMESPACES = ("a", "A", "b")
+ENDS = (None, START - SECOND, START, START + SECOND)
+EXTENTS = [
+    Extent(namespace, START - MINUTE, end) for namespace, end in product(("", *NAMESPACES), ENDS)
+]
+
+
+def test_the_database_decides_as_the_policy_does() -> None:
+    with set_clock(START):
+        jobs = {namespace: make_idle_job(namespace=namespace) for namespace in NAMESPACES}
+        runs = {
+            (namespace, trigger): make_run(job, trigger=trigger)
+            for (namespace, job), trigger in product(jobs.items(), Trigger)
+        }
+        pairs = [pair for pair in combinations(EXTENTS, 2) if len({x.namespace for x in pair}) > 1]
+        for extents in [(), *((each,) for each in EXTENTS), *pairs]:
+            Freeze.objects.all().delete()
+            Freeze.objects.bulk_create(
+                Freeze(namespace=x.namespace, reason="deploy", since=x.since, until=x.until)
+                for x in extents
+            )
+            free = {
+                (namespace, trigger)
+                for namespace, trigger in runs
+                if not is_frozen(extents, namespace=namespace, trigger=trigger, now=START)
+            }
+            found = Run.objects.not_frozen().values_list("pk", flat=True)
+            assert set(found) == {runs[key].pk for key in free}, extents
+            cursors = Cursor.objects.not_frozen().values_list("namespace", flat=True)
+            assert {(namespace, Trigger.SCHEDULE) for namespace in cursors} <= free
+            assert len(cursors) == sum(trigger is Trigger.SCHEDULE for _, trigger in free)
+
+
+# --- the start ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trigger", AUTOMATIC)
+@pytest.mark.parametrize("state", ["pending", "queued"])
+@pytest.mark.parametrize("namespace", [None, "default"])
+def test_a_run_that_a_freeze_holds_back_returns_to_the_nodes(
+    trigger: Trigger, state: str, namespace: str | None
+) -> None:
+    run = make_run(make_idle_job(), state, trigger=trigger, node="a")
+    control.freeze("deploy", namespace)
+
+    assert deliver(run) is None
+
+    after = reread(run)
+    assert (after.state, after.attempt, after.node) == ("pending", 1, "")
+    assert not after.attempts.exists()
+    assert adopt(ALL, database_now("default") + SECOND, node="b") == []
+
+    control.unfreeze(namespace)
+    adopted = adopt(ALL, database_now("default") + SECOND, node="b")
+    assert [each.run_id for each in adopted] == [run.pk]
+    assert deliver(run)
+    assert attempt_of(run).number == 1
+
+
+@pytest.mark.parametrize("trigger", [Trigger.MANUAL, Trigger.RERUN])
+def test_what_somebody_asked_for_starts_during_a_freeze(trigger: Trigger) -> None:
+    run = make_run(make_idle_job(), trigger=trigger)
+    control.freeze("deploy")
+    assert [each.run_id for each in adopt(ALL, run.due_at, node="b")] == [run.pk]
+    assert deliver(run)
+
+
+def test_a_run_of_another_namespace_starts() -> None:
+    make_idle_job(namespace="shop")
+    run = make_run(make_idle_job(), "queued")
+    control.freeze("deploy", "shop")
+    assert deliver(run)
+
+
+def test_a_freeze_that_begins_between_the_read_and_the_start_holds_the_run_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make_run(make_idle_job(overlap_policy="allow"), "queued", node="a")
+    start = transitions.start
+
+    def frozen_first(*args: Any, **kwargs: Any) -> bool:
+        control.freeze("deploy")
+        return start(*args, **kwargs)
+
+    monkeypatch.setattr(transitions, "start", frozen_first)
+    assert deliver(run) is None
+    after = reread(run)
+    assert (after.state, after.node) == ("pending", "")
+    assert not after.attempts.exists()
+
+
+def test_a_running_run_continues_and_its_retry_waits() -> None:
+    run = make_run(make_idle_job(max_attempts=2), "queued")
+    assert deliver(run)
+    control.freeze("deploy")
+    assert transitions.renew_heartbeat(run.pk, 1)
+    due_at = database_now("default")
+    assert transitions.retry(reread(run), 1, due_at, "failed", {"outcome": "failed"}, None)
+    assert deliver(reread(run)) is None
+    control.unfreeze()
+    assert deliver(reread(run))
+
+
+def test_a_cancelled_run_ends_during_a_freeze() -> None:
+    run = make_run(make_idle_job(), "queued")
+    control.freeze("deploy")
+    assert control.cancel(run).state == State.CANCELLED
+
+
+# --- the nodes ------------------------------------------------------------------------------------
+
+
+def job_due_at(next_at: datetime, **fields: Any) -> Job:
+    job = make_job(**{"schedule": "* * * * *", **fields})
+    Cursor.objects.filter(pk=job.pk).update(next_at=next_at, previous_at=None)
+    return job
+
+
+def claimed(now: datetime) -> list[Run]:
+    claim(ALL, now, node="a")
+    return list(Run.objects.order_by("job__namespace", "scheduled_at"))
+
+
+def test_no_occurrence_is_claimed_during_a_freeze(clock: ManualClock) -> None:
+    frozen, free = job_due_at(START, namespace="shop"), job_due_at(START)
+    control.freeze("deploy", "shop")
+    assert {run.job_id for run in claimed(START)} == {free.pk}
+    assert Cursor.objects.get(pk=frozen.pk).next_at == START
+
+
+GRACE = 90 * SECOND
+"""At the end of the freeze, ten minutes later, the occurrences of the last 90 s aren't late."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "states", "missed"),
+    [
+        ("skip", ["missed", "pending", "pending"], 9),
+        ("run_latest", ["pending"] * 3, 8),
+        ("run_all", ["pending"] * 3 + ["missed", "pending", "pending"], 6),
+    ],
+)
+def test_after_the_freeze_the_misfire_policy_decides(
+    clock: ManualClock, policy: str, states: list[str], missed: int
+) -> None:
+    job = job_due_at(START, misfire_policy=policy, misfire_grace=GRACE, catchup_limit=3)
+    control.freeze("deploy", until=START + 10 * MINUTE)
+    for _ in range(10):
+        assert claimed(clock.now()) == []
+        clock.advance(MINUTE)
+
+    runs = claimed(clock.now())
+
+    assert [run.state for run in runs] == states
+    assert sum(run.missed_before + (run.state == "missed") for run in runs) == missed
+    assert sum(run.missed_before + 1 for run in runs) == 11
+    assert Statistics.objects.get(pk=job.pk).missed == missed
+    assert all("deploy" in run.reason for run in runs if run.state == "missed")
+
+
+@pytest.mark.parametrize(
+    ("policy", "starts"), [("skip", False), ("run_latest", True), ("run_all", True)]
+)
+def test_the_misfire_policy_decides_about_runs_that_were_claimed_ahead(
+    clock: ManualClock, policy: str, starts: bool
+) -> None:
+    job_due_at(
+        START + 5 * SECOND, misfire_policy=policy, misfire_grace=GRACE, schedule="5 * * * * *"
+    )
+    (run,) = claimed(START)
+    control.freeze("deploy", until=START + 10 * MINUTE)
+    clock.advance(5 * SECOND)
+    assert deliver(run) is None
+    assert state_of(run) == "pending"
+
+    clock.advance(10 * MINUTE)
+    assert bool(deliver(run)) is starts
+    after = reread(run)
+    assert after.state == ("running" if starts else "missed")
+    assert ("deploy" in after.reason) is not starts
+
+
+def test_a_freeze_that_began_after_the_run_was_late_is_not_the_reason(clock: ManualClock) -> None:
+    run = make_run(make_idle_job(misfire_policy="skip", misfire_grace=MINUTE), "queued")
+    clock.advance(MINUTE + SECOND)
+    control.freeze("deploy", until=clock.now() + MINUTE)
+    clock.advance(MINUTE)
+    assert deliver(run) is None
+    after = reread(run)
+    assert after.state == "missed"
+    assert "deploy" not in after.reason
+
+
+def test_a_backfilled_run_is_not_released_during_a_freeze() -> None:
+    job = make_idle_job()
+    at = START - HOUR
+    slot = backfill_slot(job.pk, at)
+    run = make_run(job, "waiting", trigger="backfill", scheduled_at=at, due_at=at, slot=slot)
+    now = database_now("default")
+    control.freeze("deploy")
+    assert release(ALL, now) == 0
+    control.unfreeze()
+    assert release(ALL, now) == 1
+    assert state_of(run) == "pending"
+
+
+def test_a_queued_run_is_not_judged_during_a_freeze(clock: ManualClock) -> None:
+    job = make_idle_job(misfire_policy="skip", misfire_grace=MINUTE)
+    run = make_run(job, "queued")
+    control.freeze("deploy")
+    clock.advance(HOUR)
+    assert rescue(ALL, clock.now(), MINUTE) == 0
+    assert state_of(run) == "queued"
+    control.unfreeze()
+    rescue(ALL, clock.now(), MINUTE)
+    assert state_of(run) == "missed"
+
+
+def test_a_node_that_is_unsure_of_its_claim_takes_up_its_own_frozen_runs() -> None:
+    """Otherwise, no call would adopt them after the freeze: they belong to a live node."""
+    run = make_run(make_idle_job(), node="a")
+    control.freeze("deploy")
+    assert [each.run_id for each in adopt(ALL, run.due_at, node="a", also_own=True)] == [run.pk]
+    assert deliver(run) is None
+    control.unfreeze()
+    assert [each.run_id for each in adopt(ALL, run.due_at, node="a")] == [run.pk]
+
+
+@pytest.mark.parametrize("namespace", [None, "default"])
+def test_a_freeze_costs_a_claim_no_further_query(namespace: str | None) -> None:
+    job_due_at(START)
+    with CaptureQueriesContext(connection) as without:
+        claim(ALL, START - HOUR, node="a")  # nothing is due
+    control.freeze("deploy", namespace)
+    with CaptureQueriesContext(connection) as frozen:
+        claim(ALL, START + HOUR, node="a")
+    assert len(frozen) == len(without) == 1
+    assert not Run.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif("not connection.features.has_select_for_update_skip_locked")
+def test_what_a_claim_in_progress_inserts_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The freeze is committed after the claim has read its cursors."""
+    now = database_now("default").replace(microsecond=0)
+    job_due_at(now, overlap_policy="allow")
+    read, frozen = threading.Event(), threading.Event()
+    write = scheduler_claim._Batch.write
+
+    def write_after_the_freeze(batch: Any, using: str) -> None:
+        read.set()
+        assert frozen.wait(60)
+        write(batch, using)
+
+    def freeze() -> None:
+        assert read.wait(60)
+        control.freeze("deploy")
+        frozen.set()
+
+    monkeypatch.setattr(scheduler_claim._Batch, "write", write_after_the_freeze)
+    in_threads(lambda: claim(ALL, now, node="a"), freeze)
+    (run,) = Run.objects.filter(due_at__lte=now)
+    assert deliver(run) is None
+    control.unfreeze()
+    assert deliver(run)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif("not connection.features.has_select_for_update_skip_locked")
+@pytest.mark.parametrize("namespace", [None, "default"])
+def test_a_freeze_waits_for_starts_in_progress(
+    monkeypatch: pytest.MonkeyPatch, namespace: str | None
+) -> None:
+    run = make_run(make_idle_job(overlap_policy="allow"), "queued")
+    started, waits = threading.Event(), threading.Event()
+    await_locked = freezing._await_locked
+
+    def begin_to_wait(run_ids: list[UUID], using: str) -> None:
+        assert run_ids == [run.pk]
+        waits.set()
+        await_locked(run_ids, using)
+
+    def start_slowly() -> str:
+        with transaction.atomic():
+            assert deliver(run)
+            started.set()
+            assert waits.wait(60)
+        return "started"
+
+    def freeze() -> str:
+        assert started.wait(60)
+        control.freeze("deploy", namespace)
+        return state_of(run)
+
+    monkeypatch.setattr(freezing, "_await_locked", begin_to_wait)
+    assert in_threads(start_slowly, freeze) == ["started", "running"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif("not connection.features.has_select_for_update_skip_locked")
+def test_a_start_that_never_ends_does_not_prevent_the_freeze(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(freezing, "START_TIMEOUT", SECOND)
+    run = make_run(make_idle_job(), "queued")
+    with keeping_locked(Run.objects.filter(pk=run.pk)):
+        control.freeze("deploy")
+    assert Freeze.objects.in_force().exists()
+    assert deliver(run) is None
+
+
+def test_a_follower_is_not_dispatched_during_a_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher = MemoryDispatcher()
+    monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: dispatcher)
+    runs = [make_run(make_idle_job(), trigger=trigger) for trigger in ("chain", "manual")]
+    control.freeze("deploy")
+    for run in runs:
+        dispatch_now(run)
+    assert [run.run_id for run in dispatcher.dispatched] == [runs[1].pk]
+    assert state_of(runs[0]) == "pending"

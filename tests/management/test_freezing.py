@@ -1,0 +1,94 @@
+"""``dcron freeze, unfreeze, freezes``: effects, output and exit codes."""
+
+from datetime import timedelta
+from getpass import getuser
+
+import pytest
+
+from django_dcron import control
+from django_dcron.management.dcron.exits import NEGATIVE, USAGE_ERROR
+from django_dcron.models import Freeze
+from django_dcron.testing import set_clock
+from tests.factories import make_idle_job
+from tests.management.calling import call, table
+from tests.scheduler.stand_ins import START
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "until"),
+    [
+        ((), None),
+        (("--for", "1h"), START + HOUR),
+        (("--until", "+1h"), START + HOUR),
+        (("--until", "2026-03-01T13:00+00:00"), START + HOUR),
+    ],
+)
+def test_freeze_all(options: tuple[str, ...], until: object) -> None:
+    with set_clock(START):
+        answer = call("freeze", "--reason", "deploy", *options)
+    freeze = Freeze.objects.get()
+    assert answer.code == 0
+    assert (freeze.namespace, freeze.reason, freeze.until) == ("", "deploy", until)
+    assert freeze.frozen_by == getuser()
+
+
+def test_freeze_and_unfreeze_a_namespace() -> None:
+    make_idle_job(namespace="shop")
+    control.freeze("incident")
+    assert call("freeze", "--reason", "deploy", "--namespace", "shop").code == 0
+    answer = call("unfreeze", "--namespace", "shop", "--json")
+    assert answer.code == 0
+    assert answer.json["freeze"]["ended_by"] == getuser()
+    assert [each["namespace"] for each in answer.json["in_force"]] == [""]
+    assert call("unfreeze").code == 0
+    assert not Freeze.objects.in_force().exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--reason", ""),
+        ("--reason", "deploy", "--namespace", "shpo"),
+        ("--reason", "deploy", "--until", "1h"),
+        ("--reason", "deploy", "--until", "soon"),
+        ("--reason", "deploy", "--for", "soon"),
+        ("--reason", "deploy", "--for", "0s"),
+    ],
+)
+def test_invalid_input_freezes_nothing(options: tuple[str, ...]) -> None:
+    answer = call("freeze", *options)
+    assert answer.code == USAGE_ERROR
+    assert not Freeze.objects.exists()
+
+
+def test_what_is_not_frozen_cannot_be_unfrozen() -> None:
+    assert call("unfreeze").code == NEGATIVE
+    assert call("unfreeze", "--namespace", "shop", "--json").code == NEGATIVE
+
+
+def test_the_list() -> None:
+    assert call("freezes", "--json").json == {"version": 1, "freezes": []}
+    assert call("freezes").code == 0
+    make_idle_job(namespace="shop")
+    with set_clock(START):
+        made = call("freeze", "--reason", "deploy", "--for", "1h", "--json").json["freeze"]
+        control.freeze("incident", "shop", by="ann")
+        assert call("freezes", "--json").json["freezes"] == [
+            made,
+            {
+                "namespace": "shop",
+                "reason": "incident",
+                "frozen_by": "ann",
+                "since": "2026-03-01T12:00:00Z",
+                "until": None,
+                "ended_by": "",
+            },
+        ]
+        rows = table(call("freezes").out)
+    assert made["until"] == "2026-03-01T13:00:00Z"
+    assert [row[0] for row in rows[1:]] == ["(all)", "shop"]
+    assert [row[-1] for row in rows[1:]] == ["deploy", "incident"]

@@ -1,3 +1,0 @@
-from tests.diagnosis.conftest import find, system
-
-__all__ = ["find", "system"]

@@ -1,0 +1,72 @@
+"""Which runs a freeze holds back."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_dcron.policies.freezing import AUTOMATIC, Extent, is_frozen
+from django_dcron.policies.lifecycle import Trigger
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def frozen(*freezes: Extent, namespace: str = "shop", trigger: Trigger = Trigger.SCHEDULE) -> bool:
+    return is_frozen(freezes, namespace=namespace, trigger=trigger, now=NOON)
+
+
+@pytest.mark.parametrize("trigger", Trigger)
+def test_only_runs_that_nobody_asked_for_are_held_back(trigger: Trigger) -> None:
+    automatic = trigger in {Trigger.SCHEDULE, Trigger.BACKFILL, Trigger.CHAIN}
+    assert frozen(Extent("", NOON, None), trigger=trigger) is automatic
+    assert (trigger in AUTOMATIC) is automatic
+
+
+@pytest.mark.parametrize(
+    ("of", "namespace", "expected"),
+    [
+        ("", "shop", True),
+        ("shop", "shop", True),
+        ("shop", "Shop", False),
+        ("shop", "shop2", False),
+        ("shop", "billing", False),
+    ],
+)
+def test_the_freeze_of_a_namespace_and_of_all(of: str, namespace: str, expected: bool) -> None:
+    assert frozen(Extent(of, NOON, None), namespace=namespace) is expected
+
+
+@pytest.mark.parametrize(
+    ("until", "expected"),
+    [(None, True), (NOON + MINUTE, True), (NOON, False), (NOON - MINUTE, False)],
+)
+def test_a_freeze_ends_at_its_end(until: datetime | None, expected: bool) -> None:
+    assert frozen(Extent("", NOON - 2 * MINUTE, until)) is expected
+
+
+def test_one_of_several_freezes_is_enough() -> None:
+    over, other = Extent("", NOON - MINUTE, NOON), Extent("billing", NOON, None)
+    assert not frozen()
+    assert not frozen(over, other)
+    assert frozen(over, other, Extent("shop", NOON, None))
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "expected"),
+    [
+        (-2, -1, False),
+        (-2, 0, False),
+        (-2, 1, True),
+        (-2, None, True),
+        (0, 1, True),
+        (2, None, True),
+        (3, None, False),
+    ],
+)
+def test_a_freeze_delays_what_was_due_before_its_end_and_not_late_before_its_beginning(
+    since: int, until: int | None, expected: bool
+) -> None:
+    """In minutes; due at 0, late at 2."""
+    end = None if until is None else NOON + until * MINUTE
+    extent = Extent("", NOON + since * MINUTE, end)
+    assert extent.delayed(NOON, NOON + 2 * MINUTE) is expected

@@ -12,6 +12,7 @@ from typing import Any
 import django
 import pytest
 from django.conf import settings
+from django.db import connections
 from django.test import TransactionTestCase
 from django_redis import get_redis_connection
 from hypothesis import HealthCheck
@@ -22,6 +23,7 @@ from tests import databases, depth, flush, services
 StartProcess = Callable[..., services.Process]
 
 PROCESSES = pytest.StashKey[list[services.Process]]()
+DATABASE_SERVER = pytest.StashKey[services.Server]()  # once it has started
 
 
 # There is no deadline per example, because the duration depends on the machine's load. `.ci/run`
@@ -95,6 +97,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+@pytest.hookimpl(tryfirst=True)  # before fixtures that use the database
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Restart a database server that exited, and drop broken connections.
+
+    Otherwise, one test that breaks them would fail all later tests.
+    """
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None and not connection.is_usable():
+            del connections[connection.alias]  # a broken one can't leave its transaction
+    server = item.config.stash.get(DATABASE_SERVER, None)
+    if server is not None and not server.running:
+        code, log = server.exit_code, server.log[-20_000:]
+        server.start()
+        pytest.fail(f"the database server exited with {code} before this test:\n{log}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_time_budgets() -> Iterator[None]:
     """Let a tick finish on a slow machine. A test of a time budget sets its own."""
@@ -114,13 +132,14 @@ def quick_flush() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def database_server() -> Iterator[services.Server | None]:
+def database_server(pytestconfig: pytest.Config) -> Iterator[services.Server | None]:
     """The session's PostgreSQL or MariaDB server, or None on SQLite."""
     server = services.database_server()
     if server is None:
         yield None
         return
     server.start()
+    pytestconfig.stash[DATABASE_SERVER] = server
     yield server
     server.stop()
 

@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 from django.db import connection, connections, models, transaction
 
+from tests.waiting import TIMEOUT
+
 
 def keeping_locked(rows: models.QuerySet) -> AbstractContextManager[None]:  # type: ignore[type-arg]
     return keeping_open(lambda: list(rows.select_for_update()))
@@ -22,15 +24,15 @@ def keeping_open(work: Callable[[], object]) -> Iterator[None]:
                 work()
                 connection.check_constraints()  # deferred constraints have locked nothing yet
                 held.set()
-                let_go.wait(60)
+                let_go.wait(TIMEOUT)
         finally:
             connections.close_all()
 
     holder = threading.Thread(target=hold)
     holder.start()
     try:
-        assert held.wait(30)
+        assert held.wait(TIMEOUT)
         yield
     finally:
         let_go.set()
-        holder.join(30)
+        holder.join(TIMEOUT)

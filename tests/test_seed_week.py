@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import TIMEOUT
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "example_project"
 
@@ -72,7 +74,7 @@ def test_seeded_data_has_a_running_stocktake_at_every_moment(tmp_path: Path) -> 
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
     ).stdout
 
     stocktakes = [json.loads(line) for line in output.splitlines()]

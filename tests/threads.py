@@ -6,8 +6,9 @@ from typing import TypeVar
 
 from django.db import connections
 
+from tests.waiting import TIMEOUT
+
 T = TypeVar("T")
-TIMEOUT = 60.0
 
 
 def in_threads(*works: Callable[[], T]) -> list[T]:

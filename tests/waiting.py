@@ -7,10 +7,13 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
+# Seconds. Only a test that fails waits that long, so that slow machines need no other limits.
+TIMEOUT = 180.0
+
 
 def wait_until(
     predicate: Callable[[], Answer],
-    timeout: float = 60.0,
+    timeout: float = TIMEOUT,
     *,
     what: str = "",
     interval: float = 0.02,
@@ -31,7 +34,7 @@ def wait_until(
 
 
 def wait_until_none(
-    count: Callable[[], int], timeout: float = 60.0, *, what: str = "", interval: float = 0.2
+    count: Callable[[], int], timeout: float = TIMEOUT, *, what: str = "", interval: float = 0.2
 ) -> None:
     """Wait until `count` returns 0. `timeout` limits the seconds without progress.
 

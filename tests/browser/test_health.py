@@ -33,13 +33,12 @@ from tests.browser.conftest import Browse
 from tests.browser.pages import dcron_url, url
 from tests.conftest import PROCESSES
 from tests.factories import make_job
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 MAX_REPORT_DELAY = 60.0
 """Seconds from the fault until every view reports it."""
-TIMEOUT = 90.0
 """Timeout in seconds for the setup before the fault, on a busy machine."""
 REDELIVER_AFTER = 5
 ENVIRONMENT = {"DCRON_TEST_SETTINGS": json.dumps({"REDELIVER_AFTER": REDELIVER_AFTER})}

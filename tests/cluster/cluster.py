@@ -32,11 +32,10 @@ from tests.app.models import Witness
 from tests.checker import Verdict, check
 from tests.conftest import StartProcess
 from tests.factories import make_job
-from tests.waiting import wait_until, wait_until_none
+from tests.waiting import TIMEOUT, wait_until, wait_until_none
 
 SECOND = timedelta(seconds=1)
 WITNESS = "tests.app.tasks.witness"
-TIMEOUT = 90.0
 """Seconds to wait for an event that must happen, on a busy machine."""
 RESTART_AFTER = 0.2
 EXCLUSIVE_EVERY = "*/2 * * * * *"

@@ -13,7 +13,7 @@ from tests.checker import check
 from tests.cluster.cluster import SECOND, WITNESS, now
 from tests.conftest import StartProcess
 from tests.factories import make_job
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 
 @pytest.mark.slow
@@ -53,17 +53,17 @@ def test_repeated_saves_during_claims_lose_no_update(
     for editor in editors:
         editor.start()
     try:
-        wait_until(lambda: now() >= after + 8 * SECOND, 60, what="eight seconds")
+        wait_until(lambda: now() >= after + 8 * SECOND, what="eight seconds")
     finally:
         stop.set()
         for editor in editors:
-            editor.join(30)
+            editor.join(TIMEOUT)
     assert not failures
     assert not conflicts, "the scheduler never changes the version that a save compares"
     until = now().replace(microsecond=0)
     wait_until(lambda: now() > until + SECOND, what="the next second")
     due = Run.objects.exclude(state__in=FINAL).filter(scheduled_at__lte=until)
-    wait_until(lambda: not due.exists(), 30, what="all due runs to end")
+    wait_until(lambda: not due.exists(), what="all due runs to end")
     node.terminate()
     assert node.wait() == 0
     for job in jobs:

@@ -9,6 +9,7 @@ from django_dcron.db.contention import is_contention
 from django_dcron.db.errors import AWAY
 from django_dcron.models import Job
 from tests.factories import make_idle_job
+from tests.waiting import TIMEOUT
 
 
 def caused(error: Exception, **codes: object) -> Exception:
@@ -65,7 +66,7 @@ def test_locked_row_counts_as_contention() -> None:
         Job.objects.select_for_update().get(pk=job.pk)
         thread = threading.Thread(target=other)
         thread.start()
-        thread.join(10)
+        thread.join(TIMEOUT)
     (error,) = errors
     assert is_contention(error)
 

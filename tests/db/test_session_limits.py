@@ -11,6 +11,7 @@ from django_dcron.db.errors import AWAY
 from django_dcron.db.session_limits import WaitLimits, brief_transaction
 from django_dcron.models import Job
 from tests.factories import make_idle_job
+from tests.waiting import TIMEOUT
 
 
 @pytest.mark.postgresql
@@ -27,7 +28,7 @@ def test_idle_transaction_is_ended_so_that_others_get_its_locks() -> None:
             with brief_transaction("default", timedelta(seconds=1)):
                 Job.objects.select_for_update().get(pk=job.pk)
                 locked.set()
-                lock_was_taken_over.wait(30)
+                lock_was_taken_over.wait(TIMEOUT)
                 Job.objects.filter(pk=job.pk).update(description="too late")
         except Exception as error:
             errors.append(error)
@@ -36,11 +37,11 @@ def test_idle_transaction_is_ended_so_that_others_get_its_locks() -> None:
 
     thread = threading.Thread(target=silent)
     thread.start()
-    assert locked.wait(30)
+    assert locked.wait(TIMEOUT)
     with transaction.atomic():
         assert Job.objects.select_for_update().get(pk=job.pk).description == ""
     lock_was_taken_over.set()
-    thread.join(30)
+    thread.join(TIMEOUT)
     (error,) = errors
     assert isinstance(error, AWAY)
     assert not is_contention(error)

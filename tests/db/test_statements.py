@@ -25,7 +25,7 @@ from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.slots import running_slot
 from django_dcron.runs import transitions
 from tests.factories import make_idle_job, make_run
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -224,7 +224,7 @@ def test_concurrent_threads_share_a_statement() -> None:
     barrier = threading.Barrier(len(runs))
 
     def work(run: Run) -> None:
-        barrier.wait(30)
+        barrier.wait(TIMEOUT)
         for number in range(5):
             counting.update.execute(id=run.pk, reason=f"{run.pk} {number}")
 
@@ -249,7 +249,7 @@ def in_threads(calls: list[Callable[[], Any]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(TIMEOUT)
     assert not any(thread.is_alive() for thread in threads)
     if failures:
         raise failures[0]
@@ -328,7 +328,7 @@ def test_only_one_of_several_concurrent_chains_succeeds() -> None:
     barrier, won = threading.Barrier(4), []
 
     def work(name: str) -> None:
-        barrier.wait(30)
+        barrier.wait(TIMEOUT)
         if despite_contention(lambda: execute_chain(run, name), "default"):
             won.append(name)
 
@@ -367,7 +367,7 @@ def test_finish_rechecks_rows_changed_while_it_waited_for_a_lock(elsewhere: str)
         thread = threading.Thread(target=lambda: in_threads([finish]))
         thread.start()
         wait_until(_is_a_session_waiting_for_a_lock, 60)
-    thread.join(60)
+    thread.join(TIMEOUT)
     statistics = Statistics.objects.get()
     attempt = Attempt.objects.get()
     if elsewhere == "counted":

@@ -38,6 +38,7 @@ from django_dcron.scheduler.agenda import Agenda
 from tests import services
 from tests.scheduler.stand_ins import START, due_run
 from tests.silent_proxy import SilentProxy
+from tests.waiting import TIMEOUT
 
 OK = "tests.app.tasks.ok"
 
@@ -320,7 +321,7 @@ def test_publish_fails_while_the_broker_is_frozen(
 
         thread = threading.Thread(target=publish, daemon=True)
         thread.start()
-        thread.join(15)
+        thread.join(TIMEOUT)
         assert failed, "publish still waits for a broker that doesn't answer"
     redis_server.thaw()
     publish_runs(dispatcher, run_of())
@@ -452,7 +453,7 @@ def test_revoke_does_not_wait_for_an_unreachable_broker(
         thread = threading.Thread(target=revoke, daemon=True)
         with dispatcher._lock if locked else nullcontext():
             thread.start()
-            thread.join(15)
+            thread.join(TIMEOUT)
         assert failed, "revoke still waits"
 
 
@@ -626,7 +627,7 @@ def test_several_threads_can_share_a_dispatcher(app: Celery, dispatcher: CeleryD
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(TIMEOUT)
     assert not failures
     assert len(received(app, "of-the-task")) == 100
 

@@ -27,11 +27,10 @@ from tests.factories import make_idle_job, make_job, make_run
 from tests.logs import events, logged
 from tests.scheduler.stand_ins import StillClock, due_run
 from tests.services import Process, Server
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.django_tasks
 
-TIMEOUT = 60.0
 LONG = 60.0
 """Seconds that a run takes if nothing stops it."""
 SHORT = {"TICK": 0.1, "LEASE": 2, "RUN_LEASE": 2, "HARD_TIMEOUT_AFTER": 0.5, "REDELIVER_AFTER": 3}

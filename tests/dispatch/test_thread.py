@@ -10,7 +10,7 @@ import pytest
 from django_dcron.dispatch import DispatchFailed, make_dispatcher
 from django_dcron.dispatch.thread import ThreadDispatcher
 from tests.scheduler.stand_ins import due_run
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 
 class Work:
@@ -28,7 +28,7 @@ class Work:
             self.started.append(run_id)
             self._inside += 1
             self.most_at_once = max(self.most_at_once, self._inside)
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(TIMEOUT)
         with self._lock:
             self._inside -= 1
 

@@ -20,7 +20,7 @@ from django_dcron.conf import settings as dcron
 from tests.conftest import StartProcess
 from tests.docs.test_documents import ROOT
 from tests.end_to_end.new_project import NewProject
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 STATE = "from django_dcron.autostart import autostart; print(autostart.state.value)"
 TESTS = """
@@ -99,7 +99,7 @@ def is_waiting():
 
 def starts():
     here.request()
-    return node.wait(20) and here.state is State.STARTED
+    return node.wait(TIMEOUT) and here.state is State.STARTED
 
 here._arm()
 ours = handler()
@@ -187,7 +187,7 @@ def test_runserver_with_autoreload_starts_a_node_only_in_the_child(
 ) -> None:
     manage = str(migrated.directory / "manage.py")
     server = start_process("runserver", manage, "runserver", free_port(), env=migrated.env)
-    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    wait_until(migrated.succeeded, what="a succeeded run")
     [child] = pids(migrated)
     assert child != server.pid
     os.kill(child, signal.SIGTERM)
@@ -204,7 +204,7 @@ def test_runserver_without_autoreload_starts_a_node(
     server = start_process(
         "runserver", manage, "runserver", "--noreload", free_port(), env=migrated.env
     )
-    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    wait_until(migrated.succeeded, what="a succeeded run")
     assert pids(migrated) == {server.pid}
     server.terminate()
     assert server.wait() == 0
@@ -217,11 +217,11 @@ def test_code_change_moves_the_node_to_the_new_child(
 ) -> None:
     manage = str(migrated.directory / "manage.py")
     server = start_process("runserver", manage, "runserver", free_port(), env=migrated.env)
-    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    wait_until(migrated.succeeded, what="a succeeded run")
     [first] = pids(migrated)
     with (migrated.directory / "bakery" / "cron.py").open("a") as source:
         source.write("\n# changed\n")
-    wait_until(lambda: pids(migrated) - {first}, 90, what="the node of the new child")
+    wait_until(lambda: pids(migrated) - {first}, what="the node of the new child")
     assert first not in pids(migrated), "the old child left before it exited"
     assert server.pid not in pids(migrated)
     [child] = pids(migrated)
@@ -242,9 +242,9 @@ def test_preloading_server_starts_nodes_only_in_its_workers(
     server.wait_for_log("children")
     _, first, second, state = server.log.split()[:4]
     assert state == State.PRELOADED.value
-    wait_until(lambda: len(pids(migrated)) == 2, 90, what="two nodes")
+    wait_until(lambda: len(pids(migrated)) == 2, what="two nodes")
     assert pids(migrated) == {int(first), int(second)}
-    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    wait_until(migrated.succeeded, what="a succeeded run")
     server.terminate()
     assert server.wait() == 0
     assert pids(migrated) == set()
@@ -258,7 +258,7 @@ def test_wsgi_server_starts_a_node_without_any_request(
     script = migrated.directory / "server.py"
     script.write_text(SERVER)
     server = start_process("server", str(script), free_port(), env=migrated.env)
-    wait_until(migrated.succeeded, 90, what="a succeeded run")
+    wait_until(migrated.succeeded, what="a succeeded run")
     server.terminate()
     assert server.wait() == 0
     assert pids(migrated) == set()
@@ -296,7 +296,7 @@ def test_process_that_forks_starts_its_node_later(
     class Requested(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             waits.append(timeout)
-            forked.wait(60)
+            forked.wait(TIMEOUT)
             return False
 
     here = autostart.Autostart(started.append)

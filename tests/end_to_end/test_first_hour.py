@@ -44,7 +44,7 @@ def test_embedded_node_needs_no_setting(project: NewProject, start_process: Star
     node = start_process(
         "node", str(project.directory / "manage.py"), "runcron", "--embedded", env=project.env
     )
-    wait_until(project.succeeded, 60, what="a succeeded run")
+    wait_until(project.succeeded, what="a succeeded run")
     project.manage("dcron", "run", "bake", "--timeout", "60s")
     found = project.python("manage.py", "dcron", "doctor", "--json", "--skip-checks")
     assert json.loads(found.stdout)["looked_at"]["live_nodes"] == 1

@@ -15,9 +15,8 @@ from django_dcron.scheduler.health_file import INTERVALS, probe
 from tests import services
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_run
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
-TIMEOUT = 60.0
 QUICK = {"DCRON_TEST_SETTINGS": json.dumps({"TICK": 0.1, "LEASE": 2, "HANG_AFTER": 3})}
 
 

@@ -19,9 +19,8 @@ from django_dcron.models import Node
 from tests import services
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_run
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
-TIMEOUT = 60.0
 QUICK = {"TICK": 0.1, "LEASE": 2, "HANG_AFTER": 3}
 
 

@@ -8,9 +8,7 @@ from typing import Any
 from django_dcron.models import Run
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_run
-from tests.waiting import wait_until
-
-TIMEOUT = 60.0
+from tests.waiting import TIMEOUT, wait_until
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

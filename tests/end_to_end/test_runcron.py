@@ -124,7 +124,7 @@ def test_embedded_node_needs_neither_redis_nor_celery(
     redis_server.kill()
     job = make_job()
     node = start_runcron("--embedded", "--name", "small", env=WITHOUT_SERVICES)
-    wait_until(lambda: succeeded() >= 2, 30, what="two succeeded runs")
+    wait_until(lambda: succeeded() >= 2, what="two succeeded runs")
     node.terminate()
     assert node.wait() == 0
     assert set(Run.objects.values_list("job_id", flat=True)) == {job.pk}
@@ -135,7 +135,7 @@ def test_embedded_node_needs_neither_redis_nor_celery(
 def test_log_lines_have_the_documented_format(start_runcron: StartProcess) -> None:
     make_job(overlap_policy="allow")  # no run is skipped on a slow machine
     node = start_runcron("--embedded", "--name", "berlin-1")
-    wait_until(lambda: succeeded() >= 1, 30, what="a succeeded run")
+    wait_until(lambda: succeeded() >= 1, what="a succeeded run")
     node.terminate()
     assert node.wait() == 0
     line = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO    (.+)$")
@@ -165,7 +165,7 @@ def test_sigterm_drains_and_lets_running_runs_finish(start_runcron: StartProcess
     slow = make_idle_job(target="tests.app.tasks.slow", args=[1.0])
     due = make_run(slow)
     node = start_runcron("--embedded", "--name", "a")
-    wait_until(lambda: Run.objects.filter(state="running").exists(), 30, what="the run to start")
+    wait_until(lambda: Run.objects.filter(state="running").exists(), what="the run to start")
     node.terminate()
     assert node.wait() == 0
     due.refresh_from_db()
@@ -179,9 +179,9 @@ def test_second_signal_ends_the_node_at_once(
 ) -> None:
     stuck = make_run(make_idle_job(target="tests.app.tasks.slow", args=[300.0]))
     node = start_runcron("--embedded", "--name", "a")
-    wait_until(lambda: Run.objects.filter(state="running").exists(), 30, what="the run to start")
+    wait_until(lambda: Run.objects.filter(state="running").exists(), what="the run to start")
     node.terminate()
-    wait_until(no_node_or_lease_is_left, 30, what="the drain to wait for the running run")
+    wait_until(no_node_or_lease_is_left, what="the drain to wait for the running run")
     assert node.running
 
     def ended() -> bool:
@@ -190,7 +190,7 @@ def test_second_signal_ends_the_node_at_once(
         )  # again and again, because two signals in quick succession count as one
         return not node.running
 
-    wait_until(ended, 30, what="the node to exit", interval=0.2)
+    wait_until(ended, what="the node to exit", interval=0.2)
     assert node.exit_code == 3
     assert "node exits at once: node=a" in node.log
     stuck.refresh_from_db()
@@ -236,7 +236,7 @@ def test_once_logs_that_another_node_leads_all_shards(
 def test_node_serves_only_its_namespace(start_runcron: StartProcess) -> None:
     ours, other = make_job(namespace="shop"), make_job(namespace="billing")
     node = start_runcron("--embedded", "--namespace", "shop")
-    wait_until(lambda: succeeded() >= 1, 30, what="a succeeded run")
+    wait_until(lambda: succeeded() >= 1, what="a succeeded run")
     assert Node.objects.get().namespace == "shop"
     node.terminate()
     assert node.wait() == 0
@@ -262,7 +262,7 @@ def _empty_database() -> str:
 def test_no_run_starts_before_its_due_time(start_runcron: StartProcess) -> None:
     make_job()
     node = start_runcron("--embedded")
-    wait_until(lambda: succeeded() >= 2, 30, what="two succeeded runs")
+    wait_until(lambda: succeeded() >= 2, what="two succeeded runs")
     node.terminate()
     assert node.wait() == 0
     # Half a round trip, and clocks with a resolution of milliseconds.

@@ -54,7 +54,7 @@ def test_worker_killed_while_it_ends_a_run_leaves_no_partial_end(
     worker = start_worker(env={VARIABLE: json.dumps({"at": point, "times": 1})})
     first, after = chain()
     run = control.trigger(first)
-    wait_until(lambda: not worker.running, 30, what="the death of the worker")
+    wait_until(lambda: not worker.running, what="the death of the worker")
     assert state_of(run) == State.RUNNING, "the end is rolled back"
     assert not followers(after).exists()
     assert lose(reread(run), "gone")

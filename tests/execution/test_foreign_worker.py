@@ -14,9 +14,8 @@ from tests.conftest import StartProcess
 from tests.execution.conftest import reread, state_of
 from tests.factories import make_idle_job
 from tests.services import Process
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
-TIMEOUT = 60.0
 WAITED = timedelta(seconds=20)
 """Longer than a quarter of DCRON_REDELIVER_AFTER, and much shorter than all of it."""
 

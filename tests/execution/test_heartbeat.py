@@ -32,7 +32,7 @@ from tests.execution.conftest import attempt_of, reread
 from tests.factories import make_idle_job, make_run
 from tests.lock_holder import keeping_locked
 from tests.logs import logged
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -180,7 +180,9 @@ def test_requested_heartbeat_waits_only_for_a_limited_time(
     """The database doesn't answer."""
     monkeypatch.setattr(module, "LONGEST_ANSWER", 0.05)
     hanging = threading.Event()
-    with mock.patch.object(transitions, "renew_heartbeat", side_effect=lambda *_: hanging.wait(20)):
+    with mock.patch.object(
+        transitions, "renew_heartbeat", side_effect=lambda *_: hanging.wait(TIMEOUT)
+    ):
         run.heartbeat()
         hanging.set()
     assert logged(caplog, "heartbeat_late")

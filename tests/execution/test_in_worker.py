@@ -58,7 +58,7 @@ def trigger(task: str, *args: Any, **fields: Any) -> Run:
 
 def wait_for_end(run: Run, number: int = 1) -> Attempt:
     ended = Attempt.objects.filter(run=run, number=number).exclude(outcome="")
-    wait_until(ended.exists, 30, what=f"the end of {run}, attempt {number}")
+    wait_until(ended.exists, what=f"the end of {run}, attempt {number}")
     return attempt_of(run, number)
 
 
@@ -192,7 +192,7 @@ def test_progress_and_log_are_visible_during_the_run(worker: StartWorker) -> Non
             run=run, progress_done=3, progress_total=10, progress_note="rows"
         ).exists()
 
-    wait_until(shown, 30, what="the progress")
+    wait_until(shown, what="the progress")
     assert "three rows" in attempt_of(run).log
     assert state_of(run) == "running"
     control.cancel(reread(run))

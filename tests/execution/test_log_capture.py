@@ -12,6 +12,7 @@ import pytest
 
 from django_dcron.execution.log_capture import CELERY_STDOUT, capture_log
 from django_dcron.utils.bounded_text import BoundedText
+from tests.waiting import TIMEOUT
 
 
 def captured(work: Callable[[], Any], limit: int = 10_000) -> str:
@@ -93,7 +94,7 @@ def test_each_thread_has_its_own_log() -> None:
 
     def work(number: int) -> None:
         for _ in range(20):
-            barrier.wait(10)
+            barrier.wait(TIMEOUT)
             print(f"print {number}")  # noqa: T201
             logging.getLogger("shop").warning("record %d", number)
 
@@ -104,7 +105,7 @@ def test_each_thread_has_its_own_log() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(TIMEOUT)
     for number, log in logs.items():
         assert {line.split()[-1] for line in log.splitlines()} == {str(number)}
         assert len(log.splitlines()) == 40

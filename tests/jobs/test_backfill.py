@@ -18,6 +18,7 @@ from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.scheduler.claim import claim
 from tests.checker import check
 from tests.factories import make_idle_job, make_job, make_run
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -384,7 +385,7 @@ def test_backfill_in_a_long_transaction_does_not_block_claims_of_other_jobs() ->
             with transaction.atomic():
                 control.backfill(job, T, T + SECOND)
                 made.set()
-                done.wait(60)
+                done.wait(TIMEOUT)
         finally:
             connections.close_all()
 
@@ -401,15 +402,15 @@ def test_backfill_in_a_long_transaction_does_not_block_claims_of_other_jobs() ->
             connections.close_all()
 
     try:
-        assert made.wait(30)
+        assert made.wait(TIMEOUT)
         claims = threading.Thread(target=node)
         claims.start()
-        claims.join(20)
+        claims.join(TIMEOUT)
         assert set(claimed) == {other.pk}, "the claim of the other job did not wait"
     finally:
         done.set()
-        thread.join(30)
-        claims.join(30)
+        thread.join(TIMEOUT)
+        claims.join(TIMEOUT)
 
 
 def test_run_created_after_planning_is_kept(
@@ -444,7 +445,7 @@ def test_concurrent_backfills_and_claims_create_one_run_per_occurrence() -> None
 
     def person(first: datetime) -> None:
         try:
-            together.wait(30)
+            together.wait(TIMEOUT)
             start: datetime | None = first
             while start is not None:
                 results.append(control.backfill(job, start, now, limit=30))
@@ -456,7 +457,7 @@ def test_concurrent_backfills_and_claims_create_one_run_per_occurrence() -> None
 
     def node() -> None:
         try:
-            together.wait(30)
+            together.wait(TIMEOUT)
             while Cursor.objects.get().next_at <= now:  # type: ignore[operator]
                 claim(ALL, now, node="a")
         except BaseException as error:
@@ -469,7 +470,7 @@ def test_concurrent_backfills_and_claims_create_one_run_per_occurrence() -> None
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(TIMEOUT)
     assert not failures
     rows = Run.objects.filter(scheduled_at__lte=now).values_list("scheduled_at", "trigger")
     assert sorted(at for at, _ in rows) == [begin + n * SECOND for n in range(401)]

@@ -34,6 +34,7 @@ from tests.factories import make_idle_job, make_job, make_run
 from tests.lock_holder import keeping_locked
 from tests.scheduler.stand_ins import START, MemoryDispatcher
 from tests.threads import in_threads
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -399,11 +400,11 @@ def test_what_a_claim_in_progress_inserts_does_not_start(monkeypatch: pytest.Mon
 
     def write_after_the_freeze(batch: Any, using: str) -> None:
         read.set()
-        assert frozen.wait(60)
+        assert frozen.wait(TIMEOUT)
         write(batch, using)
 
     def freeze() -> None:
-        assert read.wait(60)
+        assert read.wait(TIMEOUT)
         control.freeze("deploy")
         frozen.set()
 
@@ -434,11 +435,11 @@ def test_a_freeze_waits_for_starts_in_progress(
         with transaction.atomic():
             assert deliver(run)
             started.set()
-            assert waits.wait(60)
+            assert waits.wait(TIMEOUT)
         return "started"
 
     def freeze() -> str:
-        assert started.wait(60)
+        assert started.wait(TIMEOUT)
         control.freeze("deploy", namespace)
         return state_of(run)
 

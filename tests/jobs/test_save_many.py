@@ -22,6 +22,7 @@ from django_dcron.testing import set_clock
 from tests.depth import examples
 from tests.factories import make_idle_job
 from tests.threads import in_threads
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -354,7 +355,7 @@ def test_of_several_lists_that_are_saved_at_once_one_wins() -> None:
     def save(name: str) -> Callable[[], str]:
         def work() -> str:
             jobs = list(Job.objects.filter(pk__in=made).order_by("?"))
-            together.wait(30)
+            together.wait(TIMEOUT)
             for job in jobs:
                 job.description = name
             try:

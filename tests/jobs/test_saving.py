@@ -21,6 +21,7 @@ from django_dcron.schedules.timetable import Timetable
 from django_dcron.testing import set_clock
 from tests.factories import make_idle_job, make_job, make_run
 from tests.logs import logged
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -737,7 +738,7 @@ def test_concurrent_nodes_end_a_pause_once() -> None:
     ended: list[int] = []
 
     def node() -> None:
-        together.wait(10)
+        together.wait(TIMEOUT)
         try:
             ended.append(end_pauses())
         finally:
@@ -747,7 +748,7 @@ def test_concurrent_nodes_end_a_pause_once() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(TIMEOUT)
     assert sorted(ended) == [0, 0, 0, 1]
     assert reread(job).version == job.version + 1
 
@@ -956,7 +957,7 @@ def test_one_of_several_concurrent_saves_succeeds() -> None:
     def admin(name: str) -> None:
         mine = reread(job)
         mine.description = name
-        together.wait(10)
+        together.wait(TIMEOUT)
         try:
             saving.save(mine)
             won.append(name)
@@ -969,6 +970,6 @@ def test_one_of_several_concurrent_saves_succeeds() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(TIMEOUT)
     assert (len(won), len(refused)) == (1, 3)
     assert (reread(job).description, reread(job).version) == (won[0], 2)

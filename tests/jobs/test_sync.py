@@ -22,6 +22,7 @@ from django_dcron.jobs import pausing, saving, sync
 from django_dcron.jobs.sync import Change, ChangeKind, comparison, stored, writing
 from django_dcron.models import Calendar, Cursor, Job
 from django_dcron.targets import cron
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -466,7 +467,7 @@ def test_concurrent_nodes_create_each_job_once() -> None:
     def node() -> None:
         try:
             plan = sync.plan()
-            together.wait(10)
+            together.wait(TIMEOUT)
             results.append(sync.apply(plan))
         finally:
             connections.close_all()

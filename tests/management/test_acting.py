@@ -27,8 +27,8 @@ from django_dcron.utils.bounded_text import BoundedText
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_job, make_run
 from tests.management import calling
+from tests.waiting import TIMEOUT
 
-TIMEOUT = 60.0
 QUICK = {"DCRON_TEST_SETTINGS": json.dumps({"TICK": 0.1, "RUN_LEASE": 1, "STOP_UNHEARD_AFTER": 60})}
 
 

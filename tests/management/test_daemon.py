@@ -23,11 +23,10 @@ from django_dcron.scheduler.health_file import probe
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_job, make_run
 from tests.management.calling import call
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "deployment.md").read_text()
 WITHOUT_A_SUPERVISOR = DOCUMENT[DOCUMENT.index("## Without a supervisor") :]
-TIMEOUT = 60.0
 SETTINGS = os.environ["DJANGO_SETTINGS_MODULE"]
 RunSubcommand = Callable[..., tuple[int, str]]
 

@@ -15,7 +15,7 @@ from django_dcron.management.dcron import pid_file
 from django_dcron.management.dcron.kept_options import Kept, keep
 from django_dcron.management.dcron.pid_file import PidFile
 from django_dcron.scheduler.health_file import HealthFile
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 HOLD = """
 import sys
@@ -78,7 +78,7 @@ def test_killed_holder_leaves_file_but_no_lock(path: Path, hold: Hold) -> None:
     process = hold()
     assert message(process) == "held"
     assert PidFile(path).signal(signal.SIGKILL) == process.pid
-    process.wait(30)
+    process.wait(TIMEOUT)
     assert path.read_text() == f"{process.pid}\n"
     assert PidFile(path).holder() is None
     with PidFile(path):
@@ -187,7 +187,7 @@ def test_signal_works_without_pidfd_open(
     assert message(process) == "held"
     assert PidFile(path).signal(signal.SIGTERM) == process.pid
     wait_until(lambda: PidFile(path).holder() is None, what="the process to end")
-    assert process.wait(30) == -signal.SIGTERM
+    assert process.wait(TIMEOUT) == -signal.SIGTERM
 
 
 def test_stop_is_requested_only_once(path: Path, hold: Hold) -> None:
@@ -223,7 +223,7 @@ def test_refused_signal_is_not_recorded_as_request(
         PidFile(path).request_stop()
     monkeypatch.undo()
     assert PidFile(path).request_stop() == process.pid
-    assert process.wait(30) == -signal.SIGTERM
+    assert process.wait(TIMEOUT) == -signal.SIGTERM
 
 
 def test_unusable_path_is_refused(tmp_path: Path) -> None:

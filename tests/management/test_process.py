@@ -8,8 +8,7 @@ import pytest
 from django_dcron.jobs.portable import read_document
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_run
-
-TIMEOUT = 60.0
+from tests.waiting import TIMEOUT
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from django_dcron.management.commands.dcron import GROUPS, SUBCOMMANDS, load
 from django_dcron.management.dcron import exits
 from django_dcron.management.dcron import list as list_module
 from tests.management.calling import call
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +30,7 @@ def process(*arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-m", "django", "dcron", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
         env=os.environ | env,
         check=False,
     )
@@ -110,7 +111,7 @@ def test_health_imports_no_other_subcommand() -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
         env=os.environ,
         check=False,
     )
@@ -184,7 +185,7 @@ def test_failed_system_check_exits_with_2(settings: Settings) -> None:
 def test_closed_pipe_exits_with_141_without_traceback() -> None:
     shell = f"{sys.executable} -m django dcron | true; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(
-        ["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", shell], capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert (result.stdout, result.stderr) == ("141\n", "")
 
@@ -199,7 +200,7 @@ def test_closed_standard_stream_is_ignored(arguments: str, closed: int, code: in
         shell=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=TIMEOUT,
         check=False,
     )
     assert (shown.returncode, shown.stdout, shown.stderr) == (code, "", "")

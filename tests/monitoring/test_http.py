@@ -21,9 +21,8 @@ from django_dcron.monitoring.http.routes import routes
 from django_dcron.monitoring.http.server import Address, HttpServer
 from django_dcron.scheduler.health import Facts, judge
 from tests.scheduler.test_health import WELL
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
-TIMEOUT = 30.0
 ANY = Address("127.0.0.1", 0)
 
 

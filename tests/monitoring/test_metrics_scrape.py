@@ -34,7 +34,7 @@ from tests import services
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_job
 from tests.scheduler.test_health import WELL
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 
@@ -149,7 +149,7 @@ def test_node_without_database_exposes_its_own_metrics() -> None:
 def test_scrape_does_not_wait_for_stalled_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readings, "BUDGET", 0.05)
     answered = threading.Event()
-    reading: BackgroundReading[str] = BackgroundReading(lambda: str(answered.wait(60)))
+    reading: BackgroundReading[str] = BackgroundReading(lambda: str(answered.wait(TIMEOUT)))
 
     threads = threading.active_count()
     assert [reading.get() for _ in range(20)] == [None] * 20
@@ -174,7 +174,7 @@ def test_concurrent_scrapes_share_one_reading(
     go = threading.Event()
 
     def slowly() -> str:
-        go.wait(60)
+        go.wait(TIMEOUT)
         read.append("read")
         return "value"
 
@@ -185,7 +185,7 @@ def test_concurrent_scrapes_share_one_reading(
         thread.start()
     go.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(TIMEOUT)
     assert reading.get() == "value"
     assert (got, read) == (["value"] * 5, ["read"])
 
@@ -359,7 +359,7 @@ def test_working_node_is_scraped(
     address = node.log.partition("address=http://")[2].split()[0]
 
     def get(accept: str) -> tuple[str, bytes]:
-        with closing(HTTPConnection(address, timeout=30)) as http:
+        with closing(HTTPConnection(address, timeout=TIMEOUT)) as http:
             http.request("GET", "/metrics", headers={"Accept": accept})
             response = http.getresponse()
             return response.headers["Content-Type"], response.read()
@@ -371,7 +371,7 @@ def test_working_node_is_scraped(
         good = found.get("dcron_runs_total") and found["dcron_attempt_duration_seconds_count"]
         return found if good else None
 
-    found = wait_until(shown, 60, what="a run in the metrics", interval=0.2)
+    found = wait_until(shown, what="a run in the metrics", interval=0.2)
     assert found["dcron_node_shards"] == found["dcron_node_leases"] == 64
     # The node observes only the end of an attempt that was running at its first update.
     ends = found["dcron_attempt_duration_seconds_count"]

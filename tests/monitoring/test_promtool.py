@@ -21,7 +21,7 @@ from tests import services
 from tests.conftest import StartProcess
 from tests.factories import make_job
 from tests.monitoring.test_metrics_documents import DASHBOARD, DOCS, alerts, panels
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.promtool
 
@@ -30,7 +30,9 @@ GRAFANA_VARIABLES = {"$__rate_interval": "5m", "$__range": "1h", "$__interval": 
 
 
 def promtool(*arguments: str | Path, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(["promtool", *arguments], input=given, capture_output=True, timeout=60)
+    return subprocess.run(
+        ["promtool", *arguments], input=given, capture_output=True, timeout=TIMEOUT
+    )
 
 
 def complaints(body: bytes) -> str:
@@ -79,7 +81,7 @@ def test_scrapes_of_node_and_django_are_valid(
     address = node.log.partition("address=http://")[2].split()[0]
 
     def scrape_node() -> bytes:
-        with closing(HTTPConnection(address, timeout=30)) as http:
+        with closing(HTTPConnection(address, timeout=TIMEOUT)) as http:
             http.request("GET", "/metrics")
             return http.getresponse().read()
 
@@ -92,7 +94,7 @@ def test_scrapes_of_node_and_django_are_valid(
         unfinished = total(body, "dcron_runs_unfinished", state="waiting")
         return body if ended and unfinished and total(body, "dcron_jobs_failing") else None
 
-    body = wait_until(all_observed, 60, what="runs of all kinds in the metrics", interval=0.2)
+    body = wait_until(all_observed, what="runs of all kinds in the metrics", interval=0.2)
     assert names(body) == {metric.name for metric in METRICS}
     assert complaints(body) == ""
 

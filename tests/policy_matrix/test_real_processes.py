@@ -70,7 +70,7 @@ class Jobs:
 
     def settle(self, node: Process) -> None:
         due = Run.objects.filter(scheduled_at__lte=database_now("default"))
-        wait_until(due.exists, 30, what="claims")
+        wait_until(due.exists, what="claims")
         unfinished = due.exclude(state__in=FINAL)
         wait_until(
             lambda: not unfinished.exists(),
@@ -150,7 +150,7 @@ def test_cancel_running_stops_the_run_on_the_worker_at_once(
     start_worker(env=NO_HEARTBEAT)
     node = start_runcron()
     stopped = Run.objects.filter(job=job, attempts__result='"in order; cancelled: True"')
-    wait_until(lambda: stopped.count() >= 3, 60, what="three running runs to be replaced")
+    wait_until(lambda: stopped.count() >= 3, what="three running runs to be replaced")
     for run in stopped:
         assert (run.state, run.attempts.get().outcome) == ("cancelled", "cancelled")
         assert run.reason.startswith("replaced by the run of")
@@ -164,7 +164,7 @@ def test_cancel_running_stops_the_run_on_the_worker_at_once(
                 control.cancel(run, "by hand")
         return not left.exists()
 
-    wait_until(cancelled_by_hand, 30, what="the last run to be cancelled by hand", interval=0.2)
+    wait_until(cancelled_by_hand, what="the last run to be cancelled by hand", interval=0.2)
     node.terminate()
     assert node.wait() == 0
     assert set(Run.objects.filter(job=job).values_list("state", flat=True)) <= {

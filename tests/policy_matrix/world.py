@@ -32,10 +32,9 @@ from django_dcron.runs.start import start
 from django_dcron.scheduler.runner import Runner
 from django_dcron.testing.stepping import Queue
 from tests.factories import make_job
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 INTERVAL = timedelta(minutes=10)
-TIMEOUT = 60.0
 MICROSECOND = timedelta(microseconds=1)
 
 LETTERS = {

@@ -193,7 +193,7 @@ def trigger(task: str, *args: Any, **fields: Any) -> Run:
 
 
 def wait_for_state(run: Run, state: str) -> Run:
-    wait_until(lambda: state_of(run) == state, 30, what=f"{run} to be {state}")
+    wait_until(lambda: state_of(run) == state, what=f"{run} to be {state}")
     return reread(run)
 
 

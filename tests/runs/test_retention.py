@@ -24,6 +24,7 @@ from django_dcron.utils import sync_points
 from tests.factories import make_idle_job, make_job, make_run
 from tests.lock_holder import keeping_locked
 from tests.threads import in_threads
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -389,7 +390,7 @@ def test_rerun_of_a_run_that_is_being_deleted_is_refused(
     thread = threading.Thread(target=rerun)
     at_the_lock(thread.start)
     assert prune(job) == 1
-    thread.join(30)
+    thread.join(TIMEOUT)
     assert refused == ["The run can't be run again, because it has been pruned."]
     assert not Run.objects.filter(trigger="rerun").exists()
 

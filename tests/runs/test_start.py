@@ -26,6 +26,7 @@ from django_dcron.runs import transitions
 from django_dcron.runs.start import start
 from tests.execution.conftest import attempt_of, deliver, reread, state_of
 from tests.factories import make_idle_job, make_run
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -737,7 +738,7 @@ def concurrently(*works: Callable[[], Any]) -> list[Any]:
 
     def race(index: int, work: Callable[[], Any]) -> None:
         try:
-            barrier.wait(10)
+            barrier.wait(TIMEOUT)
             answers[index] = wait_out(work, "a racer", "default", give_up_after=20)
         except BaseException as error:
             answers[index] = error
@@ -748,7 +749,7 @@ def concurrently(*works: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(TIMEOUT)
     return answers
 
 

@@ -19,6 +19,7 @@ from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State
 from django_dcron.policies.slots import backfill_slot, next_in_line_slot, running_slot
 from django_dcron.runs import transitions
 from tests.factories import make_idle_job, make_run
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -659,7 +660,7 @@ def test_lock_holder_waits_for_a_finish_without_blocking_it() -> None:
             # By now it waits for the run. If it doesn't, this test passes without proving anything.
         )
         assert transitions.finish(holder, 1, State.SUCCEEDED, "", CLOSING, None)
-    asker.join(30)
+    asker.join(TIMEOUT)
     assert len(found) == 1
     assert found[0] is None or found == [holder], (
         "SQLite doesn't wait, but it reads the state before the end"
@@ -694,7 +695,7 @@ def test_ending_the_holder_and_the_woken_run_do_not_deadlock(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(TIMEOUT)
 
     for _ in range(5):
         holder = make_run(job, "running", slot=running_slot(job.pk), due_at=NOW)

@@ -16,7 +16,7 @@ from django_dcron.scheduler import backlog
 from django_dcron.scheduler.agenda import Agenda
 from tests.logs import events, logged
 from tests.scheduler.stand_ins import START, MemoryDispatcher, StillClock, due_run
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def running(dispatcher: MemoryDispatcher) -> Iterator[Agenda]:
     thread.start()
     yield agenda
     agenda.stop()
-    thread.join(10)
+    thread.join(TIMEOUT)
     assert not thread.is_alive()
 
 
@@ -339,10 +339,10 @@ def test_thread_notifies_the_tick_of_dispatched_runs(dispatcher: MemoryDispatche
     thread.start()
     run = now_due("a")
     agenda.add([run])
-    assert shown.wait(10)
+    assert shown.wait(TIMEOUT)
     assert agenda.take_delivered() == [run]
     agenda.stop()
-    thread.join(10)
+    thread.join(TIMEOUT)
     assert not thread.is_alive()
 
 
@@ -352,7 +352,7 @@ def test_thread_continues_when_the_broker_is_reachable_again(
     dispatcher.broker_unreachable = True
     running.add([now_due("a")])
     for _ in range(2):
-        assert dispatcher.tried.acquire(timeout=10)
+        assert dispatcher.tried.acquire(timeout=TIMEOUT)
     running.add([now_due("b")])
     dispatcher.broker_unreachable = False
     wait_until(lambda: dispatcher.names == ["a", "b"], what="both runs")
@@ -374,9 +374,9 @@ def test_thread_stops_while_the_broker_is_unreachable(dispatcher: MemoryDispatch
     thread = threading.Thread(target=agenda.run, daemon=True)
     thread.start()
     agenda.add([now_due("a")])
-    assert dispatcher.tried.acquire(timeout=10)
+    assert dispatcher.tried.acquire(timeout=TIMEOUT)
     agenda.stop()
-    thread.join(10)
+    thread.join(TIMEOUT)
     assert not thread.is_alive()
     assert len(agenda) == 1
 
@@ -425,5 +425,5 @@ def test_length_and_lag_are_read_without_locking(agenda: Agenda, clock: StillClo
             target=lambda: asked.extend((len(agenda), agenda.lag())), daemon=True
         )
         asker.start()
-        asker.join(10)
+        asker.join(TIMEOUT)
     assert asked == [1, timedelta(seconds=1)]

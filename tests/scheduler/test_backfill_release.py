@@ -23,6 +23,7 @@ from django_dcron.scheduler.rescue import rescue
 from tests.execution.conftest import deliver, reread, state_of
 from tests.factories import make_job, make_run
 from tests.lock_holder import keeping_locked
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -318,9 +319,9 @@ def test_concurrency_limit_holds_with_several_shard_leaders(settings: Settings) 
     for thread in (observer, *leaders):
         thread.start()
     for thread in leaders:
-        thread.join(60)
+        thread.join(TIMEOUT)
     done.set()
-    observer.join(30)
+    observer.join(TIMEOUT)
     assert not failures
     assert max(seen) <= 2
     assert len(ended) == total == len(set(ended))

@@ -23,6 +23,7 @@ from django_dcron.schedules.schedule import parse_schedule
 from tests.factories import make_job, make_run
 from tests.lock_holder import keeping_locked, keeping_open
 from tests.logs import logged
+from tests.waiting import TIMEOUT
 
 ALL = range(64)
 SECOND = timedelta(seconds=1)
@@ -528,7 +529,7 @@ def test_concurrent_claims_create_each_run_exactly_once(
     failures: list[BaseException] = []
 
     def node(name: str) -> None:
-        together.wait(10)
+        together.wait(TIMEOUT)
         try:
             for second in range(0, 20, 2):
                 for _ in range(MANY):
@@ -550,7 +551,7 @@ def test_concurrent_claims_create_each_run_exactly_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(TIMEOUT)
     assert not failures
     claim_all(T + 18 * SECOND)  # claims rows that each thread skipped because they were locked
     expected = [T + n * SECOND for n in range(29)]

@@ -134,7 +134,7 @@ def test_shards_of_a_dead_node_move_when_its_leases_expire(lock: Lock, settings:
         assert kept <= b.shards
         return b.shards == ALL
 
-    wait_until(leads_all, 10, what="the live node to lead all shards")
+    wait_until(leads_all, what="the live node to lead all shards")
     assert a.shards == frozenset(), "it doesn't trust expired leases"
 
 

@@ -27,7 +27,7 @@ from tests.factories import make_idle_job, make_job, make_run
 from tests.lock_holder import keeping_locked
 from tests.logs import events, logged
 from tests.scheduler.stand_ins import MemoryDispatcher
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -78,7 +78,7 @@ class WorkThread:
             module.connections.close_all()
 
     def join(self) -> None:
-        self._thread.join(30)
+        self._thread.join(TIMEOUT)
         if self._failure:
             raise self._failure
 
@@ -189,12 +189,12 @@ def test_first_signal_during_a_timed_drain_does_not_abort_it(beside: Beside) -> 
     class Slow(MemoryDispatcher):
         def close(self, wait: bool = True) -> None:
             closing.set()
-            assert may_close.wait(10)
+            assert may_close.wait(TIMEOUT)
 
     runner = make_runner(Slow())
 
     def work() -> None:
-        assert closing.wait(10)
+        assert closing.wait(TIMEOUT)
         terminate()
         may_close.set()
 
@@ -214,14 +214,14 @@ def test_duplicate_signal_does_not_abort_the_drain(
 
         def close(self, wait: bool = True) -> None:
             closing.set()
-            assert may_close.wait(10)
+            assert may_close.wait(TIMEOUT)
 
     runner = make_runner(Slow())
 
     def work() -> None:
         wait_until(lambda: runner._threads["heartbeat"].is_alive(), what="the node")
         terminate(), terminate()
-        assert closing.wait(10)
+        assert closing.wait(TIMEOUT)
         may_close.set()
 
     beside(work, runner)
@@ -274,7 +274,7 @@ def test_runs_that_no_thread_started_are_given_back(beside: Beside) -> None:
 
     def busy(run_id: UUID, attempt: int, *, worker: str) -> None:
         started.set()
-        assert may_end.wait(10)
+        assert may_end.wait(TIMEOUT)
 
     job = make_idle_job()
     now = database_now("default")
@@ -284,7 +284,7 @@ def test_runs_that_no_thread_started_are_given_back(beside: Beside) -> None:
     runner = make_runner(dispatcher)
 
     def work() -> None:
-        assert started.wait(10)
+        assert started.wait(TIMEOUT)
         wait_until(
             lambda: Run.objects.filter(state="queued").count() == 3, what="all three dispatched"
         )
@@ -341,7 +341,7 @@ def test_drain_does_not_wait_for_the_end_of_pruning(
 
     monkeypatch.setattr(retention, "prune", endless)
     make_idle_job()
-    beside(lambda: begun.wait(10) and terminate(), runner)
+    beside(lambda: begun.wait(TIMEOUT) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert not runner._threads["prune"].is_alive()
     assert no_node_or_lease_is_left()

@@ -9,15 +9,16 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from django_dcron.scheduler.signal_pipe import SignalPipe
+from tests.waiting import TIMEOUT
 
 
 def test_wait_returns_the_signal_number_and_restores_the_handler() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with SignalPipe() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.wait(10) == signal.SIGTERM
+        assert signals.wait(TIMEOUT) == signal.SIGTERM
         os.kill(os.getpid(), signal.SIGINT)
-        assert signals.wait(10) == signal.SIGINT
+        assert signals.wait(TIMEOUT) == signal.SIGINT
     assert signal.getsignal(signal.SIGTERM) is before
     assert signal.set_wakeup_fd(-1) == -1
 
@@ -29,7 +30,7 @@ def test_signal_delivered_to_another_thread_ends_the_wait() -> None:
             0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         )
         getting.start()
-        assert signals.wait(10) == signal.SIGTERM
+        assert signals.wait(TIMEOUT) == signal.SIGTERM
         getting.join()
 
 
@@ -42,7 +43,7 @@ def test_other_signals_are_left_to_the_project() -> None:
             assert signals.wait(0.05) is None
             os.kill(os.getpid(), signal.SIGUSR2)
             os.kill(os.getpid(), signal.SIGTERM)
-            assert signals.wait(10) == signal.SIGTERM
+            assert signals.wait(TIMEOUT) == signal.SIGTERM
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert heard == [signal.SIGUSR2, signal.SIGUSR2]
@@ -57,7 +58,7 @@ def test_another_thread_can_end_the_wait() -> None:
     with SignalPipe() as signals:
         waker = threading.Timer(0.01, signals.wake)
         waker.start()
-        assert signals.wait(10) is None
+        assert signals.wait(TIMEOUT) is None
         waker.join()
 
 
@@ -81,11 +82,11 @@ def test_no_handler_is_installed_outside_the_main_thread() -> None:
         with SignalPipe() as signals:
             seen.append(signal.getsignal(signal.SIGTERM))
             signals.wake()
-            assert signals.wait(10) is None
+            assert signals.wait(TIMEOUT) is None
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(10)
+    thread.join(TIMEOUT)
     assert seen == [before]
 
 
@@ -103,7 +104,7 @@ def _ended_by(number: int) -> int | None:
     thread.start()
     thread.join()
     (child,) = started
-    child.join(30)
+    child.join(TIMEOUT)
     child.kill()
     return child.exitcode
 
@@ -118,7 +119,7 @@ def test_forked_child_of_a_job_has_default_signal_handling(number: signal.Signal
             assert {_ended_by(number) for _ in range(5)} == {-number}
             assert signals.wait(0.05) is None, "the node isn't asked to stop"
             os.kill(os.getpid(), number)
-            assert signals.wait(10) == number, "and it still receives signals"
+            assert signals.wait(TIMEOUT) == number, "and it still receives signals"
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
     finally:
         signal.signal(number, before)

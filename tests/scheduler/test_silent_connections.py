@@ -23,7 +23,7 @@ from django_dcron.scheduler.silent_connections import SilentConnections
 from tests.factories import make_job
 from tests.scheduler.stand_ins import MemoryDispatcher, StillClock
 from tests.silent_proxy import SilentProxy, proxied
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = [
     pytest.mark.postgresql,
@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 
-TIMEOUT = 60.0
 SECOND = timedelta(seconds=1)
 
 

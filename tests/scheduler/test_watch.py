@@ -24,11 +24,9 @@ from django_dcron.scheduler.runner import EXIT_OK, Runner
 from tests.factories import make_idle_job, make_run
 from tests.logs import events, logged
 from tests.scheduler.stand_ins import MemoryDispatcher
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-TIMEOUT = 60.0
 
 
 @pytest.fixture(autouse=True)

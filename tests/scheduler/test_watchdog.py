@@ -12,6 +12,7 @@ from pytest_django import Settings
 from django_dcron.scheduler.watchdog import LOOK_EVERY, Watchdog
 from tests.logs import logged
 from tests.scheduler.stand_ins import StillClock
+from tests.waiting import TIMEOUT
 
 LIMIT = 10.0
 
@@ -119,11 +120,11 @@ def stuck(watchdog: Watchdog) -> Iterator[None]:
     def waits_forever() -> None:
         watchdog.alive("tick")
         here.release()
-        may_end.wait(60)
+        may_end.wait(TIMEOUT)
 
     def blocks() -> None:
         here.release()
-        may_end.wait(60)
+        may_end.wait(TIMEOUT)
 
     threads = [
         threading.Thread(target=blocks, name="a-bystander"),
@@ -131,11 +132,11 @@ def stuck(watchdog: Watchdog) -> Iterator[None]:
     ]
     for thread in threads:
         thread.start()
-        assert here.acquire(timeout=30)
+        assert here.acquire(timeout=TIMEOUT)
     yield
     may_end.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(TIMEOUT)
 
 
 def test_stacks_of_all_threads_are_logged_hanging_thread_first(
@@ -164,7 +165,7 @@ def in_the_database(watchdog: Watchdog) -> Iterator[Callable[[], None]]:
     def stalls(execute: Callable[..., object], *query: object) -> object:
         watchdog.alive("tick")
         here.release()
-        answered.wait(60)
+        answered.wait(TIMEOUT)
         return execute(*query)
 
     def asks() -> None:
@@ -173,19 +174,19 @@ def in_the_database(watchdog: Watchdog) -> Iterator[Callable[[], None]]:
             cursor.execute("SELECT 1")
         watchdog.alive("tick")
         here.release()
-        may_end.wait(60)
+        may_end.wait(TIMEOUT)
         connection.close()
 
     def answer() -> None:
         answered.set()
-        assert here.acquire(timeout=30)
+        assert here.acquire(timeout=TIMEOUT)
 
     thread = threading.Thread(target=asks)
     thread.start()
-    assert here.acquire(timeout=30)
+    assert here.acquire(timeout=TIMEOUT)
     yield answer
     answered.set(), may_end.set()
-    thread.join(30)
+    thread.join(TIMEOUT)
 
 
 stalling = pytest.mark.django_db(transaction=True)

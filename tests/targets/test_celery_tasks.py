@@ -16,6 +16,7 @@ from django_dcron import targets
 from django_dcron.exceptions import InvalidArguments, RetryLater, UnknownTarget
 from django_dcron.targets import Invocation, TargetKind, django_tasks
 from tests.logs import logged
+from tests.waiting import TIMEOUT
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_task_request_is_local_to_the_thread(app: celery.Celery) -> None:
 
     @app.task(bind=True)
     def look(self: Any) -> int:
-        both.wait(10)
+        both.wait(TIMEOUT)
         return self.request.retries
 
     target, seen = targets.get(look.name), {}

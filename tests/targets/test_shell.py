@@ -14,6 +14,7 @@ from pytest_django import Settings
 from django_dcron import targets
 from django_dcron.exceptions import InvalidArguments, RunCancelled, UnknownTarget
 from django_dcron.targets import Invocation, ShellFailed, TargetKind, shell
+from tests.waiting import TIMEOUT
 
 
 def python(code: str, *more: str) -> list[str]:
@@ -207,7 +208,7 @@ def test_interruption_kills_the_whole_process_group(
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident), ctypes.py_object(RunCancelled)
     )
-    thread.join(30)
+    thread.join(TIMEOUT)
 
     assert not thread.is_alive()
     assert len(ended) == 1

@@ -9,7 +9,7 @@ from contextlib import suppress
 from email.message import EmailMessage
 from email.policy import default
 
-TIMEOUT = 60.0
+from tests.waiting import TIMEOUT
 
 
 class MailServer:

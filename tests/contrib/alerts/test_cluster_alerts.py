@@ -26,7 +26,7 @@ from django_dcron.scheduler.watchdog import Watchdog
 from tests.contrib.alerts.conftest import Service
 from tests.contrib.alerts.test_job_alerts import Leader
 from tests.logs import logged
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -234,7 +234,7 @@ def test_alerter_thread_survives_errors_and_logs_them_once(
         wait_until(lambda: len(looks) > 3)
     finally:
         stopping.set()
-        thread.join(10)
+        thread.join(TIMEOUT)
     assert not thread.is_alive()
     assert len(logged(caplog, "alerts_late", "=here ", "a bug")) == 1
     assert not Alert.objects.exists()

@@ -10,9 +10,7 @@ from django_dcron import control
 from tests.conftest import StartProcess
 from tests.contrib.alerts.conftest import Service
 from tests.factories import make_job
-from tests.waiting import wait_until
-
-TIMEOUT = 60.0
+from tests.waiting import TIMEOUT, wait_until
 
 
 @pytest.mark.slow

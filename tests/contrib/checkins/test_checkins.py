@@ -25,6 +25,7 @@ from django_dcron.execution.executor import execute
 from django_dcron.models import Job, Run
 from tests.factories import make_idle_job, make_run
 from tests.logs import logged
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -227,10 +228,10 @@ def test_old_and_excess_check_ins_are_dropped(
 
     def hangs() -> None:
         started.set()
-        resume.wait(60)
+        resume.wait(TIMEOUT)
 
     sender.put(hangs)
-    assert started.wait(60)
+    assert started.wait(TIMEOUT)
     for number in range(3):
         sender.put(partial(sent.append, number))
     assert len(logged(caplog, "check_in_lost")) == 1
@@ -269,7 +270,7 @@ for _ in range(5):
 
 def test_process_exits_without_waiting_for_a_hanging_service() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HANGS], timeout=60, env=os.environ, capture_output=True
+        [sys.executable, "-c", HANGS], timeout=TIMEOUT, env=os.environ, capture_output=True
     )
     assert done.returncode == 0, done.stderr.decode()
 
@@ -292,6 +293,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 def test_forked_process_has_its_own_sender() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORKS], timeout=60, env=os.environ, capture_output=True
+        [sys.executable, "-c", FORKS], timeout=TIMEOUT, env=os.environ, capture_output=True
     )
     assert done.returncode == 0, done.stderr.decode()

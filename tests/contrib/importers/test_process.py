@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import services
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.sqlite
 
@@ -32,7 +33,7 @@ def test_entries_of_real_schedulers_are_imported(tmp_path: Path) -> None:
     def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, *arguments]
         return subprocess.run(
-            command, env=env, cwd=services.ROOT, capture_output=True, text=True, timeout=100
+            command, env=env, cwd=services.ROOT, capture_output=True, text=True, timeout=TIMEOUT
         )
 
     expected = EXPECTED | (OF_BEAT if sys.version_info < (3, 12) else {})

@@ -19,6 +19,7 @@ from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Job, Run
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_job, make_run
+from tests.waiting import TIMEOUT
 
 OTHER_ARGUMENTS = [
     {"args": [2]},
@@ -211,7 +212,7 @@ def test_concurrent_requests_with_one_idempotency_key_create_one_run(
     def ask(_number: int) -> tuple[int, str]:
         try:
             api = Api(admin_user)
-            together.wait(timeout=60)
+            together.wait(timeout=TIMEOUT)
             response = _trigger(api, job, idempotency_key="k")
             return response.status_code, response.json().get("id", "")
         finally:

@@ -25,6 +25,7 @@ from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.models import Job
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_run
+from tests.waiting import TIMEOUT
 
 JOB = {"name": "report", "target": "tests.app.tasks.ok", "schedule": "30 3 * * *"}
 
@@ -341,7 +342,7 @@ import django_dcron.contrib.rest.urls
 )
 def test_missing_requirement_is_reported(code: str, shown: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
 
     assert done.returncode == 1

@@ -168,10 +168,10 @@ def good_history() -> History:
     )
 
 
-def change(history: History, kind: str, number: int, **fields: Any) -> History:
-    """Return the history with other fields of the item ``number`` of the list ``kind``."""
+def change(history: History, kind: str, place: int, /, **fields: Any) -> History:
+    """Return the history with other fields of the item ``place`` of the list ``kind``."""
     items = list(getattr(history, kind))
-    items[number] = replace(items[number], **fields)
+    items[place] = replace(items[place], **fields)
     return replace(history, **{kind: items})
 
 
@@ -181,7 +181,7 @@ def drop(history: History, kind: str, number: int) -> History:
     return replace(history, **{kind: items})
 
 
-def repeat(history: History, kind: str, number: int, **fields: Any) -> History:
+def repeat(history: History, kind: str, place: int, /, **fields: Any) -> History:
     """Return the history with a copy of the item, with other fields."""
     items = list(getattr(history, kind))
-    return replace(history, **{kind: [*items, replace(items[number], **fields)]})
+    return replace(history, **{kind: [*items, replace(items[place], **fields)]})

@@ -55,20 +55,20 @@ def expect(history: History, job: Job) -> Expectation:
     timetable = timetable_of(history, job)
     after = max(history.after, job.since)
     instants = [at for at in timetable.between(after, history.until) if at > after]
-    if not job.enabled and (job.next_at is not None or not _is_over(job, history, timetable)):
+    if not job.enabled and not _is_over(job, history, instants):
         raise NotJudged("a pause")
     if job.problem:
         raise NotJudged(f"a job that isn't scheduled: {job.problem}")
     return Expectation(job, timetable, tuple(instants))
 
 
-def _is_over(job: Job, history: History, timetable: Timetable) -> bool:
+def _is_over(job: Job, history: History, instants: list[datetime]) -> bool:
     """Return whether a job can have no later occurrence: a node then disables it."""
+    if job.next_at is not None:
+        return False
     if job.ends_at is not None and job.ends_at <= history.until:
         return True
-    runs = history.runs_by_job.get(job.id, ())
-    once = "@at " in job.schedule.lower()
-    return once and any(timetable.occurs_at(run.scheduled_at) for run in runs)
+    return "@at " in job.schedule.lower() and bool(instants)
 
 
 def is_planned(run: Run) -> bool:

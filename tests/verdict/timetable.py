@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-SECOND = timedelta(seconds=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 SMALL_SHIFT = timedelta(hours=3)
 MACROS = {
     "@hourly": "0 * * * *",
@@ -86,7 +86,7 @@ class Timetable:
         known: Iterable[datetime] = (),
     ) -> None:
         self._starts_at, self._ends_at = starts_at, ends_at
-        self._occurs = _rule(schedule, timezone, starts_at, phase, known)
+        self._occurs, self._step = _rule(schedule, timezone, starts_at, phase, known)
 
     def occurs_at(self, instant: datetime) -> bool:
         """Return whether the aware ``instant`` is an occurrence."""
@@ -97,15 +97,17 @@ class Timetable:
         return self._occurs(instant)
 
     def between(self, first: datetime, last: datetime) -> list[datetime]:
-        """Return the occurrences from ``first`` to ``last``, both included: try each second."""
+        """Return the occurrences from ``first`` to ``last``, both included: try each instant."""
         at = first.replace(microsecond=0)
         if at < first:
             at += SECOND
+        if self._step == MINUTE:
+            at += (60 - at.second) % 60 * SECOND
         found = []
         while at <= last:
             if self.occurs_at(at):
                 found.append(at)
-            at += SECOND
+            at += self._step
         return found
 
 
@@ -115,22 +117,24 @@ def _rule(
     starts_at: datetime | None,
     phase: datetime | None,
     known: Iterable[datetime],
-) -> Callable[[datetime], bool]:
+) -> tuple[Callable[[datetime], bool], timedelta]:
+    """Return whether an instant is an occurrence, and the distance of the instants to try."""
     prefix = re.match(r"(?:CRON_)?TZ=(\S+) ", schedule)
     zone = ZoneInfo(prefix[1] if prefix else timezone)
     text = " ".join(schedule[prefix.end() :].split() if prefix else schedule.split())
     word, _, rest = text.partition(" ")
     word = word.lower()
     if word == "@never":
-        return lambda instant: False
+        return (lambda instant: False), MINUTE
     if word == "@at":
         once = _moment(rest, zone)
-        return lambda instant: instant == once
+        return (lambda instant: instant == once), SECOND
     if word == "@every":
-        return _every(rest, starts_at or phase)
+        return _every(rest, starts_at or phase), SECOND
     cron = _Cron(MACROS.get(text.lower(), text).upper().split(), zone)
     cron.draw(known)
-    return cron.occurs_at
+    # The clocks have changed at whole minutes since 1973.
+    return cron.occurs_at, MINUTE if cron.values[0] == {0} else SECOND
 
 
 def _every(text: str, phase: datetime | None) -> Callable[[datetime], bool]:

@@ -187,6 +187,17 @@ def test_small_step_of_database_clock_is_followed_at_once(caplog: pytest.LogCapt
     assert not caplog.records
 
 
+def test_small_step_of_database_clock_is_followed_although_wall_clock_jumps(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.clock.sample(world.reading(0, 0))
+    world.skew = 600.0
+    world.clock.sample(lambda: world.truth + timedelta(seconds=0.9))
+    assert (world.error, world.clock.doubt) == (0.9, timedelta())
+    assert not caplog.records
+
+
 def test_small_step_of_database_clock_ends_doubt(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "django_dcron.scheduler")
     world = World()

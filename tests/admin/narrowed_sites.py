@@ -1,7 +1,7 @@
 """Admin sites that narrow what their users see and do.
 
-``teams`` and ``runs`` narrow ``get_queryset``. ``guarded`` and ``watched`` check object
-permissions.
+``teams``, ``runs`` and ``planned`` narrow ``get_queryset``. ``guarded`` and ``watched`` check
+object permissions.
 """
 
 from typing import Any
@@ -48,6 +48,13 @@ class OwnRunAdmin(ours.RunAdmin):
         return super().get_queryset(request).filter(job__namespace="mine").distinct()
 
 
+class PlannedRunAdmin(ours.RunAdmin):
+    """Hides manual runs of visible jobs."""
+
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).exclude(trigger="manual")
+
+
 class GuardedJobAdmin(ours.JobAdmin):
     def has_view_permission(self, request: Any, obj: Any = None) -> bool:
         return super().has_view_permission(request, obj) and (
@@ -83,6 +90,7 @@ def _site(name: str, *narrowed: Any) -> admin.AdminSite:
 
 teams = _site("teams", TeamJobAdmin, TeamCalendarAdmin, TeamNodeAdmin)
 runs = _site("runs", OwnRunAdmin)
+planned = _site("planned", PlannedRunAdmin)
 guarded = _site("guarded", GuardedJobAdmin)
 watched = _site("watched", WatchedJobAdmin)
 

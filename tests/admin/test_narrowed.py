@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.admin import AdminSite
@@ -22,8 +23,10 @@ from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.timeline import timeline
 from django_dcron.models import Cursor, Job, Run
+from django_dcron.runs.chains import follower_key
 from tests.admin import narrowed_sites
 from tests.admin.conftest import (
+    StaffWith,
     action_url,
     add_url,
     as_rendered,
@@ -31,7 +34,9 @@ from tests.admin.conftest import (
     fill_in,
     job_url,
     list_url,
+    make_run,
     noticed_writes,
+    run_url,
 )
 from tests.admin.test_dashboard import part_url
 from tests.admin.test_permissions import ADDRESSES, NEVER
@@ -261,6 +266,95 @@ def test_delete_page_counts_hidden_followers_without_names(world: World, on_site
 
     assert len(lines) == 3
     assert "1 job" in lines[2]
+
+
+@pytest.mark.parametrize("shows_jobs", [True, False])
+def test_dashboard_shows_first_steps_if_no_job_is_visible(
+    world: World, on_site: Any, shows_jobs: bool
+) -> None:
+    if not shows_jobs:
+        Job.objects.update(namespace="hush")
+
+    page = on_site(narrowed_sites.teams).get(reverse("admin:django_dcron_dashboard_changelist"))
+
+    assert ('id="dcron-first_steps"' in page.content.decode()) is not shows_jobs
+
+
+def test_planned_load_counts_visible_jobs_only(world: World, on_site: Any) -> None:
+    def counted(site: AdminSite) -> int:
+        number: int = on_site(site).get(part_url("load")).context["load"].jobs
+        return number
+
+    assert counted(narrowed_sites.watched) == 3
+    assert counted(narrowed_sites.teams) == 1
+
+
+def test_run_page_links_hidden_node_neither_by_scope_nor_without_permission(
+    world: World, on_site: Any, staff_with: StaffWith
+) -> None:
+    Run.objects.filter(pk=world.mine.ended.pk).update(node=world.theirs.node.pk)
+    url = reverse("admin:django_dcron_node_change", args=[world.theirs.node.pk])
+
+    def links_node(client: Client) -> bool:
+        return f'href="{url}"' in client.get(run_url(world.mine.ended)).content.decode()
+
+    assert links_node(on_site(narrowed_sites.watched))
+    assert not links_node(on_site(narrowed_sites.teams))
+    on_site(narrowed_sites.watched)
+    assert not links_node(staff_with("view_run"))
+
+
+@pytest.fixture
+def hidden(world: World) -> Run:
+    """A manual run between the two scheduled runs of a visible job."""
+    at = world.mine.ended.scheduled_at + HOUR / 4
+    return make_run(world.mine.job, at, trigger="manual", state="failed", finished_at=at)
+
+
+def test_run_page_skips_hidden_neighbours(world: World, hidden: Run, on_site: Any) -> None:
+    def neighbours(site: AdminSite) -> list[Any]:
+        client = on_site(site)
+        pages = [client.get(run_url(run)).context["page"] for run in (mine.ended, mine.run)]
+        return [pages[0].next.pk, pages[1].previous.pk]
+
+    mine = world.mine
+    assert neighbours(narrowed_sites.watched) == [hidden.pk, hidden.pk]
+    assert neighbours(narrowed_sites.planned) == [mine.run.pk, mine.ended.pk]
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        lambda run, hidden: {"rerun_of": hidden},
+        lambda run, hidden: {"trigger": "chain", "idempotency_key": follower_key(hidden.pk)},
+    ],
+    ids=["rerun", "follower"],
+)
+def test_run_page_does_not_name_hidden_origin(
+    world: World,
+    hidden: Run,
+    on_site: Any,
+    link: Callable[[Run, Run], dict[str, Any]],
+) -> None:
+    run = world.mine.ended
+    for name, value in link(run, hidden).items():
+        setattr(run, name, value)
+    run.save()
+
+    def names_origin(site: AdminSite) -> bool:
+        return str(hidden.pk) in on_site(site).get(run_url(run)).content.decode()
+
+    assert names_origin(narrowed_sites.watched)
+    assert not names_origin(narrowed_sites.planned)
+
+
+def test_run_page_does_not_name_pruned_origin_in_narrowed_admin(world: World, on_site: Any) -> None:
+    """Whether a missing run was deleted or is hidden can't be told apart."""
+    run, gone = world.mine.ended, uuid4()
+    Run.objects.filter(pk=run.pk).update(trigger="chain", idempotency_key=follower_key(gone))
+
+    assert str(gone) in on_site(narrowed_sites.watched).get(run_url(run)).content.decode()
+    assert str(gone) not in on_site(narrowed_sites.planned).get(run_url(run)).content.decode()
 
 
 RUN_TEXTS = (

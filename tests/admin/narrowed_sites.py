@@ -1,7 +1,7 @@
 """Admin sites that narrow what their users see and do.
 
-``teams``, ``runs`` and ``planned`` narrow ``get_queryset``. ``guarded`` and ``watched`` check
-object permissions.
+``teams``, ``runs`` and ``planned`` narrow ``get_queryset``. ``guarded``, ``watched`` and
+``locked`` check object permissions.
 """
 
 from typing import Any
@@ -55,6 +55,22 @@ class PlannedRunAdmin(ours.RunAdmin):
         return super().get_queryset(request).exclude(trigger="manual")
 
 
+class FirstAttemptAdmin(ours.AttemptAdmin):
+    """Hides all attempts of visible runs but the first."""
+
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).filter(number=1)
+
+
+class LockedRunAdmin(ours.RunAdmin):
+    """Lists manual runs, but refuses to show their pages."""
+
+    def has_view_permission(self, request: Any, obj: Any = None) -> bool:
+        return super().has_view_permission(request, obj) and (
+            obj is None or obj.trigger != "manual"
+        )
+
+
 class GuardedJobAdmin(ours.JobAdmin):
     def has_view_permission(self, request: Any, obj: Any = None) -> bool:
         return super().has_view_permission(request, obj) and (
@@ -90,7 +106,8 @@ def _site(name: str, *narrowed: Any) -> admin.AdminSite:
 
 teams = _site("teams", TeamJobAdmin, TeamCalendarAdmin, TeamNodeAdmin)
 runs = _site("runs", OwnRunAdmin)
-planned = _site("planned", PlannedRunAdmin)
+planned = _site("planned", PlannedRunAdmin, FirstAttemptAdmin)
+locked = _site("locked", LockedRunAdmin)
 guarded = _site("guarded", GuardedJobAdmin)
 watched = _site("watched", WatchedJobAdmin)
 

@@ -34,6 +34,7 @@ from tests.admin.conftest import (
     fill_in,
     job_url,
     list_url,
+    make_attempt,
     make_run,
     noticed_writes,
     run_url,
@@ -355,6 +356,55 @@ def test_run_page_does_not_name_pruned_origin_in_narrowed_admin(world: World, on
 
     assert str(gone) in on_site(narrowed_sites.watched).get(run_url(run)).content.decode()
     assert str(gone) not in on_site(narrowed_sites.planned).get(run_url(run)).content.decode()
+
+
+def test_run_page_lists_visible_reruns_only(world: World, hidden: Run, on_site: Any) -> None:
+    Run.objects.filter(pk=hidden.pk).update(rerun_of=world.mine.ended.pk)
+    # Another job's run, so that the page doesn't link it as a neighbour.
+    Run.objects.filter(pk=hidden.pk).update(job=world.mine.paused)
+
+    def names_rerun(site: AdminSite) -> bool:
+        page = on_site(site).get(run_url(world.mine.ended)).content.decode()
+        return str(hidden.pk) in page
+
+    assert names_rerun(narrowed_sites.watched)
+    assert not names_rerun(narrowed_sites.planned)
+
+
+def test_run_page_shows_visible_attempts_only(world: World, on_site: Any) -> None:
+    make_attempt(world.mine.ended, number=2, outcome="failed")
+
+    def numbers(site: AdminSite) -> list[int]:
+        page = on_site(site).get(run_url(world.mine.ended)).context["page"]
+        return [attempt.number for attempt in page.attempts]
+
+    assert numbers(narrowed_sites.watched) == [2, 1]
+    assert numbers(narrowed_sites.planned) == [1]
+
+
+@pytest.mark.parametrize("site", ["planned", "locked"])
+def test_action_does_not_link_run_that_its_user_may_not_view(
+    world: World, on_site: Any, site: str
+) -> None:
+    client, job = on_site(getattr(narrowed_sites, site)), world.mine.job
+
+    answer = client.post(action_url(job, "run_now"))
+
+    made = Run.objects.get(job=job, trigger="manual")
+    assert answer["Location"] == job_url(job)
+    told = " ".join(map(str, get_messages(answer.wsgi_request)))
+    assert str(made.pk) in told
+    assert "href=" not in told
+
+
+def test_action_links_run_that_its_user_may_view(world: World, on_site: Any) -> None:
+    client, job = on_site(narrowed_sites.watched), world.mine.job
+
+    answer = client.post(action_url(job, "run_now"))
+
+    made = Run.objects.get(job=job, trigger="manual")
+    assert answer["Location"] == run_url(made)
+    assert str(made.pk) in " ".join(map(str, get_messages(answer.wsgi_request)))
 
 
 RUN_TEXTS = (

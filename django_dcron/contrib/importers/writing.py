@@ -50,7 +50,8 @@ def carry_out(moves: Iterable[Move]) -> Iterator[Move]:
         taken = _taken_keys(part)
         together: list[Move] = []
         for move in part:
-            if move.ran_until is None and _key_of(move) not in taken:
+            takes_over = move.job is not None and move.ran_until is not None
+            if not takes_over and _key_of(move) not in taken:
                 together.append(move)
                 continue
             yield from _write_together(together)

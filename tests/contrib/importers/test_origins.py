@@ -1,5 +1,6 @@
 """Test that a repeated import recognizes its jobs and keeps the changes of users."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -265,6 +266,13 @@ def test_ended_schedule_does_not_count_as_a_pause_by_a_user() -> None:
     assert kinds(plan(found(schedule="@at 2083-01-01T00:00Z"))) == [MoveKind.SAME]
     import_entries(found(schedule="@at 2083-02-01T00:00Z"))
     assert Job.objects.get().enabled
+
+
+def test_refused_entry_with_a_last_run_does_not_end_the_handover() -> None:
+    gone = replace(found("gone", "2", target="tests.app.tasks.removed"), last_run=NOW)
+    moves = import_entries(found("a", "1"), gone, found("z", "3"), take_over=True)
+    assert kinds(moves) == [MoveKind.CREATE, MoveKind.REFUSED, MoveKind.CREATE]
+    assert [job.name for job in Job.objects.order_by("name")] == ["a", "z"]
 
 
 def test_shadow_target_changed_by_a_user_is_kept() -> None:

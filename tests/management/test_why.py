@@ -88,6 +88,28 @@ def test_why_without_time_explains_new_job_as_of_now(db: None) -> None:
     assert document["asked"] >= f"{job.created_at:%Y-%m-%dT%H:%M:%S}"
 
 
+def test_why_without_time_explains_later_manual_run(db: None) -> None:
+    job = make_idle_job()
+    now = database_now("default")
+    fields = {"trigger": "manual", "state": "failed", "reason": "OSError: disk full"}
+    run = Run.objects.create(
+        **{"job": job, "scheduled_at": now, "due_at": now, "claimed_at": now} | fields
+    )
+    document = call("why", str(job), "--json").json
+    assert (document["verdict"], document["run"]) == ("no_occurrence", str(run.pk))
+    assert [str(run.pk) in sentence for sentence in document["sentences"]].count(True) == 1
+    assert "OSError: disk full" in document["sentences"][-1]
+
+
+def test_why_without_time_ignores_manual_run_before_last_occurrence(system: System) -> None:
+    before = call("why", str(system.job), "--json").json
+    at = datetime.fromisoformat(before["occurrence"]) - timedelta(minutes=1, seconds=7)
+    Run.objects.create(
+        job=system.job, scheduled_at=at, due_at=at, claimed_at=at, trigger="manual", state="failed"
+    )
+    assert call("why", str(system.job), "--json").json == before
+
+
 def test_why_without_explanation_exits_with_1(system: System) -> None:
     Run.objects.filter(scheduled_at=system.latest).update(state="undead")
     code, out, err = call("why", str(system.job), f"{system.latest:%Y-%m-%dT%H:%M}")

@@ -24,7 +24,7 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.diagnosis.why.explanation_data import ExplanationData
+from django_dcron.diagnosis.why.explanation_data import OF_OCCURRENCES, ExplanationData
 from django_dcron.diagnosis.why.named_time import occurrence_note
 from django_dcron.diagnosis.why.no_run import (
     after_freeze,
@@ -96,10 +96,22 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True) -> Answer:
 def explain_latest(job: Job, now: datetime) -> tuple[datetime, Answer]:
     """Explain the job's last occurrence; ``now`` if the job is paused or has had none.
 
-    Returns the time that the answer is about.
+    A later manual or chained run is explained, too. Returns the time that the answer is about.
     """
     present = explain(job, now)
     latest = present.occurrence or present.before
+    asked, answer = _latest_occurrence(job, latest, now, present)
+    data = ExplanationData(job, now, show_nodes=True)
+    run = _latest_other_run(data, after=latest or BEGIN)
+    if run is None or (answer.run and answer.run.pk == run.pk):
+        return asked, answer
+    sentences = (*answer.sentences, _created_later(data, run), *_of_run(data, run)[1])
+    return asked, replace(answer, sentences=sentences, run=answer.run or run)
+
+
+def _latest_occurrence(
+    job: Job, latest: datetime | None, now: datetime, present: Answer
+) -> tuple[datetime, Answer]:
     if not job.enabled or latest is None:
         return now, present
     answer = explain(job, latest)
@@ -107,6 +119,21 @@ def explain_latest(job: Job, now: datetime) -> tuple[datetime, Answer]:
         return latest, answer
     data = ExplanationData(job, now, show_nodes=True)
     return now, replace(present, sentences=tuple(_first_ahead(data)), before=None)
+
+
+def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:
+    """Return the latest run after that time that isn't the run of an occurrence."""
+    later = data.runs.filter(scheduled_at__gt=after, scheduled_at__lte=data.now)
+    return later.exclude(trigger__in=OF_OCCURRENCES).order_by("-scheduled_at").first()
+
+
+def _created_later(data: ExplanationData, run: Run) -> Sentence:
+    at = data.format_time(run.scheduled_at)
+    if run.trigger == Trigger.CHAIN:
+        text = _("Another job triggered a run at %(at)s (%(run)s).")
+        return Sentence("chained_later", text, at=at, run=str(run.pk))
+    text = _("A run was created manually at %(at)s (%(run)s).")
+    return Sentence("manual_later", text, at=at, run=str(run.pk))
 
 
 def _first_ahead(data: ExplanationData) -> Iterator[Sentence]:

@@ -24,6 +24,8 @@ from django_dcron.utils import time_format
 
 READ_LIMIT = 200
 """The maximum number of runs loaded for one minute: one for each second, and manual runs."""
+OF_OCCURRENCES = (Trigger.SCHEDULE, Trigger.BACKFILL)
+"""The triggers of runs that belong to an occurrence of the schedule."""
 
 
 def zone_of(job: Job) -> ZoneInfo:
@@ -54,12 +56,11 @@ class ExplanationData:
         self.runs = Run.objects.using(alias_for(Run)).filter(job=job.pk)
         rows = self.runs.filter(scheduled_at__gte=self.asked.start, scheduled_at__lt=self.asked.end)
         found = list(rows.order_by("scheduled_at")[:READ_LIMIT])
-        automatic = (Trigger.SCHEDULE, Trigger.BACKFILL)
         self.runs_by_occurrence = {
-            row.scheduled_at: row for row in found if row.trigger in automatic
+            row.scheduled_at: row for row in found if row.trigger in OF_OCCURRENCES
         }
         """The runs of occurrences, by occurrence."""
-        self.other_runs = [row for row in found if row.trigger not in automatic]
+        self.other_runs = [row for row in found if row.trigger not in OF_OCCURRENCES]
         self.nearby = self._nearby()
 
     def _nearby(self) -> Nearby:

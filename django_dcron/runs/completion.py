@@ -166,11 +166,11 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
         if ending.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)
         else logging.WARNING
     )
-    text = f"run {ending.outcome.replace('_', ' ')}: job=%s attempt=%d/%d%s%s"
+    text = f"run {ending.outcome.replace('_', ' ')}: job=%s attempt=%d/%d%s%s%s"
     if not won:  # Another process concluded the attempt, or the worker of a lost run is back.
         text = (
             "outcome ignored, attempt already concluded: job=%s attempt=%d/%d "
-            f"outcome={ending.outcome}%s%s"
+            f"outcome={ending.outcome}%s%s%s"
         )
     logger.log(
         level,
@@ -179,6 +179,8 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
         attempt,
         run.job.max_attempts,
         "" if retry_in is None else f" retry_in={retry_in.total_seconds():.0f}s",
+        # The traceback isn't logged here: `dcron history RUN` shows it.
+        f" run={run.pk}" if level == logging.WARNING else "",
         f" error={ending.reason}" if ending.reason else "",
         extra={
             "event": "attempt_ended",

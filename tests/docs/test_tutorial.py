@@ -31,12 +31,13 @@ def manage(project: Path, *commands: str) -> str:
 def write(project: Path, page: str) -> None:
     """Write the files of a page.
 
-    A later block of settings is appended, so it overrides earlier settings.
+    A later block of a file is appended. Blocks of settings override earlier settings.
     """
+    begun = {"bakery/settings.py"}
     for name, text in blocks_of(page):
         path = project / name
-        is_settings = name == "bakery/settings.py"
-        path.write_text((path.read_text() if is_settings else "") + text)
+        path.write_text((path.read_text() if name in begun else "") + text)
+        begun.add(name)
 
 
 @pytest.fixture

@@ -387,6 +387,7 @@ def test_end_of_attempt_is_logged_with_structured_fields(caplog: pytest.LogCaptu
     conclude(run, 1, failed())
     [record] = [record for record in caplog.records if record.name == "django_dcron.runs"]
     assert logged(caplog, "attempt_ended", run.job, "ValueError: no", job=str(run.job), attempt=1)
+    assert f" run={run.pk} " in record.getMessage()
     assert (record.levelno, vars(record)["outcome"], vars(record)["won"]) == (
         logging.WARNING,
         "failed",

@@ -38,7 +38,7 @@ from django_dcron.jobs import chains
 from django_dcron.jobs.batch import Change, Original, keys_of, restore, save_batch
 from django_dcron.jobs.locking import lock, lock_all, lock_cursors, lock_jobs, lock_version
 from django_dcron.jobs.placement import place_cursor, runs_without_schedule
-from django_dcron.models import Calendar, Cursor, Job, Run
+from django_dcron.models import Calendar, Cursor, DeletedImport, Job, Run
 from django_dcron.models.cursor import same_definition
 from django_dcron.models.job import JobQuerySet
 from django_dcron.utils.messages import gettext_noop as _
@@ -275,7 +275,20 @@ def _delete(job: Job, expected_version: int | None, using: str) -> None:
             runs.order_by("scheduled_at").values_list("pk", flat=True)[:DELETED_AT_ONCE]
         ):
             runs.filter(pk__in=run_ids).delete()
+        if row.import_key is not None:
+            _remember_deleted_import(row, using)
         job.delete(using=using)
+
+
+def _remember_deleted_import(job: Job, using: str) -> None:
+    DeletedImport.objects.using(using).update_or_create(
+        import_source=job.import_source,
+        import_key=job.import_key,
+        defaults={
+            "entry_name": (job.imported or {}).get("name", job.name),
+            "deleted_at": database_now(using),
+        },
+    )
 
 
 def _disable_exhausted_followers(job_ids: list[int], using: str) -> None:

@@ -758,6 +758,41 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="DeletedImport",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("import_source", models.CharField(max_length=120, verbose_name="import source")),
+                (
+                    "import_key",
+                    django_dcron.models.lease.ExactCharField(
+                        max_length=190, verbose_name="import key"
+                    ),
+                ),
+                (
+                    "entry_name",
+                    models.TextField(
+                        help_text="The entry's name in the import source.",
+                        verbose_name="entry name",
+                    ),
+                ),
+                ("deleted_at", models.DateTimeField(verbose_name="deleted")),
+            ],
+            options={
+                "verbose_name": "deleted import",
+                "verbose_name_plural": "deleted imports",
+                "constraints": (
+                    models.UniqueConstraint(
+                        fields=("import_source", "import_key"), name="dcron_deleted_import_key"
+                    ),
+                ),
+            },
+        ),
+        migrations.CreateModel(
             name="Notice",
             fields=[
                 (

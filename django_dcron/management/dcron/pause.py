@@ -72,7 +72,7 @@ def _until(text: str) -> datetime:
 
 def _bulk_action(job: Job, reason: str, until: datetime | None) -> BulkAction:
     def pause() -> Done:
-        replaced = None
+        replaced: dict[str, Any] | None = None
         if not job.enabled:
             replaced = {"reason": job.pause_reason, "until": job.paused_until}
         control.pause(job, reason, until)

@@ -35,7 +35,7 @@ class TickBackoff:
         self.reason = ""
         """Why the last tick failed, in one line. Empty if it succeeded."""
 
-    def failed(self, error: Exception, at: datetime) -> bool:
+    def record_failure(self, error: Exception, at: datetime) -> bool:
         """Record a failed tick. Return whether the database is unreachable."""
         self.reason = in_one_line(error)
         if is_contention(error):
@@ -60,7 +60,7 @@ class TickBackoff:
         )
         return False
 
-    def over(self) -> None:
+    def record_success(self) -> None:
         """Record a successful tick."""
         if self._unreachable:
             self._log(

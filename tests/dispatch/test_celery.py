@@ -502,7 +502,7 @@ def test_invalid_queue_does_not_block_other_runs(
     assert len(agenda) == 0
     assert not agenda.broker_unreachable
     good = [run for run in runs if run.queue == "good"]
-    assert agenda.take_delivered() == good
+    assert agenda.take_dispatched() == good
     refused = agenda.take_refused()
     assert [run for run, _ in refused] == [run for run in runs if run.queue == bad_queue]
     assert all("WRONGTYPE" in reason for _, reason in refused)

@@ -235,7 +235,7 @@ class TestErrors:
             agenda.publish_due()
             clock.advance(2)
         assert len(enqueued()) == 23
-        assert [run.job_name for run in agenda.take_delivered()] == ["good"] * 20 + ["later"] * 3
+        assert [run.job_name for run in agenda.take_dispatched()] == ["good"] * 20 + ["later"] * 3
         assert events(caplog, "broker_unreachable") == [], (
             "the backend is reachable, and no other run waits"
         )
@@ -255,7 +255,7 @@ class TestErrors:
         agenda = Agenda(
             dispatcher(),
             StillClock(),
-            on_delivered=lambda: agenda.stop(),
+            on_dispatched=lambda: agenda.stop(),
             alive=lambda rest: seen.append(len(asked)),
         )
         agenda.add(due_run("a") for _ in range(250))

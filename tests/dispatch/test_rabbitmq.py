@@ -233,7 +233,7 @@ def test_agenda_publishes_waiting_runs_when_the_queue_has_room(
         arrived += more
         clock.instant += timedelta(seconds=backlog.LONGEST_PAUSE)
     assert arrived == ids_of(runs)
-    assert agenda.take_delivered() == runs
+    assert agenda.take_dispatched() == runs
 
 
 @pytest.mark.parametrize(

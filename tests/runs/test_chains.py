@@ -364,9 +364,9 @@ def test_job_without_followers_needs_no_extra_query(overlap: str) -> None:
 def test_job_with_schedule_never_stays_enabled() -> None:
     job = make_job(schedule="@never")
     assert job.cursor.next_at is None
-    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 0
+    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 0
     Job.objects.update(timezone="Europe/Berlin")
-    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 1
+    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
     control.pause(job)

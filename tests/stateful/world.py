@@ -128,7 +128,7 @@ class World(People):
         try:
             yield node
         except ResponseLost:
-            node.ticker.failed(database_unreachable=True)
+            node.ticker.record_failure(database_unreachable=True)
         except Crash:
             self._replace(number)
         finally:
@@ -151,7 +151,7 @@ class World(People):
     def mark(self, node: int) -> None:
         with self._in_node(node) as active:
             if active:
-                active.ticker.mark_delivered()
+                active.ticker.mark_dispatched()
 
     def rescue_runs(self, node: int) -> None:
         """The rescue, without the tick's precautions before it."""
@@ -168,7 +168,7 @@ class World(People):
         with self._in_node(node) as active:
             if active:
                 active.agenda.publish_due()
-                active.ticker.mark_delivered()
+                active.ticker.mark_dispatched()
                 give_back(active.ring.id)
                 self._replace(node)
 

@@ -240,7 +240,7 @@ def test_celery_is_not_checked_with_another_dispatcher(
 ) -> None:
     monkeypatch.setattr(dispatch, "has_app", lambda: False)
     monkeypatch.setattr(dispatch, "transport_problem", lambda: "nothing")
-    monkeypatch.setattr(dispatch, "limitless_pool", lambda: "solo")
+    monkeypatch.setattr(dispatch, "pool_without_kill", lambda: "solo")
     settings.DCRON_DISPATCHER = "tests.scheduler.stand_ins.MemoryDispatcher"
     assert messages() == []
 

@@ -6,7 +6,7 @@ import django.core.validators
 import django.db.models.deletion
 from django.db import migrations, models
 
-import django_dcron.models.lease
+import django_dcron.models.exact_text
 import django_dcron.models.run
 import django_dcron.models.scheduled
 
@@ -527,7 +527,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "import_key",
-                    django_dcron.models.lease.ExactCharField(
+                    django_dcron.models.exact_text.ExactCharField(
                         blank=True,
                         editable=False,
                         help_text="The entry's key in the import source. Null if the job wasn't imported.",
@@ -588,7 +588,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "namespace",
-                    django_dcron.models.lease.ExactCharField(
+                    django_dcron.models.exact_text.ExactCharField(
                         blank=True,
                         help_text="The namespace whose jobs don't start. Empty: all namespaces.",
                         max_length=64,
@@ -642,13 +642,13 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "name",
-                    django_dcron.models.lease.ExactCharField(
+                    django_dcron.models.exact_text.ExactCharField(
                         max_length=190, primary_key=True, serialize=False, verbose_name="name"
                     ),
                 ),
                 (
                     "holder",
-                    django_dcron.models.lease.ExactCharField(
+                    django_dcron.models.exact_text.ExactCharField(
                         blank=True,
                         help_text="Empty if the lock is released.",
                         max_length=190,

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from django_dcron.conf import settings
 from django_dcron.db.contention import is_contention
-from django_dcron.db.errors import AWAY, in_one_line
+from django_dcron.db.errors import UNAVAILABLE, in_one_line
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -41,7 +41,7 @@ class TickBackoff:
         if is_contention(error):
             self._log("contention", "tick postponed by a lock: node=%s error=%s", error)
             return False
-        if isinstance(error, AWAY):
+        if isinstance(error, UNAVAILABLE):
             if not self._unreachable:
                 extra = {"event": "database_unreachable", "node": self._node}
                 logger.error(

@@ -91,7 +91,7 @@ class Membership:
                 Node.objects.live(settings.LEASE)
                 .filter(namespace=namespace, shard_count=settings.SHARDS)
                 .order_by()
-                .broker_known(settings.LEASE)
+                .with_broker_state(settings.LEASE)
                 .values_list("pk", "broker_lost", "broker_reached")
             ),
         )
@@ -264,7 +264,7 @@ class Membership:
         """Return the nodes that share work with this node, by the database's clock."""
         live = Node.objects.using(alias_for(Node)).live(settings.LEASE)
         columns = ("pk", "broker_lost", "broker_reached", "namespace", "shard_count")
-        nodes = list(live.broker_known(settings.LEASE).values_list(*columns))
+        nodes = list(live.with_broker_state(settings.LEASE).values_list(*columns))
         others = {namespace for *_, namespace, _ in nodes if namespace != self.namespace}
         self._report_overlap("" in others or (not self.namespace and bool(others)))
         of_namespace = [node for node in nodes if node[3] == self.namespace]

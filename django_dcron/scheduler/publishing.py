@@ -40,8 +40,10 @@ def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> Outcome:
     try:
         dispatcher.publish([prepared for _, _, _, prepared in batch])
     except PartlyPublished as error:
-        left = [entry for position, entry in enumerate(batch) if position in error.left]
-        published = [entry for position, entry in enumerate(batch) if position not in error.left]
+        left = [entry for position, entry in enumerate(batch) if position in error.rejected]
+        published = [
+            entry for position, entry in enumerate(batch) if position not in error.rejected
+        ]
         return Outcome(published, [], left, str(error), error.by_error)
     except DispatchFailed:
         raise

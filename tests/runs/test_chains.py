@@ -30,7 +30,7 @@ from django_dcron.policies.lifecycle import Outcome, State, Trigger
 from django_dcron.policies.misfire import PlannedRun
 from django_dcron.runs import transitions
 from django_dcron.runs.chains import follower_key, parse_follower_key
-from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude, lose
+from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending, conclude, lose
 from django_dcron.runs.creation import insert, row_for
 from django_dcron.runs.start import start
 from django_dcron.scheduler.claim import claim
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.django_db
 
 MINUTE = timedelta(minutes=1)
 SUCCEEDED = Ending(Outcome.SUCCEEDED)
-FAILED = Ending(Outcome.FAILED, UNEXPLAINED, exception_class="ValueError", message="no")
+FAILED = Ending(Outcome.FAILED, WITHOUT_EXCEPTION, exception_class="ValueError", message="no")
 
 
 @pytest.fixture(autouse=True)

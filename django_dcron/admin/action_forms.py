@@ -22,7 +22,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.jobs.audit_reason import LONGEST_REASON
 from django_dcron.models import Job
-from django_dcron.models.job import CALENDAR
+from django_dcron.models.job import MAX_DURATION
 from django_dcron.models.job_validation import wrong_type
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.time_ahead import next_time_of_day
@@ -98,7 +98,7 @@ class UntilField(forms.Field):
         if until <= now:
             params = {"until": plain_moment(until)}
             raise ValidationError(self.error_messages["passed"], code="passed", params=params)
-        CALENDAR(until - now)
+        MAX_DURATION(until - now)
         return localtime(until)  # PostgreSQL may not accept the offset that the user typed
 
 
@@ -111,7 +111,7 @@ def _read_time_ahead(text: str, now: datetime) -> datetime | None:
     if len(text) > MAX_LENGTH:
         return None
     if text[-1].isalpha() and (wait := read_duration(text)) is not None:
-        CALENDAR(wait)
+        MAX_DURATION(wait)
         return now + wait
     zone = get_current_timezone()
     if (of_day := next_time_of_day(text, now, zone)) is not None:

@@ -150,7 +150,7 @@ class TestErrors:
         prepared = [to.prepare(run) for run in runs]
         with pytest.raises(PartlyPublished, match=f"{type(error).__name__}: ") as taken:
             to.publish(prepared)
-        assert taken.value.left == {2, 3}
+        assert taken.value.rejected == {2, 3}
         for rest in (prepared[2:], prepared[2:3]):
             with pytest.raises(DispatchFailed, match=f"{type(error).__name__}: ") as raised:
                 to.publish(rest)
@@ -176,7 +176,7 @@ class TestErrors:
         prepared = [to.prepare(due(queue=queue)) for queue in ("default", "poison", "default")]
         with pytest.raises(PartlyPublished, match="queue 'poison'") as raised:
             to.publish(prepared)
-        assert [position in raised.value.left for position in range(3)] == [False, True, False]
+        assert [position in raised.value.rejected for position in range(3)] == [False, True, False]
         assert len(enqueued()) == 2
         with pytest.raises(Undeliverable, match="queue 'poison'"):
             to.publish(prepared[1:2])

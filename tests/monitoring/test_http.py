@@ -46,7 +46,7 @@ Serve = Callable[[dict[str, Route]], HttpServer]
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    monkeypatch.setattr(module, "CHECK_EVERY", 0.02)
+    monkeypatch.setattr(module, "LOOK_EVERY", 0.02)
     servers: list[HttpServer] = []
 
     def start_server(table: dict[str, Route]) -> HttpServer:

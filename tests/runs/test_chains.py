@@ -23,9 +23,9 @@ from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.dispatch import DispatchFailed, best_effort
 from django_dcron.execution import forced_end
 from django_dcron.jobs import portable, saving
+from django_dcron.jobs.attempt_end import declare_lost, end_attempt
 from django_dcron.jobs.sync import apply, plan
 from django_dcron.locks import get_lock
-from django_dcron.jobs.attempt_end import declare_lost, end_attempt
 from django_dcron.models import Attempt, Job, Link, Run
 from django_dcron.policies.lifecycle import Outcome, State, Trigger
 from django_dcron.policies.misfire import PlannedRun

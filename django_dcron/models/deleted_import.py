@@ -8,7 +8,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.models.lease import ExactCharField
+from django_dcron.models.exact_text import ExactCharField
 
 
 class DeletedImport(models.Model):

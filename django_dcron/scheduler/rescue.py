@@ -158,9 +158,10 @@ def _log_postponed(run: Run) -> None:
 def _rescue_one(work: Callable[[Run, datetime], bool], run: Run, now: datetime) -> bool:
     """Call ``work`` for one run. Its error doesn't stop the rescue of the other runs."""
     step = f"rescue run {run.pk} of {run.job}"
+    done = False
     with isolating_errors(step, alias_for(Run), log_error=partial(_log_failure, run)):
-        return work(run, now)
-    return False
+        done = work(run, now)
+    return done
 
 
 def _log_failure(run: Run, error: Exception) -> None:

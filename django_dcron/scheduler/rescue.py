@@ -161,7 +161,7 @@ def _rescue_one(work: Callable[[Run, datetime], bool], run: Run, now: datetime) 
     done = False
     with isolating_errors(step, alias_for(Run), log_error=partial(_log_failure, run)):
         done = work(run, now)
-    return done
+    return done  # noqa: RET504 - an error skips the assignment
 
 
 def _log_failure(run: Run, error: Exception) -> None:

@@ -66,7 +66,7 @@ class Agenda:
         """
         self._dispatcher = dispatcher
         self._clock = clock
-        self._on_delivered = on_dispatched
+        self._on_dispatched = on_dispatched
         self._on_activity = on_activity
         self._heap: list[Entry] = []
         self._backlogs: dict[Kind, Backlog] = {}
@@ -268,7 +268,7 @@ class Agenda:
                 self._update_backlogs(batch, outcome)
             more_is_due = bool(self._heap) and self._heap[0][0] <= self._clock.now()
         if not more_is_due:  # In a burst, dispatch comes before marking.
-            self._on_delivered()
+            self._on_dispatched()
 
     def _update_backlogs(self, batch: list[Entry], outcome: Outcome) -> None:
         published, left = by_kind(outcome.published), by_kind(outcome.left)

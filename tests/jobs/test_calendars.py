@@ -142,7 +142,7 @@ def test_changed_calendar_withdraws_future_runs() -> None:
 
 
 @pytest.mark.parametrize("how", ["update", "save"])
-def test_follow_changes_applies_a_calendar_changed_without_control(how: str) -> None:
+def test_move_outdated_cursors_applies_a_calendar_changed_without_control(how: str) -> None:
     calendar = make_calendar()
     job = make_job(calendar=calendar)
     claim_ahead()

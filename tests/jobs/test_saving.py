@@ -379,7 +379,7 @@ def test_follower_of_a_deleted_job_is_disabled_if_it_can_never_run_again(
     assert Cursor.objects.get(pk=job.pk).enabled == enabled
 
 
-def test_follower_updated_without_save_is_left_to_follow_changes() -> None:
+def test_follower_updated_without_save_is_left_to_move_outdated_cursors() -> None:
     deleted = make_idle_job(name="deleted")
     job = make_job(schedule="@at 2020-01-01T00:00", after={"deleted": "ended"})
     Job.objects.filter(pk=job.pk).update(schedule="* * * * * *")
@@ -640,7 +640,7 @@ def test_interval_without_previous_occurrence_starts_at_the_end_of_the_pause() -
     assert cursor_of(job).next_at == end
 
 
-def test_follow_changes_clears_the_pause_end_of_an_enabled_job() -> None:
+def test_move_outdated_cursors_clears_the_pause_end_of_an_enabled_job() -> None:
     job = paused_until(FAR)
     Job.objects.filter(pk=job.pk).update(enabled=True, pause_reason="")
     saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
@@ -758,7 +758,7 @@ def test_concurrent_nodes_end_a_pause_once() -> None:
 # --- changes written without save ---------------------------------------------------------------
 
 
-def test_follow_changes_places_a_job_created_without_save() -> None:
+def test_move_outdated_cursors_places_a_job_created_without_save() -> None:
     job = Job.objects.create(name="new", schedule="* * * * * *", target="tests.app.tasks.ok")
     now = database_now("default")
     assert saving.move_outdated_cursors(now, Job.objects.using("default")) == 1
@@ -769,7 +769,7 @@ def test_follow_changes_places_a_job_created_without_save() -> None:
     assert Statistics.objects.filter(pk=job.pk).exists()
 
 
-def test_follow_changes_withdraws_future_runs_of_a_changed_job() -> None:
+def test_move_outdated_cursors_withdraws_future_runs_of_a_changed_job() -> None:
     job = make_job()
     claimed = claim_ahead(job)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
@@ -779,7 +779,7 @@ def test_follow_changes_withdraws_future_runs_of_a_changed_job() -> None:
     assert Run.objects.filter(job=job).count() == 1
 
 
-def test_follow_changes_disables_a_job_without_further_occurrences() -> None:
+def test_move_outdated_cursors_disables_a_job_without_further_occurrences() -> None:
     job = make_idle_job()
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
     saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
@@ -788,7 +788,7 @@ def test_follow_changes_disables_a_job_without_further_occurrences() -> None:
     assert saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 0
 
 
-def test_invalid_jobs_do_not_delay_others_in_follow_changes(
+def test_invalid_jobs_do_not_delay_others_in_move_outdated_cursors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(saving, "MOVED_AT_ONCE", 2)
@@ -825,7 +825,7 @@ def test_unexpected_error_quarantines_only_the_affected_job(
     assert logged(caplog, "quarantined", job=str(bad))
 
 
-def test_follow_changes_ignores_a_job_deleted_meanwhile(
+def test_move_outdated_cursors_ignores_a_job_deleted_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Job.objects.create(name="new", schedule="@daily", target="t")
@@ -839,7 +839,7 @@ def test_follow_changes_ignores_a_job_deleted_meanwhile(
     assert saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 0
 
 
-def test_follow_changes_is_limited_to_the_given_jobs() -> None:
+def test_move_outdated_cursors_is_limited_to_the_given_jobs() -> None:
     ours, other = (
         Job.objects.create(name=name, schedule="@daily", target="t") for name in ("a", "b")
     )

@@ -67,13 +67,13 @@ class MemoryDispatcher:
                     raise ZeroDivisionError(f"{run.job_name} upsets the driver")
                 if run.job_name in self.undeliverable:
                     raise Undeliverable(f"no queue for {run.job_name}")
-            left = {position for position, run in enumerate(prepared) if not self._process(run)}
+            left = {position for position, run in enumerate(prepared) if not self._take(run)}
             if left:
                 raise PartlyPublished("a queue is full", left)
         finally:
             self.tried.release()
 
-    def _process(self, run: DueRun) -> bool:
+    def _take(self, run: DueRun) -> bool:
         if run.target in self.room:
             if not self.room[run.target]:
                 return False

@@ -404,7 +404,7 @@ def test_run_woken_before_it_was_marked_is_dispatched_again(node: NodeUnderTest)
     node.agenda.publish_due()  # it is published; the next tick marks it
     assert transitions.mark_waiting(run, slot=None, reason="")
     assert transitions.wake_next(job.pk)
-    node.ticker._reset_after_c_fork(
+    node.ticker._adopt(
         also_own=False
     )  # another step of that tick, before the agenda reported the dispatch
     node.ticker.mark_dispatched()

@@ -25,10 +25,11 @@ from django_dcron.exceptions import (
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.forced_end import record_forced_end
+from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.policies.lifecycle import FINAL, Outcome
 from django_dcron.runs import transitions
-from django_dcron.runs.completion import Ending, conclude
+from django_dcron.runs.completion import Ending
 from django_dcron.runs.start import start
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.rescue import rescue
@@ -231,7 +232,7 @@ class World(Users):
         self._executions.remove(run)
         ending = ending_of(ENDINGS[how](), run) if how in ENDINGS else Ending(Outcome.SUCCEEDED)
         with suppress(Crash):
-            _until_answered(lambda: conclude(run.run, run.attempt, ending, run.token))
+            _until_answered(lambda: end_attempt(run.run, run.attempt, ending, run.token))
 
     def kill(self, which: int, reported: bool) -> None:
         """The worker's process dies. ``reported`` says whether Celery reports it."""

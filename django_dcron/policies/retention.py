@@ -12,8 +12,8 @@ Invariants:
 
 - Only finished runs are deleted. A run that an unfinished rerun refers to is kept, as both share an
   occurrence.
-- Pruning starts at the oldest run and stops at the first run that is kept or unfinished. Only kept
-  failed runs and backfilled runs don't stop it.
+- Pruning starts at the oldest run and stops at the first one that is kept or unfinished. It only
+  passes over kept failed runs and backfilled runs.
 - So pruning never makes a gap that is newer than the oldest kept run. The doctor and backfills rely
   on that.
 - Failed runs are kept at least as long as other runs.
@@ -82,39 +82,39 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    expired: list[UUID]
+class SplitRuns:
+    over: list[UUID]
     position: datetime | None
     """The scheduled time of the last row considered. None: no row was."""
     is_done: bool
     """Whether pruning of the job is complete: no later run is deleted."""
 
 
-def select_expired(
+def split_finished(
     rows: Iterable[FinishedRun], retention: Retention, bounds: Bounds, now: datetime
-) -> Selection:
+) -> SplitRuns:
     """Select the runs among ``rows`` to delete, at most one batch of ``ROWS_AT_ONCE`` rows.
 
     ``rows``: the job's oldest runs not yet considered, by scheduled time.
     """
     end = bounds.end(retention, now)
-    expired: list[UUID] = []
+    over: list[UUID] = []
     position, weight = None, 0
     for row in rows:
         if row.scheduled_at >= end:
-            return Selection(expired, position, is_done=True)
-        if _is_expired(row, retention, bounds, now):
+            return SplitRuns(over, position, is_done=True)
+        if _is_over(row, retention, bounds, now):
             weight += 1 + row.attempts
-            if expired and weight > ROWS_AT_ONCE:
+            if over and weight > ROWS_AT_ONCE:
                 break
-            expired.append(row.run_id)
+            over.append(row.run_id)
         elif row.state != State.FAILED and not row.is_backfilled:
-            return Selection(expired, position, is_done=True)
+            return SplitRuns(over, position, is_done=True)
         position = row.scheduled_at
-    return Selection(expired, position, is_done=False)
+    return SplitRuns(over, position, is_done=False)
 
 
-def _is_expired(row: FinishedRun, retention: Retention, bounds: Bounds, now: datetime) -> bool:
+def _is_over(row: FinishedRun, retention: Retention, bounds: Bounds, now: datetime) -> bool:
     if row.state not in FINAL or row.is_needed:
         return False
     if row.ended_at < now - retention.age_of(row.state):

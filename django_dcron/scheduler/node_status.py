@@ -18,8 +18,7 @@ from django_dcron.scheduler.health import Facts, Health, judge
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.watchdog import Watchdog
 
-TICK, HEARTBEAT = "tick succeeded", "heartbeat written"
-"""The events that the watchdog records."""
+TICKED, BEATEN = "a tick went through", "a heartbeat was written"
 
 
 class NodeStatus:
@@ -42,21 +41,21 @@ class NodeStatus:
         self.since: datetime | None = None
         """None while the node is starting."""
 
-    def start_counting(self) -> None:
+    def starting(self) -> None:
         """Start to count the ages. From now on, any thread may call ``health``."""
-        for event in (TICK, HEARTBEAT):
-            self._watchdog.record_event(event)
+        for event in (TICKED, BEATEN):
+            self._watchdog.happened(event)
 
-    def record_start(self) -> None:
-        self.start_counting()
+    def started(self) -> None:
+        self.starting()
         self.since = self._clock.now()
 
-    def record_tick(self) -> None:
+    def ticked(self) -> None:
         self._ticked = True
-        self._watchdog.record_event(TICK)
+        self._watchdog.happened(TICKED)
 
-    def record_heartbeat(self) -> None:
-        self._watchdog.record_event(HEARTBEAT)
+    def heartbeat_written(self) -> None:
+        self._watchdog.happened(BEATEN)
 
     def health(self) -> Health:
         facts = Facts(
@@ -72,11 +71,11 @@ class NodeStatus:
             agenda=len(self._agenda),
             lag=self._agenda.lag().total_seconds(),
             ticked=self._ticked,
-            tick_age=self._watchdog.age(TICK),
-            heartbeat_age=self._watchdog.age(HEARTBEAT),
+            tick_age=self._watchdog.age(TICKED),
+            heartbeat_age=self._watchdog.age(BEATEN),
             hanging=self._watchdog.hanging,
             waiting=self._watchdog.waiting,
-            check_age=self._watchdog.check_age,
+            look_age=self._watchdog.look_age,
             database_unreachable_since=self._backoff.unreachable_since,
             database_error=self._backoff.reason,
             lock_degraded=self._membership.degraded,
@@ -85,6 +84,6 @@ class NodeStatus:
             draining=self._draining(),
             clock_doubt=self._clock.doubt.total_seconds(),
         )
-        # The longest normal time between two ticks, or between two heartbeats.
-        interval = max(settings.TICK, settings.LEASE / 3)
-        return judge(facts, (settings.DATABASE_GRACE + interval).total_seconds())
+        # The normal time between two ticks, or two heartbeats.
+        between = max(settings.TICK, settings.LEASE / 3)
+        return judge(facts, (settings.DATABASE_GRACE + between).total_seconds())

@@ -16,7 +16,6 @@ STYLES = {
     MoveKind.CHANGE: GOOD,
     MoveKind.KEPT: ODD,
     MoveKind.LEFT: QUIET,
-    MoveKind.DELETED: QUIET,
     MoveKind.CONFLICT: BAD,
     MoveKind.REFUSED: BAD,
 }

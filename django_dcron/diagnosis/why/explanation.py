@@ -123,7 +123,7 @@ def _latest_occurrence(
 
 def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:
     """Return the latest run after that time that isn't the run of an occurrence."""
-    later = data.runs.filter(scheduled_at__gt=after, scheduled_at__lte=data.now)
+    later = data.runs.filter(scheduled_at__gt=after)
     return later.exclude(trigger__in=OF_OCCURRENCES).order_by("-scheduled_at").first()
 
 

@@ -13,7 +13,7 @@
 #   make bench           measure the speed beside other schedulers: 20 minutes; BENCH=quick: 7
 #   make screenshots     take the pictures of the docs (needs chromium and libfaketime)
 #   make messages        collect the translatable texts and compile them (needs gettext)
-#   make lock            update requirements/*.txt to the newest allowed versions (needs uv)
+#   make lock            update requirements/*.txt to the newest allowed versions
 #   make clean           remove the environments
 #
 # Variables: PYTHON=python3.12 chooses the interpreter. VENV=.venv-3.12 is the directory of the
@@ -26,8 +26,8 @@ PYTHON ?=
 FOR    ?=
 TESTS  ?=
 MARKS  ?= not chaos and not browser and not nightly and not fuzz
-# Twice the cores of a small machine: tests that start processes mostly wait for them.
-PARALLEL ?= 4
+# As many as a small machine has cores. Each session also has its servers and processes.
+PARALLEL ?= 2
 BENCH  ?=
 CHAOS  ?=
 DATABASE ?= postgresql
@@ -35,7 +35,7 @@ WITHIN ?= 600
 
 python = $(VENV)/bin/python
 pytest = DCRON_TEST_DATABASE=$(DATABASE) $(python) -m pytest --dist worksteal -n
-lock   = uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
+lock   = $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
          --custom-compile-command "make lock"
 hashed = $(lock) --generate-hashes
 
@@ -117,23 +117,24 @@ environment: $(VENV)/.dev
 	@:
 
 # The stamps: an environment is as old as its lock. The lock of the tests includes the demo's.
-$(VENV)/.dev: requirements/dev.txt
+$(VENV)/.dev: requirements/dev.txt requirements/uv.txt
 	@PYTHON="$(PYTHON)" sh requirements/install.sh $(VENV) $<
 	@touch $(VENV)/.demo $@
 
-$(VENV)/.demo: requirements/demo.txt
+$(VENV)/.demo: requirements/demo.txt requirements/uv.txt
 	@PYTHON="$(PYTHON)" sh requirements/install.sh $(VENV) $<
 	@touch $@
 
-$(DOCS_VENV)/.docs: requirements/docs.txt
+$(DOCS_VENV)/.docs: requirements/docs.txt requirements/uv.txt
 	@PYTHON="$(PYTHON)" sh requirements/install.sh $(DOCS_VENV) $<
 	@touch $@
 
-lock:
+lock: $(VENV)/.dev
 	@$(hashed) pyproject.toml requirements/demo.in -o requirements/demo.txt
 	@$(hashed) --all-extras pyproject.toml requirements/dev.in -c requirements/demo.txt -o requirements/dev.txt
 	@$(hashed) pyproject.toml requirements/docs.in -c requirements/demo.txt -o requirements/docs.txt
 	@$(hashed) requirements/mariadb.in -o requirements/mariadb.txt
+	@$(hashed) requirements/uv.in -o requirements/uv.txt
 	@# The benchmarks name these packages without a version. pip can't combine that with hashes.
 	@$(lock) requirements/bench.in -o requirements/bench.txt
 

@@ -8,9 +8,10 @@ export PYTHONUNBUFFERED=1
 unset PYTHONDONTWRITEBYTECODE
 # A failed test gets a second try: a test that fails twice is broken, one that fails once is
 # unsteady and named at the end.
-export PYTEST_ADDOPTS="-p tests.second_try"
+export PYTEST_ADDOPTS="-p tests.second_try -p tests.build_limit"
 tolerated=3 # unsteady tests
 latest_start= # seconds; a section that hasn't begun by then is left out and named in the summary
+latest_test=  # seconds; tests that haven't begun by then are left out and counted in the summary
 touch "$work/unsteady" "$work/closing_line"
 
 finish() {
@@ -35,6 +36,9 @@ section() {
         return
     fi
     log=$(mktemp "$work/section.XXXX")
+    if [ -n "$latest_test" ]; then
+        export DCRON_TEST_NOT_AFTER=$(($(date +%s) - SECONDS + latest_test))
+    fi
     if [ -n "${in_lane:-}" ]; then
         "$@" >"$log" 2>&1 || verdict=FAILED
         { flock 9 && heading "$title" && cat "$log"; } 9>"$work/printing"
@@ -42,6 +46,7 @@ section() {
         heading "$title"
         "$@" 2>&1 | tee "$log" || verdict=FAILED
     fi
+    { grep '^NOT RUN ' "$log" || true; } | sed "s/$/ ($title)/" >>"$work/summary"
     { grep '^UNSTEADY ' "$log" || true; } | sed "s/^UNSTEADY \(.*\)/\1 ($title)/" >>"$work/unsteady"
     line=$(grep -E '^=+ .*[0-9]+ (passed|failed|error|errors)\b.*=$' "$log" | tail -n 1 || true)
     if [ -n "$line" ] && { [ "$verdict" = FAILED ] || [ ! -s "$work/closing_line" ]; }; then
@@ -79,7 +84,7 @@ report() {
     printf '       %5d s  in total\n' "$SECONDS"
     sed 's/^/UNSTEADY, a bug in the test or in what it tests: /' "$work/unsteady"
     [ "$failed" -eq 0 ] || echo "$failed sections FAILED"
-    ! grep -q '^NOT RUN' "$work/summary" || echo "Sections were NOT RUN, because this machine is too slow"
+    ! grep -q '^NOT RUN' "$work/summary" || echo "A part was NOT RUN, because this machine is too slow"
     [ "$unsteady" -le $tolerated ] || echo "$unsteady unsteady tests; the limit is $tolerated"
     cat "$work/closing_line"
     [ "$failed" -eq 0 ] && [ "$unsteady" -le $tolerated ]
@@ -137,7 +142,7 @@ environment() {
     python=$(interpreter "$1") &&
         make --no-print-directory environment VENV="$venv" PYTHON="$python" &&
         locked_django "$2" >"$venv/django.txt" &&
-        "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-deps --require-hashes \
+        "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps --require-hashes \
             -r requirements/mariadb.txt -r "$venv/django.txt"
 }
 
@@ -155,5 +160,5 @@ pins() {
 # Run the tests marked $3 in the environment of Python $1, on database $2.
 test_on() {
     DCRON_TEST_DATABASE=$2 DCRON_TEST_REDIS_SERVER=$(command -v redis-server) \
-        ".venv-$1/bin/python" -m pytest --dist worksteal -n 4 --durations=10 -m "$3"
+        ".venv-$1/bin/python" -m pytest --dist worksteal -n 2 --durations=10 -m "$3"
 }

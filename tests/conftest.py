@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    services.launcher().stop()
     shutil.rmtree(settings.DIRECTORY, ignore_errors=True)
 
 

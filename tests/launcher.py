@@ -84,7 +84,10 @@ class Launched:
 
 
 def main(address: str, driver: str) -> list[str]:
-    """Serve requests until the launcher is terminated. Return only in a new process, what to run."""
+    """Serve requests until the launcher is terminated.
+
+    Return only in a new process, with the module to run and its arguments.
+    """
     for name in (*PRELOADED, DRIVERS[driver]):
         importlib.import_module(name)
     gc.freeze()  # so that collections in the processes don't copy these objects

@@ -53,7 +53,10 @@ def test_repeated_saves_during_claims_lose_no_update(
     for editor in editors:
         editor.start()
     try:
-        wait_until(lambda: now() >= after + 8 * SECOND, what="eight seconds")
+        wait_until(
+            lambda: failures or now() >= after + 8 * SECOND and min(saved.values()) > 10,
+            what="eight seconds, and ten saves of each job",
+        )
     finally:
         stop.set()
         for editor in editors:
@@ -68,7 +71,6 @@ def test_repeated_saves_during_claims_lose_no_update(
     assert node.wait() == 0
     for job in jobs:
         fresh = Job.objects.get(pk=job.pk)
-        assert saved[job.pk] > 10
         assert (fresh.description, fresh.version) == (f"edit {saved[job.pk]}", saved[job.pk] + 1)
     verdict = check(after, until)
     assert not verdict.problems, str(verdict)

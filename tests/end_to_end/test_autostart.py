@@ -99,7 +99,7 @@ def is_waiting():
 
 def starts():
     here.request()
-    return node.wait(TIMEOUT) and here.state is State.STARTED
+    return node.wait(180) and here.state is State.STARTED
 
 here._arm()
 ours = handler()

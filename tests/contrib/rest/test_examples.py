@@ -16,12 +16,12 @@ from rest_framework import exceptions
 
 from django_dcron.contrib.rest import problems
 from django_dcron.contrib.rest.pagination import LARGEST_PAGE, PAGE, READ_LIMIT
-from django_dcron.models import Job, Run
+from django_dcron.models import Freeze, Job, Run
 from django_dcron.targets import functions
 from tests.contrib.rest.conftest import operations
 
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "rest-api.md").read_text()
-JOB, RUN = "17", "0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3"
+JOB, RUN, FREEZE = "17", "0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3", "23"
 """The primary keys that the documentation uses."""
 
 
@@ -103,6 +103,9 @@ def test_documented_commands_return_the_documented_responses(
         if RUN not in keys and Run.objects.exists():
             keys[RUN] = str(Run.objects.get().pk)
             shown = json.loads(json.dumps(shown, ensure_ascii=False).replace(RUN, keys[RUN]))
+        if FREEZE not in keys and Freeze.objects.exists():
+            keys[FREEZE] = str(Freeze.objects.get().pk)
+            shown["id"] = int(keys[FREEZE])
         assert _shows(shown, response.json()), (command, response.content.decode())
     assert len(commands) == 23
 

@@ -18,7 +18,8 @@
 #
 # Variables: PYTHON=python3.12 chooses the interpreter. VENV=.venv-3.12 is the directory of the
 # environment. PARALLEL=1 is the number of parallel test sessions, each with its own servers.
-# MARKS="not slow" selects tests by marker. WITHIN=1200 limits the seconds of `make chaos`.
+# MARKS="not slow" selects tests by marker. WITHIN=1200 limits the seconds of `make chaos`, and
+# HISTORIES=directory makes it write what happened, for `python -m tests.verdict`.
 
 VENV   ?= .venv
 DOCS_VENV ?= .venv-docs
@@ -30,6 +31,7 @@ MARKS  ?= not chaos and not browser and not nightly and not fuzz
 PARALLEL ?= 2
 BENCH  ?=
 CHAOS  ?=
+HISTORIES ?=
 DATABASE ?= postgresql
 WITHIN ?= 600
 
@@ -71,7 +73,7 @@ chromium:
 
 # Kills, freezes and isolates real processes. The summary counts lost and duplicated occurrences.
 chaos: $(VENV)/.dev
-	@DCRON_TEST_DEADLINE=$(WITHIN) $(pytest) 3 \
+	@DCRON_TEST_DEADLINE=$(WITHIN) DCRON_TEST_HISTORIES=$(HISTORIES) $(pytest) 3 \
 	    -m "chaos$(if $(filter quick,$(CHAOS)), and not nightly)" $(or $(TESTS),tests/cluster)
 
 nightly:

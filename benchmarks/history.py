@@ -85,7 +85,7 @@ def _tick() -> Iterator[tuple[str, Callable[[], Any]]]:
     from django_dcron.scheduler import tick as scheduler_tick
     from django_dcron.scheduler.runner import Runner
 
-    scheduler_tick.FOLLOW_EVERY = scheduler_tick.RESCUE_EVERY = 0.0
+    scheduler_tick.APPLY_CHANGES_EVERY = scheduler_tick.RESCUE_EVERY = 0.0
     settings.DCRON_RUN_LEASE = timedelta(0)
     runner = Runner(name="bench", namespace="", lock=get_lock(), dispatcher=CeleryDispatcher())
     runner.membership.register()

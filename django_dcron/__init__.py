@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PermanentFailure", "RetryLater", "RunCancelled", "cron", "current_run"]
 
-_HOMES = {
+_MODULE_OF = {
     "PermanentFailure": "django_dcron.exceptions",
     "RetryLater": "django_dcron.exceptions",
     "RunCancelled": "django_dcron.exceptions",
@@ -27,11 +27,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -39,12 +39,15 @@ from django_dcron.conf import settings
 logger = logging.getLogger("django_dcron.scheduler")
 
 GRACE = 1.0
-"""Seconds. A server that loads the application before it forks its workers forks within them."""
+"""Seconds from the creation of the application to the start of the node. A server that preloads the
+application forks its workers within this time.
+"""
 FORK_GRACE = 10.0
-"""Seconds after ``GRACE`` in which the workers of a server that forks get their first request."""
+"""Seconds that a process which has forked waits for a request after ``GRACE``."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before a node that ended is started again. The pause doubles each time, and begins again
-after a node that ran for more than ``LONGEST_PAUSE``."""
+"""Seconds before a node that ended is started again. The pause doubles each time. It is reset after
+a node has run for more than ``LONGEST_PAUSE``.
+"""
 STOP_TIMEOUT = 30.0
 """Seconds to wait for the node when the process exits."""
 RUNSERVER = ".management.commands.runserver"
@@ -66,8 +69,8 @@ class Autostart:
 
     def __init__(self, run_node: Callable[[Autostart], None]):
         self._run_node = run_node
-        self._adopting = threading.Lock()
-        """Only a process that was forked in C locks it."""
+        self._fork_check = threading.Lock()
+        """Used only by a process that was forked in C."""
         self._reset()
 
     def _reset(self) -> None:
@@ -86,7 +89,7 @@ class Autostart:
         modules = set(_modules_on_stack())
         if not serves_requests(modules):
             return
-        self._adopt()
+        self._reset_after_c_fork()
         with self._lock:
             if self.state is not State.IDLE:
                 return
@@ -97,7 +100,7 @@ class Autostart:
 
     def request(self, **kwargs: Any) -> None:
         """Start the node now. Receives ``request_started``."""
-        self._adopt()
+        self._reset_after_c_fork()
         if self.state is State.ARMED:
             self._requested.set()
         elif self.state is State.PRELOADED:
@@ -109,7 +112,7 @@ class Autostart:
     def stop(self) -> None:
         """Drain the node, and wait until it has stopped."""
         if self._pid != os.getpid():
-            return  # the node is the parent's
+            return  # the node belongs to the parent process
         self.stopping.set()
         self._requested.set()
         if self.on_stop:
@@ -125,20 +128,23 @@ class Autostart:
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        waits = self.state in (State.ARMED, State.PRELOADED)
-        self._reset()  # the locks and the thread are the parent's
-        if waits and _is_gunicorn_master(set(_modules_on_stack())):
+        is_waiting = self.state in (State.ARMED, State.PRELOADED)
+        self._reset()  # the locks and the thread belong to the parent process
+        if is_waiting and _is_gunicorn_master(set(_modules_on_stack())):
             self._arm()
             return
-        if waits:
+        if is_waiting:
             self.state = State.PRELOADED
         _restore_sigterm()
 
-    def _adopt(self) -> None:
-        """Notice that this process was forked in C, as by uWSGI, without the hooks of Python."""
+    def _reset_after_c_fork(self) -> None:
+        """Reset the state if this process was forked in C, as by uWSGI.
+
+        Such a fork doesn't call Python's fork hooks.
+        """
         if self._pid == os.getpid():
             return
-        with self._adopting:
+        with self._fork_check:
             if self._pid != os.getpid():
                 will_start = self.state is not State.IDLE
                 self._reset()
@@ -198,19 +204,19 @@ def restart_until_stopped(run: Callable[[], int], stopping: threading.Event, nam
     """Call ``run``, and call it again after a pause when it ends or fails."""
     pause = FIRST_PAUSE
     while not stopping.is_set():
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             reason = f"exit code {run()}"
         except Exception as error:  # The server continues.
             reason = str(error) or repr(error)
         if stopping.is_set():
             return
-        lasted = time.monotonic() - began
-        if lasted > LONGEST_PAUSE:
+        ran_for = time.monotonic() - started_at
+        if ran_for > LONGEST_PAUSE:
             pause = FIRST_PAUSE
         extra = {"event": "autostart_restart", "node": name, "restart_in": pause}
         text = "node ended and restarts: node=%s restart_in=%gs ran=%.1fs reason=%s"
-        logger.warning(text, name, pause, lasted, reason, extra=extra)
+        logger.warning(text, name, pause, ran_for, reason, extra=extra)
         stopping.wait(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -229,7 +235,7 @@ def install() -> None:
     from django.core.handlers.wsgi import WSGIHandler
 
     for handler in (WSGIHandler, ASGIHandler):
-        _arm_after(handler)
+        _arm_on_creation(handler)
     request_started.connect(autostart.request, weak=False)
     os.register_at_fork(
         before=autostart.before_fork,
@@ -238,8 +244,8 @@ def install() -> None:
     )
 
 
-def _arm_after(handler: Any) -> None:
-    """Django has no signal for a new application, so its constructor is wrapped."""
+def _arm_on_creation(handler: Any) -> None:
+    """Wrap the constructor of an application, because Django has no signal for a new one."""
     create = handler.__init__
 
     @wraps(create)
@@ -282,7 +288,7 @@ def _is_uwsgi_master() -> bool:
 
 
 def _modules_on_stack() -> Iterator[str]:
-    """Return the names of the modules that called this thread's and the main thread's code."""
+    """Yield the names of the modules on the stacks of this thread and of the main thread."""
     main = threading.main_thread().ident
     frames = [sys._getframe(), sys._current_frames().get(main) if main else None]
     for innermost in frames:
@@ -306,7 +312,7 @@ def _exit_on_sigterm() -> None:
 
 
 def _restore_sigterm() -> None:
-    """Let SIGTERM end a forked process without a node, for example one of multiprocessing."""
+    """Let SIGTERM end a forked process that has no node, for example one of multiprocessing."""
     if signal.getsignal(signal.SIGTERM) is _exit:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -316,9 +322,9 @@ def _exit(*_: object) -> None:
 
 
 def _at_exit(stop: Callable[[], None]) -> None:
-    """Call ``stop`` when the interpreter exits, before it waits for pools of threads.
+    """Call ``stop`` when the interpreter exits, before it waits for thread pools.
 
-    A function of ``atexit`` would be called after that wait, so the node would keep running until
-    the last run has ended.
+    A function registered with ``atexit`` is called after that wait. The node would keep running
+    until the last run has ended.
     """
     threading._register_atexit(stop)  # type: ignore[attr-defined]  # not in the stubs

@@ -52,7 +52,7 @@ LONGEST_KEY = 120
 TRIES = 20
 """The maximum number of tries of a function that loses a race."""
 
-STATES_IN_TEXTS = {
+STATE_NAMES = {
     State.PENDING: _("pending"),
     State.QUEUED: _("queued"),
     State.RUNNING: _("running"),
@@ -63,7 +63,7 @@ STATES_IN_TEXTS = {
     State.MISSED: _("missed"),
     State.CANCELLED: _("cancelled"),
 }
-"""The names of states within sentences. Labels begin with a capital."""
+"""The names of states as used within a sentence. Labels begin with a capital letter."""
 
 
 def trigger(
@@ -134,14 +134,14 @@ def _check_storable(field: str, value: Any) -> None:
 def rerun(run: Run) -> Run:
     """Create a run that repeats a finished run for the same occurrence, and return it.
 
-    The new run has the arguments of the finished run if that had its own, otherwise the job's
-    present arguments. Raises ``NotPossible`` if the run isn't finished.
+    The new run has the arguments that were passed to the finished run. If none were passed, it has
+    the job's present arguments. Raises ``NotPossible`` if the run isn't finished.
     """
     if not run.is_final:
         raise NotPossible(
             _("%(run)s is %(state)s. Only finished runs can be run again."),
             run=str(run),
-            state=TranslatableText(STATES_IN_TEXTS[State(run.state)]),
+            state=TranslatableText(STATE_NAMES[State(run.state)]),
             code="not_finished",
         )
     return _make_run(
@@ -156,8 +156,8 @@ def rerun(run: Run) -> Run:
 def cancel(run: Run, reason: str = "cancelled by hand") -> Run:
     """Cancel a run and return it, reloaded.
 
-    A run that hasn't started ends at once. A running run is asked to stop, and its worker is
-    notified. Raises ``NotPossible`` if the run is finished.
+    A run that hasn't started ends at once. A running run gets a cancel request, and its worker
+    is notified. Raises ``NotPossible`` if the run is finished.
     """
     using = alias_for(Run)
     try:
@@ -186,7 +186,7 @@ def _cancel_once(run: Run, reason: str) -> bool:
         raise NotPossible(
             _("%(run)s is %(state)s. Only unfinished runs can be cancelled."),
             run=str(run),
-            state=TranslatableText(STATES_IN_TEXTS[State(run.state)]),
+            state=TranslatableText(STATE_NAMES[State(run.state)]),
             code="finished",
         )
     if state is State.RUNNING:
@@ -205,9 +205,11 @@ def _make_run(
     now = database_now(using)
     for _try in range(TRIES):
         if idempotency_key is not None:
-            made = Run.objects.using(using).filter(job=job, idempotency_key=idempotency_key).first()
-            if made is not None:
-                return made
+            existing = (
+                Run.objects.using(using).filter(job=job, idempotency_key=idempotency_key).first()
+            )
+            if existing is not None:
+                return existing
         try:
             with transaction.atomic(using=using):
                 run = Run.objects.using(using).create(

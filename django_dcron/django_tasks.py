@@ -1,10 +1,10 @@
-"""The entry point of a worker of Django's tasks (Django 6.0 and later): the one task.
+"""The one task that workers of Django's tasks execute (Django 6.0 and later).
 
 All decisions are made in ``execution``. Only dispatchers and workers of such a backend import this
 module.
 
-A run that ignores its timeout isn't ended by force: the process may do other work, and may not be
-restarted.
+A run that ignores its timeout isn't ended by force. The process may do other work, and nothing may
+restart it.
 """
 
 from __future__ import annotations
@@ -33,5 +33,5 @@ def execute_run(run_id: str, attempt: int) -> None:
     try:
         execute(UUID(run_id), attempt, worker=worker)
     except UnknownRun:
-        consequence = "The node hands the run over again after DCRON_REDELIVER_AFTER, if it exists."
+        consequence = "If the run exists, a node dispatches it again after DCRON_REDELIVER_AFTER."
         warnings.log(UUID(run_id), attempt, worker, consequence, expected=published_here(None))

@@ -35,9 +35,9 @@ from django_dcron.execution.worker_exit import run_before_exit
 from django_dcron.models import Node
 from django_dcron.policies.lifecycle import Outcome
 
-RETURNS = 10
-"""How often workers without the run publish its message again. After that, a node dispatches the
-run: ``scheduler.worker_probe``, or the rescue after ``DCRON_REDELIVER_AFTER``.
+MAX_RETURNS = 10
+"""How often workers that don't know the run publish its message again. After that, a node
+dispatches the run: ``scheduler.worker_probe``, or the rescue after ``DCRON_REDELIVER_AFTER``.
 """
 RETURNS_HEADER = "dcron_returns"
 """The header that counts how often workers have published the message again."""
@@ -48,7 +48,7 @@ commands.
 """
 
 
-class NotOurs(Ignore):
+class ForeignRun(Ignore):
     """Report to the worker's main process that the run belongs to another database.
 
     The main process acknowledges the message.
@@ -75,13 +75,13 @@ class RunRequest(Request):
         try:
             return super().on_failure(exc_info, send_failed_event, return_ok)
         finally:
-            died_of = getattr(
+            cause = getattr(
                 exc_info.exception, "exc", exc_info.exception
             )  # billiard may have wrapped it
-            if isinstance(died_of, (NotOurs, Reject)):
-                unknown_runs.add(self.args[0], dropped=getattr(died_of, "dropped", False))
-            elif isinstance(died_of, (WorkerLostError, Terminated, SystemExit)):
-                self._end_by_force(Outcome.LOST, f"worker process died: {died_of}")
+            if isinstance(cause, (ForeignRun, Reject)):
+                unknown_runs.add(self.args[0], dropped=getattr(cause, "dropped", False))
+            elif isinstance(cause, (WorkerLostError, Terminated, SystemExit)):
+                self._end_by_force(Outcome.LOST, f"worker process died: {cause}")
 
     def _end_by_force(self, outcome: Outcome, message: str) -> None:
         run_id, attempt = self.args
@@ -167,7 +167,7 @@ def _return_to_queue(task: Task[Any, Any], run_id: UUID, attempt: int, worker: s
     """Publish the message again for workers with the right database.
 
     A message that was published for this database is dropped: its run doesn't exist. Raises
-    ``NotOurs``, or ``Reject`` if the broker has to requeue the message.
+    ``ForeignRun``, or ``Reject`` if the broker has to requeue the message.
     """
     request: Any = task.request  # The stubs lack these attributes.
     headers = dict(request.headers or {})
@@ -183,27 +183,27 @@ def _return_to_queue(task: Task[Any, Any], run_id: UUID, attempt: int, worker: s
         )
         return
     returns = int(headers.get(RETURNS_HEADER, 0))
-    if returns >= RETURNS:
+    if returns >= MAX_RETURNS:
         consequence = (
             f"Workers returned the message {returns} times. A node will dispatch the run again."
         )
         warnings.log(run_id, attempt, worker, consequence, expected=True)
-        raise NotOurs(True)
+        raise ForeignRun(True)
     try:
-        _returner(task.app).publish_again(request, {**headers, RETURNS_HEADER: returns + 1})
+        _dispatcher_for(task.app).publish_again(request, {**headers, RETURNS_HEADER: returns + 1})
     except DispatchFailed as error:
-        # The broker may redeliver a requeued message to this worker at once, so it is asked only
-        # once.
+        # The broker may redeliver a requeued message to this worker at once, so the worker requeues
+        # it only once.
         dropped = bool((request.delivery_info or {}).get("redelivered"))
         consequence = f"The message can't be published again: {error}"
         warnings.log(run_id, attempt, worker, consequence)
         if dropped:
-            raise NotOurs(True) from error
+            raise ForeignRun(True) from error
         raise Reject(str(error), requeue=True) from error
     warnings.log(run_id, attempt, worker, "The message is back in the queue.", expected=returns > 0)
-    raise NotOurs(False)
+    raise ForeignRun(False)
 
 
 @cache
-def _returner(app: Any) -> CeleryDispatcher:
+def _dispatcher_for(app: Any) -> CeleryDispatcher:
     return CeleryDispatcher(app)

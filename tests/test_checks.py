@@ -226,12 +226,21 @@ def test_w013_without_celery_app_or_transport(
     assert [message.id for message in checks.check_settings(None)] == ["django_dcron.W013"]
 
 
+def test_w013_names_all_causes_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.CACHES = {"default": {"BACKEND": LOCMEM}}
+    monkeypatch.setattr(dispatch, "has_app", lambda: False)
+    (message,) = checks.check_settings(None)
+    assert message.id == "django_dcron.W013"
+    assert re.findall(r"\((E\d+)\)", message.msg) == ["E003", "E004"]
+    assert ids() == ["django_dcron.E003", "django_dcron.E004"]
+
+
 def test_celery_is_not_checked_with_another_dispatcher(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "has_app", lambda: False)
     monkeypatch.setattr(dispatch, "transport_problem", lambda: "nothing")
-    monkeypatch.setattr(dispatch, "limitless_pool", lambda: "solo")
+    monkeypatch.setattr(dispatch, "pool_without_kill", lambda: "solo")
     settings.DCRON_DISPATCHER = "tests.scheduler.stand_ins.MemoryDispatcher"
     assert messages() == []
 
@@ -378,6 +387,12 @@ def test_w007_for_an_admin_without_django_htmx(settings: Settings) -> None:
         app for app in settings.INSTALLED_APPS if app != "django.contrib.admin"
     ]
     assert ids() == []
+
+
+def test_w017_for_an_admin_before_django_dcron(settings: Settings) -> None:
+    others = [app for app in settings.INSTALLED_APPS if app != "django_dcron"]
+    settings.INSTALLED_APPS = [*others, "django_dcron"]
+    assert ids() == ["django_dcron.W017"]
 
 
 @pytest.mark.parametrize(

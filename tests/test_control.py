@@ -12,7 +12,7 @@ from django.db import OperationalError, connections, transaction
 from pytest_django import DjangoCaptureOnCommitCallbacks, Settings
 
 from django_dcron import control
-from django_dcron.db.contention import CONTENTIONS
+from django_dcron.db.contention import MAX_RETRIES
 from django_dcron.db.now import database_now
 from django_dcron.dispatch import DispatchFailed, best_effort
 from django_dcron.exceptions import (
@@ -357,7 +357,7 @@ def test_cancel_gives_up_if_the_state_keeps_changing(monkeypatch: pytest.MonkeyP
 @pytest.mark.django_db(transaction=True)
 def test_cancel_is_retried_after_contention(monkeypatch: pytest.MonkeyPatch) -> None:
     original: Callable[..., bool] = transitions.end_unstarted
-    errors = [OperationalError("deadlock detected")] * CONTENTIONS
+    errors = [OperationalError("deadlock detected")] * MAX_RETRIES
 
     def contended(*args: Any) -> bool:
         if errors:
@@ -368,7 +368,7 @@ def test_cancel_is_retried_after_contention(monkeypatch: pytest.MonkeyPatch) -> 
     run = make_run(make_idle_job())
     assert control.cancel(run).state == "cancelled"
     another = make_run(make_idle_job())
-    errors[:] = [OperationalError("deadlock detected")] * (CONTENTIONS + 1)
+    errors[:] = [OperationalError("deadlock detected")] * (MAX_RETRIES + 1)
     with pytest.raises(OperationalError, match="deadlock"):
         control.cancel(another)
     errors[:] = [OperationalError("gone")]

@@ -26,7 +26,7 @@ from django_dcron.exceptions import (
     TranslatableError,
 )
 from django_dcron.jobs import backfill
-from django_dcron.jobs.saving import follow_changes
+from django_dcron.jobs.saving import move_outdated_cursors
 from django_dcron.models import Cursor, Job
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.schedules.describe import describe
@@ -394,7 +394,7 @@ def test_stored_problem_is_english_and_shown_translated() -> None:
     Job.objects.filter(pk=job.pk).update(schedule="61 * * * *")
     job.refresh_from_db()
     with translation.override("de"):
-        follow_changes(datetime.now(UTC), Job.objects.all())
+        move_outdated_cursors(datetime.now(UTC), Job.objects.all())
         stored = Cursor.objects.get().problem
         assert stored == "minute: 61 is out of range (allowed: 0-59)"
         assert (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, time, timedelta
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 from django.forms.utils import from_current_timezone
 from django.utils import translation
-from django.utils.timezone import get_current_timezone_name, localtime
+from django.utils.timezone import get_current_timezone, get_current_timezone_name, localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -22,9 +22,10 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.jobs.audit_reason import LONGEST_REASON
 from django_dcron.models import Job
-from django_dcron.models.job import CALENDAR
+from django_dcron.models.job import MAX_DURATION
 from django_dcron.models.job_validation import wrong_type
 from django_dcron.schedules.timetable import BEGIN, END
+from django_dcron.utils.time_ahead import next_time_of_day
 from django_dcron.utils.time_format import plain_moment
 from django_dcron.utils.time_parsing import MAX_LENGTH
 
@@ -97,7 +98,7 @@ class UntilField(forms.Field):
         if until <= now:
             params = {"until": plain_moment(until)}
             raise ValidationError(self.error_messages["passed"], code="passed", params=params)
-        CALENDAR(until - now)
+        MAX_DURATION(until - now)
         return localtime(until)  # PostgreSQL may not accept the offset that the user typed
 
 
@@ -110,36 +111,19 @@ def _read_time_ahead(text: str, now: datetime) -> datetime | None:
     if len(text) > MAX_LENGTH:
         return None
     if text[-1].isalpha() and (wait := read_duration(text)) is not None:
-        CALENDAR(wait)
+        MAX_DURATION(wait)
         return now + wait
-    of_day = _time_of_day(text)
-    if of_day is not None:
-        return _next(of_day, now)
+    zone = get_current_timezone()
+    if (of_day := next_time_of_day(text, now, zone)) is not None:
+        if of_day.tzinfo is not zone:
+            return of_day
+        return from_current_timezone(of_day.replace(tzinfo=None))
     try:
         return InstantField().to_python(text)
     except ValidationError as error:
         if error.code == "invalid":
             return None
         raise
-
-
-def _time_of_day(text: str) -> time | None:
-    """Parse a time of day with its offset, which Django's ``parse_time`` drops."""
-    if ":" not in text[:3]:
-        return None
-    try:
-        return time.fromisoformat(f"0{text}" if text[1:2] == ":" else text)
-    except ValueError:
-        return None
-
-
-def _next(of_day: time, now: datetime) -> datetime:
-    if of_day.tzinfo is not None:
-        coming = datetime.combine(now.astimezone(of_day.tzinfo), of_day)
-        return coming if coming > now else coming + timedelta(days=1)
-    today = localtime(now).replace(tzinfo=None)
-    coming = datetime.combine(today, of_day)
-    return from_current_timezone(coming if coming > today else coming + timedelta(days=1))
 
 
 class PauseForm(ReasonForm):

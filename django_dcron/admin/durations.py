@@ -9,7 +9,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.models.job import CALENDAR
+from django_dcron.models.job import MAX_DURATION
 from django_dcron.utils import durations
 from django_dcron.utils.time_parsing import parse_duration
 
@@ -24,7 +24,7 @@ def read_duration(text: str) -> timedelta | None:
 
 
 class DurationInput(forms.DurationField):
-    default_validators = [CALENDAR]
+    default_validators = [MAX_DURATION]
     default_error_messages = {
         "invalid": _(
             "“%(value)s” isn't a duration. Enter a value such as 90s, 5m, 1h 30m, 2d or HH:MM:SS."

@@ -23,10 +23,11 @@ W009      a job's alert rules are invalid (with ``check --database``)
 W010      a calendar is invalid (with ``check --database``)
 W011      the configured backend of Django's tasks has no workers
 W012      a job names a queue that isn't allowed (with ``check --database``)
-W013      no node can start: one of E003, E004, E006, E009 and E010
+W013      no node can start: one or more of E003, E004, E006, E009 and E010
 W014      Celery's task_always_eager is on, which doesn't apply to runs
 W015      Celery's broker is in memory, so no worker gets a run
 W016      DCRON_SHELL has a word that contains "{}", which isn't replaced
+W017      django_dcron is after django.contrib.admin, so the admin's start page lacks its lines
 ========  ======================================================================================
 
 E003, E004, E006, E009 and E010 are errors only where a node starts (``as_node_start``). Every other

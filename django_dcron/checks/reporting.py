@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -49,10 +49,13 @@ PAGES = {
     "W014": "how-to/testing.md",
     "W015": "tutorial/redis-and-celery.md",
     "W016": "reference/settings.md#shell-commands",
+    "W017": "how-to/admin.md",
 }
 """The page to which the hint of each check links. E001 links to the section of its setting, and
 W013 to the page of the problem that it names.
 """
+
+NO_NODE_STARTS = "django_dcron.W013"
 
 _node_starts: ContextVar[bool] = ContextVar("dcron_node_starts", default=False)
 
@@ -72,7 +75,18 @@ def obstacle(code: str, message: str, hint: str) -> CheckMessage:
     if _node_starts.get():
         return Error(message, hint=hint, id=f"django_dcron.{code}")
     hint = with_link(hint, PAGES[code])
-    return Warning(f"runcron can't start ({code}): {message}", hint=hint, id="django_dcron.W013")
+    return Warning(f"runcron can't start ({code}): {message}", hint=hint, id=NO_NODE_STARTS)
+
+
+def merged(messages: Sequence[CheckMessage]) -> list[CheckMessage]:
+    """Return the messages with all that keeps a node from starting in one warning."""
+    obstacles = [message for message in messages if message.id == NO_NODE_STARTS]
+    if len(obstacles) < 2:
+        return list(messages)
+    text = "\n".join(message.msg for message in obstacles)
+    hint = "\n".join(dict.fromkeys(str(message.hint) for message in obstacles))
+    others = [message for message in messages if message.id != NO_NODE_STARTS]
+    return [*others, Warning(text, hint=hint, id=NO_NODE_STARTS)]
 
 
 def with_link(hint: str | None, page: str) -> str:

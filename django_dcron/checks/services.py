@@ -36,7 +36,7 @@ def check_dispatcher() -> Iterator[CheckMessage]:
         has_app,
         has_memory_broker,
         is_eager,
-        limitless_pool,
+        pool_without_kill,
         transport_problem,
     )
 
@@ -72,7 +72,7 @@ def check_dispatcher() -> Iterator[CheckMessage]:
             'DCRON_DISPATCHER = "thread".',
             id="django_dcron.W015",
         )
-    if pool := limitless_pool():
+    if pool := pool_without_kill():
         yield Warning(
             f"Celery's worker_pool is {pool!r}. {_without_force(pool)}",
             hint="Use the prefork pool to enforce timeouts and cancellations.",
@@ -100,7 +100,7 @@ def check_django_tasks() -> Iterator[CheckMessage]:
             f"The task backend {alias!r} in DCRON_TASKS_BACKEND can't be loaded: {problem}",
             "Correct the backend in TASKS, or name another one in DCRON_TASKS_BACKEND.",
         )
-    elif text := setup.workerless():
+    elif text := setup.why_no_workers():
         # A warning, because a project's tests may use such a backend. No node starts with it.
         yield Warning(
             f"The task backend {alias!r} in DCRON_TASKS_BACKEND {text}.",

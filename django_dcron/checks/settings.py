@@ -12,12 +12,12 @@ from django.core.management import get_commands
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from django_dcron.checks.reporting import linked, section_of, with_link, without_secrets
+from django_dcron.checks.reporting import linked, merged, section_of, with_link, without_secrets
 from django_dcron.checks.services import check_dispatcher, check_django_tasks, check_lock
 from django_dcron.conf import ARGUMENTS_PLACEHOLDER, Settings, settings
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.targets import commands
-from django_dcron.targets.base import did_you_mean
+from django_dcron.utils.suggestions import did_you_mean
 
 
 @register(Tags.compatibility)
@@ -37,9 +37,10 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *_check_check_ins(),
         *_check_sqlite(),
         *_check_admin(),
+        *_check_order(),
         *_check_retention(),
     ]
-    return [*map(linked, found), *map(linked, map(without_secrets, others))]
+    return merged([*map(linked, found), *map(linked, map(without_secrets, others))])
 
 
 def _check_values() -> Iterator[CheckMessage]:
@@ -57,7 +58,7 @@ def _check_names() -> Iterator[CheckMessage]:
     known = [setting.name for setting in Settings.all()]
     for name in dir(django_settings):
         if name.startswith("DCRON_") and name not in known:
-            near = did_you_mean(name, known, likeness=0.8)  # All names have the same prefix.
+            near = did_you_mean(name, known, least=0.8)  # All names have the same prefix.
             yield Warning(
                 f"Unknown setting {name}.{near}",
                 hint="Correct the name, or remove the setting. It has no effect.",
@@ -177,6 +178,17 @@ def _check_admin() -> Iterator[CheckMessage]:
             "automatically and show no previews.",
             hint='Add "django_htmx" to INSTALLED_APPS. It serves the script that these pages need.',
             id="django_dcron.W007",
+        )
+
+
+def _check_order() -> Iterator[CheckMessage]:
+    labels = [app.label for app in apps.get_app_configs()]
+    if "admin" in labels and labels.index("admin") < labels.index("django_dcron"):
+        yield Warning(
+            "django_dcron is after django.contrib.admin in INSTALLED_APPS, so the admin's start "
+            "page doesn't show the state of the jobs.",
+            hint='Move "django_dcron" before "django.contrib.admin".',
+            id="django_dcron.W017",
         )
 
 

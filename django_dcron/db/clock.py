@@ -118,7 +118,7 @@ class ClusterClock:
         sample = Sample(cluster_time, (before + after) / 2, after - before, wall - cluster_time)
         if not any(sample.contradicts(earlier) for earlier in self._samples):
             self._end_doubt()
-        elif self._latest is None or self._believes(sample, self._latest):
+        elif self._latest is None or self._should_follow(sample, self._latest):
             self._samples.clear()  # The earlier samples are invalid.
         else:
             return
@@ -126,15 +126,15 @@ class ClusterClock:
         self._latest = sample
         self._best = min(self._samples, key=lambda sample: sample.round_trip)
 
-    def _believes(self, sample: Sample, latest: Sample) -> bool:
+    def _should_follow(self, sample: Sample, latest: Sample) -> bool:
         """Return whether to follow a sample that contradicts the others.
 
         ``latest`` is the last of the others.
         """
         passed = sample.monotonic - latest.monotonic
         step = sample.cluster_time - latest.cluster_time - timedelta(seconds=passed)
-        slept = abs((sample.skew - latest.skew).total_seconds()) < DOUBTED_FROM
-        if slept or abs(step.total_seconds()) < DOUBTED_FROM:
+        was_suspended = abs((sample.skew - latest.skew).total_seconds()) < DOUBTED_FROM
+        if was_suspended or abs(step.total_seconds()) < DOUBTED_FROM:
             self._end_doubt()
             return True
         if self._doubted is None or sample.contradicts(self._doubted):

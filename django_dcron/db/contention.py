@@ -1,4 +1,4 @@
-"""Contention: another transaction was in the way. Recognize it, repeat the work, or postpone it."""
+"""Contention with other transactions: recognize it, and repeat or postpone the blocked work."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CONTENTION_TEXTS = (
 
 
 T = TypeVar("T")
-CONTENTIONS = 3
+MAX_RETRIES = 3
 """How often a transaction is repeated after contention."""
 
 
 def is_contention(error: BaseException) -> bool:
-    """Return whether the error only means that another transaction was in the way.
+    """Return whether another transaction blocked the statement or conflicted with it.
 
-    A retry soon helps.
+    A retry will probably succeed soon.
     """
     if not isinstance(error, OperationalError):
         return False
@@ -48,12 +48,12 @@ def is_contention(error: BaseException) -> bool:
 
 
 def despite_contention(work: Callable[[], T], using: str) -> T:
-    """Do ``work``, which is a transaction, and repeat it a few times after contention."""
-    for _ in range(CONTENTIONS):
+    """Call ``work``, which is a transaction, and repeat it a few times after contention."""
+    for _ in range(MAX_RETRIES):
         try:
             return work()
         except OperationalError as error:
-            # The error has broken the surrounding transaction, too.
+            # The error has also broken a surrounding transaction, which can't be repeated here.
             if connections[using].in_atomic_block or not is_contention(error):
                 raise
     return work()
@@ -68,10 +68,10 @@ def can_skip_locked_rows(using: str) -> bool:
 
 
 @contextmanager
-def skipping_if_locked(what: object, using: str) -> Iterator[None]:
-    """Do the block, but log contention instead of raising it.
+def skipping_if_locked(step: object, using: str) -> Iterator[None]:
+    """Run the block, and log contention instead of raising it.
 
-    ``what`` is tried again later.
+    The caller tries ``step`` again later.
     """
     try:
         yield
@@ -80,22 +80,28 @@ def skipping_if_locked(what: object, using: str) -> Iterator[None]:
             raise
         logger.info(
             "step postponed by a lock: step=%s error=%s",
-            what,
+            step,
             in_one_line(error),
             extra={"event": "contention"},
         )
 
 
 @contextmanager
-def isolating_errors(what: str, using: str) -> Iterator[None]:
-    """Do the block for one of many items, so that its problem doesn't stop the others.
+def isolating_errors(
+    step: str, using: str, log_error: Callable[[Exception], None] | None = None
+) -> Iterator[None]:
+    """Run the block for one of many items, so that its error doesn't stop the others.
 
-    Contention is left for later. Errors except the database's are logged.
+    Contention is logged, and the caller tries again later. Errors of the database propagate.
+    ``log_error`` logs any other error, by default with ``step``.
     """
     try:
-        with skipping_if_locked(what, using):
+        with skipping_if_locked(step, using):
             yield
     except (DatabaseError, InterfaceError):
         raise
-    except Exception:
-        logger.exception("step failed: step=%s", what, extra={"event": "failed"})
+    except Exception as error:
+        if log_error is not None:
+            log_error(error)
+        else:
+            logger.exception("step failed: step=%s", step, extra={"event": "failed"})

@@ -1,4 +1,4 @@
-"""Errors of the database: which ones mean that it is unreachable, and their text for logs."""
+"""Database errors: which of them mean that the database is unavailable, and their text for logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import InterfaceError, InternalError, OperationalError
 
 from django_dcron.utils.url_credentials import without_credentials
 
-AWAY = (OperationalError, InterfaceError, InternalError)
+UNAVAILABLE = (OperationalError, InterfaceError, InternalError)
 """The exceptions of a database that is unreachable, locked or read-only. PostgreSQL raises
 InternalError when it is read-only after a failover.
 """

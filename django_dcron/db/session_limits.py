@@ -20,7 +20,8 @@ class WaitLimits:
       Then it fails as contention.
     - If the thread is idle in a transaction for too long, the database ends the transaction and the
       connection.
-    - Over TCP, the kernel ends the connection once the database has been silent for longer.
+    - Over TCP, the kernel ends a connection on which the database has been silent for longer than
+      that.
 
     SQLite has only its ``timeout``. MySQL has no limit for idle transactions.
     """
@@ -29,7 +30,7 @@ class WaitLimits:
         self._using = using
         self._connection: Any = None
         """The driver's connection that the limits apply to."""
-        self._before: tuple[Any, ...] = ()
+        self._previous: tuple[Any, ...] = ()
 
     def impose(self, *, lock: timedelta, silence: timedelta) -> None:
         """Set the limits, once per connection."""
@@ -40,10 +41,10 @@ class WaitLimits:
         enable_keepalive(connection, silence)
         limits = (lock, silence)
         if connection.vendor == "postgresql":
-            self._before = self._read("current_setting('{}')")
+            self._previous = self._read("current_setting('{}')")
             self._set(tuple(f"{limit // timedelta(milliseconds=1)}ms" for limit in limits))
         elif connection.vendor == "mysql":
-            self._before = self._read("@@SESSION.{}")
+            self._previous = self._read("@@SESSION.{}")
             self._set(tuple(ceil(limit / timedelta(seconds=1)) for limit in limits))
         self._connection = connection.connection
 
@@ -52,10 +53,10 @@ class WaitLimits:
 
         The connection may belong to the project, or go back to a pool.
         """
-        if self._before and connections[self._using].connection is self._connection:
+        if self._previous and connections[self._using].connection is self._connection:
             with suppress(DatabaseError, InterfaceError):
-                self._set(self._before)
-        self._connection, self._before = None, ()
+                self._set(self._previous)
+        self._connection, self._previous = None, ()
 
     def _names(self) -> list[str]:
         connection = connections[self._using]
@@ -68,20 +69,20 @@ class WaitLimits:
         )
         return ["innodb_lock_wait_timeout", *idle]
 
-    def _read(self, spelling: str) -> tuple[Any, ...]:
+    def _read(self, template: str) -> tuple[Any, ...]:
         with connections[self._using].cursor() as cursor:
-            cursor.execute("SELECT " + ", ".join(spelling.format(name) for name in self._names()))
+            cursor.execute("SELECT " + ", ".join(template.format(name) for name in self._names()))
             return tuple(cursor.fetchone())
 
     def _set(self, values: tuple[Any, ...]) -> None:
         if connections[self._using].vendor == "postgresql":
-            verb, spelling = "SELECT ", "set_config('{}', %s, false)"
+            verb, template = "SELECT ", "set_config('{}', %s, false)"
         else:
-            verb, spelling = "SET ", "SESSION {} = %s"
+            verb, template = "SET ", "SESSION {} = %s"
         names = self._names()
         with connections[self._using].cursor() as cursor:
             cursor.execute(
-                verb + ", ".join(spelling.format(name) for name in names), values[: len(names)]
+                verb + ", ".join(template.format(name) for name in names), values[: len(names)]
             )
 
 
@@ -89,12 +90,12 @@ class WaitLimits:
 def brief_transaction(
     using: str, timeout: timedelta, *, savepoint: bool = True, lock: timedelta | None = None
 ) -> Iterator[None]:
-    """A transaction that the database ends if this process is idle in it for ``timeout``.
+    """Open a transaction that the database ends if this process is idle in it for ``timeout``.
 
-    Such a process is frozen or cut off, and others need the rows that it has locked. ``lock``: how
-    long to wait for a lock before failing as contention; None leaves the connection's limit. SQLite
-    and MySQL have no such limits. Within another transaction, it becomes a part of that transaction
-    and sets no limits.
+    Such a process is frozen or cut off, and other processes need the rows that it has locked.
+    ``lock``: how long to wait for a lock before failing as contention; None keeps the connection's
+    limit. SQLite and MySQL have no such limits. Within another transaction, the block becomes a
+    part of that transaction, and no limits are set.
     """
     if connections[using].in_atomic_block:
         with transaction.atomic(using=using, savepoint=savepoint):
@@ -124,12 +125,12 @@ def _limit_waits(using: str, timeout: timedelta, lock: timedelta | None) -> Iter
     if lock is not None:
         limits["innodb_lock_wait_timeout"] = lock
     with connection.cursor() as cursor:
-        kept = (f"@dcron_{name} = @@SESSION.{name}" for name in limits)
-        imposed = (
+        saved = (f"@dcron_{name} = @@SESSION.{name}" for name in limits)
+        new = (
             f"SESSION {name} = {ceil(limit / timedelta(seconds=1))}"
             for name, limit in limits.items()
         )
-        cursor.execute(f"SET {', '.join([*kept, *imposed])}")
+        cursor.execute(f"SET {', '.join([*saved, *new])}")
     try:
         yield
     finally:

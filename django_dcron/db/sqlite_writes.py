@@ -1,9 +1,9 @@
-"""SQLite connections of a node: transactions take the write lock at their start.
+"""Let transactions on a node's SQLite connections take the write lock at their start.
 
 SQLite can wait for the write lock only at the start of a transaction. A transaction that reads
-first and writes later fails at once if another process has written meanwhile. Django's default is
-such a transaction. The system check W002 asks projects to change it. A node changes it for its own
-connections, so that it also runs reliably with the settings of a new project.
+first and writes later fails at once if another process has written meanwhile. By default, Django's
+transactions are of this kind. The system check W002 asks projects to change that. A node changes it
+for its own connections, so that it also runs reliably with the settings of a new project.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ MODE = "IMMEDIATE"
 
 @contextmanager
 def early_write_locks(alias: str, *, applies: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Let connections that are opened within this context take the write lock early.
+    """Let new connections take the write lock at the start of each transaction.
 
-    ``applies`` decides per connection, in the thread that opens it. A project that sets
+    Applies to connections that are opened within the block. ``applies`` decides about each of them,
+    in the thread that opens it. A project that sets
     ``transaction_mode`` keeps its setting.
     """
     options = connections[alias].settings_dict.get("OPTIONS", {})

@@ -76,13 +76,13 @@ class _Statement(ABC):
     def using(self) -> str:
         return alias_for(self.model)
 
-    def on(self, connection: BaseDatabaseWrapper) -> _Compiled:
-        key, goes_on = (connection.alias, type(connection)), clock.fixed_at is None
-        if goes_on and (kept := self._compiled.get(key)) is not None:
-            return kept
+    def compiled_for(self, connection: BaseDatabaseWrapper) -> _Compiled:
+        key, time_is_real = (connection.alias, type(connection)), clock.fixed_at is None
+        if time_is_real and (cached := self._compiled.get(key)) is not None:
+            return cached
         compiled = self._compile(connection)
-        # A test time is a value in the SQL, so this statement isn't kept.
-        if goes_on and clock.fixed_at is None:
+        # A test time is a value in the SQL, so this statement isn't cached.
+        if time_is_real and clock.fixed_at is None:
             # Threads that compile at the same time get equal results.
             self._compiled[key] = compiled
         return compiled
@@ -103,7 +103,7 @@ class _Change(_Statement):
         """
         connection = connections[self.using]
         with connection.cursor() as cursor:
-            self.on(connection).execute(cursor, values, prefix)
+            self.compiled_for(connection).execute(cursor, values, prefix)
             matched: int = cursor.rowcount
         return matched
 
@@ -119,17 +119,17 @@ class _Change(_Statement):
 
 
 class Update(_Change):
-    """The prepared form of ``written().update(**columns)``."""
+    """The prepared form of ``build().update(**columns)``."""
 
     def __init__(
-        self, model: type[models.Model], written: Callable[[], models.QuerySet[Any]], **columns: Any
+        self, model: type[models.Model], build: Callable[[], models.QuerySet[Any]], **columns: Any
     ) -> None:
         super().__init__(model)
-        self._written = written
+        self._build = build
         self._columns = columns
 
     def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> _Compiled:
-        rows = self._written()
+        rows = self._build()
         if step:
             rows = rows.filter(_exists(step))
         query = cast(UpdateQuery, rows.query.chain(UpdateQuery))
@@ -138,14 +138,14 @@ class Update(_Change):
 
 
 class Insert(_Change):
-    """The prepared form of ``written().save(force_insert=True)`` for a row without a primary key.
+    """The prepared form of ``build().save(force_insert=True)`` for a row without a primary key.
 
     The new key isn't returned.
     """
 
-    def __init__(self, model: type[models.Model], written: Callable[[], models.Model]) -> None:
+    def __init__(self, model: type[models.Model], build: Callable[[], models.Model]) -> None:
         super().__init__(model)
-        self._written = written
+        self._build = build
 
     def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> _Compiled:
         options = self.model._meta
@@ -153,7 +153,7 @@ class Insert(_Change):
         fields = [
             field for field in options.local_concrete_fields if field is not options.auto_field
         ]
-        query.insert_values(fields, [self._written()])
+        query.insert_values(fields, [self._build()])
         ((sql, parameters),) = query.get_compiler(connection.alias).as_sql()
         if step:
             columns, row = sql.split(" VALUES (")
@@ -162,22 +162,22 @@ class Insert(_Change):
 
 
 class Select(_Statement):
-    """The prepared form of ``written()``, a ``values_list``."""
+    """The prepared form of ``build()``, a ``values_list``."""
 
     def __init__(
         self,
         model: type[models.Model],
-        written: Callable[[], models.QuerySet[Any, tuple[Any, ...]]],
+        build: Callable[[], models.QuerySet[Any, tuple[Any, ...]]],
     ) -> None:
         super().__init__(model)
-        self._written = written
+        self._build = build
 
     def first(self, **values: Any) -> list[Any] | None:
         return next(iter(self.rows(**values)), None)
 
     def rows(self, **values: Any) -> list[list[Any]]:
         connection = connections[self.using]
-        compiled = self.on(connection)
+        compiled = self.compiled_for(connection)
         with connection.cursor() as cursor:
             compiled.execute(cursor, values)
             rows = [list(row) for row in cursor.fetchall()]
@@ -188,7 +188,7 @@ class Select(_Statement):
         return rows
 
     def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
-        compiler = self._written().query.get_compiler(connection.alias)
+        compiler = self._build().query.get_compiler(connection.alias)
         sql, parameters = compiler.as_sql()
         columns = enumerate(expression for expression, _, _ in compiler.select)
         return _Compiled(
@@ -234,7 +234,7 @@ class Chain(_Statement):
             if at_once:
                 return self._execute_at_once(connection, values)
             for at, change in enumerate(self._changes):
-                names = change.on(connection).names
+                names = change.compiled_for(connection).names
                 limit = "" if at else self._limit(connection)
                 if not change.execute_limited(limit, {name: values[name] for name in names}):
                     return at > 0
@@ -248,7 +248,7 @@ class Chain(_Statement):
 
     def _execute_at_once(self, connection: BaseDatabaseWrapper, values: dict[str, Any]) -> bool:
         with connection.cursor() as cursor:
-            self.on(connection).execute(cursor, values)
+            self.compiled_for(connection).execute(cursor, values)
             return cursor.fetchone() is not None
 
     def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:

@@ -24,7 +24,7 @@ def update_each(
 ) -> None:
     """Write ``fields`` of each instance to its row, and ``shared`` to all of these rows.
 
-    There is one statement per batch. Only the database's limit on parameters makes batches.
+    One statement writes a batch. A batch is as large as the database's limit on parameters allows.
     """
     for batch in _batches(rows.db, instances, fields):
         columns = {field.attname: _column(field, batch, rows.db) for field in fields}
@@ -43,7 +43,7 @@ def _batches(
 
 
 def _column(field: Field[Any, Any], batch: Sequence[Model], using: str) -> Any:
-    """Return the new value of a column: one for all rows, or one by each key."""
+    """Return the new value of a column: the same for all rows, or one for each key."""
     values = [getattr(each, field.attname) for each in batch]
     if all(same_value(field, value, values[0]) for value in values):
         return values[0]

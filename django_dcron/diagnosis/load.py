@@ -20,7 +20,7 @@ from django_dcron.diagnosis.selection import Selection
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
-from django_dcron.models.scheduled import kept_off
+from django_dcron.models.scheduled import with_calendar
 from django_dcron.schedules.crowding import Crowd, Group, crowds
 from django_dcron.schedules.load import HOUR, MINUTE, Hours, Minute
 from django_dcron.schedules.schedule import Schedule, WallClock, has_hash, parse_drawn
@@ -123,7 +123,7 @@ def starting_in(instant: datetime, *, but: int | None = None, scope: Scope = EVE
     rows = jobs.values_list(*columns).annotate(number=Count("pk"))
     for text, zone, dates, policy, starts, ends, phase, number in rows:
         try:
-            schedule = kept_off(parse_drawn(text, zone, hash_key=""), dates, policy)
+            schedule = with_calendar(parse_drawn(text, zone, hash_key=""), dates, policy)
         except InvalidSchedule:
             continue
         if not has_hash(text) and not in_every_minute(schedule):
@@ -173,7 +173,7 @@ def groups_of(jobs: JobQuerySet, hours: Hours) -> list[Group]:
     ):
         try:
             drawn = parse_drawn(row.schedule, row.timezone, hash_key=row.hash_key)
-            schedule = kept_off(drawn, row.cursor__calendar_dates, row.calendar_policy)
+            schedule = with_calendar(drawn, row.cursor__calendar_dates, row.calendar_policy)
         except InvalidSchedule:
             continue  # The scheduler reports it.
         timetable = Timetable(schedule, *_bounds(row, hours))

@@ -43,8 +43,8 @@ def make_dispatcher(kind: str, execute: Callable[..., Any]) -> Dispatcher:
 def shared_dispatcher() -> Dispatcher | None:
     """Return the dispatcher with which processes other than nodes publish a run at once.
 
-    None: only a node can dispatch, and it will. That is also so without a Celery app, where only a
-    node with ``--embedded`` can run.
+    None: only nodes can dispatch runs. This also applies without a Celery app, because only a node
+    with ``--embedded`` can run then.
     """
     if settings.DISPATCHER == "thread":
         return None

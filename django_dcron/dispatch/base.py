@@ -37,15 +37,15 @@ class PartlyPublished(DispatchFailed):
     For example, a queue is full, missing or faulty.
     """
 
-    def __init__(self, text: str, left: Container[int], *, by_error: bool = False):
+    def __init__(self, text: str, rejected: Container[int], *, by_error: bool = False):
         super().__init__(text)
-        self.left = left
+        self.rejected = rejected
         """The positions of the rejected runs in the argument of ``publish``. All others were
         dispatched.
         """
         self.by_error = by_error
-        """Whether an error caused this instead of a lack of room. Runs of the same kind may not
-        have it.
+        """Whether an error caused the rejection, not a lack of room. Other runs of the same kind
+        may succeed.
         """
 
 

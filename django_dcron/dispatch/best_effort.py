@@ -19,7 +19,7 @@ _broker_unreachable_until = float("-inf")
 
 
 def try_request(
-    request: Callable[[Dispatcher], None], refused: Callable[[Exception], None]
+    request: Callable[[Dispatcher], None], on_error: Callable[[Exception], None]
 ) -> None:
     """Make the request now and never raise.
 
@@ -33,6 +33,6 @@ def try_request(
         if dispatcher is not None:
             request(dispatcher)
     except Exception as error:
-        refused(error)
+        on_error(error)
         if isinstance(error, DispatchFailed):
             _broker_unreachable_until = monotonic() + BROKER_PAUSE

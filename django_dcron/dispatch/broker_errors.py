@@ -7,7 +7,7 @@ from typing import Any
 
 from kombu.exceptions import KombuError
 
-TAKES_NOTHING_NOW = re.compile(
+SERVER_ERRORS = re.compile(
     "^(OutOfMemory|ReadOnly|MasterDown|ClusterDown|TryAgain)Error|MISCONF|NOREPLICAS|BUSY "
     "Redis|permissions to run"
 )
@@ -21,16 +21,14 @@ def means_unreachable(error: Exception, broker: Any) -> bool:
     errors.
     """
     error = cause_of(error)
-    # kombu lists LookupError among the connection errors of Redis. Here, it is an unknown name.
+    # kombu lists LookupError among the connection errors of Redis. Here, it means an unknown name.
     if isinstance(error, LookupError):
         return False
-    # What was sent causes a nonrecoverable AMQP connection error, not an outage.
+    # A nonrecoverable AMQP connection error is caused by what was sent, not by an outage.
     lost = isinstance(error, broker.connection_errors)
     lost = lost and isinstance(error, broker.recoverable_connection_errors)
     return (
-        lost
-        or isinstance(error, OSError)
-        or bool(TAKES_NOTHING_NOW.search(broker_error_text(error)))
+        lost or isinstance(error, OSError) or bool(SERVER_ERRORS.search(broker_error_text(error)))
     )
 
 

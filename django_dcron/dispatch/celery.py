@@ -105,7 +105,7 @@ class CeleryDispatcher:
         self._producer: Any = None  # a kombu Producer; the stubs lack its batches
         self._confirms: Confirms | None = None
         self._declared: set[str] = set()
-        self._parents: Any = None
+        self._parent_producer: Any = None
         _dispatchers.add(self)
 
     @property
@@ -283,7 +283,7 @@ class CeleryDispatcher:
         """Publish each message. Return the ids of messages that were nacked or have no queue."""
         for route in {id(item.route): item.route for item in prepared}.values():
             self._declare(producer, route)
-        send = self._send_signalling if self._someone_listens() else self._send
+        send = self._send_with_signals if self._signals_have_receivers() else self._send
         with producer.batch(max_size=BATCH) if _batches(producer) else nullcontext():
             for item in prepared:
                 # raised with ``confirm_publish``; ``Confirms`` counts it
@@ -313,7 +313,7 @@ class CeleryDispatcher:
             **properties,
         )
 
-    def _send_signalling(self, producer: Any, item: Prepared) -> None:
+    def _send_with_signals(self, producer: Any, item: Prepared) -> None:
         with tracing.sending(item.run_id):
             self.app.amqp.send_task_message(
                 producer,
@@ -331,7 +331,7 @@ class CeleryDispatcher:
     def _flags(self) -> dict[str, bool]:
         return {"mandatory": True} if self._confirms else {}
 
-    def _someone_listens(self) -> bool:
+    def _signals_have_receivers(self) -> bool:
         return bool(
             signals.before_task_publish.receivers
             or signals.after_task_publish.receivers
@@ -363,7 +363,7 @@ class CeleryDispatcher:
         """
         self._lock = threading.Lock()
         # Keep a reference: its destructor would send a close frame on the parent's socket.
-        self._parents, self._producer = self._producer, None
+        self._parent_producer, self._producer = self._producer, None
 
     def _drop_connection(self) -> None:
         """Drop the connection without a close handshake.
@@ -383,12 +383,12 @@ class CeleryDispatcher:
 _dispatchers: weakref.WeakSet[CeleryDispatcher] = weakref.WeakSet()
 
 
-def _forget_parents() -> None:
+def _reset_dispatchers() -> None:
     for dispatcher in _dispatchers:
         dispatcher._reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_parents)
+os.register_at_fork(after_in_child=_reset_dispatchers)
 
 
 def _queues(prepared: Iterable[Prepared]) -> str:

@@ -23,7 +23,7 @@ def has_memory_broker() -> bool:
     return str(next(filter(None, urls), "")).startswith("memory:")
 
 
-def limitless_pool() -> str | None:
+def pool_without_kill() -> str | None:
     """Return the configured worker pool if it can't end a run by force."""
     pool = str(current_app.conf.worker_pool)
     return None if pool.startswith(("prefork", "processes")) else pool

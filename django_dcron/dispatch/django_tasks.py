@@ -11,9 +11,9 @@ Invariants:
   unreachable.
 - After a few consecutive errors, the rest of the batch isn't tried. If the backend accepted no run
   at all, it counts as unreachable.
-- Such an error may still be about its run. The next time, all other runs are tried first. A run
+- Such an error may still be about its run. In the next batch, all other runs are tried first. A run
   that fails while others succeed delays only runs of its kind.
-- If the backend uses a database and its idle connection was cut, the connection is made again, once
+- If the backend uses a database and its idle connection was cut, the dispatcher reconnects, once
   per run.
 """
 
@@ -41,8 +41,8 @@ TASK = "django_dcron.django_tasks.execute_run"
 """The dotted path of the task, because the task's module is in a higher layer than this package."""
 HIGHEST = 9
 """The highest priority of a job."""
-OF_A_VALUE = (InvalidTask, DataError, TypeError, ValueError)
-OF_THE_WIRE = (OSError, JSONDecodeError)
+VALUE_ERRORS = (InvalidTask, DataError, TypeError, ValueError)
+TRANSPORT_ERRORS = (OSError, JSONDecodeError)
 """Some of these are ValueErrors, for example an expired certificate or a proxy's page instead of an
 answer.
 """
@@ -50,7 +50,7 @@ BATCH_SIZE = 100
 """The batch size. Each run needs at least one round trip, so a batch takes a few seconds with a
 slow backend.
 """
-ERRORS_IN_A_ROW = 3
+MAX_CONSECUTIVE_ERRORS = 3
 """The number of consecutive errors after which the rest of the batch isn't tried."""
 
 
@@ -61,7 +61,7 @@ class Prepared:
     attempt: int
     errors: int = 0
     """The number of failed tries with an error that may not be about this run."""
-    taken_before: int = 0
+    enqueued_before: int = 0
     """The number of runs that the dispatcher had enqueued at the first of these errors."""
 
 
@@ -76,7 +76,7 @@ class DjangoTaskDispatcher:
     def __init__(self) -> None:
         self._alias = settings.TASKS_BACKEND
         self._task: Task[Any, Any] = import_string(TASK)
-        self._taken = 0
+        self._enqueued = 0
         self._unreachable = False
         """Whether the backend counts as unreachable: it accepted no run of the last batch."""
 
@@ -106,16 +106,16 @@ class DjangoTaskDispatcher:
         return Prepared(task, str(run.run_id), run.attempt)
 
     def publish(self, prepared: Sequence[Prepared]) -> None:
-        taken_before, left, reasons = self._taken, set(range(len(prepared))), set()
+        enqueued_before, left, reasons = self._enqueued, set(range(len(prepared))), set()
         failed: list[Prepared] = []
-        in_a_row = 0
+        consecutive = 0
         cause: Exception | None = None
         for position in sorted(left, key=lambda position: prepared[position].errors):
             item = prepared[position]
             try:
                 _enqueue(item)
             except Exception as error:
-                if _is_of_a_value(error):
+                if _concerns_value(error):
                     refusal = (
                         f"the {self.address} rejects the task, queue {item.task.queue_name!r}: "
                         f"{_backend_error_text(error)}"
@@ -127,19 +127,23 @@ class DjangoTaskDispatcher:
                 reasons.add(_backend_error_text(error))
                 cause = error
                 failed.append(item)
-                in_a_row += 1
-                if in_a_row == ERRORS_IN_A_ROW:
+                consecutive += 1
+                if consecutive == MAX_CONSECUTIVE_ERRORS:
                     break
             else:
                 left.discard(position)
-                self._taken += 1
+                self._enqueued += 1
                 self._unreachable = False
-                in_a_row = 0
-        if cause is not None and self._taken == taken_before and not self._is_of(failed):
+                consecutive = 0
+        if (
+            cause is not None
+            and self._enqueued == enqueued_before
+            and not self._concern_runs(failed)
+        ):
             self._unreachable = True
         for item in failed:
             if not item.errors:
-                item.taken_before = self._taken
+                item.enqueued_before = self._enqueued
             item.errors += 1
         if cause is not None and self._unreachable:
             raise DispatchFailed(_backend_error_text(cause)) from cause
@@ -148,14 +152,14 @@ class DjangoTaskDispatcher:
                 "; ".join(sorted(reasons)), left, by_error=cause is not None
             ) from cause
 
-    def _is_of(self, failed: Sequence[Prepared]) -> bool:
+    def _concern_runs(self, failed: Sequence[Prepared]) -> bool:
         """Return whether the errors are probably about the runs that failed.
 
-        That is so if other runs succeeded since the first failure of each, and the backend doesn't
-        count as unreachable.
+        They are if other runs were enqueued since the first failure of each of these runs, and the
+        backend doesn't count as unreachable.
         """
         return not self._unreachable and all(
-            item.errors and item.taken_before < self._taken for item in failed
+            item.errors and item.enqueued_before < self._enqueued for item in failed
         )
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
@@ -227,8 +231,8 @@ def _drop_broken_connections() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
-def _is_of_a_value(error: Exception) -> bool:
-    return isinstance(error, OF_A_VALUE) and not isinstance(error, OF_THE_WIRE)
+def _concerns_value(error: Exception) -> bool:
+    return isinstance(error, VALUE_ERRORS) and not isinstance(error, TRANSPORT_ERRORS)
 
 
 def _backend_error_text(error: Exception) -> str:

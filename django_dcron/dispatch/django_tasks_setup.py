@@ -19,7 +19,7 @@ def problem() -> str | None:
     alias = settings.TASKS_BACKEND
     if text := backend_problem():
         return f"there is no task backend {alias!r}: {text}"
-    if text := workerless():
+    if text := why_no_workers():
         return f"the task backend {alias!r} {text}"
     return None
 
@@ -35,10 +35,10 @@ def backend_problem() -> str | None:
     return None
 
 
-def workerless() -> str | None:
-    """Return what the backend does instead, if it is one of Django's two backends without workers.
+def why_no_workers() -> str | None:
+    """Return what the backend does without workers if it is one of Django's two such backends.
 
-    The backend must exist.
+    Returns None for other backends. The backend must exist.
     """
     from django.tasks import task_backends
     from django.tasks.backends.dummy import DummyBackend

@@ -23,7 +23,7 @@ REVOKE = "dcron_revoke"
 UNKNOWN_RUNS = "dcron_unknown_runs"
 
 REPLY_TIMEOUT = 2.0
-"""Seconds to wait for the answers to each question."""
+"""Seconds to wait for the answers to each command."""
 
 
 def publish_revoke(producer: Any, app: Any, task_id: str, worker: str) -> None:
@@ -54,10 +54,10 @@ def ask_workers(
 
     ``connection``: a connected kombu connection. Its errors propagate.
     """
-    registered = _ask(app, connection, "registered", None, timeout)
-    queues = _ask(app, connection, "active_queues", list(registered), timeout)
+    registered = _send_command(app, connection, "registered", None, timeout)
+    queues = _send_command(app, connection, "active_queues", list(registered), timeout)
     executing = [name for name, tasks in registered.items() if _has_task(tasks, task)]
-    unknown = _ask(app, connection, UNKNOWN_RUNS, executing, timeout)
+    unknown = _send_command(app, connection, UNKNOWN_RUNS, executing, timeout)
     return [
         WorkerAnswer(
             name,
@@ -69,7 +69,7 @@ def ask_workers(
     ]
 
 
-def _ask(
+def _send_command(
     app: Any, connection: Any, command: str, destination: list[str] | None, timeout: float
 ) -> dict[str, Any]:
     """Send a command and return the answers by worker.

@@ -32,21 +32,23 @@ class Routes:
     def __init__(self, default_task: str):
         """``default_task``: the task whose route applies to a target without a route."""
         self._default_task = default_task
-        self._found: dict[tuple[str, str], tuple[float, Route]] = {}
+        self._cache: dict[tuple[str, str], tuple[float, Route]] = {}
 
     def find(self, app: Celery, target: str, queue: str) -> Route:
-        """Return the route to the job's queue, else of the target's task, else Celery's default.
+        """Return the route to the job's queue, or else the route of the target's task.
+
+        Without either, the route is Celery's default.
 
         Raises ``Undeliverable``.
         """
         key = (target, queue)
-        until, route = self._found.get(key, (0.0, None))
+        until, route = self._cache.get(key, (0.0, None))
         if route is None or until < monotonic():
-            route = self._ask(app, target, queue)
-            self._found[key] = (monotonic() + ROUTE_LIFE, route)
+            route = self._look_up(app, target, queue)
+            self._cache[key] = (monotonic() + ROUTE_LIFE, route)
         return route
 
-    def _ask(self, app: Celery, target: str, queue: str) -> Route:
+    def _look_up(self, app: Celery, target: str, queue: str) -> Route:
         if queue and targets.is_reserved(queue):  # saved without validation
             raise Undeliverable(f"queue {queue!r} is reserved by Celery or its broker")
         amqp: Any = app.amqp  # The stubs lack its attributes.
@@ -62,14 +64,14 @@ class Routes:
             ) from error
         if queue:  # The job's queue replaces the target's own route.
             options.pop("exchange", None), options.pop("routing_key", None)
-        found = options.pop("queue", None) or amqp.default_queue
-        found = amqp.queues[found] if isinstance(found, str) else found
+        routed = options.pop("queue", None) or amqp.default_queue
+        routed = amqp.queues[routed] if isinstance(routed, str) else routed
         exchange, routing_key = options.pop("exchange", None), options.pop("routing_key", None)
         options = {name: options[name] for name in ROUTE_OPTIONS if name in options}
-        if exchange is None and found.exchange.type == "direct":
+        if exchange is None and routed.exchange.type == "direct":
             # The default exchange always leads to the queue of that name, regardless of other
             # bindings.
-            return Route(found, "", found.name, options)
+            return Route(routed, "", routed.name, options)
         return Route(
-            found, exchange or found.exchange.name, routing_key or found.routing_key, options
+            routed, exchange or routed.exchange.name, routing_key or routed.routing_key, options
         )

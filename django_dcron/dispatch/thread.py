@@ -28,7 +28,7 @@ class ThreadDispatcher:
         self._execute = execute
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dcron-run")
         self._lock = threading.Lock()
-        self._taken: dict[tuple[UUID, int], tuple[str, Future[None]]] = {}
+        self._submitted: dict[tuple[UUID, int], tuple[str, Future[None]]] = {}
         self._worker = f"{platform.node()}/threads"
 
     def prepare(self, run: DueRun) -> DueRun:
@@ -37,10 +37,10 @@ class ThreadDispatcher:
     def publish(self, prepared: Sequence[DueRun]) -> None:
         for run in prepared:
             with self._lock:
-                if run.key in self._taken:
+                if run.key in self._submitted:
                     continue
                 try:
-                    self._taken[run.key] = run.job_name, self._pool.submit(self._run, run)
+                    self._submitted[run.key] = run.job_name, self._pool.submit(self._run, run)
                 except RuntimeError as error:
                     raise DispatchFailed("the threads are shut down") from error
 
@@ -49,14 +49,14 @@ class ThreadDispatcher:
 
     def take_back(self) -> list[tuple[UUID, int]]:
         with self._lock:
-            unstarted = [key for key, (_, future) in self._taken.items() if future.cancel()]
+            unstarted = [key for key, (_, future) in self._submitted.items() if future.cancel()]
             for key in unstarted:
-                del self._taken[key]
+                del self._submitted[key]
         return unstarted
 
     def executing(self) -> list[str]:
         with self._lock:
-            return [job_name for job_name, future in self._taken.values() if future.running()]
+            return [job_name for job_name, future in self._submitted.values() if future.running()]
 
     def close(self, wait: bool = True) -> None:
         self._pool.shutdown(wait=wait, cancel_futures=not wait)
@@ -89,5 +89,5 @@ class ThreadDispatcher:
             )
         finally:
             with self._lock:
-                self._taken.pop(run.key, None)
+                self._submitted.pop(run.key, None)
             connections.close_all()

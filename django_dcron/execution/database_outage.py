@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_dcron.conf import settings
 from django_dcron.db.connection_sockets import enable_keepalive, set_connect_timeout
-from django_dcron.db.errors import AWAY
+from django_dcron.db.errors import UNAVAILABLE
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -40,7 +40,7 @@ def wait_out(
         try:
             _limit_silence(using)
             return work()
-        except AWAY as error:
+        except UNAVAILABLE as error:
             waited = time.monotonic() - began
             if give_up_after is not None and waited > give_up_after:
                 raise

@@ -27,7 +27,7 @@ from django.utils.module_loading import import_string
 from django_dcron import targets, tracing
 from django_dcron.conf import settings
 from django_dcron.db.contention import can_skip_locked_rows, is_contention
-from django_dcron.db.errors import AWAY, in_one_line
+from django_dcron.db.errors import UNAVAILABLE, in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
@@ -36,10 +36,11 @@ from django_dcron.execution.database_outage import own_transactions_only, wait_o
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.heartbeat import Heartbeats, heartbeats
 from django_dcron.execution.storage_errors import Refusal, refusal_of
+from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import transitions
-from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude
+from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.start import NotDueYet, start
 from django_dcron.utils.bounded_text import truncated
 from django_dcron.utils.sync_points import reach
@@ -109,7 +110,7 @@ def execute(
             ending, fatal = _call(run)
         if run.unheard and ending.outcome is Outcome.CANCELLED:
             message = "stopped because the worker couldn't write the heartbeat"
-            ending = Ending(Outcome.LOST, UNEXPLAINED, message=message, kept=run.output())
+            ending = Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
         ended(ending)
         reach("work.done")
         _record(run, ending, using)
@@ -197,12 +198,12 @@ def _record(run: CurrentRun, ending: Ending, using: str) -> None:
     def record() -> bool:
         nonlocal refusals
         try:
-            return conclude(run.run, run.attempt, ending, run.token)
+            return end_attempt(run.run, run.attempt, ending, run.token)
         except Exception as error:
             match refusal_of(error, ending, using):
                 case Refusal.NOW:
                     raise _waited_out(error) from error
-                case Refusal.UNKNOWN if isinstance(error, AWAY):
+                case Refusal.UNKNOWN if isinstance(error, UNAVAILABLE):
                     if not is_contention(error) and _answers(using):
                         refusals += 1
                     if refusals < REFUSALS:
@@ -221,7 +222,7 @@ def _record(run: CurrentRun, ending: Ending, using: str) -> None:
         )
         why = ascii(f"texts could not be recorded: {type(error).__name__}: {error}")[1:-1][:1000]
         try:
-            return conclude(run.run, run.attempt, ending.without_texts(why), run.token)
+            return end_attempt(run.run, run.attempt, ending.without_texts(why), run.token)
         except ProgrammingError as refused:
             raise _waited_out(refused) from refused
 
@@ -230,14 +231,14 @@ def _record(run: CurrentRun, ending: Ending, using: str) -> None:
 
 def _waited_out(error: Exception) -> Exception:
     """Return ``error`` as an exception that ``wait_out`` waits for."""
-    return error if isinstance(error, AWAY) else OperationalError(in_one_line(error))
+    return error if isinstance(error, UNAVAILABLE) else OperationalError(in_one_line(error))
 
 
 def _answers(using: str) -> bool:
     connections[using].close()
     try:
         database_now(using)
-    except AWAY:
+    except UNAVAILABLE:
         return False
     return True
 
@@ -262,7 +263,7 @@ def _call(run: CurrentRun) -> tuple[Ending, BaseException | None]:
     run.code_ended = True
     # Code that returns after a request to stop counts as cancelled: its work may be incomplete.
     outcome = Outcome.CANCELLED if run.cancelled else Outcome.SUCCEEDED
-    return Ending(outcome, result=_as_json(result), kept=run.output()), None
+    return Ending(outcome, result=_as_json(result), output=run.output()), None
 
 
 def _arm(run: CurrentRun) -> None:

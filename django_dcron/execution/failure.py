@@ -20,7 +20,7 @@ from django_dcron.exceptions import (
 )
 from django_dcron.execution.current import CurrentRun
 from django_dcron.policies.lifecycle import Outcome
-from django_dcron.policies.retry import Failure, FailureClass, exception_name, refused_retry
+from django_dcron.policies.retry import Failure, FailureClass, exception_name, refused_retry_message
 from django_dcron.runs.completion import Ending
 from django_dcron.utils.bounded_text import replace_unstorable, truncated
 from django_dcron.utils.durations import write_duration
@@ -46,7 +46,7 @@ def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
         exception_class=replace_unstorable(exception_name(type(exception)))[:255],
         message=truncated(_message(exception, outcome, run), settings.LOG_LIMIT),
         traceback=truncated(_traceback(exception), settings.LOG_LIMIT),
-        kept=run.output(),
+        output=run.output(),
     )
 
 
@@ -89,7 +89,7 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
     try:
         text = str(exception)
         if isinstance(exception, RetryLater) and run.attempt >= run.job.max_attempts:
-            return ": ".join(filter(None, [refused_retry(run.job.max_attempts), text]))
+            return ": ".join(filter(None, [refused_retry_message(run.job.max_attempts), text]))
         return text
     except Exception as error:  # a third-party ``__str__`` may raise anything
         return f"(unreadable error message: {type(error).__name__})"

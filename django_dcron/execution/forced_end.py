@@ -7,9 +7,10 @@ from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, connections
 
+from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import transitions
-from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude
+from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -17,17 +18,18 @@ logger = logging.getLogger("django_dcron.runs")
 def record_forced_end(
     run_id: UUID, attempt: int, outcome: Outcome, message: str, *, worker: str
 ) -> None:
-    """Conclude ``attempt`` if it is still running on ``worker``.
+    """End ``attempt`` if it is still running on ``worker``.
 
-    The check matters, because the dead process may have had a second delivery of the same attempt.
-    Doesn't wait for an unreachable database: the scheduler rescues the run.
+    The worker is checked because the dead process may have had a second delivery of an attempt that
+    another worker executes. Doesn't wait for an unreachable database: the scheduler rescues the
+    run.
     """
     try:
         running = transitions.runs().running().filter(pk=run_id, attempt=attempt)
         here = running.filter(attempts__number=attempt, attempts__worker=worker)
         run = here.select_related("job").first()
         if run is not None:
-            conclude(run, attempt, Ending(outcome, UNEXPLAINED, message=message))
+            end_attempt(run, attempt, Ending(outcome, WITHOUT_EXCEPTION, message=message))
     except (DatabaseError, InterfaceError) as error:
         logger.warning(
             "end of killed run not recorded, a node will record it: run=%s error=%s",

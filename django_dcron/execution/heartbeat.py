@@ -41,7 +41,7 @@ from django.db import connections
 from django_dcron.conf import settings
 from django_dcron.db.connection_sockets import set_connect_timeout
 from django_dcron.db.contention import is_contention
-from django_dcron.db.errors import AWAY
+from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.execution.current import CurrentRun
@@ -234,7 +234,7 @@ class Heartbeats:
                 done = [(run_id, attempt) for run_id, attempt in left if run_id in free]
                 for run_id, attempt in done:
                     transitions.return_to_nodes(run_id, attempt)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             logger.info(
                 "runs not returned to the nodes yet: runs=%d error=%s",
                 len(left),
@@ -306,7 +306,7 @@ class Heartbeats:
                 _stop(run)
             if alive:
                 _write_output(heartbeat)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             heartbeat.failed = True
             if is_contention(error):
                 heartbeat.locked_at = sent_at
@@ -377,7 +377,7 @@ def _end_if_at_work(run: CurrentRun) -> None:
         message = (
             f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} after cancellation"
         )
-        terminate(run, Ending(Outcome.CANCELLED, message=message, kept=run.output()))
+        terminate(run, Ending(Outcome.CANCELLED, message=message, output=run.output()))
 
 
 def _cancel_requested(run: CurrentRun) -> bool:

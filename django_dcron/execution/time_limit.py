@@ -19,7 +19,7 @@ from django_dcron.conf import settings
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.termination import terminate
 from django_dcron.policies.lifecycle import Outcome
-from django_dcron.runs.completion import UNEXPLAINED, Ending
+from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.utils.durations import write_duration
 
 
@@ -53,5 +53,5 @@ def _end_by_force(run: CurrentRun, timeout: timedelta) -> None:
         f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} "
         f"after the timeout of {write_duration(timeout)}"
     )
-    ending = Ending(Outcome.TIMED_OUT, UNEXPLAINED, message=message, kept=run.output())
+    ending = Ending(Outcome.TIMED_OUT, WITHOUT_EXCEPTION, message=message, output=run.output())
     terminate(run, ending)

@@ -54,7 +54,7 @@ from django_dcron.utils.bounded_text import shortened
 FORMAT = "django-dcron"
 VERSION = 1
 VALUE_SHOWN = 80
-_STEERING = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL_CHARACTERS = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that control a terminal or reverse text, and that JSON allows unescaped."""
 
 
@@ -151,7 +151,7 @@ def write_document(jobs: Iterable[Job], syntax: Syntax = Syntax.JSON) -> str:
     document["jobs"] = [definition_of(job) for job in ordered]
     if syntax is Syntax.JSON:
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        return _CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     dumped: str = _yaml().safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
     return dumped
 

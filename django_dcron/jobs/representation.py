@@ -29,10 +29,10 @@ from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.models import Calendar, Job
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.targets import redact
-from django_dcron.targets.base import nearest
 from django_dcron.utils.durations import read_duration, write_duration
 from django_dcron.utils.json_values import check_storable, same_json
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.suggestions import nearest
 from django_dcron.utils.time_parsing import parse_datetime, parse_duration
 
 CONFIDENTIAL = ("args", "kwargs", "declared", "imported")
@@ -204,7 +204,7 @@ def read_fields(
 
 
 def unknown_field(name: str, known: Iterable[str], *, suggest: bool = True) -> InvalidField:
-    near = nearest(name[:64], list(known)) if suggest else ""
+    near = nearest(name, known) if suggest else ""
     if not near:
         return InvalidField(_("Unknown field."), code="unknown")
     return InvalidField(_("Unknown field. Did you mean %(near)s?"), code="unknown", near=near)

@@ -10,10 +10,10 @@ Invariants:
 - A save names the version of the job that it read. If the row has another version, the save raises
   ``Conflict`` and writes nothing.
 - This module never writes columns that belong to the scheduler or the workers.
-- ``follow_changes`` compares rows to catch up with definitions that were written without this
-  module.
-- No save or deletion leaves a job enabled that can never run again. Such a save fails. The deletion
-  of the last job that such a job follows disables it.
+- ``move_outdated_cursors`` finds definitions that were written without this module by comparing
+  rows.
+- No enabled job can be left without any possible run. A save that would do so fails. When the last
+  job that a job follows is deleted, the follower is disabled if it has no schedule.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from django_dcron.jobs import chains
 from django_dcron.jobs.batch import Change, Original, keys_of, restore, save_batch
 from django_dcron.jobs.locking import lock, lock_all, lock_cursors, lock_jobs, lock_version
 from django_dcron.jobs.placement import place_cursor, runs_without_schedule
-from django_dcron.models import Calendar, Cursor, Job, Run
+from django_dcron.models import Calendar, Cursor, DeletedImport, Job, Run
 from django_dcron.models.cursor import same_definition
 from django_dcron.models.job import JobQuerySet
 from django_dcron.utils.messages import gettext_noop as _
 
 EXHAUSTED = _("its schedule has no further occurrence")
 SAVED_AT_ONCE = 500
-FOLLOWED_AT_ONCE = 500
+MOVED_AT_ONCE = 500
 DELETED_AT_ONCE = 1_000
 NOT_STORABLE = (DataError, ValueError, TypeError, OverflowError, RecursionError)
 """Exceptions for values that pass validation but that the database or its driver can't store."""
@@ -139,7 +139,7 @@ def _save_in_batches(
             if len(batch) > 1 and not isinstance(error, OperationalError):
                 size = len(batch) // 2
                 continue
-            if not isinstance(error, REFUSALS) and not _is_passing(error, using):
+            if not isinstance(error, REFUSALS) and not _is_temporary(error, using):
                 raise
             done, errors = len(batch), dict.fromkeys(range(len(batch)), error)
         refused |= {position + number: error for number, error in errors.items()}
@@ -155,7 +155,7 @@ def _save_some(batch: list[Change], using: str) -> tuple[int, dict[int, Exceptio
     return 1, {}
 
 
-def _is_passing(error: Exception, using: str) -> bool:
+def _is_temporary(error: Exception, using: str) -> bool:
     """Return whether the next batch may succeed, because only other transactions were in the way.
 
     Such an error has broken a surrounding transaction.
@@ -171,20 +171,20 @@ def save_calendar(calendar: Calendar, *, expected_version: int | None = None) ->
     """
     using = alias_for(Calendar)
     calendar.full_clean()
-    is_new, read = calendar._state.adding, calendar.version
+    is_new, version = calendar._state.adding, calendar.version
     try:
         with transaction.atomic(using=using):
             if not is_new:
-                expected = read if expected_version is None else expected_version
+                expected = version if expected_version is None else expected_version
                 _lock_calendar(calendar.pk, expected, using)
                 calendar.version = expected + 1
             calendar.save(using=using, force_insert=is_new)
             # If there are many jobs, or this process dies here, nodes move the other cursors.
             transaction.on_commit(
-                partial(_follow_calendar, calendar.pk, using), using=using, robust=True
+                partial(_move_cursors_of_calendar, calendar.pk, using), using=using, robust=True
             )
     except BaseException as error:
-        calendar.version, calendar._state.adding = read, is_new
+        calendar.version, calendar._state.adding = version, is_new
         if isinstance(error, IntegrityError):
             calendar.full_clean()  # another process may have taken the name
         raise
@@ -228,21 +228,21 @@ def _lock_calendar(name: str, expected_version: int | None, using: str) -> None:
         )
 
 
-def _follow_calendar(name: str, using: str) -> None:
-    follow_changes(database_now(using), Job.objects.using(using).filter(calendar=name))
+def _move_cursors_of_calendar(name: str, using: str) -> None:
+    move_outdated_cursors(database_now(using), Job.objects.using(using).filter(calendar=name))
 
 
 def disable_exhausted(exhausted: Iterable[int], using: str) -> None:
-    """Disable jobs without further occurrences, unless they run for other reasons.
+    """Disable jobs without further occurrences, unless they run without a schedule.
 
     The caller has locked their cursors.
     """
     jobs = Job.objects.using(using).filter(pk__in=exhausted)
-    resting = [job.pk for job in jobs if not runs_without_schedule(job)]
-    Job.objects.using(using).filter(pk__in=resting, enabled=True).update(
+    to_disable = [job.pk for job in jobs if not runs_without_schedule(job)]
+    Job.objects.using(using).filter(pk__in=to_disable, enabled=True).update(
         enabled=False, pause_reason=EXHAUSTED, paused_until=None, version=F("version") + 1
     )
-    Cursor.objects.using(using).filter(pk__in=resting).update(enabled=False)
+    Cursor.objects.using(using).filter(pk__in=to_disable).update(enabled=False)
 
 
 def delete(job: Job, *, expected_version: int | None = None) -> None:
@@ -263,7 +263,7 @@ def _delete(job: Job, expected_version: int | None, using: str) -> None:
             locked = [job.pk, *chains.followers(job, using)]
             lock_cursors(locked, using)
             lock_jobs(chains.connected([job.pk], chains.read_edges(using)), using)
-        # First the cursor and the job, so that nobody claims or triggers a further run.
+        # The cursor and the job are locked first, so that no further run is claimed or triggered.
         row = lock_version(job.pk, expected_version, using)
         if chains.is_linked(row, using):
             # Nodes disable a follower that was linked meanwhile: its cursor isn't locked here.
@@ -275,29 +275,42 @@ def _delete(job: Job, expected_version: int | None, using: str) -> None:
             runs.order_by("scheduled_at").values_list("pk", flat=True)[:DELETED_AT_ONCE]
         ):
             runs.filter(pk__in=run_ids).delete()
+        if row.import_key is not None:
+            _remember_deleted_import(row, using)
         job.delete(using=using)
 
 
-def _disable_exhausted_followers(job_ids: list[int], using: str) -> None:
-    """Disable the jobs that have nothing left to run for.
+def _remember_deleted_import(job: Job, using: str) -> None:
+    DeletedImport.objects.using(using).update_or_create(
+        import_source=job.import_source,
+        import_key=job.import_key,
+        defaults={
+            "entry_name": (job.imported or {}).get("name", job.name),
+            "deleted_at": database_now(using),
+        },
+    )
 
-    If a cursor is outdated, the node that updates it decides.
+
+def _disable_exhausted_followers(job_ids: list[int], using: str) -> None:
+    """Disable the jobs that can never run again.
+
+    For an outdated cursor, the node that moves it decides.
     """
-    silent = Cursor.objects.using(using).filter(
+    exhausted = Cursor.objects.using(using).filter(
         pk__in=job_ids, enabled=True, next_at=None, problem=""
     )
-    disable_exhausted(list(silent.current().values_list("pk", flat=True)), using)
+    disable_exhausted(list(exhausted.current().values_list("pk", flat=True)), using)
 
 
-def follow_changes(now: datetime, jobs: JobQuerySet) -> int:
+def move_outdated_cursors(now: datetime, jobs: JobQuerySet) -> int:
     """Move the cursors of the ``jobs`` that are new or were changed without ``save``.
 
     Returns their number.
     """
-    overtaken = jobs.filter(Q(cursor=None) | ~same_definition("cursor__", "")).values_list(
+    outdated = jobs.filter(Q(cursor=None) | ~same_definition("cursor__", "")).values_list(
         "pk", flat=True
     )
-    return _follow_each(list(overtaken[:FOLLOWED_AT_ONCE]), now, jobs.db)
+    return _move_each_cursor(list(outdated[:MOVED_AT_ONCE]), now, jobs.db)
 
 
 def retry_quarantined(now: datetime, jobs: JobQuerySet) -> int:
@@ -306,28 +319,28 @@ def retry_quarantined(now: datetime, jobs: JobQuerySet) -> int:
     If the next occurrence is known, the claim decides from there. Returns the number of jobs tried.
     """
     quarantined = jobs.filter(enabled=True, cursor__problem__gt="").values_list("pk", flat=True)
-    placed = list(quarantined.exclude(cursor__next_at=None)[:FOLLOWED_AT_ONCE])
-    unplaced = list(quarantined.filter(cursor__next_at=None)[:FOLLOWED_AT_ONCE])
+    placed = list(quarantined.exclude(cursor__next_at=None)[:MOVED_AT_ONCE])
+    unplaced = list(quarantined.filter(cursor__next_at=None)[:MOVED_AT_ONCE])
     tried = Cursor.objects.using(jobs.db).filter(pk__in=placed).update(problem="")
-    return tried + _follow_each(unplaced, now, jobs.db)
+    return tried + _move_each_cursor(unplaced, now, jobs.db)
 
 
-def _follow_each(job_ids: list[int], now: datetime, using: str) -> int:
-    followed = 0
+def _move_each_cursor(job_ids: list[int], now: datetime, using: str) -> int:
+    moved = 0
     for job_id in job_ids:
         with isolating_errors(f"the change of job {job_id}", using):
-            followed += _follow(job_id, now, using)
-    return followed
+            moved += _move_cursor(job_id, now, using)
+    return moved
 
 
-def _follow(job_id: int, now: datetime, using: str) -> bool:
+def _move_cursor(job_id: int, now: datetime, using: str) -> bool:
     with transaction.atomic(using=using):
         job = lock(job_id, using, nowait=True)
         if job is None:
             return False
         if job.enabled and job.paused_until:  # otherwise it would end a later pause
             Job.objects.using(using).filter(pk=job_id).update(paused_until=None)
-        # ``now`` is as old as the caller's last pause. What has become due since must be kept.
+        # The caller read ``now`` some time ago. Occurrences that fell due since then must be kept.
         cursor = place_cursor(job, max(now, database_now(using)), using)
         if job.enabled and cursor.next_at is None and not cursor.problem:
             disable_exhausted([job_id], using)

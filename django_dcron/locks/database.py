@@ -35,8 +35,8 @@ from django_dcron.models.lease import LockLease, LockLeaseQuerySet
 class DatabaseLock:
     """Locks in database ``using``, by default the database that the router chooses for writes.
 
-    Must be called outside a transaction; otherwise, ``RuntimeError`` is raised. Inside, other nodes
-    would not see the leases, and a rollback would undo them.
+    Must be called outside a transaction; otherwise, ``RuntimeError`` is raised. Other nodes would
+    not see leases that a transaction hasn't committed, and a rollback would undo them.
     """
 
     def __init__(self, using: str | None = None) -> None:
@@ -62,12 +62,12 @@ class DatabaseLock:
                     for name in sorted(absent)
                 ]
                 LockLease.objects.using(self.using).bulk_create(new, ignore_conflicts=True)
-            mine = rows.held().filter(holder=holder).order_by("name")
+            own = rows.held().filter(holder=holder).order_by("name")
             # Another thread of this holder may have taken the lock for a shorter time, so the row's
             # expiry counts.
             return [
                 Lease(name, holder, started + min(lease, remaining - CLOCK_TICK).total_seconds())
-                for name, remaining in mine.values_list("name", F("expires_at") - UtcNow())
+                for name, remaining in own.values_list("name", F("expires_at") - UtcNow())
             ]
 
     def release(self, names: Collection[str], holder: str) -> None:

@@ -1,9 +1,9 @@
 """FileLock: locks for several processes on one host, without a server.
 
 All leases are in one file, ``leases.json``, in its own directory. Each read or write holds
-``flock`` on that directory for microseconds. One ``flock`` per lock would not do: the kernel
-releases it when the process ends, but not while the process is frozen. A lease must expire then,
-too.
+``flock`` on that directory for microseconds. One ``flock`` per lock isn't enough: the kernel
+releases it when the process ends, but not while the process is frozen. The lease of a frozen
+process must expire, too.
 
 Invariants:
 
@@ -83,7 +83,7 @@ class FileLock:
         if not names:
             return []
         started = time.monotonic()
-        with self._turn() as directory:
+        with self._locked_directory() as directory:
             now = _host_clock()
             leases = _read(directory, now)
             held = [name for name in names if name not in leases or leases[name][0] == holder]
@@ -94,7 +94,7 @@ class FileLock:
         names, holder = checked_names(names), checked_text(holder, "holder")
         if not names:
             return
-        with self._turn() as directory:
+        with self._locked_directory() as directory:
             leases = _read(directory, _host_clock())
             released = {name for name in names if name in leases and leases[name][0] == holder}
             _write(
@@ -105,12 +105,12 @@ class FileLock:
         names = checked_names(names)
         if not names:
             return {}
-        with self._turn() as directory:
+        with self._locked_directory() as directory:
             leases = _read(directory, _host_clock())
         return {name: leases[name][0] for name in names if name in leases}
 
     @contextmanager
-    def _turn(self) -> Iterator[int]:
+    def _locked_directory(self) -> Iterator[int]:
         """Open the directory and lock it for the duration of the block."""
         try:
             directory = self._open()

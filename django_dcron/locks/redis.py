@@ -70,7 +70,7 @@ class RedisLock:
         from django_dcron.conf import settings as dcron
 
         self.alias = alias or dcron.CACHE
-        cache = _impatient_cache(self.alias)
+        cache = _cache_with_timeouts(self.alias)
         self._prefix = f"{cache.key_prefix}:" if cache.key_prefix else ""
         self._client: Redis = cache.client.get_client(write=True)
         # Called with EVALSHA. After a restart or flush of Redis, the client loads the script again.
@@ -158,7 +158,7 @@ class RedisLock:
             pool.disconnect(inuse_connections=False)
 
 
-def _impatient_cache(alias: str) -> Any:
+def _cache_with_timeouts(alias: str) -> Any:
     """Return the cache ``alias`` with separate connections that never wait forever.
 
     The cache itself keeps the project's timeouts. django-redis pools connections by URL, and Redis
@@ -183,15 +183,15 @@ def _impatient_cache(alias: str) -> Any:
 def _with_timeouts(url: str, options: dict[str, Any]) -> str:
     """Return ``url`` with each timeout that neither it nor the cache's ``options`` set."""
     scheme, query = urlsplit(url).scheme, parse_qs(urlsplit(url).query)
-    chosen = {
+    configured = {
         *query,
         *options.get("CONNECTION_POOL_KWARGS", {}),
         *(name.lower() for name in options),
     }
-    wanted = (
+    needed = (
         ["socket_timeout"] if scheme == "unix" else ["socket_timeout", "socket_connect_timeout"]
     )
-    missing = {name: TIMEOUT for name in wanted if name not in chosen}
+    missing = {name: TIMEOUT for name in needed if name not in configured}
     if not missing:
         return url
     return f"{url}{'&' if query else '?'}{urlencode(missing)}"

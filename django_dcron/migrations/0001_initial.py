@@ -6,7 +6,7 @@ import django.core.validators
 import django.db.models.deletion
 from django.db import migrations, models
 
-import django_dcron.models.lease
+import django_dcron.models.exact_text
 import django_dcron.models.run
 import django_dcron.models.scheduled
 
@@ -527,7 +527,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "import_key",
-                    django_dcron.models.lease.ExactCharField(
+                    django_dcron.models.exact_text.ExactCharField(
                         blank=True,
                         editable=False,
                         help_text="The entry's key in the import source. Null if the job wasn't imported.",
@@ -588,7 +588,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "namespace",
-                    django_dcron.models.lease.ExactCharField(
+                    django_dcron.models.exact_text.ExactCharField(
                         blank=True,
                         help_text="The namespace whose jobs don't start. Empty: all namespaces.",
                         max_length=64,
@@ -642,13 +642,13 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "name",
-                    django_dcron.models.lease.ExactCharField(
+                    django_dcron.models.exact_text.ExactCharField(
                         max_length=190, primary_key=True, serialize=False, verbose_name="name"
                     ),
                 ),
                 (
                     "holder",
-                    django_dcron.models.lease.ExactCharField(
+                    django_dcron.models.exact_text.ExactCharField(
                         blank=True,
                         help_text="Empty if the lock is released.",
                         max_length=190,
@@ -755,6 +755,41 @@ class Migration(migrations.Migration):
                 "verbose_name": "node",
                 "verbose_name_plural": "nodes",
                 "ordering": ("name", "id"),
+            },
+        ),
+        migrations.CreateModel(
+            name="DeletedImport",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("import_source", models.CharField(max_length=120, verbose_name="import source")),
+                (
+                    "import_key",
+                    django_dcron.models.lease.ExactCharField(
+                        max_length=190, verbose_name="import key"
+                    ),
+                ),
+                (
+                    "entry_name",
+                    models.TextField(
+                        help_text="The entry's name in the import source.",
+                        verbose_name="entry name",
+                    ),
+                ),
+                ("deleted_at", models.DateTimeField(verbose_name="deleted")),
+            ],
+            options={
+                "verbose_name": "deleted import",
+                "verbose_name_plural": "deleted imports",
+                "constraints": (
+                    models.UniqueConstraint(
+                        fields=("import_source", "import_key"), name="dcron_deleted_import_key"
+                    ),
+                ),
             },
         ),
         migrations.CreateModel(

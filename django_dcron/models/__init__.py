@@ -5,6 +5,7 @@ from django_dcron.models.attempt import Attempt
 from django_dcron.models.calendar import Calendar
 from django_dcron.models.cursor import Cursor
 from django_dcron.models.dashboard import Dashboard
+from django_dcron.models.deleted_import import DeletedImport
 from django_dcron.models.freeze import Freeze
 from django_dcron.models.job import Job
 from django_dcron.models.lease import LockLease
@@ -20,6 +21,7 @@ __all__ = [
     "Calendar",
     "Cursor",
     "Dashboard",
+    "DeletedImport",
     "Freeze",
     "Job",
     "Link",

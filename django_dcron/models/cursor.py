@@ -22,9 +22,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.statements import Given
 from django_dcron.models.calendar import Calendar
+from django_dcron.models.exact_text import Exactly
 from django_dcron.models.freeze import frozen_job
 from django_dcron.models.job import Job
-from django_dcron.models.lease import Exactly
 from django_dcron.models.scheduled import Scheduled
 
 OWN_FIELDS = (

@@ -20,7 +20,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.now import UtcNow
-from django_dcron.models.lease import ExactCharField, Exactly
+from django_dcron.models.exact_text import ExactCharField, Exactly
 from django_dcron.policies.freezing import ALL_NAMESPACES, Extent
 
 

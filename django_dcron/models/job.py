@@ -3,8 +3,8 @@
 People and code write these columns. The scheduler's position is in ``Cursor``, the outcomes are in
 ``Statistics``.
 
-Use ``django_dcron.control.save`` to write a job, because it also moves the cursor. The scheduler
-catches up with a job that was written without it (``QuerySet.update``, ``loaddata``, SQL).
+Use ``django_dcron.control.save`` to write a job, because that function also moves the cursor. If a
+job was written in another way (``QuerySet.update``, ``loaddata``, SQL), a node moves its cursor.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models.calendar import MAX_DESCRIPTION_LENGTH, Calendar
+from django_dcron.models.exact_text import ExactCharField
 from django_dcron.models.job_validation import definition_errors
-from django_dcron.models.lease import ExactCharField
 from django_dcron.models.scheduled import Scheduled
 from django_dcron.policies.misfire import Misfire, MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy, read_policy
@@ -45,10 +45,10 @@ QUEUE = RegexValidator(
 )
 """AMQP refuses other names, and with them the messages of all jobs in the batch."""
 
-CALENDAR = MaxValueValidator(timedelta(days=36_500), _("Use at most 36500d."))
+MAX_DURATION = MaxValueValidator(timedelta(days=36_500), _("Use at most 36500d."))
 """The limit for all durations of a job. With longer ones, date arithmetic overflows."""
-FROM_ZERO = [MinValueValidator(timedelta(), _("Use at least 0s.")), CALENDAR]
-FROM_ONE_SECOND = [MinValueValidator(timedelta(seconds=1), _("Use at least 1s.")), CALENDAR]
+FROM_ZERO = [MinValueValidator(timedelta(), _("Use at least 0s.")), MAX_DURATION]
+FROM_ONE_SECOND = [MinValueValidator(timedelta(seconds=1), _("Use at least 1s.")), MAX_DURATION]
 
 
 def _duration(seconds: int, **options: Any) -> models.DurationField[Any, Any]:
@@ -437,7 +437,7 @@ class Job(Scheduled, models.Model):
             super().clean_fields({*(exclude or ()), *(["calendar"] if known else [])})
         except ValidationError as error:
             errors = error.error_dict
-        errors |= definition_errors(self, unsound={*errors, *(exclude or ())})
+        errors |= definition_errors(self, invalid={*errors, *(exclude or ())})
         if errors:
             raise ValidationError(errors)
 
@@ -445,7 +445,7 @@ class Job(Scheduled, models.Model):
     def calendar_dates(self) -> str | None:
         """The calendar's text, or None without a calendar.
 
-        Raises ``InvalidCalendar`` if the calendar doesn't exist, as may be for an unsaved job.
+        Raises ``InvalidCalendar`` if an unsaved job names a calendar that doesn't exist.
         """
         try:
             return self.calendar.dates if self.calendar else None

@@ -1,4 +1,4 @@
-"""Validate a job's definition beyond single fields. Each error belongs to the field it is about."""
+"""Validate a job's definition beyond single fields. Each error is reported for one field."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ TYPE_NAMES: dict[type, StrOrPromise] = {
 }
 
 
-def definition_errors(job: Job, unsound: Collection[str] = ()) -> dict[str, str]:
+def definition_errors(job: Job, invalid: Collection[str] = ()) -> dict[str, str]:
     """Return the problems of ``job`` by field; empty if there are none.
 
-    A check is skipped if it reads a field of ``unsound`` or a field with an earlier error. Errors
-    that only follow from an earlier one don't help.
+    A check is skipped if it reads a field in ``invalid`` or a field with an earlier error, because
+    its error might only follow from the earlier one.
     """
     errors: dict[str, str] = {}
     for reads, check in CHECKS:
-        if not reads & {*unsound, *errors}:
+        if not reads & {*invalid, *errors}:
             errors |= check(job)
     return errors
 
@@ -67,8 +67,8 @@ def _schedule_errors(job: Job) -> dict[str, str]:
     return {}
 
 
-def _excluded_errors(job: Job) -> dict[str, str]:
-    """Check that the calendar can be read and that the schedule accepts one."""
+def _calendar_errors(job: Job) -> dict[str, str]:
+    """Check that the calendar can be read and that the schedule accepts a calendar."""
     try:
         job.parsed_schedule  # noqa: B018 (reading it parses it)
     except InvalidSchedule as error:
@@ -110,7 +110,7 @@ def _check_exhausted(job: Job) -> dict[str, str]:
     return {}
 
 
-def _calendar_errors(field: str, job: Job) -> dict[str, str]:
+def _time_range_errors(field: str, job: Job) -> dict[str, str]:
     value = getattr(job, field)
     if value is None or BEGIN <= value < END:
         return {}
@@ -241,11 +241,11 @@ CHECKS: tuple[tuple[Set[str], Callable[[Job], dict[str, str]]], ...] = (
     ({"timezone"}, _timezone_errors),
     ({"schedule", "timezone"}, _schedule_errors),
     *(
-        ({field}, partial(_calendar_errors, field))
+        ({field}, partial(_time_range_errors, field))
         for field in ("starts_at", "ends_at", "paused_until")
     ),
     ({"starts_at", "ends_at"}, _end_errors),
-    ({"schedule", "timezone", "calendar", "calendar_policy"}, _excluded_errors),
+    ({"schedule", "timezone", "calendar", "calendar_policy"}, _calendar_errors),
     *(
         ({field}, partial(_length_errors, field))
         for field in ("after", "retry_on", "never_retry_on", "tags", "alerts")

@@ -1,4 +1,4 @@
-"""A link of a chain: ``job`` starts after a run of ``after`` has ended as ``on`` says.
+"""A link of a chain: ``job`` starts after a run of ``after`` has ended with the outcome ``on``.
 
 Only ``jobs/chains.py`` writes links, from ``Job.after``, in the transaction that saves the job. The
 end of a run reads them.

@@ -17,8 +17,8 @@ class NodeQuerySet(models.QuerySet["Node"]):
         """Nodes whose heartbeat is younger than ``lease``, by the database's clock."""
         return self.filter(heartbeat_at__gt=UtcNow() - lease)
 
-    def broker_known(self, lease: timedelta) -> models.QuerySet[Any, Any]:
-        """Annotate ``broker_lost``, which means for at least ``lease``, and ``broker_reached``."""
+    def with_broker_state(self, lease: timedelta) -> models.QuerySet[Any, Any]:
+        """Annotate ``broker_lost`` (for at least ``lease``) and ``broker_reached`` (now)."""
         lost = Q(
             broker_unreachable_since__isnull=False, broker_unreachable_since__lte=UtcNow() - lease
         )

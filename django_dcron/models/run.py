@@ -3,7 +3,8 @@
 Invariants:
 
 - UNIQUE (job, scheduled_at): an occurrence has at most one run.
-- Occurrences fall on whole seconds, manual runs never do. So neither can take the other's place.
+- Occurrences fall on whole seconds, manual runs never do. So a manual run can't prevent the run of
+  an occurrence, or the other way round.
 - ``slot`` is unique unless it is null. It alone decides about overlaps. Its values are
   those of ``policies.slots``.
 """
@@ -90,7 +91,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Lock and return the run in ``slot`` until the transaction ends.
 
         Returns None if the slot is free or became free during the query. If another run then takes
-        the slot first, the unique column reports it to the caller.
+        the slot before the caller does, the unique column raises an error.
 
         The run is found first and then locked by its primary key, as the end of a run does. On
         MariaDB, a lock through the slot's index locks the index before the row, so the two would
@@ -107,7 +108,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         )
 
     def waiting_in_backfill_from(self, job_id: int) -> RunQuerySet:
-        """The same runs of the jobs from ``job_id`` on, by job."""
+        """The waiting backfilled runs of the jobs from ``job_id`` on, ordered by job."""
         return self.filter(slot__gte=first_backfill_slot(job_id)).order_by("slot")
 
     def in_shards(self, shards: Collection[int], of: int) -> RunQuerySet:
@@ -214,8 +215,8 @@ class Run(models.Model):
     @property
     def has_other_arguments(self) -> bool:
         """Whether the run's arguments differ from the job's."""
-        own = ((self.args, self.job.args), (self.kwargs, self.job.kwargs))
-        return any(mine is not None and not same_json(mine, jobs) for mine, jobs in own)
+        pairs = ((self.args, self.job.args), (self.kwargs, self.job.kwargs))
+        return any(own is not None and not same_json(own, default) for own, default in pairs)
 
     @property
     def dispatched_at(self) -> datetime | None:

@@ -22,12 +22,12 @@ def read_schedule(
 
     Raises ``InvalidSchedule``.
     """
-    return kept_off(
+    return with_calendar(
         parse_schedule(text, timezone, hash_key=hash_key), calendar_dates, calendar_policy
     )
 
 
-def kept_off(schedule: Schedule, calendar_dates: str | None, calendar_policy: str) -> Schedule:
+def with_calendar(schedule: Schedule, calendar_dates: str | None, calendar_policy: str) -> Schedule:
     """Return the schedule with the calendar applied. Raises ``InvalidSchedule``."""
     if calendar_dates is None:
         return schedule

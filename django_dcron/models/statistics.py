@@ -1,8 +1,8 @@
 """Counters of a job's ended runs. Pruning runs doesn't change them.
 
-Only the transaction that ends runs counts them (``runs/transitions.py``, ``runs/creation.py``).
-``followed`` is in this table because the end of a run updates it anyway. Only ``jobs/chains.py``
-writes ``followed``, together with the links.
+A run is counted by the transaction that ends it (``runs/transitions.py``, ``runs/creation.py``).
+``followed`` is in this table because the end of a run updates the row anyway. Only
+``jobs/chains.py`` writes ``followed``, together with the links.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def count(job_ids: Collection[int], state: State, number: int = 1) -> None:
     rows = Statistics.objects.using(using).filter(pk__in=job_ids)
     columns = counter_updates(state, number)
     if rows.update(**columns) < len(job_ids):
-        without = list(
+        missing = list(
             Job.objects.using(using)
             .filter(pk__in=job_ids, statistics=None)
             .values_list("pk", flat=True)
         )
-        made = [Statistics(job_id=job_id) for job_id in without]
-        Statistics.objects.using(using).bulk_create(made, ignore_conflicts=True)
-        rows.filter(pk__in=without).update(**columns)
+        new = [Statistics(job_id=job_id) for job_id in missing]
+        Statistics.objects.using(using).bulk_create(new, ignore_conflicts=True)
+        rows.filter(pk__in=missing).update(**columns)
 
 
 def counter_updates(state: State, number: int = 1) -> dict[str, Any]:

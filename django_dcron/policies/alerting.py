@@ -47,7 +47,7 @@ class Kind(StrEnum):
     """The health verdict contains an error."""
 
 
-OF_THE_CLUSTER = frozenset({Kind.NODE_LOST, Kind.DEGRADED, Kind.UNHEALTHY})
+CLUSTER_KINDS = frozenset({Kind.NODE_LOST, Kind.DEGRADED, Kind.UNHEALTHY})
 OPTIONS = {
     Kind.FAILED: "after",
     Kind.RECOVERED: "after",
@@ -75,7 +75,7 @@ class Rule:
 
 def kinds(*, of_job: bool) -> tuple[str, ...]:
     """Return the values that ``on`` may have in a rule of a job, or in a rule of the project."""
-    return tuple(kind.value for kind in Kind if not (of_job and kind in OF_THE_CLUSTER))
+    return tuple(kind.value for kind in Kind if not (of_job and kind in CLUSTER_KINDS))
 
 
 def read_rules(value: Any, channels: Collection[str], *, of_job: bool) -> tuple[Rule, ...]:
@@ -94,31 +94,31 @@ def read_rules(value: Any, channels: Collection[str], *, of_job: bool) -> tuple[
     )
 
 
-def _read_rule(number: int, given: Any, channels: Collection[str], of_job: bool) -> Rule:
-    if not isinstance(given, Mapping):
+def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) -> Rule:
+    if not isinstance(rule, Mapping):
         raise InvalidRule(
             _(
                 'rule %(number)d: %(value)s is not an object such as {"on": "failed", "to": '
                 '["ops"]}'
             ),
             number=number,
-            value=repr(given),
+            value=repr(rule),
             code="not_an_object",
         )
     allowed = kinds(of_job=of_job)
-    if given.get("on") not in allowed:
+    if rule.get("on") not in allowed:
         raise InvalidRule(
             _("rule %(number)d: %(option)s is %(value)s (allowed: %(allowed)s)"),
             number=number,
             option="on",
-            value=repr(given.get("on")),
+            value=repr(rule.get("on")),
             allowed=", ".join(allowed),
             code="invalid_option_value",
         )
-    kind = Kind(given["on"])
+    kind = Kind(rule["on"])
     option = OPTIONS.get(kind)
     known = ["on", "to", *([option] if option else [])]
-    if unknown := [key for key in given if key not in known]:
+    if unknown := [key for key in rule if key not in known]:
         raise InvalidRule(
             _("rule %(number)d: unknown option %(value)s (allowed for %(kind)s: %(allowed)s)"),
             number=number,
@@ -127,21 +127,21 @@ def _read_rule(number: int, given: Any, channels: Collection[str], of_job: bool)
             allowed=", ".join(known),
             code="unknown_option",
         )
-    to = _read_channels(number, given.get("to"), channels)
+    to = _read_channels(number, rule.get("to"), channels)
     if option == "after":
-        return Rule(kind, to, after=_read_after(number, kind, given.get("after", 1)))
+        return Rule(kind, to, after=_read_after(number, kind, rule.get("after", 1)))
     if option:
-        return Rule(kind, to, span=_read_span(number, option, given.get(option)))
+        return Rule(kind, to, span=_read_span(number, option, rule.get(option)))
     return Rule(kind, to)
 
 
-def _read_channels(number: int, given: Any, channels: Collection[str]) -> tuple[str, ...]:
-    names = [given] if isinstance(given, str) else given
+def _read_channels(number: int, value: Any, channels: Collection[str]) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
     if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) for name in names):
         unknown = [name for name in names if name not in channels]
         if not unknown:
             return tuple(dict.fromkeys(names))
-        given = unknown[0]
+        value = unknown[0]
     raise InvalidRule(
         _(
             "rule %(number)d: %(option)s is %(value)s (allowed: a list of channels from "
@@ -149,17 +149,17 @@ def _read_channels(number: int, given: Any, channels: Collection[str]) -> tuple[
         ),
         number=number,
         option="to",
-        value=repr(given),
+        value=repr(value),
         known=", ".join(sorted(channels)) or TranslatableText(_("none are defined")),
         code="invalid_channels",
     )
 
 
-def _read_after(number: int, kind: Kind, given: Any) -> int:
-    if given == "every" and kind is Kind.FAILED:
+def _read_after(number: int, kind: Kind, value: Any) -> int:
+    if value == "every" and kind is Kind.FAILED:
         return EVERY
-    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= 1_000_000:
-        return given
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000:
+        return value
     raise InvalidRule(
         _(
             "rule %(number)d: %(option)s is %(value)s (allowed: a number of consecutive "
@@ -172,16 +172,16 @@ def _read_after(number: int, kind: Kind, given: Any) -> int:
         ),
         number=number,
         option="after",
-        value=repr(given),
+        value=repr(value),
         code="invalid_after",
     )
 
 
-def _read_span(number: int, option: str, given: Any) -> timedelta:
-    span = given
-    if isinstance(given, str):
+def _read_span(number: int, option: str, value: Any) -> timedelta:
+    span = value
+    if isinstance(value, str):
         try:
-            span = read_duration(given)
+            span = read_duration(value)
         except OverflowError:
             span = None
     if isinstance(span, timedelta) and SHORTEST <= span <= LONGEST:
@@ -193,7 +193,7 @@ def _read_span(number: int, option: str, given: Any) -> timedelta:
         ),
         number=number,
         option=option,
-        value=repr(given),
+        value=repr(value),
         most=write_duration(LONGEST),
         code="invalid_duration",
     )
@@ -220,21 +220,21 @@ class Event:
 
 def detect_events(before: Counts, now: Counts, rules: Collection[Rule]) -> list[Event]:
     """Return the events that ``rules`` report for the change from ``before`` to ``now``."""
-    found = (_event_for_rule(rule, before, now) for rule in rules)
-    return [event for event in found if event is not None]
+    events = (_event_for_rule(rule, before, now) for rule in rules)
+    return [event for event in events if event is not None]
 
 
 def _event_for_rule(rule: Rule, before: Counts, now: Counts) -> Event | None:
     failures = now.failed - before.failed
-    began_anew = now.streak != before.streak + failures
-    """Whether a success or a resume of the job broke the streak between the two readings."""
+    # A success or a resume of the job ended the earlier streak between the two readings.
+    streak_was_reset = now.streak != before.streak + failures
     match rule.on:
         case Kind.FAILED if failures > 0 and rule.after == EVERY:
             return Event(rule, failures)
         case Kind.FAILED if failures > 0:
             if before.streak and not now.streak:
                 return None  # most likely the end of the streak already reported
-            base = 0 if began_anew else before.streak
+            base = 0 if streak_was_reset else before.streak
             longest = max(now.streak, 1)  # a streak that began and ended in between had a failure
             return Event(rule, longest) if base < rule.after <= longest else None
         case Kind.RECOVERED if now.succeeded > before.succeeded and not now.streak:
@@ -242,6 +242,6 @@ def _event_for_rule(rule: Rule, before: Counts, now: Counts) -> Event | None:
             return Event(rule, longest) if longest >= rule.after else None
         case Kind.MISSED if now.missed > before.missed:
             return Event(rule, now.missed - before.missed)
-        case Kind.PAUSED if now.circuit_open and (began_anew or not before.circuit_open):
+        case Kind.PAUSED if now.circuit_open and (streak_was_reset or not before.circuit_open):
             return Event(rule, now.streak)
     return None

@@ -4,7 +4,7 @@ Invariants:
 
 - Whether a run has followers depends only on its final state. A cancelled run counts only if an
   attempt of it had started.
-- Links between jobs form no circle. ``find_cycle`` finds one that contains a given job.
+- Links between jobs form no cycle. ``find_cycle`` finds a cycle that contains a given job.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def label_of(namespace: str, name: str) -> str:
 
 
 def find_cycle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:
-    """Return a circle of links from ``job`` back to itself, or an empty list.
+    """Return a cycle of links from ``job`` back to itself, or an empty list.
 
     ``before`` maps each job to its predecessors. In the result, each job precedes its
     follower.
@@ -62,16 +62,16 @@ def find_cycle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:
     followed_by: dict[Key, Key] = {}
     to_visit = [job]
     while to_visit:
-        at = to_visit.pop()
-        for earlier in before.get(at, ()):
+        current = to_visit.pop()
+        for earlier in before.get(current, ()):
             if earlier == job:
-                way = [job]
-                while at != job:
-                    way.append(at)
-                    at = followed_by[at]
-                return [*way, job]
+                path = [job]
+                while current != job:
+                    path.append(current)
+                    current = followed_by[current]
+                return [*path, job]
             if earlier not in followed_by:
-                followed_by[earlier] = at
+                followed_by[earlier] = current
                 to_visit.append(earlier)
     return []
 
@@ -79,18 +79,20 @@ def find_cycle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:
 def in_dependency_order(before: Mapping[Key, Collection[Key]]) -> list[Key]:
     """Sort jobs so that predecessors come first, and keep the given order otherwise.
 
-    In a circle, the first job visited breaks the tie.
+    In a cycle, the first job visited breaks the tie.
     """
     ordered: dict[Key, None] = {}
-    begun: set[Key] = set()
+    visited: set[Key] = set()
     for job in before:
         to_visit = [job]
         while to_visit:
-            at = to_visit[-1]
-            ahead = [each for each in before[at] if each in before and each not in begun]
-            begun.add(at)
-            if ahead:
-                to_visit.append(ahead[0])
+            current = to_visit[-1]
+            predecessors = [
+                each for each in before[current] if each in before and each not in visited
+            ]
+            visited.add(current)
+            if predecessors:
+                to_visit.append(predecessors[0])
             else:
                 ordered.setdefault(to_visit.pop())
     return list(ordered)

@@ -5,7 +5,8 @@ nobody asked for its run: the run comes from a schedule, a backfill or a chain.
 
 Invariants:
 
-- A freeze is in force until ``until``, exclusive. Without it, until somebody ends the freeze.
+- A freeze is in force until ``until``, exclusive. If ``until`` is None, it is in force until
+  somebody ends it.
 - A freeze never holds back runs that a person or a program started: manual runs and reruns.
 - ``models.freeze`` has the same rule as SQL.
 """

@@ -12,8 +12,8 @@ Invariants:
 
 - Only finished runs are deleted. A run that an unfinished rerun refers to is kept, as both share an
   occurrence.
-- Pruning starts at the oldest run and stops at the first one that is kept or unfinished. It only
-  passes over kept failed runs and backfilled runs.
+- Pruning starts at the oldest run and stops at the first run that is kept or unfinished. Only kept
+  failed runs and backfilled runs don't stop it.
 - So pruning never makes a gap that is newer than the oldest kept run. The doctor and backfills rely
   on that.
 - Failed runs are kept at least as long as other runs.
@@ -82,39 +82,39 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitRuns:
-    over: list[UUID]
+class Selection:
+    expired: list[UUID]
     position: datetime | None
     """The scheduled time of the last row considered. None: no row was."""
     is_done: bool
     """Whether pruning of the job is complete: no later run is deleted."""
 
 
-def split_finished(
+def select_expired(
     rows: Iterable[FinishedRun], retention: Retention, bounds: Bounds, now: datetime
-) -> SplitRuns:
+) -> Selection:
     """Select the runs among ``rows`` to delete, at most one batch of ``ROWS_AT_ONCE`` rows.
 
     ``rows``: the job's oldest runs not yet considered, by scheduled time.
     """
     end = bounds.end(retention, now)
-    over: list[UUID] = []
+    expired: list[UUID] = []
     position, weight = None, 0
     for row in rows:
         if row.scheduled_at >= end:
-            return SplitRuns(over, position, is_done=True)
-        if _is_over(row, retention, bounds, now):
+            return Selection(expired, position, is_done=True)
+        if _is_expired(row, retention, bounds, now):
             weight += 1 + row.attempts
-            if over and weight > ROWS_AT_ONCE:
+            if expired and weight > ROWS_AT_ONCE:
                 break
-            over.append(row.run_id)
+            expired.append(row.run_id)
         elif row.state != State.FAILED and not row.is_backfilled:
-            return SplitRuns(over, position, is_done=True)
+            return Selection(expired, position, is_done=True)
         position = row.scheduled_at
-    return SplitRuns(over, position, is_done=False)
+    return Selection(expired, position, is_done=False)
 
 
-def _is_over(row: FinishedRun, retention: Retention, bounds: Bounds, now: datetime) -> bool:
+def _is_expired(row: FinishedRun, retention: Retention, bounds: Bounds, now: datetime) -> bool:
     if row.state not in FINAL or row.is_needed:
         return False
     if row.ended_at < now - retention.age_of(row.state):

@@ -33,7 +33,7 @@ def exception_name(cls: type[BaseException]) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def refused_retry(max_attempts: int) -> str:
+def refused_retry_message(max_attempts: int) -> str:
     """Return the message of a last attempt whose code asked for another one."""
     attempts = "one attempt" if max_attempts == 1 else f"{max_attempts} attempts"
     return f"asked for a retry, but the job allows {attempts}"

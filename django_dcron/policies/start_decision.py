@@ -4,9 +4,9 @@
 
 Invariants:
 
-- The decision asks for a fact (``Look``) only if it depends on it. An ordinary start therefore
+- The decision asks for a fact (``LoadFact``) only if it depends on it. An ordinary start therefore
   needs only the query that reads the run.
-- A fact that has been loaded never changes the decision if the decision didn't ask for it.
+- Loading a fact that the decision didn't ask for never changes the decision.
 - Only the current attempt of a pending or queued run starts. A running run is only resumed.
 - Under an exclusive overlap policy, a run starts only if no other run has the job's running slot.
 - An automatic run doesn't start during a freeze. After the freeze, the misfire policy decides about
@@ -65,8 +65,8 @@ class StartFacts:
     scheduled_at: datetime
     is_backfilled: bool
     slot_taken: bool
-    """Whether another run had the running slot when the run was read. If it is wrong, the unique
-    column or the locked read of ``holder`` detects that.
+    """Whether another run had the running slot when the run was read. If the value is outdated, the
+    unique column or the locked read of ``holder`` detects that.
     """
     holder: OtherRun | Unknown | None = UNKNOWN
     """The other run that has the running slot, locked."""
@@ -74,7 +74,7 @@ class StartFacts:
     """The run that is next in line for the slot, locked."""
 
 
-class Look(Enum):
+class LoadFact(Enum):
     """Load a fact, then decide again."""
 
     START_DEADLINE = auto()
@@ -161,7 +161,7 @@ class EndHolder:
 
 
 StartAction = (
-    Look
+    LoadFact
     | Start
     | Resume
     | Drop
@@ -189,20 +189,20 @@ def decide_start(facts: StartFacts) -> StartAction:
     if facts.due_in > timedelta(0):
         return Postpone(facts.due_in)
     if facts.too_late is UNKNOWN:
-        return Look.START_DEADLINE
+        return LoadFact.START_DEADLINE
     if facts.too_late:
         return End(State.MISSED, Reason.TOO_LATE)
     if not facts.overlap.exclusive:
         return Start(takes_slot=False)
     if facts.holder is UNKNOWN:
-        return Look.HOLDER if facts.slot_taken else Start(takes_slot=True)
+        return LoadFact.HOLDER if facts.slot_taken else Start(takes_slot=True)
     if facts.holder is None:
         return Start(takes_slot=True)
     return _decide_overlap(facts, facts.holder)
 
 
 def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
-    """Return what the run does as ``holder`` has the slot."""
+    """Return what the run does because ``holder`` has the slot."""
     if facts.is_backfilled:
         return WaitInBackfill()
     if facts.overlap is OverlapPolicy.QUEUE_ALL:
@@ -212,7 +212,7 @@ def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
     if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:
         return End(State.SKIPPED, Reason.HOLDER_UNFINISHED)
     if facts.next_in_line is UNKNOWN:
-        return Look.NEXT_IN_LINE
+        return LoadFact.NEXT_IN_LINE
     if facts.overlap is OverlapPolicy.CANCEL_RUNNING:
         return _decide_replacement(facts, holder, facts.next_in_line)
     if facts.next_in_line is not None:

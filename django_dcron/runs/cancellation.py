@@ -71,7 +71,7 @@ def _notify_worker(run_id: UUID) -> None:
 def _revoke(run_id: UUID, attempt: int, worker: str = "") -> None:
     try_request(
         lambda dispatcher: dispatcher.revoke(run_id, attempt, worker),
-        refused=lambda error: _left_to_heartbeat(run_id, error),
+        on_error=lambda error: _left_to_heartbeat(run_id, error),
     )
 
 

@@ -1,14 +1,13 @@
 """Decide what follows the end of an attempt: the run is finished, retried or failed.
 
-Workers, rescue of lost attempts and forced ends all call ``conclude``, so that the same rules
-apply.
+``jobs.attempt_end`` calls ``conclude`` and then pauses a job that keeps failing.
 
 Invariants:
 
 - Exactly one caller wins (``transitions``, guarded by run, attempt and state running). The others
   change nothing but the late outcome.
 - A lost or timed out attempt counts as failed: the retry policy decides.
-- A run whose cancellation was requested is never retried, however late the request came.
+- A run whose cancellation was requested is never retried, regardless of when the request came.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from uuid import UUID
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs import pausing
-from django_dcron.models import Job, Run
+from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.runs import transitions
@@ -31,7 +29,7 @@ from django_dcron.runs.transitions import LastHeartbeat
 
 logger = logging.getLogger("django_dcron.runs")
 
-UNEXPLAINED = Failure(FailureClass.TRANSIENT)
+WITHOUT_EXCEPTION = Failure(FailureClass.TRANSIENT)
 """The failure of an attempt that ended without an exception: lost, or ended by force."""
 
 
@@ -46,8 +44,8 @@ class Ending:
     message: str = ""
     traceback: str = ""
     result: str = ""
-    kept: dict[str, Any] = field(default_factory=dict)
-    """Further columns of the attempt if known: its log and progress."""
+    output: dict[str, Any] = field(default_factory=dict)
+    """The columns of the attempt with its log and progress, if they are known."""
 
     @property
     def reason(self) -> str:
@@ -57,7 +55,7 @@ class Ending:
 
     def without_texts(self, why: str) -> Ending:
         """Return the outcome without texts, for a database that refuses them."""
-        return replace(self, exception_class="", message=why, traceback="", result="", kept={})
+        return replace(self, exception_class="", message=why, traceback="", result="", output={})
 
     def columns(self) -> dict[str, Any]:
         """Return the columns to write to the attempt's row."""
@@ -67,8 +65,20 @@ class Ending:
             "message": self.message,
             "traceback": self.traceback,
             "result": self.result,
-            **self.kept,
+            **self.output,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The result of ``conclude``."""
+
+    won: bool
+    """Whether this call ended the attempt. Otherwise, another process did, or it continues."""
+    run_failed: bool = False
+    """Whether the failure is final. Also set if an earlier call has finished the run, because that
+    call may have died before its job could be paused.
+    """
 
 
 def conclude(
@@ -77,15 +87,15 @@ def conclude(
     ending: Ending,
     token: UUID | None = None,
     last_heartbeat: LastHeartbeat | None = None,
-) -> bool:
+) -> Conclusion:
     """Record how ``attempt`` ended and decide what comes next.
 
-    Returns False if another process concluded it before, or if the attempt has sent a heartbeat
-    since ``last_heartbeat``.
+    This call doesn't win if another process has concluded the attempt, or if the attempt has sent
+    a heartbeat since ``last_heartbeat``.
 
     ``token``: Token of the execution itself; None if another process concludes the attempt.
     """
-    retry_in = None
+    retry_in, run_failed = None, False
     match ending.outcome:
         case Outcome.SUCCEEDED:
             won = _finish(run, attempt, State.SUCCEEDED, "", ending, token, last_heartbeat)
@@ -94,44 +104,35 @@ def conclude(
                 run, attempt, State.CANCELLED, _why_cancelled(run), ending, token, last_heartbeat
             )
         case _:
-            won, retry_in = _after_failure(run, attempt, ending, token, last_heartbeat)
+            won, retry_in, run_failed = _retry_or_fail(run, attempt, ending, token, last_heartbeat)
     if not won and token is not None:
-        transitions.note_late_outcome(run.pk, token, ending.outcome)
+        transitions.record_late_outcome(run.pk, token, ending.outcome)
     _log(run, attempt, ending, won, retry_in)
-    return won
+    return Conclusion(won, run_failed)
 
 
-def lose(run: Run, reason: str, last_heartbeat: LastHeartbeat | None = None) -> bool:
-    """Declare the running attempt lost, because its worker is gone.
-
-    ``last_heartbeat``: The heartbeat that the decision is based on. If there is a newer one, the
-    attempt continues and False is returned.
-    """
-    return conclude(
-        run, run.attempt, Ending(Outcome.LOST, message=reason), last_heartbeat=last_heartbeat
-    )
-
-
-def _after_failure(
+def _retry_or_fail(
     run: Run, attempt: int, ending: Ending, token: UUID | None, last_heartbeat: LastHeartbeat | None
-) -> tuple[bool, timedelta | None]:
-    """Return whether this call won, and the wait until the next attempt, if there is one."""
-    wait = run.job.retry.retry_after(ending.failure or UNEXPLAINED, attempt)
+) -> tuple[bool, timedelta | None, bool]:
+    """Return whether this call won, the wait until the next attempt, if any, and ``run_failed``."""
+    wait = run.job.retry.retry_after(ending.failure or WITHOUT_EXCEPTION, attempt)
     if wait is not None:
         due_at = database_now(alias_for(Run)) + wait
         if transitions.retry(
             run, attempt, due_at, ending.reason, ending.columns(), token, last_heartbeat
         ):
-            return True, wait
+            return True, wait, False
     if transitions.runs().filter(pk=run.pk).exclude(cancel_requested_at=None).exists():
         why = _why_cancelled(run)
-        return _finish(run, attempt, State.CANCELLED, why, ending, token, last_heartbeat), None
+        return (
+            _finish(run, attempt, State.CANCELLED, why, ending, token, last_heartbeat),
+            None,
+            False,
+        )
     if wait is not None:
-        return False, None
+        return False, None, False
     won = _finish(run, attempt, State.FAILED, ending.reason, ending, token, last_heartbeat)
-    # Even if this call didn't win: an earlier call may have finished the run and then died.
-    pausing.open_circuits(Job.objects.using(alias_for(Job)).filter(pk=run.job_id))
-    return won, None
+    return won, None, True
 
 
 def _finish(

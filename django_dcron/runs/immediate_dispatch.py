@@ -21,7 +21,7 @@ logger = logging.getLogger("django_dcron.control")
 
 def dispatch_now(run: Run) -> None:
     """Dispatch the run. Call it after the commit that created the run. Never raises."""
-    try_request(partial(_deliver, run), refused=partial(_left_to_node, run))
+    try_request(partial(_deliver, run), on_error=partial(_left_to_node, run))
 
 
 def _deliver(run: Run, dispatcher: Dispatcher) -> None:

@@ -6,9 +6,10 @@ Invariants:
 - A batch locks only final runs and their attempts, and waits for no lock. If another transaction
   has locked one of them, the job is left for later.
 - A run is deleted with its attempts. A rerun that is kept then refers to no run.
-- A run with an unfinished rerun is kept, even if that rerun is created at this very moment.
+- A run with an unfinished rerun is kept, even if the rerun is created during the deletion.
 - Cursor and statistics don't change: no occurrence is claimed or counted again.
-- Rows are read through UNIQUE (job, scheduled_at), page by page, however long the history is.
+- Rows are read through UNIQUE (job, scheduled_at), page by page, regardless of the length of the
+  history.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
-from django_dcron.policies.retention import Bounds, FinishedRun, Retention, split_finished
+from django_dcron.policies.retention import Bounds, FinishedRun, Retention, select_expired
 from django_dcron.runs import transitions
 from django_dcron.utils.sync_points import reach
 
 BATCH_SIZE = 500
 """Runs per page."""
-KEPT = ("keep_for", "keep_failed_for", "keep_runs")
+RETENTION_FIELDS = ("keep_for", "keep_failed_for", "keep_runs")
 COLUMNS = ("pk", "scheduled_at", "state", "finished_at", "trigger", "attempt")
 
 
@@ -45,7 +46,7 @@ class DeletionBlocked(Exception):
 
 
 def retention_of(job: Job) -> Retention:
-    return _retention(*(getattr(job, name) for name in KEPT))
+    return _retention(*(getattr(job, name) for name in RETENTION_FIELDS))
 
 
 def _retention(keep_for: Any, keep_failed_for: Any, keep_runs: int | None) -> Retention:
@@ -61,14 +62,16 @@ def candidates(jobs: JobQuerySet, now: datetime) -> list[int]:
     oldest = (
         Run.objects.filter(job=OuterRef("pk")).order_by("scheduled_at").values("scheduled_at")[:1]
     )
-    found = []
-    for job_id, oldest_at, *kept in jobs.order_by("pk").values_list("pk", Subquery(oldest), *KEPT):
-        retention = _retention(*kept)
+    job_ids = []
+    for job_id, oldest_at, *values in jobs.order_by("pk").values_list(
+        "pk", Subquery(oldest), *RETENTION_FIELDS
+    ):
+        retention = _retention(*values)
         if oldest_at is None:
             continue
         if retention.keep_runs is not None or oldest_at < now - retention.age_of(State.SUCCEEDED):
-            found.append(job_id)
-    return found
+            job_ids.append(job_id)
+    return job_ids
 
 
 def prune(job_id: int, now: Callable[[], datetime], *, dry_run: bool = False) -> Iterator[int]:
@@ -86,19 +89,19 @@ def prune(job_id: int, now: Callable[[], datetime], *, dry_run: bool = False) ->
             return
         at = now()
         page = _page(job_id, position, bounds.end(stored, at))
-        sifted = split_finished(page, stored, bounds, at)
-        if sifted.over and not dry_run:
-            _delete(sifted.over, using)
-        yield len(sifted.over)
-        considered_all = not page or sifted.position == page[-1].scheduled_at
-        if sifted.is_done or (considered_all and len(page) < BATCH_SIZE):
+        selection = select_expired(page, stored, bounds, at)
+        if selection.expired and not dry_run:
+            _delete(selection.expired, using)
+        yield len(selection.expired)
+        considered_all = not page or selection.position == page[-1].scheduled_at
+        if selection.is_done or (considered_all and len(page) < BATCH_SIZE):
             return
-        position = sifted.position
+        position = selection.position
 
 
 def _read_retention(job_id: int, using: str) -> Retention | None:
-    kept = Job.objects.using(using).filter(pk=job_id).values_list(*KEPT).first()
-    return None if kept is None else _retention(*kept)
+    values = Job.objects.using(using).filter(pk=job_id).values_list(*RETENTION_FIELDS).first()
+    return None if values is None else _retention(*values)
 
 
 def _bounds(job_id: int, retention: Retention) -> Generator[int, None, Bounds | None]:
@@ -193,7 +196,7 @@ def _lock(rows: QuerySet[Any]) -> None:
     list(rows.select_for_update(nowait=True).order_by().values_list("pk", flat=True))
 
 
-# --- what pruning has left ------------------------------------------------------------------------
+# --- the remaining history ------------------------------------------------------------------------
 
 
 def oldest_kept() -> RunQuerySet:
@@ -203,9 +206,9 @@ def oldest_kept() -> RunQuerySet:
 
 
 def kept_from(job_id: int, instant: datetime, now: datetime) -> datetime | None:
-    """Return the instant since which runs are kept, if runs as old as ``instant`` were pruned.
+    """Return since when all runs are kept, if runs as old as ``instant`` may have been pruned.
 
-    Returns None if they weren't.
+    Returns None if no such run was pruned.
     """
     using = alias_for(Run)
     oldest = Subquery(oldest_kept().using(using).values("scheduled_at")[:1])

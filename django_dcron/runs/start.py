@@ -54,7 +54,7 @@ from django_dcron.policies.start_decision import (
     End,
     EndHolder,
     Hold,
-    Look,
+    LoadFact,
     OtherRun,
     Postpone,
     Reason,
@@ -74,7 +74,7 @@ from django_dcron.utils.sync_points import reach
 
 logger = logging.getLogger("django_dcron.runs")
 
-LOOKS = 10
+MAX_TRIES = 10
 """How often a start retries after it lost a race for the slot. After each loss, another run has
 made progress."""
 
@@ -115,13 +115,13 @@ def start(
     if read is None:
         raise UnknownRun(f"run {run_id} doesn't exist in {database_name(alias_for(Run))}")
     delivery = _Delivery(read, attempt, token=token, worker=worker, punctual=punctual)
-    for look in range(LOOKS):
+    for look in range(MAX_TRIES):
         try:
             with ExitStack() as transactions:
                 action = _decide(delivery, transactions)
                 started = _apply(action, delivery)
         except IntegrityError:  # another run was faster to take the slot, or the place in line
-            if look == LOOKS - 1:
+            if look == MAX_TRIES - 1:
                 raise
         else:
             if not isinstance(action, EndHolder):
@@ -226,20 +226,20 @@ class _Delivery:
             slot_taken=read.slot_taken,
         )
 
-    def load(self, look: Look) -> None:
+    def load(self, look: LoadFact) -> None:
         """Load the facts that ``look`` asks for. Locks the holder, the run, the next in line."""
         match look:
-            case Look.START_DEADLINE:
+            case LoadFact.START_DEADLINE:
                 self.missed_because = too_late(self.run, self._earliest)
                 self.facts = replace(self.facts, too_late=bool(self.missed_because))
-            case Look.HOLDER:
+            case LoadFact.HOLDER:
                 holder = _lock_holder(self.run)
                 self.facts = replace(self.facts, holder=_as_fact(holder))
                 if holder is not None:
                     self.holder = holder
                     reach("start.held")
                     self._lock_run()
-            case Look.NEXT_IN_LINE:
+            case LoadFact.NEXT_IN_LINE:
                 other = transitions.runs().lock_holder(next_in_line_slot(self.run.job_id))
                 self.facts = replace(self.facts, next_in_line=_as_fact(other))
                 if other is not None:
@@ -297,8 +297,8 @@ def _decide(delivery: _Delivery, transactions: ExitStack) -> StartAction:
 
     If other runs are locked, their transaction remains open, so that the action is applied in it.
     """
-    while isinstance(action := decide_start(delivery.facts), Look):
-        if action is Look.HOLDER:
+    while isinstance(action := decide_start(delivery.facts), LoadFact):
+        if action is LoadFact.HOLDER:
             transactions.enter_context(_transaction())
         delivery.load(action)
     return action

@@ -17,12 +17,12 @@ from django_dcron.runs import transitions
 from django_dcron.utils.durations import write_duration
 
 
-def too_late(run: Run, now: datetime, *, whatever_else_is_due: bool = False) -> str:
+def too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) -> str:
     """Return why ``run`` must not start any more, or an empty string if it may.
 
     Backfilled runs are never too late.
 
-    ``whatever_else_is_due``: Consider only reasons that other runs can't change, so that the answer
+    ``ignore_other_runs``: Consider only reasons that other runs can't change, so that the answer
     is valid for every later start.
     """
     if run.attempt > 1 or run.trigger == Trigger.BACKFILL:
@@ -38,8 +38,8 @@ def too_late(run: Run, now: datetime, *, whatever_else_is_due: bool = False) -> 
     misfire = job.misfire
     if run.trigger != Trigger.SCHEDULE or not misfire.is_late(run.due_at, now):
         return ""
-    newer_due = not whatever_else_is_due and _newer_due(run, now)
-    ahead = 0 if whatever_else_is_due else _ahead_in_backlog(run)
+    newer_due = not ignore_other_runs and _newer_due(run, now)
+    ahead = 0 if ignore_other_runs else _ahead_in_backlog(run)
     if misfire.should_start(newer_due=newer_due, ahead_in_backlog=ahead):
         return ""
     freezes = Freeze.objects.using(alias_for(Freeze)).covering(job.namespace)

@@ -487,7 +487,7 @@ def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID 
     row.update(finished_at=UtcNow(), **closing)
 
 
-def note_late_outcome(run_id: UUID, token: UUID, outcome: Outcome) -> None:
+def record_late_outcome(run_id: UUID, token: UUID, outcome: Outcome) -> None:
     """Record the outcome that a worker reports after its attempt was closed with another one."""
     own = Attempt.objects.using(alias_for(Attempt)).filter(run=run_id, token=token, late_outcome="")
     own.exclude(outcome__in=("", outcome)).update(late_outcome=outcome)

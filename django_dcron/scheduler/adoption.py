@@ -1,4 +1,4 @@
-"""Adoption: put pending runs that are on no agenda here onto this node's agenda.
+"""Adoption: find the pending runs that are missing from this node's agenda.
 
 These are due retries, manual runs, woken runs, and runs that a dead node left. All are pending rows
 due within the horizon, and one query finds them. Nothing else recovers pending runs.
@@ -19,7 +19,7 @@ from django_dcron.dispatch.base import DueRun
 from django_dcron.models import Run
 from django_dcron.runs import transitions
 
-_OTHERS = Select(
+_ANY_OF_OTHER_NODES = Select(
     Run,
     lambda: (
         Run.objects.pending()
@@ -61,51 +61,53 @@ def adopt(
     namespace: str = "",
     also_own: bool = False,
     known: Callable[[Key], bool] = lambda key: False,
-    leave: Callable[[DueRun], None] = lambda run: None,
+    on_locked: Callable[[DueRun], None] = lambda run: None,
 ) -> list[DueRun]:
     """Return the pending runs of ``shards`` due by ``horizon``, and assign them to ``node``.
 
     - Of the runs of other nodes, one call adopts at most ``ADOPTED_AT_ONCE``, oldest first.
     - Runs already assigned to ``node`` are returned only with ``also_own``, and then all of them.
       The node may have missed the success of a claim, or may have given runs back. This includes
-      frozen runs: a worker hands them back, so that a later call adopts them after the freeze.
-    - A locked run is left for a later call and passed to ``leave``.
-    - A run that is ``known`` stays unchanged. The agenda may have dispatched it before it was held
-      back and woken. If it were assigned to this node, that dispatch would mark it as queued,
-      although its message is used up. The agenda forgets it once it is marked, and the next call
-      adopts it.
+      frozen runs: a worker returns them, so that a later call adopts them after the freeze.
+    - A locked run is passed to ``on_locked`` and left for a later call.
+    - A run for which ``known`` returns True stays unchanged. The agenda may have dispatched it
+      before a worker let it wait for the slot, and it may have been woken since. If the run were
+      assigned to this node now, the mark for the earlier dispatch would set it to queued, although
+      that message is used up. The next call adopts the run, once the agenda has forgotten it.
     """
-    if not also_own and not _OTHERS.rows(due_at=horizon, node=node):
+    if not also_own and not _ANY_OF_OTHER_NODES.rows(due_at=horizon, node=node):
         return []
     pending = transitions.runs().pending().due(horizon).in_shards(shards, settings.SHARDS)
     if namespace:
         pending = pending.filter(job__namespace=namespace)
     others = pending.exclude(node=node).not_frozen().order_by("due_at").values_list(*COLUMNS)
     adopted = [run for run in starmap(DueRun, others[:ADOPTED_AT_ONCE]) if not known(run.key)]
-    named = _name_node([run.run_id for run in adopted], node)
+    assigned = _assign([run.run_id for run in adopted], node)
     for run in adopted:
-        if run.run_id not in named:
-            leave(run)
-    adopted = [run for run in adopted if run.run_id in named]
+        if run.run_id not in assigned:
+            on_locked(run)
+    adopted = [run for run in adopted if run.run_id in assigned]
     if also_own:
-        names = {run.run_id for run in adopted}
+        adopted_ids = {run.run_id for run in adopted}
         own = pending.filter(node=node).values_list(*COLUMNS)
-        adopted += [DueRun(*row) for row in own.iterator(ADOPTED_AT_ONCE) if row[0] not in names]
+        adopted += [
+            DueRun(*row) for row in own.iterator(ADOPTED_AT_ONCE) if row[0] not in adopted_ids
+        ]
     return adopted
 
 
-def _name_node(run_ids: list[UUID], node: str) -> set[UUID]:
+def _assign(run_ids: list[UUID], node: str) -> set[UUID]:
     """Assign the runs that aren't locked to ``node``, and return their ids.
 
     Locked runs are left for a later call and don't delay the others.
     """
-    named: set[UUID] = set()
+    assigned: set[UUID] = set()
     for start in range(0, len(run_ids), MARKED_AT_ONCE):
         ids = run_ids[start : start + MARKED_AT_ONCE]
         with transitions.unlocked(ids) as free:
             transitions.runs().pending().filter(pk__in=free).update(node=node)
-        named |= free
-    return named
+        assigned |= free
+    return assigned
 
 
 def give_back(node: str) -> int:

@@ -6,8 +6,8 @@ Invariants:
   marked as queued.
 - No run is dispatched before its ``due_at`` in cluster time. Waiting uses only the monotonic clock.
 - A due run stays on the agenda until its own batch of at most the dispatcher's batch size. A
-  failure therefore repeats little, and the thread shows activity between batches.
-- The thread doesn't use the database. ``take_delivered`` returns the dispatched runs, and the tick
+  failure therefore repeats at most one batch, and the thread shows activity between batches.
+- The thread doesn't use the database. ``take_dispatched`` returns the dispatched runs, and the tick
   marks them as queued.
 - While the broker is unreachable, the runs stay on the agenda and are tried again after growing
   pauses. None is dropped.
@@ -16,8 +16,8 @@ Invariants:
 - If the broker rejects runs, because of an error or because a queue is full, only runs of the same
   kind wait. They go to a backlog, which is published in portions between all other batches. Each
   pass of the thread is therefore short.
-- Losing a shard removes no run. This node dispatches the runs on time until the new leader works. A
-  run that both dispatch starts once.
+- Losing a shard removes no run. This node dispatches the runs on time until the new leader works.
+  If both nodes dispatch a run, it starts only once.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from django_dcron.scheduler.backlog import (
     Entry,
     Kind,
     by_kind,
+    doubled,
     head_of,
     kind_of,
-    longer,
 )
 from django_dcron.scheduler.publishing import Outcome, publish_batch, reason_of
 from django_dcron.utils.sync_points import reach
@@ -56,24 +56,24 @@ class Agenda:
         self,
         dispatcher: Dispatcher,
         clock: Clock,
-        on_delivered: Callable[[], None] = lambda: None,
-        alive: Callable[[float | None], None] = lambda rest: None,
+        on_dispatched: Callable[[], None] = lambda: None,
+        on_activity: Callable[[float | None], None] = lambda rest: None,
     ):
         """Create an empty agenda.
 
-        ``alive`` is called before each batch, and before a rest with its maximum duration in
+        ``on_activity`` is called before each batch, and before a rest with its maximum duration in
         seconds.
         """
         self._dispatcher = dispatcher
         self._clock = clock
-        self._on_delivered = on_delivered
-        self._alive = alive
+        self._on_dispatched = on_dispatched
+        self._on_activity = on_activity
         self._heap: list[Entry] = []
         self._backlogs: dict[Kind, Backlog] = {}
-        self._in_hand: datetime | None = None
-        """The earliest due time of the batch that is being published, which is on no heap."""
+        self._publishing_due_at: datetime | None = None
+        """The earliest due time of the batch that is being published. The batch is on no heap."""
         self._known: set[Key] = set()
-        self._delivered: list[DueRun] = []
+        self._dispatched: list[DueRun] = []
         self._refused: list[tuple[DueRun, str]] = []
         self._order = count()
         self._changed = threading.Condition()
@@ -90,7 +90,7 @@ class Agenda:
         """
         heads = [
             head_of(self._heap),
-            self._in_hand,
+            self._publishing_due_at,
             *(backlog.head for backlog in list(self._backlogs.values())),
         ]
         waiting = [head for head in heads if head is not None]
@@ -132,14 +132,14 @@ class Agenda:
         """Return whether the run is on the agenda, or dispatched but not yet marked."""
         return key in self._known
 
-    def take_delivered(self) -> list[DueRun]:
+    def take_dispatched(self) -> list[DueRun]:
         """Return the runs dispatched since the last call.
 
         The caller marks them as queued or gives them back.
         """
         with self._changed:
-            delivered, self._delivered = self._delivered, []
-            return delivered
+            dispatched, self._dispatched = self._dispatched, []
+            return dispatched
 
     def take_refused(self) -> list[tuple[DueRun, str]]:
         """Return the runs refused since the last call, with the reasons, for the caller to end.
@@ -151,24 +151,24 @@ class Agenda:
             self._known.difference_update(run.key for run, _ in refused)
             return refused
 
-    def marked(self, runs: Iterable[DueRun]) -> None:
-        """Forget these runs: they are queued in the database."""
+    def forget(self, runs: Iterable[DueRun]) -> None:
+        """Forget these runs, because the database has marked them as queued."""
         with self._changed:
             self._known.difference_update(run.key for run in runs)
 
     def give_back(self, runs: list[DueRun]) -> None:
         """Take back runs that could not be marked.
 
-        The next ``take_delivered`` returns them again.
+        The next ``take_dispatched`` returns them again.
         """
         with self._changed:
-            self._delivered[:0] = runs
+            self._dispatched[:0] = runs
 
     def run(self) -> None:
         """Dispatch runs as they fall due, until ``stop``. This is the body of the thread."""
         pause = 0.0
         while self._wait(pause):
-            self._alive(0.0)
+            self._on_activity(0.0)
             pause = self._publish_due(pause)
 
     def stop(self) -> None:
@@ -188,14 +188,14 @@ class Agenda:
     def _wait(self, pause: float) -> bool:
         """Sleep until a run is due, but at least ``pause`` seconds. Return False once stopped."""
         with self._changed:
-            if pause:  # The jitter spreads the tries of the nodes.
-                self._alive(pause)
+            if pause:  # With jitter, so that the nodes don't all retry at the same time.
+                self._on_activity(pause)
                 self._changed.wait_for(lambda: self._stopped, pause * random.uniform(0.5, 1))  # noqa: S311 (spreads)
             while not self._stopped:
                 seconds = self._seconds_to_next()
                 if seconds is not None and seconds <= 0:
                     return True
-                self._alive(seconds)
+                self._on_activity(seconds)
                 self._changed.wait(seconds)
             return False
 
@@ -205,7 +205,7 @@ class Agenda:
             times.append(self._heap[0][0])
         return (min(times) - self._clock.now()) / timedelta(seconds=1) if times else None
 
-    def _due(self) -> list[Entry]:
+    def _take_due(self) -> list[Entry]:
         """Remove the next batch of due runs from the heap. The runs stay known."""
         with self._changed:
             now = self._clock.now()
@@ -221,7 +221,7 @@ class Agenda:
                     backlog.add([entry])
             return batch
 
-    def _portion(self) -> list[Entry]:
+    def _take_portion(self) -> list[Entry]:
         """Take the next portion of the backlog that has waited longest."""
         with self._changed:
             now = self._clock.now()
@@ -239,11 +239,11 @@ class Agenda:
 
         Return the seconds to pause before the next try; 0 if the broker is reachable.
         """
-        for take in (self._due, self._portion):
+        for take in (self._take_due, self._take_portion):
             batch = take()
             if not batch:
                 continue  # Nothing is due, or a draining thread was faster.
-            self._in_hand = batch[0][0]
+            self._publishing_due_at = batch[0][0]
             reach("publish.begun")
             try:
                 outcome = publish_batch(batch, self._dispatcher)
@@ -251,29 +251,30 @@ class Agenda:
                 with self._changed:
                     for entry in batch:
                         heapq.heappush(self._heap, entry)
-                self._report_broker(away=True, error=error, waiting=len(batch))
-                return longer(pause, LONGEST_PAUSE_WITHOUT_BROKER)
+                self._report_broker(unreachable=True, error=error, waiting=len(batch))
+                return doubled(pause, LONGEST_PAUSE_WITHOUT_BROKER)
             finally:
-                self._in_hand = None
+                self._publishing_due_at = None
             reach("publish.done")
-            self._report_broker(away=False)
-            self._settle(batch, outcome)
+            self._report_broker(unreachable=False)
+            self._record_outcome(batch, outcome)
         return 0.0
 
-    def _settle(self, batch: list[Entry], outcome: Outcome) -> None:
+    def _record_outcome(self, batch: list[Entry], outcome: Outcome) -> None:
         with self._changed:
             self._refused.extend(outcome.refused)
-            self._delivered.extend(run for _, _, run, _ in outcome.taken)
+            self._dispatched.extend(run for _, _, run, _ in outcome.published)
             if outcome.left or self._backlogs:
-                self._settle_backlogs(batch, outcome)
+                self._update_backlogs(batch, outcome)
             more_is_due = bool(self._heap) and self._heap[0][0] <= self._clock.now()
         if not more_is_due:  # In a burst, dispatch comes before marking.
-            self._on_delivered()
+            self._on_dispatched()
 
-    def _settle_backlogs(self, batch: list[Entry], outcome: Outcome) -> None:
-        taken, left, now = by_kind(outcome.taken), by_kind(outcome.left), self._clock.now()
+    def _update_backlogs(self, batch: list[Entry], outcome: Outcome) -> None:
+        published, left = by_kind(outcome.published), by_kind(outcome.left)
+        now = self._clock.now()
         for kind in by_kind(batch):
-            number = len(taken.get(kind, ()))
+            number = len(published.get(kind, ()))
             if kind in left:
                 backlog = self._backlogs.setdefault(kind, Backlog(now))
                 if not outcome.no_room:
@@ -281,7 +282,9 @@ class Agenda:
                     continue
                 if not backlog.full:
                     _report_no_room(kind, len(left[kind]), outcome.no_room)
-                backlog.rejected(left[kind], now, for_any=number > 0, by_error=outcome.by_error)
+                backlog.rejected(
+                    left[kind], now, accepted_others=number > 0, by_error=outcome.by_error
+                )
             elif kind in self._backlogs:
                 backlog = self._backlogs[kind]
                 backlog.published(number, now)
@@ -289,13 +292,13 @@ class Agenda:
                     del self._backlogs[kind]
 
     def _report_broker(
-        self, *, away: bool, error: Exception | None = None, waiting: int = 0
+        self, *, unreachable: bool, error: Exception | None = None, waiting: int = 0
     ) -> None:
         """Log one line when the broker becomes unreachable, and one when it is back."""
-        if away == self.broker_unreachable:
+        if unreachable == self.broker_unreachable:
             return
-        self.broker_unreachable = away
-        if away:
+        self.broker_unreachable = unreachable
+        if unreachable:
             logger.error(
                 "broker unreachable: broker=%s waiting=%d error=%s",
                 self._dispatcher.address,

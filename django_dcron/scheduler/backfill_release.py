@@ -81,7 +81,7 @@ def _runs_of_shards(shards: Collection[int], namespace: str) -> RunQuerySet:
 def _jobs_with_room(runs: RunQuerySet) -> Iterator[tuple[int, bool]]:
     """Yield the jobs with waiting backfilled runs and a free slot.
 
-    For each job, also yields whether its runs must not overlap. A job costs at most one read of the
+    Each job comes with whether its runs must not overlap. A job costs at most one read of the
     slot index, regardless of its number of waiting runs.
     """
     eligible = runs.filter(Q(job__enabled=True) | Q(job__pause_reason=EXHAUSTED)).not_frozen()
@@ -139,5 +139,5 @@ def _release_oldest(job_id: int, exclusive: bool, now: datetime, room: int) -> i
         return 0
     oldest = transitions.runs().waiting_in_backfill(job_id).values_list("pk", flat=True)[:room]
     # The due times increase, so that the agenda keeps the order.
-    turns = [(run_id, now + place * MICROSECOND) for place, run_id in enumerate(oldest)]
-    return sum(transitions.release_backfilled(run_id, due_at) for run_id, due_at in turns)
+    due_times = [(run_id, now + number * MICROSECOND) for number, run_id in enumerate(oldest)]
+    return sum(transitions.release_backfilled(run_id, due_at) for run_id, due_at in due_times)

@@ -10,9 +10,10 @@ Invariants:
   the error.
 - After a portion that the broker had no room for, a single run follows after a pause. The pause
   grows while there is still no room.
-- A queue that stays full therefore costs one message per ``LONGEST_PAUSE``, regardless of how many
-  runs wait.
-- A run whose single try fails with a broker error goes to the end, so it doesn't block its kind.
+- While a queue stays full, one message is tried per ``LONGEST_PAUSE``, regardless of how many runs
+  wait.
+- A run that fails with a broker error when it is published alone goes to the end of the backlog, so
+  it doesn't block its kind.
 - After a successful portion, one of twice the size follows at once.
 """
 
@@ -64,22 +65,22 @@ class Backlog:
 
     def __init__(self, now: datetime) -> None:
         self._heap: list[Entry] = []
-        self._behind: list[Entry] = []
+        self._last: list[Entry] = []
         """The runs to publish after all others."""
         self._portion = 1
         self._pause = 0.0
         self.next_at = now
-        """The earliest time of the next portion. The backlog with the earliest time comes first."""
+        """The earliest time of the next portion. The backlog with the smallest value is next."""
         self.full = False
         """Whether the broker had no room for some of its runs."""
 
     def __len__(self) -> int:
-        return len(self._heap) + len(self._behind)
+        return len(self._heap) + len(self._last)
 
     @property
     def head(self) -> datetime | None:
         """The earliest due time in the backlog. Any thread may read it."""
-        heads = [head for heap in (self._heap, self._behind) if (head := head_of(heap)) is not None]
+        heads = [head for heap in (self._heap, self._last) if (head := head_of(heap)) is not None]
         return min(heads, default=None)
 
     def add(self, entries: Iterable[Entry]) -> None:
@@ -89,7 +90,7 @@ class Backlog:
     def take(self, most: int) -> list[Entry]:
         """Remove and return the next portion. The caller reports its outcome."""
         if not self._heap:
-            self._heap, self._behind = self._behind, []
+            self._heap, self._last = self._last, []
         return [heapq.heappop(self._heap) for _ in range(min(self._portion, most, len(self._heap)))]
 
     def published(self, taken: int, now: datetime) -> None:
@@ -105,22 +106,23 @@ class Backlog:
         self.next_at = now
 
     def rejected(
-        self, entries: list[Entry], now: datetime, *, for_any: bool, by_error: bool = False
+        self, entries: list[Entry], now: datetime, *, accepted_others: bool, by_error: bool = False
     ) -> None:
         """Return the ``entries`` that the broker rejected.
 
-        ``for_any``: the broker accepted other runs of the portion. ``by_error``: it rejected them
-        because of an error, not because it had no room.
+        ``accepted_others``: the broker accepted other runs of the portion. ``by_error``: it
+        rejected them because of an error, not because it had no room.
         """
-        if by_error and not for_any and len(entries) == 1:
-            heapq.heappush(self._behind, entries[0])
+        if by_error and not accepted_others and len(entries) == 1:
+            heapq.heappush(self._last, entries[0])
         else:
             self.add(entries)
         self.full = True
         self._portion = 1
-        self._pause = FIRST_PAUSE if for_any else longer(self._pause)
+        self._pause = FIRST_PAUSE if accepted_others else doubled(self._pause)
         self.next_at = now + timedelta(seconds=self._pause)
 
 
-def longer(pause: float, longest: float = LONGEST_PAUSE) -> float:
+def doubled(pause: float, longest: float = LONGEST_PAUSE) -> float:
+    """Return twice the pause, between ``FIRST_PAUSE`` and ``longest``."""
     return min(max(2 * pause, FIRST_PAUSE), longest)

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from django_dcron.conf import settings
 from django_dcron.db.contention import is_contention
-from django_dcron.db.errors import AWAY, in_one_line
+from django_dcron.db.errors import UNAVAILABLE, in_one_line
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -35,13 +35,13 @@ class TickBackoff:
         self.reason = ""
         """Why the last tick failed, in one line. Empty if it succeeded."""
 
-    def failed(self, error: Exception, at: datetime) -> bool:
+    def record_failure(self, error: Exception, at: datetime) -> bool:
         """Record a failed tick. Return whether the database is unreachable."""
         self.reason = in_one_line(error)
         if is_contention(error):
             self._log("contention", "tick postponed by a lock: node=%s error=%s", error)
             return False
-        if isinstance(error, AWAY):
+        if isinstance(error, UNAVAILABLE):
             if not self._unreachable:
                 extra = {"event": "database_unreachable", "node": self._node}
                 logger.error(
@@ -60,7 +60,7 @@ class TickBackoff:
         )
         return False
 
-    def over(self) -> None:
+    def record_success(self) -> None:
         """Record a successful tick."""
         if self._unreachable:
             self._log(

@@ -6,8 +6,8 @@ Invariants:
 - UNIQUE (job, scheduled_at) prevents a second run. An insert that conflicts is ignored, because the
   occurrence already has a run.
 - Only a cursor that matches its job's current definition is claimed.
-- A cursor moves on from the position that was read, under its row lock. Without row locks (SQLite),
-  the whole transaction is exclusive.
+- A cursor moves from the position that was read, while its row is locked. Without row locks
+  (SQLite), the whole transaction is exclusive.
 - A frozen node keeps its cursors locked no longer than its shards: the tick limits its transactions
   (``tick``).
 - A locked row of a job delays only the claim of this job, even if its holder is frozen.
@@ -124,7 +124,7 @@ class Claim:
     quarantined: int = 0
 
 
-_DUE = Select(
+_ANY_DUE = Select(
     Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).not_frozen().values_list("pk")[:1]
 )
 
@@ -135,27 +135,27 @@ def claim(shards: Collection[int], now: datetime, *, node: str, namespace: str =
 
     Database errors propagate.
     """
-    if not _DUE.rows(next_at=now + settings.LOOK_AHEAD):
+    if not _ANY_DUE.rows(next_at=now + settings.LOOK_AHEAD):
         return Claim()
     try:
-        return _claim(shards, now, node, namespace, sparing_locked=False)
+        return _claim(shards, now, node, namespace, skip_locked_rows=False)
     except OperationalError as error:
         using = alias_for(Run)
-        passes_over = connections[using].features.has_select_for_update_skip_locked
-        if not passes_over or connections[using].in_atomic_block or not is_contention(error):
+        can_skip_locked = connections[using].features.has_select_for_update_skip_locked
+        if not can_skip_locked or connections[using].in_atomic_block or not is_contention(error):
             raise
-    return _claim(shards, now, node, namespace, sparing_locked=True)
+    return _claim(shards, now, node, namespace, skip_locked_rows=True)
 
 
 def _claim(
-    shards: Collection[int], now: datetime, node: str, namespace: str, *, sparing_locked: bool
+    shards: Collection[int], now: datetime, node: str, namespace: str, *, skip_locked_rows: bool
 ) -> Claim:
     using = alias_for(Run)
     horizon = now + settings.LOOK_AHEAD
     with transaction.atomic(using=using):
         batch = _Batch(now, horizon, node)
         cursors = list(_due_cursors(shards, horizon, namespace, using))
-        for cursor in _without_locked_rows(cursors, using) if sparing_locked else cursors:
+        for cursor in _without_locked_rows(cursors, using) if skip_locked_rows else cursors:
             batch.consider(cursor)
         if not batch.claim.considered:
             return batch.claim
@@ -212,7 +212,7 @@ class _Batch:
         self.cursors: list[Cursor] = []
         self.exhausted: list[int] = []
         self.quarantined: dict[int, str] = {}
-        self._answers: dict[Any, Considered] = {}
+        self._considered: dict[Any, Considered] = {}
         self._freezes: list[Freeze] | None = None
         """All freezes. None if they haven't been needed yet."""
 
@@ -250,17 +250,15 @@ class _Batch:
         misfire = Misfire(
             MisfirePolicy(cursor.misfire_policy), cursor.misfire_grace, cursor.catchup_limit
         )
-        question = (schedule, cursor.starts_at, cursor.ends_at, cursor.next_at, misfire)
-        if question not in self._answers:
-            self._answers[question] = Timetable(
-                schedule, cursor.starts_at, cursor.ends_at
-            ).consider(
+        key = (schedule, cursor.starts_at, cursor.ends_at, cursor.next_at, misfire)
+        if key not in self._considered:
+            self._considered[key] = Timetable(schedule, cursor.starts_at, cursor.ends_at).consider(
                 cursor.next_at,
                 late_before=self.now - cursor.misfire_grace,
                 horizon=self.horizon,
                 misfire=misfire,
             )
-        return self._answers[question]
+        return self._considered[key]
 
     def _add_run(self, cursor: DueCursor, planned: PlannedRun) -> None:
         row = row_for(

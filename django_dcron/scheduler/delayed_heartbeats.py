@@ -1,15 +1,15 @@
 """Runs whose heartbeats a lock may have delayed; they aren't declared lost at once.
 
 A transaction that locks a run's row blocks the worker's heartbeat. Once the row is free, the worker
-needs a moment for its next try; it tries about once a second. A run that was seen locked is
-therefore spared for another half lease.
+needs a moment for its next try, because it tries about once a second. A run that was found locked
+is therefore spared for another half lease.
 
 Invariants:
 
-- ``record_locked`` receives every run from half a lease of silence on. A lock is therefore seen
-  before it makes the heartbeat stale.
+- ``record_locked`` receives the locked runs that have been silent for half a lease or longer. A
+  lock is therefore noticed before it makes the heartbeat stale.
 - A run in a shard that this node has just gained is spared, too: this node hasn't checked it yet.
-- This time is measured on the monotonic clock.
+- The half lease is measured on the monotonic clock.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class DelayedHeartbeats:
         if self._shards is not None:
             self._gained_at |= dict.fromkeys(frozenset(shards) - self._shards, now)
         self._shards = frozenset(shards)
-        kept = {run_id: at for run_id, at in self._locked_at.items() if at > expired}
-        self._locked_at = kept | dict.fromkeys(locked, now)
+        recent = {run_id: at for run_id, at in self._locked_at.items() if at > expired}
+        self._locked_at = recent | dict.fromkeys(locked, now)
 
     def record_all_locked(self) -> None:
         self._all_at = self._monotonic()

@@ -1,4 +1,4 @@
-"""A node's verdict on its own health: facts in, status and reasons out. This module does no I/O.
+"""Judge a node's health from the facts that it knows about itself. This module does no I/O.
 
 The statuses:
 
@@ -25,12 +25,12 @@ from enum import StrEnum
 from typing import Any
 
 ALERTS = "alerts"
-"""The thread that finds the alerts to send. The names of the threads that send them start with this
-name and a dash.
+"""The thread that finds the alerts to send. The threads that send the alerts are named after it,
+with a dash and a suffix.
 """
 WORKERS = "workers"
 """The thread that asks the workers for their state."""
-LOOK_EXPIRES = 10.0
+CHECK_EXPIRES_AFTER = 10.0
 """Seconds without a check after which the watchdog itself is considered hung."""
 
 
@@ -82,7 +82,7 @@ class Facts:
     """The threads that hang, and for how long."""
     waiting: Mapping[str, float]
     """The threads that have waited long for a stalled database, and for how long."""
-    look_age: float
+    check_age: float
     """Time since the watchdog's last check. The ages and threads above are as of that check."""
     database_unreachable_since: datetime | None
     database_error: str
@@ -103,12 +103,12 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Whether the process needs no restart: it is draining, or no thread that runs need hangs.
+        """Whether the process needs no restart: it drains, or no thread that runs depend on hangs.
 
         An unreachable database is no reason for a restart.
         """
         stuck = any(map(_is_needed, self.facts.hanging))
-        return self.facts.draining or not (stuck or self.facts.look_age > LOOK_EXPIRES)
+        return self.facts.draining or not (stuck or self.facts.check_age > CHECK_EXPIRES_AFTER)
 
     @property
     def ready(self) -> bool:
@@ -122,7 +122,7 @@ class Health:
 
     def as_json(self) -> dict[str, Any]:
         facts = self.facts
-        away = facts.database_unreachable_since
+        unreachable_since = facts.database_unreachable_since
         return {
             "status": self.status.value,
             "reasons": list(self.reasons),
@@ -139,7 +139,9 @@ class Health:
             "tick_age": round(facts.tick_age, 3),
             "heartbeat_age": round(facts.heartbeat_age, 3),
             "hanging": sorted(facts.hanging),
-            "database_unreachable_since": away.isoformat() if away else None,
+            "database_unreachable_since": (
+                unreachable_since.isoformat() if unreachable_since else None
+            ),
             "lock_degraded": facts.lock_degraded,
             "broker_unreachable": facts.broker_unreachable,
             "skew": round(facts.skew, 3),
@@ -167,14 +169,16 @@ def judge(facts: Facts, grace: float) -> Health:
 
 
 def _errors(facts: Facts, grace: float) -> list[str]:
-    because = f": {facts.database_error}" if facts.database_error else ""
+    cause = f": {facts.database_error}" if facts.database_error else ""
     reasons = [
-        _hangs(thread, seconds) for thread, seconds in facts.hanging.items() if _is_needed(thread)
+        _hang_reason(thread, seconds)
+        for thread, seconds in facts.hanging.items()
+        if _is_needed(thread)
     ]
-    if facts.look_age > LOOK_EXPIRES:
-        reasons.append(f"the watch thread hangs: no check for {facts.look_age:.0f} s")
+    if facts.check_age > CHECK_EXPIRES_AFTER:
+        reasons.append(f"the watch thread hangs: no check for {facts.check_age:.0f} s")
     if facts.tick_age > grace:
-        reasons.append(f"no tick has succeeded for {facts.tick_age:.0f} s{because}")
+        reasons.append(f"no tick has succeeded for {facts.tick_age:.0f} s{cause}")
     if facts.heartbeat_age > grace:
         reasons.append(f"no heartbeat written for {facts.heartbeat_age:.0f} s")
     return reasons
@@ -182,7 +186,7 @@ def _errors(facts: Facts, grace: float) -> list[str]:
 
 def _warnings(facts: Facts) -> list[str]:
     reasons = [
-        _hangs(thread, seconds)
+        _hang_reason(thread, seconds)
         for thread, seconds in facts.hanging.items()
         if not _is_needed(thread)
     ]
@@ -204,7 +208,7 @@ def _warnings(facts: Facts) -> list[str]:
 
 
 def _is_needed(thread: str) -> bool:
-    """Return whether runs need the thread.
+    """Return whether runs depend on the thread.
 
     An alert channel that hangs must not restart the node, which would end the runs that it
     executes.
@@ -212,5 +216,5 @@ def _is_needed(thread: str) -> bool:
     return thread.partition("-")[0] not in (ALERTS, WORKERS)
 
 
-def _hangs(thread: str, seconds: float) -> str:
+def _hang_reason(thread: str, seconds: float) -> str:
     return f"the {thread} thread hangs: no activity for {seconds:.0f} s"

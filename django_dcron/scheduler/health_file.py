@@ -5,8 +5,8 @@ Invariants:
 - The node replaces the whole file every few seconds and removes it when it stops. An old file
   therefore means that the process is dead or frozen.
 - The file's modification time gives its age, because reader and writer share one machine.
-- Each file belongs to one node. If two nodes use the same path by mistake, both report it. Neither
-  removes what the other wrote last.
+- Each file belongs to one node. If two nodes use the same path by mistake, both log an error, and
+  neither removes a file that the other node wrote last.
 
 This probe doesn't load Django, for supervisors with a short timeout::
 
@@ -71,16 +71,16 @@ class HealthFile:
             return None
 
 
-class Answer(NamedTuple):
+class ProbeResult(NamedTuple):
     fit: bool
     reason: str
     """A text in one line."""
 
 
-def probe(path: str | Path) -> Answer:
+def probe(path: str | Path) -> ProbeResult:
     """Return whether the node that writes this file is fit.
 
-    Never raises for a missing or invalid file.
+    Doesn't raise an exception for a missing or invalid file.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -93,24 +93,24 @@ def probe(path: str | Path) -> Answer:
         )
         text = "; ".join(content["reasons"]).replace("\n", " ")
     except FileNotFoundError:
-        return Answer(False, f"{path} doesn't exist: no node is running")
+        return ProbeResult(False, f"{path} doesn't exist: no node is running")
     except OSError as error:
-        return Answer(False, f"{path} isn't readable: {error}")
+        return ProbeResult(False, f"{path} isn't readable: {error}")
     except (ValueError, KeyError, TypeError):
-        return Answer(False, f"{path} isn't a health file")
-    # A file from the future is stale, too: the clock was set, and no node has written since.
+        return ProbeResult(False, f"{path} isn't a health file")
+    # A file from the future is stale, too: the clock was set back, and no node has written since.
     if abs(age) > INTERVALS * interval:
-        return Answer(False, f"{path} is {age:.0f} s old: {name} is dead or frozen")
-    return Answer(status.fit, f"{name} is {status}" + (f": {text}" if text else ""))
+        return ProbeResult(False, f"{path} is {age:.0f} s old: {name} is dead or frozen")
+    return ProbeResult(status.fit, f"{name} is {status}" + (f": {text}" if text else ""))
 
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m django_dcron.scheduler.health_file FILE", file=sys.stderr)  # noqa: T201
         return 1
-    answer = probe(arguments[0])
-    print(answer.reason)  # noqa: T201
-    return 0 if answer.fit else 1
+    result = probe(arguments[0])
+    print(result.reason)  # noqa: T201
+    return 0 if result.fit else 1
 
 
 if __name__ == "__main__":

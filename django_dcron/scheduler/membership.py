@@ -10,9 +10,9 @@ Invariants:
 - Nodes share the shards only with nodes of the same ``DCRON_SHARDS``. During a deploy that changes
   it, each group leads all shards. That costs time, but never creates a second run.
 - A node that hasn't reached the broker for ``DCRON_LEASE`` gets no shards while another live node
-  reaches it. It gets shards again once it has reached the broker for as long. An unstable broker
-  therefore moves shards at most once per lease. If no node reaches the broker, all nodes keep their
-  shards.
+  reaches the broker. It gets shards again once it has reached the broker for ``DCRON_LEASE``. An
+  unstable broker therefore moves shards at most once per lease. If no node reaches the broker, all
+  nodes keep their shards.
 - While the lock server is unreachable, the node is *degraded*: it leads the shards that hashing
   assigns to it. Two nodes may then lead a shard for a moment. That costs time, but never creates a
   second run.
@@ -47,7 +47,7 @@ from django_dcron.policies.sharding import shards_led_by
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-FORGOTTEN_AFTER = timedelta(days=1)
+KEEP_DEAD_NODES_FOR = timedelta(days=1)
 """How long the row of a dead node is kept for display."""
 
 
@@ -64,10 +64,12 @@ class _Member(NamedTuple):
 
 
 def _ring(members: Iterable[_Member]) -> frozenset[str]:
-    """Return the ids of the nodes that share the shards."""
+    """Return the ids of the nodes that share the shards: the hash ring."""
     members = list(members)
-    some_reach_it = any(member.broker_reached for member in members)
-    return frozenset(member.id for member in members if not (some_reach_it and member.broker_lost))
+    broker_is_reachable = any(member.broker_reached for member in members)
+    return frozenset(
+        member.id for member in members if not (broker_is_reachable and member.broker_lost)
+    )
 
 
 class Membership:
@@ -78,7 +80,7 @@ class Membership:
         self.degraded = False
         self._lock = lock
         self._clock = clock
-        self._named: frozenset[int] = frozenset()
+        self._assigned: frozenset[int] = frozenset()
         """The shards that hashing assigns to this node."""
         self._leases: dict[int, Lease] = {}
         self._ring: frozenset[str] = frozenset()
@@ -89,7 +91,7 @@ class Membership:
                 Node.objects.live(settings.LEASE)
                 .filter(namespace=namespace, shard_count=settings.SHARDS)
                 .order_by()
-                .broker_known(settings.LEASE)
+                .with_broker_state(settings.LEASE)
                 .values_list("pk", "broker_lost", "broker_reached")
             ),
         )
@@ -104,14 +106,14 @@ class Membership:
         """The monotonic time at which the broker was reachable again, for a node that lost its
         shards.
         """
-        self._beaten_at = float("-inf")
+        self._heartbeat_sent_at = float("-inf")
         """The monotonic time at which the last successful heartbeat was sent."""
 
     @property
     def shards(self) -> frozenset[int]:
         """The shards that this node leads now."""
         if self.degraded:
-            return self._named
+            return self._assigned
         now = self._clock.monotonic()
         return frozenset(shard for shard, lease in self._leases.items() if lease.valid(now))
 
@@ -131,7 +133,7 @@ class Membership:
         The pause is shorter while another node holds shards assigned to this node.
         """
         third = settings.LEASE.total_seconds() / 3
-        return third if self.shards == self._named else third / 4
+        return third if self.shards == self._assigned else third / 4
 
     def register(self) -> None:
         """Insert the row of this node and take the first sample of the cluster clock."""
@@ -149,7 +151,7 @@ class Membership:
             skew=self._clock.skew,
             shard_count=settings.SHARDS,
         )
-        Node.objects.using(using).expired(FORGOTTEN_AFTER).delete()
+        Node.objects.using(using).expired(KEEP_DEAD_NODES_FOR).delete()
         self.beat(agenda=0)
 
     def beat(self, *, agenda: int) -> bool:
@@ -159,17 +161,17 @@ class Membership:
         """
         before = self.shards
         try:
-            self._see_broker()
+            self._update_broker_state()
             self._write_heartbeat(agenda)
             self._set_ring(self._live())
-            self._named = shards_led_by(self.id, self._ring, settings.SHARDS)
+            self._assigned = shards_led_by(self.id, self._ring, settings.SHARDS)
         except BaseException:
             self._renew_without_database()
             raise
         self._renew()
         return not self.shards <= before
 
-    def _see_broker(self) -> None:
+    def _update_broker_state(self) -> None:
         if self.broker_unreachable():
             self._broker_unreachable_since = self._broker_unreachable_since or self._clock.now()
             self._broker_back_at = None
@@ -183,10 +185,10 @@ class Membership:
                 self._broker_unreachable_since = self._broker_back_at = None
 
     def _set_ring(self, ring: frozenset[str]) -> None:
-        shares, shared = self.id in ring, self.id in self._ring
+        is_sharing, was_sharing = self.id in ring, self.id in self._ring
         self._ring = ring
         extra = {"event": "shards_without_broker", "node": self.name}
-        if shared and not shares and self._broker_unreachable_since is not None:
+        if was_sharing and not is_sharing and self._broker_unreachable_since is not None:
             text = "broker unreachable, shards released to other nodes: node=%s since=%s"
             logger.warning(
                 text, self.name, f"{self._broker_unreachable_since:%H:%M:%S} UTC", extra=extra
@@ -198,11 +200,11 @@ class Membership:
         After a short outage, the node keeps its shards. After a longer one, it withdraws: the
         database may be unreachable for this node alone, and other nodes wait for the shards.
         """
-        age = self._clock.monotonic() - self._beaten_at
+        age = self._clock.monotonic() - self._heartbeat_sent_at
         if age < settings.LEASE.total_seconds():
             self._renew()
             return
-        if self._named:
+        if self._assigned:
             logger.warning(
                 "heartbeat expired, shards released: node=%s age=%.0fs",
                 self.name,
@@ -214,7 +216,7 @@ class Membership:
     def ring_changed(self) -> bool:
         """Return whether the nodes that share the shards have changed since the last heartbeat.
 
-        If they have, the next heartbeat should not wait.
+        If the nodes have changed, the next heartbeat should be sent at once.
         """
         return self._ring != _ring(
             _Member(pk, bool(lost), bool(reached)) for pk, lost, reached in self._sharing.rows()
@@ -229,7 +231,7 @@ class Membership:
 
         Without a heartbeat, other nodes soon consider this node dead.
         """
-        self._named = frozenset()
+        self._assigned = frozenset()
         self._renew()
 
     def leave(self) -> None:
@@ -254,7 +256,7 @@ class Membership:
             broker_unreachable_since=self._broker_unreachable_since,
         )
         if alive:
-            self._beaten_at = sent_at
+            self._heartbeat_sent_at = sent_at
         else:  # The row was deleted manually, or expired while the node was frozen.
             self.register()
 
@@ -262,7 +264,7 @@ class Membership:
         """Return the nodes that share work with this node, by the database's clock."""
         live = Node.objects.using(alias_for(Node)).live(settings.LEASE)
         columns = ("pk", "broker_lost", "broker_reached", "namespace", "shard_count")
-        nodes = list(live.broker_known(settings.LEASE).values_list(*columns))
+        nodes = list(live.with_broker_state(settings.LEASE).values_list(*columns))
         others = {namespace for *_, namespace, _ in nodes if namespace != self.namespace}
         self._report_overlap("" in others or (not self.namespace and bool(others)))
         of_namespace = [node for node in nodes if node[3] == self.namespace]
@@ -271,21 +273,21 @@ class Membership:
         return _ring(_Member(pk, bool(lost), bool(reached)) for pk, lost, reached, *_ in sharing)
 
     def _renew(self) -> None:
-        held = set(self._leases)
-        if not held and not self._named:
-            return  # Without a call, the state of the lock server stays unknown.
+        held_before = set(self._leases)
+        if not held_before and not self._assigned:
+            return  # The lock server isn't called, so its state stays unknown.
         try:
-            if given_up := held - self._named:
-                self._lock.release([self._lock_name(shard) for shard in given_up], self.id)
+            if to_release := held_before - self._assigned:
+                self._lock.release([self._lock_name(shard) for shard in to_release], self.id)
             leases = self._lock.hold(
-                [self._lock_name(shard) for shard in self._named], self.id, settings.LEASE
+                [self._lock_name(shard) for shard in self._assigned], self.id, settings.LEASE
             )
         except LockUnavailable as error:
-            self._report(degraded=True, error=error)
+            self._report_lock(degraded=True, error=error)
             return
         self._leases = {_shard(lease.name): lease for lease in leases}
-        self._report(degraded=False)
-        if set(self._leases) != held:
+        self._report_lock(degraded=False)
+        if set(self._leases) != held_before:
             logger.info(
                 "shards changed: node=%s shards=%d/%d",
                 self.name,
@@ -328,7 +330,7 @@ class Membership:
             )
         self._counts_differ = bool(others)
 
-    def _report(self, *, degraded: bool, error: Exception | None = None) -> None:
+    def _report_lock(self, *, degraded: bool, error: Exception | None = None) -> None:
         """Log one line when the lock server becomes unreachable, and one when it is back."""
         if degraded == self.degraded:
             return

@@ -18,7 +18,8 @@ from django_dcron.scheduler.health import Facts, Health, judge
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.watchdog import Watchdog
 
-TICKED, BEATEN = "a tick went through", "a heartbeat was written"
+TICK, HEARTBEAT = "tick succeeded", "heartbeat written"
+"""The events that the watchdog records."""
 
 
 class NodeStatus:
@@ -41,21 +42,21 @@ class NodeStatus:
         self.since: datetime | None = None
         """None while the node is starting."""
 
-    def starting(self) -> None:
+    def start_counting(self) -> None:
         """Start to count the ages. From now on, any thread may call ``health``."""
-        for event in (TICKED, BEATEN):
-            self._watchdog.happened(event)
+        for event in (TICK, HEARTBEAT):
+            self._watchdog.record_event(event)
 
-    def started(self) -> None:
-        self.starting()
+    def record_start(self) -> None:
+        self.start_counting()
         self.since = self._clock.now()
 
-    def ticked(self) -> None:
+    def record_tick(self) -> None:
         self._ticked = True
-        self._watchdog.happened(TICKED)
+        self._watchdog.record_event(TICK)
 
-    def heartbeat_written(self) -> None:
-        self._watchdog.happened(BEATEN)
+    def record_heartbeat(self) -> None:
+        self._watchdog.record_event(HEARTBEAT)
 
     def health(self) -> Health:
         facts = Facts(
@@ -71,11 +72,11 @@ class NodeStatus:
             agenda=len(self._agenda),
             lag=self._agenda.lag().total_seconds(),
             ticked=self._ticked,
-            tick_age=self._watchdog.age(TICKED),
-            heartbeat_age=self._watchdog.age(BEATEN),
+            tick_age=self._watchdog.age(TICK),
+            heartbeat_age=self._watchdog.age(HEARTBEAT),
             hanging=self._watchdog.hanging,
             waiting=self._watchdog.waiting,
-            look_age=self._watchdog.look_age,
+            check_age=self._watchdog.check_age,
             database_unreachable_since=self._backoff.unreachable_since,
             database_error=self._backoff.reason,
             lock_degraded=self._membership.degraded,
@@ -84,6 +85,6 @@ class NodeStatus:
             draining=self._draining(),
             clock_doubt=self._clock.doubt.total_seconds(),
         )
-        # The normal time between two ticks, or two heartbeats.
-        between = max(settings.TICK, settings.LEASE / 3)
-        return judge(facts, (settings.DATABASE_GRACE + between).total_seconds())
+        # The longest normal time between two ticks, or between two heartbeats.
+        interval = max(settings.TICK, settings.LEASE / 3)
+        return judge(facts, (settings.DATABASE_GRACE + interval).total_seconds())

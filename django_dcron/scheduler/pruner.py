@@ -82,9 +82,9 @@ class Pruner:
             self._jobs().filter(pk__gt=last).values_list("pk", flat=True)[:JOBS_AT_ONCE]
         ):
             last = batch[-1]
-            begun = self._clock.monotonic()
+            started_at = self._clock.monotonic()
             candidates = retention.candidates(self._jobs().filter(pk__in=batch), self._clock.now())
-            if self._pace(begun):
+            if self._pace(started_at):
                 return
             for job_id in candidates:
                 if self._prune(job_id, pruned):
@@ -99,16 +99,16 @@ class Pruner:
     def _prune(self, job_id: int, pruned: Counter[int]) -> bool:
         """Prune a job. Return whether the node stops."""
         self._limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
-        begun = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         try:
             for number in retention.prune(job_id, self._clock.now):
                 if number:
                     pruned[job_id] += number
-                if self._pace(begun):
+                if self._pace(started_at):
                     return True
                 if job_id % settings.SHARDS not in self._membership.shards:
                     return False
-                begun = self._clock.monotonic()
+                started_at = self._clock.monotonic()
         except retention.DeletionBlocked as error:
             self._log(
                 logging.INFO,
@@ -126,9 +126,9 @@ class Pruner:
             logger.exception(text, self._membership.name, job_id, extra=extra)
         return False
 
-    def _pace(self, begun: float) -> bool:
-        """Rest after a batch that began at ``begun``. Return whether the node stops."""
-        return self._rest((self._clock.monotonic() - begun) * (1 / SHARE - 1))
+    def _pace(self, started_at: float) -> bool:
+        """Rest after a batch that began at ``started_at``. Return whether the node stops."""
+        return self._rest((self._clock.monotonic() - started_at) * (1 / SHARE - 1))
 
     def _log(self, level: int, event: str, message: str, *args: object) -> None:
         node = self._membership.name

@@ -20,17 +20,17 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 
 class Outcome(NamedTuple):
-    taken: Sequence[Entry]
+    published: Sequence[Entry]
     refused: Sequence[tuple[DueRun, str]]
     left: Sequence[Entry]
     """Runs to try again, separately from other runs."""
     no_room: str = ""
-    """The broker's answer if it has no room for ``left``. Empty if one of these runs caused an
-    error.
+    """The broker's answer if it has no room for the runs in ``left``. Empty if one of these runs
+    caused an error.
     """
     by_error: bool = False
-    """Whether the answer is an error instead of a lack of room. Other runs of the same kind may not
-    have it.
+    """Whether the broker rejected the runs because of an error, not because it had no room. Other
+    runs of the same kind may succeed.
     """
 
 
@@ -40,9 +40,11 @@ def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> Outcome:
     try:
         dispatcher.publish([prepared for _, _, _, prepared in batch])
     except PartlyPublished as error:
-        left = [entry for position, entry in enumerate(batch) if position in error.left]
-        taken = [entry for position, entry in enumerate(batch) if position not in error.left]
-        return Outcome(taken, [], left, str(error), error.by_error)
+        left = [entry for position, entry in enumerate(batch) if position in error.rejected]
+        published = [
+            entry for position, entry in enumerate(batch) if position not in error.rejected
+        ]
+        return Outcome(published, [], left, str(error), error.by_error)
     except DispatchFailed:
         raise
     except Exception as error:

@@ -23,23 +23,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import Exists, OuterRef, Q, Subquery
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import is_contention, skipping_if_locked
+from django_dcron.db.contention import is_contention, isolating_errors, skipping_if_locked
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Select
 from django_dcron.dispatch.queues import queue_name
+from django_dcron.jobs.attempt_end import declare_lost
 from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import running_slot
 from django_dcron.runs import transitions
-from django_dcron.runs.completion import lose
 from django_dcron.runs.start_deadline import too_late
 from django_dcron.runs.transitions import LastHeartbeat
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
@@ -55,7 +56,9 @@ _ANY_CANDIDATE = Select(
         .values_list("pk")[:1]
     ),
 )
-"""A cheap check whether any run may need a rescue. The queries below cost more to build."""
+"""Checks whether any run may need a rescue. Building the queries below takes longer than this
+check.
+"""
 
 RESCUED_AT_ONCE = 500
 """The maximum number of rows that each query returns."""
@@ -86,7 +89,7 @@ def rescue(
     )
 
 
-def _in(shards: Collection[int]) -> RunQuerySet:
+def _runs_in(shards: Collection[int]) -> RunQuerySet:
     return transitions.runs().in_shards(shards, settings.SHARDS)
 
 
@@ -102,22 +105,24 @@ def _recover_lost_attempts(
     if delayed is not None:
         delayed.record_locked(shards, locked, lease)
     attempt = Attempt.objects.filter(run=OuterRef("pk"), number=OuterRef("attempt"))
-    seen = {name: Subquery(attempt.values(name)) for name in ("worker", "token")}
+    columns = {name: Subquery(attempt.values(name)) for name in ("worker", "token")}
     lost = 0
     for run in (
-        _silent_runs(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]
+        _silent_runs(shards, now - lease)
+        .select_related("job")
+        .annotate(**columns)[:RESCUED_AT_ONCE]
     ):
         if run.pk in locked or (
             delayed is not None and delayed.may_be_delayed(run.pk, run.job_id, lease)
         ):
             _log_postponed(run)
         else:
-            lost += _rescue_one(_lose, run, now)
+            lost += _rescue_one(_declare_lost, run, now)
     return lost
 
 
 def _silent_runs(shards: Collection[int], since: datetime) -> RunQuerySet:
-    return _in(shards).running().filter(heartbeat_at__lt=since).order_by("heartbeat_at")
+    return _runs_in(shards).running().filter(heartbeat_at__lt=since).order_by("heartbeat_at")
 
 
 def _locked_run_ids(silent: RunQuerySet) -> frozenset[UUID]:
@@ -151,24 +156,25 @@ def _log_postponed(run: Run) -> None:
 
 
 def _rescue_one(work: Callable[[Run, datetime], bool], run: Run, now: datetime) -> bool:
-    """Call ``work`` for one run. Log an error of this run, so that the others are still rescued."""
-    try:
-        with skipping_if_locked(f"rescue run {run.pk} of {run.job}", alias_for(Run)):
-            return work(run, now)
-    except (DatabaseError, InterfaceError):
-        raise
-    except Exception:  # The error concerns only this run or its job.
-        extra = {
-            "event": "not_rescued",
-            "job": str(run.job),
-            "run": str(run.pk),
-            "attempt": run.attempt,
-        }
-        logger.exception("rescue failed: job=%s run=%s", run.job, run.pk, extra=extra)
-    return False
+    """Call ``work`` for one run. Its error doesn't stop the rescue of the other runs."""
+    step = f"rescue run {run.pk} of {run.job}"
+    done = False
+    with isolating_errors(step, alias_for(Run), log_error=partial(_log_failure, run)):
+        done = work(run, now)
+    return done  # noqa: RET504 - an error skips the assignment
 
 
-def _lose(run: Any, now: datetime) -> bool:
+def _log_failure(run: Run, error: Exception) -> None:
+    extra = {
+        "event": "not_rescued",
+        "job": str(run.job),
+        "run": str(run.pk),
+        "attempt": run.attempt,
+    }
+    logger.error("rescue failed: job=%s run=%s", run.job, run.pk, exc_info=error, extra=extra)
+
+
+def _declare_lost(run: Any, now: datetime) -> bool:
     """Declare the run's attempt lost.
 
     ``run`` is annotated with the ``worker`` and ``token`` of its attempt. Both are None if the
@@ -176,13 +182,16 @@ def _lose(run: Any, now: datetime) -> bool:
     """
     silent = (now - run.heartbeat_at).total_seconds()
     reason = f"no heartbeat from {run.worker or 'the worker'} for {silent:.0f} s"
-    return lose(run, reason, LastHeartbeat(run.heartbeat_at, run.token))
+    return declare_lost(run, reason, LastHeartbeat(run.heartbeat_at, run.token))
 
 
 def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
     # No run is queued before it is due, so the index on (state, due_at) yields these runs in order.
     queued = (
-        _in(shards).queued().filter(due_at__lt=now - settings.REDELIVER_AFTER).order_by("due_at")
+        _runs_in(shards)
+        .queued()
+        .filter(due_at__lt=now - settings.REDELIVER_AFTER)
+        .order_by("due_at")
     )
     overdue = (
         queued.filter(_overdue_deliveries(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]
@@ -197,7 +206,7 @@ def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
 
 def _end_if_too_late(run: Run, now: datetime) -> bool:
     """End the run as missed if it is too late to start. Return whether it was ended."""
-    reason = too_late(run, now, whatever_else_is_due=True)
+    reason = too_late(run, now, ignore_other_runs=True)
     return bool(reason) and transitions.end_unstarted(
         run, State.MISSED, reason, attempt=run.attempt
     )
@@ -242,7 +251,7 @@ def _overdue_deliveries(now: datetime) -> Q:
 
 def _wake_waiting_runs(shards: Collection[int]) -> int:
     slot_holder = transitions.runs().filter(slot=running_slot(OuterRef("job_id")))
-    waiting = _in(shards).waiting().exclude(trigger=Trigger.BACKFILL)
+    waiting = _runs_in(shards).waiting().exclude(trigger=Trigger.BACKFILL)
     unblocked = waiting.filter(~Exists(slot_holder)).order_by()
     job_ids = unblocked.values_list("job_id", flat=True).distinct()
     woken = 0

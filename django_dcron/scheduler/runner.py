@@ -70,11 +70,11 @@ EXIT_FAILED = 1
 """Exit code: a thread died of an unexpected error."""
 EXIT_AT_ONCE = 3
 """Exit code: a second signal arrived, and no runs were returned."""
-ONE_SIGNAL = 0.5
-"""Seconds. A repeated signal within this time counts as the same signal: a supervisor may signal
-both the process and its group.
+SAME_SIGNAL_WITHIN = 0.5
+"""Seconds. A signal that is repeated within this time counts as one signal: a supervisor may send
+it to both the process and its group.
 """
-NAMED = 5
+MAX_JOB_NAMES = 5
 """The maximum number of job names in a log line."""
 THREAD_TIMEOUT = 10.0
 """Seconds to wait for each thread before draining without it."""
@@ -112,8 +112,8 @@ class Runner:
         self.agenda = Agenda(
             dispatcher,
             self.clock,
-            on_delivered=lambda: self._tick_wanted.set(),
-            alive=partial(self.watchdog.alive, AGENDA),
+            on_dispatched=lambda: self._tick_wanted.set(),
+            on_activity=partial(self.watchdog.record_activity, AGENDA),
         )
         self.membership.broker_unreachable = lambda: self.agenda.broker_unreachable
         self.ticker = Ticker(
@@ -121,12 +121,12 @@ class Runner:
             self.agenda,
             self.clock,
             stopping=lambda: self._stopping.is_set(),
-            alive=partial(self.watchdog.alive, TICK),
-            progressed=lambda: self._vitals.ticked(),
+            on_activity=partial(self.watchdog.record_activity, TICK),
+            on_progress=lambda: self._status.record_tick(),
             clock_in_doubt=lambda: bool(self.clock.doubt),
         )
         self._backoff = TickBackoff(name)
-        self._vitals = NodeStatus(
+        self._status = NodeStatus(
             self.membership,
             self.agenda,
             self.clock,
@@ -136,7 +136,7 @@ class Runner:
         )
         self._silent_connections = SilentConnections(name, self.clock.monotonic)
         self._watch = Watch(
-            self.watchdog, self.health, health_file, also=self._silent_connections.look
+            self.watchdog, self.health, health_file, also_check=self._silent_connections.check
         )
         self._dispatcher = dispatcher
         if isinstance(dispatcher, AsksWorkers):
@@ -154,13 +154,13 @@ class Runner:
         self._failure: BaseException | None = None
         self._signals = SignalPipe()
         pruner = Pruner(self.membership, self.clock, self._rest_from_pruning)
-        works = (
+        bodies = (
             (TICK, self._tick),
             (AGENDA, self.agenda.run),
             (HEARTBEAT, self._beat),
             (PRUNE, pruner.run),
         )
-        self._threads = {name: self._thread(name, work) for name, work in works}
+        self._threads = {name: self._thread(name, body) for name, body in bodies}
 
     def run_once(self) -> int:
         """Make one tick, dispatch what is due, and stop. Return the exit code."""
@@ -181,7 +181,7 @@ class Runner:
 
         ``prepare`` is called before the node registers.
         """
-        self._vitals.starting()
+        self._status.start_counting()
         watch = self._thread(WATCH, lambda: self._watch.run(self._closed))
         watch.start()  # The watch starts first, because a stalled database blocks this thread.
         try:
@@ -193,7 +193,7 @@ class Runner:
             watch.join(WATCH_TIMEOUT)
             raise
         self._log("started", "node started: node=%s id=%s pid=%d", self.membership.id, os.getpid())
-        self._vitals.started()
+        self._status.record_start()
         with self._signals:
             for thread in self._threads.values():
                 thread.start()
@@ -205,16 +205,18 @@ class Runner:
                 self._thread(
                     WORKERS, partial(probe.run, self._stopping, self.watchdog, WORKERS)
                 ).start()
-            asked_at = self.clock.monotonic() if self._signals.wait(seconds) is not None else None
+            stop_requested_at = (
+                self.clock.monotonic() if self._signals.wait(seconds) is not None else None
+            )
             self.stop()
             self._thread("close", self._close).start()
             while not self._closed.is_set():
                 if self._signals.wait() is None:
                     continue
-                if asked_at is None:
+                if stop_requested_at is None:
                     # The drain began without a signal: the time was over or a thread died.
-                    asked_at = self.clock.monotonic()
-                elif self.clock.monotonic() - asked_at > ONE_SIGNAL:
+                    stop_requested_at = self.clock.monotonic()
+                elif self.clock.monotonic() - stop_requested_at > SAME_SIGNAL_WITHIN:
                     self._log("left", "node exits at once: node=%s reason=second signal")
                     os._exit(EXIT_AT_ONCE)
         watch.join(WATCH_TIMEOUT)
@@ -235,7 +237,7 @@ class Runner:
 
         Any thread may call this once ``run`` has started; it never blocks.
         """
-        return self._vitals.health()
+        return self._status.health()
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         return threading.Thread(
@@ -270,7 +272,7 @@ class Runner:
                 text = "runs not released, other nodes will adopt them: node=%s error=%s"
                 logger.warning(text, name, error, extra={"event": "not_given_back", "node": name})
             if jobs := self._dispatcher.executing():
-                names = ", ".join(sorted(set(jobs))[:NAMED])
+                names = ", ".join(sorted(set(jobs))[:MAX_JOB_NAMES])
                 self._log(
                     "stopping",
                     "node stopping: node=%s running=%d jobs=%s; a second signal exits at once",
@@ -292,15 +294,15 @@ class Runner:
                 self.ticker.tick(adopt_own=gained)
                 if self.membership.ring_changed():
                     self._beat_wanted.set()
-                self._backoff.over()
+                self._backoff.record_success()
                 self._mark_until_next_tick(settings.TICK.total_seconds())
             except (DatabaseError, InterfaceError) as error:
-                is_unreachable = self._backoff.failed(error, self.clock.now())
-                self.ticker.failed(database_unreachable=is_unreachable)
+                is_unreachable = self._backoff.record_failure(error, self.clock.now())
+                self.ticker.record_failure(database_unreachable=is_unreachable)
                 if is_unreachable:
                     connections.close_all()
                 pause = self._backoff.pause
-                self.watchdog.alive(TICK, rest=pause)
+                self.watchdog.record_activity(TICK, rest=pause)
                 self._database_back.wait(pause)
                 self._database_back.clear()
         self.ticker.close()
@@ -313,12 +315,12 @@ class Runner:
         end = self.clock.monotonic() + seconds
         while not self._stopping.is_set() and not self._gained_shards.is_set():
             remaining = end - self.clock.monotonic()
-            self.watchdog.alive(TICK, rest=remaining)
+            self.watchdog.record_activity(TICK, rest=remaining)
             if remaining <= 0 or not self._tick_wanted.wait(remaining):
                 return
             self._tick_wanted.clear()
-            self.watchdog.alive(TICK)
-            self.ticker.mark_delivered()
+            self.watchdog.record_activity(TICK)
+            self.ticker.mark_dispatched()
 
     def _drain(self, *, finish: bool = False) -> None:
         """Dispatch what is due and return the remaining runs.
@@ -328,7 +330,7 @@ class Runner:
         """
         self.agenda.publish_due()
         unstarted = [] if finish else self._dispatcher.take_back()
-        self.ticker.mark_delivered()
+        self.ticker.mark_dispatched()
         transitions.unqueue(unstarted)
         given_back = give_back(self.membership.id)
         if self.agenda.broker_unreachable and given_back:
@@ -339,23 +341,23 @@ class Runner:
     # --- prune -----------------------------------------------------------------------------------
 
     def _rest_from_pruning(self, seconds: float) -> bool:
-        self.watchdog.alive(PRUNE, rest=seconds)
+        self.watchdog.record_activity(PRUNE, rest=seconds)
         stopping = self._stopping.wait(seconds)
-        self.watchdog.alive(PRUNE)
+        self.watchdog.record_activity(PRUNE)
         return stopping
 
     # --- heartbeat -------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        missing, limits = False, WaitLimits(alias_for(Node))
+        is_failing, limits = False, WaitLimits(alias_for(Node))
         while True:
             pause = self.membership.pause
-            self.watchdog.alive(HEARTBEAT, rest=pause)
+            self.watchdog.record_activity(HEARTBEAT, rest=pause)
             self._beat_wanted.wait(pause)
             self._beat_wanted.clear()
             if self._stopping.is_set():
                 return
-            self.watchdog.alive(HEARTBEAT)
+            self.watchdog.record_activity(HEARTBEAT)
             if self.watchdog.hanging.keys() & {TICK, AGENDA}:
                 self.membership.withdraw()
                 continue
@@ -364,19 +366,19 @@ class Runner:
                 if self.membership.beat(agenda=len(self.agenda)):
                     self._gained_shards.set()
                     self._tick_wanted.set()
-                self._vitals.heartbeat_written()
-                if missing:
+                self._status.record_heartbeat()
+                if is_failing:
                     self._database_back.set()
-                missing = False
+                is_failing = False
             except (DatabaseError, InterfaceError) as error:
                 connections.close_all()
-                if not missing:  # Log this once; the tick reports when the database is back.
+                if not is_failing:  # Log this once; the tick reports when the database is back.
                     name = self.membership.name
                     extra = {"event": "heartbeat_missed", "node": name}
                     logger.warning(
                         "heartbeat not written: node=%s error=%s", name, error, extra=extra
                     )
-                missing = True
+                is_failing = True
 
     def _log(self, event: str, message: str, *args: object) -> None:
         name = self.membership.name

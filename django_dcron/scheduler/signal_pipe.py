@@ -1,13 +1,13 @@
 """SIGTERM and SIGINT as bytes in a pipe, so that the main thread can wait for them.
 
 The interpreter writes the bytes as soon as a signal arrives, in any thread
-(``signal.set_wakeup_fd``). A Python handler would not do, because only the main thread calls it,
-once it continues. A signal doesn't wake the main thread if another thread received it, or if it
-came just before the wait.
+(``signal.set_wakeup_fd``). A Python handler isn't enough, because it runs only in the main thread
+and only after that thread continues. A signal doesn't wake the main thread if another thread
+received it, or if it came just before the wait.
 
-A process that a job forks meanwhile, for example with multiprocessing, inherits the handlers. It
-gets the previous handlers back. Otherwise, a signal to it would stop the node instead of the
-process. Signals are blocked until then.
+A process that a job forks meanwhile, for example with multiprocessing, inherits the handlers.
+Otherwise, a signal to that process would stop the node, so the child restores the previous
+handlers. Signals are blocked until it has done so.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class SignalPipe:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
-        self._before: dict[int, Any] = {}
-        self._wakeup_before = -1
-        self._open = threading.Lock()
-        """Held while another thread writes, so that the pipe isn't closed meanwhile."""
+        self._previous_handlers: dict[int, Any] = {}
+        self._previous_wakeup_fd = -1
+        self._write_lock = threading.Lock()
+        """Held during a write, so that the pipe isn't closed meanwhile."""
 
     def __enter__(self) -> SignalPipe:
         if threading.current_thread() is threading.main_thread():
-            self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            self._previous_wakeup_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             for number in SIGNALS:
-                self._before[number] = signal.signal(number, _ignore_signal)
+                self._previous_handlers[number] = signal.signal(number, _ignore_signal)
             _listening.append(self)
         return self
 
@@ -53,14 +53,14 @@ class SignalPipe:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        if self._before:
+        if self._previous_handlers:
             _listening.remove(self)
-            self._put_back()
+            self._restore_handlers()
         self.close()
 
     def close(self) -> None:
         """Close the pipe. Only needed if the context is never entered."""
-        with self._open:
+        with self._write_lock:
             os.close(self._read)
             os.close(self._write)
             self._read = self._write = -1
@@ -84,14 +84,14 @@ class SignalPipe:
 
     def wake(self) -> None:
         """End a ``wait``. Any thread may call this."""
-        with self._open:
+        with self._write_lock:
             if self._write >= 0:
                 os.write(self._write, bytes([WAKE]))
 
-    def _put_back(self) -> None:
-        for number, handler in self._before.items():
+    def _restore_handlers(self) -> None:
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup_before)
+        signal.set_wakeup_fd(self._previous_wakeup_fd)
 
 
 _listening: list[SignalPipe] = []
@@ -110,7 +110,7 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     while _listening:
-        _listening.pop()._put_back()
+        _listening.pop()._restore_handlers()
     _after_fork()
 
 

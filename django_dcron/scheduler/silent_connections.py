@@ -1,17 +1,19 @@
-"""Detection of silent database connections: they are shut, so that their threads reconnect.
+"""Detect silent database connections and shut them down, so that their threads reconnect.
 
 The watch thread checks whether a thread has been in the same call of Django's database backend for
-longer than ``DCRON_LEASE``. If so, a new connection asks the server what it does for that thread.
-If the server answers that it does nothing, no answer will come, and the connection is shut.
+longer than ``DCRON_LEASE``. If so, a query on a new connection asks the server whether it is
+executing a statement for that thread. If it isn't, no answer will come, and the connection is shut
+down.
 
 Invariants:
 
 - A statement that the server is executing is left alone, regardless of its duration.
-- If the database doesn't answer on a new connection either, nothing is shut: it stalls and may
-  continue.
-- A connection is shut only if its thread is still in the same call after the server has answered.
-- The watch thread never waits. A separate thread asks the server, one at a time, and is ended if it
-  gets no answer.
+- If the database doesn't answer on a new connection either, no connection is shut down: the
+  database stalls and may continue.
+- A connection is shut down only if its thread is still in the same call after the server has
+  answered.
+- The watch thread never waits. A separate thread queries the server. Only one such thread runs at a
+  time, and it is ended if it gets no answer.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from django_dcron.db.connection_sockets import (
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Run
-from django_dcron.scheduler.watchdog import LOOK_EVERY
+from django_dcron.scheduler.watchdog import CHECK_EVERY
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -65,12 +67,12 @@ class SilentConnections:
     def __init__(self, node: str, monotonic: Callable[[], float]):
         self._node = node
         self._monotonic = monotonic
-        self._looked_at = monotonic()
+        self._checked_at = monotonic()
         self._threads: dict[int, _Thread] = {}
-        self._asking: threading.Thread | None = None
-        self._asked_by: int | None = None
-        """The socket of the connection that asks the server."""
-        self._asking_since = 0.0
+        self._query_thread: threading.Thread | None = None
+        self._query_socket: int | None = None
+        """The socket of the connection that queries the server."""
+        self._query_started_at = 0.0
         connection_created.connect(self._on_connect)
 
     def watch_this_thread(self, name: str) -> None:
@@ -82,30 +84,33 @@ class SilentConnections:
     def forget_this_thread(self) -> None:
         self._threads.pop(threading.get_ident(), None)
 
-    def look(self) -> None:
+    def check(self) -> None:
         now, timeout = self._monotonic(), settings.LEASE.total_seconds()
         # While the process was suspended, the database wasn't silent.
-        passed = min(now - self._looked_at, 2 * LOOK_EVERY)
-        self._looked_at = now
+        passed = min(now - self._checked_at, 2 * CHECK_EVERY)
+        self._checked_at = now
         threads = dict(self._threads)
         for ident, thread in threads.items():
             call = _database_call(ident)
             same = call is not None and call is thread.call
             thread.waited = thread.waited + passed if same else 0.0
             thread.call = call
-        if self._asking is not None and self._asking.is_alive():
-            if now - self._asking_since > 2 * timeout and self._asked_by is not None:
-                shut_down_socket(self._asked_by, lambda: self._asked_by is not None)
+        if self._query_thread is not None and self._query_thread.is_alive():
+            if now - self._query_started_at > 2 * timeout and self._query_socket is not None:
+                shut_down_socket(self._query_socket, lambda: self._query_socket is not None)
             return
         suspects = {ident: each for ident, each in threads.items() if each.waited >= timeout}
         if suspects:
-            self._asking_since = now
-            self._asking = threading.Thread(
-                target=self._ask, args=(suspects,), name="dcron-silent-connections", daemon=True
+            self._query_started_at = now
+            self._query_thread = threading.Thread(
+                target=self._query_server,
+                args=(suspects,),
+                name="dcron-silent-connections",
+                daemon=True,
             )
-            self._asking.start()
+            self._query_thread.start()
 
-    def _ask(self, suspects: dict[int, _Thread]) -> None:
+    def _query_server(self, suspects: dict[int, _Thread]) -> None:
         for ident, thread in suspects.items():
             call, session = thread.call, thread.session
             # A thread without a session is still connecting, which has its own limit.
@@ -124,10 +129,10 @@ class SilentConnections:
         connection = new_connection(alias, settings.LEASE)
         try:
             connection.ensure_connection()
-            self._asked_by = socket_descriptor(connection)
+            self._query_socket = socket_descriptor(connection)
             return is_executing(session, connection)
         finally:
-            self._asked_by = None
+            self._query_socket = None
             with suppress(Exception):
                 connection.close()
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - The steps run in the order of the list.
-- A step that another transaction blocks is skipped. The steps after it run all the same.
+- A step that another transaction blocks is skipped. The steps after it still run.
 - Any other error ends the tick.
 - A blocked step is logged once, and once more when it is no longer blocked.
 """
@@ -44,12 +44,12 @@ class Steps:
     """Runs the steps of the ticks of one node."""
 
     def __init__(
-        self, node: str, monotonic: Callable[[], float], alive: Callable[[], None]
+        self, node: str, monotonic: Callable[[], float], on_activity: Callable[[], None]
     ) -> None:
         self._node = node
         self._monotonic = monotonic
-        self._alive = alive
-        """Called before each step, as a sign of activity for the watchdog."""
+        self._on_activity = on_activity
+        """Called before each step, for the watchdog."""
         self._tried_at: dict[str, float] = {}
         """The monotonic time of the last try of each step."""
         self._blocked: set[str] = set()
@@ -60,7 +60,7 @@ class Steps:
         errors = []
         for step in steps:
             if step.when() and self._is_due(step):
-                self._alive()
+                self._on_activity()
                 if error := self.run(step):
                     errors.append(error)
         return errors

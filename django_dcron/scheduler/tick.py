@@ -10,7 +10,7 @@ Invariants:
   shards.
 - No run is declared lost until ticks have succeeded without a long gap for a whole run lease.
   Before that, the database may have delayed heartbeats.
-- A database that stalls without an error shows in the duration of a tick.
+- A database that stalls without an error is detected by the duration of a tick.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from django_dcron.utils.sync_points import reach
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-MARK, FOLLOW = "mark", "follow"
+MARK, CHANGES = "mark", "changes"
 """The names of the steps that other steps refer to."""
-FOLLOW_EVERY = 5.0
+APPLY_CHANGES_EVERY = 5.0
 RETRY_QUARANTINED_EVERY = 300.0
 RESCUE_EVERY = 2.0
 RELEASE_EVERY = 1.0
@@ -77,20 +77,20 @@ class Ticker:
     agenda: Agenda
     clock: ClusterClock
     stopping: Callable[[], bool] = lambda: False
-    alive: Callable[[], None] = lambda: None
-    """Called before each step and each batch of claims, as a sign of activity for the watchdog."""
-    progressed: Callable[[], None] = lambda: None
+    on_activity: Callable[[], None] = lambda: None
+    """Called before each step and each batch of claims, for the watchdog."""
+    on_progress: Callable[[], None] = lambda: None
     """Called after a successful tick, and after each successful batch of claims."""
     clock_in_doubt: Callable[[], bool] = lambda: False
     """Returns whether the database's clock has jumped and may be wrong. In this case, the age of
     heartbeats is unreliable.
     """
     counts: Counter[str] = field(default_factory=Counter)
-    """What the ticks have done since the last report."""
+    """The numbers of runs and jobs that the ticks have processed since the last report."""
     _runner: Steps = field(init=False)
-    _steady_since: float | None = None
+    _available_since: float | None = None
     """The monotonic time since which every tick has found the database available. None if the last
-    one didn't.
+    tick didn't.
     """
     _completed_at: float | None = None
     """The monotonic time of the last successful tick."""
@@ -98,14 +98,14 @@ class Ticker:
     _behind_since: float | None = None
     """The monotonic time since which every check has found the agenda behind."""
     _delayed: DelayedHeartbeats = field(init=False)
-    _unsure: bool = True
+    _is_incomplete: bool = True
     """Whether the last tick failed or skipped a step. It may have claimed runs that aren't on the
     agenda.
     """
 
     def __post_init__(self) -> None:
         self._delayed = DelayedHeartbeats(self.clock.monotonic)
-        self._runner = Steps(self.membership.name, self.clock.monotonic, lambda: self.alive())
+        self._runner = Steps(self.membership.name, self.clock.monotonic, lambda: self.on_activity())
 
     def tick(self, *, adopt_own: bool = False, once: bool = False) -> None:
         """Make one pass.
@@ -117,13 +117,15 @@ class Ticker:
             self._completed_at = self.clock.monotonic()
         silence = max(settings.LEASE, SHORTEST_SILENCE)
         self._limits.impose(lock=LOCK_TIMEOUT, silence=silence)
-        blocked = self._runner.run_due(self._steps(adopt_own=adopt_own or self._unsure, once=once))
+        blocked = self._runner.run_due(
+            self._steps(adopt_own=adopt_own or self._is_incomplete, once=once)
+        )
         if once and blocked:
             raise blocked[0]  # no later tick makes up for it
         self.membership.ticked()
-        self._unsure = bool(blocked)
+        self._is_incomplete = bool(blocked)
         self._record_success()
-        self.progressed()
+        self.on_progress()
         tracing.record_queued_spans()
 
     def _steps(self, *, adopt_own: bool, once: bool) -> list[Step]:
@@ -133,7 +135,7 @@ class Ticker:
         silence = settings.RUN_LEASE * (ONCE_FACTOR if once else 1)
         return [
             Step(MARK, self._mark_outside_bursts),
-            Step(FOLLOW, self._follow, leads, every=FOLLOW_EVERY),
+            Step(CHANGES, self._apply_changes, leads, every=APPLY_CHANGES_EVERY),
             Step("quarantine", self._retry_quarantined, leads, every=RETRY_QUARANTINED_EVERY),
             Step("claim", self._claim, leads),
             Step("release", self._release, leads, every=RELEASE_EVERY),
@@ -149,13 +151,13 @@ class Ticker:
         """Restore the connection's limits after the last tick."""
         self._limits.lift()
 
-    def failed(self, *, database_unreachable: bool) -> None:
+    def record_failure(self, *, database_unreachable: bool) -> None:
         """Record that the last tick failed."""
-        self._unsure = True
+        self._is_incomplete = True
         if database_unreachable:
-            self._steady_since = None
+            self._available_since = None
 
-    def mark_delivered(self) -> None:
+    def mark_dispatched(self) -> None:
         """Mark dispatched runs as queued, and end refused runs. Locked runs are left for later."""
         self._runner.run(Step(MARK, self._mark))
         tracing.record_queued_spans()
@@ -168,7 +170,7 @@ class Ticker:
 
     def _mark(self) -> None:
         self._end_refused(self.agenda.take_refused())
-        delivered = self.agenda.take_delivered()
+        delivered = self.agenda.take_dispatched()
         if not delivered:
             return
         reach("mark.begun")
@@ -182,11 +184,11 @@ class Ticker:
             self.agenda.give_back(delivered)
             raise
         reach("mark.done")
-        self.agenda.marked(marked)
+        self.agenda.forget(marked)
         self.counts["dispatched"] += len(marked)
         if len(marked) < len(delivered):
-            done = {run.key for run in marked}
-            self.agenda.give_back([run for run in delivered if run.key not in done])
+            marked_keys = {run.key for run in marked}
+            self.agenda.give_back([run for run in delivered if run.key not in marked_keys])
             raise StillLocked("some runs are locked; the others were marked")
 
     def _mark_queued(self, delivered: Iterable[DueRun]) -> None:
@@ -223,13 +225,13 @@ class Ticker:
         namespace = self.membership.namespace
         return jobs.filter(namespace=namespace) if namespace else jobs
 
-    def _follow(self) -> None:
-        """Process changes of jobs: edits past ``save``, repeated failures and the end of pauses."""
+    def _apply_changes(self) -> None:
+        """Apply changes to jobs: edits made without ``save``, repeated failures, ends of pauses."""
         jobs = self._jobs()
-        followed = saving.follow_changes(self.clock.now(), jobs)
-        self.counts["followed"] += followed
-        if followed >= saving.FOLLOWED_AT_ONCE:
-            self._runner.repeat(FOLLOW)  # more jobs may have changed
+        moved = saving.move_outdated_cursors(self.clock.now(), jobs)
+        self.counts["followed"] += moved
+        if moved >= saving.MOVED_AT_ONCE:
+            self._runner.repeat(CHANGES)  # more jobs may have changed
         pausing.open_circuits(jobs)
         pausing.end_pauses(jobs)
 
@@ -244,15 +246,15 @@ class Ticker:
                 node=self.membership.id,
                 namespace=self.membership.namespace,
             )
-            self._put(claimed.runs)
+            self._add_to_agenda(claimed.runs)
             self.counts["claimed"] += len(claimed.runs)
             self.counts["missed"] += claimed.missed
             if not self._runner.is_blocked(MARK) and not self._in_burst():
-                self.mark_delivered()
+                self.mark_dispatched()
             if claimed.considered < CLAIMED_AT_ONCE:
                 return
-            self.alive()
-            self.progressed()
+            self.on_activity()
+            self.on_progress()
 
     def _release(self) -> None:
         self.counts["released"] += release(
@@ -260,7 +262,7 @@ class Ticker:
         )
 
     def _adopt(self, *, also_own: bool) -> None:
-        left: list[DueRun] = []
+        locked: list[DueRun] = []
         adopted = adopt(
             self.membership.shards,
             self.clock.now() + settings.LOOK_AHEAD,
@@ -268,21 +270,21 @@ class Ticker:
             namespace=self.membership.namespace,
             also_own=also_own,
             known=self.agenda.knows,
-            leave=left.append,
+            on_locked=locked.append,
         )
-        self.counts["adopted"] += self._put(adopted)
-        if left:
-            raise StillLocked(f"run {left[0].run_id} is locked; the others were taken up")
+        self.counts["adopted"] += self._add_to_agenda(adopted)
+        if locked:
+            raise StillLocked(f"run {locked[0].run_id} is locked; the others were adopted")
 
     def _rescue(self, silence: timedelta) -> None:
         self.counts["rescued"] += rescue(
             self.membership.shards, self.clock.now(), silence, self._delayed
         )
 
-    def _put(self, runs: Iterable[DueRun]) -> int:
+    def _add_to_agenda(self, runs: Iterable[DueRun]) -> int:
         """Add runs to the agenda and return the number of new ones.
 
-        Runs that can't be dispatched end here as failed.
+        Runs that can't be dispatched end as failed.
         """
         before = len(self.agenda)
         self._end_refused(self.agenda.add(runs))
@@ -308,10 +310,10 @@ class Ticker:
         After an outage, heartbeats are old through no fault of the workers.
         """
         if self._has_stalled() or self.clock_in_doubt():
-            self._steady_since = None
-        if self._steady_since is None or not self._leads():
+            self._available_since = None
+        if self._available_since is None or not self._leads():
             return False
-        return self.clock.monotonic() - self._steady_since >= settings.RUN_LEASE.total_seconds()
+        return self.clock.monotonic() - self._available_since >= settings.RUN_LEASE.total_seconds()
 
     def _has_stalled(self) -> bool:
         """Return whether the last successful tick is too long ago.
@@ -325,13 +327,13 @@ class Ticker:
         )
 
     def _record_success(self) -> None:
-        if self._has_stalled() or self._steady_since is None:
-            self._steady_since = self.clock.monotonic()
+        if self._has_stalled() or self._available_since is None:
+            self._available_since = self.clock.monotonic()
         self._completed_at = self.clock.monotonic()
 
     def _report(self) -> None:
-        done, self.counts = self.counts, Counter()
-        facts = {"agenda": len(self.agenda), **done}
+        counts, self.counts = self.counts, Counter()
+        facts = {"agenda": len(self.agenda), **counts}
         logger.info(
             "tick report: node=%s %s",
             self.membership.name,

@@ -1,7 +1,8 @@
 """The watch: a thread that checks the other threads and writes the health file.
 
-It also logs when the node becomes unfit or fit again. No thread waits for it. If the disk is full,
-it logs one line. If the disk hangs, the file becomes old, and probes notice that.
+The watch also logs when the node becomes unfit or fit again. No other thread waits for the watch.
+If the disk is full, the watch logs one line. If the disk hangs, the file becomes old, and probes
+notice that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 from django_dcron.scheduler.health import Health
 from django_dcron.scheduler.health_file import HealthFile
-from django_dcron.scheduler.watchdog import LOOK_EVERY, Watchdog
+from django_dcron.scheduler.watchdog import CHECK_EVERY, Watchdog
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -23,10 +24,10 @@ class Watch:
         watchdog: Watchdog,
         health: Callable[[], Health],
         file: HealthFile | None,
-        also: Callable[[], None] = lambda: None,
+        also_check: Callable[[], None] = lambda: None,
     ):
-        """``also`` is called at each check and never waits."""
-        self._also = also
+        """Create the watch. ``also_check`` is called at each check. It must not block."""
+        self._also_check = also_check
         self._watchdog = watchdog
         self._health = health
         self._file = file
@@ -37,12 +38,12 @@ class Watch:
     def run(self, closed: threading.Event) -> None:
         """Check until the node is ``closed``. This is the body of the thread."""
         while True:
-            self._watchdog.look()
-            self._also()
+            self._watchdog.check()
+            self._also_check()
             health = self._health()
             self._report(health)
             self._write(health)
-            if closed.wait(LOOK_EVERY):
+            if closed.wait(CHECK_EVERY):
                 break
         if self._file:
             self._remove(self._file)
@@ -65,7 +66,7 @@ class Watch:
         node = health.facts.name
         extra = {"event": "health_file", "node": node}
         try:
-            self._file.write(health.as_json(), LOOK_EVERY)
+            self._file.write(health.as_json(), CHECK_EVERY)
         except OSError as error:
             if self._written:
                 logger.warning(

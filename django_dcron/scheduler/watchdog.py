@@ -1,17 +1,17 @@
-"""The watchdog: it measures how long threads have been silent and events have been missing.
+"""The watchdog measures how long threads have been silent and how long ago events happened.
 
-A thread gives a sign of activity when it begins a step. Before it rests, it gives the maximum
-duration.
+A thread records its activity when it begins a step. Before it rests, it records for how long at
+most.
 
 Invariants:
 
 - Silence is counted at each check, and each check adds a limited time. A suspended or starved
   process therefore doesn't make its threads hang.
-- A thread that is silent for longer than ``DCRON_HANG_AFTER`` hangs, until its next sign.
+- A thread that is silent for longer than ``DCRON_HANG_AFTER`` hangs, until its next activity.
 - A hang is logged once, with the stacks of all threads, the hung thread first. The end of a hang is
   logged once, too.
-- A thread in a database call merely waits, for up to ``DCRON_DATABASE_GRACE``, while no thread gets
-  an answer from the database. A restart would not help.
+- While no thread gets an answer from the database, a thread in a database call is *waiting*, not
+  hanging, for up to ``DCRON_DATABASE_GRACE``. A restart would not help.
 - Once the database answers another thread, the waiting thread hangs: its own connection is cut off.
 """
 
@@ -29,7 +29,7 @@ from django_dcron.utils.counts import number_of
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-LOOK_EVERY = 2.0
+CHECK_EVERY = 2.0
 """Seconds between two checks. A late check counts as at most two intervals."""
 STACKS = 40
 """The maximum number of stacks in the log. A node may execute runs in its own threads."""
@@ -39,19 +39,19 @@ STACKS = 40
 class _LastSeen:
     thread: int
     next_by: float
-    """The monotonic time by which the next sign is expected."""
+    """The monotonic time by which the next activity is expected."""
     silence: float = 0.0
     """Seconds of silence counted since then."""
     hangs: bool = False
 
 
 class Watchdog:
-    """Any thread may give signs; only one thread calls ``look``."""
+    """Any thread may record activity; only one thread calls ``check``."""
 
     def __init__(self, node: str, monotonic: Callable[[], float]):
         self._node = node
         self._monotonic = monotonic
-        self._looked_at = monotonic()
+        self._checked_at = monotonic()
         self._threads: dict[str, _LastSeen] = {}
         self._events: dict[str, _LastSeen] = {}
         self.hanging: dict[str, float] = {}
@@ -61,10 +61,10 @@ class Watchdog:
         self.waiting: dict[str, float] = {}
         """The threads that have waited long for a stalled database, in the same form."""
 
-    def alive(self, thread: str, rest: float | None = 0.0) -> None:
+    def record_activity(self, thread: str, rest: float | None = 0.0) -> None:
         """Record that the calling thread is active, or rests for at most ``rest`` seconds.
 
-        None: it rests until it is woken.
+        None: the thread rests until it is woken.
         """
         expected = self._monotonic() + (float("inf") if rest is None else max(rest, 0.0))
         self._threads[thread] = _LastSeen(threading.get_ident(), expected)
@@ -72,7 +72,7 @@ class Watchdog:
     def ended(self, thread: str) -> None:
         self._threads.pop(thread, None)
 
-    def happened(self, event: str) -> None:
+    def record_event(self, event: str) -> None:
         """Record ``event``, which shows that the database has answered.
 
         A missing event makes no thread hang.
@@ -84,40 +84,40 @@ class Watchdog:
         return self._events[event].silence
 
     @property
-    def look_age(self) -> float:
+    def check_age(self) -> float:
         """Seconds since the last check."""
-        return self._monotonic() - self._looked_at
+        return self._monotonic() - self._checked_at
 
-    def look(self) -> None:
+    def check(self) -> None:
         now = self._monotonic()
-        passed = min(now - self._looked_at, 2 * LOOK_EVERY)
-        self._looked_at = now
+        passed = min(now - self._checked_at, 2 * CHECK_EVERY)
+        self._checked_at = now
         threads = dict(self._threads)
-        for sign in (*threads.values(), *self._events.values()):
-            if now > sign.next_by:
-                sign.silence += min(passed, now - sign.next_by)
+        for last_seen in (*threads.values(), *self._events.values()):
+            if now > last_seen.next_by:
+                last_seen.silence += min(passed, now - last_seen.next_by)
         self._judge(threads)
 
     def _judge(self, threads: dict[str, _LastSeen]) -> None:
         limit = settings.HANG_AFTER.total_seconds()
         answers = any(event.silence < limit / 2 for event in self._events.values())
-        hung, waited = self.hanging, self.waiting
+        hung_before, waited_before = self.hanging, self.waiting
         hanging: dict[str, float] = {}
         waiting: dict[str, float] = {}
-        for name, sign in threads.items():
-            if sign.silence > limit:
-                sign.hangs = sign.hangs or answers or not _waits_for_database(sign)
-                (hanging if sign.hangs else waiting)[name] = sign.silence
+        for name, last_seen in threads.items():
+            if last_seen.silence > limit:
+                last_seen.hangs = last_seen.hangs or answers or not _waits_for_database(last_seen)
+                (hanging if last_seen.hangs else waiting)[name] = last_seen.silence
         self.hanging, self.waiting = hanging, waiting
-        for name in hanging.keys() - hung.keys():
+        for name in hanging.keys() - hung_before.keys():
             text = "thread hangs: node=%s thread=%s silent=%ds\n%s"
             self._log(
                 logging.ERROR, "hangs", name, text, hanging[name], _stacks(threads[name].thread)
             )
-        for name in waiting.keys() - waited.keys():
+        for name in waiting.keys() - waited_before.keys():
             text = "thread blocked by the database: node=%s thread=%s waited=%ds"
             self._log(logging.ERROR, "waits", name, text, waiting[name])
-        for name in (hung.keys() | waited.keys()) - hanging.keys() - waiting.keys():
+        for name in (hung_before.keys() | waited_before.keys()) - hanging.keys() - waiting.keys():
             self._log(logging.INFO, "goes_on", name, "thread recovered: node=%s thread=%s")
 
     def _log(self, level: int, event: str, thread: str, text: str, *args: object) -> None:
@@ -125,11 +125,11 @@ class Watchdog:
         logger.log(level, text, self._node, thread, *args, extra=extra)
 
 
-def _waits_for_database(sign: _LastSeen) -> bool:
+def _waits_for_database(last_seen: _LastSeen) -> bool:
     """Return whether the thread is in a database call, within ``DCRON_DATABASE_GRACE``."""
-    if sign.silence > settings.DATABASE_GRACE.total_seconds():
+    if last_seen.silence > settings.DATABASE_GRACE.total_seconds():
         return False
-    frame = sys._current_frames().get(sign.thread)
+    frame = sys._current_frames().get(last_seen.thread)
     while frame is not None and not frame.f_globals.get("__name__", "").startswith(
         "django.db.backends."
     ):

@@ -5,15 +5,16 @@ number of times.
 
 Invariants:
 
-- The thread asks often while a queued run of this node has waited for longer than a quarter of
-  ``DCRON_REDELIVER_AFTER``. Otherwise, it asks seldom.
-- ``Node.workers`` stops naming a fault soon after it is over.
+- The thread asks the workers every ``ASK_EVERY`` seconds while a queued run of this node has waited
+  for longer than a quarter of ``DCRON_REDELIVER_AFTER``, otherwise every ``ASK_IDLE_EVERY``
+  seconds.
+- ``Node.workers`` stops naming a fault soon after the fault is over.
 - ``Node.workers`` lists only unknown runs that exist in this node's database. All others were
   deleted.
 - A run is dispatched again only if a worker dropped its latest message, and another worker may take
-  it. It starts once in any case.
-- No other thread waits for this one, and no error ends it. It asks no worker while the broker is
-  unreachable.
+  the run. The run starts only once in any case.
+- No other thread waits for this thread, and no error ends it. It sends no request while the broker
+  is unreachable.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from django_dcron.runs import transitions
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-LOOK_EVERY = 2.0
+CHECK_EVERY = 2.0
 """Seconds between two checks for waiting runs."""
 ASK_EVERY = 5.0
-"""Seconds between two questions while runs wait."""
-ASK_ANYWAY_EVERY = 60.0
-"""Seconds between two questions while no run waits. A foreign worker next to a good one only costs
-time.
+"""Seconds between two requests to the workers while runs wait."""
+ASK_IDLE_EVERY = 60.0
+"""Seconds between two requests while no run waits. As long as another worker executes the runs, a
+foreign worker only delays them.
 """
-LONGEST_QUESTION = 30.0
-"""The maximum duration of a question in seconds, with a slow broker."""
+LONGEST_REQUEST = 30.0
+"""The maximum duration of a request in seconds, with a slow broker."""
 WAITING_AT_ONCE = 500
 MARKED_WITHIN = timedelta(seconds=2)
 """How long before its run is marked as queued a worker may drop a message."""
@@ -73,8 +74,10 @@ class Leader(Protocol):
     def shards(self) -> Collection[int]: ...
 
 
-class Watchdog(Protocol):
-    def alive(self, thread: str, rest: float = 0.0) -> None: ...
+class ActivityRecorder(Protocol):
+    """The node's watchdog."""
+
+    def record_activity(self, thread: str, rest: float = 0.0) -> None: ...
 
 
 def foreign_workers(answers: Iterable[WorkerAnswer], known_here: Collection[UUID]) -> set[str]:
@@ -146,15 +149,15 @@ class WorkerProbe:
         self._failed = False
         self._foreign: set[str] = set()
 
-    def run(self, stopping: threading.Event, watchdog: Watchdog, name: str) -> None:
+    def run(self, stopping: threading.Event, watchdog: ActivityRecorder, name: str) -> None:
         """Ask until ``stopping`` is set. This is the body of the thread ``name``."""
         while True:
-            watchdog.alive(name, rest=LOOK_EVERY)
-            if stopping.wait(LOOK_EVERY):
+            watchdog.record_activity(name, rest=CHECK_EVERY)
+            if stopping.wait(CHECK_EVERY):
                 return
-            watchdog.alive(name, rest=LONGEST_QUESTION)
+            watchdog.record_activity(name, rest=LONGEST_REQUEST)
             try:
-                self.look()
+                self.check()
                 self._failed = False
             except Exception as error:
                 # The database or broker is unreachable, which other threads report, or there is a
@@ -167,19 +170,19 @@ class WorkerProbe:
                     logger.log(level, text, self._leader.name, in_one_line(error), extra=extra)
                 self._failed = True
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Ask the workers if it is time. Return whether they were asked."""
         shards = self._leader.shards
         if not shards:
             return False
         waiting = self._waiting(shards)
-        every = ASK_EVERY if waiting else ASK_ANYWAY_EVERY
+        every = ASK_EVERY if waiting else ASK_IDLE_EVERY
         if self._clock.monotonic() - self._asked_at < every:
             return False
         self._asked_at = self._clock.monotonic()
         answers = self._dispatcher.ask_workers()
         if answers is not None:
-            self._take(answers, waiting)
+            self._process(answers, waiting)
         return True
 
     def _waiting(self, shards: Collection[int]) -> list[WaitingRun]:
@@ -198,26 +201,32 @@ class WorkerProbe:
             if queued_at is not None
         ]
 
-    def _take(self, answers: Sequence[WorkerAnswer], waiting: Sequence[WaitingRun]) -> None:
+    def _process(self, answers: Sequence[WorkerAnswer], waiting: Sequence[WaitingRun]) -> None:
         now = self._clock.now()
         reported = {unknown.run_id for answer in answers for unknown in answer.unknown_runs}
         known_here = set(transitions.runs().filter(pk__in=reported).values_list("pk", flat=True))
         foreign = foreign_workers(answers, known_here)
-        kept = as_json(answers, known_here, now)
-        Node.objects.using(alias_for(Node)).filter(pk=self._leader.id).update(workers=kept)
+        document = as_json(answers, known_here, now)
+        Node.objects.using(alias_for(Node)).filter(pk=self._leader.id).update(workers=document)
         self._report(foreign)
-        again = [
+        redelivered = [
             run
             for run in dropped_runs(answers, waiting, now, foreign)
             if transitions.redeliver_dropped(run.run_id, run.attempt, run.queued_at, run.deliveries)
         ]
-        if again:
+        if redelivered:
             text = (
                 "runs redelivered: node=%s runs=%d first=%s reason=dropped by a worker of another "
                 "database"
             )
-            extra = {"event": "redelivered", "run": str(again[0].run_id), "runs": len(again)}
-            logger.warning(text, self._leader.name, len(again), again[0].run_id, extra=extra)
+            extra = {
+                "event": "redelivered",
+                "run": str(redelivered[0].run_id),
+                "runs": len(redelivered),
+            }
+            logger.warning(
+                text, self._leader.name, len(redelivered), redelivered[0].run_id, extra=extra
+            )
 
     def _report(self, foreign: set[str]) -> None:
         """Log one line when a foreign worker appears."""

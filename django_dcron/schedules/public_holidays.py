@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import warnings
 from datetime import date
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any
 
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.suggestions import similar_names
 
 MISSING = _("public holidays need the package “holidays”: pip install django-dcron[holidays]")
 _UNKNOWN = _(
@@ -37,7 +37,7 @@ def holidays_in(country: str, part: str) -> partial[frozenset[date]]:
     """Return a function from a year to its holidays; raises ``InvalidCalendar``."""
     known = _known()
     if country not in known:
-        if near := get_close_matches(country, known, n=1):
+        if near := similar_names(country, known, most=1):
             raise InvalidCalendar(_MISSPELLED, value=country, near=near[0], code="unknown_country")
         raise InvalidCalendar(_UNKNOWN, value=country, code="unknown_country")
     named = {name.casefold(): name for name in ("", *known[country])}

@@ -21,7 +21,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -34,6 +33,7 @@ from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, check_zone
 from django_dcron.utils.messages import TOO_LONG, any_of
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.suggestions import similar_names
 
 MAX_LENGTH = 255
 MACROS = {
@@ -265,8 +265,8 @@ def _expand_macro(body: str) -> str:
 
 def _nearest_macro(name: str) -> str:
     """Return the quoted macro that ``name`` resembles; empty if there is none."""
-    near = get_close_matches(f"@{name[:16].lower()}", [*MACROS, NEVER], n=1, cutoff=0.75)
-    return repr(near[0]) if near and " " not in name else ""
+    near = [] if " " in name else similar_names(f"@{name}", [*MACROS, NEVER], most=1)
+    return repr(near[0]) if near else ""
 
 
 def _interval(text: str) -> timedelta:

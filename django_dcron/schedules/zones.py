@@ -20,13 +20,13 @@ Invariants:
 from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 from django_dcron.exceptions import InvalidTimeZone
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.suggestions import similar_names
 
 FIRST = datetime(2, 1, 1)
 LAST = datetime(9999, 1, 1)
@@ -56,7 +56,7 @@ def check_zone(name: object) -> str:
     """Return the name if it is a zone of the tz database; otherwise raise ``InvalidTimeZone``."""
     if isinstance(name, str) and name in _zone_names():
         return str(name)
-    known = get_close_matches(name[:64], _zone_names(), n=1) if isinstance(name, str) else []
+    known = similar_names(name, _zone_names(), most=1) if isinstance(name, str) else []
     if not known:
         raise InvalidTimeZone(_UNKNOWN, value=f"{name!r:.80}", code="unknown_zone")
     raise InvalidTimeZone(

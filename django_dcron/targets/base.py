@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
-
-from django_dcron.utils.messages import TranslatableText, any_of
 
 
 class TargetKind(StrEnum):
@@ -86,15 +82,3 @@ def first_line(text: str | None) -> str:
     """Return the first line of a docstring or help text."""
     lines = inspect.cleandoc(text or "").splitlines()
     return lines[0].strip() if lines else ""
-
-
-def nearest(word: str, known: Sequence[str], likeness: float = 0.6) -> TranslatableText | str:
-    """Return up to three similar words as ``'a', 'b' or 'c'``; empty if there are none."""
-    near = get_close_matches(word, known, n=3, cutoff=likeness)
-    return any_of([repr(each) for each in near]) if near else ""
-
-
-def did_you_mean(word: str, known: Sequence[str], likeness: float = 0.6) -> str:
-    """Return ``" Did you mean 'a', 'b' or 'c'?"``; empty if no word is similar."""
-    near = nearest(word, known, likeness)
-    return f" Did you mean {near}?" if near else ""

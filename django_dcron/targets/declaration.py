@@ -25,8 +25,8 @@ from django_dcron.policies.retry import exception_name
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets import celery_tasks, django_tasks, functions
-from django_dcron.targets.base import did_you_mean
 from django_dcron.utils.durations import write_duration
+from django_dcron.utils.suggestions import did_you_mean
 
 OTHER_NAMES = {
     "coalesce": "misfire_policy",
@@ -167,6 +167,8 @@ def cron(
     if not isinstance(schedule, str):
         raise TypeError(_not_a_schedule(schedule))
     declared = _validate_fields(fields)
+    positional = list(_iterable("args", args))
+    by_name = dict(_mapping("kwargs", {} if kwargs is None else kwargs))
 
     def declare(target: F) -> F:
         job = name or _own_name(target)
@@ -177,8 +179,8 @@ def cron(
             raise InvalidSchedule(f"@cron job {job}: {error}") from None
         given = {
             "schedule": schedule,
-            "args": list(args),
-            "kwargs": dict(kwargs or {}),
+            "args": positional,
+            "kwargs": by_name,
             "timezone": None,
         }
         _add(Declaration(namespace, job, _ensure_registered(target), {**given, **declared}))
@@ -294,6 +296,20 @@ def _stored_value(field: str, value: Any) -> Any:
         return _stored_alerts(value)
     if field == "tags":
         return [value] if isinstance(value, str) else list(value)
+    return value
+
+
+def _iterable(field: str, value: object) -> Iterable[Any]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise TypeError(f"@cron: {field}={value!r:.100} is not a list. Use {field}=[...].")
+    return value
+
+
+def _mapping(field: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f'@cron: {field}={value!r:.100} is not a dict. Use {field}={{"name": ...}}.'
+        )
     return value
 
 

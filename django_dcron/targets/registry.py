@@ -8,9 +8,10 @@ from typing import Any
 from django_dcron.conf import settings
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.targets import celery_tasks, commands, django_tasks, functions, shadow, shell
-from django_dcron.targets.base import Target, nearest
+from django_dcron.targets.base import Target
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.suggestions import nearest
 
 
 def get(key: str) -> Target:

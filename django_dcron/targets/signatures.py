@@ -8,8 +8,8 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from django_dcron.exceptions import InvalidArguments
-from django_dcron.targets.base import nearest
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.suggestions import nearest
 
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)

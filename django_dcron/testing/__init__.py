@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ManualClock", "assert_runs_at", "run_due", "set_clock"]
 
-_HOMES = {
+_MODULE_OF = {
     "ManualClock": "django_dcron.testing.setting_time",
     "assert_runs_at": "django_dcron.testing.timing",
     "run_due": "django_dcron.testing.stepping",
@@ -25,8 +25,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)

@@ -185,7 +185,7 @@ class _Stepper:
         finally:
             ticker.close()
         agenda.publish_due()
-        ticker.mark_delivered()
+        ticker.mark_dispatched()
         return queue.messages
 
     def _execute(self, run: DueRun) -> None:

@@ -1,4 +1,4 @@
-"""Parse and format durations: 90s, 5m, 1h30m, 2d."""
+"""Parse and format durations: 90s, 5m, 1h30m, 2d, 1w."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 MAX_LENGTH = 64
 """The maximum length, in characters, of a text that is parsed as a duration."""
-_UNITS = {"days": "d", "hours": "h", "minutes": "m", "seconds": "s"}
+_UNITS = {"weeks": "w", "days": "d", "hours": "h", "minutes": "m", "seconds": "s"}
 _FRIENDLY = re.compile(
     "".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?)\s*{letter}\s*)?" for unit, letter in _UNITS.items()),
     re.IGNORECASE,

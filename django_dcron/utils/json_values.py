@@ -23,9 +23,9 @@ def check_storable(value: Any) -> Any:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Whether both are equal as JSON.
+    """Return whether both values are equal as JSON.
 
-    ``true`` differs from 1, but 1.0 doesn't: PostgreSQL stores it as 1.
+    ``true`` differs from 1, but 1.0 equals 1, because PostgreSQL stores 1.0 as 1.
     """
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other

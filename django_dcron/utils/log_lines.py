@@ -16,7 +16,7 @@ from copy import copy
 from typing import Any
 
 INDENT = "    "
-_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that end a line, control a terminal or reverse text, except tab and newline."""
 _PLAIN = logging.Formatter()
 LOGGERS = (
@@ -52,14 +52,14 @@ class OneRecord(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
-            record.args = tuple(map(_harmless, record.args))
+            record.args = tuple(map(_escaped, record.args))
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             with suppress(Exception):  # a foreign exception may raise anything
                 record.exc_text = as_one_record(_PLAIN.formatException(record.exc_info))
         return True
 
 
-def _harmless(value: Any) -> Any:
+def _escaped(value: Any) -> Any:
     """Return ``value``, or its escaped text if it contains a line break or a control character."""
     if value is None or isinstance(value, int | float):
         return value
@@ -79,5 +79,5 @@ def protect_own_loggers() -> None:
 
 
 def as_one_record(text: str) -> str:
-    plain = _STEERING.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
+    plain = _CONTROL_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
     return plain.rstrip("\n").replace("\n", f"\n{INDENT}")

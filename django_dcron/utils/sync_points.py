@@ -13,7 +13,7 @@ point costs one comparison. The points::
     mark.done         the dispatched runs are marked
     release.locked  * the cursor of a job with a backfill is locked, no run is released yet
     prune.locked    * a batch of runs to prune is locked, none is deleted yet
-    rescue.begun      about to look for the runs of vanished processes
+    rescue.begun      the search for runs of vanished processes is about to begin
     start.held      * a worker has locked the run that blocks the start of its own run
     start.done        a worker has started an attempt, the target isn't called yet
     work.done         the target has ended, its outcome isn't recorded yet

@@ -185,7 +185,7 @@ def test_pages_work_with_unsupported_time_in_database(
     Job.objects.filter(pk=job.pk).update(**off)
     for step in (
         lambda: None,
-        lambda: saving.follow_changes(database_now("default"), Job.objects.all()),
+        lambda: saving.move_outdated_cursors(database_now("default"), Job.objects.all()),
     ):
         step()
         for url in (job_url(job), list_url("job"), "/admin/django_dcron/dashboard/"):

@@ -3,7 +3,9 @@
 import logging
 import os
 import time
+from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from celery import Task, shared_task
@@ -12,8 +14,12 @@ from celery.exceptions import SoftTimeLimitExceeded
 import django_dcron
 from django_dcron.exceptions import RunCancelled
 from tests.app.models import Witness
+from tests.verdict.witness import witnessed
 
 logger = logging.getLogger(__name__)
+
+WITNESS_LOG = "DCRON_TEST_WITNESS_LOG"
+"""The environment variable with the path of the witness log (see ``tests.verdict``)."""
 
 
 @shared_task
@@ -45,16 +51,13 @@ def slow(seconds: float = 1.0) -> float:
 
 @shared_task
 def witness(seconds: float = 0.0) -> None:
-    """Insert a row for this start, then take `seconds`."""
+    """Append this start to the witness log, if there is one. Insert a row, then take `seconds`."""
     run = django_dcron.current_run()
-    Witness.objects.create(
-        run_id=str(run.id),
-        job=str(run.job),
-        scheduled_at=run.scheduled_at,
-        attempt=run.attempt,
-        worker_pid=os.getpid(),
-    )
-    time.sleep(seconds)
+    start = {"job": str(run.job), "scheduled_at": run.scheduled_at, "attempt": run.attempt}
+    log = os.environ.get(WITNESS_LOG)
+    with witnessed(Path(log), run=str(run.id), **start) if log else nullcontext():
+        Witness.objects.create(run_id=str(run.id), worker_pid=os.getpid(), **start)
+        time.sleep(seconds)
 
 
 @shared_task

@@ -14,24 +14,31 @@ workers may exit when their broker does.
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
+from django.db import connection
 
 from django_dcron.db.now import database_now
 from django_dcron.models import Job, Node, Run
 from django_dcron.policies.lifecycle import FINAL
 from tests import services
 from tests.app import faults
-from tests.app.models import Witness
+from tests.app.tasks import WITNESS_LOG
 from tests.checker import Verdict, check
 from tests.conftest import StartProcess
 from tests.factories import make_job
+from tests.verdict.history import History
+from tests.verdict.judgement import judge
+from tests.verdict.tables import read_history
+from tests.verdict.witness import Anchor, read_log
 from tests.waiting import TIMEOUT, wait_until, wait_until_none
 
 SECOND = timedelta(seconds=1)
@@ -74,14 +81,19 @@ class Member:
 
 class Cluster:
     def __init__(
-        self, start_runcron: StartProcess, start_worker: StartProcess, start_process: StartProcess
+        self,
+        start_runcron: StartProcess,
+        start_worker: StartProcess,
+        start_process: StartProcess,
+        witness_log: Path,
     ):
         self._start_runcron = start_runcron
+        self._witness_log = witness_log
         self._start_worker = start_worker
         self._start_process = start_process
         self.nodes: list[Member] = []
         self.workers: list[Member] = []
-        self.verdict: Verdict | None = None
+        self.history: History | None = None
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
 
@@ -128,8 +140,9 @@ class Cluster:
         self.nodes.append(Member(self._start_runcron("--name", name, *options, env=env)))
         return self.nodes[-1]
 
-    def add_worker(self, *options: str, **how: Any) -> Member:
-        self.workers.append(Member(self._start_worker(*options, **how)))
+    def add_worker(self, *options: str, env: Mapping[str, str] | None = None, **how: Any) -> Member:
+        env = {WITNESS_LOG: str(self._witness_log), **(env or {})}
+        self.workers.append(Member(self._start_worker(*options, env=env, **how)))
         return self.workers[-1]
 
     def nodes_with_claims(self) -> list[Member]:
@@ -181,11 +194,12 @@ class Cluster:
     # --- the account -----------------------------------------------------------------------------
 
     def account(self, *, accepted: Collection[str] = ()) -> Verdict:
-        """Close the window and verify it. Fail with the findings of the doctor and the strict
-        checker.
+        """Close the window and verify it. Fail with the findings of the doctor, the strict checker
+        and the verdict.
 
         All runs that are due in the window must end. While the nodes live, the doctor may find only
-        ``accepted`` codes. Once no process writes any more, the strict checker must find nothing.
+        ``accepted`` codes. Once no process writes any more, the strict checker must find nothing,
+        nor the verdict, which shares no code with the package.
         """
         self.until = now().replace(microsecond=0)
         self.wait_for(self.until + SECOND)
@@ -197,9 +211,23 @@ class Cluster:
                 assert node.leave() == 0, node.process.log[-5000:]
         dispatched = Run.objects.filter(state__in=("queued", "running"))
         wait_until_none(dispatched.count, TIMEOUT, what="the workers to finish")
-        self.verdict = check(self.after, self.until)
-        assert not self.verdict.problems, str(self.verdict)
-        return self.verdict
+        self.history = self._read_history()
+        verdict = check(self.after, self.until)
+        assert not verdict.problems, str(verdict)
+        judged = judge(self.history)
+        assert not judged.findings, str(judged)
+        return verdict
+
+    def _read_history(self) -> History:
+        before, at, after = time.monotonic(), now(), time.monotonic()
+        starts = read_log(self._witness_log, Anchor((before + after) / 2, at))
+        exits = Counter(
+            f"exit {code}" for member in [*self.nodes, *self.workers] for code in member.exits
+        )
+        with connection.cursor() as cursor:
+            history = read_history(cursor, self.after, self.until, starts, witnessed=[WITNESS])
+        about = {"database": connection.vendor, "at": f"{at:%Y-%m-%d %H:%M:%S} UTC"}
+        return replace(history, faults=dict(exits), about=about)
 
     def _wait_for_a_clean_doctor(self, accepted: frozenset[str]) -> None:
         """Nodes may need a lease to detect dead processes, and a heartbeat to lead all shards."""
@@ -233,19 +261,16 @@ class Line:
     seconds: float
 
     @classmethod
-    def of(cls, scenario: str, cluster: Cluster, verdict: Verdict, seconds: float) -> "Line":
-        """Count the rows directly, independently of the checker."""
-        window = {"scheduled_at__gt": cluster.after, "scheduled_at__lte": cluster.until}
-        starts = Counter(Witness.objects.filter(**window).values_list("run_id", "attempt"))
-        occurrences = Counter(Run.objects.filter(**window).values_list("job_id", "scheduled_at"))
+    def of(cls, scenario: str, history: History, seconds: float) -> "Line":
+        totals = judge(history).totals
         return cls(
             scenario,
-            expected=verdict.expected,
-            runs=verdict.runs,
-            attempts=len(starts),
-            starts=starts.total(),
-            lost=sum(problem.startswith("occurrence_missing") for problem in verdict.problems),
-            doubled=(starts.total() - len(starts)) + (occurrences.total() - len(occurrences)),
+            expected=totals.occurrences,
+            runs=totals.runs,
+            attempts=totals.attempts,
+            starts=totals.starts,
+            lost=totals.lost,
+            doubled=totals.doubled,
             seconds=seconds,
         )
 

@@ -4,7 +4,8 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ DEADLINE = float(os.environ.get("DCRON_TEST_DEADLINE", "inf"))
 
 The scenario that is running then fails, and no further one starts.
 """
+
+HISTORIES = os.environ.get("DCRON_TEST_HISTORIES", "")
+"""Directory in which each scenario writes its history, for ``python -m tests.verdict``."""
 
 PROPERTY = "account"
 """Name of the property in a test's report. Reports may come from the process of another session."""
@@ -52,14 +56,20 @@ def cluster(
     start_runcron: StartProcess,
     start_worker: StartProcess,
     start_process: StartProcess,
+    tmp_path: Path,
 ) -> Iterator[Cluster]:
-    cluster = Cluster(start_runcron, start_worker, start_process)
+    cluster = Cluster(start_runcron, start_worker, start_process, tmp_path / "witnesses.jsonl")
     began = time.monotonic()
     yield cluster
     cluster.close()
-    if cluster.verdict is not None:
-        line = Line.of(request.node.name, cluster, cluster.verdict, time.monotonic() - began)
+    if cluster.history is not None:
+        scenario: str = request.node.name
+        line = Line.of(scenario, cluster.history, time.monotonic() - began)
         request.node.user_properties.append((PROPERTY, asdict(line)))
+        if HISTORIES:
+            about = cluster.history.about | {"scenario": scenario}
+            Path(HISTORIES).mkdir(parents=True, exist_ok=True)
+            replace(cluster.history, about=about).write(Path(HISTORIES, f"{scenario}.json"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, InternalError, OperationalError, connections, transaction
 
 from django_dcron.db.contention import is_contention
-from django_dcron.db.errors import AWAY
+from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.models import Job
 from tests.factories import make_idle_job
 from tests.waiting import TIMEOUT
@@ -78,7 +78,7 @@ def test_read_only_database_counts_as_unreachable() -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("SET default_transaction_read_only = on")
     try:
-        with pytest.raises(AWAY) as refused:
+        with pytest.raises(UNAVAILABLE) as refused:
             make_idle_job()
         assert not is_contention(refused.value)
     finally:

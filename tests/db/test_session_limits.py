@@ -7,7 +7,7 @@ import pytest
 from django.db import connections, transaction
 
 from django_dcron.db.contention import is_contention
-from django_dcron.db.errors import AWAY
+from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.session_limits import WaitLimits, brief_transaction
 from django_dcron.models import Job
 from tests.factories import make_idle_job
@@ -43,7 +43,7 @@ def test_idle_transaction_is_ended_so_that_others_get_its_locks() -> None:
     lock_was_taken_over.set()
     thread.join(TIMEOUT)
     (error,) = errors
-    assert isinstance(error, AWAY)
+    assert isinstance(error, UNAVAILABLE)
     assert not is_contention(error)
     assert Job.objects.get(pk=job.pk).description == ""
 

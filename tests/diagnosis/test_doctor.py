@@ -347,7 +347,7 @@ def test_missing_occurrence_is_found_after_edit_of_description(system: System) -
 def test_change_outside_control_is_accepted_once_a_node_processed_it(system: System) -> None:
     Job.objects.update(schedule="*/5 * * * *")
     assert system.codes() == {Code.CURSOR_OUTDATED}
-    saving.follow_changes(database_now("default"), Job.objects.all())
+    saving.move_outdated_cursors(database_now("default"), Job.objects.all())
     assert system.codes() == set()
 
 

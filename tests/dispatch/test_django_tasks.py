@@ -150,7 +150,7 @@ class TestErrors:
         prepared = [to.prepare(run) for run in runs]
         with pytest.raises(PartlyPublished, match=f"{type(error).__name__}: ") as taken:
             to.publish(prepared)
-        assert taken.value.left == {2, 3}
+        assert taken.value.rejected == {2, 3}
         for rest in (prepared[2:], prepared[2:3]):
             with pytest.raises(DispatchFailed, match=f"{type(error).__name__}: ") as raised:
                 to.publish(rest)
@@ -176,7 +176,7 @@ class TestErrors:
         prepared = [to.prepare(due(queue=queue)) for queue in ("default", "poison", "default")]
         with pytest.raises(PartlyPublished, match="queue 'poison'") as raised:
             to.publish(prepared)
-        assert [position in raised.value.left for position in range(3)] == [False, True, False]
+        assert [position in raised.value.rejected for position in range(3)] == [False, True, False]
         assert len(enqueued()) == 2
         with pytest.raises(Undeliverable, match="queue 'poison'"):
             to.publish(prepared[1:2])
@@ -235,7 +235,7 @@ class TestErrors:
             agenda.publish_due()
             clock.advance(2)
         assert len(enqueued()) == 23
-        assert [run.job_name for run in agenda.take_delivered()] == ["good"] * 20 + ["later"] * 3
+        assert [run.job_name for run in agenda.take_dispatched()] == ["good"] * 20 + ["later"] * 3
         assert events(caplog, "broker_unreachable") == [], (
             "the backend is reachable, and no other run waits"
         )
@@ -255,7 +255,7 @@ class TestErrors:
         agenda = Agenda(
             dispatcher(),
             StillClock(),
-            on_delivered=lambda: agenda.stop(),
+            on_dispatched=lambda: agenda.stop(),
             alive=lambda rest: seen.append(len(asked)),
         )
         agenda.add(due_run("a") for _ in range(250))

@@ -205,11 +205,11 @@ def test_full_queue_delays_only_its_own_runs(
     others, kept = runs[::2], runs[1::2]
     with pytest.raises(PartlyPublished, match=f"'{full_queue}'") as taken:
         publish_runs(dispatcher, *runs)
-    assert [n for n in range(100) if n in taken.value.left] == list(range(5, 100, 2))
+    assert [n for n in range(100) if n in taken.value.rejected] == list(range(5, 100, 2))
     for _ in range(2):
         with pytest.raises(PartlyPublished) as taken:
             publish_runs(dispatcher, kept[2])
-        assert 0 in taken.value.left
+        assert 0 in taken.value.rejected
     assert received(app) == ids_of(others)
     assert received(app, full_queue) == ids_of(kept[:2])
     publish_runs(dispatcher, kept[2])
@@ -233,7 +233,7 @@ def test_agenda_publishes_waiting_runs_when_the_queue_has_room(
         arrived += more
         clock.instant += timedelta(seconds=backlog.LONGEST_PAUSE)
     assert arrived == ids_of(runs)
-    assert agenda.take_delivered() == runs
+    assert agenda.take_dispatched() == runs
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_unroutable_run_is_retried(app: Celery, dispatcher: CeleryDispatcher) ->
     good, unbound = due_run(), due_run(target="tests.app.tasks.echo")
     with pytest.raises(PartlyPublished) as taken:
         publish_runs(dispatcher, good, unbound)
-    assert [n for n in range(2) if n in taken.value.left] == [1]
+    assert [n for n in range(2) if n in taken.value.rejected] == [1]
     assert received(app) == ids_of([good])
 
 

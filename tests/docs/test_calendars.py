@@ -36,7 +36,7 @@ def test_documented_calendar_policies_and_default_match_the_code() -> None:
 
 
 def test_documented_limits_match_the_code() -> None:
-    assert saving.FOLLOWED_AT_ONCE == 500
+    assert saving.MOVED_AT_ONCE == 500
     assert "up to 500 jobs at once" in PAGE
     assert HORIZON_YEARS == 50
     assert "no occurrence in fifty years" in PAGE

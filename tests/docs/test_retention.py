@@ -22,7 +22,7 @@ def test_documented_settings_fields_and_defaults_match_the_code() -> None:
         assert default == (str(value.days) if value is not None else "`None`")
         assert Job._meta.get_field(field).null
         assert field in JobFields.__annotations__
-    assert {field for _, field, _ in rows} == set(run_retention.KEPT)
+    assert {field for _, field, _ in rows} == set(run_retention.RETENTION_FIELDS)
 
 
 def test_documented_intervals_and_batch_sizes_match_the_code() -> None:

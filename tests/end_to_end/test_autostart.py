@@ -364,7 +364,7 @@ def test_stopped_node_is_not_restarted(caplog: pytest.LogCaptureFixture, fails: 
 
 def test_application_in_a_test_starts_no_node(settings: Settings) -> None:
     settings.DCRON_AUTOSTART = True
-    autostart._arm_after(Application)
+    autostart._arm_on_creation(Application)
     Application()
     assert autostart.autostart.state is State.IDLE
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from django_dcron import control
+from django_dcron.jobs.attempt_end import declare_lost
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.runs.completion import lose
 from tests.app.faults import VARIABLE
 from tests.conftest import StartProcess
 from tests.execution.conftest import reread, state_of
@@ -57,7 +57,7 @@ def test_worker_killed_while_it_ends_a_run_leaves_no_partial_end(
     wait_until(lambda: not worker.running, what="the death of the worker")
     assert state_of(run) == State.RUNNING, "the end is rolled back"
     assert not followers(after).exists()
-    assert lose(reread(run), "gone")
+    assert declare_lost(reread(run), "gone")
     assert state_of(run) == State.FAILED
     assert followers(after).count() == 1
 
@@ -69,5 +69,5 @@ def test_worker_killed_after_the_end_of_a_run_leaves_one_follower(
     first, after = chain()
     run = control.trigger(first)
     wait_until(lambda: state_of(run) == State.SUCCEEDED, 30)
-    assert not lose(reread(run), "gone")
+    assert not declare_lost(reread(run), "gone")
     assert followers(after).count() == 1

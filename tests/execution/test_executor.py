@@ -404,7 +404,7 @@ def test_start_and_outcome_wait_for_the_database(
     gone = OperationalError("server closed the connection unexpectedly")
     monkeypatch.setattr(executor, "start", failing(10, gone, executor.start))
     monkeypatch.setattr(executor, "_answers", lambda using: False)
-    monkeypatch.setattr(executor, "conclude", failing(30, gone, executor.conclude))
+    monkeypatch.setattr(executor, "end_attempt", failing(30, gone, executor.end_attempt))
     run, attempt = run_function(lambda: "kept")
     assert (run.state, attempt.result) == (State.SUCCEEDED, '"kept"')
     assert Attempt.objects.count() == 1
@@ -429,7 +429,7 @@ def test_start_and_outcome_are_recorded_once_if_the_response_is_lost(
         return call
 
     monkeypatch.setattr(executor, "start", response_lost(executor.start))
-    monkeypatch.setattr(executor, "conclude", response_lost(executor.conclude))
+    monkeypatch.setattr(executor, "end_attempt", response_lost(executor.end_attempt))
     calls.clear()
     run, attempt = run_function(lambda: calls.append("once"))
     assert (run.state, attempt.outcome, attempt.late_outcome) == (
@@ -566,7 +566,7 @@ def refusing(error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
 def test_outcome_is_recorded_if_the_database_refuses_its_texts(
     run_function: Run_, monkeypatch: pytest.MonkeyPatch, error: Exception, job: Callable[[], Any]
 ) -> None:
-    monkeypatch.setattr(executor, "conclude", refusing(error, executor.conclude))
+    monkeypatch.setattr(executor, "end_attempt", refusing(error, executor.end_attempt))
     run, attempt = run_function(job)
     assert run.state == attempt.outcome
     assert run.state in {State.SUCCEEDED, State.FAILED}
@@ -607,7 +607,7 @@ def test_outcome_with_texts_is_retried_until_the_database_can_write(
     run_function: Run_, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     # An odd number: a record without texts after each refusal would be the one that succeeds.
-    monkeypatch.setattr(executor, "conclude", failing(51, error, executor.conclude))
+    monkeypatch.setattr(executor, "end_attempt", failing(51, error, executor.end_attempt))
     run, attempt = run_function(lambda: "kept")
     assert (run.state, attempt.result, attempt.message) == (State.SUCCEEDED, '"kept"', "")
 
@@ -619,14 +619,14 @@ def test_outcome_without_texts_is_retried_until_recorded(
     errors = iter(
         [DataError("invalid byte sequence"), FORBIDDEN, DataError("invalid byte sequence")]
     )
-    real = executor.conclude
+    real = executor.end_attempt
 
     def conclude(*args: Any) -> bool:
         if error := next(errors, None):
             raise error
         return real(*args)
 
-    monkeypatch.setattr(executor, "conclude", conclude)
+    monkeypatch.setattr(executor, "end_attempt", conclude)
     run, attempt = run_function(lambda: "a result")
     assert run.state == State.SUCCEEDED
     assert "texts could not be recorded" in attempt.message
@@ -637,7 +637,7 @@ def test_unknown_database_error_records_the_outcome_without_texts(
     run_function: Run_, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        executor, "conclude", refusing(OperationalError("unknown reason"), executor.conclude)
+        executor, "end_attempt", refusing(OperationalError("unknown reason"), executor.end_attempt)
     )
     run, attempt = run_function(lambda: "a result")
     assert run.state == State.SUCCEEDED
@@ -659,7 +659,7 @@ def test_outcome_with_texts_is_retried_after_contention(
     run_function: Run_, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = OperationalError("deadlock detected")
-    monkeypatch.setattr(executor, "conclude", failing(10, busy, executor.conclude))
+    monkeypatch.setattr(executor, "end_attempt", failing(10, busy, executor.end_attempt))
     assert run_function(lambda: "kept")[1].result == '"kept"'
 
 

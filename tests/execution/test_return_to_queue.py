@@ -40,7 +40,7 @@ class Broker:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Broker:
     broker = Broker()
-    monkeypatch.setattr(tasks, "_returner", lambda app: broker)
+    monkeypatch.setattr(tasks, "_dispatcher_for", lambda app: broker)
     monkeypatch.setattr(tasks, "warnings", Warnings())
     caplog.set_level(logging.DEBUG, "django_dcron.runs")
     return broker
@@ -61,17 +61,17 @@ def test_message_is_returned_a_limited_number_of_times(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     headers: dict[str, Any] = {"dcron_job": "nightly"}
-    for _ in range(tasks.RETURNS):
-        with pytest.raises(tasks.NotOurs) as raised:
+    for _ in range(tasks.MAX_RETURNS):
+        with pytest.raises(tasks.ForeignRun) as raised:
             deliver(headers)
         assert not raised.value.dropped
         headers = broker.headers[-1]
-    with pytest.raises(tasks.NotOurs) as raised:
+    with pytest.raises(tasks.ForeignRun) as raised:
         deliver(headers)
     assert raised.value.dropped
-    assert len(broker.headers) == tasks.RETURNS
-    assert headers == {"dcron_job": "nightly", tasks.RETURNS_HEADER: tasks.RETURNS}
-    assert levels(caplog) == ["WARNING", *["DEBUG"] * tasks.RETURNS]
+    assert len(broker.headers) == tasks.MAX_RETURNS
+    assert headers == {"dcron_job": "nightly", tasks.RETURNS_HEADER: tasks.MAX_RETURNS}
+    assert levels(caplog) == ["WARNING", *["DEBUG"] * tasks.MAX_RETURNS]
 
 
 def test_message_of_a_deleted_run_is_dropped_quietly(
@@ -83,7 +83,7 @@ def test_message_of_a_deleted_run_is_dropped_quietly(
     )
     deliver({NODE_HEADER: "n-1"})
     assert (broker.headers, levels(caplog)) == ([], ["DEBUG"])
-    with pytest.raises(tasks.NotOurs):
+    with pytest.raises(tasks.ForeignRun):
         deliver({NODE_HEADER: "n-of-another-database"})
     assert levels(caplog) == ["DEBUG", "WARNING"]
 
@@ -93,7 +93,7 @@ def test_message_is_requeued_once_if_it_cannot_be_published(broker: Broker) -> N
     with pytest.raises(Reject) as raised:
         deliver()
     assert raised.value.requeue
-    with pytest.raises(tasks.NotOurs) as dropped:
+    with pytest.raises(tasks.ForeignRun) as dropped:
         deliver(redelivered=True)
     assert dropped.value.dropped
 

@@ -212,7 +212,7 @@ def test_occurrences_due_before_a_change_are_recorded(how: str) -> None:
         pausing.pause(job)
     else:
         Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-        saving.follow_changes(before, Job.objects.using("default"))
+        saving.move_outdated_cursors(before, Job.objects.using("default"))
     runs = list(Run.objects.filter(job=job).order_by("scheduled_at"))
     assert {(run.state, run.node) for run in runs} == {("pending", transitions.NOBODY)}
     assert runs[0].missed_from == since
@@ -379,13 +379,13 @@ def test_follower_of_a_deleted_job_is_disabled_if_it_can_never_run_again(
     assert Cursor.objects.get(pk=job.pk).enabled == enabled
 
 
-def test_follower_updated_without_save_is_left_to_follow_changes() -> None:
+def test_follower_updated_without_save_is_left_to_move_outdated_cursors() -> None:
     deleted = make_idle_job(name="deleted")
     job = make_job(schedule="@at 2020-01-01T00:00", after={"deleted": "ended"})
     Job.objects.filter(pk=job.pk).update(schedule="* * * * * *")
     saving.delete(deleted)
     assert reread(job).enabled
-    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 1
+    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
     assert Cursor.objects.get(pk=job.pk).next_at is not None
 
 
@@ -571,7 +571,9 @@ def test_occurrences_since_the_end_of_a_pause_survive_a_concurrent_change(
         pausing.resume(job)
     elif change == "update without save":
         Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-        assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 1
+        assert (
+            saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 1
+        )
         assert end_pauses() == 1
     else:
         pausing.pause(job, "longer", FAR)
@@ -605,7 +607,7 @@ def test_change_just_before_the_end_of_a_pause_does_not_shorten_it(
         claim_ahead(job)
         if how == "written without save":
             Job.objects.filter(pk=job.pk).update(schedule="*/2 * * * * *")
-            saving.follow_changes(database_now("default"), Job.objects.using("default"))
+            saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
         else:
             for schedule in ("*/2 * * * * *", "*/3 * * * * *")[: 2 if how == "saved twice" else 1]:
                 job.schedule = schedule
@@ -638,10 +640,10 @@ def test_interval_without_previous_occurrence_starts_at_the_end_of_the_pause() -
     assert cursor_of(job).next_at == end
 
 
-def test_follow_changes_clears_the_pause_end_of_an_enabled_job() -> None:
+def test_move_outdated_cursors_clears_the_pause_end_of_an_enabled_job() -> None:
     job = paused_until(FAR)
     Job.objects.filter(pk=job.pk).update(enabled=True, pause_reason="")
-    saving.follow_changes(database_now("default"), Job.objects.using("default"))
+    saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
     assert reread(job).paused_until is None
 
 
@@ -756,43 +758,45 @@ def test_concurrent_nodes_end_a_pause_once() -> None:
 # --- changes written without save ---------------------------------------------------------------
 
 
-def test_follow_changes_places_a_job_created_without_save() -> None:
+def test_move_outdated_cursors_places_a_job_created_without_save() -> None:
     job = Job.objects.create(name="new", schedule="* * * * * *", target="tests.app.tasks.ok")
     now = database_now("default")
-    assert saving.follow_changes(now, Job.objects.using("default")) == 1
-    assert saving.follow_changes(now, Job.objects.using("default")) == 0
+    assert saving.move_outdated_cursors(now, Job.objects.using("default")) == 1
+    assert saving.move_outdated_cursors(now, Job.objects.using("default")) == 0
     cursor = cursor_of(job)
     assert cursor.next_at is not None
     assert cursor.next_at > now
     assert Statistics.objects.filter(pk=job.pk).exists()
 
 
-def test_follow_changes_withdraws_future_runs_of_a_changed_job() -> None:
+def test_move_outdated_cursors_withdraws_future_runs_of_a_changed_job() -> None:
     job = make_job()
     claimed = claim_ahead(job)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-    saving.follow_changes(min(run.scheduled_at for run in claimed), Job.objects.using("default"))
+    saving.move_outdated_cursors(
+        min(run.scheduled_at for run in claimed), Job.objects.using("default")
+    )
     assert Run.objects.filter(job=job).count() == 1
 
 
-def test_follow_changes_disables_a_job_without_further_occurrences() -> None:
+def test_move_outdated_cursors_disables_a_job_without_further_occurrences() -> None:
     job = make_idle_job()
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
-    saving.follow_changes(database_now("default"), Job.objects.using("default"))
+    saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
     assert (reread(job).enabled, reread(job).pause_reason) == (False, saving.EXHAUSTED)
     assert placement.matches_definition(cursor_of(job), reread(job))
-    assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 0
+    assert saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 0
 
 
-def test_invalid_jobs_do_not_delay_others_in_follow_changes(
+def test_invalid_jobs_do_not_delay_others_in_move_outdated_cursors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(saving, "FOLLOWED_AT_ONCE", 2)
+    monkeypatch.setattr(saving, "MOVED_AT_ONCE", 2)
     now = database_now("default")
     for n in range(6):
         schedule = "nonsense" if n < 4 else "@daily"
         Job.objects.create(name=f"job-{n}", schedule=schedule, target="t")
-    assert [saving.follow_changes(now, Job.objects.using("default")) for _ in range(4)] == [
+    assert [saving.move_outdated_cursors(now, Job.objects.using("default")) for _ in range(4)] == [
         2,
         2,
         2,
@@ -815,13 +819,13 @@ def test_unexpected_error_quarantines_only_the_affected_job(
         return original(job) if job.pk == good.pk else 1 / 0  # type: ignore[return-value]
 
     monkeypatch.setattr(placement, "timetable_of", timetable_of)
-    assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 2
+    assert saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 2
     assert cursor_of(bad).problem == "ZeroDivisionError: division by zero"
     assert cursor_of(good).problem == ""
     assert logged(caplog, "quarantined", job=str(bad))
 
 
-def test_follow_changes_ignores_a_job_deleted_meanwhile(
+def test_move_outdated_cursors_ignores_a_job_deleted_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Job.objects.create(name="new", schedule="@daily", target="t")
@@ -832,22 +836,22 @@ def test_follow_changes_ignores_a_job_deleted_meanwhile(
         return original(**options)
 
     monkeypatch.setattr(saving.transaction, "atomic", deleting)
-    assert saving.follow_changes(database_now("default"), Job.objects.using("default")) == 0
+    assert saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 0
 
 
-def test_follow_changes_is_limited_to_the_given_jobs() -> None:
+def test_move_outdated_cursors_is_limited_to_the_given_jobs() -> None:
     ours, other = (
         Job.objects.create(name=name, schedule="@daily", target="t") for name in ("a", "b")
     )
     jobs = Job.objects.using("default")
     now = database_now("default")
-    assert saving.follow_changes(now, jobs.in_shards([(other.pk + 1) % 64], 64)) == 0
-    assert saving.follow_changes(now, jobs.in_shards([ours.pk % 64], 64)) == 1
-    assert saving.follow_changes(now, jobs.filter(namespace="another")) == 0
+    assert saving.move_outdated_cursors(now, jobs.in_shards([(other.pk + 1) % 64], 64)) == 0
+    assert saving.move_outdated_cursors(now, jobs.in_shards([ours.pk % 64], 64)) == 1
+    assert saving.move_outdated_cursors(now, jobs.filter(namespace="another")) == 0
     assert list(Cursor.objects.values_list("pk", flat=True)) == [ours.pk]
     Job.objects.update(schedule="@hourly")
-    assert saving.follow_changes(now, jobs.in_shards([other.pk % 64], 64)) == 1
-    assert saving.follow_changes(now, jobs) == 1
+    assert saving.move_outdated_cursors(now, jobs.in_shards([other.pk % 64], 64)) == 1
+    assert saving.move_outdated_cursors(now, jobs) == 1
 
 
 # --- the circuit breaker ------------------------------------------------------------------------
@@ -887,8 +891,8 @@ def test_failure_count_is_reset_when_the_job_is_resumed(how: str) -> None:
         saving.save(job)
     else:
         jobs.update(enabled=True)
-        assert pausing.open_circuits(jobs) == 0, "not before follow_changes"
-        saving.follow_changes(database_now("default"), jobs)
+        assert pausing.open_circuits(jobs) == 0, "not before move_outdated_cursors"
+        saving.move_outdated_cursors(database_now("default"), jobs)
     assert Statistics.objects.get().consecutive_failures == 0
     assert pausing.open_circuits(jobs) == 0
     assert reread(job).enabled
@@ -900,7 +904,7 @@ def ended_job_with_backfill(**fields: Any) -> Job:
     control.backfill(job, begin, begin + timedelta(hours=2))
     Cursor.objects.filter(pk=job.pk).update(next_at=None)
     Job.objects.filter(pk=job.pk).update(ends_at=begin + timedelta(days=1))
-    saving.follow_changes(database_now("default"), Job.objects.using("default"))
+    saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
     job = reread(job)
     assert (job.enabled, job.pause_reason) == (False, saving.EXHAUSTED)
     return job

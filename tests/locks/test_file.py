@@ -51,7 +51,7 @@ class TestFileLocking:
         assert time.monotonic() - started < 1
 
     def test_forked_child_does_not_keep_the_file_locked(self, lock: FileLock) -> None:
-        with lock._turn() as directory:
+        with lock._locked_directory() as directory:
             inherited = os.dup(directory)  # as a fork does
         try:
             assert lock.hold(["1"], "a", LONG)

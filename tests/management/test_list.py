@@ -37,6 +37,11 @@ def test_list_prints_one_line_per_job() -> None:
     assert second == ["shop/import", "0 0 1 1 *", "-", "-", "paused"]
 
 
+def test_shadow_is_marked() -> None:
+    make_idle_job(name="shadow", target="shadow:tests.app.tasks.ok")
+    assert table(call("list").out)[1][-1] == "enabled, shadow"
+
+
 def test_next_run_is_shown_in_site_time_zone(settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
     make_job(schedule="0 12 * * *")

@@ -139,6 +139,34 @@ def test_invalid_arguments_exit_with_2(
     assert (out, "error: " in err) == ("", True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggested"),
+    [
+        (["lsit"], "list"),
+        (["--skip-chekcs", "list"], "--skip-checks"),
+        (["list", "--namspace", "shop"], "--namespace"),
+        (["history", "--stat=failed"], "--state"),
+        (["history", "--state", "fialed"], "failed"),
+        (["handover", "redbat"], "redbeat"),
+    ],
+)
+def test_misspelled_choice_or_option_suggests_similar_one(
+    arguments: list[str], suggested: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dcron.Command().run_from_argv(["manage.py", "dcron", *arguments])
+    assert ended.value.code == 2
+    assert f"Did you mean {suggested!r}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["xyz"], ["list", "--zzz"], ["list", "extra"]])
+def test_dissimilar_names_are_not_suggested(arguments: list[str]) -> None:
+    code, _out, error = call(*arguments)
+    assert code == 2
+    assert arguments[-1] in error
+    assert "Did you mean" not in error
+
+
 def test_missing_tables_exit_with_2(tmp_path: Any) -> None:
     """Every subcommand prints an error instead of a traceback."""
     settings = tmp_path / "settings_of_nowhere.py"

@@ -84,7 +84,7 @@ def get(server: HttpServer, path: str, method: str = "GET") -> tuple[int, dict[s
         ({"ticked": False}, 200, 503, 200),
         ({"tick_age": 301.0}, 200, 503, 503),
         ({"hanging": {"tick": 61.0}}, 503, 503, 503),
-        ({"look_age": 11.0}, 503, 503, 503),
+        ({"check_age": 11.0}, 503, 503, 503),
         ({"draining": True}, 200, 503, 200),
     ],
 )

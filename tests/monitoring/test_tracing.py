@@ -96,9 +96,9 @@ class Pipeline:
     def publish(self, runs: list[DueRun], node: str) -> None:
         assert self.agenda.add(runs) == []
         self.agenda.publish_due()
-        delivered = self.agenda.take_delivered()
+        delivered = self.agenda.take_dispatched()
         transitions.mark_queued((run.key for run in delivered), self.now, node=node)
-        self.agenda.marked(delivered)
+        self.agenda.forget(delivered)
         tracing.record_queued_spans()
 
     def adopt(self, node: str) -> list[DueRun]:
@@ -384,7 +384,7 @@ def test_spans_are_recorded_after_claim_and_dispatch(
     assert claims.seen == [waiting] * waiting
     node.clock.advance(3600)
     node.agenda.publish_due()
-    node.ticker.mark_delivered()
+    node.ticker.mark_dispatched()
     assert dispatches.seen == [waiting] * waiting
 
 

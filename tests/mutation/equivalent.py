@@ -94,7 +94,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         _TRANSITIONS,
-        "note_late_outcome",
+        "record_late_outcome",
         (
             "own = Attempt.objects.using(alias_for(Attempt)).filter(run=run_id, token=token, "
             'late_outcome="")'
@@ -122,7 +122,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
             ("_decide_replacement", _NEXT_NEWER),
         )
     ),
-    Equivalent(_START, "", "LOOKS = 10", "LOOKS = 11", TUNING),
+    Equivalent(_START, "", "MAX_TRIES = 10", "MAX_TRIES = 11", TUNING),
     # --- claiming ---
     *(
         Equivalent(_CLAIMING, "_moved_cursor", f"{column}=cursor.{column},", "", NEVER_INSERTED)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_dcron.policies import retention as module
 from django_dcron.policies.lifecycle import FINAL, State
-from django_dcron.policies.retention import LONGEST, Bounds, FinishedRun, Retention, split_finished
+from django_dcron.policies.retention import LONGEST, Bounds, FinishedRun, Retention, select_expired
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -43,9 +43,9 @@ def expired(
     position, left = None, list(history)
     while bounds:
         rows = [each for each in left if position is None or each.scheduled_at > position][:page]
-        sifted = split_finished(rows, retention, bounds, NOW)
-        taken += sifted.over
-        left = [each for each in left if each.run_id not in sifted.over]
+        sifted = select_expired(rows, retention, bounds, NOW)
+        taken += sifted.expired
+        left = [each for each in left if each.run_id not in sifted.expired]
         if sifted.is_done or not rows:
             break
         position = sifted.position
@@ -127,13 +127,13 @@ def test_batch_size_counts_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     history = [row(60 - n, attempts=4) for n in range(5)] + [row(1)]
     bounds = bounds_of(history, MONTH)
     assert bounds
-    sifted = split_finished(history, MONTH, bounds, NOW)
-    assert (len(sifted.over), sifted.position, sifted.is_done) == (
+    sifted = select_expired(history, MONTH, bounds, NOW)
+    assert (len(sifted.expired), sifted.position, sifted.is_done) == (
         2,
         history[1].scheduled_at,
         False,
     )
-    assert len(split_finished([row(60, attempts=100), row(1)], MONTH, bounds, NOW).over) == 1, (
+    assert len(select_expired([row(60, attempts=100), row(1)], MONTH, bounds, NOW).expired) == 1, (
         "at least one run"
     )
     assert len(expired(history, MONTH)) == 5

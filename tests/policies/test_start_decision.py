@@ -19,7 +19,7 @@ from django_dcron.policies.start_decision import (
     End,
     EndHolder,
     Hold,
-    Look,
+    LoadFact,
     OtherRun,
     Postpone,
     Reason,
@@ -193,15 +193,15 @@ def test_run_takes_a_free_slot_even_if_another_run_waits(
 # --- requested facts ------------------------------------------------------------------------------
 
 
-def requested_facts(known: StartFacts) -> tuple[list[Look], StartAction]:
+def requested_facts(known: StartFacts) -> tuple[list[LoadFact], StartAction]:
     """Load facts as the decision requests them. Return the requested facts and the action."""
     now = replace(known, too_late=UNKNOWN, holder=UNKNOWN, next_in_line=UNKNOWN)
-    looks: list[Look] = []
-    while isinstance(action := decide_start(now), Look):
+    looks: list[LoadFact] = []
+    while isinstance(action := decide_start(now), LoadFact):
         name = {
-            Look.START_DEADLINE: "too_late",
-            Look.HOLDER: "holder",
-            Look.NEXT_IN_LINE: "next_in_line",
+            LoadFact.START_DEADLINE: "too_late",
+            LoadFact.HOLDER: "holder",
+            LoadFact.NEXT_IN_LINE: "next_in_line",
         }[action]
         assert getattr(now, name) is UNKNOWN
         now = replace(now, **{name: getattr(known, name)})
@@ -221,16 +221,16 @@ def test_loading_facts_one_by_one_gives_the_same_action() -> None:
             known = replace(situation, **changed)
             looks, action = requested_facts(known)
             assert action == decide_start(known)
-            assert looks == list(Look)[: len(looks)], "in the order of the locks"
+            assert looks == list(LoadFact)[: len(looks)], "in the order of the locks"
 
 
 @pytest.mark.parametrize(
     ("changed", "looks"),
     [
-        ({}, [Look.START_DEADLINE]),
-        ({"overlap": OverlapPolicy.ALLOW, "slot_taken": True}, [Look.START_DEADLINE]),
-        ({"slot_taken": True}, [Look.START_DEADLINE, Look.HOLDER]),
-        ({"slot_taken": True, "too_late": True}, [Look.START_DEADLINE]),
+        ({}, [LoadFact.START_DEADLINE]),
+        ({"overlap": OverlapPolicy.ALLOW, "slot_taken": True}, [LoadFact.START_DEADLINE]),
+        ({"slot_taken": True}, [LoadFact.START_DEADLINE, LoadFact.HOLDER]),
+        ({"slot_taken": True, "too_late": True}, [LoadFact.START_DEADLINE]),
         ({"is_current_attempt": False}, []),
         ({"state": State.RUNNING}, []),
         ({"state": State.CANCELLED}, []),
@@ -240,7 +240,7 @@ def test_loading_facts_one_by_one_gives_the_same_action() -> None:
     ids=str,
 )
 def test_only_facts_that_affect_the_action_are_requested(
-    changed: dict[str, Any], looks: list[Look]
+    changed: dict[str, Any], looks: list[LoadFact]
 ) -> None:
     known = facts(**changed)
     assert requested_facts(known) == (looks, decide_start(known))
@@ -256,5 +256,5 @@ def test_next_in_line_is_requested_only_if_the_policy_needs_it(
     for is_backfilled, looks in ((False, by_live), (True, by_backfilled)):
         holder = OtherRun(True, AGES["older"], is_backfilled=is_backfilled)
         held = facts(overlap=OverlapPolicy(policy), slot_taken=True, holder=holder)
-        assert requested_facts(held)[0] == list(Look)[:looks]
-        assert requested_facts(replace(held, is_backfilled=True))[0] == list(Look)[:2]
+        assert requested_facts(held)[0] == list(LoadFact)[:looks]
+        assert requested_facts(replace(held, is_backfilled=True))[0] == list(LoadFact)[:2]

@@ -23,6 +23,7 @@ from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.dispatch import DispatchFailed, best_effort
 from django_dcron.execution import forced_end
 from django_dcron.jobs import portable, saving
+from django_dcron.jobs.attempt_end import declare_lost, end_attempt
 from django_dcron.jobs.sync import apply, plan
 from django_dcron.locks import get_lock
 from django_dcron.models import Attempt, Job, Link, Run
@@ -30,7 +31,7 @@ from django_dcron.policies.lifecycle import Outcome, State, Trigger
 from django_dcron.policies.misfire import PlannedRun
 from django_dcron.runs import transitions
 from django_dcron.runs.chains import follower_key, parse_follower_key
-from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude, lose
+from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.creation import insert, row_for
 from django_dcron.runs.start import start
 from django_dcron.scheduler.claim import claim
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.django_db
 
 MINUTE = timedelta(minutes=1)
 SUCCEEDED = Ending(Outcome.SUCCEEDED)
-FAILED = Ending(Outcome.FAILED, UNEXPLAINED, exception_class="ValueError", message="no")
+FAILED = Ending(Outcome.FAILED, WITHOUT_EXCEPTION, exception_class="ValueError", message="no")
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def followers(of: Run) -> list[Run]:
 
 
 def succeed(run: Run) -> bool:
-    return conclude(run, run.attempt, SUCCEEDED, token_of(run))
+    return end_attempt(run, run.attempt, SUCCEEDED, token_of(run))
 
 
 def end_by_force(run: Run) -> bool:
@@ -83,12 +84,12 @@ def end_by_force(run: Run) -> bool:
 
 ENDS = {
     "succeeded": lambda run: succeed(run),
-    "failed": lambda run: conclude(run, 1, FAILED, token_of(run)),
-    "lost": lambda run: lose(run, "gone"),
+    "failed": lambda run: end_attempt(run, 1, FAILED, token_of(run)),
+    "lost": lambda run: declare_lost(run, "gone"),
     "ended by force": lambda run: end_by_force(run),
-    "stopped": lambda run: conclude(run, 1, Ending(Outcome.CANCELLED), token_of(run)),
+    "stopped": lambda run: end_attempt(run, 1, Ending(Outcome.CANCELLED), token_of(run)),
     "stopped by failing": lambda run: (
-        control.cancel(run) and conclude(Run.objects.get(pk=run.pk), 1, FAILED, token_of(run))
+        control.cancel(run) and end_attempt(Run.objects.get(pk=run.pk), 1, FAILED, token_of(run))
     ),
 }
 MET = {
@@ -150,7 +151,7 @@ def test_run_cancelled_between_attempts_has_a_follower_on_ended() -> None:
     run = running(max_attempts=2)
     follower(run.job, "ended")
     follower(run.job, "failed")
-    assert conclude(run, 1, FAILED, token_of(run))
+    assert end_attempt(run, 1, FAILED, token_of(run))
     assert not followers(run), "the run will be retried"
     assert control.cancel(run).state == State.CANCELLED
     assert len(followers(run)) == 1
@@ -226,9 +227,9 @@ def test_follower_is_created_once_for_repeated_endings() -> None:
     run = running()
     follower(run.job)
     token = token_of(run)
-    assert lose(run, "gone")
-    assert not conclude(run, 1, SUCCEEDED, token)
-    assert not conclude(run, 1, SUCCEEDED, token)
+    assert declare_lost(run, "gone")
+    assert not end_attempt(run, 1, SUCCEEDED, token)
+    assert not end_attempt(run, 1, SUCCEEDED, token)
     end_by_force(run)
     assert len(followers(run)) == 1
 
@@ -240,9 +241,9 @@ def test_concurrent_endings_create_one_follower() -> None:
         follower(run.job)
         token = token_of(run)
         won = in_threads(
-            lambda run=run, token=token: conclude(run, 1, SUCCEEDED, token),
-            lambda run=run: lose(run, "gone"),
-            lambda run=run: lose(run, "gone as well"),
+            lambda run=run, token=token: end_attempt(run, 1, SUCCEEDED, token),
+            lambda run=run: declare_lost(run, "gone"),
+            lambda run=run: declare_lost(run, "gone as well"),
         )
         assert won.count(True) == 1
         assert len(followers(run)) == 1
@@ -350,7 +351,7 @@ def test_job_without_followers_needs_no_extra_query(overlap: str) -> None:
     run = running(overlap_policy=overlap)
     token = token_of(run)
     with CaptureQueriesContext(connection) as queries:
-        assert conclude(run, 1, SUCCEEDED, token)
+        assert end_attempt(run, 1, SUCCEEDED, token)
     asked = [each["sql"] for each in queries if each["sql"].startswith("SELECT")]
     assert len(asked) <= (0 if overlap == "skip" else 2), asked
     assert not [sql for sql in asked if "dcron_link" in sql and "EXISTS" not in sql]
@@ -364,9 +365,9 @@ def test_job_without_followers_needs_no_extra_query(overlap: str) -> None:
 def test_job_with_schedule_never_stays_enabled() -> None:
     job = make_job(schedule="@never")
     assert job.cursor.next_at is None
-    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 0
+    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 0
     Job.objects.update(timezone="Europe/Berlin")
-    assert saving.follow_changes(database_now("default"), Job.objects.all()) == 1
+    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
     control.pause(job)

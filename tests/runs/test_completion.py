@@ -14,13 +14,14 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing
+from django_dcron.jobs.attempt_end import declare_lost, end_attempt
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.policies.slots import running_slot
 from django_dcron.runs import completion as module
 from django_dcron.runs import transitions
-from django_dcron.runs.completion import UNEXPLAINED, Ending, conclude, lose
+from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.transitions import LastHeartbeat
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
@@ -42,7 +43,7 @@ def failed(kind: FailureClass = FailureClass.TRANSIENT, *names: str, **failure: 
         exception_class="ValueError",
         message="no",
         traceback="Traceback ...",
-        kept={"log": "said"},
+        output={"log": "said"},
     )
 
 
@@ -60,7 +61,7 @@ def about(wait: timedelta, expected: timedelta) -> bool:
 
 def test_success_ends_the_run_as_succeeded() -> None:
     run = running()
-    assert conclude(run, 1, SUCCEEDED, attempt_of(run).token)
+    assert end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
     after, attempt = reread(run), attempt_of(run)
     assert after.state == State.SUCCEEDED
     assert after.finished_at is not None
@@ -73,7 +74,7 @@ def test_success_ends_the_run_as_succeeded() -> None:
 
 def test_failure_without_attempts_left_ends_the_run_with_its_reason() -> None:
     run = running()
-    assert conclude(run, 1, failed(), attempt_of(run).token)
+    assert end_attempt(run, 1, failed(), attempt_of(run).token)
     after, attempt = reread(run), attempt_of(run)
     assert (after.state, after.reason) == (State.FAILED, "ValueError: no")
     assert (attempt.outcome, attempt.exception_class) == (Outcome.FAILED, "ValueError")
@@ -83,7 +84,7 @@ def test_failure_without_attempts_left_ends_the_run_with_its_reason() -> None:
 
 def test_failure_with_attempts_left_is_retried_after_the_backoff() -> None:
     run = running(max_attempts=3, retry_backoff=10 * MINUTE, retry_backoff_factor=3)
-    assert conclude(run, 1, failed(), attempt_of(run).token)
+    assert end_attempt(run, 1, failed(), attempt_of(run).token)
     after = reread(run)
     assert (after.state, after.attempt, after.finished_at) == (State.PENDING, 2, None)
     assert (after.deliveries, after.node, after.heartbeat_at) == (0, "", None)
@@ -100,10 +101,10 @@ def test_backoff_grows_and_the_last_attempt_fails_the_run() -> None:
         "running",
         attempt=2,
     )
-    assert conclude(run, 2, failed())
+    assert end_attempt(run, 2, failed())
     assert about(retry_delay(run), 30 * MINUTE)
     Run.objects.update(state="running")
-    assert conclude(reread(run), 3, failed())
+    assert end_attempt(reread(run), 3, failed())
     assert state_of(run) == State.FAILED
 
 
@@ -114,40 +115,40 @@ def test_backoff_grows_and_the_last_attempt_fails_the_run() -> None:
         (failed(FailureClass.TRANSIENT, "OSError"), True),
         (failed(FailureClass.TRANSIENT, "KeyError"), False),
         (failed(FailureClass.TRANSIENT, "OSError", "TimeoutError"), False),
-        (Ending(Outcome.TIMED_OUT, UNEXPLAINED), True),
-        (Ending(Outcome.LOST, UNEXPLAINED), True),
+        (Ending(Outcome.TIMED_OUT, WITHOUT_EXCEPTION), True),
+        (Ending(Outcome.LOST, WITHOUT_EXCEPTION), True),
     ],
     ids=["permanent", "named", "not named", "excluded", "timed out", "lost"],
 )
 def test_retry_policy_decides_by_exception_class_and_outcome(ending: Ending, again: bool) -> None:
     run = running(max_attempts=5, retry_on=["OSError"], never_retry_on=["TimeoutError"])
-    assert conclude(run, 1, ending)
+    assert end_attempt(run, 1, ending)
     assert state_of(run) == (State.PENDING if again else State.FAILED)
     assert attempt_of(run).outcome == ending.outcome
 
 
 def test_retry_delay_requested_by_the_code_is_used() -> None:
     run = running(max_attempts=2, retry_backoff=MINUTE)
-    conclude(run, 1, failed(retry_wanted=True, retry_after=60 * MINUTE))
+    end_attempt(run, 1, failed(retry_wanted=True, retry_after=60 * MINUTE))
     assert about(retry_delay(run), 60 * MINUTE)
 
 
 def test_retry_delay_of_maximum_length_is_accepted() -> None:
     run = running(max_attempts=2)
-    assert conclude(run, 1, failed(retry_wanted=True, retry_after=timedelta.max))
+    assert end_attempt(run, 1, failed(retry_wanted=True, retry_after=timedelta.max))
     assert retry_delay(run) > timedelta(days=365)
 
 
 def test_contention_is_retried_soon() -> None:
     run = running(max_attempts=2, retry_backoff=60 * MINUTE)
-    conclude(run, 1, failed(FailureClass.CONTENTION))
+    end_attempt(run, 1, failed(FailureClass.CONTENTION))
     assert retry_delay(run) < MINUTE
 
 
 def test_lost_attempt_is_retried_and_keeps_its_log() -> None:
     run = running(max_attempts=2)
     attempt_of(run).__class__.objects.update(log="so far")
-    assert lose(run, "its worker vanished")
+    assert declare_lost(run, "its worker vanished")
     assert state_of(run) == State.PENDING
     lost = attempt_of(run)
     assert (lost.outcome, lost.message, lost.log) == (Outcome.LOST, "its worker vanished", "so far")
@@ -156,7 +157,7 @@ def test_lost_attempt_is_retried_and_keeps_its_log() -> None:
 def test_retry_keeps_the_slot() -> None:
     run = running(max_attempts=2)
     Run.objects.update(slot=running_slot(run.job_id))
-    conclude(run, 1, failed())
+    end_attempt(run, 1, failed())
     assert reread(run).slot == running_slot(run.job_id)
 
 
@@ -164,7 +165,7 @@ def test_end_of_run_wakes_the_waiting_run() -> None:
     run = running(overlap_policy="queue_all")
     Run.objects.update(slot=running_slot(run.job_id))
     waiting = make_run(run.job, "waiting")
-    conclude(run, 1, failed())
+    end_attempt(run, 1, failed())
     after = reread(waiting)
     assert (after.state, after.slot) == (State.PENDING, running_slot(run.job_id))
 
@@ -175,10 +176,10 @@ def test_end_of_run_wakes_the_waiting_run() -> None:
 def test_late_outcome_of_a_lost_attempt_is_only_noted() -> None:
     run = running(max_attempts=2)
     token = attempt_of(run).token
-    lose(run, "gone")
+    declare_lost(run, "gone")
     before = Run.objects.filter(pk=run.pk).values().get()
 
-    assert not conclude(run, 1, SUCCEEDED, token)
+    assert not end_attempt(run, 1, SUCCEEDED, token)
 
     assert Run.objects.filter(pk=run.pk).values().get() == before
     attempt = attempt_of(run)
@@ -192,8 +193,8 @@ def test_late_outcome_of_a_lost_attempt_is_only_noted() -> None:
 def test_repeated_outcome_is_recorded_once() -> None:
     run = running()
     token = attempt_of(run).token
-    assert conclude(run, 1, SUCCEEDED, token)
-    assert not conclude(run, 1, SUCCEEDED, token)
+    assert end_attempt(run, 1, SUCCEEDED, token)
+    assert not end_attempt(run, 1, SUCCEEDED, token)
     assert reread(run).job.statistics.succeeded == 1
     assert attempt_of(run).late_outcome == ""
 
@@ -201,8 +202,8 @@ def test_repeated_outcome_is_recorded_once() -> None:
 def test_repeated_failure_schedules_one_retry() -> None:
     run = running(max_attempts=5)
     token = attempt_of(run).token
-    assert conclude(run, 1, failed(), token)
-    assert not conclude(run, 1, failed(), token)
+    assert end_attempt(run, 1, failed(), token)
+    assert not end_attempt(run, 1, failed(), token)
     assert reread(run).attempt == 2
 
 
@@ -212,7 +213,7 @@ def test_repeated_failure_schedules_one_retry() -> None:
 @pytest.mark.parametrize("max_attempts", [1, 2])
 def test_attempt_of_another_execution_is_not_closed(ending: Ending, max_attempts: int) -> None:
     run = running(max_attempts=max_attempts)
-    conclude(run, 1, ending, uuid4())
+    end_attempt(run, 1, ending, uuid4())
     assert attempt_of(run).outcome == ""
 
 
@@ -231,10 +232,10 @@ def test_only_the_execution_itself_dispatches_followers(
     for ending in (SUCCEEDED, failed(), CANCELLED):
         by_itself, by_others = make_run(job, "running"), make_run(job, "running")
         with django_capture_on_commit_callbacks(execute=True):
-            assert conclude(by_others, 1, ending)
+            assert end_attempt(by_others, 1, ending)
         assert dispatched == []
         with django_capture_on_commit_callbacks(execute=True):
-            assert conclude(by_itself, 1, ending, attempt_of(by_itself).token)
+            assert end_attempt(by_itself, 1, ending, attempt_of(by_itself).token)
         [run] = dispatched
         assert (run.job_id, run.trigger) == (after.pk, "chain")
         dispatched.clear()
@@ -252,16 +253,16 @@ def test_attempt_with_a_newer_heartbeat_is_not_concluded(
     if asked_to_stop:
         control.cancel(reread(run))
     earlier = LastHeartbeat(database_now("default") - MINUTE, attempt_of(run).token)
-    assert not conclude(run, 1, ending, last_heartbeat=earlier)
+    assert not end_attempt(run, 1, ending, last_heartbeat=earlier)
     assert (state_of(run), attempt_of(run).outcome) == (State.RUNNING, "")
     latest = LastHeartbeat(reread(run).heartbeat_at, attempt_of(run).token)
-    assert conclude(run, 1, ending, last_heartbeat=latest)
+    assert end_attempt(run, 1, ending, last_heartbeat=latest)
 
 
 def test_cancelled_attempt_of_another_execution_is_not_closed() -> None:
     run = running()
     control.cancel(reread(run))
-    assert conclude(run, 1, failed(), uuid4())
+    assert end_attempt(run, 1, failed(), uuid4())
     assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, "")
 
 
@@ -283,7 +284,7 @@ def test_ending_of_a_deleted_run_is_ignored() -> None:
     stale = reread(run)
     Job.objects.all().delete()
     for ending in (SUCCEEDED, failed(), CANCELLED):
-        assert not conclude(stale, 1, ending, uuid4())
+        assert not end_attempt(stale, 1, ending, uuid4())
 
 
 # --- cancellation -------------------------------------------------------------------------------
@@ -291,17 +292,17 @@ def test_ending_of_a_deleted_run_is_ignored() -> None:
 
 def test_cancelled_run_ends_as_cancelled() -> None:
     run = running(max_attempts=5)
-    assert conclude(run, 1, CANCELLED, attempt_of(run).token)
+    assert end_attempt(run, 1, CANCELLED, attempt_of(run).token)
     assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, Outcome.CANCELLED)
 
 
 @pytest.mark.parametrize(
-    "ending", [failed(), Ending(Outcome.LOST, UNEXPLAINED)], ids=["failed", "lost"]
+    "ending", [failed(), Ending(Outcome.LOST, WITHOUT_EXCEPTION)], ids=["failed", "lost"]
 )
 def test_cancelled_run_is_not_retried(ending: Ending) -> None:
     run = running(max_attempts=5)
     control.cancel(reread(run))
-    assert conclude(run, 1, ending)
+    assert end_attempt(run, 1, ending)
     assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, ending.outcome)
 
 
@@ -314,7 +315,7 @@ def test_cancel_during_the_retry_decision_ends_the_run() -> None:
         return database_now(using)
 
     with mock.patch.object(module, "database_now", cancelled_meanwhile):
-        assert conclude(run, 1, failed(), attempt_of(run).token)
+        assert end_attempt(run, 1, failed(), attempt_of(run).token)
     after = reread(run)
     assert (after.state, after.reason, after.attempt, after.slot) == (
         State.CANCELLED,
@@ -328,7 +329,7 @@ def test_cancel_during_the_retry_decision_ends_the_run() -> None:
 def test_success_after_a_cancel_request_is_recorded_as_success() -> None:
     run = running()
     control.cancel(reread(run))
-    conclude(run, 1, SUCCEEDED, attempt_of(run).token)
+    end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
     assert state_of(run) == State.SUCCEEDED
 
 
@@ -337,7 +338,7 @@ def test_success_after_a_cancel_request_is_recorded_as_success() -> None:
 
 def fail_once(job: Job) -> None:
     run = make_run(job, "running")
-    assert conclude(reread(run), 1, failed())
+    assert end_attempt(reread(run), 1, failed())
 
 
 def test_job_that_keeps_failing_is_paused(caplog: pytest.LogCaptureFixture) -> None:
@@ -355,7 +356,7 @@ def test_job_that_keeps_failing_is_paused(caplog: pytest.LogCaptureFixture) -> N
 def test_success_resets_the_count_of_failures() -> None:
     job = make_idle_job(pause_after_failures=2)
     fail_once(job)
-    conclude(make_run(job, "running"), 1, SUCCEEDED)
+    end_attempt(make_run(job, "running"), 1, SUCCEEDED)
     fail_once(job)
     job.refresh_from_db()
     assert job.enabled
@@ -363,7 +364,7 @@ def test_success_resets_the_count_of_failures() -> None:
 
 def test_retried_attempts_do_not_count_as_failures() -> None:
     run = running(pause_after_failures=1, max_attempts=2)
-    conclude(run, 1, failed())
+    end_attempt(run, 1, failed())
     assert reread(run).job.enabled
 
 
@@ -378,13 +379,13 @@ def test_circuit_breaker_keeps_the_reason_of_an_earlier_pause() -> None:
 def test_circuit_breaker_ignores_a_job_deleted_meanwhile() -> None:
     run = running(pause_after_failures=1)
     with mock.patch.object(pausing, "_switch_once", side_effect=Conflict):
-        assert conclude(run, 1, failed())
+        assert end_attempt(run, 1, failed())
 
 
 def test_end_of_attempt_is_logged_with_structured_fields(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "django_dcron.runs")
     run = running()
-    conclude(run, 1, failed())
+    end_attempt(run, 1, failed())
     [record] = [record for record in caplog.records if record.name == "django_dcron.runs"]
     assert logged(caplog, "attempt_ended", run.job, "ValueError: no", job=str(run.job), attempt=1)
     assert f" run={run.pk} " in record.getMessage()
@@ -403,7 +404,7 @@ def test_log_contains_retry_delay_only_if_the_run_is_retried(
     run = running(max_attempts=3 if retried else 1)
     if not won:
         Run.objects.update(state="succeeded")
-    assert conclude(run, 1, failed()) is won
+    assert end_attempt(run, 1, failed()) is won
     message = caplog.messages[-1]
     assert ("retry_in=" in message) is retried
     assert f"attempt=1/{run.job.max_attempts} " in message
@@ -412,6 +413,6 @@ def test_log_contains_retry_delay_only_if_the_run_is_retried(
 
 def test_long_reason_is_truncated() -> None:
     run = running()
-    assert conclude(run, 1, Ending(Outcome.FAILED, UNEXPLAINED, message="x" * 100_000))
+    assert end_attempt(run, 1, Ending(Outcome.FAILED, WITHOUT_EXCEPTION, message="x" * 100_000))
     assert reread(run).reason == "x" * 500
     assert transitions.runs().filter(pk=run.pk, state="failed").exists()

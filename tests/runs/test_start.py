@@ -582,7 +582,7 @@ def test_cancel_running_replaces_runs_queued_under_another_policy(now: datetime)
 
 
 def test_long_queue_is_replaced_over_several_deliveries(now: datetime) -> None:
-    holder, runs = holder_and_newcomers("queue_all", module.LOOKS + 2, max_attempts=2)
+    holder, runs = holder_and_newcomers("queue_all", module.MAX_TRIES + 2, max_attempts=2)
     *waiting, newcomer = runs
     for run in waiting:
         deliver(run)
@@ -723,7 +723,7 @@ def test_start_gives_up_after_losing_the_slot_repeatedly() -> None:
         pytest.raises(IntegrityError),
     ):
         deliver(newcomer)
-    assert holder.call_count == module.LOOKS
+    assert holder.call_count == module.MAX_TRIES
     assert state_of(newcomer) == State.QUEUED
     assert not Attempt.objects.filter(run=newcomer).exists()
 

@@ -589,16 +589,16 @@ def test_missing_statistics_are_created() -> None:
 def test_late_outcome_is_noted_on_its_own_attempt() -> None:
     run = make_run(make_idle_job(), "running")
     attempt = Attempt.objects.get()
-    transitions.note_late_outcome(run.pk, attempt.token, Outcome.SUCCEEDED)
+    transitions.record_late_outcome(run.pk, attempt.token, Outcome.SUCCEEDED)
     attempt.refresh_from_db()
     assert attempt.late_outcome == "", "an open attempt can't have a late outcome"
     assert transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
-    transitions.note_late_outcome(run.pk, uuid4(), Outcome.SUCCEEDED)
-    transitions.note_late_outcome(run.pk, attempt.token, Outcome.LOST)
+    transitions.record_late_outcome(run.pk, uuid4(), Outcome.SUCCEEDED)
+    transitions.record_late_outcome(run.pk, attempt.token, Outcome.LOST)
     attempt.refresh_from_db()
     assert attempt.late_outcome == ""
-    transitions.note_late_outcome(run.pk, attempt.token, Outcome.SUCCEEDED)
-    transitions.note_late_outcome(run.pk, attempt.token, Outcome.FAILED)
+    transitions.record_late_outcome(run.pk, attempt.token, Outcome.SUCCEEDED)
+    transitions.record_late_outcome(run.pk, attempt.token, Outcome.FAILED)
     attempt.refresh_from_db()
     assert (attempt.outcome, attempt.late_outcome) == ("lost", "succeeded")
 

@@ -86,10 +86,10 @@ def test_attempt_is_listed_once_until_marked(agenda: Agenda, dispatcher: MemoryD
     agenda.add([run])
     agenda.publish_due()
     assert dispatcher.names == ["a"]
-    assert agenda.take_delivered() == [run]
+    assert agenda.take_dispatched() == [run]
     agenda.add([run])  # taken, but not marked yet
     assert len(agenda) == 0
-    agenda.marked([run])
+    agenda.forget([run])
     agenda.add([run])  # found pending again: a redelivery
     agenda.publish_due()
     assert dispatcher.names == ["a", "a"]
@@ -107,22 +107,22 @@ def test_marked_runs_are_forgotten(agenda: Agenda) -> None:
     for _ in range(5):
         agenda.add(due_run("a") for _ in range(100))
         agenda.publish_due()
-        agenda.marked(agenda.take_delivered())
+        agenda.forget(agenda.take_dispatched())
     assert not agenda._known
     assert not agenda._heap
-    assert not agenda._delivered
+    assert not agenda._dispatched
 
 
 def test_unmarked_runs_are_taken_again_first(agenda: Agenda) -> None:
     first, second = due_run("first"), due_run("second")
     agenda.add([first])
     agenda.publish_due()
-    taken = agenda.take_delivered()
+    taken = agenda.take_dispatched()
     agenda.add([second])
     agenda.publish_due()
     agenda.give_back(taken)
-    assert agenda.take_delivered() == [first, second]
-    assert agenda.take_delivered() == []
+    assert agenda.take_dispatched() == [first, second]
+    assert agenda.take_dispatched() == []
 
 
 def test_undeliverable_run_is_refused_when_added(
@@ -162,12 +162,12 @@ def test_runs_are_kept_while_the_broker_is_unreachable(
     for _ in range(3):
         agenda.publish_due()
         clock.advance(1)
-    assert (len(agenda), dispatcher.names, agenda.take_delivered()) == (3, [], [])
+    assert (len(agenda), dispatcher.names, agenda.take_dispatched()) == (3, [], [])
     assert agenda.broker_unreachable
     dispatcher.broker_unreachable = False
     agenda.publish_due()
     assert dispatcher.names == ["a", "b", "c"]
-    assert [run.job_name for run in agenda.take_delivered()] == ["a", "b", "c"]
+    assert [run.job_name for run in agenda.take_dispatched()] == ["a", "b", "c"]
     assert events(caplog) == ["broker_unreachable", "broker_back"]
     assert logged(caplog, "broker_unreachable", "memory://", "gone fishing", agenda=1)
     assert logged(caplog, "broker_back", "memory://")
@@ -195,7 +195,7 @@ def test_unexpected_publish_error_is_attributed_to_its_run(
     dispatcher.poison, dispatcher.undeliverable = {"mad"}, {"lost"}
     agenda.publish_due()
     assert dispatcher.names == ["a", "b", "c"]
-    assert [run.job_name for run in agenda.take_delivered()] == ["a", "b", "c"]
+    assert [run.job_name for run in agenda.take_dispatched()] == ["a", "b", "c"]
     assert not agenda.broker_unreachable
     assert agenda.add([runs["mad"]]) == []  # known until it is taken, so it isn't dispatched again
     assert len(agenda) == 0
@@ -208,7 +208,7 @@ def test_unexpected_publish_error_is_attributed_to_its_run(
     (record,) = caplog.records
     assert record.exc_info, "an unexpected error is logged with its traceback"
     assert logged(caplog, "dispatch_failed", run=str(runs["mad"].run_id), job="mad")
-    agenda.marked([runs["a"], runs["b"], runs["c"]])
+    agenda.forget([runs["a"], runs["b"], runs["c"]])
     assert not agenda._known
 
 
@@ -228,7 +228,7 @@ def test_runs_are_kept_if_broker_fails_while_runs_are_published_singly(
     assert agenda.broker_unreachable
     assert (len(agenda), dispatcher.names, agenda.take_refused()) == (2, ["a"], [])
     agenda.publish_due()
-    assert [run.job_name for run in agenda.take_delivered()] == ["a", "b"]
+    assert [run.job_name for run in agenda.take_dispatched()] == ["a", "b"]
     assert [run.job_name for run, _ in agenda.take_refused()] == ["mad"]
 
 
@@ -266,7 +266,7 @@ def test_full_queue_delays_only_its_own_runs(
     full = [due_run(f"full {n}", target="full") for n in range(100)]
     agenda.add([*full, due_run("a")])
     agenda.publish_due()
-    delivered = agenda.take_delivered()
+    delivered = agenda.take_dispatched()
     assert delivered == [*full[:10], dispatcher.dispatched[-1]]
     assert (len(agenda), agenda.take_refused(), agenda.broker_unreachable) == (90, [], False)
     tried = len(dispatcher.batches)
@@ -334,13 +334,13 @@ def test_thread_wakes_for_an_earlier_run(running: Agenda, dispatcher: MemoryDisp
 
 def test_thread_notifies_the_tick_of_dispatched_runs(dispatcher: MemoryDispatcher) -> None:
     shown = threading.Event()
-    agenda = Agenda(dispatcher, SystemClock(), on_delivered=shown.set)
+    agenda = Agenda(dispatcher, SystemClock(), on_dispatched=shown.set)
     thread = threading.Thread(target=agenda.run, daemon=True)
     thread.start()
     run = now_due("a")
     agenda.add([run])
     assert shown.wait(TIMEOUT)
-    assert agenda.take_delivered() == [run]
+    assert agenda.take_dispatched() == [run]
     agenda.stop()
     thread.join(TIMEOUT)
     assert not thread.is_alive()

@@ -311,7 +311,7 @@ def test_job_changed_without_save_is_not_claimed_by_its_old_schedule(
     monkeypatch.setattr(saving, "database_now", lambda using: T - MINUTE)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 * * * *")
     assert claim_at(T).considered == 0
-    assert saving.follow_changes(T - MINUTE, Job.objects.using("default")) == 1
+    assert saving.move_outdated_cursors(T - MINUTE, Job.objects.using("default")) == 1
     claim_at(T)
     assert scheduled(job) == [T]
 
@@ -332,9 +332,9 @@ def test_change_of_job_without_save_is_noticed(change: dict[str, object]) -> Non
     job = job_due_at(T)
     Job.objects.filter(pk=job.pk).update(**change)
     assert claim_at(T).considered == 0
-    assert saving.follow_changes(T, Job.objects.using("default")) == 1
-    saving.follow_changes(T, Job.objects.using("default"))
-    assert saving.follow_changes(T, Job.objects.using("default")) == 0
+    assert saving.move_outdated_cursors(T, Job.objects.using("default")) == 1
+    saving.move_outdated_cursors(T, Job.objects.using("default"))
+    assert saving.move_outdated_cursors(T, Job.objects.using("default")) == 0
     assert placement.matches_definition(Cursor.objects.get(pk=job.pk), Job.objects.get(pk=job.pk))
 
 

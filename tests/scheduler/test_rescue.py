@@ -10,10 +10,10 @@ from pytest_django import Settings
 
 from django_dcron.db.now import database_now
 from django_dcron.db.session_limits import WaitLimits
+from django_dcron.jobs.attempt_end import declare_lost
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.slots import running_slot
 from django_dcron.runs import transitions
-from django_dcron.runs.completion import lose
 from django_dcron.runs.start import start
 from django_dcron.scheduler import rescue as module
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
@@ -104,9 +104,9 @@ def test_run_is_kept_if_its_worker_shows_activity_before_the_update(
             assert transitions.renew_heartbeat(run.pk, 1)
         else:
             Attempt.objects.update(token=uuid4())
-        return lose(*of_run)
+        return declare_lost(*of_run)
 
-    monkeypatch.setattr(module, "lose", lose_late)
+    monkeypatch.setattr(module, "declare_lost", lose_late)
     assert rescue(ALL, now, LEASE) == 0
     run.refresh_from_db()
     assert (run.state, run.attempt, Attempt.objects.get().outcome) == ("running", 1, "")
@@ -300,7 +300,7 @@ def test_database_outage_during_rescue_is_not_blamed_on_the_run(
         raise OperationalError("gone")
 
     make_run(make_idle_job(), "running", heartbeat_at=now - timedelta(hours=1))
-    monkeypatch.setattr(module, "lose", gone)
+    monkeypatch.setattr(module, "declare_lost", gone)
     with pytest.raises(OperationalError):
         rescue(ALL, now, LEASE)
 

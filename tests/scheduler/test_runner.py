@@ -399,7 +399,7 @@ def failing_ticks(
     def tick(*, adopt_own: bool = False) -> None:
         if left:
             raise error(left.pop(0))
-        seen.append(adopt_own or runner.ticker._unsure)
+        seen.append(adopt_own or runner.ticker._is_incomplete)
         original(adopt_own=adopt_own)
 
     monkeypatch.setattr(runner.ticker, "tick", tick)
@@ -522,7 +522,7 @@ def test_successful_heartbeat_ends_the_backoff_of_the_tick(
 
     def beat(*, agenda: int) -> bool:
         wait_until(
-            lambda: runner.ticker._unsure and runner._backoff._unreachable,
+            lambda: runner.ticker._is_incomplete and runner._backoff._unreachable,
             what="a tick that failed",
         )
         beats.append(agenda)

@@ -49,14 +49,14 @@ class Asking:
         self._silent = silent
         self._question = question
         self._connected, self._go_on = threading.Event(), threading.Event()
-        self.thread = threading.Thread(target=self._ask)
+        self.thread = threading.Thread(target=self._query_server)
         self.thread.start()
         assert self._connected.wait(TIMEOUT)
 
     def ask(self) -> None:
         self._go_on.set()
 
-    def _ask(self) -> None:
+    def _query_server(self) -> None:
         self._silent.watch_this_thread("tick")
         connection = connections["default"]
         try:
@@ -92,12 +92,12 @@ def silent(clock: StillClock) -> SilentConnections:
 
 
 def look(silent: SilentConnections, clock: StillClock, seconds: float) -> None:
-    for _ in range(round(seconds / watchdog.LOOK_EVERY)):
-        clock.advance(watchdog.LOOK_EVERY)
-        silent.look()
-    if silent._asking:
-        silent._asking.join(TIMEOUT)
-        assert not silent._asking.is_alive()
+    for _ in range(round(seconds / watchdog.CHECK_EVERY)):
+        clock.advance(watchdog.CHECK_EVERY)
+        silent.check()
+    if silent._query_thread:
+        silent._query_thread.join(TIMEOUT)
+        assert not silent._query_thread.is_alive()
 
 
 def test_silent_connection_is_shut_when_a_new_one_gets_answers(
@@ -183,18 +183,18 @@ def test_check_that_gets_no_answer_is_ended(
     wait_until(lambda: asking.is_asking, TIMEOUT)
     with monkeypatch.context() as patched:
         patched.setattr(silent_connections, "is_executing", in_silence)
-        clock.advance(watchdog.LOOK_EVERY)
-        silent.look()
+        clock.advance(watchdog.CHECK_EVERY)
+        silent.check()
         for _ in range(4):
-            clock.advance(watchdog.LOOK_EVERY)
-            silent.look()
-        wait_until(lambda: silent._asked_by, TIMEOUT, what="the check")
-        first = silent._asking
+            clock.advance(watchdog.CHECK_EVERY)
+            silent.check()
+        wait_until(lambda: silent._query_socket, TIMEOUT, what="the check")
+        first = silent._query_thread
         assert first is not None
 
         def ended() -> bool:
-            clock.advance(watchdog.LOOK_EVERY)
-            silent.look()
+            clock.advance(watchdog.CHECK_EVERY)
+            silent.check()
             return not first.is_alive()
 
         wait_until(ended, TIMEOUT, what="the check to be ended")
@@ -211,10 +211,10 @@ def test_no_connection_is_shut_after_the_process_was_suspended(
     proxy.fall_silent()
     asking.ask()
     wait_until(lambda: asking.is_asking, TIMEOUT)
-    silent.look()
+    silent.check()
     clock.advance(3600)
-    silent.look()
-    assert silent._asking is None
+    silent.check()
+    assert silent._query_thread is None
     look(silent, clock, 8)
     asking.thread.join(TIMEOUT)
 
@@ -231,7 +231,7 @@ def test_node_continues_after_all_its_connections_fall_silent(
     settings.DCRON_TICK, settings.DCRON_LEASE = 0.05 * SECOND, SECOND
     settings.DCRON_LOOK_AHEAD = SECOND
     for module in (watch, watchdog, silent_connections):
-        monkeypatch.setattr(module, "LOOK_EVERY", 0.05)
+        monkeypatch.setattr(module, "CHECK_EVERY", 0.05)
     make_job()
     dispatcher = MemoryDispatcher()
     runner = Runner(name="a", namespace="", lock=get_lock("database"), dispatcher=dispatcher)

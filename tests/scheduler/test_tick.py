@@ -109,10 +109,10 @@ def test_tick_reports_progress_after_each_claimed_batch(
 ) -> None:
     """A long catch-up doesn't look like a hanging thread or an unreachable database."""
     signs: list[str] = []
-    node.ticker.alive = lambda: signs.append("alive")
-    node.ticker.progressed = lambda: signs.append("progressed")
+    node.ticker.on_activity = lambda: signs.append("alive")
+    node.ticker.on_progress = lambda: signs.append("progressed")
     node.ticker.tick()
-    steps = ["mark", "follow", "quarantine", "claim", "release", "adopt", "report"]
+    steps = ["mark", "changes", "quarantine", "claim", "release", "adopt", "report"]
     assert signs == ["alive"] * len(steps) + ["progressed"]
     monkeypatch.setattr(tick, "CLAIMED_AT_ONCE", 1)
     monkeypatch.setattr(claim, "CLAIMED_AT_ONCE", 1)
@@ -129,7 +129,7 @@ def test_failed_tick_reports_no_progress(
 ) -> None:
     """The reads may even succeed, for example if the database has become read-only."""
     signs: list[str] = []
-    node.ticker.progressed = lambda: signs.append("progressed")
+    node.ticker.on_progress = lambda: signs.append("progressed")
     monkeypatch.setattr(node.ring, "ticked", raising(OperationalError("read-only transaction")))
     with pytest.raises(OperationalError):
         node.ticker.tick()
@@ -184,14 +184,14 @@ def test_jobs_changed_without_save_are_followed(
 ) -> None:
     node.ticker.tick()
     job = Job.objects.create(name="new", schedule="* * * * * *", target="tests.app.tasks.ok")
-    node.pass_time(tick.FOLLOW_EVERY + 1)
+    node.pass_time(tick.APPLY_CHANGES_EVERY + 1)
     assert states(job)
     assert job.statistics.last_state == ""
     # If more jobs changed than one round follows, the next round starts without a pause.
-    monkeypatch.setattr(saving, "FOLLOWED_AT_ONCE", 2)
+    monkeypatch.setattr(saving, "MOVED_AT_ONCE", 2)
     for n in range(6):
         Job.objects.create(name=f"new-{n}", schedule="0 0 1 1 *", target="tests.app.tasks.ok")
-    node.pass_time(tick.FOLLOW_EVERY + 1.5)
+    node.pass_time(tick.APPLY_CHANGES_EVERY + 1.5)
     assert Cursor.objects.count() == 7
 
 
@@ -207,7 +207,7 @@ def test_job_resumes_when_its_pause_ends(node: NodeUnderTest) -> None:
     node.ticker.tick()
     assert (len(states(over)), len(states(lasting))) == (len(before[0]), len(before[1]))
     Job.objects.filter(pk=over.pk).update(paused_until=now)
-    node.pass_time(tick.FOLLOW_EVERY + 1)
+    node.pass_time(tick.APPLY_CHANGES_EVERY + 1)
     assert Job.objects.get(pk=over.pk).enabled
     assert len(states(over)) > len(before[0])
     assert len(states(lasting)) == len(before[1])
@@ -246,7 +246,7 @@ def test_undeliverable_run_fails_with_the_reason(
 
 def test_undeliverable_run_that_was_withdrawn_is_ignored(node: NodeUnderTest) -> None:
     node.dispatcher.undeliverable = {"withdrawn"}
-    assert node.ticker._put([due_run("withdrawn")]) == 0
+    assert node.ticker._add_to_agenda([due_run("withdrawn")]) == 0
     assert len(node.agenda) == 0
 
 
@@ -261,7 +261,7 @@ def test_next_tick_adopts_runs_of_a_claim_with_unknown_outcome(
         node.make_job()
         with pytest.raises(OperationalError):
             node.ticker.tick()
-        node.ticker.failed(database_unreachable=True)
+        node.ticker.record_failure(database_unreachable=True)
     assert len(node.agenda) == 0
     node.ticker.tick()
     assert len(node.agenda) == Run.objects.count() > 5
@@ -330,13 +330,13 @@ def test_rescue_waits_for_a_lease_of_steady_ticks(node: NodeUnderTest) -> None:
     assert first.state == "failed"
 
     # Lock contention isn't an outage: the database was reachable.
-    node.ticker.failed(database_unreachable=False)
+    node.ticker.record_failure(database_unreachable=False)
     second = stale()
     node.pass_time(3)
     second.refresh_from_db()
     assert second.state == "failed"
 
-    node.ticker.failed(database_unreachable=True)
+    node.ticker.record_failure(database_unreachable=True)
     third = stale()
     node.pass_time(14)
     third.refresh_from_db()
@@ -407,7 +407,7 @@ def test_run_woken_before_it_was_marked_is_dispatched_again(node: NodeUnderTest)
     node.ticker._adopt(
         also_own=False
     )  # another step of that tick, before the agenda reported the dispatch
-    node.ticker.mark_delivered()
+    node.ticker.mark_dispatched()
     run.refresh_from_db()
     assert (run.state, run.deliveries) == ("pending", 0)
     node.pass_time(1)

@@ -36,7 +36,7 @@ def quick(
     settings.DCRON_TICK = timedelta(seconds=0.05)
     settings.DCRON_LEASE = timedelta(seconds=1)
     for module in (watch, watchdog):
-        monkeypatch.setattr(module, "LOOK_EVERY", 0.05)
+        monkeypatch.setattr(module, "CHECK_EVERY", 0.05)
     caplog.set_level(logging.INFO, "django_dcron.scheduler")
 
 
@@ -91,7 +91,7 @@ def start() -> Iterator[Start]:
     def started(name: str, **options: Any) -> LiveNode:
         nodes.append(LiveNode(name, **options))
         wait_until(lambda: Node.objects.filter(name=name).exists(), TIMEOUT, what=f"node {name}")
-        wait_until(lambda: nodes[-1].runner._vitals.since, TIMEOUT, what=f"node {name} to run")
+        wait_until(lambda: nodes[-1].runner._status.since, TIMEOUT, what=f"node {name} to run")
         return nodes[-1]
 
     yield started
@@ -471,7 +471,7 @@ def test_hanging_watch_thread_is_reported_when_health_is_read(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch thread hangs on a disk that doesn't answer, so it can't watch other threads."""
-    monkeypatch.setattr(health, "LOOK_EXPIRES", 1.0)
+    monkeypatch.setattr(health, "CHECK_EXPIRES_AFTER", 1.0)
     let_go = threading.Event()
     a = start("a", file=tmp_path / "health.json")
     wait_until(lambda: a.runner.health().ready, TIMEOUT, what="the node to be ready")

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from pytest_django import Settings
 
-from django_dcron.scheduler.watchdog import LOOK_EVERY, Watchdog
+from django_dcron.scheduler.watchdog import CHECK_EVERY, Watchdog
 from tests.logs import logged
 from tests.scheduler.stand_ins import StillClock
 from tests.waiting import TIMEOUT
@@ -35,16 +35,16 @@ def watchdog(clock: StillClock) -> Watchdog:
 
 def watch(watchdog: Watchdog, clock: StillClock, seconds: float) -> None:
     """Let time pass and run the watchdog at its usual interval."""
-    for _ in range(round(seconds / LOOK_EVERY)):
-        clock.advance(LOOK_EVERY)
-        watchdog.look()
+    for _ in range(round(seconds / CHECK_EVERY)):
+        clock.advance(CHECK_EVERY)
+        watchdog.check()
 
 
 def test_thread_without_activity_hangs_and_is_logged_once(
     watchdog: Watchdog, clock: StillClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watchdog.alive("tick")
-    watchdog.alive("agenda", rest=None)
+    watchdog.record_activity("tick")
+    watchdog.record_activity("agenda", rest=None)
     watch(watchdog, clock, LIMIT)
     assert watchdog.hanging == {}
     watch(watchdog, clock, 6.0)
@@ -52,7 +52,7 @@ def test_thread_without_activity_hangs_and_is_logged_once(
     assert [(record.levelno, record.__dict__["event"]) for record in caplog.records] == [
         (logging.ERROR, "hangs")
     ]
-    watchdog.alive("tick")
+    watchdog.record_activity("tick")
     watch(watchdog, clock, 2.0)
     assert watchdog.hanging == {}
     watch(watchdog, clock, LIMIT)
@@ -63,9 +63,9 @@ def test_thread_without_activity_hangs_and_is_logged_once(
 def test_resting_thread_does_not_hang_until_its_rest_is_over(
     watchdog: Watchdog, clock: StillClock
 ) -> None:
-    watchdog.alive("tick", rest=100.0)
-    watchdog.alive("agenda", rest=None)
-    watchdog.alive("heartbeat", rest=-5.0)
+    watchdog.record_activity("tick", rest=100.0)
+    watchdog.record_activity("agenda", rest=None)
+    watchdog.record_activity("heartbeat", rest=-5.0)
     watch(watchdog, clock, LIMIT + 2.0)
     assert watchdog.hanging.keys() == {"heartbeat"}
     watch(watchdog, clock, 88.0 + LIMIT)
@@ -77,7 +77,7 @@ def test_resting_thread_does_not_hang_until_its_rest_is_over(
 
 
 def test_ended_thread_does_not_hang(watchdog: Watchdog, clock: StillClock) -> None:
-    watchdog.alive("tick")
+    watchdog.record_activity("tick")
     watchdog.ended("tick")
     watchdog.ended("never began")
     watch(watchdog, clock, 100.0)
@@ -87,27 +87,27 @@ def test_ended_thread_does_not_hang(watchdog: Watchdog, clock: StillClock) -> No
 def test_no_thread_hangs_after_the_process_was_suspended(
     watchdog: Watchdog, clock: StillClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watchdog.alive("tick")
-    watchdog.happened("ticked")
+    watchdog.record_activity("tick")
+    watchdog.record_event("ticked")
     for _ in range(2):
         clock.advance(3600.0)
-        watchdog.look()
+        watchdog.check()
     assert watchdog.hanging == {}
-    assert watchdog.age("ticked") == 4 * LOOK_EVERY
+    assert watchdog.age("ticked") == 4 * CHECK_EVERY
     assert not caplog.records
     watch(watchdog, clock, 4.0)
     assert watchdog.hanging.keys() == {"tick"}, "later silence counts"
 
 
 def test_age_is_the_time_since_the_last_event(watchdog: Watchdog, clock: StillClock) -> None:
-    watchdog.happened("ticked")
+    watchdog.record_event("ticked")
     assert watchdog.age("ticked") == 0.0
     watch(watchdog, clock, 100.0)
     assert watchdog.age("ticked") == 100.0
     clock.advance(1.5)
-    watchdog.happened("ticked")
+    watchdog.record_event("ticked")
     clock.advance(0.5)
-    watchdog.look()
+    watchdog.check()
     assert watchdog.age("ticked") == 0.5
     assert watchdog.hanging == {}, "an event isn't a thread"
 
@@ -118,7 +118,7 @@ def stuck(watchdog: Watchdog) -> Iterator[None]:
     here, may_end = threading.Semaphore(0), threading.Event()
 
     def waits_forever() -> None:
-        watchdog.alive("tick")
+        watchdog.record_activity("tick")
         here.release()
         may_end.wait(TIMEOUT)
 
@@ -163,7 +163,7 @@ def in_the_database(watchdog: Watchdog) -> Iterator[Callable[[], None]]:
     here, answered, may_end = threading.Semaphore(0), threading.Event(), threading.Event()
 
     def stalls(execute: Callable[..., object], *query: object) -> object:
-        watchdog.alive("tick")
+        watchdog.record_activity("tick")
         here.release()
         answered.wait(TIMEOUT)
         return execute(*query)
@@ -172,7 +172,7 @@ def in_the_database(watchdog: Watchdog) -> Iterator[Callable[[], None]]:
         connection.ensure_connection()
         with connection.execute_wrapper(stalls), connection.cursor() as cursor:
             cursor.execute("SELECT 1")
-        watchdog.alive("tick")
+        watchdog.record_activity("tick")
         here.release()
         may_end.wait(TIMEOUT)
         connection.close()
@@ -206,18 +206,18 @@ def test_thread_waiting_for_a_stalled_database_hangs_after_the_grace(
     in_the_database: Callable[[], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watchdog.happened("heartbeat_written")
+    watchdog.record_event("heartbeat_written")
     watch(watchdog, clock, GRACE)
     assert (watchdog.hanging, watchdog.waiting) == ({}, {"tick": GRACE})
     watch(watchdog, clock, 2.0)
     assert (watchdog.hanging, watchdog.waiting) == ({"tick": GRACE + 2.0}, {})
     in_the_database()
-    watchdog.look()
+    watchdog.check()
     assert (watchdog.hanging, watchdog.waiting) == ({}, {})
     assert [record.__dict__["event"] for record in caplog.records] == ["waits", "hangs", "goes_on"]
     assert logged(caplog, "waits", "=12s", node="a", hanging="tick")
     watch(watchdog, clock, LIMIT + 2.0)
-    assert watchdog.hanging.keys() == {"tick"}, "it no longer waits for the database"
+    assert watchdog.hanging.keys() == {"tick"}, "it no doubled waits for the database"
 
 
 @stalling
@@ -227,7 +227,7 @@ def test_thread_hangs_in_a_query_if_the_database_answers_others(
     """Its connection is cut off, or it waits for a lock."""
     watch(watchdog, clock, 4 * LIMIT)
     assert watchdog.waiting.keys() == {"tick"}
-    watchdog.happened("heartbeat_written")
+    watchdog.record_event("heartbeat_written")
     watch(watchdog, clock, 2.0)
     assert (watchdog.hanging.keys(), watchdog.waiting) == ({"tick"}, {})
     watch(watchdog, clock, 4 * LIMIT)

@@ -16,8 +16,8 @@ from django_dcron.models import Node
 from django_dcron.runs import transitions
 from django_dcron.scheduler.runner import Runner
 from django_dcron.scheduler.worker_probe import (
-    ASK_ANYWAY_EVERY,
     ASK_EVERY,
+    ASK_IDLE_EVERY,
     WaitingRun,
     WorkerProbe,
     dropped_runs,
@@ -120,17 +120,17 @@ def test_workers_are_asked_more_often_while_a_run_waits(clock: StillClock) -> No
     workers = Workers(None)
     probe = WorkerProbe(Leader(), clock, workers)
     queued_run(clock.now(), 16 - ASK_EVERY)  # a quarter of DCRON_REDELIVER_AFTER is 15 s
-    assert not probe.look()
+    assert not probe.check()
     clock.advance(ASK_EVERY)
-    assert probe.look()
-    assert not probe.look()
+    assert probe.check()
+    assert not probe.check()
     clock.advance(ASK_EVERY)
-    assert probe.look()
+    assert probe.check()
     transitions.runs().update(state="succeeded")
     clock.advance(ASK_EVERY)
-    assert not probe.look()
-    clock.advance(ASK_ANYWAY_EVERY)
-    assert probe.look()
+    assert not probe.check()
+    clock.advance(ASK_IDLE_EVERY)
+    assert probe.check()
     assert workers.asked == 3
 
 
@@ -144,8 +144,8 @@ def test_probe_stores_answers_and_redelivers_dropped_runs(
     mute = WorkerAnswer("mute", ("celery", "mail"), False)
     probe = WorkerProbe(Leader(), clock, Workers([bad, GOOD, mute]))
     for _ in range(2):  # the first because a run waits, the second by its interval
-        clock.advance(ASK_ANYWAY_EVERY)
-        probe.look()
+        clock.advance(ASK_IDLE_EVERY)
+        probe.check()
 
     node.refresh_from_db()
     assert node.workers == {
@@ -182,12 +182,12 @@ def test_probe_changes_nothing_without_answers(
     clock: StillClock, node: Node, answers: Exception | None
 ) -> None:
     probe = WorkerProbe(Leader(), clock, Workers(answers))
-    clock.advance(ASK_ANYWAY_EVERY)
+    clock.advance(ASK_IDLE_EVERY)
     if answers is None:
-        assert probe.look()
+        assert probe.check()
     else:
         with pytest.raises(DispatchFailed):
-            probe.look()
+            probe.check()
     node.refresh_from_db()
     assert node.workers is None
 
@@ -203,11 +203,11 @@ def test_thread_survives_errors_and_logs_the_first(
 
     class Stopping:
         def wait(self, seconds: float) -> bool:
-            clock.advance(ASK_ANYWAY_EVERY)
+            clock.advance(ASK_IDLE_EVERY)
             return workers.asked == 3
 
     class Watchdog:
-        def alive(self, thread: str, rest: float = 0.0) -> None:
+        def record_activity(self, thread: str, rest: float = 0.0) -> None:
             pass
 
     probe.run(Stopping(), Watchdog(), "workers")  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""Random lives of runs: two nodes, two workers, a broker and people act in any order.
+"""Random lives of runs: two nodes, two workers, a broker and users act in any order.
 
-Each process may die or freeze at any moment. ``moments`` lets actors come between each other's
-transactions, ``world`` defines their operations, and ``promises`` checks the rows after every
-transaction. At the end, everything works again: then every run must end, and the strict checker
-must find nothing.
+Each process may die or freeze at any moment. ``transactions`` inserts events between the
+transactions of other actors, ``world`` defines their operations, and ``guarantees`` checks the rows
+after every transaction. At the end, everything works again: then every run must end, and the strict
+checker must find nothing.
 
 DCRON_TEST_EXAMPLES sets the number of lives; 1000 take about ten minutes. A failure prints its life
 and a ``@reproduce_failure`` line, which belongs above ``LifeOfRuns``. The lives are the same each
@@ -31,8 +31,8 @@ from django_dcron.runs import creation
 from tests import depth
 from tests.app.models import Witness
 from tests.checker import check
-from tests.stateful.moments import time_of
 from tests.stateful.operations import JOBS, LAPSE, OPERATIONS
+from tests.stateful.transactions import time_of
 from tests.stateful.world import Operation, World
 
 EXAMPLES = int(os.environ.get("DCRON_TEST_EXAMPLES", "0"))
@@ -50,9 +50,9 @@ class LifeOfRuns(RuleBasedStateMachine):
         self._broken = False
         """Whether a promise was broken or an operation failed. Then no further check is useful."""
         self._played = ExitStack()
-        self._played.enter_context(self.world.moments.watched())
-        # Enter the clock within the moments, so that a moment comes before each query for the
-        # time.
+        self._played.enter_context(self.world.events.watched())
+        # Enter the clock within ``events.watched``, so that an event may happen before each query
+        # for the time.
         self._played.enter_context(time_of(self.world.clock))
         self._played.enter_context(
             patch.object(best_effort, "shared_dispatcher", lambda: self.world.broker)
@@ -79,11 +79,11 @@ class LifeOfRuns(RuleBasedStateMachine):
 
     def _settle(self) -> None:
         self.world.settle()
-        promises = self.world.promises
+        guarantees = self.world.guarantees
         Witness.objects.exclude(
-            run_id__in=[str(run_id) for run_id in promises.rows.runs]
+            run_id__in=[str(run_id) for run_id in guarantees.rows.runs]
         ).delete()  # witnesses of deleted jobs
-        verdict = check(promises.changed_at, self.world.clock.now())
+        verdict = check(guarantees.changed_at, self.world.clock.now())
         assert not verdict.problems, verdict
 
 

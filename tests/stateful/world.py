@@ -1,4 +1,4 @@
-"""Two nodes, their broker, two workers and people, with the real code and database, in one thread.
+"""Two nodes, their broker, two workers and users, with the real code and database, in one thread.
 
 Each operation is one step of one actor. An actor without operations is frozen. The real code does
 the work. The test simulates its surroundings. It decides who leads (any node may believe so at any
@@ -25,20 +25,21 @@ from django_dcron.exceptions import (
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.forced_end import record_forced_end
+from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.policies.lifecycle import FINAL, Outcome
 from django_dcron.runs import transitions
-from django_dcron.runs.completion import Ending, conclude
+from django_dcron.runs.completion import Ending
 from django_dcron.runs.start import start
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.rescue import rescue
 from tests.app.models import Witness
 from tests.scheduler.stand_ins import StillClock
-from tests.stateful.moments import Crash, Moments, ResponseLost
+from tests.stateful.guarantees import Guarantees
 from tests.stateful.nodes import Broker, Node
-from tests.stateful.people import People
-from tests.stateful.promises import Promises
 from tests.stateful.rows import RunRow
+from tests.stateful.transactions import Crash, ResponseLost, TransactionEvents
+from tests.stateful.users import Users
 
 Operation = tuple[str, dict[str, Any]]
 
@@ -59,12 +60,12 @@ ENDINGS: dict[str, Callable[[], BaseException]] = {
 """How the work of an attempt ends, if it doesn't succeed."""
 
 
-class World(People):
+class World(Users):
     def __init__(self) -> None:
         clock = StillClock()
-        super().__init__(Promises(clock), clock, count(1))
-        self.moments = Moments(self.promises.look)
-        self.broker = Broker(self.promises.dispatched.add)
+        super().__init__(Guarantees(clock), clock, count(1))
+        self.events = TransactionEvents(self.guarantees.check)
+        self.broker = Broker(self.guarantees.dispatched.add)
         self._nodes = [self._new_node(name) for name in "ab"]
         self._busy: set[str] = set()
         """The nodes that are within an operation."""
@@ -73,7 +74,7 @@ class World(People):
 
     def do(self, operation: str, given: dict[str, Any]) -> None:
         getattr(self, operation)(**given)
-        self.moments.look()
+        self.events.check()
 
     def interrupted(
         self, after: int, by: list[tuple[float, Operation]], operation: Operation
@@ -82,7 +83,7 @@ class World(People):
 
         If the operation has fewer transactions, they act in a later operation.
         """
-        self.moments.plan(after, lambda: self.in_turn(by))
+        self.events.plan(after, lambda: self.in_turn(by))
         self.do(*operation)
 
     def in_turn(self, operations: list[tuple[float, Operation]]) -> None:
@@ -97,16 +98,16 @@ class World(People):
         def crash() -> None:
             raise Crash
 
-        self.moments.plan(after, crash)
+        self.events.plan(after, crash)
         self.do(*operation)
 
     def unanswered(self, after: int, operation: Operation) -> None:
         """Lose the answer to the commit of the transaction that follows ``after`` others."""
-        self.moments.plan_lost_answer(after)
+        self.events.plan_lost_answer(after)
         self.do(*operation)
 
     def pass_time(self, seconds: float) -> None:
-        self.moments.look()
+        self.events.check()
         self.clock.advance(seconds)
 
     # --- nodes -----------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ class World(People):
         try:
             yield node
         except ResponseLost:
-            node.ticker.failed(database_unreachable=True)
+            node.ticker.record_failure(database_unreachable=True)
         except Crash:
             self._replace(number)
         finally:
@@ -151,7 +152,7 @@ class World(People):
     def mark(self, node: int) -> None:
         with self._in_node(node) as active:
             if active:
-                active.ticker.mark_delivered()
+                active.ticker.mark_dispatched()
 
     def rescue_runs(self, node: int) -> None:
         """The rescue, without the tick's precautions before it."""
@@ -168,7 +169,7 @@ class World(People):
         with self._in_node(node) as active:
             if active:
                 active.agenda.publish_due()
-                active.ticker.mark_delivered()
+                active.ticker.mark_dispatched()
                 give_back(active.ring.id)
                 self._replace(node)
 
@@ -195,7 +196,7 @@ class World(People):
             return
         run_id, attempt = message
         token, name = UUID(int=next(self._numbers)), f"worker-{worker}"
-        with suppress(Crash), self.promises.starting(run_id):
+        with suppress(Crash), self.guarantees.starting(run_id):
             try:
                 started = _until_answered(lambda: start(run_id, attempt, token=token, worker=name))
             except UnknownRun:  # withdrawn meanwhile
@@ -203,7 +204,7 @@ class World(People):
             if started is None:
                 return
             run = CurrentRun(*started, token=token, worker=name)
-            self.promises.witness(run.id, run.attempt, token)
+            self.guarantees.record_start(run.id, run.attempt, token)
             self._work(run)
             self._executions.append(run)
 
@@ -231,7 +232,7 @@ class World(People):
         self._executions.remove(run)
         ending = ending_of(ENDINGS[how](), run) if how in ENDINGS else Ending(Outcome.SUCCEEDED)
         with suppress(Crash):
-            _until_answered(lambda: conclude(run.run, run.attempt, ending, run.token))
+            _until_answered(lambda: end_attempt(run.run, run.attempt, ending, run.token))
 
     def kill(self, which: int, reported: bool) -> None:
         """The worker's process dies. ``reported`` says whether Celery reports it."""
@@ -239,7 +240,7 @@ class World(People):
             return
         self._executions.remove(run)
         if reported:
-            self.promises.killed.add((run.id, run.attempt))
+            self.guarantees.killed.add((run.id, run.attempt))
             with suppress(Crash):
                 record_forced_end(run.id, run.attempt, Outcome.LOST, "killed", worker=run.worker)
 
@@ -247,22 +248,22 @@ class World(People):
 
     def settle(self) -> None:
         """Let everything work without faults: all runs that are due must end in bounded time."""
-        self.moments.forget()
+        self.events.forget()
         self.broker.unreachable = False
         for namespace in (None, "default"):
             self.do("unfreeze", {"namespace": namespace})
-        for which in range(len(self.promises.rows.jobs)):
+        for which in range(len(self.guarantees.rows.jobs)):
             self._repair(which)
         asked = self.clock.now()
         left: list[RunRow] = []
         for done in range(ROUNDS):
-            due = [run for run in self.promises.rows.runs.values() if run.scheduled_at <= asked]
+            due = [run for run in self.guarantees.rows.runs.values() if run.scheduled_at <= asked]
             left = [run for run in due if run.state not in FINAL]
             if not left and done > LEAST_ROUNDS:
                 return
             self.round("succeeds")
         raise AssertionError(
-            f"{ROUNDS} rounds later, unfinished: {left} of {self.promises.rows.jobs}"
+            f"{ROUNDS} rounds later, unfinished: {left} of {self.guarantees.rows.jobs}"
         )
 
     def _repair(self, which: int) -> None:

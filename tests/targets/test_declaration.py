@@ -78,6 +78,10 @@ def test_cron_is_exported_by_the_package() -> None:
         ({"max_attempts": True}, TypeError, ("max_attempts", "True")),
         ({"retry_jitter": "0"}, TypeError, ("retry_jitter", "'0'")),
         ({"enabled": 1}, TypeError, ("enabled", "True")),
+        ({"kwargs": [1]}, TypeError, ("kwargs", "[1]", "dict")),
+        ({"kwargs": 0}, TypeError, ("kwargs", "0", "dict")),
+        ({"args": "May"}, TypeError, ("args", "'May'", "list")),
+        ({"args": 5}, TypeError, ("args", "5", "list")),
         ({"queue": 5}, TypeError, ("queue", "5")),
     ],
 )

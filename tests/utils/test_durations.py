@@ -48,6 +48,8 @@ def test_negative_duration_is_written_in_seconds_and_is_not_parsed() -> None:
     [
         (" 1D 2H 3M 4.5S ", DAY + 2 * HOUR + 3 * MINUTE + 4.5 * SECOND),
         ("1.5h", 90 * MINUTE),
+        ("1w", 7 * DAY),
+        ("2w 1d", 15 * DAY),
         ("90 m", 90 * MINUTE),
         ("1d" + " " * (MAX_LENGTH - 4) + "1s", DAY + SECOND),
         (" " * 60 + "1d" + " " * 60, DAY),

@@ -55,11 +55,11 @@ class Membership(Protocol):
 class Watchdog(Protocol):
     """Detects threads that hang.
 
-    ``alive`` reports that the thread is working, or that it will sleep for ``rest`` seconds.
-    ``ended`` reports that it has ended.
+    ``record_activity`` reports that the thread is working, or that it will sleep for ``rest``
+    seconds. ``ended`` reports that it has ended.
     """
 
-    def alive(self, thread: str, rest: float = 0.0) -> None: ...
+    def record_activity(self, thread: str, rest: float = 0.0) -> None: ...
 
     def ended(self, thread: str) -> None: ...
 
@@ -93,13 +93,13 @@ class Alerter:
     def run(self, stopping: threading.Event, watchdog: Watchdog, name: str) -> None:
         """Run the thread ``name`` until ``stopping`` is set. Without channels, it does nothing."""
         while True:
-            watchdog.alive(name, rest=CHECK_EVERY)
+            watchdog.record_activity(name, rest=CHECK_EVERY)
             if stopping.wait(CHECK_EVERY):
                 return
-            watchdog.alive(name)
+            watchdog.record_activity(name)
             if settings.ALERT_CHANNELS:
                 self._try_step("check", self.check)
-                watchdog.alive(name)
+                watchdog.record_activity(name)
                 self._try_step("send", partial(self._start_senders, watchdog, name))
 
     def _try_step(self, step: str, work: Callable[[], object]) -> None:
@@ -141,7 +141,7 @@ class Alerter:
                 thread.start()
 
     def _send(self, destination: str, watchdog: Watchdog, name: str) -> None:
-        watchdog.alive(name)
+        watchdog.record_activity(name)
         try:
             self._try_step(f"send:{destination}", partial(outbox.send_to, destination))
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django_dcron.conf import settings
-from django_dcron.policies.alerting import OF_THE_CLUSTER, InvalidRule, Kind, Rule, read_rules
+from django_dcron.policies.alerting import CLUSTER_KINDS, InvalidRule, Kind, Rule, read_rules
 
 logger = logging.getLogger("django_dcron.alerts")
 
@@ -38,7 +38,7 @@ def of_job(name: str, own: Any, default_rules: Iterable[Rule]) -> tuple[Rule, ..
             extra = {"event": "alert_rules", "job": name}
             text = "alert rules invalid, using DCRON_ALERTS: job=%s error=%s"
             logger.error(text, name, error, extra=extra)
-    return tuple(rule for rule in default_rules if rule.on not in OF_THE_CLUSTER)
+    return tuple(rule for rule in default_rules if rule.on not in CLUSTER_KINDS)
 
 
 def about(rules: Iterable[Rule], *kinds: Kind) -> tuple[Rule, ...]:

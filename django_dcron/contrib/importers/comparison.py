@@ -8,6 +8,7 @@ Invariants:
 - A pause ends only if the import itself, or the end of the schedule, caused it.
 - The start of an interval that keeps its phase is written only when the import creates, enables or
   reschedules the job. A run of the source in between changes nothing.
+- A job that was deleted here isn't created again, unless ``restore`` names it.
 - An export has no origin. All its values replace those of the jobs.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
@@ -48,6 +50,7 @@ NOT_IMPORTED = (
     "source's values with --overwrite"
 )
 OTHER_SOURCE = "the job with this name was imported from {}; rename or delete one of the two"
+DELETED_HERE = "the job was deleted here; to create it again, use dcron import with --restore"
 HANDED_BACK = "handed back with dcron handover --back"
 PAUSE = ("enabled", "pause_reason", "paused_until")
 
@@ -58,12 +61,13 @@ class MoveKind(StrEnum):
     SAME = "same"
     KEPT = "kept"
     LEFT = "left out"
+    DELETED = "deleted here"
     CONFLICT = "conflict"
     REFUSED = "refused"
 
 
 PROBLEMS = frozenset({MoveKind.CONFLICT, MoveKind.REFUSED})
-NOT_HANDED_OVER = PROBLEMS | {MoveKind.LEFT}
+NOT_HANDED_OVER = PROBLEMS | {MoveKind.LEFT, MoveKind.DELETED}
 DIFFERENCES = frozenset({MoveKind.CREATE, MoveKind.CHANGE})
 Changes = Mapping[str, tuple[Any, Any]]
 
@@ -104,7 +108,8 @@ class Options:
 
     ``disabled``: new jobs are paused, and whether existing jobs are enabled isn't compared.
     ``shadow``: new jobs are shadows. ``overwrite``: fields that the source's values replace even if
-    a person changed them. ``calendars``: the imported calendars to save, by name. ``take_over``:
+    a person changed them. ``restore``: patterns of the names of deleted jobs to create again, ``*``
+    for all. ``calendars``: the imported calendars to save, by name. ``take_over``:
     shadows become jobs, jobs that were imported paused or handed back are enabled, and jobs that
     start now continue from the source's last run.
     """
@@ -113,6 +118,7 @@ class Options:
     disabled: bool = False
     shadow: bool = False
     overwrite: Collection[str] = ()
+    restore: Collection[str] = ()
     calendars: Mapping[str, Calendar] = field(default_factory=dict)
     take_over: bool = False
 
@@ -125,6 +131,7 @@ def compare(
     disabled: bool = False,
     shadow: bool = False,
     overwrite: Collection[str] = (),
+    restore: Collection[str] = (),
     calendars: Mapping[str, Calendar] = MappingProxyType({}),
     take_over: bool = False,
 ) -> list[Move]:
@@ -132,7 +139,7 @@ def compare(
 
     ``source``: the source's name, which the jobs store. Empty for an export.
     """
-    options = Options(source, disabled, shadow, overwrite, calendars, take_over)
+    options = Options(source, disabled, shadow, overwrite, restore, calendars, take_over)
     return [
         _move_by_itself(
             _as_shadow(each) if _stays_shadow(each, options) else each, namespace, options
@@ -211,12 +218,20 @@ def _move(each: Match, plain: Move, options: Options) -> Move:
     if each.taken_by is not None:
         return _beside_another(each.taken_by, plain, options)
     if before is None:
+        if each.deleted and not _matches(plain, options.restore):
+            return replace(plain, kind=MoveKind.DELETED, reasons=(DELETED_HERE,))
         return _creation(each, plain, options)
     if not options.source or before.declared is not None:
         return _replacement(before, plain, options)
     if not before.import_source:
         return _adoption(each, before, plain, options)
     return _merge(each, before, plain, options)
+
+
+def _matches(move: Move, patterns: Iterable[str]) -> bool:
+    """Return whether the name of the move's job, with or without namespace, matches a pattern."""
+    names = {move.name, f"{move.namespace}/{move.name}"}
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _beside_another(other: Job, plain: Move, options: Options) -> Move:

@@ -10,6 +10,7 @@ Invariants:
 - The same key and name match first, then a unique name, then the key. A name that another entry
   took over therefore carries its definition with it.
 - A job without an origin matches by its name. A job from another source never matches.
+- An entry without a job is *deleted here* if a job with its key or its name was deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from django_dcron.contrib.importers.found import Found
 from django_dcron.contrib.importers.names import digest, distinct, with_unique_name
 from django_dcron.db.routing import alias_for
-from django_dcron.models import Job
+from django_dcron.models import DeletedImport, Job
 
 NAMES_AT_ONCE = 500
 LONGEST_KEY = 190
@@ -39,6 +40,8 @@ class Match:
     job: Job | None = None
     taken_by: Job | None = None
     """A job from another source that has the proposed name. Then there is no ``job``."""
+    deleted: bool = False
+    """Whether the entry's job was deleted here. Then there is no ``job``."""
 
 
 def stored_key(found: Found) -> str:
@@ -67,11 +70,29 @@ def match(found: Iterable[Found], namespace: str, source: str = "") -> list[Matc
         else _by_name(entry, new, namespace, source, existing)
         for entry, new, job in zip(entries, named, pairs, strict=True)
     ]
-    return _with_distinct_names(matches, namespace, source) if source else matches
+    if not source:
+        return matches
+    return _with_deletions(_with_distinct_names(matches, namespace, source), source)
 
 
 def jobs_of(source: str) -> list[Job]:
     return list(Job.objects.using(alias_for(Job)).filter(import_source=stored_source(source)))
+
+
+def _with_deletions(matches: list[Match], source: str) -> list[Match]:
+    deleted = DeletedImport.objects.using(alias_for(DeletedImport)).filter(
+        import_source=stored_source(source)
+    )
+    keys, names = set(), set()
+    for key, name in deleted.values_list("import_key", "entry_name"):
+        keys.add(key)
+        names.add(name)
+    return [
+        replace(each, deleted=True)
+        if each.job is None and (stored_key(each.found) in keys or each.source_name in names)
+        else each
+        for each in matches
+    ]
 
 
 def existing_jobs(entries: list[Found], namespace: str) -> dict[tuple[str, str], Job]:

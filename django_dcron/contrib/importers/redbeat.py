@@ -96,6 +96,24 @@ def hand_back(key: str, ran_until: datetime) -> bool:
     return True
 
 
+def sign_of_life() -> str:
+    """Return why beat may still run; empty if there is no sign of it.
+
+    Beat holds a lock while it runs, and releases it when it is stopped. Raises ``SourceProblem``.
+    """
+    try:
+        from redbeat import schedulers
+
+        app = schedulers.app_or_default()
+        key = schedulers.ensure_conf(app).lock_key
+        seconds = schedulers.get_redis(app).ttl(key) if key else -2
+    except Exception as error:  # ImportError, or any error of Redis
+        raise SourceProblem(f"RedBeat's lock can't be read: {in_one_line(error)}.") from error
+    if seconds == -2:  # the key doesn't exist
+        return ""
+    return f"beat holds RedBeat's lock {key}; if beat was killed, the lock expires in {seconds} s"
+
+
 def _last_run(meta: Stored) -> datetime | None:
     at = _decode(_json(meta)).get("last_run_at") if meta else None
     return at if isinstance(at, datetime) else None

@@ -25,6 +25,7 @@ from django_dcron.contrib.importers import (
 )
 from django_dcron.contrib.importers.found import Ran, Reading, SourceProblem
 from django_dcron.jobs.portable import Syntax
+from django_dcron.utils.suggestions import did_you_mean
 
 
 class Scheduler(Protocol):
@@ -118,4 +119,6 @@ def _text(path: str) -> str:
         )
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 ({error})"
-        raise SourceProblem(f"{path!r} can't be read: {why}.") from error
+        raise SourceProblem(
+            f"{path!r} can't be read: {why}.{did_you_mean(path, SCHEDULERS)}"
+        ) from error

@@ -10,7 +10,7 @@ database can store (NUL, lone surrogates) run. The others only document the fiel
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.validators import (
     MaxLengthValidator,
@@ -49,6 +49,15 @@ def _read(form: Format, data: Any) -> Any:
         return read(form, data)
     except InvalidField as error:
         raise serializers.ValidationError(error.translate(translation), code=error.code) from None
+
+
+class Choice(serializers.ChoiceField):
+    default_error_messages = {
+        "invalid_choice": gettext_lazy('"{input}" is not a valid choice. Allowed: {allowed}.')
+    }
+
+    def fail(self, key: str, **values: Any) -> NoReturn:
+        super().fail(key, allowed=", ".join(map(str, self.choices)), **values)
 
 
 class Text(serializers.CharField):

@@ -35,8 +35,16 @@ class Strict(AnySerializer):
                 errors |= {name: _("The parameter is given more than once.") for name in twice}
                 data = data.dict()  # REST framework ignores empty values of a form
             if errors:
-                raise serializers.ValidationError(errors)
+                raise serializers.ValidationError(errors | self._other_errors(data, errors))
         return super().to_internal_value(data)
+
+    def _other_errors(self, data: Mapping[Any, Any], errors: Mapping[Any, Any]) -> Any:
+        """Return the errors of the other fields, so that one response has all."""
+        try:
+            super().to_internal_value({k: v for k, v in data.items() if k not in errors})
+        except serializers.ValidationError as error:
+            return error.detail
+        return {}
 
     def _unknown(self, name: Any, *, suggest: bool) -> ErrorDetail:
         error = unknown_field(str(name), self.fields, suggest=suggest)
@@ -67,6 +75,7 @@ class OfModel(Strict, AnyModelSerializer):
         models.JSONField: fields.JsonValue,
     }
 
+    serializer_choice_field = fields.Choice
     serializer_related_field = fields.Name
 
     def get_fields(self) -> Any:

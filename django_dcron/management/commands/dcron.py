@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from argparse import SUPPRESS, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
 from importlib import import_module
 from io import TextIOWrapper
 from keyword import iskeyword
@@ -103,7 +103,29 @@ class HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
     """Use Django's order of options, and leave texts unwrapped."""
 
 
-class SubcommandParser(CommandParser):
+class SuggestingParser(CommandParser):
+    """A parser that suggests the choice or option that a misspelled one probably means."""
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        choices = action.choices
+        if choices is not None and value not in choices:
+            names = [str(choice) for choice in choices]
+            raise ArgumentError(
+                action,
+                f"invalid choice: {value!r}.{_did_you_mean(str(value), names)} "
+                f"Choose from {', '.join(names)}.",
+            )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            option, options = unknown[0].partition("=")[0], list(self._option_string_actions)
+            near = _did_you_mean(option, options) if option.startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{near}")
+        return known, unknown
+
+
+class SubcommandParser(SuggestingParser):
     """A parser that loads its options only when used.
 
     ``dcron health`` therefore imports no other subcommand.
@@ -141,9 +163,11 @@ class Command(BaseCommand):
     help = "Inspect and control jobs, runs and nodes of django-dcron."
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
-        return super().create_parser(
+        parser = super().create_parser(
             prog_name, subcommand, formatter_class=HelpFormatter, **options
         )
+        parser.__class__ = SuggestingParser  # Django doesn't let a command choose the class.
+        return parser
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.description = f"{self.help}\n\n{tree()}"
@@ -215,6 +239,13 @@ class Command(BaseCommand):
             sys.exit(BROKEN_PIPE)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    # Imported late, because ``dcron health`` runs often.
+    from django_dcron.utils.suggestions import did_you_mean
+
+    return did_you_mean(name, known)
 
 
 def _nobody_reads() -> bool:

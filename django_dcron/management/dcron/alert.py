@@ -11,6 +11,7 @@ from django_dcron.contrib.alerts.channels import destinations, send
 from django_dcron.db.errors import in_one_line
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import GOOD, Output
+from django_dcron.utils.suggestions import did_you_mean
 
 HELP = (
     "Send a test message to alert channels at once, regardless of the alert rules. Exit codes: 1 "
@@ -37,7 +38,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     named = settings.ALERT_CHANNELS
     if unknown := [name for name in options["channels"] if name not in named]:
         known = ", ".join(sorted(named)) or "none"
-        raise usage_error(f"Unknown channel {unknown[0]!r} (in DCRON_ALERT_CHANNELS: {known}).")
+        raise usage_error(
+            f"Unknown channel {unknown[0]!r} (in DCRON_ALERT_CHANNELS: {known})."
+            f"{did_you_mean(unknown[0], named)}"
+        )
     output, refused = Output(command, options), []
     for destination, (channel, options_of_channel) in destinations(
         {name: named[name] for name in options["channels"]}

@@ -24,8 +24,8 @@ from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.management.dcron.plain_text import printable
 from django_dcron.models import Job, Node
 from django_dcron.policies.health.problems import Severity
-from django_dcron.targets.base import did_you_mean
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.suggestions import did_you_mean
 
 HELP = (
     "Find lost or duplicate occurrences, stuck runs, dead nodes and other problems. Writes "

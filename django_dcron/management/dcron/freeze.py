@@ -41,8 +41,7 @@ def add_arguments(parser: CommandParser) -> None:
     end.add_argument(
         "--until",
         metavar="TIME",
-        help="end the freeze at this time, such as 2026-12-01T09:00 (in the site's time zone "
-        "unless it has an offset) or +2h (default: when you unfreeze)",
+        help=f"end the freeze at this time: {times.until_help()} (default: when you unfreeze)",
     )
     end.add_argument(
         "--for",
@@ -76,4 +75,4 @@ def _until(options: dict[str, Any]) -> datetime | None:
         return now + times.duration("--for", options["duration"])
     if not options["until"]:
         return None
-    return times.instant("--until", options["until"], now, timezone.get_current_timezone())
+    return times.until(options["until"], now, timezone.get_current_timezone())

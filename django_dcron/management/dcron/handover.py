@@ -54,6 +54,10 @@ handover django-celery-beat --back --apply
 """
 
 
+class ShowsLife(Protocol):
+    def sign_of_life(self) -> str: ...
+
+
 class Resumable(Protocol):
     def read(self, now: datetime) -> Reading: ...
 
@@ -65,6 +69,14 @@ RESUMABLE = {
     for name, source in SCHEDULERS.items()
     if hasattr(source, "hand_back")
 }
+
+
+SHOWS_LIFE = {
+    name: cast("ShowsLife", source)
+    for name, source in SCHEDULERS.items()
+    if hasattr(source, "sign_of_life")
+}
+"""The sources that can say whether they still run."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -99,6 +111,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             "shadow": False,
             "report": False,
             "overwrite": [],
+            "restore": [],
             **options,
             "take_over": True,
         },
@@ -109,8 +122,19 @@ def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
     if out.is_json:
         return
     out.line(f"{options['source']} must be stopped. Otherwise, both schedulers run the jobs.", ODD)
+    if sign := _sign_of_life(options["source"]):
+        out.line(f"! {options['source']} seems to run: {sign}", BAD)
     if not Node.objects.live(settings.LEASE).exists():
         out.line("! No node is running. Start one before the handover: manage.py runcron", ODD)
+
+
+def _sign_of_life(source: str) -> str:
+    if source not in SHOWS_LIFE:
+        return ""
+    try:
+        return SHOWS_LIFE[source].sign_of_life()
+    except SourceProblem as error:
+        raise usage_error(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +158,8 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
             f"{source} can't continue after another scheduler's runs (possible: "
             f"{', '.join(RESUMABLE)}). Pause the jobs, and start it without its missed runs."
         )
+    if not out.is_json and (sign := _sign_of_life(source)):
+        out.line(f"! {source} seems to run: {sign}", BAD)
     try:
         planned = _plan(source)
     except SourceProblem as error:

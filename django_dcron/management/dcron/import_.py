@@ -27,6 +27,7 @@ from django_dcron.contrib.importers.comparison import (
     DIFFERENCES,
     PAUSE,
     PROBLEMS,
+    Changes,
     Move,
     MoveKind,
     awaiting_handover,
@@ -57,10 +58,10 @@ from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.times import time_help
 from django_dcron.models import Job
 from django_dcron.schedules.zones import check_zone
-from django_dcron.targets.base import did_you_mean
 from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
+from django_dcron.utils.suggestions import did_you_mean
 
 HELP = (
     "Import jobs from another scheduler, a crontab or an export. Shows what would be created and "
@@ -136,6 +137,13 @@ def add_arguments(parser: CommandParser) -> None:
         help="take the source's value even if somebody changed this field here (repeatable)",
     )
     parser.add_argument(
+        "--restore",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="create this job again although it was deleted here; * matches any text (repeatable)",
+    )
+    parser.add_argument(
         "--since", default="1h", help=f"start of --report: {time_help()} (default: 1h)"
     )
     parser.add_argument(
@@ -178,6 +186,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         shadow=options["shadow"],
         source=reading.source,
         overwrite=options["overwrite"],
+        restore=options["restore"],
         # There is no handover from a file.
         take_over=options.get("take_over", False) or reading.source not in SCHEDULERS,
         calendars=calendars.to_be(planned),
@@ -305,12 +314,12 @@ def _show_move(out: ProgressBar, move: Move, *, applied: bool) -> None:
             f"{_other_fields(move)}{paused}"
         )
     else:
-        details += [
-            f"{name}: {field.text(was)} -> {field.text(now)}"
-            for name, (was, now) in move.changes.items()
-            for field in [JOB_FIELDS[name]]
-        ]
-    if move.found.origin not in (move.name, str(move)) and move.kind in (*PROBLEMS, MoveKind.LEFT):
+        details += _change_texts(move.changes)
+    if move.found.origin not in (move.name, str(move)) and move.kind in (
+        *PROBLEMS,
+        MoveKind.LEFT,
+        MoveKind.DELETED,
+    ):
         details = [f"({move.found.origin}) {detail}" for detail in details]
     for detail in details:
         out.line(f"{verb} {move} {detail}", STYLES.get(move.kind, ""))
@@ -322,6 +331,18 @@ def _show_move(out: ProgressBar, move: Move, *, applied: bool) -> None:
         )
     for warning in move.found.warnings:
         out.line(f"! {move} {warning}", ODD)
+
+
+def _change_texts(changes: Changes) -> list[str]:
+    """Return one text per change. The reason and the end of a pause belong to ``enabled``."""
+    switched, texts = "enabled" in changes, []
+    for name, (was, now) in changes.items():
+        if switched and name in PAUSE[1:]:
+            continue
+        text = JOB_FIELDS[name].text
+        reason = " ".join(filter(None, changes.get("pause_reason", ()))) if name == PAUSE[0] else ""
+        texts.append(f"{name}: {text(was)} -> {text(now)}{f' ({reason})' if reason else ''}")
+    return texts
 
 
 @cache

@@ -16,6 +16,7 @@ STYLES = {
     MoveKind.CHANGE: GOOD,
     MoveKind.KEPT: ODD,
     MoveKind.LEFT: QUIET,
+    MoveKind.DELETED: QUIET,
     MoveKind.CONFLICT: BAD,
     MoveKind.REFUSED: BAD,
 }

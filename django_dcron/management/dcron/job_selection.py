@@ -23,6 +23,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
 from django_dcron.management.dcron.output import BAD, ODD, Styled
 from django_dcron.models import Job
+from django_dcron.targets.shadow import PREFIX
 
 T = TypeVar("T", bound=Model)
 STYLES = {JobState.QUARANTINED: BAD, JobState.PAUSED: ODD}
@@ -132,7 +133,8 @@ def _matching(pattern: str, filters: JobFilter) -> list[Job]:
 
 def state_cell(job: Job) -> Styled:
     state = job_state(job)
-    return Styled(state.value, STYLES.get(state, ""))
+    shadow = ", shadow" if job.target.startswith(PREFIX) else ""
+    return Styled(f"{state.value}{shadow}", STYLES.get(state, ""))
 
 
 def schedule_text(job: Job) -> str:

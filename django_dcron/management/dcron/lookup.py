@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
+import shlex
 from uuid import UUID
 
 from django.core.management.base import CommandError
@@ -13,6 +13,7 @@ from django_dcron.diagnosis.job_list import DEFAULT_NAMESPACE
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.models import Job, Run
 from django_dcron.models.job import JobQuerySet
+from django_dcron.utils.suggestions import similar_names
 
 JOB_HELP = "job: NAME, NAMESPACE/NAME or its number"
 RUN_HELP = "run: its id or at least the first 8 characters"
@@ -62,10 +63,12 @@ def find_run(text: str) -> Run:
     if not re.fullmatch(r"[0-9a-f]{1,32}", digits):
         raise usage_error(
             f"{text!r} isn't a run id (allowed: hexadecimal digits, such as 019a9f3c-5b7e)."
+            f"{_runs_of_job(text)}"
         )
     if len(digits) < SHORTEST_ID:
         raise usage_error(
             f"{text!r} is too short for a run id (at least {SHORTEST_ID} characters)."
+            f"{_runs_of_job(text)}"
         )
     runs = Run.objects.using(alias_for(Run)).select_related("job")
     if len(digits) == len(LOWEST_ID):
@@ -87,10 +90,23 @@ def find_job_or_run(text: str) -> Job | Run:
     """Return a job if ``text`` names one, else the run whose id begins with ``text``."""
     try:
         return find_job(text)
-    except CommandError:
-        if not re.fullmatch(rf"[0-9a-fA-F-]{{{SHORTEST_ID},}}", text):
+    except CommandError as error:
+        if not re.fullmatch(r"[0-9a-fA-F-]+", text):
             raise
+        if len(text) < SHORTEST_ID:
+            raise usage_error(
+                f"{text!r} is too short for a run id (at least {SHORTEST_ID} characters). {error}"
+            ) from None
     return find_run(text)
+
+
+def _runs_of_job(text: str) -> str:
+    """Return how to list the runs of the job that ``text`` names; empty if it names none."""
+    try:
+        job = find_job(text)
+    except CommandError:
+        return ""
+    return f" To list the runs of job {job}: manage.py dcron history {shlex.quote(str(job))}"
 
 
 def _hint(text: str, jobs: JobQuerySet) -> str:
@@ -103,9 +119,7 @@ def _hint(text: str, jobs: JobQuerySet) -> str:
     )
     if not alike:
         names = jobs.order_by().values_list("name", flat=True)[:NAMES_COMPARED]
-        alike = list(
-            jobs.filter(name__in=get_close_matches(name, set(names), n=CANDIDATES))[:CANDIDATES]
-        )
+        alike = list(jobs.filter(name__in=similar_names(name, names, most=CANDIDATES))[:CANDIDATES])
     if not alike:
         return ". To list all jobs: manage.py dcron list"
     return f". Did you mean {_join_names([str(job) for job in alike], ' or ')}?"

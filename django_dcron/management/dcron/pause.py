@@ -13,7 +13,6 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron import bulk_actions, times
 from django_dcron.management.dcron.bulk_actions import BulkAction, Done, LeftOut, Plan
-from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, moment
@@ -27,9 +26,9 @@ HELP = (
 )
 EXAMPLES = """
 pause nightly-report --reason "until the disk is replaced"
-pause import-orders sync-stock --until +2h
+pause import-orders sync-stock --until 18:00
 pause shop/import-orders --until 2026-12-01T09:00
-pause 'shop/*' --reason deploy --until +30m --yes
+pause 'shop/*' --reason deploy --until 30m --yes
 pause --tag billing --dry-run
 """
 
@@ -42,8 +41,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--until",
         metavar="TIME",
-        help="resume at this time, such as 2026-12-01T09:00 (in the site's time zone unless it has "
-        "an offset) or +2h",
+        help=f"resume at this time: {times.until_help()}",
     )
     bulk_actions.add_confirmation(parser)
     add_json(parser)
@@ -69,19 +67,27 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _until(text: str) -> datetime:
     now = database_now(alias_for(Job))
-    until = times.instant("--until", text, now, timezone.get_current_timezone())
-    if until <= now:
-        raise usage_error(f"--until {text!r} is in the past. For a span in the future, write +2h.")
-    return until
+    return times.until(text, now, timezone.get_current_timezone())
 
 
 def _bulk_action(job: Job, reason: str, until: datetime | None) -> BulkAction:
     def pause() -> Done:
+        replaced: dict[str, Any] | None = None
+        if not job.enabled:
+            replaced = {"reason": job.pause_reason, "until": job.paused_until}
         control.pause(job, reason, until)
-        for_how_long = f"until {moment(until)}" if until else "until resumed"
-        return Done(f"paused {for_how_long}: {reason}", {"reason": reason, "until": until})
+        instead = f" (replaces {_pause_text(**replaced)})" if replaced else ""
+        return Done(
+            f"{_pause_text(reason, until)}{instead}",
+            {"reason": reason, "until": until, "replaced": replaced},
+        )
 
     return BulkAction(_names(job), str(job), pause)
+
+
+def _pause_text(reason: str, until: datetime | None) -> str:
+    for_how_long = f"until {moment(until)}" if until else "until resumed"
+    return f"paused {for_how_long}: {reason}"
 
 
 def _names(job: Job) -> dict[str, Any]:

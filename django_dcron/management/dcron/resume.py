@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
+from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import BulkAction, Done, LeftOut, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
@@ -16,9 +17,10 @@ from django_dcron.models import Job
 
 HELP = (
     "Resume jobs. Occurrences during the pause aren't run; use dcron backfill for them. A "
-    "selection by pattern or option leaves out jobs that aren't paused and asks for confirmation; "
-    "it includes jobs that were paused for other reasons. Exit codes: 1 if a job couldn't be "
-    "resumed (the others are) or none match; 2 if there is no such job and nothing was done."
+    "selection by pattern or option leaves out jobs that aren't paused or that code no longer "
+    "declares, and asks for confirmation; it includes jobs that were paused for other reasons. "
+    "Exit codes: 1 if a job couldn't be resumed (the others are) or none match; 2 if there is no "
+    "such job and nothing was done."
 )
 EXAMPLES = """
 resume nightly-report
@@ -35,11 +37,18 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job)
-    kept = [job for job in selected.rows if job.enabled and selected.by_criteria]
+    # Code that no longer declares a job has disabled it for good, unless somebody names the job.
+    kept = {
+        job.pk: "not paused" if job.enabled else f"{NO_LONGER_DECLARED}; to resume it, name it"
+        for job in selected.rows
+        if selected.by_criteria and (job.enabled or job.pause_reason == NO_LONGER_DECLARED)
+    }
     plan = Plan(
-        [_bulk_action(job) for job in selected.rows if not job.enabled or not selected.by_criteria],
+        [_bulk_action(job) for job in selected.rows if job.pk not in kept],
         "resume",
-        left_out=[LeftOut(_names(job), str(job), "not paused") for job in kept],
+        left_out=[
+            LeftOut(_names(job), str(job), kept[job.pk]) for job in selected.rows if job.pk in kept
+        ],
     )
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 

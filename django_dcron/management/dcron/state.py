@@ -18,7 +18,7 @@ from django_dcron.management.dcron import kept_options, stop
 from django_dcron.management.dcron.output import BAD, GOOD, Output, Styled, add_json, moment
 from django_dcron.management.dcron.pid_file import PidFile
 from django_dcron.models import Node
-from django_dcron.scheduler.health_file import Answer, probe
+from django_dcron.scheduler.health_file import ProbeResult, probe
 from django_dcron.utils import time_format
 
 HELP = (
@@ -93,7 +93,7 @@ def _absent(output: Output, file: PidFile) -> NoReturn:
     raise CommandError(f"No node is running: {file.path} doesn't exist.", returncode=EXIT_STOPPED)
 
 
-def _by_its_heartbeat(pid: int) -> Answer | None:
+def _by_its_heartbeat(pid: int) -> ProbeResult | None:
     """Return the health of a node without a health file, from its heartbeat in the database.
 
     Returns None if the database doesn't respond or has no such node.
@@ -107,4 +107,4 @@ def _by_its_heartbeat(pid: int) -> Answer | None:
         return None
     live = cluster.is_live(node)
     text = f"last heartbeat of {node}: {time_format.ago(cluster.age(node, node.heartbeat_at))}"
-    return Answer(live and not cluster.is_stalled(node), text)
+    return ProbeResult(live and not cluster.is_stalled(node), text)

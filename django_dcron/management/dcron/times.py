@@ -8,6 +8,7 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.durations import read_duration
+from django_dcron.utils.time_ahead import next_time_of_day
 from django_dcron.utils.time_parsing import parse_datetime
 
 LONGEST = timedelta(days=36_500)
@@ -25,6 +26,11 @@ def time_help(zone: str = "in the site's time zone") -> str:
         f"ISO time ({zone} unless it has an offset), span in the past (90s, 30m, 6h, 2d) or "
         "future (+2h), or now"
     )
+
+
+def until_help() -> str:
+    """Return the help text for ``--until``."""
+    return "ISO time or time of day (18:00) in the site's time zone, or a duration (2h, 1w)"
 
 
 def instant(label: str, text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
@@ -49,6 +55,23 @@ def instant(label: str, text: str, now: datetime, zone: tzinfo = UTC) -> datetim
         found = found.replace(tzinfo=zone)
     if not BEGIN <= found < END:
         raise usage_error(f"{label} {text!r} is out of range (allowed: years 1970 to 2199).")
+    return found
+
+
+def until(text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
+    """Return the aware time of ``--until``; raises ``CommandError`` unless it is after ``now``.
+
+    A duration counts from ``now``. A time of day is the next one in ``zone``.
+    """
+    if (length := _span(text.removeprefix("+"))) is not None:
+        found = min(now + length, END - SECOND)
+    else:
+        found = next_time_of_day(text, now, zone) or instant("--until", text, now, zone)
+    if found <= now:
+        raise usage_error(
+            f"--until {text!r} is in the past (allowed: a duration such as 2h or 1w, a time of day "
+            "such as 18:00, or a later time)."
+        )
     return found
 
 

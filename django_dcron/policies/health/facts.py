@@ -192,27 +192,27 @@ class SystemFacts:
         ``jobs`` permits names of jobs and queues; ``nodes`` permits names of nodes, namespaces and
         workers.
         """
-        seen = self
+        facts = self
         if not jobs:
-            seen = replace(
-                seen,
-                quarantined=seen.quarantined.unnamed,
-                failing=seen.failing.unnamed,
-                paused_themselves=seen.paused_themselves.unnamed,
-                long_runs=tuple(replace(run, job="") for run in seen.long_runs),
+            facts = replace(
+                facts,
+                quarantined=facts.quarantined.unnamed,
+                failing=facts.failing.unnamed,
+                paused_themselves=facts.paused_themselves.unnamed,
+                long_runs=tuple(replace(run, job="") for run in facts.long_runs),
                 freezes=tuple(
                     replace(freeze, namespace="", reason="", frozen_by="")
-                    for freeze in seen.freezes
+                    for freeze in facts.freezes
                 ),
             )
         if not nodes:
-            seen = replace(
-                seen,
-                stalled=seen.stalled.unnamed,
-                degraded=seen.degraded.unnamed,
-                without_broker=seen.without_broker.unnamed,
-                clock_doubted_by=seen.clock_doubted_by.unnamed,
-                skewed=seen.skewed.unnamed,
-                unserved=seen.unserved.unnamed,
+            facts = replace(
+                facts,
+                stalled=facts.stalled.unnamed,
+                degraded=facts.degraded.unnamed,
+                without_broker=facts.without_broker.unnamed,
+                clock_doubted_by=facts.clock_doubted_by.unnamed,
+                skewed=facts.skewed.unnamed,
+                unserved=facts.unserved.unnamed,
             )
-        return replace(seen, shows_queues=jobs, shows_workers=nodes)
+        return replace(facts, shows_queues=jobs, shows_workers=nodes)

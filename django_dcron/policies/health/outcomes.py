@@ -1,4 +1,4 @@
-"""Problems with what becomes of runs and jobs: failures, pauses, invalid jobs, overlong runs."""
+"""Problems with outcomes: failing jobs, automatic pauses, invalid jobs and overlong runs."""
 
 from __future__ import annotations
 

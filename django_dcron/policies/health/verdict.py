@@ -71,7 +71,7 @@ class Verdict:
 
 def assess(facts: SystemFacts) -> Verdict:
     """Return the verdict on ``facts``."""
-    found = [
+    issues = [
         *nodes.database_issues(facts),
         *nodes.node_issues(facts),
         *nodes.dispatch_issues(facts),
@@ -81,6 +81,6 @@ def assess(facts: SystemFacts) -> Verdict:
     ]
     order = list(Problem)
     ranked = sorted(
-        found, key=lambda each: (each.severity is not Severity.ERROR, order.index(each.problem))
+        issues, key=lambda each: (each.severity is not Severity.ERROR, order.index(each.problem))
     )
     return Verdict(facts, tuple(ranked))

@@ -20,7 +20,7 @@ from django_dcron.utils.messages import gettext_noop as _
 def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
     if facts.database_read_only:
         return
-    yield from _misled_workers(facts)
+    yield from _unsuitable_workers(facts)
     unexplained = [queue for queue in facts.queues if not _is_explained(queue, facts)]
     unserved = [queue for queue in unexplained if _is_unserved(queue, facts)]
     behind = [queue for queue in unexplained if queue not in unserved]
@@ -32,7 +32,7 @@ def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
         yield _workers_behind(facts, behind)
     if not facts.queues and facts.never_started and _is_long_ago(facts.last_start, facts):
         yield _no_worker(facts, ()) if _no_worker_at_all(facts) else _workers_behind(facts, ())
-    elif not facts.queues and _nobody_answers_in_silence(facts):
+    elif not facts.queues and _no_sign_of_workers(facts):
         yield Issue(
             Problem.NO_WORKER,
             Severity.WARNING,
@@ -61,11 +61,11 @@ def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
         )
 
 
-def _misled_workers(facts: SystemFacts) -> Iterator[Issue]:
+def _unsuitable_workers(facts: SystemFacts) -> Iterator[Issue]:
     """Yield issues about workers that take runs from our queues but can't execute them."""
-    if strangers := [worker for worker in facts.workers or () if worker.unknown_runs]:
-        named = _workers_named(strangers, facts)
-        runs = sum(worker.unknown_runs for worker in strangers)
+    if foreign := [worker for worker in facts.workers or () if worker.unknown_runs]:
+        named = _workers_named(foreign, facts)
+        runs = sum(worker.unknown_runs for worker in foreign)
         yield Issue(
             Problem.RUN_UNKNOWN_TO_WORKER,
             Severity.ERROR,
@@ -85,8 +85,8 @@ def _misled_workers(facts: SystemFacts) -> Iterator[Issue]:
             {"workers": named.number, "runs": runs},
             named,
         )
-    if ignorant := _ignorant(facts):
-        named = _workers_named(ignorant, facts)
+    if without_task := _workers_without_task(facts):
+        named = _workers_named(without_task, facts)
         yield Issue(
             Problem.TASK_UNKNOWN_TO_WORKER,
             Severity.ERROR,
@@ -106,7 +106,7 @@ def _misled_workers(facts: SystemFacts) -> Iterator[Issue]:
         )
 
 
-def _ignorant(facts: SystemFacts) -> list[WorkerFacts]:
+def _workers_without_task(facts: SystemFacts) -> list[WorkerFacts]:
     """Return workers that consume one of our queues and don't know our task.
 
     On other queues, they may belong to another project.
@@ -146,7 +146,7 @@ def _no_worker_at_all(facts: SystemFacts) -> bool:
     return facts.dispatcher != "thread" and silent and _is_long_ago(facts.last_start, facts)
 
 
-def _nobody_answers_in_silence(facts: SystemFacts) -> bool:
+def _no_sign_of_workers(facts: SystemFacts) -> bool:
     """Whether no worker answered the nodes, and neither starts nor running runs indicate one."""
     idle = not facts.running and _is_long_ago(facts.last_start, facts)
     return facts.workers == () and bool(facts.enabled_jobs) and bool(facts.live_nodes) and idle
@@ -195,7 +195,7 @@ def _queue_unserved(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
 
 def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     since = _oldest(facts, queues)
-    stands_still = all(_is_long_ago(queue.last_start, facts) for queue in queues)
+    is_stalled = all(_is_long_ago(queue.last_start, facts) for queue in queues)
     figures = {"queued": facts.queued, "missed": facts.missed}
     if facts.dispatcher == "thread":
         remedy = TranslatableText(
@@ -207,7 +207,7 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
         )
     return Issue(
         Problem.WORKERS_BEHIND,
-        Severity.ERROR if stands_still else Severity.WARNING,
+        Severity.ERROR if is_stalled else Severity.WARNING,
         TranslatableText(
             _(
                 "Workers can't keep up: %(queued)s queued, the oldest for %(age)s, %(missed)s "
@@ -251,5 +251,5 @@ def _queues_named(queues: Sequence[QueueFacts], facts: SystemFacts) -> Named:
 
 def _oldest(facts: SystemFacts, queues: Sequence[QueueFacts]) -> datetime:
     """Return since when runs wait for a worker, including runs that were missed meanwhile."""
-    found = [queue.waiting.since for queue in queues] + [facts.never_started.since]
-    return min((since for since in found if since is not None), default=facts.now)
+    waiting_since = [queue.waiting.since for queue in queues] + [facts.never_started.since]
+    return min((since for since in waiting_since if since is not None), default=facts.now)

@@ -1,7 +1,7 @@
 """The child process: reads each text in a forked process with limits and answers with JSON.
 
 The child imports no Django and opens no connection. It ends when its standard input is closed. A
-question is a header (``QUESTION``) and a text, an answer is a header (``ANSWER``) and a text.
+request is a header (``REQUEST``) and a text, an answer is a header (``ANSWER``) and a text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import BinaryIO, NoReturn
 
-QUESTION = struct.Struct("!10sQIQQQ")
+REQUEST = struct.Struct("!10sQIQQQ")
 """The kind and length of the text.
 
 The limits: CPU seconds, bytes of memory, values, bytes of the answer.
@@ -31,10 +31,10 @@ READ, REFUSED, TIME, MEMORY, SIZE, DIED = "read", "refused", "time", "memory", "
 CHUNK = 1024 * 1024
 
 
-def serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    while header := questions.read(QUESTION.size):
-        kind, length, seconds, memory, values, most = QUESTION.unpack(header)
-        text = questions.read(length)
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    while header := requests.read(REQUEST.size):
+        kind, length, seconds, memory, values, most = REQUEST.unpack(header)
+        text = requests.read(length)
         name = kind.rstrip(b"\0").decode()
         # Import once, before the first fork.
         import_module(MODULES[name])

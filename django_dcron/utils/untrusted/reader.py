@@ -108,7 +108,7 @@ class Reader:
             self._process = _start()
         process = self._process
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 (for the type checker)
-        question = child.QUESTION.pack(
+        request = child.REQUEST.pack(
             kind.encode(),
             len(text),
             limits.cpu_seconds,
@@ -116,7 +116,7 @@ class Reader:
             limits.values,
             limits.answer,
         )
-        process.stdin.write(question + text)
+        process.stdin.write(request + text)
         process.stdin.flush()
         until = time.monotonic() + limits.wall_seconds
         status, length = child.ANSWER.unpack(

@@ -18,6 +18,7 @@ from django_dcron.contrib.importers.comparison import MoveKind, compare
 from django_dcron.contrib.importers.found import Found, FoundCalendar
 from django_dcron.contrib.importers.names import clean, distinct
 from django_dcron.contrib.importers.writing import carry_out, without
+from django_dcron.management.dcron.import_ import _change_texts
 from django_dcron.models import Calendar, Job
 from tests.factories import make_idle_job, make_job
 from tests.management.calling import call
@@ -84,6 +85,19 @@ def test_disabled_import_creates_a_paused_job() -> None:
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
     assert move(disabled=True).kind is MoveKind.SAME  # ``disabled`` doesn't pause an enabled job
+
+
+def test_pause_is_one_line() -> None:
+    changes = {
+        "enabled": (False, True),
+        "pause_reason": ("imported with --disabled", ""),
+        "paused_until": ("2083-01-01T00:00:00Z", None),
+        "schedule": ("@daily", "@hourly"),
+    }
+    first, second = _change_texts(changes)
+    assert first.startswith("enabled: ")
+    assert "imported with --disabled" in first
+    assert second.startswith("schedule: ")
 
 
 def test_pause_reason_of_a_user_is_kept() -> None:

@@ -69,6 +69,37 @@ def test_job_stores_its_source_and_key() -> None:
     assert kinds(plan(found("nightly (old) ", "7"))) == [MoveKind.SAME]
 
 
+@pytest.mark.parametrize("again", [found("a", "1"), found("a", "2"), found("b", "1")])
+def test_deleted_job_is_not_imported_again(again: Found) -> None:
+    """The entry has the same key or the same name."""
+    import_entries(found("a", "1"))
+    control.delete(Job.objects.get())
+    (deleted, other) = import_entries(again, found("other", "9"))
+    assert (deleted.kind, other.kind) == (MoveKind.DELETED, MoveKind.CREATE)
+    assert [job.name for job in Job.objects.all()] == ["other"]
+
+
+def test_deleted_job_is_imported_again_on_request() -> None:
+    import_entries(found("a", "1"), found("b", "2"))
+    for job in Job.objects.all():
+        control.delete(job)
+    assert kinds(plan(found("a", "1"), found("b", "2"), restore=["*a"])) == [
+        MoveKind.CREATE,
+        MoveKind.DELETED,
+    ]
+    import_entries(found("a", "1"), found("b", "2"), restore=["default/*"])
+    assert kinds(plan(found("a", "1"), found("b", "2"))) == [MoveKind.SAME, MoveKind.SAME]
+    control.delete(Job.objects.get(name="a"))
+    assert kinds(plan(found("a", "1"))) == [MoveKind.DELETED]
+
+
+def test_deletion_does_not_concern_other_sources() -> None:
+    import_entries(found())
+    control.delete(Job.objects.get())
+    assert kinds(plan(found(), source="django-q2")) == [MoveKind.CREATE]
+    assert kinds(plan(found(), source="")) == [MoveKind.CREATE]
+
+
 def test_renamed_and_moved_job_is_not_imported_twice() -> None:
     import_entries(found())
     edit(name="b", namespace="shop")

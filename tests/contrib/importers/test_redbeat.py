@@ -9,6 +9,7 @@ import pytest
 from celery import schedules
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import RedBeatJSONEncoder
+from redbeat.schedulers import ensure_conf, get_redis
 from redbeat.schedules import rrule
 
 from django_dcron.contrib.importers import redbeat
@@ -280,6 +281,19 @@ def test_entry_is_not_due_immediately_after_handing_it_back() -> None:
 
 
 # --- Handover back --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", [[], ["--back"]])
+def test_handover_warns_while_beat_holds_its_lock(direction: list[str]) -> None:
+    save()
+    assert "seems to run" not in call("handover", "redbeat", *direction).out
+    client, key = get_redis(app), ensure_conf(app).lock_key
+    client.set(key, "held", ex=300)
+    done = call("handover", "redbeat", *direction)
+    client.delete(key)
+    assert done.code == 0
+    assert "seems to run" in done.out
+    assert key in done.out
 
 
 def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:

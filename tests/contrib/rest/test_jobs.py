@@ -458,6 +458,26 @@ def test_invalid_query_parameter_is_refused(query: dict[str, Any], api: Api) -> 
     assert [*refused["errors"]] == [*query]
 
 
+def test_all_invalid_query_parameters_are_reported(api: Api) -> None:
+    errors = problem(api.get("jobs/?shedule=x&state=happy&limit=0"), 400)["errors"]
+    assert {*errors} == {"shedule", "state", "limit"}
+    assert all(state in errors["state"][0] for state in ("enabled", "paused", "quarantined"))
+
+
+def test_name_filter_is_exact(api: Api) -> None:
+    for name, namespace in (("report", "default"), ("report", "shop"), ("report-2", "shop")):
+        make_idle_job(name=name, namespace=namespace)
+    assert len(api.get("jobs/", name="report").json()["results"]) == 2
+    assert api.get("jobs/", name="repor").json()["results"] == []
+
+
+def test_invalid_choice_and_unknown_field_are_reported_together(api: Api) -> None:
+    job = {"name": "a", "target": "tests.app.tasks.ok", "schedule": "@daily"}
+    refused = problem(api.post("jobs/", job | {"overlap_policy": "skipp", "tagz": []}), 400)
+    assert {*refused["errors"]} == {"overlap_policy", "tagz"}
+    assert "queue_one" in refused["errors"]["overlap_policy"][0]
+
+
 def test_repeated_query_parameter_is_refused(api: Api) -> None:
     assert [*problem(api.get("jobs/?state=paused&state=enabled"), 400)["errors"]] == ["state"]
 

@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from rest_framework import serializers
 
+from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.pagination import Order, PageQuery
 from django_dcron.diagnosis.tags import with_tag
 from django_dcron.jobs.representation import CONFIDENTIAL
@@ -30,11 +31,14 @@ STATE_FILTERS = {
 
 class JobQuery(PageQuery):
     namespace = serializers.CharField(required=False, max_length=64)
+    name = serializers.CharField(
+        required=False, max_length=120, help_text="The exact name. Each namespace may have one."
+    )
     tag = serializers.CharField(required=False, max_length=255)
     calendar = serializers.CharField(
         required=False, max_length=120, help_text="The name of the job's calendar."
     )
-    state = serializers.ChoiceField(
+    state = fields.Choice(
         list(STATE_FILTERS),
         required=False,
         help_text="`quarantined`: not scheduled, because the definition is invalid.",
@@ -42,7 +46,7 @@ class JobQuery(PageQuery):
     search = serializers.CharField(
         required=False, max_length=120, help_text="Text that the name contains, such as `import`."
     )
-    ordering = serializers.ChoiceField(
+    ordering = fields.Choice(
         list(ORDERS), default="name", help_text="`name` orders by namespace and name."
     )
 
@@ -52,6 +56,8 @@ def filter_jobs(visible: QuerySet[Job], query: dict[str, Any]) -> QuerySet[Job]:
     jobs = visible.select_related("cursor", "statistics", "calendar").defer(*CONFIDENTIAL)
     if "namespace" in query:
         jobs = jobs.filter(namespace=query["namespace"])
+    if "name" in query:
+        jobs = jobs.filter(name=query["name"])
     if "calendar" in query:
         jobs = jobs.filter(calendar=query["calendar"])
     if "search" in query:

@@ -3,7 +3,7 @@
 import json
 import re
 import signal
-from datetime import timedelta
+from datetime import datetime, timedelta
 from getpass import getuser
 from io import StringIO
 from random import Random
@@ -16,6 +16,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.commands.dcron import Command
 from django_dcron.management.dcron import run as run_command
 from django_dcron.management.dcron import run_absence, run_watch
@@ -461,6 +462,30 @@ def test_selection_skips_paused_jobs() -> None:
     code, shown = document("resume", "--all", "--yes")
     assert [each["job"] for each in shown["left_out"]] == ["import"]
     assert (code, paused_jobs()) == (0, set())
+
+
+def test_pause_of_paused_job_shows_the_replaced_pause() -> None:
+    make_job(name="first")
+    assert document("pause", "first", "--until", "1w")[1]["results"][0]["replaced"] is None
+    until = Job.objects.get().paused_until
+    assert until is not None
+    code, shown = document("pause", "first", "--reason", "deploy")
+    (result,) = shown["results"]
+    assert (code, result["until"]) == (0, None)
+    assert result["replaced"]["reason"] == f"by {getuser()}"
+    assert datetime.fromisoformat(result["replaced"]["until"]) == until
+    assert f"(replaces paused until resumed: deploy ({getuser()}))" in call("pause", "first")[1]
+
+
+def test_selection_does_not_resume_undeclared_jobs() -> None:
+    gone, other = make_job(name="gone"), make_job(name="other")
+    control.pause(gone, NO_LONGER_DECLARED)
+    control.pause(other, "deploy")
+    code, shown = document("resume", "*", "--yes")
+    assert (code, [each["job"] for each in shown["left_out"]]) == (0, ["gone"])
+    assert paused_jobs() == {"gone"}
+    assert call("resume", "gone")[0] == 0
+    assert paused_jobs() == set()
 
 
 @pytest.mark.parametrize(("answer", "code", "paused"), [("y", 0, 2), ("", 1, 0), ("no", 1, 0)])

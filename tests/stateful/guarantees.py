@@ -1,14 +1,14 @@
-"""The promises: conditions on the rows after every transaction, compared with the rows before it.
+"""Check the guarantees on the rows after every transaction, compared with the rows before it.
 
-At most one transaction is committed between two looks, and no time passes. So each change is seen
-alone, and "now" is known exactly.
+Between two checks, at most one transaction is committed and no time passes. So each change is
+checked alone, and "now" is known exactly.
 
 Invariants:
 
 - One run per occurrence: each occurrence has its own row or is counted as missed by another row,
   but never both.
-- One start per attempt: executions report their begin (``witness``), each attempt at most once and
-  never unrecorded.
+- One start per attempt: each execution reports its start (``record_start``). Each attempt is
+  reported at most once, and only after its row exists.
 - No silent loss: the transaction that moves a cursor past an occurrence also accounts for it. The
   same holds for due occurrences when the definition changes.
 - A cursor moves from occurrence to occurrence. Only a change of the definition places it again.
@@ -47,7 +47,7 @@ BY_HAND = timedelta(milliseconds=1)
 """Maximum distance between runs that were made at the same instant."""
 
 
-class Promises:
+class Guarantees:
     def __init__(self, clock: StillClock):
         self._clock = clock
         self.rows = Rows()
@@ -67,7 +67,7 @@ class Promises:
         was read.
         """
 
-    def witness(self, run_id: UUID, attempt: int, token: UUID) -> None:
+    def record_start(self, run_id: UUID, attempt: int, token: UUID) -> None:
         """Record that an execution begins."""
         other = self._witnesses.setdefault((run_id, attempt), token)
         assert other == token, f"run {run_id} attempt {attempt} was started twice"
@@ -85,8 +85,8 @@ class Promises:
         finally:
             del self._policies_before[run_id]
 
-    def look(self) -> None:
-        """Compare the rows with those of the last look."""
+    def check(self) -> None:
+        """Compare the rows with those of the last check."""
         before, self.rows = self.rows, Rows.read()
         for job_id, job in self.rows.jobs.items():
             if self.policies[job_id][-1:] != [job.overlap_policy]:

@@ -1,4 +1,4 @@
-"""Actions of people on jobs and runs, through ``control`` and past it. They accept refusals."""
+"""Actions of users on jobs and runs, with and without ``control``. Refused actions are ignored."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL
 from tests.scheduler.stand_ins import StillClock
-from tests.stateful.moments import Crash, ResponseLost
-from tests.stateful.promises import Promises
+from tests.stateful.guarantees import Guarantees
+from tests.stateful.transactions import Crash, ResponseLost
 
 MOST_JOBS = 3
 NOBODY = 0
@@ -31,14 +31,14 @@ REFUSALS = (
 )
 
 
-class People:
-    def __init__(self, promises: Promises, clock: StillClock, numbers: Iterator[int]):
-        self.promises = promises
+class Users:
+    def __init__(self, guarantees: Guarantees, clock: StillClock, numbers: Iterator[int]):
+        self.guarantees = guarantees
         self.clock = clock
         self._numbers = numbers
 
     def create(self, fields: dict[str, Any]) -> None:
-        if len(self.promises.rows.jobs) < MOST_JOBS:
+        if len(self.guarantees.rows.jobs) < MOST_JOBS:
             job = Job(
                 name=f"job-{next(self._numbers)}",
                 target="tests.app.tasks.witness",
@@ -49,7 +49,7 @@ class People:
                 control.save(job)
 
     def _job(self, which: int) -> Job:
-        jobs = list(self.promises.rows.jobs)
+        jobs = list(self.guarantees.rows.jobs)
         return Job.objects.get(pk=jobs[which % len(jobs)] if jobs else NOBODY)
 
     def edit(self, which: int, fields: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class People:
 
     def _run(self, which: int, *, finished: bool) -> Run:
         runs = [
-            run.pk for run in self.promises.rows.runs.values() if (run.state in FINAL) is finished
+            run.pk for run in self.guarantees.rows.runs.values() if (run.state in FINAL) is finished
         ]
         return Run.objects.select_related("job").get(
             pk=runs[which % len(runs)] if runs else UUID(int=NOBODY)

@@ -1,12 +1,12 @@
-"""A simulated clock, and the moments between two transactions, at which anything may happen.
+"""A simulated clock, and events that are inserted between two transactions.
 
 All actors of the test share one thread and one connection. They can still race: outside of
 transactions, the code has nothing but the rows that it has read before. So a planned event may
 happen before each transaction and before each single statement. Other actors act, the actor dies,
 or it learns that the answer to its commit was lost.
 
-There are no moments within a transaction. They couldn't double or lose anything: other actors see
-no uncommitted change and can't change locked rows. After an UPDATE has waited for a lock, it checks
+No event happens within a transaction. It couldn't duplicate or lose anything: other actors see no
+uncommitted change and can't change locked rows. After an UPDATE has waited for a lock, it checks
 its WHERE clause again. But an actor that freezes there keeps others waiting, and two actors may
 wait for each other. Such cases need several connections and real locks: ``tests/cluster`` freezes
 and kills processes within transactions (see the marked points in
@@ -49,7 +49,7 @@ class ResponseLost(OperationalError):
     """The connection broke after the commit. The changes are stored, but the actor doesn't know."""
 
 
-class Moments:
+class TransactionEvents:
     def __init__(self, observe: Callable[[], None]):
         self._observe = observe
         """Check the rows, outside of transactions, if anything was written since the last call."""
@@ -71,7 +71,7 @@ class Moments:
     def forget(self) -> None:
         self._event, self._lose_answer = None, 0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the rows if anything was written.
 
         At most one transaction lies between two looks, and no time passes.
@@ -94,7 +94,7 @@ class Moments:
 
         def before(atomic: Atomic) -> None:
             if not connection.in_atomic_block:
-                self._moment()
+                self._run_planned_event()
             enter(atomic)
 
         def after(atomic: Atomic, *error: Any) -> None:
@@ -105,7 +105,7 @@ class Moments:
         def statement(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
             writes, alone = sql.startswith(WRITES), not connection.in_atomic_block
             if alone and (writes or sql.startswith("SELECT")):
-                self._moment()
+                self._run_planned_event()
             result = execute(sql, params, many, context)
             self.written |= writes
             if alone and writes:
@@ -124,10 +124,10 @@ class Moments:
         ):
             yield
 
-    def _moment(self) -> None:
+    def _run_planned_event(self) -> None:
         if self._looking:
             return
-        self.look()
+        self.check()
         if self._event is None:
             return
         if self._countdown:

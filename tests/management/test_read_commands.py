@@ -13,6 +13,7 @@ from django_dcron.management.dcron.lookup import find_job, find_run
 from django_dcron.management.dcron.numbers import whole
 from django_dcron.models.run import new_run_id
 from tests.factories import make_idle_job, make_run
+from tests.management.calling import call
 
 NOW = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
 
@@ -44,6 +45,31 @@ def test_instant_rejects_invalid_time(text: str) -> None:
         CommandError, match=r"--since '.*' (\(allowed: a time|is out of range)"
     ) as refused:
         times.instant("--since", text, NOW)
+    assert refused.value.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2h", NOW + timedelta(hours=2)),
+        ("+2h", NOW + timedelta(hours=2)),
+        ("1w", NOW + timedelta(days=7)),
+        ("18:00", datetime(2026, 12, 1, 17, tzinfo=UTC)),
+        ("9:00", datetime(2026, 12, 2, 8, tzinfo=UTC)),
+        ("10:00", datetime(2026, 12, 2, 9, tzinfo=UTC)),
+        ("18:00Z", datetime(2026, 12, 1, 18, tzinfo=UTC)),
+        ("2026-12-24T18:00", datetime(2026, 12, 24, 17, tzinfo=UTC)),
+    ],
+)
+def test_until_accepts_durations_and_times_ahead(text: str, expected: datetime) -> None:
+    """In Berlin, it is 10:00."""
+    assert times.until(text, NOW, ZoneInfo("Europe/Berlin")) == expected
+
+
+@pytest.mark.parametrize("text", ["now", "0s", "2026-11-30", "24:00", "18", "18:60", "soon"])
+def test_until_rejects_other_times(text: str) -> None:
+    with pytest.raises(CommandError, match="--until") as refused:
+        times.until(text, NOW)
     assert refused.value.returncode == 2
 
 
@@ -106,7 +132,7 @@ def test_job_name_precedes_id_and_default_namespace_precedes_others() -> None:
         ),
         (
             "nihgtly-report",
-            "Unknown job 'nihgtly-report'. Did you mean nightly-report or shop/nightly-import?",
+            "Unknown job 'nihgtly-report'. Did you mean nightly-report?",
         ),
         (
             "shop/nightly-report",
@@ -123,6 +149,23 @@ def test_unknown_job_error_suggests_names(text: str, message: str) -> None:
     with pytest.raises(CommandError) as refused:
         find_job(text)
     assert (str(refused.value), refused.value.returncode) == (message, 2)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["rerun", "nightly"], "dcron history nightly"),
+        (["rerun", "cafe"], "dcron history shop/cafe"),
+        (["history", "01a2"], "at least 8 characters"),
+    ],
+)
+def test_wrong_kind_of_argument_has_a_remedy(arguments: list[str], remedy: str) -> None:
+    make_idle_job(name="nightly")
+    make_idle_job(name="cafe", namespace="shop")
+    code, _out, error = call(*arguments)
+    assert code == 2
+    assert remedy in error
 
 
 # --- Runs ---------------------------------------------------------------------------------------

@@ -1,0 +1,44 @@
+"""End attempts: conclude the run, then pause its job if the job keeps failing.
+
+``runs.completion`` decides what follows the end of an attempt. Workers, the rescue of lost attempts
+and forced ends all call this module, so that the same rules apply.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs import pausing
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import Outcome
+from django_dcron.runs.completion import Ending, conclude
+from django_dcron.runs.transitions import LastHeartbeat
+
+
+def end_attempt(
+    run: Run,
+    attempt: int,
+    ending: Ending,
+    token: UUID | None = None,
+    last_heartbeat: LastHeartbeat | None = None,
+) -> bool:
+    """Conclude ``attempt``. Returns whether this call won (``Conclusion.won``).
+
+    The parameters are those of ``conclude``.
+    """
+    conclusion = conclude(run, attempt, ending, token, last_heartbeat)
+    if conclusion.run_failed:
+        pausing.open_circuits(Job.objects.using(alias_for(Job)).filter(pk=run.job_id))
+    return conclusion.won
+
+
+def declare_lost(run: Run, reason: str, last_heartbeat: LastHeartbeat | None = None) -> bool:
+    """Declare the running attempt lost, because its worker is gone.
+
+    ``last_heartbeat``: The heartbeat that the decision is based on. If there is a newer one, the
+    attempt continues and False is returned.
+    """
+    return end_attempt(
+        run, run.attempt, Ending(Outcome.LOST, message=reason), last_heartbeat=last_heartbeat
+    )

@@ -1,0 +1,32 @@
+"""An imported job that was deleted here. The next import of the same source doesn't recreate it.
+
+``jobs/saving.py`` writes a row when it deletes an imported job.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.models.exact_text import ExactCharField
+
+
+class DeletedImport(models.Model):
+    import_source = models.CharField(_("import source"), max_length=120)
+    import_key = ExactCharField(_("import key"), max_length=190)
+    entry_name = models.TextField(
+        _("entry name"), help_text=_("The entry's name in the import source.")
+    )
+    deleted_at = models.DateTimeField(_("deleted"))
+
+    class Meta:
+        verbose_name = _("deleted import")
+        verbose_name_plural = _("deleted imports")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("import_source", "import_key"), name="dcron_deleted_import_key"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.import_source}: {self.entry_name}"

@@ -1,0 +1,60 @@
+"""Suggest the names that a misspelled name probably means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+from heapq import nlargest
+
+from django_dcron.utils.messages import TranslatableText, any_of
+
+SIMILAR = 0.75
+"""The least similarity of a suggestion, from 0 to 1."""
+MARGIN = 0.05
+"""A suggestion is less than this behind the best one."""
+LONGEST = 80
+"""Characters compared. Comparing long texts takes long."""
+SHORTEST_PART = 3
+
+
+def similar_names(
+    name: str, known: Iterable[str], *, most: int = 3, least: float = SIMILAR
+) -> list[str]:
+    """Return the known names that ``name`` may mean, the likeliest first.
+
+    A name also means a known name that begins with it, or whose last part it is, as ``Berlin`` is
+    of ``Europe/Berlin``.
+    """
+    word = name[:LONGEST].casefold()
+    matcher = SequenceMatcher[str](autojunk=False)
+    matcher.set_seq2(word)
+    rated = ((_similarity(matcher, word, each, least), each) for each in sorted(set(known)))
+    found = [(rating, each) for rating, each in rated if rating]
+    best = nlargest(most, found, key=lambda pair: pair[0])
+    return [each for rating, each in best if rating > best[0][0] - MARGIN]
+
+
+def _similarity(matcher: SequenceMatcher[str], word: str, known: str, least: float) -> float:
+    """Return the similarity of a known name to ``word``; 0 if it is below ``least``."""
+    other = known[:LONGEST].casefold()
+    if len(word) >= SHORTEST_PART and (
+        other.startswith(word) or other.endswith((f".{word}", f"/{word}", f":{word}"))
+    ):
+        return 1.0
+    matcher.set_seq1(other)
+    if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
+        return 0.0
+    ratio = matcher.ratio()
+    return ratio if ratio >= least else 0.0
+
+
+def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> TranslatableText | str:
+    """Return up to three similar names as ``'a', 'b' or 'c'``; empty if there are none."""
+    near = similar_names(name, known, least=least)
+    return any_of([repr(each) for each in near]) if near else ""
+
+
+def did_you_mean(name: str, known: Iterable[str], least: float = SIMILAR) -> str:
+    """Return ``" Did you mean 'a', 'b' or 'c'?"``; empty if no name is similar."""
+    near = nearest(name, known, least)
+    return f" Did you mean {near}?" if near else ""

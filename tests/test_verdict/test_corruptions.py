@@ -1,0 +1,123 @@
+"""Any single corruption of a good history is found."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.test_verdict.good import change, drop, good_history, repeat
+from tests.verdict.history import FINAL, History
+from tests.verdict.judgement import judge
+
+GOOD = good_history()
+LONG = timedelta(minutes=10)
+"""Longer than the history."""
+
+Corrupt = Callable[[random.Random], History]
+
+
+def _place(kind: str, rng: random.Random) -> int:
+    return rng.randrange(len(getattr(GOOD, kind)))
+
+
+def _ended_run(rng: random.Random) -> int:
+    return rng.choice([n for n, run in enumerate(GOOD.runs) if run.state in FINAL])
+
+
+def _drop_row(rng: random.Random) -> History:
+    return drop(GOOD, "runs", _ended_run(rng))
+
+
+def _double_row(rng: random.Random) -> History:
+    return repeat(GOOD, "runs", _ended_run(rng), id="another")
+
+
+def _move_row(rng: random.Random) -> History:
+    place = _ended_run(rng)
+    by = rng.choice([-1, 1]) * timedelta(milliseconds=rng.randint(1, 5000))
+    return change(GOOD, "runs", place, scheduled_at=GOOD.runs[place].scheduled_at + by)
+
+
+def _change_state(rng: random.Random) -> History:
+    place = _ended_run(rng)
+    others = sorted(FINAL - {GOOD.runs[place].state})
+    return change(GOOD, "runs", place, state=rng.choice(others))
+
+
+def _drop_attempt(rng: random.Random) -> History:
+    return drop(GOOD, "attempts", _place("attempts", rng))
+
+
+def _renumber_attempt(rng: random.Random) -> History:
+    place = _place("attempts", rng)
+    number = GOOD.attempts[place].number
+    other = rng.choice([each for each in range(7) if each != number])
+    return change(GOOD, "attempts", place, number=other)
+
+
+def _shift_start(rng: random.Random) -> History:
+    place = _place("attempts", rng)
+    by = rng.choice([-1, 1]) * rng.uniform(1, 5) * LONG
+    return change(GOOD, "attempts", place, started_at=GOOD.attempts[place].started_at + by)
+
+
+def _double_start(rng: random.Random) -> History:
+    return repeat(GOOD, "starts", _place("starts", rng), process="another")
+
+
+def _shift_witness(rng: random.Random) -> History:
+    place = _place("starts", rng)
+    start = GOOD.starts[place]
+    return change(GOOD, "starts", place, began_at=start.began_at - rng.uniform(1, 5) * LONG)
+
+
+def _drop_successful_start(rng: random.Random) -> History:
+    succeeded = {(each.run, each.number) for each in GOOD.attempts if each.outcome == "succeeded"}
+    places = [n for n, each in enumerate(GOOD.starts) if (each.run, each.attempt) in succeeded]
+    return drop(GOOD, "starts", rng.choice(places))
+
+
+def _change_counter(rng: random.Random) -> History:
+    place = _place("counters", rng)
+    state = rng.choice(sorted(FINAL))
+    value = getattr(GOOD.counters[place], state) + rng.choice([-1, 1])
+    return change(GOOD, "counters", place, **{state: value})
+
+
+def _move_cursor(rng: random.Random) -> History:
+    places = [n for n, job in enumerate(GOOD.jobs) if job.next_at]
+    place = rng.choice(places)
+    at = GOOD.jobs[place].next_at
+    assert at is not None
+    by = rng.choice([-60, -4, -2, 2, 4, 60]) * timedelta(seconds=1)
+    return change(GOOD, "jobs", place, next_at=at + by)
+
+
+CORRUPTIONS: list[Corrupt] = [
+    _drop_row,
+    _double_row,
+    _move_row,
+    _change_state,
+    _drop_attempt,
+    _renumber_attempt,
+    _shift_start,
+    _double_start,
+    _shift_witness,
+    _drop_successful_start,
+    _change_counter,
+    _move_cursor,
+]
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda each: each.__name__.strip("_"))
+@given(seed=st.integers(0, 10**6))
+def test_any_single_corruption_is_found(corrupt: Corrupt, seed: int) -> None:
+    assert judge(corrupt(random.Random(seed))).findings
+
+
+def test_faults_do_not_change_the_verdict() -> None:
+    assert judge(replace(GOOD, faults={})).findings == ()

@@ -1,0 +1,96 @@
+"""The brute-force timetable: daylight saving by hand, and agreement with the scheduler's own."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.schedules.schedule import parse_schedule
+from tests.verdict.timetable import NotJudged, Timetable
+
+HOUR = timedelta(hours=1)
+BERLIN = "Europe/Berlin"
+GAP = datetime(2026, 3, 29, 1, tzinfo=UTC)
+"""02:00 in Berlin becomes 03:00."""
+REPEAT = datetime(2026, 10, 25, 1, tzinfo=UTC)
+"""03:00 in Berlin becomes 02:00."""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "around", "minutes"),
+    [
+        ("30 2 * * *", GAP, [0]),  # it runs at the first instant after the gap
+        ("0,30 3 * * *", GAP, [0, 30]),
+        ("15 2,3 * * *", GAP, [0, 15]),
+        ("*/30 * * * *", GAP, [-60, -30, 0, 30]),
+        ("30 * * * *", GAP, [-30, 30]),
+        ("30 2 * * *", REPEAT, [-30]),  # in the first pass only
+        ("30 * * * *", REPEAT, [-30, 30]),
+        ("@at 2026-03-29T02:30", GAP, [0]),
+        ("@at 2026-10-25T02:30", REPEAT, [-30]),
+        ("@at 2026-10-25T01:30Z", REPEAT, [30]),
+        ("@never", REPEAT, []),
+    ],
+)
+def test_daylight_saving(schedule: str, around: datetime, minutes: list[int]) -> None:
+    found = Timetable(schedule, BERLIN).between(around - HOUR, around + HOUR - timedelta(seconds=1))
+    assert [(at - around) / timedelta(minutes=1) for at in found] == minutes
+
+
+def test_start_and_end_are_limits() -> None:
+    limits = {"starts_at": GAP, "ends_at": GAP + 2 * HOUR}
+    found = Timetable("@hourly", **limits).between(GAP - 9 * HOUR, GAP + 9 * HOUR)
+    assert found == [GAP, GAP + HOUR, GAP + 2 * HOUR]
+
+
+def test_interval_keeps_its_phase() -> None:
+    phase = GAP + timedelta(seconds=7)
+    found = Timetable("@every 1h30m", phase=phase).between(GAP, GAP + 4 * HOUR)
+    assert found == [phase, phase + 1.5 * HOUR, phase + 3 * HOUR]
+
+
+def test_h_is_the_value_that_most_rows_have() -> None:
+    known = [GAP + timedelta(seconds=second) for second in (2, 6, 10, 15)]
+    found = Timetable("H/4 * * * * *", known=known).between(GAP, GAP + timedelta(seconds=10))
+    assert [at.second for at in found] == [2, 6, 10]
+
+
+@pytest.mark.parametrize(
+    "schedule", ["0 0 L * *", "0 0 1W * *", "0 0 * * 1#2", "0 H,5 * * *", "* *"]
+)
+def test_other_kinds_are_refused(schedule: str) -> None:
+    with pytest.raises(NotJudged):
+        Timetable(schedule)
+
+
+def _field(low: int, high: int) -> st.SearchStrategy[str]:
+    number = st.integers(low, high).map(str)
+    span = st.tuples(st.integers(low, high), st.integers(low, high)).map(sorted)
+    spans = span.map(lambda ends: f"{ends[0]}-{ends[1]}")
+    steps = st.tuples(spans | st.just("*") | number, st.integers(2, 5)).map("{0[0]}/{0[1]}".format)
+    item = number | spans | steps
+    return st.just("*") | st.just("*") | st.lists(item, min_size=1, max_size=3).map(",".join)
+
+
+CRON = st.tuples(
+    st.integers(0, 59).map(str),
+    _field(0, 59),
+    _field(0, 23),
+    _field(1, 31),
+    _field(1, 12),
+    _field(0, 6),
+).map(" ".join)
+INSTANTS = st.sampled_from([GAP, REPEAT, datetime(2028, 2, 29, 0, tzinfo=UTC)])
+
+
+@given(CRON, st.sampled_from([BERLIN, "UTC", "Australia/Lord_Howe"]), INSTANTS)
+def test_the_scheduler_agrees(text: str, zone: str, around: datetime) -> None:
+    try:
+        schedule = parse_schedule(text, zone)
+    except InvalidSchedule:  # it never matches
+        return
+    after, until = around - HOUR, around + HOUR
+    expected = list(schedule.occurrences(after - timedelta(seconds=1), until))
+    assert Timetable(text, zone).between(after, until) == expected

@@ -1,0 +1,47 @@
+"""Test which names are suggested for a misspelled one."""
+
+import pytest
+
+from django_dcron.utils.suggestions import did_you_mean, similar_names
+
+SUBCOMMANDS = ["list", "show", "history", "pause", "prune", "resume", "start", "state", "restart"]
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [
+        ("lsit", ["list"]),
+        ("hist", ["history"]),
+        ("puase", ["pause"]),
+        ("PAUSE", ["pause"]),
+        ("stats", ["start", "state"]),
+        ("unpause", ["pause"]),
+        ("status", []),
+        ("delete", []),
+        ("st", []),
+        ("", []),
+    ],
+)
+def test_only_similar_names_are_suggested(name: str, suggested: list[str]) -> None:
+    assert similar_names(name, SUBCOMMANDS) == suggested
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("Berlin", "Europe/Berlin"),
+        ("send_report", "shop.tasks.send_report"),
+        ("clearsessions", "command:clearsessions"),
+    ],
+)
+def test_last_part_of_a_name_suggests_it(name: str, known: str) -> None:
+    assert similar_names(name, ["Other/Merlin", known, "tasks.send_repair"]) == [known]
+
+
+def test_number_of_suggestions_is_limited() -> None:
+    assert len(similar_names("job-0", [f"job-{n}" for n in range(1, 9)], most=2)) == 2
+
+
+def test_text_is_empty_without_similar_name() -> None:
+    assert did_you_mean("xyz", SUBCOMMANDS) == ""
+    assert did_you_mean("lsit", SUBCOMMANDS) == " Did you mean 'list'?"

@@ -1,0 +1,174 @@
+"""Read a history from the raw tables, by plain SQL on any DB-API cursor.
+
+SQLite stores times as text in UTC, durations as microseconds and UUIDs as hexadecimal digits.
+MariaDB has times without a zone, in UTC. PostgreSQL has a type for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from tests.verdict.history import Attempt, Counters, History, Job, Link, Run, Start
+
+
+class Cursor(Protocol):
+    """The part of a DB-API cursor that is needed."""
+
+    @property
+    def description(self) -> Any: ...
+
+    def execute(self, statement: str, /) -> Any: ...
+
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+
+
+Row = Mapping[str, Any]
+
+
+def read_history(
+    cursor: Cursor,
+    after: datetime,
+    until: datetime,
+    starts: Collection[Start] = (),
+    *,
+    witnessed: Collection[str] = (),
+    is_steady: bool = False,
+    keep_for: timedelta | None = timedelta(days=30),
+    keep_runs: int | None = None,
+) -> History:
+    """Read all jobs with their runs. No process may write meanwhile.
+
+    ``witnessed``: the targets whose code appends its starts to the witness log. ``is_steady``: each
+    job had the same occurrences throughout the window, even if it was saved. ``keep_for`` and
+    ``keep_runs``: the retention of jobs that don't have their own.
+    """
+    cursors = {row["job_id"]: row for row in _rows(cursor, "cursor")}
+    jobs = []
+    for row in _rows(cursor, "job"):
+        position = cursors.get(row["id"], {})
+        placed_at = _instant(position.get("placed_at"))
+        since = after if is_steady or placed_at is None else placed_at
+        jobs.append(_job(row, position, since, witnessed, keep_for, keep_runs))
+    return History(
+        after=after,
+        until=until,
+        jobs=jobs,
+        links=[Link(row["job_id"], row["after_id"], row["on"]) for row in _rows(cursor, "link")],
+        runs=[_run(row) for row in _rows(cursor, "run")],
+        attempts=[_attempt(row) for row in _rows(cursor, "attempt")],
+        starts=list(starts),
+        counters=[_counters(row) for row in _rows(cursor, "statistics")],
+    )
+
+
+def _rows(cursor: Cursor, table: str) -> list[Row]:
+    cursor.execute(f"SELECT * FROM django_dcron_{table}")  # noqa: S608 (a literal of this module)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _instant(value: Any) -> datetime | None:
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if value is None:
+        return None
+    at: datetime = value
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def _required_instant(value: Any) -> datetime:
+    found = _instant(value)
+    assert found is not None
+    return found
+
+
+def _duration(value: Any) -> timedelta | None:
+    return timedelta(microseconds=value) if isinstance(value, int) else value
+
+
+def _id(value: Any) -> str:
+    return str(UUID(str(value)))
+
+
+def _job(
+    row: Row,
+    position: Row,
+    since: datetime,
+    witnessed: Collection[str],
+    keep_for: timedelta | None,
+    keep_runs: int | None,
+) -> Job:
+    own_keep_for = _duration(row["keep_for"])
+    durations = ("misfire_grace", "start_deadline", "retry_backoff", "retry_backoff_max")
+    values = ("misfire_policy", "catchup_limit", "overlap_policy", "max_attempts")
+    return Job(
+        id=row["id"],
+        name=_label(row),
+        schedule=row["schedule"],
+        timezone=row["timezone"],
+        since=since,
+        enabled=bool(row["enabled"]),
+        starts_at=_instant(row["starts_at"]),
+        ends_at=_instant(row["ends_at"]),
+        has_calendar=row["calendar_id"] is not None,
+        witnessed=row["target"] in witnessed,
+        next_at=_instant(position.get("next_at")),
+        previous_at=_instant(position.get("previous_at")),
+        problem=position.get("problem", "it has no cursor"),
+        keep_for=keep_for if own_keep_for is None else own_keep_for,
+        keep_runs=keep_runs if row["keep_runs"] is None else row["keep_runs"],
+        retry_backoff_factor=row["retry_backoff_factor"],
+        retry_jitter=row["retry_jitter"],
+        **{name: _duration(row[name]) for name in durations},  # type: ignore[arg-type]
+        **{name: row[name] for name in values},
+    )
+
+
+def _label(row: Row) -> str:
+    namespace, name = row["namespace"], row["name"]
+    return str(name) if namespace == "default" else f"{namespace}/{name}"
+
+
+def _run(row: Row) -> Run:
+    return Run(
+        id=_id(row["id"]),
+        job=row["job_id"],
+        scheduled_at=_required_instant(row["scheduled_at"]),
+        due_at=_required_instant(row["due_at"]),
+        claimed_at=_required_instant(row["claimed_at"]),
+        started_at=_instant(row["started_at"]),
+        finished_at=_instant(row["finished_at"]),
+        missed_from=_instant(row["missed_from"]),
+        **{
+            name: row[name]
+            for name in (
+                "trigger",
+                "state",
+                "attempt",
+                "missed_before",
+                "idempotency_key",
+                "slot",
+                "reason",
+            )
+        },
+    )
+
+
+def _attempt(row: Row) -> Attempt:
+    return Attempt(
+        run=_id(row["run_id"]),
+        number=row["number"],
+        started_at=_required_instant(row["started_at"]),
+        finished_at=_instant(row["finished_at"]),
+        due_at=_instant(row["due_at"]),
+        outcome=row["outcome"],
+        exception_class=row["exception_class"],
+    )
+
+
+def _counters(row: Row) -> Counters:
+    names = ("succeeded", "failed", "skipped", "missed", "cancelled", "consecutive_failures")
+    return Counters(row["job_id"], **{name: row[name] for name in names})

@@ -1,4 +1,4 @@
-"""Forms of the actions: a reason, the end of a pause, other arguments."""
+"""Forms of the admin's actions: reason, end of a pause, arguments."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class UntilField(forms.Field):
         if not text:
             return None
         now = database_now(alias_for(Job))
-        until = _read_time_ahead(text, now)
+        until = _parse_future_time(text, now)
         if until is None:
             raise ValidationError(
                 self.error_messages["invalid"], code="invalid", params={"value": f"{text:.80}"}
@@ -101,8 +101,8 @@ class UntilField(forms.Field):
         return localtime(until)  # PostgreSQL may not accept the offset that the user typed
 
 
-def _read_time_ahead(text: str, now: datetime) -> datetime | None:
-    """Return None if ``text`` isn't such a time.
+def _parse_future_time(text: str, now: datetime) -> datetime | None:
+    """Parse a future time. Return None if ``text`` is neither a duration nor a time.
 
     Raises ``ValidationError`` for a time that the site's clock skips or repeats, and for a time too
     far in the future.
@@ -112,9 +112,9 @@ def _read_time_ahead(text: str, now: datetime) -> datetime | None:
     if text[-1].isalpha() and (wait := read_duration(text)) is not None:
         CALENDAR(wait)
         return now + wait
-    of_day = _time_of_day(text)
-    if of_day is not None:
-        return _next(of_day, now)
+    time_of_day = _parse_time_of_day(text)
+    if time_of_day is not None:
+        return _next_at(time_of_day, now)
     try:
         return InstantField().to_python(text)
     except ValidationError as error:
@@ -123,7 +123,7 @@ def _read_time_ahead(text: str, now: datetime) -> datetime | None:
         raise
 
 
-def _time_of_day(text: str) -> time | None:
+def _parse_time_of_day(text: str) -> time | None:
     """Parse a time of day with its offset, which Django's ``parse_time`` drops."""
     if ":" not in text[:3]:
         return None
@@ -133,13 +133,13 @@ def _time_of_day(text: str) -> time | None:
         return None
 
 
-def _next(of_day: time, now: datetime) -> datetime:
-    if of_day.tzinfo is not None:
-        coming = datetime.combine(now.astimezone(of_day.tzinfo), of_day)
-        return coming if coming > now else coming + timedelta(days=1)
+def _next_at(time_of_day: time, now: datetime) -> datetime:
+    if time_of_day.tzinfo is not None:
+        candidate = datetime.combine(now.astimezone(time_of_day.tzinfo), time_of_day)
+        return candidate if candidate > now else candidate + timedelta(days=1)
     today = localtime(now).replace(tzinfo=None)
-    coming = datetime.combine(today, of_day)
-    return from_current_timezone(coming if coming > today else coming + timedelta(days=1))
+    candidate = datetime.combine(today, time_of_day)
+    return from_current_timezone(candidate if candidate > today else candidate + timedelta(days=1))
 
 
 class PauseForm(ReasonForm):
@@ -156,8 +156,8 @@ class PauseForm(ReasonForm):
         ) % {"zone": get_current_timezone_name()}
 
 
-class ChangedPauseForm(PauseForm):
-    """The form for a paused job. It shows the current end; an empty reason changes nothing."""
+class EditPauseForm(PauseForm):
+    """The form for a paused job. An empty reason keeps the current reason."""
 
     def __init__(self, data: Any = None, *, row: Job, **options: Any):
         until = localtime(row.paused_until).isoformat(" ", "seconds") if row.paused_until else ""
@@ -185,11 +185,11 @@ class ArgumentsForm(ObjectActionForm):
     )
 
     def __init__(self, data: Any = None, *, row: Job, **options: Any):
-        super().__init__(data, row=row, initial=self._own_of(row), **options)
+        super().__init__(data, row=row, initial=self._initial_arguments(row), **options)
         self.job = row
 
     @staticmethod
-    def _own_of(job: Job) -> dict[str, Any]:
+    def _initial_arguments(job: Job) -> dict[str, Any]:
         """Return the job's arguments without secrets.
 
         The permission to run a job doesn't include the right to see its definition. Values that

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Q
 
 from django_dcron.contrib.importers import celery_entry, celery_task
-from django_dcron.contrib.importers.fields import (
+from django_dcron.contrib.importers.reading import (
     LAST_RUN,
     NEXT_DUE,
     Omitted,

@@ -11,7 +11,7 @@ from typing import Any
 from django.apps import apps
 
 from django_dcron.contrib.importers import celery_entry, celery_task
-from django_dcron.contrib.importers.fields import (
+from django_dcron.contrib.importers.reading import (
     LONG_INTERVAL,
     Omitted,
     Reading,

@@ -15,7 +15,7 @@ STYLES = {
     ImportOutcome.CREATE: GOOD,
     ImportOutcome.CHANGE: GOOD,
     ImportOutcome.KEPT: ODD,
-    ImportOutcome.LEFT: QUIET,
+    ImportOutcome.LEFT_OUT: QUIET,
     ImportOutcome.CONFLICT: BAD,
     ImportOutcome.REFUSED: BAD,
 }

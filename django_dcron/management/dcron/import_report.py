@@ -50,8 +50,8 @@ def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
         document = _report_document(options, since, now, shadows)
         out.json(document | {"unread": dict(source_runs.unread), "coverage": asdict(coverage)})
     else:
-        for origin, error in source_runs.unread.items():
-            out.line(f"unread {origin}: {error}", BAD)
+        for origin, problem in source_runs.unread.items():
+            out.line(f"unread {origin}: {problem}", BAD)
         _show_report(out, since, shadows, coverage)
     above = "" if out.is_json else ", see above"
     if differing := sum(shadow.differs for shadow in shadows):

@@ -456,9 +456,9 @@ def test_w004_for_an_unreadable_schedule() -> None:
 
 @pytest.mark.django_db
 def test_number_of_named_jobs_is_limited() -> None:
-    for n in range(jobs.NAMED_JOBS + 5):
+    for n in range(jobs.PROBLEMS_LISTED + 5):
         Job.objects.create(name=f"job-{n}", schedule="@daily", target="gone")
-    assert len(on_this_database()) == jobs.NAMED_JOBS
+    assert len(on_this_database()) == jobs.PROBLEMS_LISTED
 
 
 @pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""Forms of the actions: a reason, the end of a pause, other arguments."""
+"""Forms of the admin's actions: reason, end of a pause, arguments."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class UntilField(forms.Field):
         if not text:
             return None
         now = database_now(alias_for(Job))
-        until = _read_time_ahead(text, now)
+        until = _parse_future_time(text, now)
         if until is None:
             raise ValidationError(
                 self.error_messages["invalid"], code="invalid", params={"value": f"{text:.80}"}
@@ -102,8 +102,8 @@ class UntilField(forms.Field):
         return localtime(until)  # PostgreSQL may not accept the offset that the user typed
 
 
-def _read_time_ahead(text: str, now: datetime) -> datetime | None:
-    """Return None if ``text`` isn't such a time.
+def _parse_future_time(text: str, now: datetime) -> datetime | None:
+    """Parse a future time. Return None if ``text`` is neither a duration nor a time.
 
     Raises ``ValidationError`` for a time that the site's clock skips or repeats, and for a time too
     far in the future.
@@ -140,8 +140,8 @@ class PauseForm(ReasonForm):
         ) % {"zone": get_current_timezone_name()}
 
 
-class ChangedPauseForm(PauseForm):
-    """The form for a paused job. It shows the current end; an empty reason changes nothing."""
+class EditPauseForm(PauseForm):
+    """The form for a paused job. An empty reason keeps the current reason."""
 
     def __init__(self, data: Any = None, *, row: Job, **options: Any):
         until = localtime(row.paused_until).isoformat(" ", "seconds") if row.paused_until else ""
@@ -169,11 +169,11 @@ class ArgumentsForm(ObjectActionForm):
     )
 
     def __init__(self, data: Any = None, *, row: Job, **options: Any):
-        super().__init__(data, row=row, initial=self._own_of(row), **options)
+        super().__init__(data, row=row, initial=self._initial_arguments(row), **options)
         self.job = row
 
     @staticmethod
-    def _own_of(job: Job) -> dict[str, Any]:
+    def _initial_arguments(job: Job) -> dict[str, Any]:
         """Return the job's arguments without secrets.
 
         The permission to run a job doesn't include the right to see its definition. Values that

@@ -52,16 +52,17 @@ if TYPE_CHECKING:
 OTHER_ARGUMENTS = "django_dcron.run_job_with_arguments"
 """Permission to run a job with other arguments, or to rerun a run that had such arguments."""
 MOST_AT_ONCE = 500
-"""Limit on the rows of one action: "select all" on a long history must not run for an hour."""
+"""Limit on the rows of one action, because "select all" may select a history of a million runs."""
 MOST_LINES = 10
+"""Limit on the lines of one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
     text: str
     """What was done, for the message and the history."""
-    made: Model | None = None
-    """The row that the action created. The message links it, and the button leads to it."""
+    created: Model | None = None
+    """The row that the action created. The message links to it, and the button leads to it."""
 
 
 def _no_refusal(obj: Any) -> StrOrPromise:
@@ -130,10 +131,10 @@ def validated_data(
     form: type[ObjectActionForm], request: HttpRequest, row: Model
 ) -> dict[str, Any]:
     """Return the cleaned data of the submitted form. Raises ``ValidationError``."""
-    filled = form(request.POST, row=row)
-    if not filled.is_valid():
-        raise ValidationError([text for texts in filled.errors.values() for text in texts])
-    return filled.cleaned_data
+    submitted = form(request.POST, row=row)
+    if not submitted.is_valid():
+        raise ValidationError([text for texts in submitted.errors.values() for text in texts])
+    return submitted.cleaned_data
 
 
 def _has_own_permission(action: str) -> Callable[..., bool]:
@@ -221,11 +222,11 @@ class ActionAdmin(BaseAdmin[M]):
         if not self.may(request, action, obj):
             raise PermissionDenied
         if action.form is not None:
-            filled = action.form(request.POST, row=obj) if request.method == "POST" else None
-            if filled is None or not filled.is_valid():
-                return self._show_form(request, action, obj, filled or action.form(row=obj))
-        done = self.perform(request, action, [obj])
-        return HttpResponseRedirect(self._redirect_url(request, obj, done))
+            submitted = action.form(request.POST, row=obj) if request.method == "POST" else None
+            if submitted is None or not submitted.is_valid():
+                return self._show_form(request, action, obj, submitted or action.form(row=obj))
+        results = self.perform(request, action, [obj])
+        return HttpResponseRedirect(self._redirect_url(request, obj, results))
 
     def _show_form(
         self, request: HttpRequest, action: ObjectAction[M], obj: M, form: ObjectActionForm
@@ -253,7 +254,7 @@ class ActionAdmin(BaseAdmin[M]):
         self, request: HttpRequest, action: ObjectAction[M], objects: Iterable[M]
     ) -> list[ActionResult]:
         """Apply the action to each object. A refusal for one object doesn't affect the others."""
-        done, lines, problems = [], [], []
+        results, lines, problems = [], [], []
         for row in objects:
             # Read the row again: the last of many rows may have been read long ago.
             obj = self.get_queryset(request).filter(pk=row.pk).first()
@@ -267,24 +268,24 @@ class ActionAdmin(BaseAdmin[M]):
             except (DcronError, ValidationError) as error:
                 problems.append(format_html("“{}”: {}", obj, error_text(error)))
                 continue
-            if isinstance(obj, Job) and isinstance(result.made, Run):
-                audit_log.note_action(request.user, result.made, {}, result.text)
+            if isinstance(obj, Job) and isinstance(result.created, Run):
+                audit_log.note_action(request.user, result.created, {}, result.text)
             else:
                 audit_log.note_action(request.user, obj, before, result.text)
             lines.append(format_html("“{}”: {}", obj, self._result_text(request, result)))
-            done.append(result)
+            results.append(result)
         self._message_user(request, lines, messages.SUCCESS)
         self._message_user(request, problems, messages.ERROR)
-        return done
+        return results
 
-    def _result_text(self, request: HttpRequest, done: ActionResult) -> str:
-        if done.made and self._may_view(request, done.made):
-            return link(done.made, self.admin_site, done.text)
-        return done.text
+    def _result_text(self, request: HttpRequest, result: ActionResult) -> str:
+        if result.created and self._may_view(request, result.created):
+            return link(result.created, self.admin_site, result.text)
+        return result.text
 
-    def _redirect_url(self, request: HttpRequest, obj: M, done: list[ActionResult]) -> str:
-        made = done[0].made if done else None
-        for target in (made, obj):
+    def _redirect_url(self, request: HttpRequest, obj: M, results: list[ActionResult]) -> str:
+        created = results[0].created if results else None
+        for target in (created, obj):
             if target and self._may_view(request, target):
                 return change_url(target, self.admin_site)
         return reverse("admin:index", current_app=self.admin_site.name)
@@ -296,11 +297,13 @@ class ActionAdmin(BaseAdmin[M]):
     def _message_user(self, request: HttpRequest, lines: list[SafeString], level: int) -> None:
         if not lines:
             return
-        shown = lines[:MOST_LINES]
-        if more := len(lines) - len(shown):
-            shown.append(format_html("{}", _("… and %(count)d more") % {"count": more}))
+        displayed = lines[:MOST_LINES]
+        if more := len(lines) - len(displayed):
+            displayed.append(format_html("{}", _("… and %(count)d more") % {"count": more}))
         self.message_user(
-            request, format_html_join(SafeString("<br>"), "{}", ((line,) for line in shown)), level
+            request,
+            format_html_join(SafeString("<br>"), "{}", ((line,) for line in displayed)),
+            level,
         )
 
     @property

@@ -46,8 +46,8 @@ class AlertAdmin(HistoryAdmin[Alert]):
     list_display = ("subject", "channel", "created", "delivery")
     list_filter = (DeliveryFilter, "kind")
     search_fields = ("subject", "channel")
-    searched = _("Searches the subjects and channels of the 100,000 latest alerts.")
-    nothing_yet = _("No alerts yet. Configure events and channels in the DCRON_ALERTS setting.")
+    search_note = _("Searches the subjects and channels of the 100,000 latest alerts.")
+    empty_text = _("No alerts yet. Configure events and channels in the DCRON_ALERTS setting.")
     fieldsets = (
         (None, {"fields": ("subject", "full_text", "kind")}),
         (_("Delivery"), {"fields": ("channel", "created", "delivery", "tries")}),
@@ -66,10 +66,10 @@ class AlertAdmin(HistoryAdmin[Alert]):
         return alerts.filter(Q(job__in=scope.keys(Job)) | Q(kind__in=ABOUT_NODES))
 
     def has_view_permission(self, request: HttpRequest, obj: Alert | None = None) -> bool:
-        withheld = (
+        hidden = (
             obj is not None and obj.job is not None and is_hidden(request, obj.job, self.admin_site)
         )
-        return super().has_view_permission(request, obj) and not withheld
+        return super().has_view_permission(request, obj) and not hidden
 
     created = moment_column("created_at", _("created"))
 

@@ -31,14 +31,14 @@ class Part:
     """The id of the part's HTML element."""
     template: str
     url: str
-    """The view at this URL answers with ``refreshed``."""
-    every: int | None
+    """The view at this URL answers with ``refresh_response``."""
+    interval: int | None
     """Seconds between two refreshes, or None if the content is final."""
 
     def render(self, context: dict[str, Any], request: HttpRequest) -> SafeString:
         return self._render(context, request)[0]
 
-    def refreshed(self, context: dict[str, Any], request: HttpRequest) -> HttpResponse:
+    def refresh_response(self, context: dict[str, Any], request: HttpRequest) -> HttpResponse:
         html, digest = self._render(context, request)
         if request.GET.get("seen") == digest:
             return HttpResponse(status=204)
@@ -47,6 +47,6 @@ class Part:
     def _render(self, context: dict[str, Any], request: HttpRequest) -> tuple[SafeString, str]:
         inner = render_to_string(self.template, context, request)
         digest = blake2b(inner.encode(), digest_size=8).hexdigest()
-        joint = "&" if "?" in self.url else "?"
-        frame = {"part": self, "inner": inner, "source": f"{self.url}{joint}seen={digest}"}
+        separator = "&" if "?" in self.url else "?"
+        frame = {"part": self, "inner": inner, "source": f"{self.url}{separator}seen={digest}"}
         return render_to_string("admin/django_dcron/part.html", frame), digest

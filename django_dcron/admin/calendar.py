@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 else:
     CalendarModelForm = forms.ModelForm
 
-SHOWN = 20
-READ_LIMIT = 400
-"""Days to search for excluded dates: slightly more than a year."""
+DATES_SHOWN = 20
+DAYS_SEARCHED = 400
+"""The number of days in which excluded dates are searched: slightly more than a year."""
 
 
 class CalendarForm(CalendarModelForm):
@@ -72,9 +72,9 @@ class CalendarForm(CalendarModelForm):
             )
             params = {"dates": ", ".join(self.instance.dates.splitlines())}
             self.add_error(None, ValidationError(text, code="conflict", params=params))
-            sent = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
-            sent[self.add_prefix("seen_version")] = str(self.instance.version)
-            self.data = sent
+            data = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
+            data[self.add_prefix("seen_version")] = str(self.instance.version)
+            self.data = data
         return cleaned
 
 
@@ -84,14 +84,14 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
     list_display = ("name", "description", "number_of_jobs")
     ordering = ("name",)  # the annotation with the number of jobs drops the model's ordering
     search_fields = ("name", "description")
-    searched = _("Searches names and descriptions.")
-    nothing_yet = _("No calendars yet. Add one here, then select it in a job.")
+    search_note = _("Searches names and descriptions.")
+    empty_text = _("No calendars yet. Add one here, then select it in a job.")
     fields = ("name", "description", "dates", "next_dates", "seen_version")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Calendar]:
         scope = scope_of(request, self.admin_site)
-        seen = Q(jobs__in=scope.keys(Job)) if scope.narrows(Job) else None
-        return super().get_queryset(request).annotate(number_of_jobs=Count("jobs", filter=seen))
+        visible = Q(jobs__in=scope.keys(Job)) if scope.narrows(Job) else None
+        return super().get_queryset(request).annotate(number_of_jobs=Count("jobs", filter=visible))
 
     def get_fields(self, request: HttpRequest, obj: Calendar | None = None) -> tuple[str, ...]:
         return ("name", "description", "dates", "seen_version") if obj is None else self.fields
@@ -117,21 +117,21 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """List the jobs that prevent a deletion. Hidden jobs are counted, but not named."""
-        lines, counts, lacking, protected = super().get_deleted_objects(objs, request)
+        lines, counts, missing_permissions, protected = super().get_deleted_objects(objs, request)
         scope = scope_of(request, self.admin_site)
         if not protected or not scope.narrows(Job):
-            return lines, counts, lacking, protected
-        naming = Job.objects.filter(calendar__in=list(objs))
-        seen = list(scope.of_jobs(naming, "pk"))
-        protected = [gettext("Job: %(job)s") % {"job": job} for job in seen]
-        if hidden := naming.count() - len(seen):
+            return lines, counts, missing_permissions, protected
+        dependents = Job.objects.filter(calendar__in=list(objs))
+        visible = list(scope.of_jobs(dependents, "pk"))
+        protected = [gettext("Job: %(job)s") % {"job": job} for job in visible]
+        if hidden := dependents.count() - len(visible):
             text = ngettext(
                 "%(count)d job that you don't have permission to view",
                 "%(count)d jobs that you don't have permission to view",
                 hidden,
             )
             protected.append(text % {"count": hidden})
-        return lines, counts, lacking, protected
+        return lines, counts, missing_permissions, protected
 
     def save_model(
         self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool
@@ -158,5 +158,5 @@ def _next_dates(calendar: Calendar) -> list[date]:
     except InvalidCalendar:
         return []
     today = localdate(clock.now())
-    coming = (today + number * DAY for number in range(READ_LIMIT))
-    return [day for day in coming if dates.excludes(day)][:SHOWN]
+    days = (today + number * DAY for number in range(DAYS_SEARCHED))
+    return [day for day in days if dates.excludes(day)][:DATES_SHOWN]

@@ -62,8 +62,8 @@ class LoggedAdmin(BaseAdmin[M]):
         if context:
             page, row = context["action_list"], context["object"]
             context["lines"] = list(lines(page, self.model, first_page=not page.has_previous()))
-            context["changes_unseen_since"] = (
-                "" if page.has_next() else changes_unseen_since(page, row)
+            context["unlogged_changes_since"] = (
+                "" if page.has_next() else unlogged_changes_since(page, row)
             )
             context["media"] = self.media
         return response
@@ -73,7 +73,7 @@ class LoggedAdmin(BaseAdmin[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownField:
+class ChangedField:
     label: str
     old: str
     new: str
@@ -86,8 +86,8 @@ class Line:
 
     change: Change
     user: str
-    fields: tuple[ShownField, ...]
-    unseen_before: str
+    fields: tuple[ChangedField, ...]
+    unlogged_before: str
 
 
 def lines(entries: Iterable[LogEntry], model: type[Model], *, first_page: bool) -> Iterator[Line]:
@@ -99,23 +99,26 @@ def lines(entries: Iterable[LogEntry], model: type[Model], *, first_page: bool) 
     version = 1 if first_page else None
     for entry in entries:
         change = read_change(entry)
-        unseen = ""
+        unlogged = ""
         if change.version is not None:
             if version is not None:
-                unseen = _unseen(change.version - version - 1)
+                unlogged = _unlogged_text(change.version - version - 1)
             version = change.version
         yield Line(
-            change, _user(entry), tuple(_shown(model, each) for each in change.fields), unseen
+            change,
+            _user(entry),
+            tuple(_changed_field(model, field_change) for field_change in change.fields),
+            unlogged,
         )
 
 
-def changes_unseen_since(entries: Iterable[LogEntry], row: Job | Calendar) -> str:
-    """Describe how many changes of ``row`` since the last of ``entries`` weren't logged."""
+def unlogged_changes_since(entries: Iterable[LogEntry], row: Job | Calendar) -> str:
+    """Return a text with the number of unlogged changes of ``row`` after the last entry."""
     versions = [version for entry in entries if (version := read_change(entry).version) is not None]
-    return _unseen(row.version - (versions[-1] if versions else 1))
+    return _unlogged_text(row.version - (versions[-1] if versions else 1))
 
 
-def _unseen(number: int) -> str:
+def _unlogged_text(number: int) -> str:
     if number <= 0:
         return ""
     return ngettext(
@@ -130,14 +133,14 @@ def _user(entry: LogEntry) -> str:
     return f"{name} ({full})" if full else name
 
 
-def _shown(model: type[Model], change: FieldChange) -> ShownField:
+def _changed_field(model: type[Model], change: FieldChange) -> ChangedField:
     field = FIELDS[model].get(change.field)
     label = capfirst(str(field.model_field.verbose_name)) if field else change.field
     choices = dict(getattr(field.model_field, "flatchoices", ())) if field else {}
     form = field.format if field else Format.TEXT
     is_code = form is Format.JSON or change.field in ("schedule", "target", "timezone", "queue")
-    worded = _format_moment if form is Format.TIME else _display_value
-    return ShownField(label, worded(change.old, choices), worded(change.new, choices), is_code)
+    display = _format_moment if form is Format.TIME else _display_value
+    return ChangedField(label, display(change.old, choices), display(change.new, choices), is_code)
 
 
 def _format_moment(value: Any, choices: dict[Any, Any]) -> str:

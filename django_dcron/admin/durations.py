@@ -17,8 +17,8 @@ from django_dcron.utils.time_parsing import parse_duration
 def read_duration(text: str) -> timedelta | None:
     """Return None if ``text`` isn't a duration or is too long to be stored."""
     try:
-        found = durations.read_duration(text)
-        return parse_duration(text) if found is None else found
+        duration = durations.read_duration(text)
+        return parse_duration(text) if duration is None else duration
     except OverflowError:
         return None
 
@@ -37,9 +37,9 @@ class DurationInput(forms.DurationField):
     def to_python(self, value: Any) -> timedelta | None:
         if value in self.empty_values:
             return None
-        found = value if isinstance(value, timedelta) else read_duration(str(value).strip())
-        if found is None:
+        duration = value if isinstance(value, timedelta) else read_duration(str(value).strip())
+        if duration is None:
             raise ValidationError(
                 self.error_messages["invalid"], code="invalid", params={"value": str(value)[:80]}
             )
-        return found
+        return duration

@@ -1,4 +1,4 @@
-"""The admin of freezes: begin and end them, and the banner on every page.
+"""The admin of freezes, and the banner on every page while one is in force.
 
 Invariants:
 
@@ -40,10 +40,10 @@ else:
     FreezeModelForm = forms.ModelForm
 
 
-SHOWN = "_dcron_freezes_are_shown"
+RENDERED = "_dcron_freezes_are_shown"
 """The request attribute that records that the page contains the banner.
 
-A template that calls the tag may extend another one that calls it, too.
+A template that calls the tag may extend another template that calls it as well.
 """
 
 
@@ -52,9 +52,9 @@ def banner(request: HttpRequest) -> dict[str, Any]:
 
     It's empty for a second call in one request.
     """
-    if hasattr(request, SHOWN):
+    if hasattr(request, RENDERED):
         return {}
-    setattr(request, SHOWN, True)
+    setattr(request, RENDERED, True)
     name = getattr(request, "current_app", None) or getattr(
         getattr(request, "resolver_match", None), "namespace", None
     )
@@ -108,7 +108,9 @@ class FreezeForm(FreezeModelForm):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         field: Any = self.fields["namespace"]
-        field.choices = [(each, each or gettext("All namespaces")) for each in self.scopes]
+        field.choices = [
+            (namespace, namespace or gettext("All namespaces")) for namespace in self.scopes
+        ]
 
     def clean_reason(self) -> str:
         reason: str = self.cleaned_data["reason"].strip()
@@ -153,7 +155,7 @@ class FreezeAdmin(ActionAdmin[Freeze], ListAdmin[Freeze]):
     object_actions = (END,)
     actions = (as_list_action(END),)
     list_display = ("scope", "state", "reason", "frozen_by", "since_column", "until_column")
-    nothing_yet = _("Scheduling was never frozen. Add a freeze here, for example during a deploy.")
+    empty_text = _("Scheduling was never frozen. Add a freeze here, for example during a deploy.")
     fields = ("scope", "state", "reason", "frozen_by", "since_column", "until_column", "ended_by")
 
     since_column = moment_column("since", _("since"))
@@ -206,9 +208,11 @@ class FreezeAdmin(ActionAdmin[Freeze], ListAdmin[Freeze]):
         return moment(freeze.until) if freeze.until else EMPTY
 
     def save_model(self, request: HttpRequest, obj: Freeze, form: FreezeForm, change: bool) -> None:
-        made = control.freeze(obj.reason, obj.namespace, obj.until, by=request.user.get_username())
+        freeze = control.freeze(
+            obj.reason, obj.namespace, obj.until, by=request.user.get_username()
+        )
         for field in Freeze._meta.concrete_fields:
-            setattr(obj, field.attname, getattr(made, field.attname))
+            setattr(obj, field.attname, getattr(freeze, field.attname))
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False

@@ -10,7 +10,7 @@ from django.forms.fields import InvalidJSONInput
 
 from django_dcron.utils.json_values import check_storable
 
-_NOT_READ = (RecursionError, ValueError)
+_PARSE_ERRORS = (RecursionError, ValueError)
 """Errors that Python raises for JSON with too many levels or numbers with thousands of digits."""
 
 
@@ -21,13 +21,13 @@ class JsonInput(forms.JSONField):
     def to_python(self, value: Any) -> Any:
         try:
             return check_storable(super().to_python(value))
-        except _NOT_READ:
+        except _PARSE_ERRORS:
             raise ValidationError(self.error_messages["invalid"], code="invalid") from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         try:
             return check_storable(super().bound_data(data, initial))
-        except _NOT_READ:
+        except _PARSE_ERRORS:
             return InvalidJSONInput(data)
 
 

@@ -33,7 +33,7 @@ RANGES_AT_ONCE = 40
 @admin.register(Node)
 class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
     list_display = (
-        "name_and_place",
+        "name_and_host",
         "state",
         "last_seen",
         "shards_column",
@@ -43,7 +43,7 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
     )
     list_filter = (LiveFilter,)
     search_fields = ("name", "host")
-    nothing_yet = _("No nodes in the last 24 hours. Start one with manage.py runcron.")
+    empty_text = _("No nodes in the last 24 hours. Start one with manage.py runcron.")
     fieldsets = (
         (None, {"fields": ("name", "state", "host", "pid", "release", "namespace_column")}),
         (
@@ -51,7 +51,7 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
             {
                 "fields": (
                     "shards_column",
-                    "own_shards",
+                    "assigned_shards_column",
                     "agenda_column",
                     "skew_column",
                     "clock_doubt_column",
@@ -72,10 +72,12 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
         return with_time(super().get_queryset(request))
 
     @admin.display(description=_("name"), ordering="name")
-    def name_and_place(self, node: Node) -> str:
-        place = gettext("%(host)s, PID %(pid)d") % {"host": node.host, "pid": node.pid}
-        only = gettext("Namespace: %(name)s") % {"name": node.namespace} if node.namespace else ""
-        return format_html("{}{}{}", node.name, quiet(place), quiet(only))
+    def name_and_host(self, node: Node) -> str:
+        host = gettext("%(host)s, PID %(pid)d") % {"host": node.host, "pid": node.pid}
+        namespace = (
+            gettext("Namespace: %(name)s") % {"name": node.namespace} if node.namespace else ""
+        )
+        return format_html("{}{}{}", node.name, quiet(host), quiet(namespace))
 
     @admin.display(description=_("last heartbeat"), ordering="-heartbeat_at")
     def last_seen(self, node: Node) -> str:
@@ -93,11 +95,11 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
 
     @admin.display(description=_("state"))
     def state(self, node: Node) -> str:
-        shown = state_badge_of(node)
+        label = state_badge_of(node)
         return (
-            shown
+            label
             if is_live(node)
-            else format_html("{}{}", shown, quiet(_("removed after 24 hours")))
+            else format_html("{}{}", label, quiet(_("removed after 24 hours")))
         )
 
     @admin.display(description=_("namespace"))
@@ -109,18 +111,18 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
         return str(node.shards) if is_live(node) else EMPTY
 
     @admin.display(description=_("assigned shards"))
-    def own_shards(self, node: Node) -> str:
+    def assigned_shards_column(self, node: Node) -> str:
         """List the shards that hashing over all nodes of the ring assigns to this node."""
         if not is_live(node):
             return EMPTY
-        named = cluster.named_shards(cluster.nodes()).get(node.pk, [])
-        ranges = cluster.in_ranges(named)
-        shown = ", ".join(ranges) or EMPTY
+        assigned = cluster.assigned_shards(cluster.nodes()).get(node.pk, [])
+        ranges = cluster.shard_ranges(assigned)
+        text = ", ".join(ranges) or EMPTY
         if len(ranges) > RANGES_AT_ONCE:
             short = ", ".join([*ranges[:RANGES_AT_ONCE], "\N{HORIZONTAL ELLIPSIS}"])
-            shown = format_html("<details><summary>{}</summary>{}</details>", short, shown)
-        how = gettext("%(count)d of %(of)d shards are assigned to this node.") % {
-            "count": len(named),
+            text = format_html("<details><summary>{}</summary>{}</details>", short, text)
+        share = gettext("%(count)d of %(of)d shards are assigned to this node.") % {
+            "count": len(assigned),
             "of": node.shard_count,
         }
         lock = (
@@ -128,7 +130,7 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
             if node.degraded
             else gettext("The node leads a shard while it has the shard's lock.")
         )
-        return format_html("<div>{}{}</div>", shown, quiet(f"{how} {lock}"))
+        return format_html("<div>{}{}</div>", text, quiet(f"{share} {lock}"))
 
     @admin.display(description=_("agenda"))
     def agenda_column(self, node: Node) -> str:

@@ -70,7 +70,7 @@ def may_view_row(request: HttpRequest, row: Model, site: admin.AdminSite) -> boo
 def is_hidden(request: HttpRequest, row: Model, site: admin.AdminSite) -> bool:
     """Return whether a user who may view this model may not view this row.
 
-    The rows that belong to it are withheld as well.
+    The rows that belong to it are hidden as well.
     """
     return may_view(request, type(row), site) and not may_view_row(request, row, site)
 

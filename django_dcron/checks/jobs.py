@@ -9,12 +9,12 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import connections
 
-from django_dcron.checks.reporting import linked, without_secrets
+from django_dcron.checks.reporting import with_docs_link, without_secrets
 from django_dcron.conf import settings
 from django_dcron.policies.alerting import InvalidRule, read_rules
 
-NAMED_JOBS = 20
-"""The maximum number of jobs that a check names."""
+PROBLEMS_LISTED = 20
+"""The check stops reading jobs after this many problems."""
 
 
 @register(Tags.database)
@@ -38,9 +38,9 @@ def check_jobs(
     problems = [problem for calendar in calendars for problem in _calendar_problems(calendar)]
     for job in Job.objects.using(using).enabled().select_related("calendar").iterator():
         problems += _job_problems(job)
-        if len(problems) >= NAMED_JOBS:
+        if len(problems) >= PROBLEMS_LISTED:
             break
-    return [*map(linked, map(without_secrets, problems))]
+    return [*map(with_docs_link, map(without_secrets, problems))]
 
 
 def _calendar_problems(calendar: Any) -> Iterator[CheckMessage]:

@@ -1,4 +1,4 @@
-"""The form of the messages: links to the documentation, and errors only where a node starts."""
+"""Build messages of checks: add links to the documentation, and choose their severity."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _node_starts: ContextVar[bool] = ContextVar("dcron_node_starts", default=False)
 
 @contextmanager
 def as_node_start() -> Iterator[None]:
-    """Report what keeps a node from starting as errors."""
+    """Report problems that keep a node from starting as errors, not as warnings."""
     token = _node_starts.set(True)
     try:
         yield
@@ -70,7 +70,7 @@ def as_node_start() -> Iterator[None]:
         _node_starts.reset(token)
 
 
-def obstacle(code: str, message: str, hint: str) -> CheckMessage:
+def node_start_problem(code: str, message: str, hint: str) -> CheckMessage:
     """Return the message about a problem that keeps a node from starting."""
     if _node_starts.get():
         return Error(message, hint=hint, id=f"django_dcron.{code}")
@@ -93,7 +93,7 @@ def with_link(hint: str | None, page: str) -> str:
     return f"{hint or ''} See {DOCS}{page}".strip()
 
 
-def linked(message: CheckMessage) -> CheckMessage:
+def with_docs_link(message: CheckMessage) -> CheckMessage:
     """Add the link to the documentation to the hint."""
     page = PAGES.get(str(message.id).rpartition(".")[2])
     if page:
@@ -101,7 +101,7 @@ def linked(message: CheckMessage) -> CheckMessage:
     return message
 
 
-def section_of(name: str) -> str:
+def settings_section(name: str) -> str:
     section = ""
     for setting in Settings.all():
         section = SECTIONS.get(setting.name, section)

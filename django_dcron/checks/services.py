@@ -8,7 +8,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Warning
 from django.utils.version import get_version
 
-from django_dcron.checks.reporting import obstacle
+from django_dcron.checks.reporting import node_start_problem
 from django_dcron.conf import settings
 
 REDIS_CACHE = "django_redis.cache.RedisCache"
@@ -18,12 +18,12 @@ def check_lock() -> Iterator[CheckMessage]:
     if settings.LOCK != "redis":
         return
     cache = django_settings.CACHES.get(settings.CACHE)
-    found = "doesn't exist" if cache is None else f"uses {cache['BACKEND']}"
+    state = "doesn't exist" if cache is None else f"uses {cache['BACKEND']}"
     if cache is None or cache["BACKEND"] != REDIS_CACHE:
-        yield obstacle(
+        yield node_start_problem(
             "E003",
             'DCRON_LOCK is "redis", which needs a django-redis cache, but the cache '
-            f"{settings.CACHE!r} {found}.",
+            f"{settings.CACHE!r} {state}.",
             f"Use {REDIS_CACHE} for this cache, or name another cache in DCRON_CACHE. Without "
             'Redis, set DCRON_LOCK = "database" or start nodes with runcron --embedded.',
         )
@@ -41,7 +41,7 @@ def check_dispatcher() -> Iterator[CheckMessage]:
     )
 
     if not has_app():
-        yield obstacle(
+        yield node_start_problem(
             "E004",
             'DCRON_DISPATCHER is "celery", but the project has no Celery app.',
             "Create a Celery app and import it in the project's __init__.py, as "
@@ -51,7 +51,7 @@ def check_dispatcher() -> Iterator[CheckMessage]:
         )
         return
     if problem := transport_problem():
-        yield obstacle(
+        yield node_start_problem(
             "E006",
             f"Celery can't use its broker URL: {problem}",
             "Correct broker_url, or install the packages that its transport needs.",
@@ -74,7 +74,7 @@ def check_dispatcher() -> Iterator[CheckMessage]:
         )
     if pool := pool_without_kill():
         yield Warning(
-            f"Celery's worker_pool is {pool!r}. {_without_force(pool)}",
+            f"Celery's worker_pool is {pool!r}. {_pool_limits(pool)}",
             hint="Use the prefork pool to enforce timeouts and cancellations.",
             id="django_dcron.W001",
         )
@@ -88,14 +88,14 @@ def check_django_tasks() -> Iterator[CheckMessage]:
 
     alias = settings.TASKS_BACKEND
     if not has_tasks():
-        yield obstacle(
+        yield node_start_problem(
             "E009",
             'DCRON_DISPATCHER is "tasks", which needs Django 6.0 or later. This is Django '
             f"{get_version()}.",
             'Upgrade Django, or set DCRON_DISPATCHER = "celery" or "thread".',
         )
     elif problem := setup.backend_problem():
-        yield obstacle(
+        yield node_start_problem(
             "E010",
             f"The task backend {alias!r} in DCRON_TASKS_BACKEND can't be loaded: {problem}",
             "Correct the backend in TASKS, or name another one in DCRON_TASKS_BACKEND.",
@@ -111,7 +111,7 @@ def check_django_tasks() -> Iterator[CheckMessage]:
         )
 
 
-def _without_force(pool: str) -> str:
+def _pool_limits(pool: str) -> str:
     if pool.startswith(("gevent", "eventlet")):
         return (
             "It can't interrupt a run. Timeouts are only recorded, and only code that "

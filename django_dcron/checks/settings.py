@@ -12,7 +12,13 @@ from django.core.management import get_commands
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from django_dcron.checks.reporting import linked, merged, section_of, with_link, without_secrets
+from django_dcron.checks.reporting import (
+    merged,
+    settings_section,
+    with_docs_link,
+    with_link,
+    without_secrets,
+)
 from django_dcron.checks.services import check_dispatcher, check_django_tasks, check_lock
 from django_dcron.conf import ARGUMENTS_PLACEHOLDER, Settings, settings
 from django_dcron.policies.alerting import InvalidRule, read_rules
@@ -22,10 +28,10 @@ from django_dcron.utils.suggestions import did_you_mean
 
 @register(Tags.compatibility)
 def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
-    found = [*_check_values(), *_check_names()]
-    if any(message.is_serious() for message in found):
-        return [*map(linked, found)]  # The other checks read the settings.
-    others = [
+    value_messages = [*_check_values(), *_check_names()]
+    if any(message.is_serious() for message in value_messages):
+        return [*map(with_docs_link, value_messages)]  # The other checks read the settings.
+    service_messages = [
         *_check_time_zones(),
         *check_lock(),
         *check_dispatcher(),
@@ -40,7 +46,12 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *_check_order(),
         *_check_retention(),
     ]
-    return merged([*map(linked, found), *map(linked, map(without_secrets, others))])
+    return merged(
+        [
+            *map(with_docs_link, value_messages),
+            *map(with_docs_link, map(without_secrets, service_messages)),
+        ]
+    )
 
 
 def _check_values() -> Iterator[CheckMessage]:
@@ -49,7 +60,7 @@ def _check_values() -> Iterator[CheckMessage]:
             near = did_you_mean(str(getattr(django_settings, setting.name)), setting.names)
             yield Error(
                 f"{problem}{near}",
-                hint=with_link("Correct the value.", section_of(setting.name)),
+                hint=with_link("Correct the value.", settings_section(setting.name)),
                 id="django_dcron.E001",
             )
 
@@ -77,11 +88,11 @@ def _check_time_zones() -> Iterator[CheckMessage]:
 
 
 def _check_paths() -> Iterator[CheckMessage]:
-    named = [("DCRON_MIDDLEWARE", path) for path in settings.MIDDLEWARE]
-    named += [("DCRON_LOCK", settings.LOCK)] if "." in settings.LOCK else []
-    named += [("DCRON_DISPATCHER", settings.DISPATCHER)] if "." in settings.DISPATCHER else []
-    named += [("DCRON_REST_QUERYSET", settings.REST_QUERYSET)] if settings.REST_QUERYSET else []
-    for name, path in named:
+    paths = [("DCRON_MIDDLEWARE", path) for path in settings.MIDDLEWARE]
+    paths += [("DCRON_LOCK", settings.LOCK)] if "." in settings.LOCK else []
+    paths += [("DCRON_DISPATCHER", settings.DISPATCHER)] if "." in settings.DISPATCHER else []
+    paths += [("DCRON_REST_QUERYSET", settings.REST_QUERYSET)] if settings.REST_QUERYSET else []
+    for name, path in paths:
         try:
             import_string(path)
         except ImportError as error:
@@ -102,8 +113,8 @@ def _check_commands() -> Iterator[CheckMessage]:
                 hint="Correct the name. A job that runs this command would fail.",
                 id="django_dcron.W006",
             )
-        elif listed := commands.allowed_arguments(name):
-            yield from _check_arguments_of(name, listed)
+        elif allowed := commands.allowed_arguments(name):
+            yield from _check_arguments_of(name, allowed)
 
 
 def _check_shell() -> Iterator[CheckMessage]:
@@ -118,9 +129,9 @@ def _check_shell() -> Iterator[CheckMessage]:
             )
 
 
-def _check_arguments_of(command: str, listed: Collection[str]) -> Iterator[CheckMessage]:
+def _check_arguments_of(command: str, allowed: Collection[str]) -> Iterator[CheckMessage]:
     names = commands.argument_names(commands.load(command))
-    for name in listed:
+    for name in allowed:
         if name not in names:
             yield Warning(
                 f"DCRON_COMMANDS: the command {command!r} has no argument "

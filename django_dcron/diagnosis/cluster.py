@@ -98,7 +98,7 @@ def leaders_of(job: Job, nodes: Iterable[Node]) -> list[Leader]:
     return found
 
 
-def named_shards(nodes: Iterable[Node]) -> dict[str, list[int]]:
+def assigned_shards(nodes: Iterable[Node]) -> dict[str, list[int]]:
     """Return the shards assigned to each live node, by the node's key.
 
     ``nodes`` must include all nodes of their rings.
@@ -111,7 +111,7 @@ def named_shards(nodes: Iterable[Node]) -> dict[str, list[int]]:
     return named
 
 
-def in_ranges(shards: Collection[int]) -> list[str]:
+def shard_ranges(shards: Collection[int]) -> list[str]:
     """Format shards as ranges with an en dash: 0-3, 7, 12-15."""
     ranges: list[list[int]] = []
     for shard in sorted(shards):

@@ -43,7 +43,7 @@ from django_dcron.scheduler.backlog import (
     head_of,
     kind_of,
 )
-from django_dcron.scheduler.publishing import Outcome, publish_batch, reason_of
+from django_dcron.scheduler.publishing import PublishOutcome, publish_batch, reason_of
 from django_dcron.utils.sync_points import reach
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -260,7 +260,7 @@ class Agenda:
             self._record_outcome(batch, outcome)
         return 0.0
 
-    def _record_outcome(self, batch: list[Entry], outcome: Outcome) -> None:
+    def _record_outcome(self, batch: list[Entry], outcome: PublishOutcome) -> None:
         with self._changed:
             self._refused.extend(outcome.refused)
             self._dispatched.extend(run for _, _, run, _ in outcome.published)
@@ -270,7 +270,7 @@ class Agenda:
         if not more_is_due:  # In a burst, dispatch comes before marking.
             self._on_dispatched()
 
-    def _update_backlogs(self, batch: list[Entry], outcome: Outcome) -> None:
+    def _update_backlogs(self, batch: list[Entry], outcome: PublishOutcome) -> None:
         published, left = by_kind(outcome.published), by_kind(outcome.left)
         now = self._clock.now()
         for kind in by_kind(batch):

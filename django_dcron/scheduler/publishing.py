@@ -19,7 +19,7 @@ from django_dcron.scheduler.backlog import Entry
 logger = logging.getLogger("django_dcron.scheduler")
 
 
-class Outcome(NamedTuple):
+class PublishOutcome(NamedTuple):
     published: Sequence[Entry]
     refused: Sequence[tuple[DueRun, str]]
     left: Sequence[Entry]
@@ -33,9 +33,14 @@ class Outcome(NamedTuple):
     runs of the same kind may succeed.
     """
 
+    @property
+    def runs(self) -> list[DueRun]:
+        """The published runs."""
+        return [entry[2] for entry in self.published]
+
 
 @tracing.trace_dispatch
-def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> Outcome:
+def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> PublishOutcome:
     """Publish a batch. Raises ``DispatchFailed`` if all of it has to be tried again."""
     try:
         dispatcher.publish([prepared for _, _, _, prepared in batch])
@@ -44,15 +49,15 @@ def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> Outcome:
         published = [
             entry for position, entry in enumerate(batch) if position not in error.rejected
         ]
-        return Outcome(published, [], left, str(error), error.by_error)
+        return PublishOutcome(published, [], left, str(error), error.by_error)
     except DispatchFailed:
         raise
     except Exception as error:
         if len(batch) > 1:
-            return Outcome([], [], batch)
+            return PublishOutcome([], [], batch)
         run = batch[0][2]
-        return Outcome([], [(run, reason_of(run, error))], [])
-    return Outcome(batch, [], [])
+        return PublishOutcome([], [(run, reason_of(run, error))], [])
+    return PublishOutcome(batch, [], [])
 
 
 def reason_of(run: DueRun, error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from django_dcron.tracing.provider import configured, suppress_errors, tracer_of
@@ -40,6 +40,13 @@ class Traceable(Protocol):
     def queue(self) -> str: ...
 
 
+class HasRuns(Protocol):
+    """The result of a traced function."""
+
+    @property
+    def runs(self) -> Sequence[Traceable]: ...
+
+
 class _Batch(NamedTuple):
     """Runs that were claimed or dispatched together.
 
@@ -55,32 +62,28 @@ class _Batch(NamedTuple):
 _queue: deque[_Batch] = deque(maxlen=MAX_QUEUED_BATCHES)
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", bound=HasRuns)
 
 
 def trace_claim(claim: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that returns an object with the claimed ``runs``.
+    """Decorate a function that claims a batch and returns an object with its ``runs``.
 
     Each run's trace gets a span ``dcron.claim``, which links to the span ``dcron.claims`` of the
     whole batch. That span has its own trace.
     """
-    return _defer_spans(claim, lambda claimed: claimed.runs, _record_claim)
+    return _defer_spans(claim, _record_claim)
 
 
 def trace_dispatch(publish: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that returns an object with the dispatched agenda entries in ``taken``.
+    """Decorate a function that dispatches a batch and returns an object with its ``runs``.
 
     Each run's trace gets a span ``dcron.dispatch``.
     """
-    return _defer_spans(
-        publish, lambda outcome: [entry[2] for entry in outcome.taken], _record_publish
-    )
+    return _defer_spans(publish, _record_publish)
 
 
 def _defer_spans(
-    work: Callable[P, R],
-    runs_of: Callable[[Any], Sequence[Traceable]],
-    record: Callable[[TracerProvider, _Batch], None],
+    work: Callable[P, R], record: Callable[[TracerProvider, _Batch], None]
 ) -> Callable[P, R]:
     """Wrap ``work`` so that its batches are queued for ``record_queued_spans``.
 
@@ -93,8 +96,8 @@ def _defer_spans(
             return work(*args, **kwargs)
         start_time = time.time_ns()
         result = work(*args, **kwargs)
-        if runs := runs_of(result):
-            _queue.append(_Batch(record, start_time, time.time_ns(), runs))
+        if result.runs:
+            _queue.append(_Batch(record, start_time, time.time_ns(), result.runs))
         return result
 
     return traced

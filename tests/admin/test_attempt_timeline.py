@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_dcron.admin.runs.attempt_timeline import LEAST_WIDTH, Timeline, draw
+from django_dcron.admin.runs.attempt_timeline import MIN_WIDTH, Timeline, draw
 from django_dcron.diagnosis.phases import Course, Kind, Phase
 from django_dcron.models import Attempt
 from django_dcron.models.attempt import OUTCOME_LABELS
@@ -53,15 +53,15 @@ def test_bars_and_ticks_are_ordered_and_within_bounds(lengths: tuple[float, ...]
 
     bars = [bar for lane in timeline.lanes for bar in lane.bars]
     assert all(
-        bar.x >= 0 and bar.width >= LEAST_WIDTH and bar.x + bar.width <= 100.01 for bar in bars
+        bar.x >= 0 and bar.width >= MIN_WIDTH and bar.x + bar.width <= 100.01 for bar in bars
     )
     assert all(before.x <= after.x for before, after in pairwise(bars))
     assert all(
-        after.x >= before.x + before.width - LEAST_WIDTH - 0.02 for before, after in pairwise(bars)
+        after.x >= before.x + before.width - MIN_WIDTH - 0.02 for before, after in pairwise(bars)
     )
     assert [lane.y for lane in timeline.lanes] == sorted({lane.y for lane in timeline.lanes})
     assert all(
-        0 < lane.words_y < lane.y < timeline.bottom < timeline.height for lane in timeline.lanes
+        0 < lane.text_y < lane.y < timeline.bottom < timeline.height for lane in timeline.lanes
     )
     assert 2 <= len(timeline.ticks) <= 6
     assert [tick.x for tick in timeline.ticks] == sorted({tick.x for tick in timeline.ticks})
@@ -96,12 +96,12 @@ def test_lane_shows_outcome_and_duration_of_attempt() -> None:
         NOON + 8 * SECOND,
     )
 
-    first, second = (lane.words for lane in timeline.lanes)
+    first, second = (lane.text for lane in timeline.lanes)
     assert "1" in first
     assert first.endswith(f"{dict(OUTCOME_LABELS)['failed']} · 5.0 s")
     assert "2" in second
     assert second.endswith(f"{dict(STATE_LABELS)['running']} · 3.0 s")
-    assert [bar.colour for lane in timeline.lanes for bar in lane.bars][-1] == "running"
+    assert [bar.color for lane in timeline.lanes for bar in lane.bars][-1] == "running"
     title = timeline.lanes[0].bars[-1].title
     for value in (dict(OUTCOME_LABELS)["failed"], "5.0 s", "2026-03-01 12:00:00.000"):
         assert str(value) in title

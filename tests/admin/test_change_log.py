@@ -201,9 +201,9 @@ def test_history_counts_changes_made_outside_admin(admin_client: Client) -> None
 
     response = _history(admin_client, job)
 
-    shown = [line.unseen_before for line in response.context["lines"]]
+    shown = [line.unlogged_before for line in response.context["lines"]]
     assert [re.findall(r"\d+", text) for text in shown] == [["1"], ["2"]]
-    assert re.findall(r"\d+", response.context["changes_unseen_since"]) == ["1"]
+    assert re.findall(r"\d+", response.context["unlogged_changes_since"]) == ["1"]
     assert response.content.decode().count("dcron-aside") == 3
 
 
@@ -221,9 +221,9 @@ def test_only_last_history_page_mentions_later_changes(
         for page in (1, 2)
     )
 
-    assert (len(first["lines"]), first["changes_unseen_since"]) == (100, "")
+    assert (len(first["lines"]), first["unlogged_changes_since"]) == (100, "")
     assert len(second["lines"]) == 1
-    assert second["changes_unseen_since"]
+    assert second["unlogged_changes_since"]
 
 
 def test_history_of_unchanged_job_has_no_table(admin_client: Client) -> None:

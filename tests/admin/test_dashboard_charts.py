@@ -125,7 +125,7 @@ def test_shapes_have_minimum_width_and_stay_within_bounds() -> None:
     (row,) = drawn().rows
     assert len(row.bars) == 3
     for shape in (*row.bars, *row.ticks):
-        assert shape.width >= timeline.LEAST_WIDTH
+        assert shape.width >= timeline.MIN_WIDTH
         assert shape.x >= 0
         assert shape.x + shape.width <= 100
 
@@ -213,7 +213,7 @@ def test_run_after_rounded_axis_time_is_drawn_at_now(state: str) -> None:
     (shape,) = row.bars or row.marks
     assert shape.url == run_url(run)
     assert 50 <= shape.x <= 50.2
-    assert 0 <= shape.width <= timeline.LEAST_WIDTH
+    assert 0 <= shape.width <= timeline.MIN_WIDTH
 
 
 def test_timeline_caption_counts_shown_and_matching_jobs(admin_client: Client) -> None:

@@ -174,7 +174,7 @@ def test_export_cut_at_row_limit_is_marked_incomplete(
 def test_export_streams_in_chunks_and_skips_deleted_rows(
     rf: Any, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "AT_ONCE", 2)
+    monkeypatch.setattr(export, "CHUNK_SIZE", 2)
     job = make_job()
     runs = [make_run(job, NOON + timedelta(minutes=number)) for number in range(5)]
     run_admin: Any = admin.site.get_model_admin(Run)

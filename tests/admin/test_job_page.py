@@ -16,9 +16,9 @@ from django.utils.timezone import now
 
 from django_dcron import control
 from django_dcron.admin.jobs.duration_chart import (
-    FEWEST_PLACES,
     HEIGHT,
-    LOWEST,
+    MIN_HEIGHT,
+    MIN_SLOTS,
     WIDTH,
     Chart,
     Scale,
@@ -71,7 +71,7 @@ def test_status_of_new_job_shows_next_run(admin_client: Client) -> None:
     for part in ("(Asia/Tokyo)", "03:00:00", status.until_next, "12:00:00 Asia/Tokyo"):
         assert part in message
     assert "dcron-enabled" in status.state
-    assert (status.running, status.ever.percent, status.chart) == ([], None, None)
+    assert (status.running, status.overall_rate.percent, status.chart) == ([], None, None)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_chart_has_bar_per_run_oldest_first(job: Job) -> None:
     assert [bar.y + bar.height for bar in chart.bars] == [HEIGHT] * 3
     assert (chart.ticks, chart.logarithmic) == (("4s", "2s", "0"), False)
     assert (chart.median, chart.median_y) == ("2.0 s", HEIGHT / 2)
-    assert [row.lasted for row in chart.rows] == ["1.0 s", "2.0 s", "4.0 s"]
+    assert [row.duration for row in chart.rows] == ["1.0 s", "2.0 s", "4.0 s"]
 
 
 def test_bars_do_not_overlap_and_stay_within_chart(job: Job) -> None:
@@ -306,13 +306,13 @@ def test_bars_do_not_overlap_and_stay_within_chart(job: Job) -> None:
     assert all(bar.x + bar.width < after.x for bar, after in pairwise(bars))
     assert bars[0].x > 0
     assert bars[-1].x + bars[-1].width < WIDTH
-    assert all(0 <= bar.y <= HEIGHT - LOWEST for bar in bars)
+    assert all(0 <= bar.y <= HEIGHT - MIN_HEIGHT for bar in bars)
 
 
 def test_bar_of_single_run_is_narrow(job: Job) -> None:
     make_history(job, 1)
 
-    assert chart_of(job).bars[0].width < WIDTH / FEWEST_PLACES
+    assert chart_of(job).bars[0].width < WIDTH / MIN_SLOTS
 
 
 def test_unsuccessful_run_is_marked_and_unstarted_run_has_no_bar(job: Job) -> None:
@@ -323,7 +323,7 @@ def test_unsuccessful_run_is_marked_and_unstarted_run_has_no_bar(job: Job) -> No
     succeeded, failed, skipped = chart_of(job).bars
 
     assert (succeeded.has_mark, failed.has_mark, skipped.has_mark) == (False, True, True)
-    assert (failed.height, skipped.height) == (LOWEST, 0)
+    assert (failed.height, skipped.height) == (MIN_HEIGHT, 0)
     assert skipped.title.startswith("2026-03-01 12:00:02: ")
     assert succeeded.title.startswith("2026-03-01 12:00:00: ")
     for value in ("1.0 s", "0 ms"):

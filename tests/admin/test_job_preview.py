@@ -185,7 +185,8 @@ def test_preview_of_interval_starts_at_cursor_of_stored_job(admin_client: Client
     response = post_preview(admin_client, job)
 
     assert (
-        response.context["preview"].ahead.occurrences[0].at == Cursor.objects.get(job=job).next_at
+        response.context["preview"].lookahead.occurrences[0].at
+        == Cursor.objects.get(job=job).next_at
     )
     assert "data-dcron-counted" not in response.content.decode()
     new = post_preview(admin_client, **SIMPLE | {"schedule": "@every 7m"})

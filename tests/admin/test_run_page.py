@@ -15,7 +15,7 @@ from django.utils.timezone import now
 
 from django_dcron.admin.runs import page
 from django_dcron.admin.runs.admin import OF_JOB
-from django_dcron.admin.runs.attempt_texts import SHOWN, in_lines
+from django_dcron.admin.runs.attempt_texts import CHARACTERS_SHOWN, indented_json
 from django_dcron.admin.runs.attempt_timeline import CLAIMED_EARLY, CLAIMED_LATE, WORDS
 from django_dcron.admin.runs.page import ATTEMPTS_SHOWN
 from django_dcron.diagnosis.phases import Kind
@@ -399,17 +399,19 @@ def test_page_shows_latest_attempts_and_links_earlier_ones(admin_client: Client,
 
 
 def test_page_truncates_long_texts(admin_client: Client, running: Run) -> None:
-    log = "".join(f"{number:09}\n" for number in range(SHOWN // 2))
+    log = "".join(f"{number:09}\n" for number in range(CHARACTERS_SHOWN // 2))
     Attempt.objects.update(log=log, traceback=log, message=log, result=log)
 
     html = page_of(admin_client, running)
 
-    assert len(html) < 4 * SHOWN + 50_000
-    assert log[-SHOWN:] in html
-    assert log[:SHOWN] in html
+    assert len(html) < 4 * CHARACTERS_SHOWN + 50_000
+    assert log[-CHARACTERS_SHOWN:] in html
+    assert log[:CHARACTERS_SHOWN] in html
     notes = re.findall(r'<p class="dcron-quiet">([^<]*\d{4}[^<]*)</p>', html)
     assert len(notes) == 4
-    assert {tuple(re.findall(r"\d+", note)) for note in notes} == {(str(SHOWN), str(len(log)))}
+    assert {tuple(re.findall(r"\d+", note)) for note in notes} == {
+        (str(CHARACTERS_SHOWN), str(len(log)))
+    }
     whole = admin_client.get(text_url(Attempt.objects.get(), "log"))
     assert whole.content.decode() == log
 
@@ -444,7 +446,7 @@ def test_attempt_text_is_served_as_plain_text(admin_client: Client, running: Run
     ],
 )
 def test_json_result_is_indented_if_possible(text: str, shown: str | None) -> None:
-    assert in_lines(text) == (text if shown is None else shown)
+    assert indented_json(text) == (text if shown is None else shown)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_job_page_links_node_that_leads_its_shard(admin_client: Client, job: Job
         make_node(name)
     make_node("dead", -LIVE)
     make_node("other", namespace="elsewhere")
-    named = cluster.named_shards(cluster.nodes())
+    named = cluster.assigned_shards(cluster.nodes())
     (leader,) = (node for node in "abc" if job.pk % 64 in named[f"{node}-1"])
 
     page = admin_client.get(job_url(job)).content.decode()
@@ -152,7 +152,9 @@ def test_node_page_lists_its_shards(admin_client: Client) -> None:
     make_node("dead", -LIVE)
 
     def shards_of(name: str) -> str:
-        page = field_text(admin_client.get(node_url(name)).content.decode(), "own_shards")
+        page = field_text(
+            admin_client.get(node_url(name)).content.decode(), "assigned_shards_column"
+        )
         return page.partition(":")[2].strip()
 
     led = shards_of("a")
@@ -167,7 +169,7 @@ def test_node_page_lists_its_shards(admin_client: Client) -> None:
 def test_node_page_folds_long_shard_list(admin_client: Client) -> None:
     for name in "abc":
         make_node(name, shard_count=1024)
-    ranges = cluster.in_ranges(cluster.named_shards(cluster.nodes())["b-1"])
+    ranges = cluster.shard_ranges(cluster.assigned_shards(cluster.nodes())["b-1"])
 
     page = admin_client.get(node_url("b")).content.decode()
 
@@ -200,7 +202,7 @@ def test_dashboard_shows_shards_of_each_node(admin_client: Client, job: Job) -> 
     for name in "abc":
         make_node(name)
     make_node("dead", -LIVE)
-    named = cluster.named_shards(cluster.nodes())
+    named = cluster.assigned_shards(cluster.nodes())
     Node.objects.filter(name="a").update(shards=len(named["a-1"]))
     Node.objects.filter(name="b").update(shards=1)
 
@@ -208,7 +210,7 @@ def test_dashboard_shows_shards_of_each_node(admin_client: Client, job: Job) -> 
 
     rows = {row.node.name: row for row in response.context["rows"]}
     for name in "abc":
-        ranges = cluster.in_ranges(named[f"{name}-1"])
+        ranges = cluster.shard_ranges(named[f"{name}-1"])
         assert len(ranges) > 6
         assert rows[name].ranges == ", ".join([*ranges[:6], "\N{HORIZONTAL ELLIPSIS}"])
         assert f'title="{", ".join(ranges)}"' in response.content.decode()

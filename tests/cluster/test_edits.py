@@ -54,7 +54,7 @@ def test_repeated_saves_during_claims_lose_no_update(
         editor.start()
     try:
         wait_until(
-            lambda: failures or now() >= after + 8 * SECOND and min(saved.values()) > 10,
+            lambda: failures or (now() >= after + 8 * SECOND and min(saved.values()) > 10),
             what="eight seconds, and ten saves of each job",
         )
     finally:

@@ -53,7 +53,7 @@ def test_computed_leaders_match_locks_of_nodes(settings: Settings) -> None:
     beat(*other)
 
     nodes = cluster.nodes()
-    named = cluster.named_shards(nodes)
+    named = cluster.assigned_shards(nodes)
 
     assert {node.id: sorted(node.shards) for node in (*serving, *other)} == named
     assert sum(map(len, named.values())) == 64 + 64 + 16
@@ -82,15 +82,15 @@ def test_leaders_are_read_in_one_query(django_assert_num_queries: DjangoAssertNu
     with django_assert_num_queries(1):
         nodes = cluster.nodes(job.namespace)
         assert len(cluster.leaders_of(job, nodes)) == 1
-        assert len(cluster.named_shards(nodes)) == 20
+        assert len(cluster.assigned_shards(nodes)) == 20
 
 
 def test_only_live_nodes_lead() -> None:
     job, dead = Job(id=7), unsaved_node("dead", age=3600)
 
     assert cluster.leaders_of(job, [dead]) == []
-    assert cluster.named_shards([dead]) == {}
-    assert cluster.named_shards(
+    assert cluster.assigned_shards([dead]) == {}
+    assert cluster.assigned_shards(
         [dead, unsaved_node("a"), unsaved_node("starting", shard_count=0)]
     ) == {"a": [*range(64)]}
     (leader,) = cluster.leaders_of(job, [dead, unsaved_node("a")])
@@ -118,4 +118,4 @@ def test_leader_with_fewer_shards_may_not_hold_this_one() -> None:
     ],
 )
 def test_shards_are_summarized_as_ranges(shards: Any, message: list[str]) -> None:
-    assert cluster.in_ranges(shards) == [each.replace("-", "\N{EN DASH}") for each in message]
+    assert cluster.shard_ranges(shards) == [each.replace("-", "\N{EN DASH}") for each in message]

@@ -178,7 +178,7 @@ def forms(client: Client) -> dict[str, Form]:
         "run with arguments": Form(action_url(job, "run_with"), {"args": "[1]", "kwargs": "{}"}),
         "cancel": Form(action_url(runs[0], "cancel"), {"reason": "wrong"}),
         "backfill": Form(
-            url("job_backfill", job.pk), shown | {"shown_until": shown["end"], "create": "1"}
+            url("job_backfill", job.pk), shown | {"previewed_until": shown["end"], "create": "1"}
         ),
         "delete a job": Form(url("job_delete", job.pk), {"post": "yes"}),
         "delete a calendar": Form(url("calendar_delete", unused.pk), {"post": "yes"}),

@@ -16,7 +16,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from django_dcron.management.dcron import detached, kept_options, node_arguments
+from django_dcron.management.dcron import detached, node_arguments, start_options
 from django_dcron.management.dcron.pid_file import PidFile
 from django_dcron.models import Node, Run
 from django_dcron.scheduler.health_file import probe
@@ -345,11 +345,11 @@ def test_restart_with_invalid_options_keeps_node_running(path: Path, log_path: P
     code, message = run_here("restart", "--pid-file", str(path))
     assert code == 2
     assert f"{path}.options" in message
-    kept = kept_options.Kept(
+    options = start_options.StartOptions(
         True, "/", str(log_path), "", "2026-11-20T12:00:00+00:00", SETTINGS, ["--gone=1"]
     )
-    kept_options.keep(file, kept)
-    assert kept_options.read(file) == kept
+    start_options.store_options(file, options)
+    assert start_options.load_options(file) == options
     with file:  # the lock makes this process the node, so a stop would end the test
         code, message = run_here("restart", "--pid-file", str(path))
         assert code == 2
@@ -361,8 +361,8 @@ def test_restart_requires_directory_of_start(path: Path, log_path: Path, tmp_pat
     """A deploy may have replaced the directory."""
     file, gone = PidFile(path), tmp_path / "gone"
     since = "2026-11-20T12:00:00+00:00"
-    kept_options.keep(
-        file, kept_options.Kept(True, str(gone), str(log_path), "", since, SETTINGS, [])
+    start_options.store_options(
+        file, start_options.StartOptions(True, str(gone), str(log_path), "", since, SETTINGS, [])
     )
     with file:  # the lock makes this process the node, so a stop would end the test
         code, message = run_here("restart", "--pid-file", str(path))
@@ -375,8 +375,8 @@ def test_restart_requires_settings_of_start(path: Path, log_path: Path) -> None:
     """A shell or a crontab line may have other settings, and so another database."""
     file = PidFile(path)
     since = "2026-11-20T12:00:00+00:00"
-    kept_options.keep(
-        file, kept_options.Kept(True, "/", str(log_path), "", since, "shop.production", [])
+    start_options.store_options(
+        file, start_options.StartOptions(True, "/", str(log_path), "", since, "shop.production", [])
     )
     with file:  # the lock makes this process the node, so a stop would end the test
         code, message = run_here("restart", "--pid-file", str(path))

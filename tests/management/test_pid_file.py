@@ -12,8 +12,8 @@ import pytest
 from django.core.management.base import CommandError
 
 from django_dcron.management.dcron import pid_file
-from django_dcron.management.dcron.kept_options import Kept, keep
 from django_dcron.management.dcron.pid_file import PidFile
+from django_dcron.management.dcron.start_options import StartOptions, store_options
 from django_dcron.scheduler.health_file import HealthFile
 from tests.waiting import TIMEOUT, wait_until
 
@@ -266,7 +266,7 @@ def test_temporary_file_is_not_written_through_symbolic_link(path: Path, tmp_pat
         health.write({"id": "a"}, 2.0)
     draft = path.with_name(f".{path.name}.options.{os.getpid()}")
     draft.symlink_to(precious)
-    kept = Kept(
+    options = StartOptions(
         daemon=False,
         directory="",
         log_file="",
@@ -276,5 +276,5 @@ def test_temporary_file_is_not_written_through_symbolic_link(path: Path, tmp_pat
         arguments=[],
     )
     with pytest.raises(OSError, match="symbolic"):
-        keep(PidFile(path), kept)
+        store_options(PidFile(path), options)
     assert precious.read_text() == "keep me"

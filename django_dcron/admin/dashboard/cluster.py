@@ -16,9 +16,9 @@ from django_dcron.admin.visibility import visible_nodes
 from django_dcron.diagnosis import cluster
 from django_dcron.models import Node
 
-SHOWN = 20
+NODES_SHOWN = 20
 RANGES_SHOWN = 6
-A_MOMENT = timedelta(seconds=5)
+JUST_NOW = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class NodeRow:
     namespace: str
     share: int
     """The share of the shards that the node leads, in percent."""
-    named: int
+    assigned: int
     """The number of shards assigned to the node by hash. It may not have all their locks yet."""
     ranges: str
     """The first ranges of these shards."""
@@ -42,16 +42,18 @@ class NodeRow:
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    every = cluster.nodes()
+    all_nodes = cluster.nodes()
     visible = visible_nodes(request, site)
-    nodes = sorted(filter(visible, every), key=lambda node: not cluster.is_live(node))
+    nodes = sorted(filter(visible, all_nodes), key=lambda node: not cluster.is_live(node))
     live = [node for node in nodes if cluster.is_live(node)]
     rings = {(node.namespace, node.shard_count) for node in live}
     release = live[0].release if live else ""
-    named = cluster.named_shards(every)  # hidden nodes have shards, too
+    assigned = cluster.assigned_shards(all_nodes)  # hidden nodes have shards, too
     return {
-        "rows": [_row(node, named.get(node.pk, []), release, site) for node in nodes[:SHOWN]],
-        "more": len(nodes[SHOWN:]),
+        "rows": [
+            _row(node, assigned.get(node.pk, []), release, site) for node in nodes[:NODES_SHOWN]
+        ],
+        "more": len(nodes[NODES_SHOWN:]),
         "list_url": list_url(Node, site),
         "live": len(live),
         "led": sum(node.shards for node in live),
@@ -60,9 +62,9 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     }
 
 
-def _row(node: Node, named: list[int], release: str, site: admin.AdminSite) -> NodeRow:
+def _row(node: Node, assigned: list[int], release: str, site: admin.AdminSite) -> NodeRow:
     is_live = cluster.is_live(node)
-    ranges = cluster.in_ranges(named)
+    ranges = cluster.shard_ranges(assigned)
     more = ["\N{HORIZONTAL ELLIPSIS}"] if len(ranges) > RANGES_SHOWN else []
     return NodeRow(
         node=node,
@@ -71,7 +73,7 @@ def _row(node: Node, named: list[int], release: str, site: admin.AdminSite) -> N
         state=state_badge_of(node),
         namespace=namespace_of(node),
         share=round(100 * node.shards / node.shard_count) if is_live and node.shard_count else 0,
-        named=len(named),
+        assigned=len(assigned),
         ranges=", ".join([*ranges[:RANGES_SHOWN], *more]),
         all_ranges=", ".join(ranges),
         skew=skew_of(node),
@@ -82,7 +84,7 @@ def _row(node: Node, named: list[int], release: str, site: admin.AdminSite) -> N
 
 def _last_tick(node: Node) -> str:
     """Show a recent tick as "just now", so that the row doesn't change with every tick."""
-    if node.ticked_at is not None and cluster.age(node, node.ticked_at) < A_MOMENT:
+    if node.ticked_at is not None and cluster.age(node, node.ticked_at) < JUST_NOW:
         return _("just now")
     last = moment(node.ticked_at) if node.ticked_at else _("none yet")
     return badge("degraded", last) if cluster.is_stalled(node) else last

@@ -16,7 +16,7 @@ from django_dcron.diagnosis.failures import Failure, latest_failures
 from django_dcron.diagnosis.figures import window_start
 from django_dcron.models import Attempt, Job, Run
 
-SHOWN = 10
+FAILURES_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     now = database_now(alias_for(Run))
     since = window_start(now)
     scope = scope_of(request, site)
-    found = latest_failures(since, SHOWN, scope)
+    failures = latest_failures(since, FAILURES_SHOWN, scope)
     if not may_view(request, Attempt, site):  # show the shorter reason of the run instead
-        found = [Failure(failure.run, message=failure.run.reason) for failure in found]
+        failures = [Failure(failure.run, message=failure.run.reason) for failure in failures]
     sees_jobs = may_view(request, Job, site)
 
     def row(failure: Failure) -> FailureRow:
@@ -48,6 +48,6 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
 
     return {
         "now": now,
-        "rows": [row(failure) for failure in found],
+        "rows": [row(failure) for failure in failures],
         "all_url": list_url(Run, site, state__exact="failed", due_at__gte=since.isoformat()),
     }

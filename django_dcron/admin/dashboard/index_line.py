@@ -14,7 +14,7 @@ from django_dcron.admin.dashboard import health
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.models import Dashboard
 
-SHOWN = "_dcron_health_is_shown"
+RENDERED = "_dcron_health_is_shown"
 """The request attribute that records that the page contains the line.
 
 The index of one app extends the index of all apps, and both templates call the tag.
@@ -27,11 +27,11 @@ def index_line(request: HttpRequest) -> dict[str, Any]:
     It's empty for users who may not view the dashboard, and for a second call in one request.
     """
     site = _site_of(request)
-    if hasattr(request, SHOWN) or not (
+    if hasattr(request, RENDERED) or not (
         site.is_registered(Dashboard) and may_view(request, Dashboard, site)
     ):
         return {}
-    setattr(request, SHOWN, True)
+    setattr(request, RENDERED, True)
     try:
         lines = health.context(request, site)["health"]
     except (DatabaseError, InterfaceError):

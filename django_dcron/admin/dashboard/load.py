@@ -41,7 +41,7 @@ HOURS = 24
 COLUMN = 100 / HOURS
 GAP = 0.2
 ROW, AXIS = 26, 22
-PALEST, MIDDLE = 0.2, 0.6
+LIGHTEST, MIDDLE = 0.2, 0.6
 SWATCHES = 5
 SCHEDULES_NAMED = 3
 ZONE_PREFIXES = ("TZ=", "CRON_TZ=")
@@ -130,8 +130,8 @@ def _picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> Picture:
 def _days(load: Load, now: datetime, least: int, greatest: int) -> Iterator[Day]:
     """Yield the days. An hour that occurs twice in a day is one cell."""
     numbers: Counter[tuple[date, int]] = Counter()
-    for at, number in enumerate(load.hours):
-        start = load.start_of(at)
+    for index, number in enumerate(load.hours):
+        start = load.start_of(index)
         numbers[start.date(), start.hour] += number
     first = load.start_of(0).date()
     for row in range(DAYS):
@@ -156,11 +156,13 @@ def _opacity(number: int, least: int, greatest: int) -> float:
         return 0
     if least == greatest:
         return MIDDLE
-    return round(PALEST + (1 - PALEST) * (min(number, greatest) - least) / (greatest - least), 2)
+    return round(
+        LIGHTEST + (1 - LIGHTEST) * (min(number, greatest) - least) / (greatest - least), 2
+    )
 
 
 def _swatches() -> tuple[float, ...]:
-    return tuple(_opacity(1 + at, 1, SWATCHES) for at in range(SWATCHES))
+    return tuple(_opacity(1 + index, 1, SWATCHES) for index in range(SWATCHES))
 
 
 def _busiest(load: Load) -> str:
@@ -200,10 +202,10 @@ def _advice(crowd: Crowd, load: Load, site: admin.AdminSite, chosen: Selection) 
             lookups["timezone__exact"] = zone
         url = list_url(Job, site, **lookups)
         links.append((url, words % {"number": _number(number), "schedule": schedule}))
-    return Advice(_where(crowd, load), remedy, tuple(links))
+    return Advice(_crowd_text(crowd, load), remedy, tuple(links))
 
 
-def _where(crowd: Crowd, load: Load) -> str:
+def _crowd_text(crowd: Crowd, load: Load) -> str:
     starts = [load.start_of(hour) + timedelta(minutes=crowd.minute) for hour in sorted(crowd.hours)]
     times = {(start.hour, start.minute) for start in starts}
     days = {start.date() for start in starts}

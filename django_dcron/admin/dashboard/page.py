@@ -42,7 +42,7 @@ from django_dcron.models import Dashboard, Job, Node, Run
 @dataclass(frozen=True, slots=True)
 class Section:
     context: Callable[[HttpRequest, admin.AdminSite], dict[str, Any]]
-    every: int = 5
+    interval: int = 5
     """Seconds between two refreshes."""
     shows: tuple[type[Model], ...] = ()
     """Only users who may view all of these models get the section."""
@@ -53,10 +53,10 @@ FIRST_STEPS = "first_steps"
 SECTIONS = {
     "health": Section(health.context),
     "tiles": Section(tiles.context),
-    "timeline": Section(timeline.context, every=10, shows=(Job,)),
+    "timeline": Section(timeline.context, interval=10, shows=(Job,)),
     "failures": Section(failures.context, shows=(Run,)),
     "cluster": Section(cluster.context, shows=(Node,)),
-    "load": Section(load.context, every=60, shows=(Job,)),
+    "load": Section(load.context, interval=60, shows=(Job,)),
     FIRST_STEPS: Section(first_steps.context, shows=(Job,)),
 }
 """Sections in the order of the page. Each has a template of the same name."""
@@ -106,16 +106,16 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         if name == FIRST_STEPS and _has_jobs(request, self.admin_site):
             return HttpResponse(headers=REFRESH)
         context = section.context(request, self.admin_site)
-        return self._part(name, request).refreshed(context, request)
+        return self._part(name, request).refresh_response(context, request)
 
     def _sections(self, request: HttpRequest) -> dict[str, Section]:
-        seen = {
+        visible = {
             name: section for name, section in SECTIONS.items() if self._may_see(request, section)
         }
-        if FIRST_STEPS in seen and not _has_jobs(request, self.admin_site):
-            return {FIRST_STEPS: seen[FIRST_STEPS]}
-        seen.pop(FIRST_STEPS, None)
-        return seen
+        if FIRST_STEPS in visible and not _has_jobs(request, self.admin_site):
+            return {FIRST_STEPS: visible[FIRST_STEPS]}
+        visible.pop(FIRST_STEPS, None)
+        return visible
 
     def _may_see(self, request: HttpRequest, section: Section) -> bool:
         return all(may_view(request, model, self.admin_site) for model in section.shows)
@@ -127,7 +127,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         if query := choice.query(request):
             url += f"?{urlencode(query)}"
         template = f"admin/django_dcron/dashboard/{name}.html"
-        return Part(f"dcron-{name}", template, url, SECTIONS[name].every)
+        return Part(f"dcron-{name}", template, url, SECTIONS[name].interval)
 
 
 def _has_jobs(request: HttpRequest, site: admin.AdminSite) -> bool:

@@ -5,7 +5,7 @@ Invariants:
 - Horizontal positions are percentages of the image's width, from 0 to 100. Vertical positions are
   pixels. The image fills the page's width without scaling its text.
 - The timeline shows everything that happened until now. The time of the axis is rounded down to a
-  multiple of ``PACE``, so that refreshes without news draw the same image.
+  multiple of ``TIME_STEP``, so that refreshes without news draw the same image.
 - A lane has at most one bar per minute and state, and at most one tick per future minute.
 """
 
@@ -26,12 +26,12 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.filter import selection
 from django_dcron.admin.dashboard.timeline_words import (
-    about_coming,
-    about_runs,
     caption,
     has_run,
     note,
+    runs_title,
     time_of,
+    upcoming_title,
 )
 from django_dcron.admin.display import change_url, list_url, may_view
 from django_dcron.admin.visibility import scope_of
@@ -44,14 +44,14 @@ from django_dcron.models.run import STATE_LABELS
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
-PACE = timedelta(seconds=15)
+TIME_STEP = timedelta(seconds=15)
 GRID = timedelta(minutes=15)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LANE, BAR = 24, 12
 """Height of a lane and of a bar in it, in pixels."""
 AXIS = 26
-LEAST_WIDTH = 0.35
-LEAST_HEIGHT = 4.0
+MIN_WIDTH = 0.35
+MIN_HEIGHT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,33 +137,33 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
         return {"timeline": None}
     with_runs = may_view(request, Run, site)
     scope = scope_of(request, site)
-    drawn = timeline(
+    data = timeline(
         database_now(alias_for(Run)), selection(request), with_runs=with_runs, scope=scope
     )
-    return {"timeline": _Drawing(drawn, site, with_runs).picture()}
+    return {"timeline": _Drawing(data, site, with_runs).picture()}
 
 
 class _Drawing:
-    def __init__(self, drawn: Timeline, site: admin.AdminSite, shows_runs: bool) -> None:
-        self._timeline = drawn
-        late = (drawn.now - EPOCH) % PACE
+    def __init__(self, data: Timeline, site: admin.AdminSite, shows_runs: bool) -> None:
+        self._timeline = data
+        excess = (data.now - EPOCH) % TIME_STEP
         self._since, self._now, self._until = (
-            drawn.since - late,
-            drawn.now - late,
-            drawn.until - late,
+            data.since - excess,
+            data.now - excess,
+            data.until - excess,
         )
         self._site = site
         self._shows_runs = shows_runs
 
     def picture(self) -> Picture:
-        drawn = self._timeline
-        rows = tuple(self._row(lane, AXIS + LANE * at) for at, lane in enumerate(drawn.lanes))
-        states = {runs.state for lane in drawn.lanes for runs in lane.runs}
+        data = self._timeline
+        rows = tuple(self._row(lane, AXIS + LANE * at) for at, lane in enumerate(data.lanes))
+        states = {runs.state for lane in data.lanes for runs in lane.runs}
         return Picture(
             rows,
             tuple(self._grid()),
             Line(self._x(self._now), _("now %(time)s") % {"time": time_of(self._now)}),
-            caption(drawn, self._shows_runs),
+            caption(data, self._shows_runs),
             tuple((state, label) for state, label in STATE_LABELS if state in states),
             self._shows_runs,
             get_current_timezone_name(),
@@ -213,12 +213,12 @@ class _Drawing:
             top = y
             heights = _heights([runs.number for runs in stack])
             for runs, (left, right), height in zip(stack, spans, heights, strict=True):
-                width = max(round(right - left, 2), LEAST_WIDTH)
+                width = max(round(right - left, 2), MIN_WIDTH)
                 left = min(left, 100 - width)
                 yield Shape(
                     left,
                     top,
-                    about_runs(job, runs),
+                    runs_title(job, runs),
                     runs.state,
                     width,
                     height,
@@ -235,15 +235,15 @@ class _Drawing:
         return Shape(
             self._x(runs.scheduled_at),
             middle,
-            about_runs(job, runs),
+            runs_title(job, runs),
             runs.state,
             url=self._url(job, runs),
         )
 
-    def _tick(self, job: Job, coming: UpcomingRuns, y: int) -> Shape:
-        left, right, top = self._x(coming.first), self._x(coming.last), y + (LANE - BAR) / 2
-        width = 0 if coming.first == coming.last else max(round(right - left, 2), LEAST_WIDTH)
-        return Shape(left, top, about_coming(job, coming), width=width, height=BAR)
+    def _tick(self, job: Job, upcoming: UpcomingRuns, y: int) -> Shape:
+        left, right, top = self._x(upcoming.first), self._x(upcoming.last), y + (LANE - BAR) / 2
+        width = 0 if upcoming.first == upcoming.last else max(round(right - left, 2), MIN_WIDTH)
+        return Shape(left, top, upcoming_title(job, upcoming), width=width, height=BAR)
 
     def _url(self, job: Job, runs: Runs) -> str:
         if runs.run_id:
@@ -261,5 +261,5 @@ class _Drawing:
 
 def _heights(numbers: Sequence[int]) -> list[float]:
     """Divide the height of a bar in proportion to ``numbers``, with a visible minimum height."""
-    shares = [max(BAR * number / sum(numbers), LEAST_HEIGHT) for number in numbers]
+    shares = [max(BAR * number / sum(numbers), MIN_HEIGHT) for number in numbers]
     return [round(BAR * share / sum(shares), 1) for share in shares]

@@ -29,7 +29,7 @@ def has_run(runs: Runs) -> bool:
     )
 
 
-def about_runs(job: Job, runs: Runs) -> str:
+def runs_title(job: Job, runs: Runs) -> str:
     values = {
         "job": job,
         "state": _LABELS[runs.state],
@@ -60,9 +60,9 @@ def about_runs(job: Job, runs: Runs) -> str:
     return title
 
 
-def about_coming(job: Job, coming: UpcomingRuns) -> str:
-    values = {"job": job, "first": time_of(coming.first), "last": time_of(coming.last)}
-    if coming.first == coming.last:
+def upcoming_title(job: Job, upcoming: UpcomingRuns) -> str:
+    values = {"job": job, "first": time_of(upcoming.first), "last": time_of(upcoming.last)}
+    if upcoming.first == upcoming.last:
         return _("%(job)s: due %(first)s") % values
     return _("%(job)s: due several times per minute, from %(first)s to %(last)s") % values
 
@@ -77,16 +77,16 @@ def note(lane: Lane) -> str:
     return _("Next %(time)s") % {"time": f"{localtime(lane.next_at):%Y-%m-%d %H:%M}"}
 
 
-def caption(drawn: Timeline, shows_runs: bool) -> str:
-    if drawn.jobs <= len(drawn.lanes):
+def caption(data: Timeline, shows_runs: bool) -> str:
+    if data.jobs <= len(data.lanes):
         return ngettext(
             "%(number)d job, from one hour ago to one hour ahead.",
             "%(number)d jobs, from one hour ago to one hour ahead.",
-            drawn.jobs,
-        ) % {"number": drawn.jobs}
+            data.jobs,
+        ) % {"number": data.jobs}
     many = _("more than %(number)s") % {"number": number_format(JOBS_COUNTED, force_grouping=True)}
-    counted = number_format(drawn.jobs, force_grouping=True)
-    values = {"lanes": len(drawn.lanes), "jobs": counted if drawn.jobs <= JOBS_COUNTED else many}
+    number = number_format(data.jobs, force_grouping=True)
+    values = {"lanes": len(data.lanes), "jobs": number if data.jobs <= JOBS_COUNTED else many}
     if shows_runs:
         return (
             _(

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control, targets
-from django_dcron.admin.action_forms import ArgumentsForm, ChangedPauseForm, PauseForm
+from django_dcron.admin.action_forms import ArgumentsForm, EditPauseForm, PauseForm
 from django_dcron.admin.actions import (
     OTHER_ARGUMENTS,
     ActionAdmin,
@@ -40,8 +40,8 @@ from django_dcron.admin.jobs.page import (
     JobPage,
     JobViewsAdmin,
     pause_note,
+    schedule_text,
     state_badge_of,
-    words_of,
     zone_name,
 )
 from django_dcron.admin.jobs.preview import PreviewedAdmin
@@ -52,7 +52,7 @@ from django_dcron.admin.lists.filters import (
     NamespaceFilter,
     TagFilter,
     TargetKindFilter,
-    titled,
+    titled_filter,
 )
 from django_dcron.admin.visibility import scope_of
 from django_dcron.db import clock
@@ -80,7 +80,7 @@ def _pause(request: HttpRequest, job: Job) -> ActionResult:
 
 
 def _change_pause(request: HttpRequest, job: Job) -> ActionResult:
-    choices = validated_data(ChangedPauseForm, request, job)
+    choices = validated_data(EditPauseForm, request, job)
     return _pause_job(
         job, reason(request) if choices["reason"] else job.pause_reason, choices["until"]
     )
@@ -100,15 +100,15 @@ def _resume(request: HttpRequest, job: Job) -> ActionResult:
 
 
 def _duplicate(request: HttpRequest, job: Job) -> ActionResult:
-    made = duplicate(job)
-    return ActionResult(_("Duplicated as %(copy)s (paused)") % {"copy": made}, made)
+    copy = duplicate(job)
+    return ActionResult(_("Duplicated as %(copy)s (paused)") % {"copy": copy}, copy)
 
 
-def _refuse_if_paused(job: Job) -> str:
+def _refusal_if_paused(job: Job) -> str:
     return "" if job.enabled else _("The job is already paused.")
 
 
-def _refuse_if_not_paused(job: Job) -> str:
+def _refusal_if_not_paused(job: Job) -> str:
     return _("The job isn't paused.") if job.enabled else ""
 
 
@@ -137,7 +137,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         gettext_lazy("Pause"),
         _pause,
         "pause",
-        refusal=_refuse_if_paused,
+        refusal=_refusal_if_paused,
         form=PauseForm,
         explanation=gettext_lazy(
             "No new runs start until the jobs are resumed. Runs in progress continue."
@@ -148,7 +148,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         gettext_lazy("Resume"),
         _resume,
         "pause",
-        refusal=_refuse_if_not_paused,
+        refusal=_refusal_if_not_paused,
         explanation=gettext_lazy(
             "The jobs follow their schedules again. Occurrences during the pause are not caught up."
         ),
@@ -158,8 +158,8 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         gettext_lazy("Edit pause"),
         _change_pause,
         "pause",
-        refusal=_refuse_if_not_paused,
-        form=ChangedPauseForm,
+        refusal=_refusal_if_not_paused,
+        form=EditPauseForm,
         has_page=True,
     ),
     ObjectAction(
@@ -172,7 +172,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
 )
 
 TAGS_SHOWN = 5
-OUT_OF_SIGHT = gettext_lazy(
+NOT_VISIBLE = gettext_lazy(
     "The job wasn't saved because you don't have permission to view a job with these values."
 )
 ARGUMENTS = ("args", "kwargs")
@@ -202,17 +202,17 @@ class JobAdmin(
         NamespaceFilter,
         TagFilter,
         TargetKindFilter,
-        ("overlap_policy", titled(gettext_lazy("overlap policy"))),
-        ("misfire_policy", titled(gettext_lazy("misfire policy"))),
+        ("overlap_policy", titled_filter(gettext_lazy("overlap policy"))),
+        ("misfire_policy", titled_filter(gettext_lazy("misfire policy"))),
     )
     search_fields = ("name", "namespace", "description", "target", "schedule")
-    nothing_yet = gettext_lazy(
+    empty_text = gettext_lazy(
         "No jobs yet. Add one here, or declare it in code with @cron and run manage.py dcron sync."
     )
     exported = tuple((name, partial(_public, field)) for name, field in JOB_FIELDS.items())
     fieldsets = FIELDSETS
 
-    def listed(self, rows: QuerySet[Job]) -> QuerySet[Job]:
+    def without_long_columns(self, rows: QuerySet[Job]) -> QuerySet[Job]:
         return rows.defer(*ARGUMENTS, "declared", "imported")
 
     def get_urls(self) -> list[URLPattern]:
@@ -224,8 +224,8 @@ class JobAdmin(
 
     def has_delete_several_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may delete jobs and the site hasn't disabled the action."""
-        offered = any(name == "delete_selected" for name, _action in self.admin_site.actions)
-        return offered and self.has_delete_permission(request)
+        is_enabled = any(name == "delete_selected" for name, _action in self.admin_site.actions)
+        return is_enabled and self.has_delete_permission(request)
 
     def has_trigger_with_arguments_permission(
         self, request: HttpRequest, obj: Job | None = None
@@ -247,23 +247,23 @@ class JobAdmin(
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def label(self, job: Job) -> str:
         tags = ((tag,) for tag in job.tags[:TAGS_SHOWN])
-        shown = format_html_join(" ", '<span class="dcron-tag">{}</span>', tags)
-        return format_html("{}{}{}", job, quiet(job.target), quiet(shown))
+        tag_html = format_html_join(" ", '<span class="dcron-tag">{}</span>', tags)
+        return format_html("{}{}{}", job, quiet(job.target), quiet(tag_html))
 
     def state_label(self, obj: Job) -> str:
         return state_badge_of(obj)
 
     @admin.display(description=gettext_lazy("schedule"), ordering="schedule")
     def when(self, job: Job) -> str:
-        return format_html("<code>{}</code>{}", job.schedule, quiet(words_of(job)))
+        return format_html("<code>{}</code>{}", job.schedule, quiet(schedule_text(job)))
 
     @admin.display(description=gettext_lazy("next run"), ordering="cursor__next_at")
     def next_run(self, job: Job) -> str:
         at, zone = next_run_of(job), zone_name(job)
-        shown = moment(at, near=clock.now())
+        text = moment(at, near=clock.now())
         if at is None or zone is None or zone == get_current_timezone_name():
-            return shown
-        return format_html("{}{}", shown, quiet(moment_in(at, zone)))
+            return text
+        return format_html("{}{}", text, quiet(moment_in(at, zone)))
 
     @admin.display(
         description=gettext_lazy("last outcome"), ordering="statistics__last_finished_at"
@@ -303,8 +303,8 @@ class JobAdmin(
         return super().render_change_form(request, context, add, change, form_url, obj)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        given = super().get_changeform_initial_data(request)
-        return {**preset_links.initial_values(request), **given}
+        from_query = super().get_changeform_initial_data(request)
+        return {**preset_links.initial_values(request), **from_query}
 
     def get_form(
         self, request: HttpRequest, obj: Job | None = None, change: bool = False, **kwargs: Any
@@ -317,7 +317,7 @@ class JobAdmin(
     def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
         control.save(obj, expected_version=form.cleaned_data["seen_version"] if change else None)
         if not form.scope.sees(obj):  # the save is rolled back
-            raise ValidationError(OUT_OF_SIGHT)
+            raise ValidationError(NOT_VISIBLE)
 
     def get_deleted_objects(
         self, objs: QuerySet[Job] | Sequence[Job], request: HttpRequest

@@ -49,7 +49,7 @@ from django_dcron.models import Job, Run
 if TYPE_CHECKING:
     from django_dcron.admin.jobs.admin import JobAdmin
 
-PREVIEWED = 5
+PREVIEWED_AT_ENDS = 5
 """How many of the first and of the last occurrences the preview shows."""
 TITLE = gettext_lazy("Backfill")
 OUTDATED = gettext_lazy(
@@ -80,7 +80,7 @@ class BackfillForm(ObjectActionForm):
     )
     version = forms.IntegerField(required=False, widget=forms.HiddenInput)
     """The version of the job in the preview."""
-    shown_until = InstantField(required=False, widget=forms.HiddenInput)
+    previewed_until = InstantField(required=False, widget=forms.HiddenInput)
     """The preview showed the occurrences before this time."""
 
     def __init__(self, *args: Any, **options: Any):
@@ -115,16 +115,16 @@ class Preview:
     def __init__(self, planned: Backfill, form: BackfillForm, job: Job):
         self.planned = planned
         self.count = len(planned.occurrences)
-        self.first = planned.occurrences[:PREVIEWED]
-        self.last = planned.occurrences[max(self.count - PREVIEWED, PREVIEWED) :]
-        self.between = self.count - len(self.first) - len(self.last)
+        self.first = planned.occurrences[:PREVIEWED_AT_ENDS]
+        self.last = planned.occurrences[max(self.count - PREVIEWED_AT_ENDS, PREVIEWED_AT_ENDS) :]
+        self.omitted = self.count - len(self.first) - len(self.last)
         self.zone = zone_name(job)
         self.hidden_fields = {
             "start": form.cleaned_data["start"].isoformat(),
             "end": planned.until.isoformat(),
             "limit": str(form.cleaned_data["limit"]),
             "version": str(job.version),
-            "shown_until": (planned.continue_from or planned.until).isoformat(),
+            "previewed_until": (planned.continue_from or planned.until).isoformat(),
             "create": "1",
         }
 
@@ -141,21 +141,25 @@ def view(model_admin: JobAdmin, request: HttpRequest, object_id: str) -> HttpRes
         raise PermissionDenied
     if request.method != "POST":
         return _page(model_admin, request, job, BackfillForm(row=job, initial=_initial(request)))
-    form, found = BackfillForm(request.POST, row=job), None
+    form, backfill = BackfillForm(request.POST, row=job), None
     if form.is_valid():
         is_confirmed = "create" in request.POST
         is_current = form.cleaned_data["version"] == job.version
         create = is_confirmed and is_current
         try:
-            found = control.backfill(job, **_range(form, as_shown=create), dry_run=not create)
+            backfill = control.backfill(
+                job, **_range(form, as_previewed=create), dry_run=not create
+            )
         except TranslatableError as error:
             form.add_backfill_error(error)
         else:
             if create:
-                return _created_response(model_admin, request, job, found, form)
+                return _created_response(model_admin, request, job, backfill, form)
             if is_confirmed:
                 form.add_error(None, ValidationError(OUTDATED, code="outdated"))
-    return _page(model_admin, request, job, form, Preview(found, form, job) if found else None)
+    return _page(
+        model_admin, request, job, form, Preview(backfill, form, job) if backfill else None
+    )
 
 
 def _initial(request: HttpRequest) -> dict[str, Any]:
@@ -179,10 +183,10 @@ def _parse_values(values: dict[str, str]) -> dict[str, Any]:
     return parsed
 
 
-def _range(form: BackfillForm, *, as_shown: bool) -> dict[str, Any]:
+def _range(form: BackfillForm, *, as_previewed: bool) -> dict[str, Any]:
     values = {name: form.cleaned_data[name] for name in ("start", "end", "limit")}
-    if as_shown and (shown_until := form.cleaned_data["shown_until"]):
-        values["end"] = min(values["end"], shown_until)
+    if as_previewed and (previewed_until := form.cleaned_data["previewed_until"]):
+        values["end"] = min(values["end"], previewed_until)
     return values
 
 
@@ -221,7 +225,7 @@ def _created_response(
         text = audit_messages.backfilled(created)
         audit_log.note_action(request.user, job, values_of(job), text)
         model_admin.message_user(request, f"“{job}”: {text}", messages.SUCCESS)
-    continue_from = created.continue_from or form.cleaned_data["shown_until"]
+    continue_from = created.continue_from or form.cleaned_data["previewed_until"]
     end = form.cleaned_data["end"]
     if continue_from and continue_from < end:
         query = urlencode({"start": continue_from.isoformat(), "end": end.isoformat()})

@@ -16,21 +16,21 @@ def duplicate(job: Job) -> Job:
 
     The copy is paused, because it would do the same work twice.
     """
-    copied = [
+    field_names = [
         field.name
         for field in Job._meta.concrete_fields
         if field.editable and not field.primary_key
     ]
-    values = {name: deepcopy(getattr(job, name)) for name in copied}
-    values["name"] = _free_name(job)
+    values = {name: deepcopy(getattr(job, name)) for name in field_names}
+    values["name"] = _unused_name(job)
     values["enabled"], values["paused_until"] = False, None
     values["pause_reason"] = (_("copy of %(job)s") % {"job": job})[:255]
     return control.save(Job(**values))
 
 
-def _free_name(job: Job) -> str:
-    longest = Job._meta.get_field("name").max_length or 120
+def _unused_name(job: Job) -> str:
+    max_length = Job._meta.get_field("name").max_length or 120
     taken = Job.objects.filter(namespace=job.namespace)
-    endings = chain([" copy"], (f" copy {number}" for number in count(2)))
-    names = (job.name[: longest - len(ending)].rstrip() + ending for ending in endings)
+    suffixes = chain([" copy"], (f" copy {number}" for number in count(2)))
+    names = (job.name[: max_length - len(suffix)].rstrip() + suffix for suffix in suffixes)
     return next(name for name in names if not taken.filter(name=name).exists())

@@ -66,14 +66,14 @@ def delete_selected(
     model_admin: BaseAdmin[Job], request: HttpRequest, jobs: QuerySet[Job]
 ) -> HttpResponse | None:
     """Replace Django's action of this name, and delete at most ``MOST_AT_ONCE`` of the jobs."""
-    most = admin_actions.MOST_AT_ONCE
-    if (found := jobs.count()) > most:
+    limit = admin_actions.MOST_AT_ONCE
+    if (count := jobs.count()) > limit:
         text = _(
             "%(found)s jobs are selected, but at most %(most)s can be deleted at once. These are "
             "the first ones."
         )
-        model_admin.message_user(request, text % {"found": found, "most": most}, messages.WARNING)
-    return actions.delete_selected(model_admin, request, jobs[:most])
+        model_admin.message_user(request, text % {"found": count, "most": limit}, messages.WARNING)
+    return actions.delete_selected(model_admin, request, jobs[:limit])
 
 
 def delete(job: Job) -> None:

@@ -6,8 +6,8 @@ Invariants:
   the origin at the top left.
 - The page stretches the image to its width, so the image contains no text. Ticks are at fixed
   heights: bottom, middle and top.
-- The scale is linear from zero, unless the longest run takes more than ``CROWDED`` times the
-  median. Then the scale is logarithmic and labeled so.
+- The scale is linear from zero, unless the longest run takes more than ``LOG_SCALE_RATIO`` times
+  the median. Then the scale is logarithmic and labeled so.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ WIDTH = 1000.0
 HEIGHT = 100.0
 LANE = 9.0
 """Height of the lane below the bars. It marks each run that didn't succeed or never started."""
-FEWEST_PLACES = 40
-"""The width is divided into at least this many places, so that a few bars stay narrow."""
-LOWEST = 1.5
+MIN_SLOTS = 40
+"""The width is divided into at least this many slots, so that a few bars stay narrow."""
+MIN_HEIGHT = 1.5
 """The minimum height of a bar, so that it's visible and clickable."""
-CROWDED = 30
+LOG_SCALE_RATIO = 30
 GAP = 0.25
-"""The share of a run's place that stays empty."""
+"""The share of a run's slot that stays empty."""
 
 SECOND, MINUTE, HOUR, DAY = 1.0, 60.0, 3600.0, 86400.0
-TOPS = (
+SCALE_ENDS = (
     *(digit * 10.0**power for power in range(-3, 1) for digit in (1, 2, 4)),
     *(10.0, 20.0, 30.0, MINUTE, 2 * MINUTE, 4 * MINUTE, 10 * MINUTE, 20 * MINUTE, 30 * MINUTE),
     *(HOUR, 2 * HOUR, 4 * HOUR, 8 * HOUR, 12 * HOUR, DAY),
@@ -65,13 +65,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A bar in words."""
+    """The texts of a bar, for screen readers and for its title."""
 
     run: Run
     state: str
     scheduled: str
-    lasted: str
-    late: str
+    duration: str
+    start_delay: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class Scale:
     @classmethod
     def for_durations(cls, seconds: Sequence[float]) -> Scale:
         longest = max(seconds, default=SECOND)
-        if longest <= CROWDED * median(seconds or [SECOND]):
-            return cls(0.0, next((top for top in TOPS if top >= longest), longest))
+        if longest <= LOG_SCALE_RATIO * median(seconds or [SECOND]):
+            return cls(0.0, next((top for top in SCALE_ENDS if top >= longest), longest))
         shortest = min(second for second in seconds if second > 0)
         low, high = floor(log10(shortest)), ceil(log10(longest))
         return cls(
@@ -134,34 +134,38 @@ def draw(runs: Sequence[Run]) -> Chart | None:
     if not runs:
         return None
     rows = [_row(run) for run in reversed(runs)]
-    lasted = [
+    durations = [
         duration.total_seconds() for run in runs if (duration := _latest_duration(run)) is not None
     ]
-    scale = Scale.for_durations(lasted)
-    place = WIDTH / max(len(runs), FEWEST_PLACES)
-    typical = median(lasted) if lasted else None
+    scale = Scale.for_durations(durations)
+    slot = WIDTH / max(len(runs), MIN_SLOTS)
+    median_seconds = median(durations) if durations else None
     return Chart(
-        bars=tuple(_bar(row, number, place, scale) for number, row in enumerate(rows)),
+        bars=tuple(_bar(row, number, slot, scale) for number, row in enumerate(rows)),
         rows=tuple(rows),
         ticks=scale.ticks,
         logarithmic=scale.logarithmic,
-        median=EMPTY if typical is None else format_duration(timedelta(seconds=typical)),
-        median_y=None if typical is None else round(HEIGHT * (1 - scale.share(typical)), 2),
+        median=EMPTY
+        if median_seconds is None
+        else format_duration(timedelta(seconds=median_seconds)),
+        median_y=None
+        if median_seconds is None
+        else round(HEIGHT * (1 - scale.share(median_seconds)), 2),
         counts=tuple(Counter(run.state for run in runs).most_common()),
     )
 
 
-def _bar(row: RunRow, number: int, place: float, scale: Scale) -> Bar:
+def _bar(row: RunRow, number: int, slot: float, scale: Scale) -> Bar:
     duration = _latest_duration(row.run)
     height = (
-        0.0 if duration is None else max(HEIGHT * scale.share(duration.total_seconds()), LOWEST)
+        0.0 if duration is None else max(HEIGHT * scale.share(duration.total_seconds()), MIN_HEIGHT)
     )
     return Bar(
         run=row.run,
         title=_title(row),
-        x=round((number + GAP / 2) * place, 2),
+        x=round((number + GAP / 2) * slot, 2),
         y=round(HEIGHT - height, 2),
-        width=round(place * (1 - GAP), 2),
+        width=round(slot * (1 - GAP), 2),
         height=round(height, 2),
         has_mark=row.run.state != State.SUCCEEDED,
     )
@@ -189,8 +193,8 @@ def _title(row: RunRow) -> str:
     values = {
         "scheduled": row.scheduled,
         "state": row.state,
-        "lasted": row.lasted,
-        "late": row.late,
+        "lasted": row.duration,
+        "late": row.start_delay,
     }
     if row.run.started_at is None:
         return _("%(scheduled)s: %(state)s, not started") % values

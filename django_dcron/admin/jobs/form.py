@@ -98,7 +98,7 @@ _EXAMPLES = {
 
 
 def _label_both(field: forms.SplitDateTimeField) -> None:
-    """Label both inputs, because Django's one label names neither the date nor the time."""
+    """Label the date and the time input, because Django's label names the whole field only."""
     date, time = field.widget.widgets
     date.attrs["aria-label"] = _("%(field)s: date") % {"field": field.label}
     time.attrs["aria-label"] = _("%(field)s: time") % {"field": field.label}
@@ -134,8 +134,8 @@ class JobForm(JobModelForm):
             self.initial["seen_version"] = self.instance.version
         if "calendar" in self.fields and self.scope.narrows(Calendar):
             own = Q(pk=self.instance.calendar_id)
-            offered = Calendar.objects.filter(Q(pk__in=self.scope.keys(Calendar)) | own)
-            self.fields["calendar"].queryset = offered  # type: ignore[attr-defined]
+            calendars = Calendar.objects.filter(Q(pk__in=self.scope.keys(Calendar)) | own)
+            self.fields["calendar"].queryset = calendars  # type: ignore[attr-defined]
         for name in self.fields.keys() & _JSON.keys():
             # Django adds a hidden input to detect changes of a callable default. The stored row
             # suffices for that.
@@ -178,9 +178,9 @@ class JobForm(JobModelForm):
         )
         conflict = ValidationError(intro, code="conflict")
         self.add_error(None, ValidationError([conflict, *self._differences(cleaned)]))
-        sent = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
-        sent[self.add_prefix("seen_version")] = str(self.instance.version)
-        self.data = sent
+        data = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
+        data[self.add_prefix("seen_version")] = str(self.instance.version)
+        self.data = data
 
     def _differences(self, cleaned: dict[str, Any]) -> Iterator[ValidationError]:
         """Yield the differences to the stored job.
@@ -194,8 +194,8 @@ class JobForm(JobModelForm):
             if theirs != yours:
                 params = {
                     "field": capfirst(str(field.label)),
-                    "theirs": _shown(field, theirs),
-                    "yours": _shown(field, yours),
+                    "theirs": _format_value(field, theirs),
+                    "yours": _format_value(field, yours),
                 }
                 text = _("%(field)s: saved value %(theirs)s, your value %(yours)s.")
                 yield ValidationError(text, code=f"conflict_{name}", params=params)
@@ -205,7 +205,7 @@ def _has_passed(until: datetime | None) -> bool:
     return until is not None and until <= database_now(alias_for(Job))
 
 
-def _shown(field: forms.Field, value: Any) -> str:
+def _format_value(field: forms.Field, value: Any) -> str:
     if value is None or value == "":
         return _("empty")
     if isinstance(value, bool):

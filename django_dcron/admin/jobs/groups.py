@@ -3,7 +3,7 @@
 Invariants:
 
 - Four fields that every job needs come first. The other groups are collapsed.
-- A group opens if one of its fields has an error or a value other than the default.
+- A group is open if one of its fields has an error or a value other than the default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django_dcron.models import Job
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
-_FOLDED = ("collapse",)
+_COLLAPSED = ("collapse",)
 
 FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
     (None, {"fields": ("name", "target", "schedule", "timezone")}),
@@ -29,7 +29,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         _("Arguments"),
         {
             "fields": ("args", "kwargs"),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("Values passed to the target"),
         },
     ),
@@ -41,7 +41,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
                 ("misfire_grace", "start_deadline", "catchup_limit"),
                 "overlap_policy",
             ),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("What happens after an outage or while an earlier run is unfinished"),
         },
     ),
@@ -55,7 +55,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
                 "retry_on",
                 "never_retry_on",
             ),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("How long an attempt may take, and when to retry"),
         },
     ),
@@ -63,7 +63,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         _("Start, end and jitter"),
         {
             "fields": ("starts_at", "ends_at", "jitter"),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _(
                 "Period in which the job is scheduled, and how far to spread its runs"
             ),
@@ -73,7 +73,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         _("Calendar"),
         {
             "fields": ("calendar", "calendar_policy"),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("Dates without runs"),
         },
     ),
@@ -81,7 +81,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         _("Chain"),
         {
             "fields": ("after",),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("Run after other jobs"),
         },
     ),
@@ -89,7 +89,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         _("Queue"),
         {
             "fields": (("queue", "priority"),),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("Queue and priority of the runs"),
         },
     ),
@@ -97,7 +97,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         _("Pause"),
         {
             "fields": ("enabled", "pause_reason", "paused_until", "pause_after_failures"),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("Pause the job now or after repeated failures"),
         },
     ),
@@ -105,7 +105,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         _("Alerts"),
         {
             "fields": ("alerts",),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("Who gets notified, and about which events"),
         },
     ),
@@ -113,7 +113,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         _("Retention"),
         {
             "fields": ("keep_for", "keep_failed_for", "keep_runs"),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("How long to keep finished runs and their logs"),
         },
     ),
@@ -121,7 +121,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         _("About"),
         {
             "fields": ("namespace", "description", "tags"),
-            "classes": _FOLDED,
+            "classes": _COLLAPSED,
             "description": _("Namespace, description and tags"),
         },
     ),
@@ -143,7 +143,7 @@ class Group:
 
 
 def groups(form: AdminForm) -> Iterator[Group]:
-    """Yield the collapsible groups. The page shows their titles, so the fieldsets lose theirs."""
+    """Yield the collapsible groups. The page shows the group's title instead of the fieldset's."""
     fieldset: Any
     for fieldset in form:
         if "collapse" not in fieldset.classes:
@@ -153,11 +153,11 @@ def groups(form: AdminForm) -> Iterator[Group]:
         names = flatten(fieldset.fields)
         piece = next((_PREVIEWED[name] for name in names if name in _PREVIEWED), "")
         yield Group(
-            title, about, fieldset, any(_of_interest(form.form, name) for name in names), piece
+            title, about, fieldset, any(_opens_group(form.form, name) for name in names), piece
         )
 
 
-def _of_interest(form: Any, name: str) -> bool:
+def _opens_group(form: Any, name: str) -> bool:
     if name in form.errors:
         return True
     value = getattr(form.instance, name)

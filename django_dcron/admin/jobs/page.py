@@ -40,7 +40,7 @@ RUNS = 20
 REFRESH_EVERY = 5
 STATUS_URL = "django_dcron_job_status"
 PAUSED_BY = "paused"
-COUNTED = ("succeeded", "failed", "skipped", "missed", "cancelled", "consecutive_failures")
+COUNT_FIELDS = ("succeeded", "failed", "skipped", "missed", "cancelled", "consecutive_failures")
 
 
 def pause_note(job: Job) -> str:
@@ -61,7 +61,7 @@ def state_badge_of(job: Job) -> str:
     return badge("enabled", _("Enabled"))
 
 
-def words_of(job: Job) -> str:
+def schedule_text(job: Job) -> str:
     """Return the schedule in words, or the error in the schedule."""
     try:
         return describe_schedule(job.parsed_schedule)
@@ -82,7 +82,7 @@ class JobPage:
 
     def __init__(self, job_id: int, request: HttpRequest, model_admin: admin.ModelAdmin[Job]):
         site = model_admin.admin_site
-        self.job = job = _read(model_admin.get_queryset(request), job_id)
+        self.job = job = _load_job(model_admin.get_queryset(request), job_id)
         runs = scope_of(request, site).runs
         self.status = StatusPanel(job, request, site)
         self.part = self.status.part.render({"status": self.status}, request)
@@ -98,7 +98,7 @@ class JobPage:
         self.why_url, self.why_zone = why.url_of(job, site), self.zone or "UTC"
 
     @cached_property
-    def ahead(self) -> tuple[list[datetime], str]:
+    def next_occurrences(self) -> tuple[list[datetime], str]:
         """The next occurrences, and the reason if there are none.
 
         The page shows them to users who can't see the preview of the form.
@@ -111,7 +111,7 @@ class JobPage:
         if self.statistics is None:
             return []
         labels = {field.name: field.verbose_name for field in Statistics._meta.concrete_fields}
-        return [(labels[name], getattr(self.statistics, name)) for name in COUNTED]
+        return [(labels[name], getattr(self.statistics, name)) for name in COUNT_FIELDS]
 
 
 class StatusPanel:
@@ -124,26 +124,26 @@ class StatusPanel:
         self.job = job
         scope = scope_of(request, site)
         author = _signed_author(job, request.GET.get(PAUSED_BY, "")) or job_status.paused_by(job)
-        self.part = _part_of(job, site, author)
+        self.part = _status_part(job, site, author)
         self.may_view_runs = may_view(request, Run, site)
         self.state = state_badge_of(job)
         self.problem = translate_problem(job, problem_of(job))
-        self.words = words_of(job)
+        self.words = schedule_text(job)
         self.zone = zone_name(job)
         self.pause = job_status.pause_of(job, author)
         self.next_run = next_run_of(job)
-        self.until_next = _ahead(self.next_run) if self.next_run else ""
+        self.until_next = _time_left(self.next_run) if self.next_run else ""
         self.statistics = statistics_of(job)
-        self.ever = job_status.rate_of_all(self.statistics)
+        self.overall_rate = job_status.rate_of_all(self.statistics)
         running = job_status.running(job, scope) if self.may_view_runs else []
         self.running = running[: job_status.RUNNING_NAMED]
         self.more_running = len(running) > len(self.running)
         latest = job_status.latest_finished(job, scope) if self.may_view_runs else []
         self.last = max(latest, key=lambda run: run.finished_at or run.scheduled_at, default=None)
-        self.lately = job_status.rate_of(latest)
+        self.recent_rate = job_status.rate_of(latest)
         self.chart = draw(latest)
-        followed = self.statistics is not None and self.statistics.followed
-        after = chains.jobs_after(job, scope) if followed else []
+        has_followers = self.statistics is not None and self.statistics.followed
+        after = chains.jobs_after(job, scope) if has_followers else []
         self.followers = [
             (link(each.job, site), each.get_on_display()) for each in after[: chains.SHOWN]
         ]
@@ -168,7 +168,7 @@ class StatusPanel:
         return moment_in(self.next_run, self.zone)
 
 
-def _part_of(job: Job, site: admin.AdminSite, author: job_status.Author | None) -> Part:
+def _status_part(job: Job, site: admin.AdminSite, author: job_status.Author | None) -> Part:
     url = reverse(f"admin:{STATUS_URL}", args=[job.pk], current_app=site.name)
     if author:
         at = author.at.isoformat() if author.at else ""
@@ -206,20 +206,20 @@ class JobViewsAdmin(LoggedAdmin[Job]):
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            job = _read(self.get_queryset(request), unquote(object_id))
+            job = _load_job(self.get_queryset(request), unquote(object_id))
         except (Job.DoesNotExist, ValueError):
             raise Http404 from None
         if not self.has_view_permission(request, job):
             raise PermissionDenied
-        shown = StatusPanel(job, request, self.admin_site)
-        return shown.part.refreshed({"status": shown}, request)
+        panel = StatusPanel(job, request, self.admin_site)
+        return panel.part.refresh_response({"status": panel}, request)
 
 
-def _read(jobs: QuerySet[Job], job_id: int | str) -> Job:
+def _load_job(jobs: QuerySet[Job], job_id: int | str) -> Job:
     return jobs.select_related("cursor", "statistics", "calendar").get(pk=job_id)
 
 
-def _ahead(at: datetime) -> str:
+def _time_left(at: datetime) -> str:
     """Return the time left in whole minutes, so that the refreshed part changes once per minute."""
     left = at - clock.now()
     if left <= timedelta():
@@ -232,7 +232,7 @@ def _ahead(at: datetime) -> str:
 def _preview(job: Job) -> tuple[list[datetime], str]:
     """Return the next occurrences, and the reason if there are none."""
     try:
-        found = control.preview(job, OCCURRENCES)
+        occurrences = control.preview(job, OCCURRENCES)
     except InvalidSchedule as error:
         return [], error.translate(translation)
-    return found, "" if found else _("No upcoming occurrences.")
+    return occurrences, "" if occurrences else _("No upcoming occurrences.")

@@ -6,7 +6,7 @@ Invariants:
 - An error has the same text as in a refused save. An empty field that the user hasn't touched
   shows no error yet.
 - The preview omits a piece whose fields have errors. It never guesses.
-- A piece looks the same in the page and in an answer: both use one template and one ``Preview``.
+- A piece looks the same in the page and in a response: both use one template and one ``Preview``.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class Preview:
         )
 
     @cached_property
-    def ahead(self) -> Lookahead | None:
-        if self._in_error(SCHEDULE_FIELDS) or not self.job.schedule:
+    def lookahead(self) -> Lookahead | None:
+        if self._has_errors(SCHEDULE_FIELDS) or not self.job.schedule:
             return None
         try:
             return look_ahead(self.job, scope=self.form.scope)
@@ -127,50 +127,52 @@ class Preview:
     @property
     def is_empty(self) -> bool:
         """Whether the form has no schedule and no error in the time zone."""
-        return not self.job.schedule and not self._in_error({"timezone"})
+        return not self.job.schedule and not self._has_errors({"timezone"})
 
     @cached_property
     def rows(self) -> list[OccurrenceRow]:
-        return list(_rows(self.ahead)) if self.ahead else []
+        return list(_rows(self.lookahead)) if self.lookahead else []
 
     @property
     def is_utc(self) -> bool:
-        return self.ahead is not None and self.ahead.zone in ("UTC", "Etc/UTC")
+        return self.lookahead is not None and self.lookahead.zone in ("UTC", "Etc/UTC")
 
     @property
     def misfire(self) -> list[Explanation]:
-        return [] if self._in_error(MISFIRE_FIELDS) else list(misfire_texts(self.job))
+        return [] if self._has_errors(MISFIRE_FIELDS) else list(misfire_texts(self.job))
 
     @property
     def overlap(self) -> list[Explanation]:
-        if self._in_error(OVERLAP_FIELDS):
+        if self._has_errors(OVERLAP_FIELDS):
             return []
-        return list(overlap_texts(self.job, self.ahead.shortest_gap if self.ahead else None))
+        return list(
+            overlap_texts(self.job, self.lookahead.shortest_gap if self.lookahead else None)
+        )
 
     @cached_property
     def retry(self) -> RetryPicture | None:
-        return None if self._in_error(RETRY_FIELDS) else RetryPicture(self.job.retry)
+        return None if self._has_errors(RETRY_FIELDS) else RetryPicture(self.job.retry)
 
     @property
     def retention(self) -> list[Explanation]:
-        return [] if self._in_error(RETENTION_FIELDS) else list(retention_texts(self.job))
+        return [] if self._has_errors(RETENTION_FIELDS) else list(retention_texts(self.job))
 
     @property
     def note(self) -> TargetNote | None:
-        return TargetNote.of(self.job.target) if not self._in_error({"target"}) else None
+        return TargetNote.of(self.job.target) if not self._has_errors({"target"}) else None
 
     @property
     def argument_problem(self) -> str:
         """The error in the arguments: what the target requires or doesn't accept."""
         return next((error.message for error in self.errors if error.field in ARGUMENT_FIELDS), "")
 
-    def _in_error(self, names: Iterable[str]) -> bool:
+    def _has_errors(self, names: Iterable[str]) -> bool:
         return any(name in self.form.errors for name in names)
 
 
-def _rows(ahead: Lookahead) -> Iterable[OccurrenceRow]:
-    clock = "H:i:s" if any(occurrence.at.second for occurrence in ahead.occurrences) else "H:i"
-    for occurrence in ahead.occurrences:
+def _rows(lookahead: Lookahead) -> Iterable[OccurrenceRow]:
+    clock = "H:i:s" if any(occurrence.at.second for occurrence in lookahead.occurrences) else "H:i"
+    for occurrence in lookahead.occurrences:
         local, utc = occurrence.local.replace(tzinfo=None), occurrence.at.replace(tzinfo=None)
         yield OccurrenceRow(
             day=_day(local),
@@ -202,7 +204,7 @@ class PreviewedAdmin(BaseAdmin[Job]):
         preview = Preview(
             form_class(request.POST, instance=job), show_all_errors=SAVE_WAS_REFUSED in request.POST
         )
-        return render(request, "admin/django_dcron/job/preview_answer.html", {"preview": preview})
+        return render(request, "admin/django_dcron/job/preview_response.html", {"preview": preview})
 
     def _read_saved_job(self, request: HttpRequest) -> Job | None:
         """Return the job that the user is editing, or None for a new job."""

@@ -23,7 +23,7 @@ from django_dcron.utils.durations import write_duration
 
 WIDTH, HEIGHT = 360, 56
 LEFT, RIGHT = 12, 12
-DIGIT = 6.5
+CHARACTER_WIDTH = 6.5
 """The approximate width of a character."""
 WAITS_NAMED = 5
 _SECOND = timedelta(seconds=1)
@@ -90,7 +90,7 @@ class RetryPicture:
         }
 
     @property
-    def spread(self) -> str:
+    def jitter_text(self) -> str:
         """The effect of jitter in words; empty if it has none."""
         if not self.policy.jitter or not self.total:
             return ""
@@ -102,41 +102,41 @@ class RetryPicture:
         """All attempts to draw; empty if there are no waits."""
         if not self.total:
             return []
-        places = [timedelta(), *accumulate(self.waits)]
-        xs = [self._x(place) for place in places]
-        drawn = []
-        numbered_x = -DIGIT * 4
-        for index, (place, x) in enumerate(zip(places, xs, strict=True)):
+        offsets = [timedelta(), *accumulate(self.waits)]
+        xs = [self._x(offset) for offset in offsets]
+        attempts = []
+        numbered_x = -CHARACTER_WIDTH * 4
+        for index, (offset, x) in enumerate(zip(offsets, xs, strict=True)):
             wait = self.waits[index - 1] if index else timedelta()
             label = format_wait(wait) if index else ""
-            room = x - xs[index - 1] - DIGIT if index else 0.0
-            is_numbered = x - numbered_x >= DIGIT * (len(str(index + 1)) + 1)
+            room = x - xs[index - 1] - CHARACTER_WIDTH if index else 0.0
+            is_numbered = x - numbered_x >= CHARACTER_WIDTH * (len(str(index + 1)) + 1)
             numbered_x = x if is_numbered else numbered_x
-            drawn.append(
+            attempts.append(
                 Attempt(
                     number=index + 1,
                     wait=wait,
-                    after=place,
+                    after=offset,
                     x=x,
-                    earliest_x=self._x(place * (1 - self.policy.jitter)),
-                    latest_x=self._x(place * (1 + self.policy.jitter)),
-                    label=label if room >= len(label) * DIGIT else "",
+                    earliest_x=self._x(offset * (1 - self.policy.jitter)),
+                    latest_x=self._x(offset * (1 + self.policy.jitter)),
+                    label=label if room >= len(label) * CHARACTER_WIDTH else "",
                     label_x=round(x - (x - xs[index - 1]) / 2, 1) if index else x,
                     is_numbered=is_numbered,
                     is_last=index == len(xs) - 1,
                 )
             )
-        return drawn
+        return attempts
 
-    def _x(self, place: timedelta) -> float:
+    def _x(self, offset: timedelta) -> float:
         longest = self.total * (1 + self.policy.jitter)
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * (place / longest), 1)
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * (offset / longest), 1)
 
     def _waits_text(self) -> str:
-        named = ", ".join(map(format_wait, self.waits[:WAITS_NAMED]))
+        first_waits = ", ".join(map(format_wait, self.waits[:WAITS_NAMED]))
         if len(self.waits) <= WAITS_NAMED:
-            return named
-        return f"{named} … {format_wait(self.waits[-1])}"
+            return first_waits
+        return f"{first_waits} … {format_wait(self.waits[-1])}"
 
 
 def format_wait(wait: timedelta) -> str:

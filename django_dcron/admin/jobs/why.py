@@ -69,7 +69,7 @@ def view(model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: st
     if not model_admin.has_view_permission(request, job):
         raise PermissionDenied
     zone = zone_of(job)
-    asked, error = _parse_requested_time(request.GET.get("at", ""), zone)
+    requested, error = _parse_requested_time(request.GET.get("at", ""), zone)
     context: dict[str, Any] = {
         **site.each_context(request),
         "title": _("Why did the job run (or not)?"),
@@ -78,16 +78,16 @@ def view(model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: st
         "original": job,
         "media": model_admin.media,
         "zone": zone.key,
-        "at": _format_requested_time(asked) if asked else "",
+        "at": _format_requested_time(requested) if requested else "",
         "step": 1
-        if asked and asked.second
+        if requested and requested.second
         else 60,  # the input shows seconds only if the step isn't a whole minute
         "url": url_of(job, site),
         "error": error,
     }
-    if asked and not error:
+    if requested and not error:
         try:
-            context |= _explanation_context(request, job, asked, site)
+            context |= _explanation_context(request, job, requested, site)
         except ValueError:
             context["error"] = _out_of_range(context["at"])
     request.current_app = site.name
@@ -95,14 +95,14 @@ def view(model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: st
 
 
 def _explanation_context(
-    request: HttpRequest, job: Job, asked: datetime, site: admin.AdminSite
+    request: HttpRequest, job: Job, requested: datetime, site: admin.AdminSite
 ) -> dict[str, Any]:
     scope = scope_of(request, site)
     show_nodes = may_view(request, Node, site) and not scope.narrows(Node)
-    answer = explain(job, asked, show_nodes=show_nodes)
+    answer = explain(job, requested, show_nodes=show_nodes)
     if answer.run is not None and not scope.sees(answer.run):
         return {"error": _("You don't have permission to view the run at that time.")}
-    return _answer_context(answer, asked, job, site, scope)
+    return _answer_context(answer, requested, job, site, scope)
 
 
 def url_of(job: Job, site: admin.AdminSite, at: datetime | None = None) -> str:
@@ -119,15 +119,17 @@ def _parse_requested_time(text: str, zone: ZoneInfo) -> tuple[datetime | None, s
     if not text.strip():
         return None, ""
     try:
-        found = parse_datetime(text.strip())
+        parsed = parse_datetime(text.strip())
     except ValueError:
-        found = None
-    if found is None:
+        parsed = None
+    if parsed is None:
         return None, _("“%(text)s” isn't a date and time. Example: 2026-12-01T09:00.") % {
             "text": text
         }
     try:
-        return (found.replace(tzinfo=zone) if found.tzinfo is None else found.astimezone(zone)), ""
+        return (
+            parsed.replace(tzinfo=zone) if parsed.tzinfo is None else parsed.astimezone(zone)
+        ), ""
     except OverflowError:
         return None, _out_of_range(text)
 
@@ -141,19 +143,19 @@ def _format_requested_time(at: datetime) -> str:
 
 
 def _answer_context(
-    answer: Answer, asked: datetime, job: Job, site: admin.AdminSite, scope: Scope
+    answer: Answer, requested: datetime, job: Job, site: admin.AdminSite, scope: Scope
 ) -> dict[str, Any]:
     return {
         "answer": answer,
         "badge": _badge(answer.verdict),
-        "about": dateformat.format(
-            answer.occurrence.astimezone(asked.tzinfo) if answer.occurrence else asked,
+        "heading": dateformat.format(
+            answer.occurrence.astimezone(requested.tzinfo) if answer.occurrence else requested,
             "l, Y-m-d H:i:s T",
         ),
         "sentences": list(_link_run_ids(answer.sentences, site, scope)),
         "run_link": link(answer.run, site, _("View run")) if answer.run else "",
-        "before": _neighbor(answer.before, job, asked, site),
-        "after": _neighbor(answer.after, job, asked, site),
+        "before": _neighbor(answer.before, job, requested, site),
+        "after": _neighbor(answer.after, job, requested, site),
     }
 
 
@@ -162,23 +164,29 @@ def _badge(verdict: Verdict) -> str:
 
 
 def _neighbor(
-    at: datetime | None, job: Job, asked: datetime, site: admin.AdminSite
+    at: datetime | None, job: Job, requested: datetime, site: admin.AdminSite
 ) -> Neighbor | None:
     if at is None:
         return None
-    return Neighbor(f"{at.astimezone(asked.tzinfo):%Y-%m-%d %H:%M:%S %Z}", url_of(job, site, at))
+    return Neighbor(
+        f"{at.astimezone(requested.tzinfo):%Y-%m-%d %H:%M:%S %Z}", url_of(job, site, at)
+    )
 
 
 def _link_run_ids(
     sentences: Sequence[str], site: admin.AdminSite, scope: Scope
 ) -> Iterator[SafeString]:
     """Link the runs that the sentences name by id, unless they are deleted."""
-    named = {UUID(found) for sentence in sentences for found in RUN_ID.findall(sentence)}
-    runs = {str(run.pk): run for run in scope.runs.filter(pk__in=named).only("pk")} if named else {}
+    run_ids = {UUID(parsed) for sentence in sentences for parsed in RUN_ID.findall(sentence)}
+    runs = (
+        {str(run.pk): run for run in scope.runs.filter(pk__in=run_ids).only("pk")}
+        if run_ids
+        else {}
+    )
     for sentence in sentences:
-        ends = [match.span() for match in RUN_ID.finditer(sentence) if match[0] in runs]
+        spans = [match.span() for match in RUN_ID.finditer(sentence) if match[0] in runs]
         pieces, position = [], 0
-        for start, end in ends:
+        for start, end in spans:
             pieces += [
                 (sentence[position:start],),
                 (link(runs[sentence[start:end]], site, sentence[start:end]),),

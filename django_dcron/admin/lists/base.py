@@ -24,7 +24,7 @@ MOST_WORDS = 8
 """Limit on the words of a search. Each word makes the query longer, and databases limit that."""
 
 
-def words_of(search_term: str) -> list[str]:
+def search_words(search_term: str) -> list[str]:
     return search_term.split()[:MOST_WORDS]
 
 
@@ -33,8 +33,8 @@ class ShortRowsChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        ours: Any = self.model_admin
-        self.result_list = ours.listed(self.result_list)
+        model_admin: Any = self.model_admin
+        self.result_list = model_admin.without_long_columns(self.result_list)
 
 
 class ListAdmin(BaseAdmin[M]):
@@ -42,9 +42,9 @@ class ListAdmin(BaseAdmin[M]):
 
     quick_links: Sequence[tuple[StrOrPromise, str]] = ()
     """Pairs of label and query string."""
-    nothing_yet: StrOrPromise = ""
+    empty_text: StrOrPromise = ""
     """Text of an empty list, which names the source of its rows."""
-    searched: StrOrPromise = ""
+    search_note: StrOrPromise = ""
     """Text about what the search covers.
 
     It replaces Django's ``search_help_text``, which leaves the search without a visible label.
@@ -54,10 +54,14 @@ class ListAdmin(BaseAdmin[M]):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        here = request.GET.urlencode()
-        links = [(label, query, query == here) for label, query in self.quick_links]
-        shown = {"quick_links": links, "nothing_yet": self.nothing_yet, "searched": self.searched}
-        return super().changelist_view(request, shown | (extra_context or {}))
+        current_query = request.GET.urlencode()
+        links = [(label, query, query == current_query) for label, query in self.quick_links]
+        context = {
+            "quick_links": links,
+            "empty_text": self.empty_text,
+            "search_note": self.search_note,
+        }
+        return super().changelist_view(request, context | (extra_context or {}))
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Report invalid values in the query string.
@@ -74,13 +78,13 @@ class ListAdmin(BaseAdmin[M]):
         self, request: HttpRequest, queryset: QuerySet[M], *args: Any, **options: Any
     ) -> HttpResponse | None:
         """Drop the submitted keys that no row can have."""
-        sent = request.POST.copy()
-        chosen = sent.getlist(ACTION_CHECKBOX_NAME)
-        sent.setlist(ACTION_CHECKBOX_NAME, [key for key in chosen if could_be_key(self.model, key)])
-        request.POST = sent  # type: ignore[assignment]  # mutable, like Django's own copies
+        data = request.POST.copy()
+        keys = data.getlist(ACTION_CHECKBOX_NAME)
+        data.setlist(ACTION_CHECKBOX_NAME, [key for key in keys if could_be_key(self.model, key)])
+        request.POST = data  # type: ignore[assignment]  # mutable, like Django's own copies
         return super().response_action(request, queryset, *args, **options)
 
-    def listed(self, rows: QuerySet[M]) -> QuerySet[M]:
+    def without_long_columns(self, rows: QuerySet[M]) -> QuerySet[M]:
         """Return the rows of a page without the long columns that the list doesn't show."""
         return rows
 
@@ -90,7 +94,7 @@ class ListAdmin(BaseAdmin[M]):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[M], search_term: str
     ) -> tuple[QuerySet[M], bool]:
-        return super().get_search_results(request, queryset, " ".join(words_of(search_term)))
+        return super().get_search_results(request, queryset, " ".join(search_words(search_term)))
 
 
 class HistoryAdmin(ReadOnlyAdmin[M], ListAdmin[M]):

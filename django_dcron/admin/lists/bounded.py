@@ -20,8 +20,8 @@ __all__ = ["LIMIT", "BoundedPaginator", "bounded_count_text", "count_up_to"]
 
 
 def bounded_count_text(queryset: QuerySet[Any], limit: int = LIMIT) -> str:
-    found = count_up_to(queryset, limit)
-    return str(found) if found <= limit else _("more than %(limit)d") % {"limit": limit}
+    count = count_up_to(queryset, limit)
+    return str(count) if count <= limit else _("more than %(limit)d") % {"limit": limit}
 
 
 class BoundedPaginator(RowPaginator):
@@ -31,17 +31,17 @@ class BoundedPaginator(RowPaginator):
 
     @cached_property
     def count(self) -> int:
-        return min(self._found, LIMIT)
+        return min(self._count_beyond_limit, LIMIT)
 
     @property
     def is_truncated(self) -> bool:
         """Whether rows exist beyond the last page."""
-        return self._found > LIMIT
+        return self._count_beyond_limit > LIMIT
 
     @property
     def limit(self) -> int:
         return LIMIT
 
     @cached_property
-    def _found(self) -> int:
+    def _count_beyond_limit(self) -> int:
         return count_up_to(self.object_list)

@@ -4,8 +4,8 @@ Invariants:
 
 - The action applies to the rows that the page showed. The page carries their keys instead of a
   filter, which may match other rows later.
-- The answer is a request of the same list action, so that CSRF and permissions are checked again.
-- Rows to which the action doesn't apply are left out and listed with the reason.
+- The page submits to the same list action, so that CSRF and permissions are checked again.
+- Rows that the action can't apply to are omitted and listed with the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CONFIRMED = "confirmed"
 FILTERS = "list_filters"
-"""The form field with the query string of the list, to which the answer redirects."""
+"""The form field with the list's query string, for the redirect after the action."""
 MOST_SHOWN = 20
 
 
@@ -41,18 +41,18 @@ def confirm_or_perform(
     most: int,
 ) -> HttpResponse:
     """Show the page, or apply the action to the first ``most`` rows of the list."""
-    answered = CONFIRMED in request.POST
-    form = action.form(request.POST if answered else None) if action.form else None
-    if not answered or (form is not None and not form.is_valid()):
+    is_confirmed = CONFIRMED in request.POST
+    form = action.form(request.POST if is_confirmed else None) if action.form else None
+    if not is_confirmed or (form is not None and not form.is_valid()):
         return _page(model_admin, request, action, rows, most, form)
-    chosen = list(rows[: most + 1])
-    if not chosen:
+    selected = list(rows[: most + 1])
+    if not selected:
         text = _("Nothing was changed because the selected items no longer exist.")
         model_admin.message_user(request, text, messages.WARNING)
-    if len(chosen) > most:
+    if len(selected) > most:
         text = _("Only the first %(count)d selected items were processed.") % {"count": most}
         model_admin.message_user(request, text, messages.WARNING)
-    model_admin.perform(request, action, chosen[:most])
+    model_admin.perform(request, action, selected[:most])
     filters = request.POST.get(FILTERS, "")
     return HttpResponseRedirect(f"{request.path}?{filters}" if filters else request.get_full_path())
 
@@ -66,32 +66,34 @@ def _page(
     form: ObjectActionForm | None,
 ) -> HttpResponse:
     site = model_admin.admin_site
-    found = list(rows[: most + 1])
-    chosen, left_out = [], []
-    for row in found[:most]:
+    first_rows = list(rows[: most + 1])
+    selected, refused = [], []
+    for row in first_rows[:most]:
         if refusal := model_admin.refusal(request, action, row):
-            left_out.append((link(row, site), refusal))
+            refused.append((link(row, site), refusal))
         else:
-            chosen.append(row)
+            selected.append(row)
     filters = request.POST.get(FILTERS, request.GET.urlencode())
-    name = model_ngettext(model_admin.opts, len(chosen))
+    name = model_ngettext(model_admin.opts, len(selected))
     context = {
         **site.each_context(request),
         "title": _("%(action)s: %(count)d %(name)s")
-        % {"action": action.label, "count": len(chosen), "name": name},
+        % {"action": action.label, "count": len(selected), "name": name},
         "opts": model_admin.opts,
         "media": model_admin.media,
         "action": action,
-        "submit_label": action.submit_label(len(chosen)),
+        "submit_label": action.submit_label(len(selected)),
         "form": form,
-        "shown": [(link(row, site), model_admin.state_label(row)) for row in chosen[:MOST_SHOWN]],
-        "more": max(len(chosen) - MOST_SHOWN, 0),
-        "left_out": left_out[:MOST_SHOWN],
-        "left_out_more": max(len(left_out) - MOST_SHOWN, 0),
+        "selected": [
+            (link(row, site), model_admin.state_label(row)) for row in selected[:MOST_SHOWN]
+        ],
+        "more": max(len(selected) - MOST_SHOWN, 0),
+        "refused": refused[:MOST_SHOWN],
+        "refused_more": max(len(refused) - MOST_SHOWN, 0),
         "most": most,
-        "found": bounded_count_text(rows) if len(found) > most else None,
+        "found": bounded_count_text(rows) if len(first_rows) > most else None,
         "checkbox": ACTION_CHECKBOX_NAME,
-        "keys": [row.pk for row in chosen],
+        "keys": [row.pk for row in selected],
         "confirmed": CONFIRMED,
         "filters_name": FILTERS,
         "filters": filters,

@@ -1,11 +1,11 @@
-"""Export jobs and runs as CSV and JSON: the chosen rows, or all rows that match the filters.
+"""Export jobs and runs as CSV and JSON: the selected rows, or all rows that match the filters.
 
 Invariants:
 
-- Memory is bounded. The export loads up to ``MOST_ROWS`` keys, then ``AT_ONCE`` rows at a time.
+- Memory is bounded. The export loads up to ``MOST_ROWS`` keys, then ``CHUNK_SIZE`` rows at a time.
 - No database cursor stays open while a slow client reads. Rows deleted meanwhile are left out.
 - An incomplete export says so: in the file name, and in JSON as ``"complete": false``.
-- No cell of the CSV is a formula to a spreadsheet. JSON contains the plain values, by field name.
+- Spreadsheets interpret no CSV cell as a formula. JSON contains the values as they are.
 - Times are ISO 8601 in UTC. Durations of runs are in seconds, fields of jobs are those of
   ``jobs.representation``.
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from django.http.response import HttpResponseBase
 
 MOST_ROWS = 100_000
-AT_ONCE = 500
-FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+CHUNK_SIZE = 500
+FORMULA_STARTS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """Characters that start a formula in spreadsheets, including full-width signs."""
 
 Column = tuple[str, Callable[[Any], Any]]
@@ -97,18 +97,18 @@ class ExportedAdmin(ListAdmin[M]):
         lines = write(
             f"{name}s", self.exported, self._in_chunks(request, keys[:MOST_ROWS]), complete
         )
-        cut = "" if complete else f"-first-{MOST_ROWS}"
-        file = f"dcron-{name}s{cut}-{now().astimezone(UTC):%Y%m%dT%H%M%SZ}.{kind}"
+        suffix = "" if complete else f"-first-{MOST_ROWS}"
+        file = f"dcron-{name}s{suffix}-{now().astimezone(UTC):%Y%m%dT%H%M%SZ}.{kind}"
         disposition = {"Content-Disposition": f'attachment; filename="{file}"'}
         return StreamingHttpResponse(lines, content_type=content_type, headers=disposition)
 
     def _in_chunks(self, request: HttpRequest, keys: list[Any]) -> Iterator[M]:
         """Yield the rows in the order of the list, chunk by chunk."""
         rows = self.exported_rows(request)
-        for start in range(0, len(keys), AT_ONCE):
-            chunk = keys[start : start + AT_ONCE]
-            found = {row.pk: row for row in rows.filter(pk__in=chunk)}
-            yield from (found[key] for key in chunk if key in found)
+        for start in range(0, len(keys), CHUNK_SIZE):
+            chunk = keys[start : start + CHUNK_SIZE]
+            rows_by_key = {row.pk: row for row in rows.filter(pk__in=chunk)}
+            yield from (rows_by_key[key] for key in chunk if key in rows_by_key)
 
     def exported_rows(self, request: HttpRequest) -> QuerySet[M]:
         """Return the rows with everything that the columns in ``exported`` read."""
@@ -164,7 +164,7 @@ def _write_json(
     yield f'{{"complete": {json.dumps(complete)}, "{name}": ['
     separator = "\n"
     for row in rows:
-        values = {title: _plain(read(row)) for title, read in columns}
+        values = {title: _json_value(read(row)) for title, read in columns}
         yield separator + json.dumps(values, ensure_ascii=False, default=str)
         separator = ",\n"
     yield "\n]}\n"
@@ -176,7 +176,7 @@ WRITERS = {
 }
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, timedelta):
@@ -186,9 +186,9 @@ def _plain(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    value = _plain(value)
+    value = _json_value(value)
     if isinstance(value, (list, dict)):
         value = json.dumps(value, ensure_ascii=False)
-    if isinstance(value, str) and value.startswith(FORMULA):
+    if isinstance(value, str) and value.startswith(FORMULA_STARTS):
         return f"'{value}"
     return value

@@ -68,42 +68,44 @@ def jobs_named(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
     """
     if not words:
         return []
-    named = [Q(name__icontains=word) | Q(namespace__icontains=word) for word in words]
-    by_each = {f"by_{number}": by_word for number, by_word in enumerate(named)}
-    by_any = Job.objects.filter(reduce(or_, named)).order_by().annotate(**by_each)
-    found = list(by_any.values_list("pk", *by_each)[: JOBS_SEARCHED + 1])
-    if len(found) > JOBS_SEARCHED:
-        return [Job.objects.filter(by_word).order_by().values("pk") for by_word in named]
-    return [[key for key, *by in found if by[number]] for number in range(len(words))]
+    conditions = [Q(name__icontains=word) | Q(namespace__icontains=word) for word in words]
+    annotations = {f"by_{number}": condition for number, condition in enumerate(conditions)}
+    matching = Job.objects.filter(reduce(or_, conditions)).order_by().annotate(**annotations)
+    rows = list(matching.values_list("pk", *annotations)[: JOBS_SEARCHED + 1])
+    if len(rows) > JOBS_SEARCHED:
+        return [Job.objects.filter(condition).order_by().values("pk") for condition in conditions]
+    return [[key for key, *matches in rows if matches[number]] for number in range(len(words))]
 
 
-def titled(text: str | Promise) -> type[admin.ChoicesFieldListFilter]:
+def titled_filter(text: str | Promise) -> type[admin.ChoicesFieldListFilter]:
     """Return a rarely used filter by choices with its own title.
 
     The field's name may only make sense in a form.
     """
 
-    class Titled(admin.ChoicesFieldListFilter):
+    class TitledFilter(admin.ChoicesFieldListFilter):
         template = "admin/django_dcron/closed_filter.html"
 
         def __init__(self, *args: Any, **kwargs: Any):
             super().__init__(*args, **kwargs)
             self.title = str(text)
 
-    return Titled
+    return TitledFilter
 
 
 class _ValueFilter(admin.SimpleListFilter):
-    """A filter by words from the rows. It lists the first words, and always the chosen one."""
+    """A filter by values of the rows. It lists the first values, and always the selected one."""
 
-    def words(self, scope: Scope) -> Iterable[str]:
+    def values(self, scope: Scope) -> Iterable[str]:
         raise NotImplementedError
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        words = set(sorted(self.words(scope_of(request, model_admin.admin_site)))[:CHOICES_LISTED])
-        if chosen := self.used_parameters.get(self.parameter_name or ""):
-            words.add(str(chosen))
-        return [(word, word) for word in sorted(words)]
+        values = set(
+            sorted(self.values(scope_of(request, model_admin.admin_site)))[:CHOICES_LISTED]
+        )
+        if selected := self.used_parameters.get(self.parameter_name or ""):
+            values.add(str(selected))
+        return [(value, value) for value in sorted(values)]
 
 
 class JobStateFilter(admin.SimpleListFilter):
@@ -157,7 +159,7 @@ class LastOutcomeFilter(admin.SimpleListFilter):
 
 
 class TargetKindFilter(admin.SimpleListFilter):
-    """Filter by the prefix of the target. Only the registry knows tasks from functions."""
+    """Filter by the prefix of the target. Only the registry distinguishes tasks and functions."""
 
     title = _("target")
     parameter_name = "kind"
@@ -170,12 +172,12 @@ class TargetKindFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        a_command, a_shell = (
+        is_command, is_shell = (
             Q(target__startswith=commands.PREFIX),
             Q(target__startswith=shell.PREFIX),
         )
-        chosen = {"code": ~a_command & ~a_shell, "command": a_command, "shell": a_shell}
-        return queryset.filter(chosen.get(self.value() or "", Q()))
+        conditions = {"code": ~is_command & ~is_shell, "command": is_command, "shell": is_shell}
+        return queryset.filter(conditions.get(self.value() or "", Q()))
 
 
 class NamespaceFilter(_ValueFilter):
@@ -184,7 +186,7 @@ class NamespaceFilter(_ValueFilter):
     title = _("namespace")
     parameter_name = "namespace"
 
-    def words(self, scope: Scope) -> Iterable[str]:
+    def values(self, scope: Scope) -> Iterable[str]:
         namespaces = scope.jobs.order_by("namespace").values_list("namespace", flat=True).distinct()
         return namespaces[:CHOICES_LISTED]
 
@@ -194,7 +196,7 @@ class NamespaceFilter(_ValueFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():
             return queryset
-        return _of_jobs(queryset, Job.objects.filter(namespace=self.value()))
+        return _rows_of_jobs(queryset, Job.objects.filter(namespace=self.value()))
 
 
 class TagFilter(_ValueFilter):
@@ -203,22 +205,22 @@ class TagFilter(_ValueFilter):
     title = _("tag")
     parameter_name = "tag"
 
-    def words(self, scope: Scope) -> Iterable[str]:
+    def values(self, scope: Scope) -> Iterable[str]:
         return tags_in_use(scope.jobs)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
-        return _of_jobs(queryset, with_tag(Job.objects.all(), value)) if value else queryset
+        return _rows_of_jobs(queryset, with_tag(Job.objects.all(), value)) if value else queryset
 
 
-def _of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
+def _rows_of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
     if rows.model is Run:
         return runs_of(rows, jobs)
     return rows.filter(pk__in=jobs.order_by().values("pk"))
 
 
 class JobFilter(admin.RelatedFieldListFilter):
-    """List the first jobs and the chosen one. The search box finds other jobs by name."""
+    """List the first jobs and the selected one. The search box finds other jobs by name."""
 
     def field_choices(
         self, field: Field[Any, Any], request: HttpRequest, model_admin: Any
@@ -226,10 +228,10 @@ class JobFilter(admin.RelatedFieldListFilter):
         visible = scope_of(request, model_admin.admin_site).jobs.order_by("namespace", "name")
         jobs = list(visible.only("namespace", "name")[:CHOICES_LISTED])
         try:
-            chosen = [Job._meta.pk.clean(value, None) for value in self.lookup_val or ()]
+            selected = [Job._meta.pk.clean(value, None) for value in self.lookup_val or ()]
         except ValidationError as error:
             raise IncorrectLookupParameters(error) from error
-        jobs += visible.filter(pk__in=chosen).exclude(pk__in=[job.pk for job in jobs])
+        jobs += visible.filter(pk__in=selected).exclude(pk__in=[job.pk for job in jobs])
         return [(job.pk, str(job)) for job in jobs]
 
 
@@ -239,7 +241,7 @@ class WorkerFilter(_ValueFilter):
     title = _("worker")
     parameter_name = "worker"
 
-    def words(self, scope: Scope) -> Iterable[str]:
+    def values(self, scope: Scope) -> Iterable[str]:
         attempts = latest_attempts(scope).order_by("-pk")
         return set(attempts.values_list("worker", flat=True)[:ATTEMPTS_READ_LIMIT])
 

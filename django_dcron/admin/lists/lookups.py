@@ -18,11 +18,11 @@ from django.db import models
 from django_dcron.schedules.timetable import BEGIN, END, WIDEST_OFFSET
 from django_dcron.utils.json_values import check_storable
 
-COMPARING = ("exact", "in", "lt", "lte", "gt", "gte")
-TEXTUAL = ("iexact", "contains", "icontains", "startswith", "istartswith")
+COMPARISON_LOOKUPS = ("exact", "in", "lt", "lte", "gt", "gte")
+TEXT_LOOKUPS = ("iexact", "contains", "icontains", "startswith", "istartswith")
 MOST_VALUES = 100
 LONGEST_VALUE = 300
-NOT_LOOKED_UP = (models.JSONField, models.DurationField)
+UNSUPPORTED_FIELDS = (models.JSONField, models.DurationField)
 """Columns whose values can't be parsed from a query string."""
 
 
@@ -34,29 +34,29 @@ def check_lookups(model: type[models.Model], parameters: Iterable[tuple[str, lis
     for name, values in parameters:
         try:
             check_storable([name, *values])
-            found = _column(model, name)
-            if found is not None:
+            column_and_lookup = _column(model, name)
+            if column_and_lookup is not None:
                 for value in values:
-                    _check(*found, str(value))
+                    _check(*column_and_lookup, str(value))
         except (ValueError, OverflowError, ValidationError) as error:
             raise IncorrectLookupParameters(f"{name[:LONGEST_VALUE]}: {error}") from error
 
 
 def _column(model: type[models.Model], name: str) -> tuple[models.Field[Any, Any], str] | None:
     """Return the column and the lookup of a parameter, or None if it doesn't name a column."""
-    first, *others = name.split("__")
+    first, *rest = name.split("__")
     field = _field(model, first)
     if field is None:
         return None
     while (
-        others
+        rest
         and field.related_model is not None
-        and (of := _field(field.related_model, others[0])) is not None
+        and (related := _field(field.related_model, rest[0])) is not None
     ):
-        field, others = of, others[1:]
-    if len(others) > 1:
-        raise ValueError("no lookups of lookups are taken")
-    return field, others[0] if others else "exact"
+        field, rest = related, rest[1:]
+    if len(rest) > 1:
+        raise ValueError("nested lookups aren't supported")
+    return field, rest[0] if rest else "exact"
 
 
 def _field(model: Any, name: str) -> Any:
@@ -65,7 +65,7 @@ def _field(model: Any, name: str) -> Any:
     try:
         return model._meta.get_field(name)
     except FieldDoesNotExist:
-        return next((each for each in model._meta.concrete_fields if each.attname == name), None)
+        return next((field for field in model._meta.concrete_fields if field.attname == name), None)
 
 
 def _check(field: Any, lookup: str, value: str) -> None:
@@ -74,15 +74,15 @@ def _check(field: Any, lookup: str, value: str) -> None:
     if lookup == "isnull":
         return
     is_text = isinstance(field, (models.CharField, models.TextField))
-    if isinstance(field, NOT_LOOKED_UP) or lookup not in (
-        COMPARING + TEXTUAL if is_text else COMPARING
+    if isinstance(field, UNSUPPORTED_FIELDS) or lookup not in (
+        COMPARISON_LOOKUPS + TEXT_LOOKUPS if is_text else COMPARISON_LOOKUPS
     ):
-        raise ValueError("this lookup is not taken")
+        raise ValueError("this lookup isn't supported")
     values = value.split(",") if lookup == "in" else [value]
     if len(values) > MOST_VALUES:
         raise ValueError(f"{len(values)} values are too many (allowed: {MOST_VALUES})")
-    for each in filter(None, values):  # skips an empty input
-        check_value(field, each)
+    for item in filter(None, values):  # skips an empty input
+        check_value(field, item)
 
 
 def could_be_key(model: type[models.Model], text: str) -> bool:
@@ -105,13 +105,17 @@ def check_value(field: Any, value: str) -> None:
     """
     if len(value) > LONGEST_VALUE:
         raise ValueError(f"{len(value)} characters are too many (allowed: {LONGEST_VALUE})")
-    read = field.to_python(value)
-    if isinstance(read, float) and not math.isfinite(read):
+    parsed = field.to_python(value)
+    if isinstance(parsed, float) and not math.isfinite(parsed):
         raise ValueError("not a finite number")
-    if isinstance(field, models.DateTimeField) and read is not None:
-        offset = read.utcoffset()
-        aware = read if offset is not None else read.replace(tzinfo=UTC)
+    if isinstance(field, models.DateTimeField) and parsed is not None:
+        offset = parsed.utcoffset()
+        aware = parsed if offset is not None else parsed.replace(tzinfo=UTC)
         if (offset and abs(offset) > WIDEST_OFFSET) or not BEGIN <= aware < END:
             raise ValueError("not a time in the years 1970 to 2199")
-    if isinstance(field, models.IntegerField) and read is not None and not -(2**63) <= read < 2**63:
+    if (
+        isinstance(field, models.IntegerField)
+        and parsed is not None
+        and not -(2**63) <= parsed < 2**63
+    ):
         raise ValueError("out of range")

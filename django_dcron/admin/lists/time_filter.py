@@ -31,10 +31,10 @@ PRESET_LABELS = [
     ("7d", _("Last 7 days")),
 ]
 YEARS = range(BEGIN.year, END.year)
-"""Outside these years, a time zone or ``ASIDE`` could exceed the range of ``datetime``."""
+"""Outside these years, a time zone or ``ORDER_TOLERANCE`` could overflow ``datetime``."""
 RUNS_SEARCHED = 100_000
 ATTEMPTS_SEARCHED = 100_000
-ASIDE = timedelta(minutes=1)
+ORDER_TOLERANCE = timedelta(minutes=1)
 """The maximum difference between the order of attempts by start and their order by key."""
 
 Bounds = tuple[datetime | None, datetime | None]
@@ -65,7 +65,7 @@ class TimeFilter(ListFilter):
         since, until = (
             self.used_parameters.get(name) for name in (self.since_name, self.until_name)
         )
-        self.typed: Bounds = _read(since), _read(until)
+        self.custom_range: Bounds = _parse_time(since), _parse_time(until)
 
     def expected_parameters(self) -> list[Any]:
         return [PRESET, self.since_name, self.until_name]
@@ -84,20 +84,20 @@ class TimeFilter(ListFilter):
             now = localtime(database_now(alias_for(self.model)))
             midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
             return midnight, midnight + timedelta(days=1)  # in wall-clock time
-        return self.typed
+        return self.custom_range
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return self.within(self.time_field(request, queryset))
 
     def time_field(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        asked = request.GET
+        parameters = request.GET
         if (
-            "trigger__exact" not in asked
-            or "job__id__exact" in asked
-            or asked.get("state__exact") in UNFINISHED
+            "trigger__exact" not in parameters
+            or "job__id__exact" in parameters
+            or parameters.get("state__exact") in UNFINISHED
         ):
             return queryset
-        until = self.typed[1]
+        until = self.custom_range[1]
         runs = Run.objects.filter(scheduled_at__lt=until) if until else Run.objects.all()
         latest = runs.order_by("-scheduled_at", "-pk").values_list("scheduled_at", flat=True)
         last = latest[RUNS_SEARCHED - 1 : RUNS_SEARCHED].first()
@@ -105,34 +105,34 @@ class TimeFilter(ListFilter):
 
     def within(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
         since, until = self.bounds
-        wanted = {self.since_name: since, self.until_name: until}
-        return queryset.filter(**{name: at for name, at in wanted.items() if at is not None})
+        bounds = {self.since_name: since, self.until_name: until}
+        return queryset.filter(**{name: at for name, at in bounds.items() if at is not None})
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        ours = self.expected_parameters()
+        own = self.expected_parameters()
         self.others = [
             (name, value)
             for name, values in changelist.filter_params.items()
-            if name not in ours
+            if name not in own
             for value in values
         ]
         preset = self.used_parameters.get(PRESET)
         yield {
-            "selected": preset is None and self.typed == (None, None),
-            "query_string": changelist.get_query_string(remove=ours),
+            "selected": preset is None and self.custom_range == (None, None),
+            "query_string": changelist.get_query_string(remove=own),
             "display": _("Any time"),
         }
         for value, label in PRESET_LABELS:
             yield {
                 "selected": preset == value,
-                "query_string": changelist.get_query_string({PRESET: value}, remove=ours),
+                "query_string": changelist.get_query_string({PRESET: value}, remove=own),
                 "display": label,
             }
 
     @property
     def fields(self) -> list[tuple[str, Any, str]]:
         """The name, label and value of each input of the range."""
-        since, until = (_format_time(at) for at in self.typed)
+        since, until = (_format_time(at) for at in self.custom_range)
         return [(self.since_name, _("From"), since), (self.until_name, _("Before"), until)]
 
 
@@ -150,9 +150,9 @@ class AttemptTimeFilter(TimeFilter):
         if as_uuid(request.GET.get(SEARCH_VAR, "")):
             return queryset
         last = Attempt.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-        until = self.typed[1]
+        until = self.custom_range[1]
         if until is not None:
-            last = _last_started_before(until + ASIDE, last)
+            last = _last_started_before(until + ORDER_TOLERANCE, last)
         return queryset.filter(pk__gt=last - ATTEMPTS_SEARCHED, pk__lte=last)
 
 
@@ -173,7 +173,7 @@ def _last_started_before(limit: datetime, last: int) -> int:
     return low
 
 
-def _read(text: Any) -> datetime | None:
+def _parse_time(text: Any) -> datetime | None:
     """Parse a date, with or without a time, in the site's time zone unless it names an offset."""
     if not text:
         return None

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 RERUNS_SHOWN = 20
-OF_JOB = gettext_lazy("The job's current arguments")
+JOB_ARGUMENTS_NOTE = gettext_lazy("The job's current arguments")
 
 
 def _cancel(request: HttpRequest, run: Run) -> ActionResult:
@@ -57,8 +57,8 @@ def _cancel(request: HttpRequest, run: Run) -> ActionResult:
 
 
 def _rerun(request: HttpRequest, run: Run) -> ActionResult:
-    made = control.rerun(run)
-    return ActionResult(audit_messages.rerun(made), made)
+    rerun = control.rerun(run)
+    return ActionResult(audit_messages.rerun(rerun), rerun)
 
 
 ACTIONS: tuple[ObjectAction[Run], ...] = (
@@ -124,9 +124,9 @@ class RunAdmin(RunListAdmin, ActionAdmin[Run]):
 
     def _shows_key(self, run: Any) -> bool:
         """Return whether the user may see the key, which may contain another run's id."""
-        names_another = run.trigger == Trigger.CHAIN and run.scope.narrows(Run)
+        contains_run_id = run.trigger == Trigger.CHAIN and run.scope.narrows(Run)
         return bool(run.idempotency_key) and not (
-            names_another and chains.followed_run(run, run.scope) is None
+            contains_run_id and chains.followed_run(run, run.scope) is None
         )
 
     def state_label(self, obj: Run) -> str:
@@ -138,30 +138,30 @@ class RunAdmin(RunListAdmin, ActionAdmin[Run]):
 
     @admin.display(description=gettext_lazy("arguments"))
     def arguments(self, run: Run) -> str:
-        return _own(redact(run.args)) or _of_job(redact(run.job.args))
+        return _own_arguments(redact(run.args)) or _job_arguments(redact(run.job.args))
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def keyword_arguments(self, run: Run) -> str:
-        return _own(redact(run.kwargs)) or _of_job(redact(run.job.kwargs))
+        return _own_arguments(redact(run.kwargs)) or _job_arguments(redact(run.job.kwargs))
 
     @admin.display(description=gettext_lazy("arguments"))
     def own_arguments(self, run: Run) -> str:
-        return _own(redact(run.args)) or quiet(OF_JOB)
+        return _own_arguments(redact(run.args)) or quiet(JOB_ARGUMENTS_NOTE)
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def own_keyword_arguments(self, run: Run) -> str:
-        return _own(redact(run.kwargs)) or quiet(OF_JOB)
+        return _own_arguments(redact(run.kwargs)) or quiet(JOB_ARGUMENTS_NOTE)
 
     @admin.display(description=gettext_lazy("rerun of"))
     def rerun_of_link(self, run: Any) -> str:
-        before = run.scope.visible(run.rerun_of)
-        return link(before, self.admin_site) if before else EMPTY
+        original = run.scope.visible(run.rerun_of)
+        return link(original, self.admin_site) if original else EMPTY
 
     @admin.display(description=gettext_lazy("triggered by"))
     def follows(self, run: Any) -> str:
-        before = chains.followed_run(run, run.scope)
-        if before is not None:
-            return link(before, self.admin_site)
+        previous = chains.followed_run(run, run.scope)
+        if previous is not None:
+            return link(previous, self.admin_site)
         if run.scope.narrows(Run):
             return quiet(_("a run that was deleted or that you don't have permission to view"))
         run_id = chains.followed_run_id(run)
@@ -169,15 +169,17 @@ class RunAdmin(RunListAdmin, ActionAdmin[Run]):
 
     @admin.display(description=gettext_lazy("triggered runs"))
     def followers(self, run: Any) -> str:
-        lines = ((link(after, self.admin_site),) for after in chains.followers_of(run, run.scope))
+        lines = (
+            (link(follower, self.admin_site),) for follower in chains.followers_of(run, run.scope)
+        )
         return format_html_join(", ", "{}", lines) or EMPTY
 
     @admin.display(description=gettext_lazy("reruns"))
     def reruns(self, run: Any) -> str:
-        later = run.scope.runs.filter(rerun_of=run.pk).order_by("scheduled_at")
+        reruns = run.scope.runs.filter(rerun_of=run.pk).order_by("scheduled_at")
         lines = (
-            (link(again, self.admin_site, moment(again.scheduled_at)),)
-            for again in later[:RERUNS_SHOWN]
+            (link(rerun, self.admin_site, moment(rerun.scheduled_at)),)
+            for rerun in reruns[:RERUNS_SHOWN]
         )
         return format_html_join(", ", "{}", lines) or EMPTY
 
@@ -216,26 +218,26 @@ class RunAdmin(RunListAdmin, ActionAdmin[Run]):
             return HttpResponse(headers=REFRESH)
         request.current_app = self.admin_site.name
         page = RunPage(run, request, self.admin_site)
-        return part_of(run, name, self.admin_site).refreshed(page.context(), request)
+        return part_of(run, name, self.admin_site).refresh_response(page.context(), request)
 
     def _page(self, run: Run, request: HttpRequest) -> dict[str, Any]:
         page = RunPage(run, request, self.admin_site)
         request.current_app = self.admin_site.name
-        shown = PARTS if page.shows_attempts else PARTS[:1]
+        names = PARTS if page.shows_attempts else PARTS[:1]
         parts = [
-            part_of(run, name, self.admin_site).render(page.context(), request) for name in shown
+            part_of(run, name, self.admin_site).render(page.context(), request) for name in names
         ]
         return {**page.context(), "parts": parts}
 
 
-def _own(value: Any) -> str:
+def _own_arguments(value: Any) -> str:
     """Render arguments of the run itself, or return an empty string if it has none."""
-    return "" if value is None else _of(value, _("Set for this run"))
+    return "" if value is None else _with_note(value, _("Set for this run"))
 
 
-def _of_job(value: Any) -> str:
-    return _of(value, OF_JOB)
+def _job_arguments(value: Any) -> str:
+    return _with_note(value, JOB_ARGUMENTS_NOTE)
 
 
-def _of(value: Any, whose: StrOrPromise) -> str:
-    return format_html("{}{}", preformatted(json.dumps(value, ensure_ascii=False)), quiet(whose))
+def _with_note(value: Any, note: StrOrPromise) -> str:
+    return format_html("{}{}", preformatted(json.dumps(value, ensure_ascii=False)), quiet(note))

@@ -25,7 +25,7 @@ from django_dcron.admin.display import (
     outcome_badge,
     quiet,
 )
-from django_dcron.admin.lists.base import HistoryAdmin, words_of
+from django_dcron.admin.lists.base import HistoryAdmin, search_words
 from django_dcron.admin.lists.filters import WorkerFilter, as_uuid, jobs_named
 from django_dcron.admin.lists.time_filter import AttemptTimeFilter
 from django_dcron.admin.runs import attempt_times
@@ -45,17 +45,17 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     list_display = ("started", "job", "outcome_and_failure", "took", "worker")
     list_filter = ("outcome", AttemptTimeFilter, WorkerFilter)
     search_fields = ("run__job__name", "exception_class", "worker")
-    searched = _(
+    search_note = _(
         "Enter up to eight words of a job name, an exception or a worker. The search and "
         "the filters cover the 100,000 latest attempts before the end of the selected "
         "time range. Enter the full ID of a run to find all of its attempts."
     )
     ordering = ("-pk",)
-    nothing_yet = _("No attempts yet. An attempt appears here when a worker starts a run.")
+    empty_text = _("No attempts yet. An attempt appears here when a worker starts a run.")
 
     readonly_fields = ("run_link",)
 
-    exactly_finished = moment_column(
+    finished_column = moment_column(
         "finished_at", _("finished"), near="started_at", show=exact_moment
     )
 
@@ -69,12 +69,12 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         return of_visible_runs(rows, "run", request, self.admin_site)
 
     def has_view_permission(self, request: HttpRequest, obj: Attempt | None = None) -> bool:
-        """Deny attempts whose run or job is withheld."""
+        """Deny attempts whose run or job is hidden."""
         site = self.admin_site
-        withheld = obj is not None and (
+        hidden = obj is not None and (
             is_hidden(request, obj.run, site) or is_hidden(request, obj.run.job, site)
         )
-        return super().has_view_permission(request, obj) and not withheld
+        return super().has_view_permission(request, obj) and not hidden
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
@@ -82,7 +82,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         run_id = as_uuid(search_term)
         if run_id is not None:
             return queryset.filter(run=run_id), False
-        words = words_of(search_term)
+        words = search_words(search_term)
         for word, job_ids in zip(words, jobs_named(words), strict=True):
             matching = Q(exception_class__icontains=word) | Q(worker__icontains=word)
             if job_ids != []:  # without matching jobs, the query needs no runs
@@ -157,8 +157,8 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("progress"))
     def progress(self, attempt: Attempt) -> str:
-        shown = {"progress": progress_of(attempt)}
-        return render_to_string("admin/django_dcron/progress.html", shown).strip() or EMPTY
+        context = {"progress": progress_of(attempt)}
+        return render_to_string("admin/django_dcron/progress.html", context).strip() or EMPTY
 
     @admin.display(description=_("message"))
     def message_text(self, attempt: Attempt) -> str:
@@ -188,21 +188,21 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
             return []
         late = ["late_outcome_column"] if obj.late_outcome else []
         progress = ["progress"] if progress_of(obj) else []
-        left = ["exception_class"] if obj.exception_class else []
-        left += [f"{name}_text" for name, text in obj.texts.items() if text]
-        waits = ["due_column"] if obj.due_at else []
-        waits += ["dispatched_column"] if obj.queued_at else []
-        times = (*waits, "started_column", "exactly_finished", "duration_column")
+        output = ["exception_class"] if obj.exception_class else []
+        output += [f"{name}_text" for name, text in obj.texts.items() if text]
+        wait_times = ["due_column"] if obj.due_at else []
+        wait_times += ["dispatched_column"] if obj.queued_at else []
+        times = (*wait_times, "started_column", "finished_column", "duration_column")
         run = "run_link" if may_view(request, Run, self.admin_site) else "run_text"
-        found = [
+        rows = [
             (run, "number_column"),
             ("outcome_column", *late, "worker_column"),
             times,
             *progress,
         ]
         return [
-            (None, {"fields": found}),
-            *([(_("Output"), {"fields": left})] if left else []),
+            (None, {"fields": rows}),
+            *([(_("Output"), {"fields": output})] if output else []),
         ]
 
     def get_object(

@@ -23,9 +23,9 @@ from django_dcron.models import Attempt
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
-SHOWN = 100_000
+CHARACTERS_SHOWN = 100_000
 """Maximum number of characters on a page. By default, stored texts and their marks are shorter."""
-CUT = {"message": Left, "traceback": Right, "result": Left, "log": Right}
+TRUNCATION = {"message": Left, "traceback": Right, "result": Left, "log": Right}
 """The side of each text that is kept if the text is too long: its beginning or its end."""
 TITLES = {
     "message": _("Message"),
@@ -36,7 +36,7 @@ TITLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ShownText:
+class AttemptText:
     name: str
     text: str
     length: int
@@ -57,38 +57,38 @@ class ShownText:
 
     @property
     def shows_end(self) -> bool:
-        return CUT[self.name] is Right
+        return TRUNCATION[self.name] is Right
 
     @property
-    def shown(self) -> int:
+    def shown_length(self) -> int:
         return len(self.text)
 
     @property
-    def readable(self) -> str:
+    def formatted(self) -> str:
         """The text. JSON of a complete result has one line per value."""
-        return self.text if self.is_truncated or self.name != "result" else in_lines(self.text)
+        return self.text if self.is_truncated or self.name != "result" else indented_json(self.text)
 
 
-def texts_of(attempt: Attempt, site: admin.AdminSite) -> dict[str, ShownText]:
+def texts_of(attempt: Attempt, site: admin.AdminSite) -> dict[str, AttemptText]:
     """Return the texts by name, with one query."""
-    cut = {f"{name}_shown": cut(name, SHOWN) for name, cut in CUT.items()}
-    lengths = {f"{name}_length": Length(name) for name in CUT}
+    cut = {f"{name}_shown": cut(name, CHARACTERS_SHOWN) for name, cut in TRUNCATION.items()}
+    lengths = {f"{name}_length": Length(name) for name in TRUNCATION}
     rows: Any = Attempt.objects.filter(pk=attempt.pk).order_by("pk").values(**cut, **lengths)
     row = rows.first() or {}  # the attempt may just have been pruned
     return {
-        name: ShownText(
+        name: AttemptText(
             name,
             row.get(f"{name}_shown", ""),
             row.get(f"{name}_length", 0),
             _url(attempt, name, site),
         )
-        for name in CUT
+        for name in TRUNCATION
     }
 
 
 def plain_text(attempt_id: int, name: str) -> HttpResponse:
     """Serve a complete text. The headers prevent a browser from rendering it as HTML."""
-    if name not in CUT:
+    if name not in TRUNCATION:
         raise Http404
     text = Attempt.objects.filter(pk=attempt_id).values_list(name, flat=True).first()
     if text is None:
@@ -100,7 +100,7 @@ def plain_text(attempt_id: int, name: str) -> HttpResponse:
     return HttpResponse(text, content_type="text/plain; charset=utf-8", headers=headers)
 
 
-def in_lines(text: str) -> str:
+def indented_json(text: str) -> str:
     """Format JSON with one line per value.
 
     Returns ``text`` itself if it isn't JSON, can't be encoded, or becomes too long.
@@ -110,7 +110,7 @@ def in_lines(text: str) -> str:
         for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
             lines.append(piece)
             length += len(piece)
-            if length > SHOWN:
+            if length > CHARACTERS_SHOWN:
                 return text
         formatted = "".join(lines)
         formatted.encode()

@@ -24,16 +24,16 @@ from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL, State
 
-LEAST_WIDTH = 0.4
-LABELLED_FROM = 15
+MIN_WIDTH = 0.4
+MIN_LABELED_WIDTH = 15
 """The minimum width of a bar with a duration label."""
 LANE, BAR = 38, 14
 """Height of a lane with a line of text above its bar, and height of the bar, in pixels."""
 AXIS = 22
-MOST_STEPS = 5
+MAX_STEPS = 5
 SHORTEST = timedelta(milliseconds=5)
 
-WORDS = {
+PHASE_LABELS = {
     Kind.EARLY: gettext_lazy("Not due yet"),
     Kind.UNCLAIMED: gettext_lazy("Due, not claimed by a node yet"),
     Kind.TURN: gettext_lazy("Waiting for earlier runs"),
@@ -44,13 +44,13 @@ WORDS = {
     Kind.START: gettext_lazy("Due, not started yet"),
     Kind.RUNNING: gettext_lazy("Running"),
 }
-COLOURS = {
+WAIT_COLORS = {
     Kind.UNCLAIMED: "missed",
     Kind.TURN: "waiting",
     Kind.QUEUED: "queued",
 }
 HATCHED = {Kind.BACKOFF, Kind.BETWEEN}
-MEANINGS = {
+LEGEND_LABELS = {
     "missed": gettext_lazy("Not claimed by a node"),
     "waiting": gettext_lazy("Waiting for earlier runs"),
     "queued": gettext_lazy("Waiting for a worker"),
@@ -80,9 +80,9 @@ STEPS = [
 class Bar:
     x: float
     width: float
-    colour: str
+    color: str
     """A state or an outcome."""
-    words: str
+    text: str
     phase: Phase
 
     @property
@@ -94,8 +94,8 @@ class Bar:
         return self.phase.kind in HATCHED
 
     @property
-    def meaning(self) -> str:
-        return str(MEANINGS["hatched" if self.hatched else self.colour])
+    def legend_label(self) -> str:
+        return str(LEGEND_LABELS["hatched" if self.hatched else self.color])
 
     @property
     def middle(self) -> float:
@@ -104,16 +104,18 @@ class Bar:
     @property
     def label(self) -> str:
         return (
-            "" if self.solid or self.width < LABELLED_FROM else format_duration(self.phase.length)
+            ""
+            if self.solid or self.width < MIN_LABELED_WIDTH
+            else format_duration(self.phase.length)
         )
 
     @property
     def title(self) -> str:
         return _("%(what)s: %(time)s, from %(since)s to %(until)s") % {
-            "what": self.words,
+            "what": self.text,
             "time": format_duration(self.phase.length),
-            "since": _exactly(self.phase.since),
-            "until": _exactly(self.phase.until),
+            "since": _format_exact(self.phase.since),
+            "until": _format_exact(self.phase.until),
         }
 
 
@@ -122,13 +124,13 @@ class Lane:
     number: int
     y: int
     """The upper edge of the lane's bars."""
-    words: str
+    text: str
     bars: tuple[Bar, ...]
     claimed: str
     """When the run was claimed, in words; empty if another attempt's lane shows it."""
 
     @property
-    def words_y(self) -> int:
+    def text_y(self) -> int:
         """The baseline of the lane's text."""
         return self.y - 5
 
@@ -170,7 +172,7 @@ class Timeline:
     @property
     def legend(self) -> list[Bar]:
         """One wait of each style."""
-        waits = {bar.meaning: bar for lane in self.lanes for bar in lane.bars if not bar.solid}
+        waits = {bar.legend_label: bar for lane in self.lanes for bar in lane.bars if not bar.solid}
         return list(waits.values())
 
 
@@ -188,7 +190,7 @@ def draw(courses: Sequence[Course], state: str, now: datetime | None) -> Timelin
         instants.append(now)
     since = min(instants)
     scale = _Scale(since, max(max(instants) - since, SHORTEST))
-    lanes = (_lane(place, course, state, scale) for place, course in enumerate(courses))
+    lanes = (_lane(index, course, state, scale) for index, course in enumerate(courses))
     return Timeline(since, tuple(lanes), tuple(_ticks(scale)), scale.x(now) if now else None)
 
 
@@ -201,20 +203,20 @@ class _Scale:
         return round(min(max((at - self.since) / self.length, 0.0), 1.0) * 100, 2)
 
 
-def _lane(place: int, course: Course, state: str, scale: _Scale) -> Lane:
-    y = place * LANE + LANE - BAR
+def _lane(index: int, course: Course, state: str, scale: _Scale) -> Lane:
+    y = index * LANE + LANE - BAR
     bars = tuple(_bar(phase, course, scale) for phase in course.phases)
-    return Lane(course.number, y, _lane_words(course, state), bars, _claim_words(course))
+    return Lane(course.number, y, _lane_text(course, state), bars, _claim_text(course))
 
 
-def _claim_words(course: Course) -> str:
+def _claim_text(course: Course) -> str:
     if course.claimed is None:
         return ""
     text = CLAIMED_LATE if course.claimed > timedelta() else CLAIMED_EARLY
     return text % {"time": format_duration(abs(course.claimed))}
 
 
-def _lane_words(course: Course, state: str) -> str:
+def _lane_text(course: Course, state: str) -> str:
     """Describe a lane: the number of the attempt, the wait before it, its outcome and duration."""
     facts = [_("Attempt %(number)d") % {"number": course.number}]
     waited = sum(
@@ -233,34 +235,34 @@ def _lane_words(course: Course, state: str) -> str:
 
 def _bar(phase: Phase, course: Course, scale: _Scale) -> Bar:
     x = scale.x(phase.since)
-    width = max(scale.x(phase.until) - x, LEAST_WIDTH)
+    width = max(scale.x(phase.until) - x, MIN_WIDTH)
     if phase.kind is Kind.RUNNING:
-        colour = str((course.attempt and course.attempt.outcome) or State.RUNNING)
-        words = str(_LABELS.get(colour, colour))
+        color = str((course.attempt and course.attempt.outcome) or State.RUNNING)
+        text = str(_LABELS.get(color, color))
     else:
-        colour = COLOURS.get(phase.kind, "pending")
-        words = str(WORDS[phase.kind])
-    return Bar(round(min(x, 100 - width), 2), round(width, 2), colour, words, phase)
+        color = WAIT_COLORS.get(phase.kind, "pending")
+        text = str(PHASE_LABELS[phase.kind])
+    return Bar(round(min(x, 100 - width), 2), round(width, 2), color, text, phase)
 
 
 def _ticks(scale: _Scale) -> Iterator[Tick]:
     milliseconds = scale.length / timedelta(milliseconds=1)
     week = STEPS[-1]
-    longer = ceil(milliseconds / MOST_STEPS / week) * week
+    longer = ceil(milliseconds / MAX_STEPS / week) * week
     step = timedelta(
-        milliseconds=next((step for step in STEPS if milliseconds <= step * MOST_STEPS), longer)
+        milliseconds=next((step for step in STEPS if milliseconds <= step * MAX_STEPS), longer)
     )
-    for place in range(int(scale.length / step) + 1):
-        after = place * step
+    for index in range(int(scale.length / step) + 1):
+        after = index * step
         at = scale.since + after
         label = (
             f"+{format_duration(after)}".replace(".0 s", " s")
-            if place
+            if index
             else f"{localtime(at):%H:%M:%S}"
         )
-        yield Tick(scale.x(at), label, _exactly(at))
+        yield Tick(scale.x(at), label, _format_exact(at))
 
 
-def _exactly(at: datetime) -> str:
+def _format_exact(at: datetime) -> str:
     local = localtime(at)
     return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03d}"

@@ -30,8 +30,8 @@ def _after(before: datetime | None, at: datetime | None, near: datetime | None) 
     Several processes write the times, so they may be out of order by milliseconds. Such a wait is
     shown as zero.
     """
-    shown = exact_moment(at, near)
+    time = exact_moment(at, near)
     if before is None or at is None:
-        return shown
+        return time
     wait = _("after %(time)s") % {"time": format_duration(max(at - before, timedelta()))}
-    return format_html("<div>{}{}</div>", shown, quiet(wait))
+    return format_html("<div>{}{}</div>", time, quiet(wait))

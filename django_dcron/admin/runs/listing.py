@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.admin.display import EMPTY, format_duration, may_view, moment, quiet, state_badge
-from django_dcron.admin.lists.base import HistoryAdmin, words_of
+from django_dcron.admin.lists.base import HistoryAdmin, search_words
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
 from django_dcron.admin.lists.filters import (
     JobFilter,
@@ -20,7 +20,7 @@ from django_dcron.admin.lists.filters import (
     TagFilter,
     as_uuid,
     runs_of,
-    titled,
+    titled_filter,
 )
 from django_dcron.admin.lists.time_filter import TimeFilter
 from django_dcron.admin.visibility import is_hidden, of_visible_jobs
@@ -31,7 +31,7 @@ from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.targets import redact
 from django_dcron.utils.bounded_text import shortened
 
-BY_JOBS: tuple[Any, ...] = (("job", JobFilter), NamespaceFilter, TagFilter)
+JOB_FILTERS: tuple[Any, ...] = (("job", JobFilter), NamespaceFilter, TagFilter)
 """Filters whose choices name all jobs, including jobs without runs."""
 TRIGGER_TITLE = gettext_lazy("trigger (latest 100,000 runs)")
 
@@ -39,9 +39,9 @@ TRIGGER_TITLE = gettext_lazy("trigger (latest 100,000 runs)")
 class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
     list_display = ("scheduled", "job_name", "state_and_reason", "started", "took")
     list_display_links = ("scheduled",)
-    list_filter = ("state", TimeFilter, *BY_JOBS, ("trigger", titled(TRIGGER_TITLE)))
+    list_filter = ("state", TimeFilter, *JOB_FILTERS, ("trigger", titled_filter(TRIGGER_TITLE)))
     search_fields = ("job__name", "job__namespace")
-    searched = gettext_lazy("Enter up to eight words of a job name, or the full ID of a run.")
+    search_note = gettext_lazy("Enter up to eight words of a job name, or the full ID of a run.")
     ordering = ("-scheduled_at", "-pk")  # matches an index of the table, read backwards
     quick_links = (
         (gettext_lazy("Failed in the last 24 hours"), "state__exact=failed&when=24h"),
@@ -49,7 +49,7 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         (gettext_lazy("Running"), "state__exact=running"),
         (gettext_lazy("Waiting"), "state__exact=waiting"),
     )
-    nothing_yet = gettext_lazy(
+    empty_text = gettext_lazy(
         "No runs yet. A run appears here shortly before it is due if a node (manage.py "
         "runcron) is running, or when someone runs a job now."
     )
@@ -71,8 +71,8 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
 
     @admin.display(description=gettext_lazy("scheduled"))
     def scheduled(self, run: Run) -> str:
-        by = "" if run.trigger == Trigger.SCHEDULE else run.get_trigger_display()
-        return format_html("{}{}", moment(run.scheduled_at, near=clock.now()), quiet(by))
+        trigger = "" if run.trigger == Trigger.SCHEDULE else run.get_trigger_display()
+        return format_html("{}{}", moment(run.scheduled_at, near=clock.now()), quiet(trigger))
 
     @admin.display(description=gettext_lazy("job"))
     def job_name(self, run: Run) -> str:
@@ -80,11 +80,17 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
 
     @admin.display(description=gettext_lazy("state"))
     def state_and_reason(self, run: Run) -> str:
-        most = max(run.attempt, run.job.max_attempts)
-        tried = _("attempt %(attempt)d of %(most)d") % {"attempt": run.attempt, "most": most}
+        max_attempts = max(run.attempt, run.job.max_attempts)
+        attempt_text = _("attempt %(attempt)d of %(most)d") % {
+            "attempt": run.attempt,
+            "most": max_attempts,
+        }
         reason = shortened(run.reason, 100)
         return format_html(
-            "{}{}{}", state_badge(run.state), quiet(tried if most > 1 else ""), quiet(reason)
+            "{}{}{}",
+            state_badge(run.state),
+            quiet(attempt_text if max_attempts > 1 else ""),
+            quiet(reason),
         )
 
     @admin.display(description=gettext_lazy("started"))
@@ -108,10 +114,10 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         return format_html("{}{}", format_duration(duration(run)), quiet(until))
 
     def get_list_filter(self, request: HttpRequest) -> Any:
-        offered = super().get_list_filter(request)
+        filters = super().get_list_filter(request)
         if may_view(request, Job, self.admin_site):
-            return offered
-        return [each for each in offered if each not in BY_JOBS]
+            return filters
+        return [item for item in filters if item not in JOB_FILTERS]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """Load the jobs with a separate query.
@@ -121,13 +127,13 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         rows = super().get_queryset(request).prefetch_related("job")
         return of_visible_jobs(rows, "job", request, self.admin_site)
 
-    def listed(self, rows: QuerySet[Run]) -> QuerySet[Run]:
+    def without_long_columns(self, rows: QuerySet[Run]) -> QuerySet[Run]:
         jobs = Prefetch("job", Job.objects.defer("args", "kwargs", "declared", "imported"))
         return rows.defer("args", "kwargs").prefetch_related(None).prefetch_related(jobs)
 
     def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
-        withheld = obj is not None and is_hidden(request, obj.job, self.admin_site)
-        return super().has_view_permission(request, obj) and not withheld
+        hidden = obj is not None and is_hidden(request, obj.job, self.admin_site)
+        return super().has_view_permission(request, obj) and not hidden
 
     def exported_rows(self, request: HttpRequest) -> QuerySet[Run]:
         rows = super().exported_rows(request).prefetch_related(None)
@@ -141,7 +147,7 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         run_id = as_uuid(search_term)
         if run_id is not None:
             return queryset.filter(pk=run_id), False
-        named = Job.objects.all()
-        for word in words_of(search_term):
-            named = named.filter(Q(name__icontains=word) | Q(namespace__icontains=word))
-        return runs_of(queryset, named), False
+        jobs = Job.objects.all()
+        for word in search_words(search_term):
+            jobs = jobs.filter(Q(name__icontains=word) | Q(namespace__icontains=word))
+        return runs_of(queryset, jobs), False

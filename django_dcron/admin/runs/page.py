@@ -35,7 +35,7 @@ from django_dcron.admin.display import (
 )
 from django_dcron.admin.lists.filters import WorkerFilter
 from django_dcron.admin.runs import attempt_times
-from django_dcron.admin.runs.attempt_texts import CUT, ShownText, texts_of
+from django_dcron.admin.runs.attempt_texts import TRUNCATION, AttemptText, texts_of
 from django_dcron.admin.runs.attempt_timeline import Timeline, draw
 from django_dcron.admin.runs.progress import Progress, progress_of
 from django_dcron.admin.visibility import scope_of
@@ -75,8 +75,8 @@ CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
 
 def part_of(run: Run, name: str, site: admin.AdminSite) -> Part:
     url = reverse("admin:django_dcron_run_part", args=[run.pk, name], current_app=site.name)
-    every = None if run.is_final else REFRESH_EVERY
-    return Part(f"dcron-{name}", f"admin/django_dcron/run/{name}.html", url, every)
+    interval = None if run.is_final else REFRESH_EVERY
+    return Part(f"dcron-{name}", f"admin/django_dcron/run/{name}.html", url, interval)
 
 
 class RunPage:
@@ -104,13 +104,13 @@ class RunPage:
         attempts = self.scope.attempts.filter(run=self.run.pk)
         latest = (
             attempts.order_by("-number")
-            .defer(*CUT)
+            .defer(*TRUNCATION)
             .annotate(excerpt=Left("message", EXCERPT_LENGTH))
         )
         return list(latest[:ATTEMPTS_SHOWN])
 
     @property
-    def unlisted(self) -> int:
+    def unlisted_count(self) -> int:
         """The number of attempts before the listed ones."""
         return self.attempts[-1].number - 1 if self.attempts else 0
 
@@ -135,7 +135,7 @@ class RunPage:
         ]
 
     @cached_property
-    def texts(self) -> dict[str, ShownText]:
+    def texts(self) -> dict[str, AttemptText]:
         """The texts of the latest attempt, by name."""
         return texts_of(self.latest, self._site) if self.latest else {}
 
@@ -161,10 +161,10 @@ class RunPage:
     @property
     def sentences(self) -> list[SafeString]:
         run = self.run
-        found = [_state_sentence(run, self.now)]
+        sentences = [_state_sentence(run, self.now)]
         if run.cancel_requested_at and run.state == State.RUNNING:
             at = moment(run.cancel_requested_at, near=self.now)
-            found.append(format_html(str(CANCEL_REQUESTED), time=at))
+            sentences.append(format_html(str(CANCEL_REQUESTED), time=at))
         if run.missed_before:
             text = ngettext(
                 "This run also covers {count} earlier occurrence that didn't start in time, "
@@ -173,17 +173,19 @@ class RunPage:
                 "first scheduled at {time}.",
                 run.missed_before,
             )
-            found.append(format_html(text, count=run.missed_before, time=moment(run.missed_from)))
-        return found
+            sentences.append(
+                format_html(text, count=run.missed_before, time=moment(run.missed_from))
+            )
+        return sentences
 
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Pairs of label and value, without unknown values."""
         run, timed = self.run, self._run_or_attempt
         near = run.scheduled_at
-        most = max(run.attempt, run.job.max_attempts)
-        tried = run.started_at is not None or not run.is_final
-        found = [
+        max_attempts = max(run.attempt, run.job.max_attempts)
+        shows_attempt = run.started_at is not None or not run.is_final
+        facts = [
             (_("scheduled"), moment(run.scheduled_at)),
             (_("claimed"), moment(run.claimed_at, near)),
             (_("due"), moment(run.due_at, near) if run.due_at != run.scheduled_at else EMPTY),
@@ -194,8 +196,8 @@ class RunPage:
             (_("duration"), format_duration(duration(timed))),
             (
                 _("attempt"),
-                _("%(attempt)d of %(most)d") % {"attempt": run.attempt, "most": most}
-                if tried
+                _("%(attempt)d of %(most)d") % {"attempt": run.attempt, "most": max_attempts}
+                if shows_attempt
                 else EMPTY,
             ),
             (_("deliveries"), str(run.deliveries) if run.deliveries > 1 else EMPTY),
@@ -206,7 +208,7 @@ class RunPage:
                 moment(run.heartbeat_at, near) if run.state == State.RUNNING else EMPTY,
             ),
         ]
-        return [(label, value) for label, value in found if value != EMPTY]
+        return [(label, value) for label, value in facts if value != EMPTY]
 
     @property
     def _run_or_attempt(self) -> Run | Attempt:

@@ -12,7 +12,7 @@ class Progress:
     done: int | None
     total: int | None
     note: str
-    moving: bool
+    is_running: bool
     """Whether the attempt is still running. Without a total, its percentage is unknown."""
 
     @property
@@ -27,5 +27,7 @@ def progress_of(attempt: Attempt) -> Progress | None:
     """Return None if the attempt has reported no progress."""
     if attempt.progress_done is None and not attempt.progress_note:
         return None
-    moving = not attempt.outcome
-    return Progress(attempt.progress_done, attempt.progress_total, attempt.progress_note, moving)
+    is_running = not attempt.outcome
+    return Progress(
+        attempt.progress_done, attempt.progress_total, attempt.progress_note, is_running
+    )

@@ -78,12 +78,12 @@ class Alerter:
         None if this node must check all of them next.
         """
         self._degraded_since: datetime | None = None
-        self._begun = False
+        self._initialized = False
         self._had_no_jobs = False
         """Whether no job existed at the previous check of this node."""
         self._overdue = OverdueCheck()
-        self._lost = cluster_alerts.NodeLossAlerts()
-        self._unhealthy = cluster_alerts.HealthAlerts(read_verdict)
+        self._node_loss = cluster_alerts.NodeLossAlerts()
+        self._health = cluster_alerts.HealthAlerts(read_verdict)
         self._failed: set[str] = set()
         """Names of the steps whose last attempt failed."""
         self._senders: dict[str, threading.Thread] = {}
@@ -162,17 +162,17 @@ class Alerter:
             self._overdue.check(
                 self._membership.shards, self._membership.namespace, default_rules, now
             )
-        self._lost.check(default_rules)
+        self._node_loss.check(default_rules)
         if self._is_time("health", HEALTH_EVERY):
-            self._unhealthy.check(self._membership.shards, now, default_rules)
+            self._health.check(self._membership.shards, now, default_rules)
         self._alert_if_degraded(default_rules, now)
         if self._is_time("prune", PRUNE_EVERY) and not outbox.prune():
             del self._next_at["prune"]  # the next call continues
 
     def _check_jobs(self, default_rules: tuple[Rule, ...], now: datetime) -> None:
-        if not self._begun:
-            self._begun = job_alerts.begin(from_zero=self._had_no_jobs)
-            self._had_no_jobs = not self._begun
+        if not self._initialized:
+            self._initialized = job_alerts.initialize(from_zero=self._had_no_jobs)
+            self._had_no_jobs = not self._initialized
         shards = frozenset(self._membership.shards)
         if self._is_time("all", ALL_JOBS_EVERY) or not shards <= self._checked_shards:
             self._since = None

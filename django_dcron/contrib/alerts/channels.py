@@ -32,14 +32,17 @@ def destinations(channels: Mapping[str, Mapping[str, Any]]) -> Destinations:
     Maps the destination's name (``ops``, ``ops 2``) to the channel's name and to a channel that has
     only this destination.
     """
-    found: Destinations = {}
+    result: Destinations = {}
     for name, channel in channels.items():
         urls = channel.get("apprise", ())
         if len(urls) < 2:
-            found[name] = name, channel
+            result[name] = name, channel
         for number, url in enumerate(urls if len(urls) > 1 else (), start=1):
-            found[name if number == 1 else f"{name} {number}"] = name, {**channel, "apprise": [url]}
-    return found
+            result[name if number == 1 else f"{name} {number}"] = (
+                name,
+                {**channel, "apprise": [url]},
+            )
+    return result
 
 
 def send(channel: Mapping[str, Any], subject: str, text: str, tone: str = "info") -> None:

@@ -18,7 +18,7 @@ from django_dcron.policies.health.verdict import Verdict
 
 LEASES = 2
 """A node is lost after this many leases without a heartbeat. A node that stops deletes its row."""
-A_WHILE = timedelta(seconds=10)
+MIN_DURATION = timedelta(seconds=10)
 """Shorter degradations and errors cause no alert."""
 FIRST_SHARD = 0
 
@@ -39,8 +39,8 @@ class NodeLossAlerts:
         """Last heartbeats of expired nodes, and when this node first saw each (monotonic clock)."""
 
     def check(self, default_rules: Collection[Rule]) -> None:
-        asked = rules.about(default_rules, Kind.NODE_LOST)
-        if not asked:
+        matching_rules = rules.of_kinds(default_rules, Kind.NODE_LOST)
+        if not matching_rules:
             return
         expired = Node.objects.using(alias_for(Node)).expired(settings.LEASE * LEASES)
         nodes = {
@@ -53,7 +53,7 @@ class NodeLossAlerts:
             _message(Kind.NODE_LOST, f"{pk}:{at.timestamp():.0f}", messages.node_lost(node), rule)
             for (pk, at), node in nodes.items()
             if now - self._seen[pk, at] >= settings.LEASE.total_seconds()
-            for rule in asked
+            for rule in matching_rules
         )
 
 
@@ -71,8 +71,8 @@ class HealthAlerts:
     def check(
         self, shards: Collection[int], now: datetime, default_rules: Collection[Rule]
     ) -> None:
-        asked = rules.about(default_rules, Kind.UNHEALTHY)
-        if not asked or FIRST_SHARD not in shards or self._read_verdict is None:
+        matching_rules = rules.of_kinds(default_rules, Kind.UNHEALTHY)
+        if not matching_rules or FIRST_SHARD not in shards or self._read_verdict is None:
             self._since = {}
             return
         errors = [
@@ -87,8 +87,8 @@ class HealthAlerts:
                 rule,
             )
             for issue in errors
-            if now - (since := self._since[issue.problem]) >= A_WHILE
-            for rule in asked
+            if now - (since := self._since[issue.problem]) >= MIN_DURATION
+            for rule in matching_rules
         )
 
 
@@ -96,12 +96,15 @@ def report_degraded(
     node_id: str, name: str, since: datetime, now: datetime, default_rules: Collection[Rule]
 ) -> None:
     """Report that this node is degraded."""
-    if now - since < A_WHILE:
+    if now - since < MIN_DURATION:
         return
     key = f"{node_id}:{since.timestamp():.0f}"
-    asked = rules.about(default_rules, Kind.DEGRADED)
-    put_new(_message(Kind.DEGRADED, key, messages.degraded(name, since), rule) for rule in asked)
+    matching_rules = rules.of_kinds(default_rules, Kind.DEGRADED)
+    put_new(
+        _message(Kind.DEGRADED, key, messages.degraded(name, since), rule)
+        for rule in matching_rules
+    )
 
 
-def _message(kind: Kind, key: str, worded: tuple[str, str], rule: Rule) -> Message:
-    return Message(kind, f"{kind}:{key}", *worded, to=rule.to)
+def _message(kind: Kind, key: str, subject_and_text: tuple[str, str], rule: Rule) -> Message:
+    return Message(kind, f"{kind}:{key}", *subject_and_text, to=rule.to)

@@ -5,7 +5,7 @@ Invariants:
 - A check reads only jobs whose counters changed in a way that may matter. Most checks also skip
   jobs that ended no run recently.
 - A job without a ``Notice`` row counts as seen with zeros.
-- Alerting begins once, with the first job. All existing jobs get their rows then.
+- The first check that finds a job creates the rows of all existing jobs.
 - Earlier events are never reported, except streaks of failures that still last. They are reported
   once.
 """
@@ -38,18 +38,18 @@ The check of all jobs (``alerter``) finds runs of longer transactions, and circu
 transaction opened.
 """
 BATCH_SIZE = 500
-COUNTED = ("succeeded", "failed", "missed")
+COUNTERS = ("succeeded", "failed", "missed")
 
 _OPEN = Q(job__enabled=False, job__pause_reason__startswith=PAUSED_ITSELF)
-_QUIET = Q(failed=0, missed=0)
-_SAME = Q(
+_NO_FAILURES = Q(failed=0, missed=0)
+_UNCHANGED = Q(
     failed=F("job__notice__failed"),
     missed=F("job__notice__missed"),
     consecutive_failures=F("job__notice__streak"),
 )
 
 
-def begin(*, from_zero: bool) -> bool:
+def initialize(*, from_zero: bool) -> bool:
     """Create the rows of all jobs if there are none. Return False if no job exists.
 
     The rows mark all earlier events as seen. With ``from_zero``, they mark none, because this node
@@ -59,20 +59,20 @@ def begin(*, from_zero: bool) -> bool:
     if Notice.objects.using(using).exists():
         return True
     now = database_now(using)
-    made = []
+    notices = []
     for job in (
         Job.objects.using(using)
         .select_related("statistics")
         .order_by()
         .iterator(chunk_size=BATCH_SIZE)
     ):
-        notice, counted = Notice(job_id=job.pk, success_at=now), getattr(job, "statistics", None)
-        if counted is not None and not from_zero:
-            notice.succeeded, notice.missed = counted.succeeded, counted.missed
-            notice.failed = counted.failed - counted.consecutive_failures
-        made.append(notice)
-    Notice.objects.using(using).bulk_create(made, batch_size=BATCH_SIZE, ignore_conflicts=True)
-    return bool(made)
+        notice, statistics = Notice(job_id=job.pk, success_at=now), getattr(job, "statistics", None)
+        if statistics is not None and not from_zero:
+            notice.succeeded, notice.missed = statistics.succeeded, statistics.missed
+            notice.failed = statistics.failed - statistics.consecutive_failures
+        notices.append(notice)
+    Notice.objects.using(using).bulk_create(notices, batch_size=BATCH_SIZE, ignore_conflicts=True)
+    return bool(notices)
 
 
 def check(
@@ -83,33 +83,33 @@ def check(
     Return False if there are more to check.
     """
     using = alias_for(Statistics)
-    counted = Statistics.objects.using(using).select_related("job", "job__notice").order_by("pk")
+    rows = Statistics.objects.using(using).select_related("job", "job__notice").order_by("pk")
     if since is not None:
-        counted = counted.filter(last_finished_at__gte=since - OVERLAP)
+        rows = rows.filter(last_finished_at__gte=since - OVERLAP)
     if len(shards) < settings.SHARDS:
-        counted = counted.alias(shard=F("pk") % settings.SHARDS).filter(shard__in=shards)
+        rows = rows.alias(shard=F("pk") % settings.SHARDS).filter(shard__in=shards)
     if namespace:
-        counted = counted.filter(job__namespace=namespace)
-    differing = counted.filter(
-        (Q(job__notice=None) & ~_QUIET)
-        | (Q(job__notice__isnull=False) & ~_SAME)
+        rows = rows.filter(job__namespace=namespace)
+    differing = rows.filter(
+        (Q(job__notice=None) & ~_NO_FAILURES)
+        | (Q(job__notice__isnull=False) & ~_UNCHANGED)
         | (_OPEN & Q(job__notice__circuit_open=False))
     )
-    found = list(differing[:BATCH_SIZE])
-    for statistics in found:
-        with isolating_errors(f"noticing what job {statistics.job} did", using):
+    page = list(differing[:BATCH_SIZE])
+    for statistics in page:
+        with isolating_errors(f"checking job {statistics.job} for alerts", using):
             try:
-                _notice(statistics, default_rules, using)
+                _check_job(statistics, default_rules, using)
             except IntegrityError:
                 if Job.objects.using(using).filter(pk=statistics.pk).exists():
                     raise  # otherwise, the job was deleted meanwhile
-    return len(found) < BATCH_SIZE
+    return len(page) < BATCH_SIZE
 
 
-def _notice(statistics: Statistics, default_rules: Collection[Rule], using: str) -> None:
+def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: str) -> None:
     job = statistics.job
-    noticed: Notice | None = getattr(job, "notice", None)
-    before = _counts(noticed) if noticed else Counts()
+    notice: Notice | None = getattr(job, "notice", None)
+    before = _counts(notice) if notice else Counts()
     now = Counts(
         statistics.succeeded,
         statistics.failed,
@@ -119,11 +119,11 @@ def _notice(statistics: Statistics, default_rules: Collection[Rule], using: str)
     )
     events = detect_events(before, now, rules.of_job(str(job), job.alerts, default_rules))
     messages = [_message(event, statistics) for event in events]
-    success_at = noticed.success_at if noticed else database_now(using)
-    if noticed and now.succeeded > before.succeeded:
+    success_at = notice.success_at if notice else database_now(using)
+    if notice and now.succeeded > before.succeeded:
         success_at = max(success_at, last_success(statistics, otherwise=database_now(using)))
     with transaction.atomic(using=using):
-        if _note(job.pk, success_at, before, now, using):
+        if _record_counts(job.pk, success_at, before, now, using):
             put(messages)
 
 
@@ -134,12 +134,14 @@ def _message(event: Event, statistics: Statistics) -> Message:
     return Message(event.rule.on, key, subject, text, statistics.pk, event.rule.to)
 
 
-def _note(job_id: int, success_at: datetime, before: Counts, now: Counts, using: str) -> bool:
+def _record_counts(
+    job_id: int, success_at: datetime, before: Counts, now: Counts, using: str
+) -> bool:
     """Record the counters as seen. Return False if another process did so first."""
     rows = Notice.objects.using(using)
     if before == Counts():  # there may be no row yet
         rows.bulk_create([Notice(job_id=job_id, success_at=success_at)], ignore_conflicts=True)
-    columns = {name: getattr(now, name) for name in (*COUNTED, "streak", "circuit_open")}
+    columns = {name: getattr(now, name) for name in (*COUNTERS, "streak", "circuit_open")}
     guard = {name: getattr(before, name) for name in columns}
     return bool(rows.filter(pk=job_id, **guard).update(**columns, success_at=success_at))
 

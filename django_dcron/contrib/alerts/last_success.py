@@ -12,10 +12,10 @@ LATEST = 50
 """How many of the latest runs are searched."""
 
 
-def last_success(counted: Statistics, *, otherwise: datetime) -> datetime:
+def last_success(statistics: Statistics, *, otherwise: datetime) -> datetime:
     """Return the time of the last success, or ``otherwise`` if it isn't among the latest runs."""
-    if counted.last_state == State.SUCCEEDED and counted.last_finished_at is not None:
-        return counted.last_finished_at
-    runs = Run.objects.using(alias_for(Run)).filter(job=counted.pk).order_by("-scheduled_at")
+    if statistics.last_state == State.SUCCEEDED and statistics.last_finished_at is not None:
+        return statistics.last_finished_at
+    runs = Run.objects.using(alias_for(Run)).filter(job=statistics.pk).order_by("-scheduled_at")
     latest = runs.values_list("state", "finished_at")[:LATEST]
     return max((at for state, at in latest if state == State.SUCCEEDED and at), default=otherwise)

@@ -170,8 +170,8 @@ def send_to(destination: str, send: Send = send) -> int:
 def prune() -> bool:
     """Delete one batch of old alerts. Return False if there may be more."""
     rows = Alert.objects.using(alias_for(Alert))
-    over = rows.filter(try_at=None, created_at__lt=database_now(rows.db) - KEPT).order_by("pk")
-    ids = list(over.values_list("pk", flat=True)[:PRUNED_AT_ONCE])
+    expired = rows.filter(try_at=None, created_at__lt=database_now(rows.db) - KEPT).order_by("pk")
+    ids = list(expired.values_list("pk", flat=True)[:PRUNED_AT_ONCE])
     rows.filter(pk__in=ids).delete()
     return len(ids) < PRUNED_AT_ONCE
 
@@ -187,13 +187,13 @@ def _may_send(
     - Another process is sending to the destination.
     - The destination refused an alert, and the retry is due soon.
     """
-    theirs = Alert.objects.using(using).filter(channel=destination)
-    last = theirs.aggregate(at=Max("sent_at"))["at"]
+    alerts = Alert.objects.using(using).filter(channel=destination)
+    last = alerts.aggregate(at=Max("sent_at"))["at"]
     if last is not None and now - last < channel_settings.get("every", EVERY):
         return False
     sending = Q(claim__isnull=False, try_at__gt=now + CLAIM - FIRST_WAIT)
-    refused = Q(claim=None, tries__gt=0, try_at__lte=now + FIRST_WAIT)
-    return not theirs.filter(sending | refused, try_at__gt=now).exists()
+    awaiting_retry = Q(claim=None, tries__gt=0, try_at__lte=now + FIRST_WAIT)
+    return not alerts.filter(sending | awaiting_retry, try_at__gt=now).exists()
 
 
 def _claim(destination: str, now: datetime, using: str) -> list[Alert]:
@@ -212,15 +212,15 @@ def _postpone(
     tries = sorted({alert.tries for alert in alerts})
     if tries[-1] >= TRIES:
         _give_up(rows.filter(tries__gte=TRIES), error)
-    again = [number for number in tries if number < TRIES]
-    for number in again:
+    retried = [number for number in tries if number < TRIES]
+    for number in retried:
         rows.filter(tries=number).update(try_at=now + _wait(number), claim=None, error=error)
-    if again:
+    if retried:
         logger.warning(
             "alerts not sent: channel=%s alerts=%d retry_in=%ds error=%s",
             destination,
             len(alerts),
-            _wait(again[0]).total_seconds(),
+            _wait(retried[0]).total_seconds(),
             error,
             extra={"event": "alert_not_sent", "channel": destination},
         )

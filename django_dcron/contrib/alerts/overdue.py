@@ -1,4 +1,4 @@
-"""Detect what didn't happen: runs that haven't ended in time, and jobs without a recent success.
+"""Detect overdue work: runs that haven't ended in time, and jobs without a recent success.
 
 Invariants:
 
@@ -56,8 +56,8 @@ class OverdueCheck:
             job.pk: rules.of_job(str(job), job.alerts, default_rules)
             for job in jobs.filter(alerts__isnull=False).only("namespace", "name", "alerts")
         }
-        self._check_late(jobs, own_rules, rules.about(default_rules, Kind.LATE), now)
-        self._check_silent(jobs, own_rules, rules.about(default_rules, Kind.SILENT), now)
+        self._check_late(jobs, own_rules, rules.of_kinds(default_rules, Kind.LATE), now)
+        self._check_silent(jobs, own_rules, rules.of_kinds(default_rules, Kind.SILENT), now)
 
     def _check_late(
         self,
@@ -107,10 +107,10 @@ class OverdueCheck:
         notices = Notice.objects.using(alias_for(Notice)).filter(
             job__in=watched, job__updated_at__lt=silent_before
         )
-        quiet = notices.filter(success_at__lt=silent_before, pk__gt=self._silent_after).order_by(
+        silent = notices.filter(success_at__lt=silent_before, pk__gt=self._silent_after).order_by(
             "pk"
         )
-        page = list(quiet.select_related("job", "job__statistics")[:BATCH_SIZE])
+        page = list(silent.select_related("job", "job__statistics")[:BATCH_SIZE])
         put_new(
             message
             for notice in page
@@ -132,16 +132,16 @@ def _rules_of_kind(
     """
     return {
         pk: applicable
-        for pk, given in own_rules.items()
-        if (applicable := rules.about(given, kind)) or default_rules
+        for pk, job_rules in own_rules.items()
+        if (applicable := rules.of_kinds(job_rules, kind)) or default_rules
     }
 
 
 def _spans(own_rules: RulesByJob, default_rules: tuple[Rule, ...]) -> list[timedelta]:
     return [
         rule.span
-        for given in (*own_rules.values(), default_rules)
-        for rule in given
+        for job_rules in (*own_rules.values(), default_rules)
+        for rule in job_rules
         if rule.span is not None
     ]
 
@@ -180,9 +180,9 @@ def _late_from(run: Run) -> datetime:
 
 def _create_missing_notices(jobs: JobQuerySet, now: datetime) -> None:
     """Create the missing ``Notice`` rows. The silence of these jobs is measured from ``now``."""
-    without = jobs.filter(notice=None).values_list("pk", flat=True)[:BATCH_SIZE]
-    made = [Notice(job_id=pk, success_at=now) for pk in without]
-    Notice.objects.using(alias_for(Notice)).bulk_create(made, ignore_conflicts=True)
+    job_ids = jobs.filter(notice=None).values_list("pk", flat=True)[:BATCH_SIZE]
+    notices = [Notice(job_id=pk, success_at=now) for pk in job_ids]
+    Notice.objects.using(alias_for(Notice)).bulk_create(notices, ignore_conflicts=True)
 
 
 def _record_success(notice: Notice, now: datetime) -> bool:

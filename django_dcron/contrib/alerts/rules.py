@@ -25,15 +25,15 @@ def of_settings() -> tuple[Rule, ...]:
         return ()
 
 
-def of_job(name: str, own: Any, default_rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def of_job(name: str, value: Any, default_rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """Return the rules of a job. If its own rules are invalid, the default rules apply.
 
     Rules become invalid, for example, if a channel was removed. ``name``: the job's name, for the
-    log. ``own``: the value of the job's field.
+    log. ``value``: the value of the job's field.
     """
-    if own is not None:
+    if value is not None:
         try:
-            return read_rules(own, settings.ALERT_CHANNELS, of_job=True)
+            return read_rules(value, settings.ALERT_CHANNELS, of_job=True)
         except InvalidRule as error:
             extra = {"event": "alert_rules", "job": name}
             text = "alert rules invalid, using DCRON_ALERTS: job=%s error=%s"
@@ -41,5 +41,5 @@ def of_job(name: str, own: Any, default_rules: Iterable[Rule]) -> tuple[Rule, ..
     return tuple(rule for rule in default_rules if rule.on not in CLUSTER_KINDS)
 
 
-def about(rules: Iterable[Rule], *kinds: Kind) -> tuple[Rule, ...]:
+def of_kinds(rules: Iterable[Rule], *kinds: Kind) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules if rule.on in kinds)

@@ -48,20 +48,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_dcron.runs")
 
 Handler = Callable[[CurrentRun], Any]
-BEGUN, SUCCEEDED, FAILED, GOES_ON = "begun", "succeeded", "failed", "goes on"
+STARTED, SUCCEEDED, FAILED, UNFINISHED = "started", "succeeded", "failed", "unfinished"
 """The kinds of check-ins.
 
-``GOES_ON``: the attempt failed or was cancelled, and the run's end is unknown.
+``UNFINISHED``: the attempt failed or was cancelled, and the run's end is unknown.
 """
 
 TIMEOUT = 5
 """Seconds for one ping."""
 TRIES = 3
 TEXT_LIMIT = 10_000
-MOST_WAITING = 1000
-OLD = 300.0
-"""Seconds after which a check-in that wasn't sent is outdated."""
-LAST_TIMEOUT = 5.0
+QUEUE_LIMIT = 1000
+MAX_AGE = 300.0
+"""Seconds after which an unsent check-in is dropped."""
+EXIT_TIMEOUT = 5.0
 """Seconds that a process waits for unsent check-ins when it ends."""
 SLUG_LIMIT = 50
 """Sentry's limit."""
@@ -81,28 +81,28 @@ def _with_check_ins(
     def checked(run: CurrentRun) -> Any:
         if tag not in run.job.tags:
             return call_next(run)
-        send(run, BEGUN, "")
+        send(run, STARTED, "")
         try:
             result = call_next(run)
         except BaseException as exception:
             send(
                 run,
-                _after(exception, run),
+                _kind_after(exception, run),
                 f"{type(exception).__name__}: {_exception_text(exception)}",
             )
             raise
-        send(run, GOES_ON if run.cancelled else SUCCEEDED, "")
+        send(run, UNFINISHED if run.cancelled else SUCCEEDED, "")
         return result
 
     return checked
 
 
-def _after(exception: BaseException, run: CurrentRun) -> str:
+def _kind_after(exception: BaseException, run: CurrentRun) -> str:
     if isinstance(exception, RunCancelled):
-        return GOES_ON
+        return UNFINISHED
     failure = ending_of(exception, run).failure
-    again = failure is not None and run.job.retry.retry_after(failure, run.attempt) is not None
-    return GOES_ON if again else FAILED
+    will_retry = failure is not None and run.job.retry.retry_after(failure, run.attempt) is not None
+    return UNFINISHED if will_retry else FAILED
 
 
 def _exception_text(exception: BaseException) -> str:
@@ -121,15 +121,15 @@ def _slug(job: Job) -> str:
     slug = slugify(name)
     if slug == name.lower().replace(" ", "-") and len(slug) <= SLUG_LIMIT and not slug.isdigit():
         return slug
-    own = hashlib.sha256(f"{job.namespace}/{job.name}".encode()).hexdigest()[:8]
-    return f"{slug[: SLUG_LIMIT - 9].strip('-') or 'job'}-{own}"
+    digest = hashlib.sha256(f"{job.namespace}/{job.name}".encode()).hexdigest()[:8]
+    return f"{slug[: SLUG_LIMIT - 9].strip('-') or 'job'}-{digest}"
 
 
 class Sender:
     """Sends check-ins in one thread, so that a run's end never overtakes its beginning."""
 
     def __init__(self) -> None:
-        self._waiting: queue.Queue[tuple[float, Callable[[], None]]] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[tuple[float, Callable[[], None]]] = queue.Queue(QUEUE_LIMIT)
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -137,14 +137,14 @@ class Sender:
         try:
             self._waiting.put_nowait((time.monotonic(), send))
         except queue.Full:
-            _lost(f"more than {MOST_WAITING} check-ins are waiting")
+            _log_lost(f"more than {QUEUE_LIMIT} check-ins are waiting")
         with self._starting:
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="dcron-checkins", daemon=True
                 )
                 self._thread.start()
-                atexit.register(self.flush, LAST_TIMEOUT)
+                atexit.register(self.flush, EXIT_TIMEOUT)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all check-ins are sent or dropped, at most ``timeout`` seconds."""
@@ -157,14 +157,14 @@ class Sender:
         while True:
             since, send = self._waiting.get()
             try:
-                if time.monotonic() - since < OLD:
+                if time.monotonic() - since < MAX_AGE:
                     send()
                 else:
-                    _lost(f"older than {OLD:g} s")
+                    _log_lost(f"older than {MAX_AGE:g} s")
             except Exception as error:
                 # Foreign code may raise anything. Its message may contain a URL with a key, so log
                 # only the type.
-                _lost(type(error).__name__)
+                _log_lost(type(error).__name__)
             finally:
                 self._waiting.task_done()
 
@@ -172,28 +172,28 @@ class Sender:
 sender = Sender()
 
 
-def _anew() -> None:
+def _replace_sender() -> None:
     """Replace the sender in a forked child. The parent keeps its thread and its check-ins."""
     global sender
     sender = Sender()
 
 
-os.register_at_fork(after_in_child=_anew)
-before_exit(lambda: sender.flush(LAST_TIMEOUT))
+os.register_at_fork(after_in_child=_replace_sender)
+before_exit(lambda: sender.flush(EXIT_TIMEOUT))
 
 
-def _lost(why: str) -> None:
+def _log_lost(why: str) -> None:
     logger.warning("check-in not sent: reason=%s", why, extra={"event": "check_in_lost"})
 
 
 # --- Healthchecks ---------------------------------------------------------------------------------
 
-_PATHS = {BEGUN: "/start", SUCCEEDED: "", FAILED: "/fail", GOES_ON: "/log"}
+_PATHS = {STARTED: "/start", SUCCEEDED: "", FAILED: "/fail", UNFINISHED: "/log"}
 
 
-def _ping(run: CurrentRun, what: str, text: str) -> None:
+def _ping(run: CurrentRun, kind: str, text: str) -> None:
     base = settings.HEALTHCHECKS_URL.rstrip("/")
-    url = f"{base}/{_slug(run.job)}{_PATHS[what]}?create=1&rid={run.id}"
+    url = f"{base}/{_slug(run.job)}{_PATHS[kind]}?create=1&rid={run.id}"
     sender.put(partial(_send, url, text))
 
 
@@ -208,18 +208,18 @@ def _send(url: str, text: str) -> None:
             message = in_one_line(error)
             if isinstance(error, HTTPError):
                 error.close()  # closes the response; Python 3.14 warns otherwise
-    _lost(message)
+    _log_lost(message)
 
 
 # --- Sentry Crons ---------------------------------------------------------------------------------
 
-_STATUS = {BEGUN: "in_progress", SUCCEEDED: "ok", FAILED: "error"}
+_STATUS = {STARTED: "in_progress", SUCCEEDED: "ok", FAILED: "error"}
 
 
-def _send_to_sentry(run: CurrentRun, what: str, text: str) -> None:
+def _send_to_sentry(run: CurrentRun, kind: str, text: str) -> None:
     """Send one check-in for all attempts of a run, in a copy of the current context for the SDK."""
-    if what in _STATUS:
-        check_in = partial(_capture, _slug(run.job), run.id.hex, _STATUS[what], _monitor(run.job))
+    if kind in _STATUS:
+        check_in = partial(_capture, _slug(run.job), run.id.hex, _STATUS[kind], _monitor(run.job))
         sender.put(partial(copy_context().run, check_in))
 
 
@@ -227,7 +227,7 @@ def _capture(slug: str, check_in_id: str, status: str, monitor: MonitorConfig | 
     try:
         from sentry_sdk.crons import capture_checkin
     except ImportError:
-        _lost("sentry_sdk is not installed: pip install django-dcron[sentry]")
+        _log_lost("sentry_sdk is not installed: pip install django-dcron[sentry]")
         return
     capture_checkin(
         monitor_slug=slug, check_in_id=check_in_id, status=status, monitor_config=monitor

@@ -13,18 +13,18 @@ from functools import partial
 from typing import Any
 
 from django_dcron.contrib.importers.cron_text import FRIDAY_13TH, Part, Parts, cron_text
-from django_dcron.contrib.importers.found import (
-    Ran,
+from django_dcron.contrib.importers.reading import (
     Reading,
     Refused,
     RowReader,
+    SourceRuns,
     Warn,
     check_json,
-    each_row,
-    entry,
     interval_text,
     once_text,
+    read_rows,
     rows_of,
+    translate_entry,
     zone_name,
 )
 from django_dcron.schedules.fields import (
@@ -64,20 +64,20 @@ def read(now: datetime) -> Reading:
     with Reader() as reader:
         return Reading(
             [
-                entry(_origin(key), key, partial(_job, row, now, reader), key=key)
-                for key, row in each_row(rows)
+                translate_entry(_origin(key), key, partial(_job, row, now, reader), key=key)
+                for key, row in read_rows(rows)
             ],
             source=SOURCE,
         )
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Return the scheduled times of the stored executions."""
     executions = rows_of("django_apscheduler", "DjangoJobExecution", "django-apscheduler")
     times = defaultdict(list)
     for job, at in executions.filter(run_time__gte=since).values_list("job_id", "run_time"):
         times[_origin(job)].append(at)
-    return Ran(times, complete=True)
+    return SourceRuns(times, complete=True)
 
 
 def _origin(key: str) -> str:
@@ -122,11 +122,11 @@ def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str,
         "pause_reason": WAS_PAUSED if paused else "",
         "starts_at": getattr(trigger, "start_date", None),
         "ends_at": getattr(trigger, "end_date", None),
-        **_when(trigger, now, warn),
+        **_schedule_fields(trigger, now, warn),
     }
 
 
-def _when(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+def _schedule_fields(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     kind = _kind(trigger)
     if kind == "DateTrigger":
         if trigger.run_date <= now:
@@ -146,17 +146,17 @@ def _when(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 
 def _cron(trigger: Any) -> str:
     """Return cron text for a trigger. In APScheduler, all fields must match."""
-    found = {}
+    parts_by_name = {}
     for field in trigger.fields:
         kind = FIELDS.get(field.name)
         if kind:
-            found[NAMES.get(field.name, field.name)] = _part(kind, field)
+            parts_by_name[NAMES.get(field.name, field.name)] = _part(kind, field)
         elif any(
             getattr(expression, "first", None) or expression.step
             for expression in field.expressions
         ):
             raise Refused("schedules can't select weeks of the year")
-    parts = Parts(**found)
+    parts = Parts(**parts_by_name)
     days = parts.day_of_month
     positions = tuple(special for special in days.specials if special != "L")
     if not positions:
@@ -210,5 +210,5 @@ def _values(kind: FieldKind, expression: Any) -> set[int]:
     return {(value + 1) % 7 for value in values} if kind is DAY_OF_WEEK else set(values)
 
 
-def _kind(thing: Any) -> str:
-    return thing.kind if isinstance(thing, Record) else type(thing).__name__
+def _kind(record: Any) -> str:
+    return record.kind if isinstance(record, Record) else type(record).__name__

@@ -17,8 +17,13 @@ from functools import partial
 from typing import Any
 
 from django_dcron import control
-from django_dcron.contrib.importers.comparison import DIFFERENCES, PROBLEMS, Move, MoveKind
-from django_dcron.contrib.importers.found import FoundCalendar
+from django_dcron.contrib.importers.comparison import (
+    DIFFERENCES,
+    PROBLEMS,
+    EntryPlan,
+    ImportOutcome,
+)
+from django_dcron.contrib.importers.reading import SourceCalendar
 from django_dcron.contrib.importers.writing import why_refused
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Calendar, Job
@@ -26,10 +31,10 @@ from django_dcron.utils.counts import number_of
 
 
 @dataclass(frozen=True, slots=True)
-class CalendarMove:
+class CalendarPlan:
     """The action for one calendar, or why there is none."""
 
-    kind: MoveKind
+    outcome: ImportOutcome
     name: str
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -42,75 +47,83 @@ class CalendarMove:
     """The calendar to save. None: it is refused."""
 
 
-def compare(found: Iterable[FoundCalendar]) -> list[CalendarMove]:
-    """Compare calendars, in the order of ``found``, without writing."""
-    entries = list(found)
-    rows = Calendar.objects.using(alias_for(Calendar)).in_bulk([each.name for each in entries])
-    return [_move(each, rows.get(each.name)) for each in entries]
+def compare(source_calendars: Iterable[SourceCalendar]) -> list[CalendarPlan]:
+    """Compare calendars, in the order of ``source_calendars``, without writing."""
+    entries = list(source_calendars)
+    rows = Calendar.objects.using(alias_for(Calendar)).in_bulk(
+        [calendar.name for calendar in entries]
+    )
+    return [_plan(calendar, rows.get(calendar.name)) for calendar in entries]
 
 
-def to_be(moves: Iterable[CalendarMove]) -> dict[str, Calendar]:
+def calendars_to_save(plans: Iterable[CalendarPlan]) -> dict[str, Calendar]:
     """Return the calendars to save by name, for the comparison of the jobs that name them."""
-    return {move.name: move.calendar for move in moves if move.calendar is not None}
+    return {plan.name: plan.calendar for plan in plans if plan.calendar is not None}
 
 
-def held_back(moves: Iterable[CalendarMove], jobs: Iterable[Move]) -> list[CalendarMove]:
-    """Return the moves, with refusals for calendars that a job with a problem names.
+def refuse_for_problem_jobs(
+    plans: Iterable[CalendarPlan], jobs: Iterable[EntryPlan]
+) -> list[CalendarPlan]:
+    """Return the plans, with refusals for calendars that a job with a problem names.
 
-    ``jobs``: the moves of the jobs, compared with the calendars of ``to_be``.
+    ``jobs``: the plans of the jobs, compared with the calendars of ``calendars_to_save``.
     """
-    unmoved = {
-        name: move
-        for move in jobs
-        if move.kind in PROBLEMS
-        for name in (*move.found.calendars, move.found.values.get("calendar"))
+    problem_jobs = {
+        name: plan
+        for plan in jobs
+        if plan.outcome in PROBLEMS
+        for name in (*plan.entry.calendars, plan.entry.values.get("calendar"))
     }
     return [
-        _held_back(move, unmoved[move.name])
-        if move.kind in DIFFERENCES and move.name in unmoved
-        else move
-        for move in moves
+        _refused_for_job(plan, problem_jobs[plan.name])
+        if plan.outcome in DIFFERENCES and plan.name in problem_jobs
+        else plan
+        for plan in plans
     ]
 
 
-def carry_out(moves: Iterable[CalendarMove]) -> Iterator[CalendarMove]:
+def apply_plans(plans: Iterable[CalendarPlan]) -> Iterator[CalendarPlan]:
     """Write the calendars and yield each one when done.
 
     A calendar is refused if it was changed since the comparison.
     """
-    for move in moves:
-        yield _write(move) if move.kind in DIFFERENCES else move
+    for plan in plans:
+        yield _write(plan) if plan.outcome in DIFFERENCES else plan
 
 
-def _move(found: FoundCalendar, before: Calendar | None) -> CalendarMove:
-    if found.refused:
-        return CalendarMove(MoveKind.REFUSED, found.name, (found.refused,))
+def _plan(source_calendar: SourceCalendar, before: Calendar | None) -> CalendarPlan:
+    if source_calendar.refused:
+        return CalendarPlan(ImportOutcome.REFUSED, source_calendar.name, (source_calendar.refused,))
     if before is None:
-        changes = {name: (None, value) for name, value in found.values.items()}
-        calendar = Calendar(name=found.name, **found.values)
-        return CalendarMove(MoveKind.CREATE, found.name, changes=changes, calendar=calendar)
+        changes = {name: (None, value) for name, value in source_calendar.values.items()}
+        calendar = Calendar(name=source_calendar.name, **source_calendar.values)
+        return CalendarPlan(
+            ImportOutcome.CREATE, source_calendar.name, changes=changes, calendar=calendar
+        )
     changes = {
         name: (getattr(before, name), value)
-        for name, value in found.values.items()
+        for name, value in source_calendar.values.items()
         if getattr(before, name) != value
     }
     if not changes:
-        return CalendarMove(MoveKind.SAME, found.name, calendar=before)
+        return CalendarPlan(ImportOutcome.SAME, source_calendar.name, calendar=before)
     calendar = copy.copy(before)
-    for name, (_was, value) in changes.items():
+    for name, (_old, value) in changes.items():
         setattr(calendar, name, value)
-    return CalendarMove(
-        MoveKind.CHANGE,
-        found.name,
+    return CalendarPlan(
+        ImportOutcome.CHANGE,
+        source_calendar.name,
         warnings=_affected_jobs_note(before),
         changes=changes,
         calendar=calendar,
     )
 
 
-def _held_back(move: CalendarMove, job: Move) -> CalendarMove:
+def _refused_for_job(plan: CalendarPlan, job: EntryPlan) -> CalendarPlan:
     reason = f"not saved, because job {job}, which uses it, can't be imported"
-    return replace(move, kind=MoveKind.REFUSED, reasons=(reason,), warnings=(), calendar=None)
+    return replace(
+        plan, outcome=ImportOutcome.REFUSED, reasons=(reason,), warnings=(), calendar=None
+    )
 
 
 def _affected_jobs_note(calendar: Calendar) -> tuple[str, ...]:
@@ -118,7 +131,11 @@ def _affected_jobs_note(calendar: Calendar) -> tuple[str, ...]:
     return (f"this also changes {number_of(number, 'existing job')} that use it",) if number else ()
 
 
-def _write(move: CalendarMove) -> CalendarMove:
-    assert move.calendar is not None  # noqa: S101 (for the type checker)
-    refused = why_refused(partial(control.save_calendar, move.calendar))
-    return replace(move, kind=MoveKind.REFUSED, reasons=refused, calendar=None) if refused else move
+def _write(plan: CalendarPlan) -> CalendarPlan:
+    assert plan.calendar is not None  # noqa: S101 (for the type checker)
+    refused = why_refused(partial(control.save_calendar, plan.calendar))
+    return (
+        replace(plan, outcome=ImportOutcome.REFUSED, reasons=refused, calendar=None)
+        if refused
+        else plan
+    )

@@ -10,20 +10,20 @@ from typing import Any
 from django.db.models import Q
 
 from django_dcron.contrib.importers import celery_entry, celery_task
-from django_dcron.contrib.importers.found import (
+from django_dcron.contrib.importers.reading import (
     LAST_RUN,
     NEXT_DUE,
-    Left,
-    Ran,
+    Omitted,
     Reading,
     Refused,
     RowReader,
+    SourceRuns,
     Warn,
-    each_row,
-    entry,
     next_due,
     once_text,
+    read_rows,
     rows_of,
+    translate_entry,
 )
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import Timetable
@@ -37,17 +37,17 @@ def read(now: datetime) -> Reading:
     rows = _rows().select_related(*KINDS).order_by("name")
     return Reading(
         [
-            entry(_origin(name), name, partial(_job, row, now), key=str(key))
-            for key, name, row in each_row(rows, "name")
+            translate_entry(_origin(name), name, partial(_job, row, now), key=str(key))
+            for key, name, row in read_rows(rows, "name")
         ],
         source=SOURCE,
     )
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Return the latest run of each row. Beat writes it within three minutes."""
     latest = _rows().filter(last_run_at__gte=since).values_list("name", "last_run_at")
-    return Ran({_origin(name): [at] for name, at in latest}, complete=False)
+    return SourceRuns({_origin(name): [at] for name, at in latest}, complete=False)
 
 
 def hand_back(key: str, ran_until: datetime) -> bool:
@@ -76,7 +76,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     row = get_row()
     celery_entry.check_task(row.task)
     if row.expires and row.expires <= now:
-        raise Left(f"expired at {row.expires.isoformat()}")
+        raise Omitted(f"expired at {row.expires.isoformat()}")
     values = {
         "description": row.description,
         "target": row.task,
@@ -97,7 +97,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
         "pause_reason": "" if row.enabled else WAS_DISABLED,
     }
     values |= celery_task.policies(row.task, {}, warn)
-    values |= _when(row, now, warn)
+    values |= _schedule_fields(row, now, warn)
     if NEXT_DUE in values:
         values.pop("starts_at")
     return values | {LAST_RUN: row.last_run_at or row.date_changed}
@@ -110,7 +110,7 @@ def _json(row: Any, name: str, default: str) -> Any:
         raise Refused(f"{name}: {getattr(row, name)!r:.80} is not JSON ({error})") from None
 
 
-def _when(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.solar:
         raise Refused(
             celery_entry.no_solar(row.solar.event, row.solar.latitude, row.solar.longitude)
@@ -122,10 +122,10 @@ def _when(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
         if row.one_off:
             begin = row.start_time or (row.last_run_at or row.date_changed) + length
             return _once(row, begin, now, warn)
-        return celery_entry.when(row.interval.schedule, warn) | _phase(row, length, now)
+        return celery_entry.schedule_fields(row.interval.schedule, warn) | _phase(row, length, now)
     if row.crontab:
-        found = celery_entry.when(_crontab(row), warn)
-        return _first_alone(row, found, now, warn) if row.one_off else dict(found)
+        fields = celery_entry.schedule_fields(_crontab(row), warn)
+        return _next_occurrence_only(row, fields, now, warn) if row.one_off else dict(fields)
     raise Refused("the entry has no schedule")
 
 
@@ -146,18 +146,20 @@ def _crontab(row: Any) -> Any:
         raise Refused(f"Celery can't read the crontab ({row.crontab}): {error}") from None
 
 
-def _first_alone(row: Any, found: dict[str, str], now: datetime, warn: Warn) -> dict[str, Any]:
+def _next_occurrence_only(
+    row: Any, fields: dict[str, str], now: datetime, warn: Warn
+) -> dict[str, Any]:
     """Translate a one-off crontab: only its next occurrence runs."""
-    schedule = parse_schedule(found["schedule"], found["timezone"])
+    schedule = parse_schedule(fields["schedule"], fields["timezone"])
     first = Timetable(schedule, row.start_time).first_after(now)
     if first is None:
-        raise Left("the schedule has no further occurrence")
+        raise Omitted("the schedule has no further occurrence")
     return _once(row, first, now, warn)
 
 
 def _once(row: Any, at: datetime, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.total_run_count or not row.enabled:
-        raise Left("a one-off task that has already run or is disabled")
+        raise Omitted("a one-off task that has already run or is disabled")
     if at <= now:
         raise Refused(
             f"its only run time, {at.astimezone(UTC).isoformat()}, has passed, and it "

@@ -11,23 +11,23 @@ from typing import Any
 from django.apps import apps
 
 from django_dcron.contrib.importers import celery_entry, celery_task
-from django_dcron.contrib.importers.found import (
+from django_dcron.contrib.importers.reading import (
     LONG_INTERVAL,
-    Left,
-    Ran,
+    Omitted,
     Reading,
     Refused,
     SourceProblem,
+    SourceRuns,
     Warn,
     check_json,
-    entry,
+    translate_entry,
 )
 from django_dcron.db.errors import in_one_line
 from django_dcron.targets.celery_tasks import discovered_app
 
 SOURCE = "celery"
 OWN_MODULE = "celery.schedules"
-KNOWN = frozenset({"task", "schedule", "args", "kwargs", "options", "relative"})
+KNOWN_KEYS = frozenset({"task", "schedule", "args", "kwargs", "options", "relative"})
 COPIED_TO_THE_DATABASE = (
     "django-celery-beat's scheduler copies these entries to its own table. If beat runs with it, "
     "import django-celery-beat instead, not both."
@@ -56,8 +56,10 @@ def read(now: datetime) -> Reading:
         ) from error
     reading = Reading(
         [
-            entry(_origin(name), str(name), partial(_job, app, given, now), key=str(name))
-            for name, given in entries.items()
+            translate_entry(
+                _origin(name), str(name), partial(_job, app, definition, now), key=str(name)
+            )
+            for name, definition in entries.items()
         ],
         source=SOURCE,
     )
@@ -66,7 +68,7 @@ def read(now: datetime) -> Reading:
     return reading
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Raise ``SourceProblem``: only beat's log has the runs."""
     raise SourceProblem("beat stores no runs of a static schedule, so there is nothing to compare.")
 
@@ -75,37 +77,37 @@ def _origin(name: Any) -> str:
     return f"beat_schedule entry {str(name)!r}"
 
 
-def _job(app: Any, given: Any, now: datetime, warn: Warn) -> dict[str, Any]:
-    if not isinstance(given, Mapping) or not isinstance(given.get("task"), str):
+def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+    if not isinstance(definition, Mapping) or not isinstance(definition.get("task"), str):
         raise Refused("the entry has no task")
-    celery_entry.check_task(given["task"])
-    if others := sorted(set(given) - KNOWN):
+    celery_entry.check_task(definition["task"])
+    if others := sorted(set(definition) - KNOWN_KEYS):
         warn(f"keys without an equivalent are ignored: {', '.join(map(str, others))}")
-    options = dict(given.get("options") or {})
+    options = dict(definition.get("options") or {})
     if isinstance(options.get("expires"), timedelta):
         options["expires"] = options["expires"].total_seconds()
     translated = celery_entry.options(options, warn)
     if translated["ends_at"] is not None and translated["ends_at"] < now:
-        raise Left(f"expired at {translated['ends_at'].isoformat()}")
-    schedule = _schedule(app, given.get("schedule"), relative=bool(given.get("relative")))
-    found = celery_entry.when(schedule, warn)
-    if found["schedule"].startswith("@every") and schedule.run_every >= LONG_INTERVAL:
+        raise Omitted(f"expired at {translated['ends_at'].isoformat()}")
+    schedule = _schedule(app, definition.get("schedule"), relative=bool(definition.get("relative")))
+    fields = celery_entry.schedule_fields(schedule, warn)
+    if fields["schedule"].startswith("@every") and schedule.run_every >= LONG_INTERVAL:
         warn(
             "the interval counts from when the job is enabled, because beat's last run isn't "
             "known; to keep its phase, set starts_at"
         )
     return {
-        "target": given["task"],
+        "target": definition["task"],
         **celery_entry.arguments(
-            check_json("args", list(given.get("args") or ())),
-            check_json("kwargs", dict(given.get("kwargs") or {})),
+            check_json("args", list(definition.get("args") or ())),
+            check_json("kwargs", dict(definition.get("kwargs") or {})),
         ),
         "starts_at": None,
         **translated,
-        **celery_task.policies(given["task"], options, warn),
+        **celery_task.policies(definition["task"], options, warn),
         "enabled": True,
         "pause_reason": "",
-        **found,
+        **fields,
     }
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from django_dcron.contrib.importers.celery_task import LIMITS
 from django_dcron.contrib.importers.cron_text import Part, Parts, cron_text
-from django_dcron.contrib.importers.found import (
-    Left,
+from django_dcron.contrib.importers.reading import (
+    Omitted,
     Refused,
     Warn,
     interval_text,
@@ -39,7 +39,7 @@ NO_HOUSEKEEPING = (
 def check_task(task: str) -> None:
     """Refuse Celery's own tasks, which aren't targets."""
     if task.startswith("celery."):
-        raise Left(NO_HOUSEKEEPING)
+        raise Omitted(NO_HOUSEKEEPING)
 
 
 def no_solar(event: str, latitude: Any, longitude: Any) -> str:
@@ -55,7 +55,7 @@ def is_crontab(schedule: Any) -> bool:
     return hasattr(schedule, "month_of_year")
 
 
-def when(schedule: Any, warn: Warn) -> dict[str, str]:
+def schedule_fields(schedule: Any, warn: Warn) -> dict[str, str]:
     """Return the fields ``schedule`` and ``timezone`` for an interval or a crontab of Celery."""
     if is_crontab(schedule):
         return {"schedule": crontab_text(schedule), "timezone": zone_name(schedule.tz)}
@@ -121,13 +121,13 @@ def _marked_type(value: Any) -> str:
     return ""
 
 
-def options(given: dict[str, Any], warn: Warn) -> dict[str, Any]:
+def options(values: dict[str, Any], warn: Warn) -> dict[str, Any]:
     """Translate the options queue, priority and expires of ``apply_async``.
 
     A warning names any other option. An exchange or routing key without a queue is refused.
     """
-    queue = given.get("queue") or ""
-    routed = {name: given[name] for name in ("exchange", "routing_key") if given.get(name)}
+    queue = values.get("queue") or ""
+    routed = {name: values[name] for name in ("exchange", "routing_key") if values.get(name)}
     text = ", ".join(f"{name} {value!r}" for name, value in routed.items())
     if routed and not queue:
         raise Refused(
@@ -136,17 +136,17 @@ def options(given: dict[str, Any], warn: Warn) -> dict[str, Any]:
         )
     if routed:
         warn(f"{text} is ignored, because a job goes to its queue, {queue!r}")
-    if headers := given.get("headers"):
+    if headers := values.get("headers"):
         warn(f"headers have no equivalent and are ignored: {', '.join(sorted(map(str, headers)))}")
     known = {"queue", "exchange", "routing_key", "priority", "expires", "headers", *LIMITS}
     if others := sorted(
-        name for name, value in given.items() if name not in known and value is not None
+        name for name, value in values.items() if name not in known and value is not None
     ):
         warn(f"options without an equivalent are ignored: {', '.join(others)}")
     return {
         "queue": str(queue),
-        "priority": _priority(given.get("priority"), warn),
-        **_expiry(given.get("expires")),
+        "priority": _priority(values.get("priority"), warn),
+        **_expiry(values.get("expires")),
     }
 
 

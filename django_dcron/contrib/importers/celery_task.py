@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from django_dcron import targets
-from django_dcron.contrib.importers.found import Refused, Warn
+from django_dcron.contrib.importers.reading import Refused, Warn
 from django_dcron.contrib.importers.retries import attempts_of, backoff, constant
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.policies.retry import exception_name
@@ -39,15 +39,15 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
     automatic = tuple(getattr(task, "autoretry_for", None) or ())
     if not automatic and not _calls_retry(task):
         return {}
-    own: dict[str, Any] = getattr(task, "retry_kwargs", None) or {}
-    most = own.get("max_retries", task.max_retries)
+    retry_options: dict[str, Any] = getattr(task, "retry_kwargs", None) or {}
+    max_retries = retry_options.get("max_retries", task.max_retries)
     values = {
-        "max_attempts": attempts_of(most, "max_retries", warn),
-        **_waits(task, own, automatic=bool(automatic)),
+        "max_attempts": attempts_of(max_retries, "max_retries", warn),
+        **_waits(task, retry_options, automatic=bool(automatic)),
     }
     if automatic:
-        every = any(issubclass(Exception, error) for error in automatic)
-        values["retry_on"] = [] if every else _names(automatic)
+        all_exceptions = any(issubclass(Exception, error) for error in automatic)
+        values["retry_on"] = [] if all_exceptions else _names(automatic)
         values["never_retry_on"] = _names(getattr(task, "dont_autoretry_for", None) or ())
     else:
         warn(
@@ -62,7 +62,7 @@ def _calls_retry(task: Any) -> bool:
     return code is not None and "retry" in code.co_names
 
 
-def _waits(task: Any, own: dict[str, Any], *, automatic: bool) -> dict[str, Any]:
+def _waits(task: Any, retry_options: dict[str, Any], *, automatic: bool) -> dict[str, Any]:
     """Return the waits between attempts.
 
     With full jitter, Celery waits for a random time from zero to the backoff. Half of the backoff
@@ -70,7 +70,7 @@ def _waits(task: Any, own: dict[str, Any], *, automatic: bool) -> dict[str, Any]
     """
     seconds = getattr(task, "retry_backoff", False) if automatic else False
     if not seconds:
-        countdown = own.get("countdown", task.default_retry_delay) or 0
+        countdown = retry_options.get("countdown", task.default_retry_delay) or 0
         return constant(timedelta(seconds=countdown))
     jitter = bool(getattr(task, "retry_jitter", True))
     first = timedelta(seconds=max(1, int(seconds)))

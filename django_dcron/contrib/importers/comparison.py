@@ -26,14 +26,14 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError
 
-from django_dcron.contrib.importers.found import Found, unforeseen
 from django_dcron.contrib.importers.origins import (
     Match,
     jobs_of,
-    match,
+    match_entries,
     stored_key,
     stored_source,
 )
+from django_dcron.contrib.importers.reading import SourceEntry, unexpected_error_text
 from django_dcron.jobs.portable import check_rules
 from django_dcron.jobs.representation import JOB_FIELDS, definition_of
 from django_dcron.jobs.saving import EXHAUSTED
@@ -55,29 +55,29 @@ HANDED_BACK = "handed back with dcron handover --back"
 PAUSE = ("enabled", "pause_reason", "paused_until")
 
 
-class MoveKind(StrEnum):
+class ImportOutcome(StrEnum):
     CREATE = "create"
     CHANGE = "change"
     SAME = "same"
     KEPT = "kept"
-    LEFT = "left out"
+    LEFT_OUT = "left out"
     DELETED = "deleted here"
     CONFLICT = "conflict"
     REFUSED = "refused"
 
 
-PROBLEMS = frozenset({MoveKind.CONFLICT, MoveKind.REFUSED})
-NOT_HANDED_OVER = PROBLEMS | {MoveKind.LEFT, MoveKind.DELETED}
-DIFFERENCES = frozenset({MoveKind.CREATE, MoveKind.CHANGE})
+PROBLEMS = frozenset({ImportOutcome.CONFLICT, ImportOutcome.REFUSED})
+NOT_HANDED_OVER = PROBLEMS | {ImportOutcome.LEFT_OUT, ImportOutcome.DELETED}
+DIFFERENCES = frozenset({ImportOutcome.CREATE, ImportOutcome.CHANGE})
 Changes = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class EntryPlan:
     """The action for one entry, or why there is none."""
 
-    kind: MoveKind
-    found: Found
+    outcome: ImportOutcome
+    entry: SourceEntry
     namespace: str
     reasons: tuple[str, ...] = ()
     changes: Changes = field(default_factory=dict)
@@ -96,14 +96,14 @@ class Move:
 
     @property
     def name(self) -> str:
-        return self.found.name
+        return self.entry.name
 
     def __str__(self) -> str:
         return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ComparisonOptions:
     """How to compare.
 
     ``disabled``: new jobs are paused, and whether existing jobs are enabled isn't compared.
@@ -124,7 +124,7 @@ class Options:
 
 
 def compare(
-    found: Iterable[Found],
+    entries: Iterable[SourceEntry],
     namespace: str = "default",
     *,
     source: str = "",
@@ -134,48 +134,46 @@ def compare(
     restore: Collection[str] = (),
     calendars: Mapping[str, Calendar] = MappingProxyType({}),
     take_over: bool = False,
-) -> list[Move]:
-    """Compare jobs, in the order of ``found``. ``Options`` describes the arguments.
+) -> list[EntryPlan]:
+    """Compare jobs, in the order of ``entries``. ``ComparisonOptions`` describes the arguments.
 
     ``source``: the source's name, which the jobs store. Empty for an export.
     """
-    options = Options(source, disabled, shadow, overwrite, restore, calendars, take_over)
+    options = ComparisonOptions(source, disabled, shadow, overwrite, restore, calendars, take_over)
     return [
-        _move_by_itself(
-            _as_shadow(each) if _stays_shadow(each, options) else each, namespace, options
-        )
-        for each in match(found, namespace, source)
+        _plan_safely(_as_shadow(each) if _stays_shadow(each, options) else each, namespace, options)
+        for each in match_entries(entries, namespace, source)
     ]
 
 
-def gone_from(source: str, moves: Iterable[Move]) -> list[Job]:
+def jobs_without_entry(source: str, plans: Iterable[EntryPlan]) -> list[Job]:
     """Return the jobs of the source that no entry matches: deleted there."""
-    matched = {job.pk for move in moves for job in (move.existing, move.job) if job is not None}
+    matched = {job.pk for plan in plans for job in (plan.existing, plan.job) if job is not None}
     return [job for job in jobs_of(source) if job.pk not in matched]
 
 
-def shadows_left(moves: Iterable[Move]) -> list[Job]:
+def shadows_left(plans: Iterable[EntryPlan]) -> list[Job]:
     """Return the matched shadows that a handover doesn't turn into jobs."""
     return [
-        move.existing
-        for move in moves
-        if move.existing is not None
-        and move.existing.target.startswith(PREFIX)
-        and (move.kind in NOT_HANDED_OVER or "target" in move.kept)
+        plan.existing
+        for plan in plans
+        if plan.existing is not None
+        and plan.existing.target.startswith(PREFIX)
+        and (plan.outcome in NOT_HANDED_OVER or "target" in plan.kept)
     ]
 
 
-def awaiting_handover(moves: Iterable[Move]) -> list[Job]:
+def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
     """Return the jobs that a handover turns from a shadow into a job, or enables."""
-    moves = list(moves)
-    left = {job.pk for job in shadows_left(moves)}
+    plans = list(plans)
+    remaining = {job.pk for job in shadows_left(plans)}
     return [
-        move.existing
-        for move in moves
-        if move.existing is not None
-        and move.existing.pk not in left
-        and move.kind not in NOT_HANDED_OVER
-        and (move.existing.target.startswith(PREFIX) or _awaits_handover(move.existing))
+        plan.existing
+        for plan in plans
+        if plan.existing is not None
+        and plan.existing.pk not in remaining
+        and plan.outcome not in NOT_HANDED_OVER
+        and (plan.existing.target.startswith(PREFIX) or _awaits_handover(plan.existing))
     ]
 
 
@@ -183,160 +181,183 @@ def _awaits_handover(job: Job) -> bool:
     return not job.enabled and job.pause_reason in (ARRIVED_PAUSED, HANDED_BACK)
 
 
-def _stays_shadow(each: Match, options: Options) -> bool:
+def _stays_shadow(matched: Match, options: ComparisonOptions) -> bool:
     """Return whether the entry is imported as a shadow. Only a handover ends a shadow."""
     if options.shadow:
         return True
-    is_shadow = each.job is not None and each.job.target.startswith(PREFIX)
+    is_shadow = matched.job is not None and matched.job.target.startswith(PREFIX)
     return is_shadow and not options.take_over and "target" not in options.overwrite
 
 
-def _as_shadow(each: Match) -> Match:
-    if not each.found.values or not (each.job is None or each.job.target.startswith(PREFIX)):
-        return each
-    target = f"{PREFIX}{each.found.values['target']}"
-    return replace(each, found=replace(each.found, values={**each.found.values, "target": target}))
+def _as_shadow(matched: Match) -> Match:
+    if not matched.entry.values or not (
+        matched.job is None or matched.job.target.startswith(PREFIX)
+    ):
+        return matched
+    target = f"{PREFIX}{matched.entry.values['target']}"
+    return replace(
+        matched, entry=replace(matched.entry, values={**matched.entry.values, "target": target})
+    )
 
 
-def _move_by_itself(each: Match, namespace: str, options: Options) -> Move:
+def _plan_safely(matched: Match, namespace: str, options: ComparisonOptions) -> EntryPlan:
     """Compare one entry. Refuse it if its values raise any error except one of the database."""
-    plain = Move(MoveKind.SAME, each.found, each.found.namespace or namespace, existing=each.job)
+    unchanged = EntryPlan(
+        ImportOutcome.SAME,
+        matched.entry,
+        matched.entry.namespace or namespace,
+        existing=matched.job,
+    )
     try:
-        return _move(each, plain, options)
+        return _plan(matched, unchanged, options)
     except DatabaseError:
         raise
     except Exception as error:
-        return replace(plain, kind=MoveKind.REFUSED, reasons=(unforeseen(error),))
+        return replace(
+            unchanged, outcome=ImportOutcome.REFUSED, reasons=(unexpected_error_text(error),)
+        )
 
 
-def _move(each: Match, plain: Move, options: Options) -> Move:
-    found, before = each.found, each.job
-    if found.refused:
-        return replace(plain, kind=MoveKind.REFUSED, reasons=(found.refused,))
-    if found.left:
-        return replace(plain, kind=MoveKind.LEFT, reasons=(found.left,))
-    if each.taken_by is not None:
-        return _beside_another(each.taken_by, plain, options)
+def _plan(matched: Match, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
+    entry, before = matched.entry, matched.job
+    if entry.refused:
+        return replace(unchanged, outcome=ImportOutcome.REFUSED, reasons=(entry.refused,))
+    if entry.omitted:
+        return replace(unchanged, outcome=ImportOutcome.LEFT_OUT, reasons=(entry.omitted,))
+    if matched.name_owner is not None:
+        return _conflict_with(matched.name_owner, unchanged, options)
     if before is None:
-        if each.deleted and not _matches(plain, options.restore):
-            return replace(plain, kind=MoveKind.DELETED, reasons=(DELETED_HERE,))
-        return _creation(each, plain, options)
+        if matched.deleted and not _matches(unchanged, options.restore):
+            return replace(unchanged, outcome=ImportOutcome.DELETED, reasons=(DELETED_HERE,))
+        return _plan_creation(matched, unchanged, options)
     if not options.source or before.declared is not None:
-        return _replacement(before, plain, options)
+        return _plan_replacement(before, unchanged, options)
     if not before.import_source:
-        return _adoption(each, before, plain, options)
-    return _merge(each, before, plain, options)
+        return _plan_adoption(matched, before, unchanged, options)
+    return _plan_merge(matched, before, unchanged, options)
 
 
-def _matches(move: Move, patterns: Iterable[str]) -> bool:
-    """Return whether the name of the move's job, with or without namespace, matches a pattern."""
-    names = {move.name, f"{move.namespace}/{move.name}"}
+def _matches(plan: EntryPlan, patterns: Iterable[str]) -> bool:
+    """Return whether the name of the plan's job, with or without namespace, matches a pattern."""
+    names = {plan.name, f"{plan.namespace}/{plan.name}"}
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _beside_another(other: Job, plain: Move, options: Options) -> Move:
+def _conflict_with(other: Job, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
     """Compare with a job of the same name from another source, which is never changed."""
-    changes = _differences(other, _with(other, plain.found.values, options), plain.found.values)
+    changes = _differences(
+        other, _with_values(other, unchanged.entry.values, options), unchanged.entry.values
+    )
     if not changes:
-        return plain
+        return unchanged
     reason = OTHER_SOURCE.format(other.import_source)
-    return replace(plain, kind=MoveKind.CONFLICT, reasons=(reason,), changes=changes)
+    return replace(unchanged, outcome=ImportOutcome.CONFLICT, reasons=(reason,), changes=changes)
 
 
-def _replacement(before: Job, plain: Move, options: Options) -> Move:
+def _plan_replacement(before: Job, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
     """Take all values of the source, unless code declares the job."""
-    values = dict(plain.found.values)
+    values = dict(unchanged.entry.values)
     if options.disabled or before.enabled == values.get("enabled"):
         # Why and until when a job is paused is up to the person who paused it.
         for name in ("pause_reason", "paused_until"):
             values.pop(name, None)
     if options.disabled:
         values.pop("enabled", None)
-    job = _with(before, values, options)
+    job = _with_values(before, values, options)
     changes = _differences(before, job, values)
     if not changes:
-        return plain
+        return unchanged
     if before.declared is not None:
-        return replace(plain, kind=MoveKind.CONFLICT, reasons=(DECLARED,), changes=changes)
-    return _check_move(replace(plain, kind=MoveKind.CHANGE, changes=changes, job=job))
+        return replace(
+            unchanged, outcome=ImportOutcome.CONFLICT, reasons=(DECLARED,), changes=changes
+        )
+    return _validated(replace(unchanged, outcome=ImportOutcome.CHANGE, changes=changes, job=job))
 
 
-def _creation(each: Match, plain: Move, options: Options) -> Move:
-    found = each.found
-    values = dict(found.values)
-    if found.next_due is not None:
-        values["starts_at"] = found.next_due
-    job = _with(Job(namespace=plain.namespace, name=found.name), values, options)
+def _plan_creation(matched: Match, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
+    entry = matched.entry
+    values = dict(entry.values)
+    if entry.next_due is not None:
+        values["starts_at"] = entry.next_due
+    job = _with_values(Job(namespace=unchanged.namespace, name=entry.name), values, options)
     if options.disabled and job.enabled:
         job.enabled, job.pause_reason = False, ARRIVED_PAUSED
     written = definition_of(job)
     names = [*values, *(["enabled"] if options.disabled else [])]
     if options.source:
-        _remember(job, each, options, {name: written[name] for name in {*names, *PAUSE[:2]}})
+        _store_origin(job, matched, options, {name: written[name] for name in {*names, *PAUSE[:2]}})
     changes = {name: (None, written[name]) for name in names}
-    since = found.last_run if options.take_over and job.enabled else None
-    return _check_move(
-        replace(plain, kind=MoveKind.CREATE, changes=changes, job=job, ran_until=since)
+    since = entry.last_run if options.take_over and job.enabled else None
+    return _validated(
+        replace(unchanged, outcome=ImportOutcome.CREATE, changes=changes, job=job, ran_until=since)
     )
 
 
-def _adoption(each: Match, before: Job, plain: Move, options: Options) -> Move:
+def _plan_adoption(
+    matched: Match, before: Job, unchanged: EntryPlan, options: ComparisonOptions
+) -> EntryPlan:
     """Compare with a job that a person created. If it differs, only ``overwrite`` changes it."""
-    values = {name: value for name, value in plain.found.values.items() if name not in PAUSE}
-    wanted = _with(before, values, options)
-    differing = _differences(before, wanted, values)
+    values = {name: value for name, value in unchanged.entry.values.items() if name not in PAUSE}
+    updated = _with_values(before, values, options)
+    differing = _differences(before, updated, values)
     if kept := {name: both for name, both in differing.items() if name not in options.overwrite}:
-        return replace(plain, kind=MoveKind.CONFLICT, reasons=(NOT_IMPORTED,), changes=kept)
-    is_to_be = definition_of(wanted)
-    base = {name: is_to_be[name] for name in (*values, *PAUSE[:2])}
-    _remember(wanted, each, options, base)
-    kind = MoveKind.CHANGE if differing else MoveKind.SAME
-    return _check_move(replace(plain, kind=kind, changes=differing, job=wanted))
+        return replace(
+            unchanged, outcome=ImportOutcome.CONFLICT, reasons=(NOT_IMPORTED,), changes=kept
+        )
+    new_values = definition_of(updated)
+    base = {name: new_values[name] for name in (*values, *PAUSE[:2])}
+    _store_origin(updated, matched, options, base)
+    outcome = ImportOutcome.CHANGE if differing else ImportOutcome.SAME
+    return _validated(replace(unchanged, outcome=outcome, changes=differing, job=updated))
 
 
-def _merge(each: Match, before: Job, plain: Move, options: Options) -> Move:
+def _plan_merge(
+    matched: Match, before: Job, unchanged: EntryPlan, options: ComparisonOptions
+) -> EntryPlan:
     base: dict[str, Any] = (before.imported or {}).get("values", {})
-    pause = {name: value for name, value in plain.found.values.items() if name in PAUSE}
-    values = {name: value for name, value in plain.found.values.items() if name not in PAUSE}
+    pause = {name: value for name, value in unchanged.entry.values.items() if name in PAUSE}
+    values = {name: value for name, value in unchanged.entry.values.items() if name not in PAUSE}
     updates, kept = _merged(before, values, base, options)
-    wanted = definition_of(_with(before, values, options))
-    new_base = base | {name: wanted[name] for name in values}
-    switched = _switch(before, pause, base, {*updates} & TIMING, options)
-    if switched.kept and switched.values:
-        kept |= _differences(before, _with(before, switched.values, options), ["enabled"])
-    elif switched.values:
-        updates |= switched.values
-    if not options.disabled and not switched.kept:
+    source_values = definition_of(_with_values(before, values, options))
+    new_base = base | {name: source_values[name] for name in values}
+    state = _new_state(before, pause, base, {*updates} & TIMING, options)
+    if state.kept and state.values:
+        kept |= _differences(before, _with_values(before, state.values, options), ["enabled"])
+    elif state.values:
+        updates |= state.values
+    if not options.disabled and not state.kept:
         new_base |= {name: pause.get(name, base.get(name, "")) for name in PAUSE[:2]}
-    if plain.found.next_due is not None and _takes_the_phase(before, updates):
-        due = {"starts_at": plain.found.next_due}
-        taken, held = _merged(before, due, base, options)
-        updates, kept = updates | taken, kept | held
-        new_base |= {"starts_at": definition_of(_with(before, due, options))["starts_at"]}
-    job = _with(before, updates, options)
+    if unchanged.entry.next_due is not None and _takes_phase(before, updates):
+        due = {"starts_at": unchanged.entry.next_due}
+        taken, also_kept = _merged(before, due, base, options)
+        updates, kept = updates | taken, kept | also_kept
+        new_base |= {"starts_at": definition_of(_with_values(before, due, options))["starts_at"]}
+    job = _with_values(before, updates, options)
     changes = _differences(before, job, updates)
-    if (renamed := _rename(each, before)) is not None:
+    if (renamed := _rename(matched, before)) is not None:
         if "name" in options.overwrite:
             job.name, changes["name"] = renamed, (before.name, renamed)
-            plain = replace(plain, found=replace(plain.found, name=renamed))
+            unchanged = replace(unchanged, entry=replace(unchanged.entry, name=renamed))
         else:
             kept["name"] = (before.name, renamed)
-    _remember(job, each, options, new_base)
-    kind = MoveKind.CHANGE if changes else MoveKind.KEPT if kept else MoveKind.SAME
-    move = replace(plain, kind=kind, changes=changes, kept=kept)
+    _store_origin(job, matched, options, new_base)
+    outcome = (
+        ImportOutcome.CHANGE if changes else ImportOutcome.KEPT if kept else ImportOutcome.SAME
+    )
+    plan = replace(unchanged, outcome=outcome, changes=changes, kept=kept)
     if options.take_over and _takes_over(before, updates):
-        move = replace(move, ran_until=plain.found.last_run)
+        plan = replace(plan, ran_until=unchanged.entry.last_run)
     if not changes and _origin_of(job) == _origin_of(before):
-        return move
-    return _check_move(replace(move, job=job))
+        return plan
+    return _validated(replace(plan, job=job))
 
 
 def _merged(
-    before: Job, values: Mapping[str, Any], base: Mapping[str, Any], options: Options
+    before: Job, values: Mapping[str, Any], base: Mapping[str, Any], options: ComparisonOptions
 ) -> tuple[dict[str, Any], dict[str, tuple[Any, Any]]]:
     """Return the values to write, and the fields that a person changed."""
     updates, kept = {}, {}
-    for name, both in _differences(before, _with(before, values, options), values).items():
+    for name, both in _differences(before, _with_values(before, values, options), values).items():
         if name in options.overwrite or (name in base and base[name] == both[0]):
             updates[name] = values[name]
         else:
@@ -345,80 +366,82 @@ def _merged(
 
 
 @dataclass(frozen=True, slots=True)
-class _Switched:
+class _NewState:
     values: Mapping[str, Any] = field(default_factory=dict)
     kept: bool = False
     """Whether a person's decision stays instead of ``values``."""
 
 
-def _switch(
+def _new_state(
     before: Job,
     pause: Mapping[str, Any],
     base: Mapping[str, Any],
-    retimed: Collection[str],
-    options: Options,
-) -> _Switched:
+    schedule_changes: Collection[str],
+    options: ComparisonOptions,
+) -> _NewState:
     """Return the new values of ``enabled`` and its reason."""
-    wanted = pause.get("enabled", before.enabled)
-    if options.disabled or wanted == before.enabled:
-        return _Switched()
+    enabled = pause.get("enabled", before.enabled)
+    if options.disabled or enabled == before.enabled:
+        return _NewState()
     overwritten = "enabled" in options.overwrite
     if _awaits_handover(before) and not (options.take_over or overwritten):
-        return _Switched()
-    values = {"enabled": wanted, "pause_reason": pause.get("pause_reason", "")}
+        return _NewState()
+    values = {"enabled": enabled, "pause_reason": pause.get("pause_reason", "")}
     values |= {"paused_until": None}
     if overwritten:
-        return _Switched(values)
+        return _NewState(values)
     if before.enabled:
-        by_the_source = base.get("enabled", True)
+        set_by_source = base.get("enabled", True)
     else:
-        reasons = {EXHAUSTED} if retimed else set()
+        reasons = {EXHAUSTED} if schedule_changes else set()
         if options.take_over:
             reasons |= {ARRIVED_PAUSED, HANDED_BACK}
         if not base.get("enabled", True):
             reasons |= {str(base.get("pause_reason"))} - {""}
-        by_the_source = before.pause_reason in reasons
-        if before.pause_reason == EXHAUSTED and not retimed:
-            return _Switched()
-    return _Switched(values, kept=not by_the_source)
+        set_by_source = before.pause_reason in reasons
+        if before.pause_reason == EXHAUSTED and not schedule_changes:
+            return _NewState()
+    return _NewState(values, kept=not set_by_source)
 
 
-def _takes_the_phase(before: Job, updates: Mapping[str, Any]) -> bool:
+def _takes_phase(before: Job, updates: Mapping[str, Any]) -> bool:
     return "schedule" in updates or _takes_over(before, updates)
 
 
 def _takes_over(before: Job, updates: Mapping[str, Any]) -> bool:
     """Return whether the job starts to do the work."""
-    turned = before.target.startswith(PREFIX) and "target" in updates
-    return turned or updates.get("enabled") is True
+    becomes_job = before.target.startswith(PREFIX) and "target" in updates
+    return becomes_job or updates.get("enabled") is True
 
 
-def _rename(each: Match, before: Job) -> str | None:
+def _rename(matched: Match, before: Job) -> str | None:
     """Return the name that the source has for the job, if it was renamed here or there."""
     known = before.imported or {}
     renamed_here = before.name != known.get("as", before.name)
-    renamed_there = each.source_name != known.get("name", each.source_name)
+    renamed_there = matched.source_name != known.get("name", matched.source_name)
     return (
-        each.proposed
-        if (renamed_here or renamed_there) and (each.proposed != before.name)
+        matched.proposed
+        if (renamed_here or renamed_there) and (matched.proposed != before.name)
         else None
     )
 
 
-def _remember(job: Job, each: Match, options: Options, base: Mapping[str, Any]) -> None:
+def _store_origin(
+    job: Job, matched: Match, options: ComparisonOptions, base: Mapping[str, Any]
+) -> None:
     """Store the origin and the values of the source."""
-    job.import_source, job.import_key = stored_source(options.source), stored_key(each.found)
+    job.import_source, job.import_key = stored_source(options.source), stored_key(matched.entry)
     name = job.name
-    if each.job is not None and each.job.name == name:  # a person may have renamed it
-        name = (each.job.imported or {}).get("as", name)
-    job.imported = {"name": each.source_name, "as": name, "values": dict(sorted(base.items()))}
+    if matched.job is not None and matched.job.name == name:  # a person may have renamed it
+        name = (matched.job.imported or {}).get("as", name)
+    job.imported = {"name": matched.source_name, "as": name, "values": dict(sorted(base.items()))}
 
 
 def _origin_of(job: Job) -> tuple[Any, ...]:
     return job.import_source, job.import_key, job.imported
 
 
-def _with(before: Job, values: Mapping[str, Any], options: Options) -> Job:
+def _with_values(before: Job, values: Mapping[str, Any], options: ComparisonOptions) -> Job:
     """Return a copy of the job with the values."""
     job = copy.copy(before)
     for name, value in values.items():
@@ -429,18 +452,23 @@ def _with(before: Job, values: Mapping[str, Any], options: Options) -> Job:
 
 
 def _differences(before: Job, after: Job, names: Iterable[str]) -> dict[str, tuple[Any, Any]]:
-    was, is_to_be = definition_of(before), definition_of(after)
-    both = {name: (was[name], is_to_be[name]) for name in names}
-    return {name: pair for name, pair in both.items() if not same_json(*pair)}
+    old_values, new_values = definition_of(before), definition_of(after)
+    pairs = {name: (old_values[name], new_values[name]) for name in names}
+    return {name: pair for name, pair in pairs.items() if not same_json(*pair)}
 
 
-def _check_move(move: Move) -> Move:
+def _validated(plan: EntryPlan) -> EntryPlan:
     """Refuse the job if its fields are invalid. Whether its name is free is already known."""
-    assert move.job is not None  # noqa: S101 (for the type checker)
+    assert plan.job is not None  # noqa: S101 (for the type checker)
     try:
-        check_rules(move.job)
+        check_rules(plan.job)
     except ValidationError as error:
         return replace(
-            move, kind=MoveKind.REFUSED, reasons=messages_of(error), changes={}, kept={}, job=None
+            plan,
+            outcome=ImportOutcome.REFUSED,
+            reasons=messages_of(error),
+            changes={},
+            kept={},
+            job=None,
         )
-    return move
+    return plan

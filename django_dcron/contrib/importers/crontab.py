@@ -17,19 +17,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_dcron.conf import settings
-from django_dcron.contrib.importers.found import Found, Reading, Refused, Warn, entry
 from django_dcron.contrib.importers.names import clean, digest
+from django_dcron.contrib.importers.reading import (
+    Reading,
+    Refused,
+    SourceEntry,
+    Warn,
+    translate_entry,
+)
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.schedule import MACROS, has_hash, parse_schedule
 
 DEFAULT_SHELL = "/bin/sh"
 _VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
-_NAMED = re.compile(r"[\w.@:-]+")
+_PROGRAM = re.compile(r"[\w.@:-]+")
 _BEFORE_COMMAND = re.compile(
     r"""cd\s+\S+\s*(?:&&|;)\s*|\w+=(?:"[^"]*"|'[^']*'|\S*)\s+|(?:exec|sudo|nice|env)\s+|-\S+\s+"""
 )
 """One of the words that may precede a command."""
-_ONWARDS = re.compile(r"(?:^|,)[0-9]+/")
+_STEP_AFTER_VALUE = re.compile(r"(?:^|,)[0-9]+/")
 OWN_VARIABLES = {
     "SHELL",
     "MAILTO",
@@ -52,7 +58,7 @@ class Line:
     schedule: str
     timezone: str
     user: str
-    word: str
+    program: str
     """The name of the program."""
     command: str
     """The command for the shell, including its standard input."""
@@ -77,19 +83,21 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
     reading = Reading(source=f"crontab {path}")
     lines = list(_lines(text, timezone, system, reading))
     programs = {
-        word: {tuple(line.argv) for line in lines if line.word == word}
-        for word in {line.word for line in lines}
+        program: {tuple(line.argv) for line in lines if line.program == program}
+        for program in {line.program for line in lines}
     }
     names = [
-        f"{line.word}-{digest(str(line.argv))}" if len(programs[line.word]) > 1 else line.word
+        f"{line.program}-{digest(str(line.argv))}"
+        if len(programs[line.program]) > 1
+        else line.program
         for line in lines
     ]
     times = Counter(names)
     for line, target in zip(lines, names, strict=True):
         when = f"{line.schedule} {line.timezone}"
-        found = _found(line, target, f"{target}-{digest(when)}" if times[target] > 1 else target)
-        reading.found.append(found)
-        if not found.refused:
+        entry = _entry_of(line, target, f"{target}-{digest(when)}" if times[target] > 1 else target)
+        reading.entries.append(entry)
+        if not entry.refused:
             reading.shell[target] = line.argv
     if any(line.timezone == timezone for line in lines):
         reading.notes.append(
@@ -99,7 +107,7 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
     return reading
 
 
-def _found(line: Line, target: str, name: str) -> Found:
+def _entry_of(line: Line, target: str, name: str) -> SourceEntry:
     def job(warn: Warn) -> dict[str, Any]:
         check_schedule(line.schedule, line.timezone, warn)
         if line.user:
@@ -120,7 +128,7 @@ def _found(line: Line, target: str, name: str) -> Found:
             "timezone": line.timezone,
         }
 
-    return entry(
+    return translate_entry(
         f"line {line.number}",
         name,
         job,
@@ -143,7 +151,7 @@ def check_schedule(schedule: str, timezone: str, warn: Warn) -> None:
     if has_hash(schedule):
         raise Refused(f"{schedule}: cron doesn't support H")
     parse_schedule(schedule, timezone)
-    if any(_ONWARDS.search(field) for field in schedule.split()):
+    if any(_STEP_AFTER_VALUE.search(field) for field in schedule.split()):
         warn(
             f"{schedule}: a step after a single value continues to the end of the "
             "range, but some crons use only the value"
@@ -165,16 +173,18 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
         if not line:
             continue
         if (variable := _variable(line)) is not None:
-            _set(variables, *variable, reading)
+            _set_variable(variables, *variable, reading)
             continue
-        found = _entry(line, system)
-        if found is None:
+        parts = _split_line(line, system)
+        if parts is None:
             expected = "a time, a user and a command" if system else "a time and a command"
-            reading.found.append(
-                Found(f"line {number}", f"line {number}", refused=f"{line!r:.80} is not {expected}")
+            reading.entries.append(
+                SourceEntry(
+                    f"line {number}", f"line {number}", refused=f"{line!r:.80} is not {expected}"
+                )
             )
             continue
-        schedule, user, command = found
+        schedule, user, command = parts
         environment = tuple(item for item in variables.items() if item[0] not in OWN_VARIABLES)
         zone, shell = variables.get("CRON_TZ") or timezone, variables.get("SHELL") or DEFAULT_SHELL
         yield Line(
@@ -182,7 +192,7 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
             schedule,
             zone,
             user,
-            _word(command),
+            _program_name(command),
             _with_input(command),
             environment,
             shell,
@@ -194,10 +204,10 @@ def _is_disabled_line(comment: str, system: bool) -> bool:
     """Return whether a comment is a line of a crontab that somebody disabled."""
     if _variable(comment) is not None:
         return True
-    found = _entry(comment, system)
-    if found is None:
+    parts = _split_line(comment, system)
+    if parts is None:
         return False
-    schedule, _user, _command = found
+    schedule, _user, _command = parts
     if schedule.lower() == "@reboot":
         return True
     try:
@@ -218,7 +228,7 @@ def _variable(line: str) -> tuple[str, str] | None:
     return match["name"].strip("'\""), value
 
 
-def _set(variables: dict[str, str], name: str, value: str, reading: Reading) -> None:
+def _set_variable(variables: dict[str, str], name: str, value: str, reading: Reading) -> None:
     variables[name] = value
     if name == "MAILTO" and value:
         reading.notes.append(
@@ -234,7 +244,7 @@ def _set(variables: dict[str, str], name: str, value: str, reading: Reading) -> 
         reading.notes.append("RANDOM_DELAY is ignored. Set the jitter of a job instead.")
 
 
-def _entry(line: str, system: bool) -> tuple[str, str, str] | None:
+def _split_line(line: str, system: bool) -> tuple[str, str, str] | None:
     """Split a line into schedule, user and command. Return None if a part is missing."""
     line = line.removeprefix("-")  # in some crons: don't log this command
     fields = 1 if line.startswith("@") else 5
@@ -244,13 +254,13 @@ def _entry(line: str, system: bool) -> tuple[str, str, str] | None:
     return " ".join(parts[:fields]), parts[fields] if system else "", parts[-1]
 
 
-def _word(command: str) -> str:
+def _program_name(command: str) -> str:
     start = 0
     while before := _BEFORE_COMMAND.match(command, start):
         start = before.end()
-    program = (command[start:].split(maxsplit=1) or [""])[0].strip("'\"()").rsplit("/", 1)[-1]
-    found = _NAMED.search(program)
-    return clean(found[0]) if found else "command"
+    text = (command[start:].split(maxsplit=1) or [""])[0].strip("'\"()").rsplit("/", 1)[-1]
+    match = _PROGRAM.search(text)
+    return clean(match[0]) if match else "command"
 
 
 def _with_input(command: str) -> str:

@@ -22,19 +22,19 @@ from django.utils.module_loading import import_string
 
 from django_dcron import targets
 from django_dcron.contrib.importers.cron_text import Part, Parts, cron_text
-from django_dcron.contrib.importers.found import (
+from django_dcron.contrib.importers.reading import (
     LAST_RUN,
-    Found,
-    Left,
-    Ran,
+    Omitted,
     Reading,
     Refused,
+    SourceEntry,
     SourceProblem,
+    SourceRuns,
     Warn,
-    entry,
     interval_text,
     next_due,
     rows_of,
+    translate_entry,
 )
 from django_dcron.contrib.importers.retries import attempts_of, constant
 from django_dcron.db.errors import in_one_line
@@ -43,7 +43,7 @@ from django_dcron.exceptions import UnknownTarget
 SOURCE = "django-cron"
 APP = "django_cron"
 OWN_CLASSES = "django_cron."
-KNOWN = frozenset(
+KNOWN_OPTIONS = frozenset(
     {
         "run_every_mins",
         "run_at_times",
@@ -62,7 +62,7 @@ Time = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class CronPart:
-    """What becomes one job: the interval of a class, or some of its times."""
+    """The part of a class that becomes one job: its interval, or some of its times."""
 
     path: str
     cron_class: Any
@@ -90,30 +90,31 @@ def read(now: datetime) -> Reading:
     for path in _paths():
         try:
             parts = _parts(path)
-        except Left as reason:
-            reading.found.append(Found(f"class {path!r}", path, left=str(reason)))
+        except Omitted as reason:
+            reading.entries.append(SourceEntry(f"class {path!r}", path, omitted=str(reason)))
             continue
         except Refused as reason:
-            reading.found.append(Found(f"class {path!r}", path, refused=str(reason)))
+            reading.entries.append(SourceEntry(f"class {path!r}", path, refused=str(reason)))
             continue
-        reading.found += [
-            entry(each.origin, each.key, partial(_job, each, now), key=each.key) for each in parts
+        reading.entries += [
+            translate_entry(part.origin, part.key, partial(_job, part, now), key=part.key)
+            for part in parts
         ]
     return reading
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Return the logged runs. Raises ``SourceProblem`` if the logs can't be read."""
     times: dict[str, list[datetime]] = {}
     rows = _logs().filter(start_time__gte=since).order_by("start_time")
     for path in _paths():
         try:
             parts = _parts(path)
-        except (Left, Refused):
+        except (Omitted, Refused):
             continue
-        for each in parts:
-            times[each.origin] = list(_first_tries(_of(rows, each), each))
-    return Ran(times, complete=True)
+        for part in parts:
+            times[part.origin] = list(_first_tries(_logs_of(rows, part), part))
+    return SourceRuns(times, complete=True)
 
 
 def _paths() -> list[str]:
@@ -124,9 +125,9 @@ def _paths() -> list[str]:
 
 
 def _parts(path: str) -> list[CronPart]:
-    """Return the parts of a class. Raises ``Left`` or ``Refused``."""
+    """Return the parts of a class. Raises ``Omitted`` or ``Refused``."""
     if path.startswith(OWN_CLASSES):
-        raise Left("a job needs no class that reports failures; see docs/how-to/alerts.md")
+        raise Omitted("a job needs no class that reports failures; see docs/how-to/alerts.md")
     try:
         cron_class = import_string(path)
     except Exception as error:  # the project's code
@@ -136,17 +137,17 @@ def _parts(path: str) -> list[CronPart]:
         raise Refused("the class has no code or no schedule; django-cron can't run it")
     if not callable(getattr(cron_class, "do", None)):
         raise Refused("the class has no do(); django-cron can't run it")
-    if others := sorted(
-        name for name, value in vars(schedule).items() if value and name not in KNOWN
+    if unknown := sorted(
+        name for name, value in vars(schedule).items() if value and name not in KNOWN_OPTIONS
     ):
-        raise Refused(f"options of the schedule are not supported: {', '.join(others)}")
+        raise Refused(f"options of the schedule are not supported: {', '.join(unknown)}")
     groups = _groups(schedule.run_at_times or ())
     parts = [CronPart(path, cron_class)] if schedule.run_every_mins is not None else []
     for group in groups:
         label = f" at {group[0][0]:02}:{group[0][1]:02}" if parts else ""
         parts.append(CronPart(path, cron_class, group, label))
     if not parts:
-        raise Left("django-cron never runs it: it has neither run_every_mins nor run_at_times")
+        raise Omitted("django-cron never runs it: it has neither run_every_mins nor run_at_times")
     return parts
 
 
@@ -170,7 +171,7 @@ def _groups(texts: Iterable[Any]) -> list[tuple[Time, ...]]:
 
 def _job(part: CronPart, now: datetime, warn: Warn) -> dict[str, Any]:
     cron_class, schedule = part.cron_class, part.cron_class.schedule
-    _warn_of_class(part, warn)
+    _warn_about_class(part, warn)
     parallel = getattr(cron_class, "ALLOW_PARALLEL_RUNS", False)
     return {
         "target": part.path,
@@ -184,7 +185,7 @@ def _job(part: CronPart, now: datetime, warn: Warn) -> dict[str, Any]:
     }
 
 
-def _warn_of_class(part: CronPart, warn: Warn) -> None:
+def _warn_about_class(part: CronPart, warn: Warn) -> None:
     name = part.path.rpartition(".")[2]
     try:
         targets.get(part.path)
@@ -212,11 +213,11 @@ def _retries(part: CronPart, minutes: Any, warn: Warn) -> dict[str, Any]:
             "retry, set max_attempts"
         )
         return {}
-    left = None
+    remaining = None
     if part.times:
         hour, minute = part.times[-1]
-        left = int((DAY - hour * HOUR - minute) // minutes)
-    attempts = attempts_of(left, "the number of retries", warn)
+        remaining = int((DAY - hour * HOUR - minute) // minutes)
+    attempts = attempts_of(remaining, "the number of retries", warn)
     wait = constant(timedelta(minutes=minutes))
     return {"max_attempts": attempts, **wait, "retry_on": [], "never_retry_on": []}
 
@@ -276,10 +277,10 @@ def _numbers(option: str, value: Any, low: int, high: int) -> set[int] | None:
         return None
     if not isinstance(value, Iterable):
         raise Refused(f"{option}: {value!r:.40} is not a list of days, so django-cron fails")
-    found = {number for number in value if number in range(low, high + 1)}
-    if not found:
-        raise Left(f"django-cron never runs it: {option} has no day from {low} to {high}")
-    return found
+    numbers = {number for number in value if number in range(low, high + 1)}
+    if not numbers:
+        raise Omitted(f"django-cron never runs it: {option} has no day from {low} to {high}")
+    return numbers
 
 
 # --- The log --------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ def _logs() -> Any:
     return rows_of(APP, "CronJobLog", SOURCE)
 
 
-def _of(rows: Any, part: CronPart) -> Any:
+def _logs_of(rows: Any, part: CronPart) -> Any:
     """Return the log entries of a part. Those of an interval have no time of the day."""
     rows = rows.filter(code=part.code)
     if not part.times:
@@ -300,7 +301,7 @@ def _of(rows: Any, part: CronPart) -> Any:
 def _last_success(part: CronPart) -> datetime | None:
     if not apps.is_installed(APP):
         return None
-    rows = _of(_logs().filter(is_success=True), part).order_by("-start_time")
+    rows = _logs_of(_logs().filter(is_success=True), part).order_by("-start_time")
     last: datetime | None = rows.values_list("start_time", flat=True).first()
     return last
 
@@ -308,8 +309,8 @@ def _last_success(part: CronPart) -> datetime | None:
 def _first_tries(rows: Any, part: CronPart) -> Iterator[datetime]:
     """Yield the start times, without the retries of a time on the same day."""
     seen = set()
-    for at, of in rows.values_list("start_time", "ran_at_time"):
-        run = (at.astimezone(ZoneInfo(settings.TIME_ZONE)).date(), of)
+    for at, time_of_day in rows.values_list("start_time", "ran_at_time"):
+        run = (at.astimezone(ZoneInfo(settings.TIME_ZONE)).date(), time_of_day)
         if not part.times or run not in seen:
             yield at
         seen.add(run)

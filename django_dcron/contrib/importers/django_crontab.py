@@ -17,18 +17,18 @@ from typing import Any
 from django.conf import settings
 
 from django_dcron.contrib.importers.crontab import check_schedule
-from django_dcron.contrib.importers.found import (
-    Found,
-    Ran,
+from django_dcron.contrib.importers.names import digest
+from django_dcron.contrib.importers.reading import (
     Reading,
     Refused,
+    SourceEntry,
     SourceProblem,
+    SourceRuns,
     Warn,
     check_json,
-    entry,
-    unforeseen,
+    translate_entry,
+    unexpected_error_text,
 )
-from django_dcron.contrib.importers.names import digest
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.zones import check_zone
 
@@ -42,7 +42,7 @@ FIELDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CronJob:
     """An entry of the setting."""
 
     schedule: str
@@ -64,7 +64,7 @@ def read(now: datetime, timezone: str = "") -> Reading:
     reading = Reading(source=SOURCE)
     times: Counter[str] = Counter()
     for number, job in enumerate(setting, 1):
-        reading.found.append(_found(job, f"CRONJOBS entry {number}", zone, times))
+        reading.entries.append(_entry_of(job, f"CRONJOBS entry {number}", zone, times))
     if not timezone:
         reading.notes.append(
             f"cron uses the time zone of its machine. Times are read in {zone}, that of this "
@@ -82,7 +82,7 @@ def read(now: datetime, timezone: str = "") -> Reading:
     return reading
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Raise ``SourceProblem``: only cron's log has the runs."""
     raise SourceProblem("cron stores no runs, so there is nothing to compare.")
 
@@ -107,31 +107,33 @@ def machine_zone() -> str:
     raise SourceProblem("The time zone of this machine's clock is unknown. Pass --timezone.")
 
 
-def _found(job: Any, origin: str, zone: str, times: Counter[str]) -> Found:
+def _entry_of(job: Any, origin: str, zone: str, times: Counter[str]) -> SourceEntry:
     """Translate an entry. ``times``: how often each key was found before.
 
     The key doesn't contain the schedule, so a job follows its entry when the schedule changes.
     """
     try:
-        given = _given(job)
+        cron_job = _parse_job(job)
     except Refused as error:
-        return Found(origin, origin, refused=str(error))
+        return SourceEntry(origin, origin, refused=str(error))
     except (TypeError, ValueError) as error:
-        return Found(origin, origin, refused=unforeseen(error))
-    is_command = given.function == CALL_COMMAND
-    name, args = (given.args[0], given.args[1:]) if is_command else (given.function, given.args)
+        return SourceEntry(origin, origin, refused=unexpected_error_text(error))
+    is_command = cron_job.function == CALL_COMMAND
+    name, args = (
+        (cron_job.args[0], cron_job.args[1:]) if is_command else (cron_job.function, cron_job.args)
+    )
     key = name
-    if args or given.kwargs:
-        key = f"{name} {digest(json.dumps([args, dict(given.kwargs)], sort_keys=True))}"
+    if args or cron_job.kwargs:
+        key = f"{name} {digest(json.dumps([args, dict(cron_job.kwargs)], sort_keys=True))}"
     times[key] += 1
     if times[key] > 1:
         key = f"{key} {times[key]}"
     target = f"command:{name}" if is_command else name
-    translate = partial(_job, given, target, args, zone)
-    return entry(origin, name, translate, suffix=digest(key), key=key)
+    translate = partial(_job, cron_job, target, args, zone)
+    return translate_entry(origin, name, translate, suffix=digest(key), key=key)
 
 
-def _given(job: Any) -> Given:
+def _parse_job(job: Any) -> CronJob:
     """Return the parts of an entry, as django-crontab reads them. Raises ``Refused``."""
     if not isinstance(job, list | tuple) or len(job) < 2:
         raise Refused(f"{job!r:.80} is not a tuple of a time and a function")
@@ -144,28 +146,29 @@ def _given(job: Any) -> Given:
     kwargs = check_json("kwargs", dict(job[3])) if len(job) > 3 else {}
     if job[1] == CALL_COMMAND and not (args and isinstance(args[0], str)):
         raise Refused("call_command needs the name of a command as its first argument")
-    return Given(
+    return CronJob(
         " ".join(job[0].split()), job[1], args, kwargs, str(suffix if has_arguments else third)
     )
 
 
-def _job(given: Given, target: str, args: list[Any], zone: str, warn: Warn) -> dict[str, Any]:
-    fields = given.schedule.split()
-    if not given.schedule.startswith("@") and len(fields) > FIELDS:
+def _job(cron_job: CronJob, target: str, args: list[Any], zone: str, warn: Warn) -> dict[str, Any]:
+    fields = cron_job.schedule.split()
+    if not cron_job.schedule.startswith("@") and len(fields) > FIELDS:
         raise Refused(
-            f"{given.schedule!r} has {len(fields)} fields, and cron reads the text after the fifth "
-            "as the command; use five fields"
+            f"{cron_job.schedule!r} has {len(fields)} fields, and cron reads the text after the "
+            "fifth as the command; use five fields"
         )
-    check_schedule(given.schedule, zone, warn)
-    if given.suffix:
+    check_schedule(cron_job.schedule, zone, warn)
+    if cron_job.suffix:
         warn(
-            f"the suffix {given.suffix!r:.80} has no equivalent; the output is stored with each run"
+            f"the suffix {cron_job.suffix!r:.80} has no equivalent; the output is stored with each "
+            "run"
         )
     return {
         "target": target,
         "args": args,
-        "kwargs": dict(given.kwargs),
-        "schedule": given.schedule,
+        "kwargs": dict(cron_job.kwargs),
+        "schedule": cron_job.schedule,
         "timezone": zone,
         "enabled": True,
         "pause_reason": "",

@@ -17,21 +17,21 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.found import (
+from django_dcron.contrib.importers.reading import (
     NEXT_DUE,
-    Left,
-    Ran,
+    Omitted,
     Reading,
     Refused,
     RowReader,
+    SourceRuns,
     Warn,
     check_json,
-    each_row,
-    entry,
     interval_text,
     next_due,
     once_text,
+    read_rows,
     rows_of,
+    translate_entry,
 )
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import END, MICROSECOND, Timetable
@@ -41,7 +41,7 @@ SOURCE = "django-q2"
 MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
 SAME_IN_ALL_MONTHS = 28
 NEVER = "has no next run in django-q2"
-HIDDEN = "q_options"
+OPTIONS_KEYWORD = "q_options"
 """The keyword argument that django-q2 uses itself."""
 LONGEST_LITERAL = 100_000
 MOST_REPEATS = 20_000
@@ -54,20 +54,20 @@ def read(now: datetime) -> Reading:
     rows = _rows().order_by("pk")
     return Reading(
         [
-            entry(
+            translate_entry(
                 _origin(key),
                 name or function,
                 partial(_job, row, now),
                 suffix=str(key),
                 key=str(key),
             )
-            for key, name, function, row in each_row(rows, "name", "func")
+            for key, name, function, row in read_rows(rows, "name", "func")
         ],
         source=SOURCE,
     )
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Return the start times of the stored tasks.
 
     A task's group is its schedule's name or number.
@@ -77,7 +77,9 @@ def ran(since: datetime) -> Ran:
     for group, at in started.values_list("group", "started"):
         times[group].append(at)
     named = _rows().values_list("pk", "name")
-    return Ran({_origin(pk): times.get(name or str(pk), []) for pk, name in named}, complete=True)
+    return SourceRuns(
+        {_origin(pk): times.get(name or str(pk), []) for pk, name in named}, complete=True
+    )
 
 
 def _rows() -> Any:
@@ -91,7 +93,7 @@ def _origin(number: int) -> str:
 def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     row = get_row()
     if row.repeats == 0:
-        raise Left("the schedule has no repeats left")
+        raise Omitted("the schedule has no repeats left")
     if row.intended_date_kwarg:
         raise Refused(
             f"intended_date_kwarg ({row.intended_date_kwarg!r}) is not supported; use "
@@ -105,10 +107,10 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
             "of its workers"
         )
     kwargs = _kwargs(row)
-    own = kwargs.pop(HIDDEN, {})
-    if others := sorted(set(own) - {"timeout"}):
+    options = kwargs.pop(OPTIONS_KEYWORD, {})
+    if others := sorted(set(options) - {"timeout"}):
         warn(f"q_options without an equivalent are ignored: {', '.join(others)}")
-    timeout = own.get("timeout")
+    timeout = options.get("timeout")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
         raise Refused(f"q_options: timeout {timeout!r:.40} is not a number of seconds")
     values = {
@@ -120,7 +122,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
         "pause_reason": "" if row.next_run is not None else NEVER,
         "starts_at": None,
         "ends_at": None,
-        **_when(row, now, warn),
+        **_schedule_fields(row, now, warn),
     }
     if NEXT_DUE in values:
         values.pop("starts_at")
@@ -143,7 +145,7 @@ def _kwargs(row: Any) -> dict[str, Any]:
         value = ast.literal_eval(row.kwargs)
     except UNREADABLE:
         value = _keywords(row.kwargs)
-    if not isinstance(value, dict) or not isinstance(value.get(HIDDEN, {}), dict):
+    if not isinstance(value, dict) or not isinstance(value.get(OPTIONS_KEYWORD, {}), dict):
         raise Refused(f"kwargs: {row.kwargs!r:.80} is not a dict")
     return dict(value)
 
@@ -177,22 +179,22 @@ def _check_length(name: str, text: str) -> None:
         raise Refused(f"{name}: {too_long}")
 
 
-def _when(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.schedule_type == "O" or (row.repeats == 1 and row.next_run):
         return _once(row, now, warn)
     zone = _zone()
-    found: dict[str, Any]
+    fields: dict[str, Any]
     if row.schedule_type == "C":
-        found = {"schedule": from_croniter(row.cron or ""), "timezone": zone}
+        fields = {"schedule": from_croniter(row.cron or ""), "timezone": zone}
     elif row.schedule_type == "I":
         length = timedelta(minutes=row.minutes or 1)
-        found = {"schedule": interval_text(length), "timezone": "UTC"}
+        fields = {"schedule": interval_text(length), "timezone": "UTC"}
         if row.next_run and row.repeats < 0:
-            found |= next_due(row.next_run - length, length, now)
+            fields |= next_due(row.next_run - length, length, now)
     elif row.next_run is None:
         raise Refused("the schedule has no next run, so its time of day is unknown")
     elif row.schedule_type == "BW":
-        found = {
+        fields = {
             "schedule": interval_text(timedelta(weeks=2)),
             "timezone": "UTC",
             "starts_at": row.next_run,
@@ -202,18 +204,18 @@ def _when(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
             "hour when the clocks change"
         )
     else:
-        found = _by_calendar(row, zone)
-    return found | (_end_after_repeats(row, found) if row.repeats > 0 and row.next_run else {})
+        fields = _by_calendar(row, zone)
+    return fields | (_end_after_repeats(row, fields) if row.repeats > 0 and row.next_run else {})
 
 
 def _zone() -> str:
-    own: dict[str, Any] = getattr(settings, "Q_CLUSTER", {})
-    return str(own.get("time_zone") or settings.TIME_ZONE)
+    options: dict[str, Any] = getattr(settings, "Q_CLUSTER", {})
+    return str(options.get("time_zone") or settings.TIME_ZONE)
 
 
 def _once(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.next_run is None:
-        raise Left("a one-off schedule without a run time")
+        raise Omitted("a one-off schedule without a run time")
     if row.next_run <= now:
         raise Refused(
             f"its only run time, {row.next_run.isoformat()}, has passed; run the job "
@@ -246,7 +248,7 @@ def _day_and_months(at: datetime, step: int) -> str:
             "schedule to an earlier day; choose another schedule, such as L as the day for "
             "the last day of the month"
         )
-    months = sorted((at.month - 1 + ahead) % 12 + 1 for ahead in range(0, 12, step))
+    months = sorted((at.month - 1 + offset) % 12 + 1 for offset in range(0, 12, step))
     return f"{at.day} {'*' if step == 1 else ','.join(map(str, months))} *"
 
 
@@ -254,9 +256,9 @@ def _with_second(at: datetime, text: str) -> str:
     return f"{at.second} {text}" if at.second else text
 
 
-def _end_after_repeats(row: Any, found: dict[str, Any]) -> dict[str, Any]:
+def _end_after_repeats(row: Any, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that end the schedule after ``repeats`` more runs."""
-    schedule = parse_schedule(found["schedule"], found["timezone"])
+    schedule = parse_schedule(fields["schedule"], fields["timezone"])
     starts_at = row.next_run if schedule.interval else None
     timetable = Timetable(schedule, starts_at)
     last = timetable.first_after(row.next_run - MICROSECOND)

@@ -1,4 +1,4 @@
-"""What sources have in common whose entries are functions of the project's code."""
+"""Helpers for sources whose entries are functions of the project's code."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from typing import Any
 
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from django_dcron.contrib.importers.found import Refused, SourceProblem, Warn
+from django_dcron.contrib.importers.reading import Refused, SourceProblem, Warn
 from django_dcron.db.errors import in_one_line
 
 TASKS = "tasks"
 """The module of each app that Huey and procrastinate import to find the project's tasks."""
 
 
-def load(load_it: Callable[[], Any], what: str) -> Any:
-    """Return what ``load_it`` returns, once the task modules are imported.
+def load(loader: Callable[[], Any], description: str) -> Any:
+    """Return what ``loader`` returns, once the task modules are imported.
 
-    ``what`` names it in the error. Raises ``SourceProblem`` for any exception of the project's
+    Errors contain ``description``. Raises ``SourceProblem`` for any exception of the project's
     code, and for an exit.
     """
     try:
-        found = load_it()
+        result = loader()
         autodiscover_modules(TASKS)
     except SourceProblem:
         raise
-    except SystemExit as leaving:  # after a message on standard output
-        raise SourceProblem(f"{what} can't be read: it exits with {leaving.code}.") from leaving
+    except SystemExit as exiting:  # after a message on standard output
+        raise SourceProblem(
+            f"{description} can't be read: it exits with {exiting.code}."
+        ) from exiting
     except Exception as error:
-        raise SourceProblem(f"{what} can't be read: {in_one_line(error)}.") from error
-    return found
+        raise SourceProblem(f"{description} can't be read: {in_one_line(error)}.") from error
+    return result
 
 
 def instance(path: str, *attributes: str) -> Any:
     """Return the object at a dotted path. Raises ``SourceProblem`` if it lacks an attribute."""
-    found = load(lambda: import_string(path), f"{path!r}")
-    if missing := [name for name in attributes if not hasattr(found, name)]:
-        raise SourceProblem(f"{path!r} is a {type(found).__name__} without {missing[0]}.")
-    return found
+    result = load(lambda: import_string(path), f"{path!r}")
+    if missing := [name for name in attributes if not hasattr(result, name)]:
+        raise SourceProblem(f"{path!r} is a {type(result).__name__} without {missing[0]}.")
+    return result
 
 
 def target_of(function: Any) -> str:

@@ -1,8 +1,8 @@
 """Import from Huey: the periodic tasks of ``huey.contrib.djhuey``, or of another Huey instance.
 
-Huey stores a schedule as a function that tells whether a minute matches. The function of Huey's own
-``crontab`` encloses the values of the five fields, all of which must match. The values are read,
-and nothing is called.
+Huey stores a schedule as a function that returns whether a minute matches. The function of Huey's
+own ``crontab`` encloses the values of the five fields, all of which must match. The values are
+read, and nothing is called.
 """
 
 from __future__ import annotations
@@ -21,16 +21,21 @@ from django.conf import settings
 
 from django_dcron.contrib.importers import functions
 from django_dcron.contrib.importers.cron_text import Part, Parts, cron_text
-from django_dcron.contrib.importers.found import (
-    Left,
-    Ran,
+from django_dcron.contrib.importers.reading import (
+    Omitted,
     Reading,
     Refused,
     SourceProblem,
+    SourceRuns,
     Warn,
-    entry,
+    translate_entry,
 )
-from django_dcron.contrib.importers.retries import HIGHEST_FACTOR, attempts_of, constant, growing
+from django_dcron.contrib.importers.retries import (
+    HIGHEST_FACTOR,
+    attempts_of,
+    constant,
+    exponential,
+)
 from django_dcron.db.errors import in_one_line
 from django_dcron.utils.untrusted import Reader, Unreadable
 
@@ -64,8 +69,8 @@ WAS_REVOKED = "was revoked in Huey"
 
 
 @dataclass(frozen=True, slots=True)
-class Revoked:
-    """A task that doesn't run."""
+class Revocation:
+    """How long a task doesn't run."""
 
     until: datetime | None
     once: bool
@@ -84,8 +89,10 @@ def read(now: datetime, app: str = "") -> Reading:
     tasks = {huey._registry.task_to_string(each): each for each in _tasks(huey)}
     revoked = _revoked(huey, tasks, reading.notes)
     zone = "UTC" if huey.utc else settings.TIME_ZONE
-    reading.found = [
-        entry(_origin(key), key, partial(_job, task, zone, revoked.get(key), now), key=key)
+    reading.entries = [
+        translate_entry(
+            _origin(key), key, partial(_job, task, zone, revoked.get(key), now), key=key
+        )
         for key, task in tasks.items()
     ]
     if hooks := _hooks(huey):
@@ -95,7 +102,7 @@ def read(now: datetime, app: str = "") -> Reading:
     return reading
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Raise ``SourceProblem``: Huey doesn't store when it ran a task."""
     raise SourceProblem("Huey stores no runs of periodic tasks, so there is nothing to compare.")
 
@@ -124,7 +131,7 @@ def _hooks(huey: Any) -> list[str]:
 
 
 def _job(
-    task: Any, zone: str, revoked: Revoked | None, now: datetime, warn: Warn
+    task: Any, zone: str, revoked: Revocation | None, now: datetime, warn: Warn
 ) -> dict[str, Any]:
     function = _enclosed(task.execute).get("func")
     if function is None:
@@ -133,9 +140,9 @@ def _job(
         functions.check_injected(function, "task", "django_dcron.current_run()", warn)
     if priority := getattr(task, "default_priority", None):
         warn(f"priority {priority} has no equivalent; set the job's priority or queue")
-    if raised := sorted(EXCEPTIONS.keys() & _names_used_by(function)):
-        instead = ", ".join(EXCEPTIONS[name] for name in raised)
-        warn(f"{', '.join(raised)} has no effect in a job; raise {instead} instead")
+    if exceptions := sorted(EXCEPTIONS.keys() & _names_used_by(function)):
+        instead = ", ".join(EXCEPTIONS[name] for name in exceptions)
+        warn(f"{', '.join(exceptions)} has no effect in a job; raise {instead} instead")
     if others := sorted(
         name for name in vars(task) if not name.startswith("__") and name not in OWN
     ):
@@ -161,11 +168,12 @@ def _names_used_by(function: Any) -> set[str]:
 
 
 def _schedule(task: Any) -> str:
-    tells = _enclosed(task.validate_datetime).get("validate_datetime")
-    fields = _enclosed(tells).get("cron_settings")
-    if getattr(tells, "__module__", "") != "huey.api" or not fields:
+    validator = _enclosed(task.validate_datetime).get("validate_datetime")
+    fields = _enclosed(validator).get("cron_settings")
+    if getattr(validator, "__module__", "") != "huey.api" or not fields:
+        name = getattr(validator, "__qualname__", validator)
         raise Refused(
-            f"the schedule is a function of the project ({getattr(tells, '__qualname__', tells)}); "
+            f"the schedule is a function of the project ({name}); "
             "use a cron schedule, or a job that runs often and lets its code decide"
         )
     month, day, weekday, hour, minute = fields
@@ -193,7 +201,7 @@ def _expiry(expires: Any, now: datetime) -> dict[str, Any]:
         zone = ZoneInfo(settings.TIME_ZONE)
         aware = expires if expires.tzinfo else expires.replace(tzinfo=zone)
         if aware <= now:
-            raise Left(f"expired at {aware.isoformat()}")
+            raise Omitted(f"expired at {aware.isoformat()}")
         return {"ends_at": aware, "start_deadline": None}
     if not isinstance(expires, timedelta):
         expires = timedelta(seconds=expires)
@@ -210,7 +218,7 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
         raise Refused(
             f"retry_backoff {factor:g} is not supported (allowed: 1 to {HIGHEST_FACTOR:g})"
         )
-    waits = constant(delay) if factor == 1 else growing(delay, factor, attempts)
+    waits = constant(delay) if factor == 1 else exponential(delay, factor, attempts)
     return {"max_attempts": attempts, **waits, "retry_on": [], "never_retry_on": []}
 
 
@@ -218,7 +226,7 @@ def _timeout(seconds: Any) -> dict[str, Any]:
     return {"timeout": timedelta(seconds=seconds)} if seconds else {}
 
 
-def _pause_reason(revoked: Revoked | None, now: datetime, warn: Warn) -> str:
+def _pause_reason(revoked: Revocation | None, now: datetime, warn: Warn) -> str:
     if revoked is None:
         return ""
     if revoked.once:
@@ -229,25 +237,25 @@ def _pause_reason(revoked: Revoked | None, now: datetime, warn: Warn) -> str:
     return f"{WAS_REVOKED} until {revoked.until.isoformat()}" if revoked.until > now else ""
 
 
-def _revoked(huey: Any, tasks: Mapping[str, Any], notes: list[str]) -> dict[str, Revoked]:
+def _revoked(huey: Any, tasks: Mapping[str, Any], notes: list[str]) -> dict[str, Revocation]:
     """Return the revoked tasks. Add a note if Huey's storage can't be read."""
-    found = {}
+    revocations = {}
     try:
         with Reader() as reader:
             for key in tasks:
                 # Huey returns a class of its own if nothing is stored.
                 stored = huey.storage.peek_data(f"rt:{key}")
                 if isinstance(stored, bytes | memoryview):
-                    found[key] = _revocation(huey, bytes(stored), reader)
+                    revocations[key] = _read_revocation(huey, bytes(stored), reader)
     except Exception as error:  # of the storage's client, which may be of any kind
         notes.append(
             f"Huey's storage can't be read ({in_one_line(error)}). Revoked tasks are imported as "
             "if they weren't: pause these jobs."
         )
-    return found
+    return revocations
 
 
-def _revocation(huey: Any, stored: bytes, reader: Reader) -> Revoked:
+def _read_revocation(huey: Any, stored: bytes, reader: Reader) -> Revocation:
     serializer = huey.serializer
     plain = type(serializer).__module__ == "huey.serializer" and not serializer.comp
     if not plain or type(serializer).__name__ != "Serializer":
@@ -256,4 +264,4 @@ def _revocation(huey: Any, stored: bytes, reader: Reader) -> Revoked:
     if until is not None:  # naive, in Huey's time zone
         zone = UTC if huey.utc else ZoneInfo(settings.TIME_ZONE)
         until = until.replace(tzinfo=zone)
-    return Revoked(until, bool(once))
+    return Revocation(until, bool(once))

@@ -9,38 +9,38 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from django_dcron.contrib.importers.found import Found
+from django_dcron.contrib.importers.reading import SourceEntry
 
 LONGEST = 120
 _BRACKETS = re.compile(r"[()\[\]{}<>'\"]+")
 _OTHERS = re.compile(r"[^\w.@: -]+")
 
 
-def distinct(found: Iterable[Found]) -> list[Found]:
+def with_distinct_names(entries: Iterable[SourceEntry]) -> list[SourceEntry]:
     """Return the entries with valid, unique job names.
 
     Entries with the same name all get a suffix derived from the entry itself, so a name doesn't
     depend on the order.
     """
-    cleaned = [_with_clean_name(each) for each in found]
-    times = Counter((each.namespace, _folded(each.name)) for each in cleaned)
+    cleaned = [_with_clean_name(entry) for entry in entries]
+    times = Counter((entry.namespace, _folded(entry.name)) for entry in cleaned)
     return [
-        with_unique_name(each) if times[each.namespace, _folded(each.name)] > 1 else each
-        for each in cleaned
+        with_unique_name(entry) if times[entry.namespace, _folded(entry.name)] > 1 else entry
+        for entry in cleaned
     ]
 
 
 def _folded(name: str) -> str:
     """Return the name without case and accents, which MariaDB ignores."""
     plain = unicodedata.normalize("NFKD", name.casefold())
-    return "".join(each for each in plain if not unicodedata.combining(each))
+    return "".join(character for character in plain if not unicodedata.combining(character))
 
 
-def _with_clean_name(each: Found) -> Found:
-    name = clean(each.name)
-    if name == each.name:
-        return each
-    return replace(each, name=name, warnings=(f"renamed from {each.name!r}", *each.warnings))
+def _with_clean_name(entry: SourceEntry) -> SourceEntry:
+    name = clean(entry.name)
+    if name == entry.name:
+        return entry
+    return replace(entry, name=name, warnings=(f"renamed from {entry.name!r}", *entry.warnings))
 
 
 def clean(name: str) -> str:
@@ -54,9 +54,9 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:6]
 
 
-def with_unique_name(each: Found) -> Found:
+def with_unique_name(entry: SourceEntry) -> SourceEntry:
     """Return the entry with a suffix that distinguishes its name."""
-    return replace(each, name=_with_suffix(each.name, each.suffix or digest(each.origin)))
+    return replace(entry, name=_with_suffix(entry.name, entry.suffix or digest(entry.origin)))
 
 
 def _with_suffix(name: str, suffix: str) -> str:

@@ -20,8 +20,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django_dcron.contrib.importers.found import Found
-from django_dcron.contrib.importers.names import digest, distinct, with_unique_name
+from django_dcron.contrib.importers.names import digest, with_distinct_names, with_unique_name
+from django_dcron.contrib.importers.reading import SourceEntry
 from django_dcron.db.routing import alias_for
 from django_dcron.models import DeletedImport, Job
 
@@ -31,22 +31,22 @@ LONGEST_KEY = 190
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    found: Found
+    entry: SourceEntry
     """The entry. Its name and namespace are those of the job, if there is one."""
     source_name: str
     """The entry's name in the source."""
     proposed: str
     """The job's name if the entry was new."""
     job: Job | None = None
-    taken_by: Job | None = None
+    name_owner: Job | None = None
     """A job from another source that has the proposed name. Then there is no ``job``."""
     deleted: bool = False
     """Whether the entry's job was deleted here. Then there is no ``job``."""
 
 
-def stored_key(found: Found) -> str:
+def stored_key(entry: SourceEntry) -> str:
     """Return the entry's key as a job stores it."""
-    key = found.key or found.origin
+    key = entry.key or entry.origin
     return key if len(key) <= LONGEST_KEY else f"{key[: LONGEST_KEY - 7]}-{digest(key)}"
 
 
@@ -55,24 +55,26 @@ def stored_source(source: str) -> str:
     return source if len(source) <= longest else f"{source[: longest - 7]}-{digest(source)}"
 
 
-def match(found: Iterable[Found], namespace: str, source: str = "") -> list[Match]:
+def match_entries(
+    source_entries: Iterable[SourceEntry], namespace: str, source: str = ""
+) -> list[Match]:
     """Return a match for each entry, in the same order.
 
     ``source``: empty for an export, whose jobs match by name only.
     """
-    entries = list(found)
-    named = distinct(entries)
+    entries = list(source_entries)
+    named = with_distinct_names(entries)
     pairs = _pairs(entries, jobs_of(source)) if source else [None] * len(entries)
     existing = existing_jobs(named, namespace)
     matches = [
-        _matched(entry, new, job)
+        _match_job(entry, new, job)
         if job is not None
-        else _by_name(entry, new, namespace, source, existing)
+        else _match_by_name(entry, new, namespace, source, existing)
         for entry, new, job in zip(entries, named, pairs, strict=True)
     ]
     if not source:
         return matches
-    return _with_deletions(_with_distinct_names(matches, namespace, source), source)
+    return _with_deletions(_rename_clashing(matches, namespace, source), source)
 
 
 def jobs_of(source: str) -> list[Job]:
@@ -88,28 +90,30 @@ def _with_deletions(matches: list[Match], source: str) -> list[Match]:
         keys.add(key)
         names.add(name)
     return [
-        replace(each, deleted=True)
-        if each.job is None and (stored_key(each.found) in keys or each.source_name in names)
-        else each
-        for each in matches
+        replace(match, deleted=True)
+        if match.job is None and (stored_key(match.entry) in keys or match.source_name in names)
+        else match
+        for match in matches
     ]
 
 
-def existing_jobs(entries: list[Found], namespace: str) -> dict[tuple[str, str], Job]:
+def existing_jobs(entries: list[SourceEntry], namespace: str) -> dict[tuple[str, str], Job]:
     """Return the existing jobs with the names of ``entries``, by namespace and name."""
     names = defaultdict(list)
-    for each in entries:
-        names[each.namespace or namespace].append(each.name)
+    for entry in entries:
+        names[entry.namespace or namespace].append(entry.name)
     rows = Job.objects.using(alias_for(Job))
     return {
         (job.namespace, job.name): job
-        for space, wanted in names.items()
-        for start in range(0, len(wanted), NAMES_AT_ONCE)
-        for job in rows.filter(namespace=space, name__in=wanted[start : start + NAMES_AT_ONCE])
+        for jobs_namespace, names_there in names.items()
+        for start in range(0, len(names_there), NAMES_AT_ONCE)
+        for job in rows.filter(
+            namespace=jobs_namespace, name__in=names_there[start : start + NAMES_AT_ONCE]
+        )
     }
 
 
-def _pairs(entries: list[Found], jobs: list[Job]) -> list[Job | None]:
+def _pairs(entries: list[SourceEntry], jobs: list[Job]) -> list[Job | None]:
     pairs: list[Job | None] = [None] * len(entries)
     for entry_key, job_key in _IDENTITIES:
         free = [number for number, job in enumerate(pairs) if job is None]
@@ -124,7 +128,7 @@ def _name_when_imported(job: Job) -> str:
     return str((job.imported or {}).get("name", job.name))
 
 
-_IDENTITIES: tuple[tuple[Callable[[Found], Hashable], Callable[[Job], Hashable]], ...] = (
+_IDENTITIES: tuple[tuple[Callable[[SourceEntry], Hashable], Callable[[Job], Hashable]], ...] = (
     (
         lambda entry: (stored_key(entry), entry.name),
         lambda job: (job.import_key, _name_when_imported(job)),
@@ -141,47 +145,47 @@ def _unique(items: Iterable[tuple[Hashable, Any]]) -> dict[Hashable, Any]:
     return {key: item for key, item in listed if times[key] == 1}
 
 
-def _matched(entry: Found, new: Found, job: Job) -> Match:
-    found = replace(new, name=job.name, namespace=job.namespace)
-    return Match(found, entry.name, new.name, job)
+def _match_job(entry: SourceEntry, named: SourceEntry, job: Job) -> Match:
+    named_entry = replace(named, name=job.name, namespace=job.namespace)
+    return Match(named_entry, entry.name, named.name, job)
 
 
-def _by_name(
-    entry: Found,
-    new: Found,
+def _match_by_name(
+    entry: SourceEntry,
+    named: SourceEntry,
     namespace: str,
     source: str,
     existing: dict[tuple[str, str], Job],
 ) -> Match:
-    job = existing.get((new.namespace or namespace, new.name))
+    job = existing.get((named.namespace or namespace, named.name))
     if job is None or not source or not job.import_source:
-        return Match(new, entry.name, new.name, job)
-    return Match(new, entry.name, new.name, taken_by=job)
+        return Match(named, entry.name, named.name, job)
+    return Match(named, entry.name, named.name, name_owner=job)
 
 
-def _with_distinct_names(matches: list[Match], namespace: str, source: str) -> list[Match]:
+def _rename_clashing(matches: list[Match], namespace: str, source: str) -> list[Match]:
     """Give another name to new entries whose name a job of another entry of the source has."""
     clashes = [
-        each.taken_by is not None and each.taken_by.import_source == stored_source(source)
-        for each in matches
+        match.name_owner is not None and match.name_owner.import_source == stored_source(source)
+        for match in matches
     ]
     if not any(clashes):
         return matches
     renamed = [
-        with_unique_name(each.found) if clashing else each.found
-        for each, clashing in zip(matches, clashes, strict=True)
+        with_unique_name(match.entry) if clashing else match.entry
+        for match, clashing in zip(matches, clashes, strict=True)
     ]
     existing = existing_jobs(
-        [found for found, clashing in zip(renamed, clashes, strict=True) if clashing], namespace
+        [entry for entry, clashing in zip(renamed, clashes, strict=True) if clashing], namespace
     )
     return [
         Match(
-            found,
-            each.source_name,
-            found.name,
-            taken_by=existing.get((found.namespace or namespace, found.name)),
+            entry,
+            match.source_name,
+            entry.name,
+            name_owner=existing.get((entry.namespace or namespace, entry.name)),
         )
         if clashing
-        else each
-        for each, found, clashing in zip(matches, renamed, clashes, strict=True)
+        else match
+        for match, entry, clashing in zip(matches, renamed, clashes, strict=True)
     ]

@@ -16,24 +16,24 @@ from django.conf import settings
 
 from django_dcron.contrib.importers import functions
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.found import (
+from django_dcron.contrib.importers.reading import (
     LAST_RUN,
-    Left,
-    Ran,
+    Omitted,
     Reading,
     Refused,
     SourceProblem,
+    SourceRuns,
     Warn,
     check_json,
-    entry,
     rows_of,
+    translate_entry,
 )
 from django_dcron.contrib.importers.retries import (
     HIGHEST_FACTOR,
     LONGEST_CONSTANT,
     attempts_of,
     constant,
-    growing,
+    exponential,
 )
 from django_dcron.policies.retry import exception_name
 
@@ -53,25 +53,27 @@ def read(now: datetime, app: str = "") -> Reading:
     ``app``: the dotted path of a procrastinate app. Empty: that of Django.
     """
     if app:
-        found = functions.instance(app, "periodic_registry", "perform_import_paths")
+        procrastinate_app = functions.instance(app, "periodic_registry", "perform_import_paths")
     else:
-        found = functions.load(_of_django, "procrastinate")
-    functions.load(found.perform_import_paths, "procrastinate's import paths")
+        procrastinate_app = functions.load(_of_django, "procrastinate")
+    functions.load(procrastinate_app.perform_import_paths, "procrastinate's import paths")
     latest = {} if app else _latest(_defers())
-    tasks: Mapping[Key, Any] = found.periodic_registry.periodic_tasks
+    tasks: Mapping[Key, Any] = procrastinate_app.periodic_registry.periodic_tasks
     return Reading(
         [
-            entry(_origin(key), _name(key), partial(_job, task, latest.get(key)), key=_name(key))
+            translate_entry(
+                _origin(key), _name(key), partial(_job, task, latest.get(key)), key=_name(key)
+            )
             for key, task in tasks.items()
         ],
         source=f"{SOURCE} {app}" if app else SOURCE,
     )
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Return the latest scheduled time of each task of the Django app."""
     latest = _latest(_defers().filter(defer_timestamp__gte=since.timestamp()))
-    return Ran({_origin(key): [at] for key, at in latest.items()}, complete=False)
+    return SourceRuns({_origin(key): [at] for key, at in latest.items()}, complete=False)
 
 
 def _of_django() -> Any:
@@ -90,13 +92,13 @@ def _defers() -> Any:
 
 
 def _latest(rows: Any) -> dict[Key, datetime]:
-    found: dict[Key, datetime] = {}
+    latest: dict[Key, datetime] = {}
     for task, periodic_id, stamp in rows.order_by("defer_timestamp").values_list(
         "task_name", "periodic_id", "defer_timestamp"
     ):
         if stamp is not None:
-            found[task, periodic_id] = datetime.fromtimestamp(stamp, UTC)
-    return found
+            latest[task, periodic_id] = datetime.fromtimestamp(stamp, UTC)
+    return latest
 
 
 def _name(key: Key) -> str:
@@ -110,7 +112,7 @@ def _origin(key: Key) -> str:
 def _job(periodic: Any, last_run: datetime | None, warn: Warn) -> dict[str, Any]:
     task, options = periodic.task, periodic.configure_kwargs
     if task.func.__module__ == OWN_TASKS:
-        raise Left("a job can't run procrastinate's own tasks; keep it in procrastinate")
+        raise Omitted("a job can't run procrastinate's own tasks; keep it in procrastinate")
     for name in ("schedule_at", "schedule_in"):
         if options.get(name) is not None:
             raise Refused(
@@ -137,21 +139,21 @@ def _job(periodic: Any, last_run: datetime | None, warn: Warn) -> dict[str, Any]
 
 
 def _warn_of_options(task: Any, options: Mapping[str, Any], warn: Warn) -> None:
-    chosen = {
+    values = {
         name: options.get(name) if options.get(name) is not None else getattr(task, name)
         for name in ("queue", "priority", "lock", "queueing_lock")
     }
-    if chosen["queue"] != "default":
+    if values["queue"] != "default":
         warn(
-            f"queue {chosen['queue']!r} has no equivalent; set the job's queue to the queue of its "
+            f"queue {values['queue']!r} has no equivalent; set the job's queue to the queue of its "
             "workers"
         )
-    if chosen["priority"]:
-        warn(f"priority {chosen['priority']} has no equivalent; set the job's priority or queue")
+    if values["priority"]:
+        warn(f"priority {values['priority']} has no equivalent; set the job's priority or queue")
     for name in ("lock", "queueing_lock"):
-        if chosen[name]:
+        if values[name]:
             warn(
-                f"{name} {chosen[name]!r} has no equivalent; the overlap policy applies to the "
+                f"{name} {values[name]!r} has no equivalent; the overlap policy applies to the "
                 "runs of one job, so use a lock in the code if other jobs share it"
             )
     if others := [
@@ -187,7 +189,7 @@ def _waits(strategy: Any, attempts: int, warn: Warn) -> dict[str, Any]:
     if all(wait == waits[0] for wait in waits):
         return constant(timedelta(seconds=waits[0]))
     if not strategy.wait and not strategy.linear_wait and 1 < factor <= HIGHEST_FACTOR:
-        return growing(timedelta(seconds=factor), float(factor), attempts)
+        return exponential(timedelta(seconds=factor), float(factor), attempts)
     wait = min(max(waits), LONGEST_CONSTANT)
     warn(
         f"the waits between retries ({waits[0]} s, {waits[1]} s, ...) have no equivalent; each "

@@ -8,16 +8,16 @@ from functools import partial
 from typing import Any
 
 from django_dcron.contrib.importers import celery_entry, celery_task
-from django_dcron.contrib.importers.found import (
+from django_dcron.contrib.importers.reading import (
     LAST_RUN,
-    Left,
-    Ran,
+    Omitted,
     Reading,
     Refused,
     SourceProblem,
+    SourceRuns,
     Warn,
-    entry,
-    unforeseen,
+    translate_entry,
+    unexpected_error_text,
 )
 from django_dcron.db.errors import in_one_line
 
@@ -34,7 +34,7 @@ def read(now: datetime) -> Reading:
     latest = {key: meta for _prefix, key, meta in _read_entries("meta")}
     reading = Reading(
         [
-            entry(
+            translate_entry(
                 _origin(key),
                 key.removeprefix(prefix),
                 partial(_job, definition, latest.get(key), now),
@@ -44,8 +44,8 @@ def read(now: datetime) -> Reading:
         ],
         source=SOURCE,
     )
-    server, chosen = _server()
-    if not reading.found or not chosen:
+    server, is_configured = _server()
+    if not reading.entries or not is_configured:
         reading.notes.append(f"Read from {server}. To use another server, set {SETTING}.")
     return reading
 
@@ -62,7 +62,7 @@ def _server() -> tuple[str, bool]:
     return str(address), bool(app.conf.get(SETTING))
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Return the latest run of each entry. Raises ``SourceProblem``."""
     times, unread = {}, {}
     for _prefix, key, meta in _read_entries("meta"):
@@ -73,8 +73,8 @@ def ran(since: datetime) -> Ran:
         except Refused as error:
             unread[_origin(key)] = str(error)
         except Exception as error:  # another program may have written anything there
-            unread[_origin(key)] = unforeseen(error)
-    return Ran(times, complete=False, unread=unread)
+            unread[_origin(key)] = unexpected_error_text(error)
+    return SourceRuns(times, complete=False, unread=unread)
 
 
 def hand_back(key: str, ran_until: datetime) -> bool:
@@ -131,7 +131,7 @@ def _read_entries(field: str) -> list[tuple[str, str, Stored]]:
         raise SourceProblem("celery-redbeat is not installed: pip install celery-redbeat") from None
     app = schedulers.app_or_default()
     config = schedulers.ensure_conf(app)
-    found: list[tuple[str, str, Stored]] = []
+    entries: list[tuple[str, str, Stored]] = []
     try:
         client = schedulers.get_redis(app)
         # Undecoded and without a transaction, a key of another type or encoding doesn't stop the
@@ -140,14 +140,14 @@ def _read_entries(field: str) -> list[tuple[str, str, Stored]]:
             client.execute_command("ZRANGE", config.schedule_key, 0, -1, NEVER_DECODE=True)
         )
         for start in range(0, len(keys), KEYS_AT_ONCE):
-            chosen = keys[start : start + KEYS_AT_ONCE]
+            chunk = keys[start : start + KEYS_AT_ONCE]
             pipe = client.pipeline(transaction=False)
-            for key in chosen:
+            for key in chunk:
                 pipe.execute_command("HGET", key, field, NEVER_DECODE=True)
             values = pipe.execute(raise_on_error=False)
-            found += [
+            entries += [
                 (config.key_prefix, key.decode(errors="backslashreplace"), value)
-                for key, value in zip(chosen, values, strict=True)
+                for key, value in zip(chunk, values, strict=True)
             ]
     except schedulers.redis.exceptions.RedisError as error:
         raise SourceProblem(
@@ -155,7 +155,7 @@ def _read_entries(field: str) -> list[tuple[str, str, Stored]]:
         ) from error
     except ValueError as error:
         raise SourceProblem(f"RedBeat can't use {SETTING}: {in_one_line(error)}.") from None
-    return found
+    return entries
 
 
 def _json(stored: bytes | Exception) -> Any:
@@ -169,25 +169,25 @@ def _json(stored: bytes | Exception) -> Any:
 
 def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[str, Any]:
     if not definition:
-        raise Left("the entry has no definition; RedBeat would remove it")
-    plain = _json(definition)
-    if not isinstance(plain, dict) or not isinstance(plain.get("task"), str):
+        raise Omitted("the entry has no definition; RedBeat would remove it")
+    fields = _json(definition)
+    if not isinstance(fields, dict) or not isinstance(fields.get("task"), str):
         raise Refused("the definition has no task")
-    celery_entry.check_task(plain["task"])
-    enabled = bool(plain.get("enabled", True))
-    given = dict(plain.get("options") or {})
-    given["expires"] = _decode(given.get("expires"))
-    if isinstance(given["expires"], datetime) and given["expires"] <= now:
-        raise Left(f"expired at {given['expires'].isoformat()}")
+    celery_entry.check_task(fields["task"])
+    enabled = bool(fields.get("enabled", True))
+    options = dict(fields.get("options") or {})
+    options["expires"] = _decode(options.get("expires"))
+    if isinstance(options["expires"], datetime) and options["expires"] <= now:
+        raise Omitted(f"expired at {options['expires'].isoformat()}")
     values = {
-        "target": plain["task"],
-        **celery_entry.arguments(plain.get("args") or [], plain.get("kwargs") or {}),
+        "target": fields["task"],
+        **celery_entry.arguments(fields.get("args") or [], fields.get("kwargs") or {}),
         "starts_at": None,
-        **celery_entry.options(given, warn),
-        **celery_task.policies(plain["task"], given, warn),
+        **celery_entry.options(options, warn),
+        **celery_task.policies(fields["task"], options, warn),
         "enabled": enabled,
         "pause_reason": "" if enabled else WAS_DISABLED,
-        **celery_entry.when(schedule := _schedule(plain.get("schedule")), warn),
+        **celery_entry.schedule_fields(schedule := _schedule(fields.get("schedule")), warn),
     }
     if due := celery_entry.due(schedule, _last_run_or_none(meta), now):
         values.pop("starts_at")
@@ -197,26 +197,28 @@ def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[st
 def _last_run_or_none(meta: Stored) -> datetime | None:
     try:
         return _last_run(meta)
-    except Exception:  # ``ran`` reports it
+    except Exception:  # ``runs_since`` reports it
         return None
 
 
-def _schedule(plain: Any) -> Any:
-    kind = plain.get("__type__") if isinstance(plain, dict) else None
+def _schedule(definition: Any) -> Any:
+    kind = definition.get("__type__") if isinstance(definition, dict) else None
     if kind == "rrule":
         raise Refused(
             "recurrence rules (rrule) are not supported; use a cron schedule, @every or @at"
         )
     if kind not in ("interval", "crontab"):
-        raise Refused(f"the schedule {json.dumps(plain):.80} is neither an interval nor a crontab")
-    return _decode(plain)
+        raise Refused(
+            f"the schedule {json.dumps(definition):.80} is neither an interval nor a crontab"
+        )
+    return _decode(definition)
 
 
-def _decode(plain: Any) -> Any:
+def _decode(value: Any) -> Any:
     """Decode a value as RedBeat does, to a Celery object or a time."""
     from redbeat.decoder import RedBeatJSONDecoder
 
     try:
-        return json.loads(json.dumps(plain), cls=RedBeatJSONDecoder)
+        return json.loads(json.dumps(value), cls=RedBeatJSONDecoder)
     except Exception as error:  # Celery's classes may raise anything
-        raise Refused(f"RedBeat can't read {json.dumps(plain):.80}: {in_one_line(error)}") from None
+        raise Refused(f"RedBeat can't read {json.dumps(value):.80}: {in_one_line(error)}") from None

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from django_dcron.contrib.importers.found import Found, Ran
-from django_dcron.contrib.importers.origins import match
+from django_dcron.contrib.importers.origins import match_entries
+from django_dcron.contrib.importers.reading import SourceEntry, SourceRuns
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Trigger
@@ -27,7 +27,7 @@ from django_dcron.targets.shadow import PREFIX
 LATE = timedelta(seconds=60)
 EARLY = timedelta(seconds=1)
 """The tolerance for clocks of two machines that differ."""
-UNWRITTEN = timedelta(minutes=5)
+WRITE_DELAY = timedelta(minutes=5)
 """How long a scheduler that stores only the latest run may take to write it.
 
 Beat takes up to three minutes.
@@ -35,7 +35,7 @@ Beat takes up to three minutes.
 JOBS_AT_ONCE = 500
 
 
-class Why(StrEnum):
+class DifferenceKind(StrEnum):
     NOT_DUE = "not due here"
     NOT_RUN = "not run there"
     LATE = "late there"
@@ -45,13 +45,13 @@ class Why(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Difference:
     at: datetime
-    why: Why
+    kind: DifferenceKind
     other: datetime | None = None
     """For a late run, probably the run on the other side. For a duplicate, the run here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ShadowComparison:
     """One shadow job, compared with the entry it shadows."""
 
     job: Job
@@ -90,7 +90,7 @@ class Coverage:
     compared_runs: int
 
     @classmethod
-    def of(cls, shadows: Collection[Beside]) -> Coverage:
+    def of(cls, shadows: Collection[ShadowComparison]) -> Coverage:
         return cls(
             shadows=len(shadows),
             due=sum(bool(each.runs or each.compared) for each in shadows),
@@ -104,35 +104,35 @@ class Coverage:
         return bool(self.compared) and 100 * self.compared >= percent * self.due
 
 
-def beside(
-    found: Iterable[Found],
+def compare_shadows(
+    entries: Iterable[SourceEntry],
     namespace: str,
-    ran: Ran,
+    source_runs: SourceRuns,
     since: datetime,
     now: datetime,
     source: str = "",
-) -> list[Beside]:
-    """Compare the shadows of ``found``, in that order.
+) -> list[ShadowComparison]:
+    """Compare the shadows of ``entries``, in that order.
 
-    ``ran`` begins ``LATE`` before ``since``. A shadow that is newer than ``since`` is compared from
-    ``LATE`` after its creation. Entries that aren't imported, such as a one-off that has run, are
-    omitted: beat doesn't store when it ran.
+    ``source_runs`` begins ``LATE`` before ``since``. A shadow that is newer than ``since`` is
+    compared from ``LATE`` after its creation. Entries that aren't imported, such as a one-off that
+    has run, are omitted: beat doesn't store when it ran.
     """
     shadows = {
-        each.found.origin: each.job
-        for each in match(found, namespace, source)
-        if not each.found.left
-        and each.found.origin not in ran.unread
-        and each.job is not None
-        and each.job.target.startswith(PREFIX)
+        matched.entry.origin: matched.job
+        for matched in match_entries(entries, namespace, source)
+        if not matched.entry.omitted
+        and matched.entry.origin not in source_runs.unread
+        and matched.job is not None
+        and matched.job.target.startswith(PREFIX)
     }
     ours = _due([job.pk for job in shadows.values()], since)
     return [
         _compare(
             job,
             ours.get(job.pk, []),
-            ran.times.get(origin, ()),
-            ran.complete,
+            source_runs.times.get(origin, ()),
+            source_runs.complete,
             max(since, job.created_at + LATE),
             now,
         )
@@ -141,15 +141,15 @@ def beside(
 
 
 def _due(job_ids: list[int], since: datetime) -> Mapping[int, list[datetime]]:
-    found = defaultdict(list)
+    times = defaultdict(list)
     runs = Run.objects.using(alias_for(Run)).filter(
         trigger=Trigger.SCHEDULE, scheduled_at__gte=since - LATE
     )
     for start in range(0, len(job_ids), JOBS_AT_ONCE):
-        chosen = runs.filter(job_id__in=job_ids[start : start + JOBS_AT_ONCE])
-        for job_id, at in chosen.values_list("job_id", "scheduled_at"):
-            found[job_id].append(at)
-    return found
+        chunk = runs.filter(job_id__in=job_ids[start : start + JOBS_AT_ONCE])
+        for job_id, at in chunk.values_list("job_id", "scheduled_at"):
+            times[job_id].append(at)
+    return times
 
 
 def _compare(
@@ -159,39 +159,41 @@ def _compare(
     complete: bool,
     since: datetime,
     now: datetime,
-) -> Beside:
-    wide = job.parsed_schedule.interval or timedelta()
-    late, early = LATE + wide, EARLY + wide
+) -> ShadowComparison:
+    interval = job.parsed_schedule.interval or timedelta()
+    late, early = LATE + interval, EARLY + interval
     ours, theirs = sorted(ours), sorted(theirs)
-    there = [at for at in theirs if at >= since + wide]
-    unmatched = [here for here in ours if not _between(theirs, here - early, here + late)]
-    alone: list[Difference] = []
+    there = [at for at in theirs if at >= since + interval]
+    candidates = [here for here in ours if not _between(theirs, here - early, here + late)]
+    unmatched_there: list[Difference] = []
     latest = timedelta()
     taken: set[datetime] = set()
     for at in there:
         pairs = _between(ours, at - late, at + early)
         free = next((here for here in pairs if here not in taken), None)
         if not pairs:
-            alone.append(_alone_there(at, unmatched))
-        elif wide:
+            unmatched_there.append(_difference_there(at, candidates))
+        elif interval:
             continue
         elif free is None:
-            alone.append(Difference(at, Why.TWICE, pairs[-1]))
+            unmatched_there.append(Difference(at, DifferenceKind.TWICE, pairs[-1]))
         else:
             taken.add(free)
             latest = max(latest, at - free)
     # If the scheduler stores only the latest run, earlier runs can't be compared.
     begin, timeout = (
-        (since, late) if complete else (there[-1] if there else since, UNWRITTEN + late)
+        (since, late) if complete else (there[-1] if there else since, WRITE_DELAY + late)
     )
-    ours_alone = [
-        _alone_here(here, ours, theirs) for here in unmatched if begin <= here <= now - timeout
+    unmatched_here = [
+        _difference_here(here, ours, theirs)
+        for here in candidates
+        if begin <= here <= now - timeout
     ]
-    return Beside(
+    return ShadowComparison(
         job,
-        len(there) - len(alone),
-        tuple(alone),
-        tuple(ours_alone),
+        len(there) - len(unmatched_there),
+        tuple(unmatched_there),
+        tuple(unmatched_here),
         latest,
         runs=len(_between(ours, since, now)),
     )
@@ -201,20 +203,20 @@ def _between(ordered: list[datetime], first: datetime, last: datetime) -> list[d
     return ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
 
 
-def _alone_there(at: datetime, unmatched: list[datetime]) -> Difference:
+def _difference_there(at: datetime, unmatched: list[datetime]) -> Difference:
     """Return the difference for a run there. ``unmatched``: runs here without a match."""
     before = max((here for here in unmatched if here <= at), default=None)
-    return Difference(at, Why.NOT_DUE if before is None else Why.LATE, before)
+    return Difference(at, DifferenceKind.NOT_DUE if before is None else DifferenceKind.LATE, before)
 
 
-def _alone_here(here: datetime, ours: list[datetime], theirs: list[datetime]) -> Difference:
+def _difference_here(here: datetime, ours: list[datetime], theirs: list[datetime]) -> Difference:
     """Return the difference for a run here.
 
     A run there that comes later, but before the next one here, is probably this run.
     """
-    following, came = (
+    next_here, later_there = (
         next(iter(each[bisect_right(each, here) :]), None) for each in (ours, theirs)
     )
-    if came is None or (following is not None and came >= following):
-        return Difference(here, Why.NOT_RUN)
-    return Difference(here, Why.LATE, came)
+    if later_there is None or (next_here is not None and later_there >= next_here):
+        return Difference(here, DifferenceKind.NOT_RUN)
+    return Difference(here, DifferenceKind.LATE, later_there)

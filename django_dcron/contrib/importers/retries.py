@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django_dcron.contrib.importers.found import Warn
+from django_dcron.contrib.importers.reading import Warn
 from django_dcron.policies.retry import LONGEST_WAIT, MAX_ATTEMPTS
 from django_dcron.utils.counts import number_of
 
@@ -20,8 +20,8 @@ def attempts_of(retries: int | None, option: str, warn: Warn) -> int:
     ``option``: the name of the source's option.
     """
     if retries is None or retries >= MAX_ATTEMPTS:
-        given = "without a limit" if retries is None else retries
-        warn(f"{option} {given} is reduced to {MAX_ATTEMPTS} attempts, the highest possible")
+        limit = "without a limit" if retries is None else retries
+        warn(f"{option} {limit} is reduced to {MAX_ATTEMPTS} attempts, the highest possible")
     attempts = MAX_ATTEMPTS if retries is None else min(retries + 1, MAX_ATTEMPTS)
     warn(
         f"the job takes over the task's retries: {number_of(attempts, 'attempt')} at most, also "
@@ -43,7 +43,7 @@ def constant(wait: timedelta) -> dict[str, Any]:
     return backoff(wait, 1.0, wait, 0.0)
 
 
-def growing(first: timedelta, factor: float, attempts: int) -> dict[str, Any]:
+def exponential(first: timedelta, factor: float, attempts: int) -> dict[str, Any]:
     """Return the fields for waits that grow by ``factor`` without a limit."""
     longest = first
     for _retry in range(attempts - 2):

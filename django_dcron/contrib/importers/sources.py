@@ -23,7 +23,7 @@ from django_dcron.contrib.importers import (
     redbeat,
     tasks_scheduler,
 )
-from django_dcron.contrib.importers.found import Ran, Reading, SourceProblem
+from django_dcron.contrib.importers.reading import Reading, SourceProblem, SourceRuns
 from django_dcron.jobs.portable import Syntax
 from django_dcron.utils.suggestions import did_you_mean
 
@@ -33,7 +33,7 @@ class Scheduler(Protocol):
     def read(self) -> Callable[..., Reading]:
         """Read all entries, with the current time and the options that ``OPTIONS`` names."""
 
-    def ran(self, since: datetime) -> Ran: ...
+    def runs_since(self, since: datetime) -> SourceRuns: ...
 
 
 SCHEDULERS: Mapping[str, Scheduler] = {
@@ -58,7 +58,7 @@ OPTIONS_OF_SOURCES = frozenset().union(*OPTIONS.values())
 STANDARD_INPUT = "-"
 
 
-FOR_FILES: Mapping[str, tuple[str, ...]] = {
+FILE_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "app": (),
     "format": ("files",),
     "timezone": ("crontab files",),
@@ -77,15 +77,15 @@ SYSTEM_CRONTABS = (Path("/etc/crontab"), Path("/etc/cron.d"))
 """A file, and a directory of files, whose lines name a user."""
 
 
-def read_scheduler(name: str, now: datetime, given: Mapping[str, str]) -> Reading:
-    """Read a scheduler. Raises ``SourceProblem``. ``given``: the options by their names."""
+def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Reading:
+    """Read a scheduler. Raises ``SourceProblem``. ``options``: the options by their names."""
     allowed = OPTIONS.get(name, frozenset())
-    for option in sorted(given.keys() - allowed):
+    for option in sorted(options.keys() - allowed):
         others = [each for each, options in OPTIONS.items() if option in options]
         raise SourceProblem(
-            f"--{option} is not for {name} (for: {', '.join([*others, *FOR_FILES[option]])})."
+            f"--{option} is not for {name} (for: {', '.join([*others, *FILE_OPTIONS[option]])})."
         )
-    return SCHEDULERS[name].read(now, **given)
+    return SCHEDULERS[name].read(now, **options)
 
 
 def read_file(path: str, form: Format | None, timezone: str, namespace: str) -> Reading:
@@ -96,18 +96,18 @@ def read_file(path: str, form: Format | None, timezone: str, namespace: str) -> 
     text, form = _text(path), form or format_of(path)
     if form in (Format.JSON, Format.YAML):
         return export.read(text, Syntax(form.value), namespace)
-    where = path if path == STANDARD_INPUT else str(Path(path).absolute())
-    return crontab.read(text, timezone, system=form is Format.SYSTEM_CRONTAB, path=where)
+    location = path if path == STANDARD_INPUT else str(Path(path).absolute())
+    return crontab.read(text, timezone, system=form is Format.SYSTEM_CRONTAB, path=location)
 
 
 def format_of(path: str) -> Format:
     file = Path(path)
     if form := SUFFIXES.get(file.suffix.lower()):
         return form
-    where = file.absolute()
+    location = file.absolute()
     return (
         Format.SYSTEM_CRONTAB
-        if any(each in (where, where.parent) for each in SYSTEM_CRONTABS)
+        if any(each in (location, location.parent) for each in SYSTEM_CRONTABS)
         else Format.CRONTAB
     )
 

@@ -16,23 +16,23 @@ from typing import Any
 from django.conf import settings
 
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.found import (
+from django_dcron.contrib.importers.reading import (
     LAST_RUN,
     LONG_INTERVAL,
     NEXT_DUE,
-    Left,
-    Ran,
+    Omitted,
     Reading,
     Refused,
     RowReader,
     SourceProblem,
+    SourceRuns,
     Warn,
     check_json,
-    each_row,
-    entry,
     interval_text,
     once_text,
+    read_rows,
     rows_of,
+    translate_entry,
     whole_second,
 )
 
@@ -57,12 +57,12 @@ def read(now: datetime) -> Reading:
     rows = rows.prefetch_related("callable_args", "callable_kwargs")
     reading = Reading(
         [
-            entry(f"task {name!r}", name, partial(_job, row, now), key=str(key))
-            for key, name, row in each_row(rows, "name")
+            translate_entry(f"task {name!r}", name, partial(_job, row, now), key=str(key))
+            for key, name, row in read_rows(rows, "name")
         ],
         source=SOURCE,
     )
-    if reading.found:
+    if reading.entries:
         reading.notes.append(
             f"{SOURCE} mails the ADMINS about each failed task. To get alerts, see "
             "docs/how-to/alerts.md."
@@ -70,7 +70,7 @@ def read(now: datetime) -> Reading:
     return reading
 
 
-def ran(since: datetime) -> Ran:
+def runs_since(since: datetime) -> SourceRuns:
     """Raise ``SourceProblem``: the rows store only when the latest run ended."""
     raise SourceProblem(
         f"{SOURCE} stores when a run ended, not when it was due, so there is nothing to compare."
@@ -97,7 +97,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
         "timeout": _timeout(row.timeout),
         "enabled": row.enabled,
         "pause_reason": "" if row.enabled else WAS_DISABLED,
-        **_when(row, now, warn),
+        **_schedule_fields(row, now, warn),
         LAST_RUN: max(filter(None, (row.last_successful_run, row.last_failed_run)), default=None),
     }
 
@@ -121,7 +121,7 @@ def _timeout(seconds: int | None) -> timedelta | None:
     return timedelta(seconds=seconds) if seconds > 0 else None
 
 
-def _when(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.task_type == "OnceTaskType":
         return _once(row, now, warn)
     if row.task_type == "RepeatableTaskType":
@@ -135,9 +135,9 @@ def _when(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 
 def _once(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.successful_runs or row.failed_runs:
-        raise Left("a one-off task that has already run")
+        raise Omitted("a one-off task that has already run")
     if row.scheduled_time is None:
-        raise Left("a one-off task without a time")
+        raise Omitted("a one-off task without a time")
     if row.scheduled_time <= now:
         raise Refused(
             f"its only run time, {row.scheduled_time.isoformat()}, has passed; run the job "
@@ -156,7 +156,7 @@ def _interval(row: Any, now: datetime) -> dict[str, Any]:
     if row.interval is None or row.interval_unit is None:
         raise Refused("the task has no interval")
     length = timedelta(**{row.interval_unit: row.interval})
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "schedule": interval_text(length),
         "timezone": "UTC",
         "ends_at": None,
@@ -165,12 +165,12 @@ def _interval(row: Any, now: datetime) -> dict[str, Any]:
     if first is None:
         if row.repeat is not None:
             raise Refused("the task has no scheduled time, so the end of its repeats is unknown")
-        return found | {"starts_at": None}
+        return fields | {"starts_at": None}
     due = first if first >= now else first - (first - now) // length * length
     if row.repeat is None:
         keeps_phase = length >= LONG_INTERVAL
-        return found | ({NEXT_DUE: whole_second(due)} if keeps_phase else {"starts_at": None})
+        return fields | ({NEXT_DUE: whole_second(due)} if keeps_phase else {"starts_at": None})
     last = first + row.repeat * length
     if due > last:
-        raise Left("the task has no repeats left")
-    return found | {"starts_at": whole_second(due), "ends_at": whole_second(last)}
+        raise Omitted("the task has no repeats left")
+    return fields | {"starts_at": whole_second(due), "ends_at": whole_second(last)}

@@ -15,8 +15,8 @@ from django.core.exceptions import ValidationError
 from django.db import OperationalError, transaction
 
 from django_dcron import control
-from django_dcron.contrib.importers.comparison import Move, MoveKind
-from django_dcron.contrib.importers.found import unforeseen
+from django_dcron.contrib.importers.comparison import EntryPlan, ImportOutcome
+from django_dcron.contrib.importers.reading import unexpected_error_text
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict
@@ -29,92 +29,94 @@ from django_dcron.policies.lifecycle import State, Trigger
 WITHOUT_CALENDAR = "calendar: the calendar can't be imported"
 
 
-def without(unwritten: Collection[str], moves: Iterable[Move]) -> list[Move]:
+def refuse_without_calendar(
+    unwritten: Collection[str], plans: Iterable[EntryPlan]
+) -> list[EntryPlan]:
     """Refuse the jobs that name a calendar in ``unwritten``."""
     return [
-        replace(move, kind=MoveKind.REFUSED, reasons=(WITHOUT_CALENDAR,), job=None)
-        if move.job is not None and move.job.calendar_id in unwritten
-        else move
-        for move in moves
+        replace(plan, outcome=ImportOutcome.REFUSED, reasons=(WITHOUT_CALENDAR,), job=None)
+        if plan.job is not None and plan.job.calendar_id in unwritten
+        else plan
+        for plan in plans
     ]
 
 
-def carry_out(moves: Iterable[Move]) -> Iterator[Move]:
+def apply_plans(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
     """Save the jobs, and yield each one when its batch is done.
 
     A job that can no longer be saved is refused.
     """
-    ordered = _earlier_first(list(moves))
+    ordered = _predecessors_first(list(plans))
     for start in range(0, len(ordered), SAVED_AT_ONCE):
-        part = ordered[start : start + SAVED_AT_ONCE]
-        taken = _taken_keys(part)
-        together: list[Move] = []
-        for move in part:
-            takes_over = move.job is not None and move.ran_until is not None
-            if not takes_over and _key_of(move) not in taken:
-                together.append(move)
+        chunk = ordered[start : start + SAVED_AT_ONCE]
+        taken = _taken_keys(chunk)
+        batch: list[EntryPlan] = []
+        for plan in chunk:
+            takes_over = plan.job is not None and plan.ran_until is not None
+            if not takes_over and _key_of(plan) not in taken:
+                batch.append(plan)
                 continue
-            yield from _write_together(together)
-            together = []
-            yield _write(move)
-        yield from _write_together(together)
+            yield from _write_batch(batch)
+            batch = []
+            yield _write(plan)
+        yield from _write_batch(batch)
 
 
-def _key_of(move: Move) -> tuple[str, str | None]:
-    job = move.job
+def _key_of(plan: EntryPlan) -> tuple[str, str | None]:
+    job = plan.job
     return (job.import_source, job.import_key) if job is not None else ("", None)
 
 
-def _taken_keys(moves: Sequence[Move]) -> set[tuple[str, str | None]]:
-    """Return the import keys of the moves that another job has, or another of the moves."""
-    wanted: dict[tuple[str, str | None], int | None] = {}
+def _taken_keys(plans: Sequence[EntryPlan]) -> set[tuple[str, str | None]]:
+    """Return the import keys of the plans that another job has, or another of the plans."""
+    job_ids: dict[tuple[str, str | None], int | None] = {}
     taken = set()
-    for move in moves:
-        if move.job is not None and move.job.import_key is not None:
-            if _key_of(move) in wanted:
-                taken.add(_key_of(move))
-            wanted[_key_of(move)] = move.job.pk
-    keys = {key for _source, key in wanted}
+    for plan in plans:
+        if plan.job is not None and plan.job.import_key is not None:
+            if _key_of(plan) in job_ids:
+                taken.add(_key_of(plan))
+            job_ids[_key_of(plan)] = plan.job.pk
+    keys = {key for _source, key in job_ids}
     rows = Job.objects.using(alias_for(Job)).filter(import_key__in=keys) if keys else ()
     return taken | {
         (job.import_source, job.import_key)
         for job in rows
-        if wanted.get((job.import_source, job.import_key), job.pk) != job.pk
+        if job_ids.get((job.import_source, job.import_key), job.pk) != job.pk
     }
 
 
-def _write_together(moves: Sequence[Move]) -> Iterator[Move]:
-    jobs = {number: move.job for number, move in enumerate(moves) if move.job is not None}
+def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
+    jobs = {number: plan.job for number, plan in enumerate(plans) if plan.job is not None}
     errors = control.save_many(jobs.values(), keep_going=True) if jobs else {}
     refused = dict(zip(jobs, map(errors.get, range(len(jobs))), strict=True))
-    for number, move in enumerate(moves):
+    for number, plan in enumerate(plans):
         error = refused.get(number)
-        yield move if error is None else _refusal(move, reasons_of(error))
+        yield plan if error is None else _refusal(plan, reasons_of(error))
 
 
-def _earlier_first(moves: list[Move]) -> list[Move]:
-    """Sort the moves so that each job comes after its predecessors, which must exist first."""
+def _predecessors_first(plans: list[EntryPlan]) -> list[EntryPlan]:
+    """Sort the plans so that each job comes after its predecessors, which must exist first."""
     before: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for move in moves:
-        labels = move.job.after if move.job else ()
-        before.setdefault((move.namespace, move.name), []).extend(map(key_of, labels))
+    for plan in plans:
+        labels = plan.job.after if plan.job else ()
+        before.setdefault((plan.namespace, plan.name), []).extend(map(key_of, labels))
     rank = {key: number for number, key in enumerate(in_dependency_order(before))}
-    return sorted(moves, key=lambda move: rank[move.namespace, move.name])
+    return sorted(plans, key=lambda plan: rank[plan.namespace, plan.name])
 
 
-def _write(move: Move) -> Move:
-    assert move.job is not None  # noqa: S101 (for the type checker)
-    refused = why_refused(partial(despite_contention, partial(_save, move), alias_for(Job)))
-    return _refusal(move, refused) if refused else move
+def _write(plan: EntryPlan) -> EntryPlan:
+    assert plan.job is not None  # noqa: S101 (for the type checker)
+    refused = why_refused(partial(despite_contention, partial(_save, plan), alias_for(Job)))
+    return _refusal(plan, refused) if refused else plan
 
 
-def _refusal(move: Move, reasons: tuple[str, ...]) -> Move:
-    return replace(move, kind=MoveKind.REFUSED, reasons=reasons, job=None)
+def _refusal(plan: EntryPlan, reasons: tuple[str, ...]) -> EntryPlan:
+    return replace(plan, outcome=ImportOutcome.REFUSED, reasons=reasons, job=None)
 
 
-def _save(move: Move) -> None:
+def _save(plan: EntryPlan) -> None:
     """Save the job. If it takes over, what was due since the source's last run is due here."""
-    job, before, ran_until = move.job, move.existing, move.ran_until
+    job, before, ran_until = plan.job, plan.existing, plan.ran_until
     assert job is not None  # noqa: S101 (for the type checker)
     with transaction.atomic(using=alias_for(Job)):
         _release_key(job)
@@ -127,9 +129,9 @@ def _save(move: Move) -> None:
             _repeat_latest(job, ran_until)
         else:
             # The end of a pause is where the occurrences of a job begin to count.
-            resting = copy.copy(before)
-            resting.paused_until = ran_until
-            job.version = control.save(resting).version
+            paused_job = copy.copy(before)
+            paused_job.paused_until = ran_until
+            job.version = control.save(paused_job).version
             control.save(job)
 
 
@@ -178,4 +180,4 @@ def reasons_of(error: Exception) -> tuple[str, ...]:
         return messages_of(error)
     if isinstance(error, Conflict):
         return ("changed or deleted by someone else during the import; run the import again",)
-    return (unforeseen(error),)
+    return (unexpected_error_text(error),)

@@ -26,8 +26,8 @@ from django.db.models import Max
 from django_dcron import control
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.comparison import HANDED_BACK
-from django_dcron.contrib.importers.found import Reading, SourceProblem
-from django_dcron.contrib.importers.origins import jobs_of, match
+from django_dcron.contrib.importers.origins import jobs_of, match_entries
+from django_dcron.contrib.importers.reading import Reading, SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.errors import in_one_line
@@ -218,8 +218,12 @@ def _plan(source: str) -> list[_Handback]:
 
     Raises ``SourceProblem``.
     """
-    found = RESUMABLE[source].read(database_now(alias_for(Job))).found
-    keys = {each.job.pk: each.found.key for each in match(found, "default", source) if each.job}
+    entries = RESUMABLE[source].read(database_now(alias_for(Job))).entries
+    keys = {
+        matched.job.pk: matched.entry.key
+        for matched in match_entries(entries, "default", source)
+        if matched.job
+    }
     return [
         _Handback(job, keys.get(job.pk))
         for job in jobs_of(source)

@@ -22,30 +22,30 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
 from django_dcron.contrib.importers import calendars, sources
-from django_dcron.contrib.importers.calendars import CalendarMove
+from django_dcron.contrib.importers.calendars import CalendarPlan
 from django_dcron.contrib.importers.comparison import (
     DIFFERENCES,
     PAUSE,
     PROBLEMS,
     Changes,
-    Move,
-    MoveKind,
+    EntryPlan,
+    ImportOutcome,
     awaiting_handover,
     compare,
-    gone_from,
+    jobs_without_entry,
     shadows_left,
 )
-from django_dcron.contrib.importers.found import Reading, SourceProblem
 from django_dcron.contrib.importers.origins import stored_key
-from django_dcron.contrib.importers.sources import FOR_FILES, OPTIONS, SCHEDULERS, Format
-from django_dcron.contrib.importers.writing import carry_out, without
+from django_dcron.contrib.importers.reading import Reading, SourceProblem
+from django_dcron.contrib.importers.sources import FILE_OPTIONS, OPTIONS, SCHEDULERS, Format
+from django_dcron.contrib.importers.writing import apply_plans, refuse_without_calendar
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.representation import JOB_DEFINITION, JOB_FIELDS, definition_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.import_report import report
-from django_dcron.management.dcron.import_words import (
+from django_dcron.management.dcron.import_texts import (
     STYLES,
     changes_of,
     format_counts,
@@ -178,9 +178,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["report"]:
         report(out, options, reading)
         return
-    planned = calendars.compare(reading.calendars)
-    moves = compare(
-        reading.found,
+    calendar_plans = calendars.compare(reading.calendars)
+    plans = compare(
+        reading.entries,
         options["namespace"] or "default",
         disabled=options["disabled"],
         shadow=options["shadow"],
@@ -189,64 +189,76 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         restore=options["restore"],
         # There is no handover from a file.
         take_over=options.get("take_over", False) or reading.source not in SCHEDULERS,
-        calendars=calendars.to_be(planned),
+        calendars=calendars.calendars_to_save(calendar_plans),
     )
-    planned = calendars.held_back(planned, moves)
+    calendar_plans = calendars.refuse_for_problem_jobs(calendar_plans, plans)
     if options["apply"] and options["atomic"]:
-        brought, doing, applied = _write_all(planned, moves)
+        calendar_results, results, applied = _write_all(calendar_plans, plans)
     else:
         applied = options["apply"]
-        brought, doing = _write_each(planned, moves) if applied else _plan(planned, moves)
+        calendar_results, results = (
+            _write_each(calendar_plans, plans)
+            if applied
+            else _without_refused_calendars(calendar_plans, plans)
+        )
     if out.is_json:
-        done = list(doing)
-        out.json(_document(options, reading, brought, done, applied=applied))
+        job_results = list(results)
+        out.json(_document(options, reading, calendar_results, job_results, applied=applied))
     else:
-        show_calendars(out, brought, applied=applied)
-        done = _show(out, reading, doing, len(moves), applied=applied)
-        _show_remainder(out, options, _gone(reading, done), done)
-    kinds = [*(calendar.kind for calendar in brought), *(move.kind for move in done)]
-    if DIFFERENCES & {*kinds} and not options["apply"] and not out.is_json:
+        show_calendars(out, calendar_results, applied=applied)
+        job_results = _show(out, reading, results, len(plans), applied=applied)
+        _show_remainder(out, options, _gone(reading, job_results), job_results)
+    outcomes = [
+        *(calendar.outcome for calendar in calendar_results),
+        *(plan.outcome for plan in job_results),
+    ]
+    if DIFFERENCES & {*outcomes} and not options["apply"] and not out.is_json:
         out.line("Nothing was written. To write, use --apply.")
-    if problems := sum(kind in PROBLEMS for kind in kinds):
+    if problems := sum(outcome in PROBLEMS for outcome in outcomes):
         nothing = "" if applied or not options["apply"] else " Nothing was written."
         raise negative_result(
-            f"{problems} of {len(kinds)} entries can't be "
+            f"{problems} of {len(outcomes)} entries can't be "
             f"imported{'' if out.is_json else ', see above'}.{nothing}"
         )
 
 
 def _write_each(
-    planned: list[CalendarMove], moves: list[Move]
-) -> tuple[list[CalendarMove], Iterable[Move]]:
+    calendar_plans: list[CalendarPlan], plans: list[EntryPlan]
+) -> tuple[list[CalendarPlan], Iterable[EntryPlan]]:
     """Write all entries that can be written. The jobs are written while they are iterated."""
-    brought, allowed = _plan(list(calendars.carry_out(planned)), moves)
-    return brought, carry_out(allowed)
+    calendar_results, allowed = _without_refused_calendars(
+        list(calendars.apply_plans(calendar_plans)), plans
+    )
+    return calendar_results, apply_plans(allowed)
 
 
-def _plan(
-    brought: list[CalendarMove], moves: list[Move]
-) -> tuple[list[CalendarMove], Iterable[Move]]:
+def _without_refused_calendars(
+    calendar_results: list[CalendarPlan], plans: list[EntryPlan]
+) -> tuple[list[CalendarPlan], Iterable[EntryPlan]]:
     """Refuse the jobs whose calendars are refused."""
-    unwritten = {calendar.name for calendar in brought if calendar.kind in PROBLEMS}
-    return brought, without(unwritten, moves)
+    unwritten = {calendar.name for calendar in calendar_results if calendar.outcome in PROBLEMS}
+    return calendar_results, refuse_without_calendar(unwritten, plans)
 
 
 def _write_all(
-    planned: list[CalendarMove], moves: list[Move]
-) -> tuple[list[CalendarMove], Iterable[Move], bool]:
+    calendar_plans: list[CalendarPlan], plans: list[EntryPlan]
+) -> tuple[list[CalendarPlan], Iterable[EntryPlan], bool]:
     """Write all entries, or none. Returns the outcomes, and whether the entries were written."""
     using = alias_for(Job)
     with transaction.atomic(using=using):
-        brought, doing = _write_each(planned, moves)
-        done = list(doing)
-        kinds = {*(calendar.kind for calendar in brought), *(move.kind for move in done)}
-        if refused := bool(kinds & PROBLEMS):
+        calendar_results, results = _write_each(calendar_plans, plans)
+        job_results = list(results)
+        outcomes = {
+            *(calendar.outcome for calendar in calendar_results),
+            *(plan.outcome for plan in job_results),
+        }
+        if refused := bool(outcomes & PROBLEMS):
             transaction.set_rollback(True, using=using)
-    return brought, done, not refused
+    return calendar_results, job_results, not refused
 
 
-def _gone(reading: Reading, moves: list[Move]) -> list[Job]:
-    return gone_from(reading.source, moves) if reading.source else []
+def _gone(reading: Reading, plans: list[EntryPlan]) -> list[Job]:
+    return jobs_without_entry(reading.source, plans) if reading.source else []
 
 
 def _field(text: str) -> str:
@@ -270,8 +282,8 @@ def _read(options: dict[str, Any]) -> Reading:
     source = options["source"]
     try:
         if source in SCHEDULERS:
-            given = {name: options[name] for name in FOR_FILES if options[name]}
-            return sources.read_scheduler(source, database_now(alias_for(Job)), given)
+            source_options = {name: options[name] for name in FILE_OPTIONS if options[name]}
+            return sources.read_scheduler(source, database_now(alias_for(Job)), source_options)
         if options["app"]:
             raise usage_error(f"--app is not for files. Sources: {', '.join(SCHEDULERS)}.")
         zone = check_zone(options["timezone"] or django_settings.TIME_ZONE)
@@ -284,53 +296,53 @@ def _read(options: dict[str, Any]) -> Reading:
 
 
 def _show(
-    out: Output, reading: Reading, doing: Iterable[Move], total: int, *, applied: bool
-) -> list[Move]:
-    """Show each move as soon as it is planned or carried out."""
-    moves = []
+    out: Output, reading: Reading, results: Iterable[EntryPlan], total: int, *, applied: bool
+) -> list[EntryPlan]:
+    """Show each plan as soon as it is made or applied."""
+    plans = []
     with ProgressBar(out) as bar:
-        for move in doing:
-            moves.append(move)
-            if move.kind is not MoveKind.SAME:
-                _show_move(bar, move, applied=applied)
+        for plan in results:
+            plans.append(plan)
+            if plan.outcome is not ImportOutcome.SAME:
+                _show_plan(bar, plan, applied=applied)
             if applied and out.is_terminal:
-                bar.show(len(moves), total)
+                bar.show(len(plans), total)
     for note in reading.notes:
         out.line(f"! {note}", ODD)
     _show_shell(out, reading)
-    message = format_counts((move.kind for move in moves), applied=applied)
+    message = format_counts((plan.outcome for plan in plans), applied=applied)
     out.line(f"{message or 'Nothing to import'}.")
-    return moves
+    return plans
 
 
-def _show_move(out: ProgressBar, move: Move, *, applied: bool) -> None:
-    verb = verb_of(move.kind, applied=applied)
-    details = list(move.reasons)
-    if move.kind is MoveKind.CREATE and move.job is not None:
-        why = f": {move.job.pause_reason}" if move.job.pause_reason else ""
-        paused = "" if move.job.enabled else f", paused{why}"
+def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
+    verb = verb_of(plan.outcome, applied=applied)
+    details = list(plan.reasons)
+    if plan.outcome is ImportOutcome.CREATE and plan.job is not None:
+        why = f": {plan.job.pause_reason}" if plan.job.pause_reason else ""
+        paused = "" if plan.job.enabled else f", paused{why}"
         details.append(
-            f"{move.job.schedule} ({move.job.timezone}) {move.job.target}"
-            f"{_other_fields(move)}{paused}"
+            f"{plan.job.schedule} ({plan.job.timezone}) {plan.job.target}"
+            f"{_other_fields(plan)}{paused}"
         )
     else:
-        details += _change_texts(move.changes)
-    if move.found.origin not in (move.name, str(move)) and move.kind in (
+        details += _change_texts(plan.changes)
+    if plan.entry.origin not in (plan.name, str(plan)) and plan.outcome in (
         *PROBLEMS,
-        MoveKind.LEFT,
-        MoveKind.DELETED,
+        ImportOutcome.LEFT_OUT,
+        ImportOutcome.DELETED,
     ):
-        details = [f"({move.found.origin}) {detail}" for detail in details]
+        details = [f"({plan.entry.origin}) {detail}" for detail in details]
     for detail in details:
-        out.line(f"{verb} {move} {detail}", STYLES.get(move.kind, ""))
-    for name, (here, there) in move.kept.items():
+        out.line(f"{verb} {plan} {detail}", STYLES.get(plan.outcome, ""))
+    for name, (here, there) in plan.kept.items():
         text = JOB_FIELDS[name].text
         out.line(
-            f"kept {move} {name}: {text(here)} ({_why_kept(name)}; source: {text(there)})",
-            STYLES[MoveKind.KEPT],
+            f"kept {plan} {name}: {text(here)} ({_why_kept(name)}; source: {text(there)})",
+            STYLES[ImportOutcome.KEPT],
         )
-    for warning in move.found.warnings:
-        out.line(f"! {move} {warning}", ODD)
+    for warning in plan.entry.warnings:
+        out.line(f"! {plan} {warning}", ODD)
 
 
 def _change_texts(changes: Changes) -> list[str]:
@@ -350,12 +362,12 @@ def _defaults() -> dict[str, Any]:
     return definition_of(Job())
 
 
-def _other_fields(move: Move) -> str:
+def _other_fields(plan: EntryPlan) -> str:
     """Return the fields of a new job that differ from the defaults, such as `` queue=mail``."""
     defaults = _defaults()
     return "".join(
         f" {name}={JOB_FIELDS[name].text(value)}"
-        for name, (_was, value) in move.changes.items()
+        for name, (_was, value) in plan.changes.items()
         if name not in SHOWN_ANYWAY and not same_json(value, defaults[name])
     )
 
@@ -367,7 +379,7 @@ def _why_kept(field: str) -> str:
 
 
 def _show_remainder(
-    out: Output, options: dict[str, Any], gone: list[Job], moves: list[Move]
+    out: Output, options: dict[str, Any], gone: list[Job], plans: list[EntryPlan]
 ) -> None:
     """Show the jobs that the source no longer has, and the shadows that stay shadows."""
     for job in gone:
@@ -379,9 +391,9 @@ def _show_remainder(
             else f"! {job} is gone from the source, and {state} here",
             ODD,
         )
-    for job in [] if options["shadow"] else _shadows(gone, moves):
+    for job in [] if options["shadow"] else _shadows(gone, plans):
         out.line(f"! {job} is still a shadow: its code isn't executed", ODD)
-    if waiting := _awaiting_handover(options, moves):
+    if waiting := _awaiting_handover(options, plans):
         out.line(
             f"! {number_of(len(waiting), 'job stays', 'jobs stay')} paused or a shadow until "
             f"manage.py dcron handover {options['source']}",
@@ -389,14 +401,14 @@ def _show_remainder(
         )
 
 
-def _awaiting_handover(options: dict[str, Any], moves: list[Move]) -> list[Job]:
+def _awaiting_handover(options: dict[str, Any], plans: list[EntryPlan]) -> list[Job]:
     if options["source"] not in SCHEDULERS or options.get("take_over"):
         return []
-    return awaiting_handover(moves)
+    return awaiting_handover(plans)
 
 
-def _shadows(gone: list[Job], moves: list[Move]) -> list[Job]:
-    return [*shadows_left(moves), *(job for job in gone if job.target.startswith(PREFIX))]
+def _shadows(gone: list[Job], plans: list[EntryPlan]) -> list[Job]:
+    return [*shadows_left(plans), *(job for job in gone if job.target.startswith(PREFIX))]
 
 
 def _show_shell(out: Output, reading: Reading) -> None:
@@ -412,44 +424,47 @@ def _show_shell(out: Output, reading: Reading) -> None:
 def _document(
     options: dict[str, Any],
     reading: Reading,
-    brought: list[CalendarMove],
-    moves: list[Move],
+    calendar_results: list[CalendarPlan],
+    plans: list[EntryPlan],
     *,
     applied: bool,
 ) -> dict[str, Any]:
-    gone = _gone(reading, moves)
+    gone = _gone(reading, plans)
     return {
         "version": 1,
         "source": options["source"],
         "applied": applied,
-        "counts": {str(kind): sum(move.kind is kind for move in moves) for kind in MoveKind},
+        "counts": {
+            str(outcome): sum(plan.outcome is outcome for plan in plans)
+            for outcome in ImportOutcome
+        },
         "calendars": [
             {
                 "name": calendar.name,
-                "outcome": calendar.kind,
+                "outcome": calendar.outcome,
                 "reasons": calendar.reasons,
                 "warnings": calendar.warnings,
                 "changes": changes_of(calendar),
             }
-            for calendar in brought
+            for calendar in calendar_results
         ],
         "jobs": [
             {
-                "origin": move.found.origin,
-                "key": stored_key(move.found),
-                "namespace": move.namespace,
-                "name": move.name,
-                "outcome": move.kind,
-                "reasons": move.reasons,
-                "warnings": move.found.warnings,
-                "changes": changes_of(move),
-                "kept": changes_of(move, move.kept),
+                "origin": plan.entry.origin,
+                "key": stored_key(plan.entry),
+                "namespace": plan.namespace,
+                "name": plan.name,
+                "outcome": plan.outcome,
+                "reasons": plan.reasons,
+                "warnings": plan.entry.warnings,
+                "changes": changes_of(plan),
+                "kept": changes_of(plan, plan.kept),
             }
-            for move in moves
+            for plan in plans
         ],
         "gone": [_reference(job) for job in gone],
-        "shadows": [_reference(job) for job in _shadows(gone, moves)],
-        "awaiting_handover": [_reference(job) for job in _awaiting_handover(options, moves)],
+        "shadows": [_reference(job) for job in _shadows(gone, plans)],
+        "awaiting_handover": [_reference(job) for job in _awaiting_handover(options, plans)],
         "notes": reading.notes,
         "shell": reading.shell,
     }

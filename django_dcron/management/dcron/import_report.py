@@ -8,14 +8,14 @@ from typing import Any
 
 from django.utils import timezone
 
-from django_dcron.contrib.importers.found import Reading, SourceProblem
+from django_dcron.contrib.importers.reading import Reading, SourceProblem
 from django_dcron.contrib.importers.report import (
     LATE,
-    Beside,
     Coverage,
     Difference,
-    Why,
-    beside,
+    DifferenceKind,
+    ShadowComparison,
+    compare_shadows,
 )
 from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
@@ -35,12 +35,12 @@ def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
     now = database_now(alias_for(Job))
     since = instant("--since", options["since"], now, timezone.get_current_timezone())
     try:
-        ran = SCHEDULERS[options["source"]].ran(since - LATE)
+        source_runs = SCHEDULERS[options["source"]].runs_since(since - LATE)
     except SourceProblem as error:
         raise usage_error(str(error)) from error
     namespace = options["namespace"] or "default"
-    shadows = beside(reading.found, namespace, ran, since, now, reading.source)
-    if not shadows and not ran.unread:
+    shadows = compare_shadows(reading.entries, namespace, source_runs, since, now, reading.source)
+    if not shadows and not source_runs.unread:
         raise usage_error(
             "There are no shadow jobs. To create them: manage.py dcron import "
             f"{options['source']} --shadow --apply"
@@ -48,18 +48,17 @@ def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
     coverage = Coverage.of(shadows)
     if out.is_json:
         document = _report_document(options, since, now, shadows)
-        out.json(document | {"unread": dict(ran.unread), "coverage": asdict(coverage)})
+        out.json(document | {"unread": dict(source_runs.unread), "coverage": asdict(coverage)})
     else:
-        for origin, why in ran.unread.items():
-            out.line(f"unread {origin}: {why}", BAD)
+        for origin, problem in source_runs.unread.items():
+            out.line(f"unread {origin}: {problem}", BAD)
         _show_report(out, since, shadows, coverage)
     above = "" if out.is_json else ", see above"
-    if differing := sum(each.differs for each in shadows):
+    if differing := sum(shadow.differs for shadow in shadows):
         raise negative_result(f"{differing} of {len(shadows)} shadow jobs differ{above}.")
-    if ran.unread:
-        raise negative_result(
-            f"{number_of(len(ran.unread), 'entry', 'entries')} with unknown run times{above}."
-        )
+    if source_runs.unread:
+        unread = number_of(len(source_runs.unread), "entry", "entries")
+        raise negative_result(f"{unread} with unknown run times{above}.")
     if not coverage.suffices(options["at_least"]):
         raise usage_error(
             f"Too little to compare: {coverage.compared} of {coverage.due} shadows that ran, and "
@@ -67,14 +66,18 @@ def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
         )
 
 
-def _show_report(out: Output, since: datetime, shadows: list[Beside], coverage: Coverage) -> None:
-    for each in shadows:
-        for one in each.there:
-            out.line(f"only there {each.job} {moment(one.at)}: {reason(one)}", BAD)
-        for one in each.here:
-            out.line(f"only here {each.job} {moment(one.at)}: {reason(one)}", BAD)
-    same = sum(each.same for each in shadows)
-    there, here = (sum(len(getattr(each, side)) for each in shadows) for side in ("there", "here"))
+def _show_report(
+    out: Output, since: datetime, shadows: list[ShadowComparison], coverage: Coverage
+) -> None:
+    for shadow in shadows:
+        for difference in shadow.there:
+            out.line(f"only there {shadow.job} {moment(difference.at)}: {reason(difference)}", BAD)
+        for difference in shadow.here:
+            out.line(f"only here {shadow.job} {moment(difference.at)}: {reason(difference)}", BAD)
+    same = sum(shadow.same for shadow in shadows)
+    there, here = (
+        sum(len(getattr(shadow, side)) for shadow in shadows) for side in ("there", "here")
+    )
     text = f"{number_of(same, 'run')} in both, {there} only there, {here} only here"
     out.line(f"{number_of(len(shadows), 'shadow')}, since {moment(since)}: {text}.")
     out.line(
@@ -83,20 +86,20 @@ def _show_report(out: Output, since: datetime, shadows: list[Beside], coverage: 
     )
     if silent := coverage.shadows - coverage.due:
         out.line(f"Nothing to compare: {number_of(silent, 'shadow')} without a run.")
-    if late := max((each.late for each in shadows), default=timedelta()):
+    if late := max((shadow.late for shadow in shadows), default=timedelta()):
         out.line(f"Maximum delay of the other scheduler for the same run: {_seconds(late)}.")
 
 
-def reason(one: Difference) -> str:
-    match one.why:
-        case Why.LATE if one.other is not None:
+def reason(difference: Difference) -> str:
+    match difference.kind:
+        case DifferenceKind.LATE if difference.other is not None:
             return (
-                f"possibly the run of {moment(one.other)}, late by "
-                f"{_seconds(abs(one.at - one.other))}"
+                f"possibly the run of {moment(difference.other)}, late by "
+                f"{_seconds(abs(difference.at - difference.other))}"
             )
-        case Why.TWICE if one.other is not None:
-            return f"ran again there for {moment(one.other)}"
-        case Why.NOT_DUE:
+        case DifferenceKind.TWICE if difference.other is not None:
+            return f"ran again there for {moment(difference.other)}"
+        case DifferenceKind.NOT_DUE:
             return "nothing was due here"
         case _:
             return "nothing ran there"
@@ -107,20 +110,20 @@ def _seconds(span: timedelta) -> str:
 
 
 def _report_document(
-    options: dict[str, Any], since: datetime, now: datetime, shadows: list[Beside]
+    options: dict[str, Any], since: datetime, now: datetime, shadows: list[ShadowComparison]
 ) -> dict[str, Any]:
     jobs = [
         {
-            "namespace": each.job.namespace,
-            "name": each.job.name,
-            "runs": each.runs,
-            "compared": each.compared,
-            "same": each.same,
-            "there_alone": [_difference(one) for one in each.there],
-            "here_alone": [_difference(one) for one in each.here],
-            "late": each.late / SECOND,
+            "namespace": shadow.job.namespace,
+            "name": shadow.job.name,
+            "runs": shadow.runs,
+            "compared": shadow.compared,
+            "same": shadow.same,
+            "there_alone": [_difference(difference) for difference in shadow.there],
+            "here_alone": [_difference(difference) for difference in shadow.here],
+            "late": shadow.late / SECOND,
         }
-        for each in shadows
+        for shadow in shadows
     ]
     return {
         "version": 1,
@@ -131,5 +134,9 @@ def _report_document(
     }
 
 
-def _difference(one: Difference) -> dict[str, Any]:
-    return {"at": iso(one.at), "why": one.why, "other": iso(one.other) if one.other else None}
+def _difference(difference: Difference) -> dict[str, Any]:
+    return {
+        "at": iso(difference.at),
+        "why": difference.kind,
+        "other": iso(difference.other) if difference.other else None,
+    }

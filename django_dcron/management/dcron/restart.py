@@ -9,11 +9,18 @@ from typing import Any
 from django.conf import ENVIRONMENT_VARIABLE
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_dcron.management.dcron import detached, kept_options, node_arguments, start, stop, times
+from django_dcron.management.dcron import (
+    detached,
+    node_arguments,
+    start,
+    start_options,
+    stop,
+    times,
+)
 from django_dcron.management.dcron.exits import usage_error
-from django_dcron.management.dcron.kept_options import Kept
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.pid_file import PidFile
+from django_dcron.management.dcron.start_options import StartOptions
 
 HELP = (
     "Stop the node of the pid file, if it is running, and start it with the options of the "
@@ -34,28 +41,28 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, file = Output(command, options), PidFile(options["pid_file"])
-    kept = _kept(file)
-    detached.check(Path(kept.log_file), Path(kept.directory))  # before anything is stopped
+    stored = _stored_options(file)
+    detached.check(Path(stored.log_file), Path(stored.directory))  # before anything is stopped
     output.line(
         stop.drain(file, times.duration("--timeout", options["timeout"]), force=options["force"])
     )
-    start.in_background(output, file, kept, times.duration("--timeout", start.START_TIMEOUT))
+    start.in_background(output, file, stored, times.duration("--timeout", start.START_TIMEOUT))
 
 
-def _kept(file: PidFile) -> Kept:
-    path = kept_options.path_of(file)
-    kept = kept_options.read(file)
-    if kept is None:
+def _stored_options(file: PidFile) -> StartOptions:
+    path = start_options.options_path(file)
+    options = start_options.load_options(file)
+    if options is None:
         raise usage_error(f"Unknown start options: {path} is missing or unreadable.")
-    if not kept.daemon:
+    if not options.daemon:
         raise usage_error("The node was started in the foreground, so dcron can't restart it.")
-    if kept.settings != os.environ.get(ENVIRONMENT_VARIABLE, ""):
-        raise usage_error(f"The node uses other settings. Add --settings {kept.settings}.")
+    if options.settings != os.environ.get(ENVIRONMENT_VARIABLE, ""):
+        raise usage_error(f"The node uses other settings. Add --settings {options.settings}.")
     try:
-        node_arguments.check(kept.arguments)
+        node_arguments.check(options.arguments)
     except CommandError as error:
         raise usage_error(
             f"The stored options no longer work: {error} ({path}). Stop the node and start it "
             "again."
         ) from error
-    return kept
+    return options

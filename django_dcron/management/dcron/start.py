@@ -15,12 +15,12 @@ from typing import Any
 from django.conf import ENVIRONMENT_VARIABLE
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron.management.dcron import kept_options, node_arguments, pid_file, times
+from django_dcron.management.dcron import node_arguments, pid_file, start_options, times
 from django_dcron.management.dcron.detached import start_node
 from django_dcron.management.dcron.exits import usage_error
-from django_dcron.management.dcron.kept_options import Kept
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.pid_file import PidFile
+from django_dcron.management.dcron.start_options import StartOptions
 
 HELP = (
     "Start a node in the foreground with the options of runcron or, with --daemon, in the "
@@ -80,7 +80,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     file = PidFile(path or pid_file.DEFAULT)
     health_file = options["health_file"] or (daemon and file.beside("health"))
     options["health_file"] = str(Path(health_file).absolute()) if health_file else None
-    kept = Kept(
+    stored = StartOptions(
         daemon=daemon,
         directory=str(Path.cwd()),
         log_file=str(Path(log_file or DEFAULT_LOG).absolute()) if daemon else "",
@@ -91,20 +91,20 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     )
     if daemon:
         in_background(
-            Output(command, options), file, kept, times.duration("--timeout", options["timeout"])
+            Output(command, options), file, stored, times.duration("--timeout", options["timeout"])
         )
         return
     with file:
-        _be_node(file, kept)
+        _be_node(file, stored)
 
 
-def in_background(output: Output, file: PidFile, kept: Kept, timeout: timedelta) -> None:
+def in_background(output: Output, file: PidFile, options: StartOptions, timeout: timedelta) -> None:
     node = start_node(
-        partial(_be_node, file, kept), file, Path(kept.log_file), kept.directory, timeout
+        partial(_be_node, file, options), file, Path(options.log_file), options.directory, timeout
     )
-    output.line(f"{node} is running: process {node.pid}, log {kept.log_file}")
+    output.line(f"{node} is running: process {node.pid}, log {options.log_file}")
 
 
-def _be_node(file: PidFile, kept: Kept) -> None:
-    kept_options.keep(file, replace(kept, started_at=datetime.now(UTC).isoformat()))
-    node_arguments.run(kept.arguments)
+def _be_node(file: PidFile, options: StartOptions) -> None:
+    start_options.store_options(file, replace(options, started_at=datetime.now(UTC).isoformat()))
+    node_arguments.run(options.arguments)

@@ -14,7 +14,7 @@ from django.db import DatabaseError, InterfaceError
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
-from django_dcron.management.dcron import kept_options, stop
+from django_dcron.management.dcron import start_options, stop
 from django_dcron.management.dcron.output import BAD, GOOD, Output, Styled, add_json, moment
 from django_dcron.management.dcron.pid_file import PidFile
 from django_dcron.models import Node
@@ -48,10 +48,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         raise
     if pid is None:
         _absent(output, file)
-    kept = kept_options.read(file)
-    since = datetime.fromisoformat(kept.started_at) if kept else None
-    health = probe(kept.health_file) if kept and kept.health_file else _by_its_heartbeat(pid)
-    log_file = kept.log_file if kept else ""
+    stored = start_options.load_options(file)
+    since = datetime.fromisoformat(stored.started_at) if stored else None
+    health = probe(stored.health_file) if stored and stored.health_file else _by_its_heartbeat(pid)
+    log_file = stored.log_file if stored else ""
     if output.is_json:
         heartbeat_fields = (
             {"fit": health.fit, "health": health.reason}

@@ -3,14 +3,14 @@
 // On a narrow screen, the timeline scrolls. At first, the present is in the middle of the visible part.
 // A refresh keeps the scroll position that the user has chosen.
 (() => {
-    const placed = new WeakMap(); // where a chart was put by us
-    let moved = new Map(); // by their part: where somebody has put those that are about to be replaced
+    const placed = new WeakMap(); // the scroll position that this script has set for a chart
+    let moved = new Map(); // positions that the user has set, by the id of the replaced part
 
     const chartOf = (part) => part && part.querySelector(".dcron-chart:has(.dcron-now)");
 
     function toNow(chart) {
         const now = chart.querySelector(".dcron-now").getBoundingClientRect().left;
-        const names = chart.querySelector("ul").getBoundingClientRect().width; // they stay, to the left
+        const names = chart.querySelector("ul").getBoundingClientRect().width; // the names stay on the left
         const middle = chart.getBoundingClientRect().left + (names + chart.clientWidth) / 2;
         chart.scrollLeft += now - middle;
         placed.set(chart, chart.scrollLeft);
@@ -27,7 +27,7 @@
     });
 
     document.addEventListener("htmx:afterSwap", (event) => {
-        const chart = chartOf(document.getElementById(event.detail.target.id)); // the new one in its place
+        const chart = chartOf(document.getElementById(event.detail.target.id)); // the new chart
         if (!chart) {
             return;
         }

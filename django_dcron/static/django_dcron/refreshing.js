@@ -19,8 +19,8 @@ document.addEventListener("htmx:beforeRequest", (event) => {
 document.addEventListener("htmx:beforeSwap", (event) => {
     const { xhr, pathInfo } = event.detail;
     const answered = new URL(xhr.responseURL, document.baseURI).pathname;
-    const asked = new URL(pathInfo.requestPath, document.baseURI).pathname;
-    if (answered !== asked) {
+    const requested = new URL(pathInfo.requestPath, document.baseURI).pathname;
+    if (answered !== requested) {
         event.preventDefault();
         window.location.reload();
     }

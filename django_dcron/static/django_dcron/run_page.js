@@ -20,7 +20,7 @@
     });
 
     document.addEventListener("htmx:afterSwap", (event) => {
-        const part = document.getElementById(event.detail.target.id); // the new one in its place
+        const part = document.getElementById(event.detail.target.id); // the new part
         for (const box of part ? boxes(part) : []) {
             const place = places.get(box.id);
             if (place && !place.atEnd) {

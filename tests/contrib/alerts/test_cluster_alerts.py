@@ -127,7 +127,7 @@ def test_node_degraded_for_a_while_is_reported_once(
     leader.degraded = True
     alerter.check_and_send()
     assert service.received == [], "the problem may be temporary"
-    monkeypatch.setattr("django_dcron.contrib.alerts.cluster_alerts.A_WHILE", timedelta())
+    monkeypatch.setattr("django_dcron.contrib.alerts.cluster_alerts.MIN_DURATION", timedelta())
     alerter.check_and_send()
     alerter.check_and_send()
     assert service.subjects == ["[dcron] node here is degraded"]

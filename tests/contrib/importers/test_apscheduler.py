@@ -21,7 +21,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from django_dcron.contrib.importers import apscheduler
-from django_dcron.contrib.importers.found import Found, Refused
+from django_dcron.contrib.importers.reading import Refused, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job
@@ -61,8 +61,8 @@ def store(trigger: Any, **options: Any) -> None:
     DjangoJobStore().add_job(job)
 
 
-def found() -> Found:
-    (one,) = apscheduler.read(NOW).found
+def found() -> SourceEntry:
+    (one,) = apscheduler.read(NOW).entries
     return one
 
 
@@ -204,9 +204,11 @@ def test_executions_are_read() -> None:
         DjangoJobExecution.objects.create(
             job_id="a", run_time=NOW + timedelta(hours=hours), status=DjangoJobExecution.SUCCESS
         )
-    ran = apscheduler.ran(NOW + timedelta(hours=1))
-    assert sorted(ran.times[found().origin]) == [NOW + timedelta(hours=hours) for hours in (1, 2)]
-    assert ran.complete
+    source_runs = apscheduler.runs_since(NOW + timedelta(hours=1))
+    assert sorted(source_runs.times[found().origin]) == [
+        NOW + timedelta(hours=hours) for hours in (1, 2)
+    ]
+    assert source_runs.complete
 
 
 # --- Pickles --------------------------------------------------------------------------------------
@@ -243,8 +245,8 @@ def test_pickle_that_would_run_code_is_refused(call_: tuple[Any, ...], message: 
 
 
 def test_arguments_of_custom_classes_are_refused() -> None:
-    store(IntervalTrigger(hours=1), args=(Found("a", "b"),))
-    assert "django_dcron.contrib.importers.found.Found" in found().refused
+    store(IntervalTrigger(hours=1), args=(SourceEntry("a", "b"),))
+    assert "django_dcron.contrib.importers.reading.SourceEntry" in found().refused
 
 
 def test_date_argument_is_refused() -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import celery_beat, celery_entry
-from django_dcron.contrib.importers.comparison import MoveKind, compare
-from django_dcron.contrib.importers.found import Found, Refused
+from django_dcron.contrib.importers.comparison import ImportOutcome, compare
+from django_dcron.contrib.importers.reading import Refused, SourceEntry
 from django_dcron.jobs import placement, saving
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
@@ -60,8 +60,8 @@ def row(name: str = "a", **fields: Any) -> Any:
     return PeriodicTask.objects.create(name=name, **{"task": "tests.app.tasks.echo"} | fields)
 
 
-def found(name: str = "a", now: datetime = NOW) -> Found:
-    return next(each for each in celery_beat.read(now).found if each.name == name)
+def found(name: str = "a", now: datetime = NOW) -> SourceEntry:
+    return next(each for each in celery_beat.read(now).entries if each.name == name)
 
 
 def test_row_with_all_options_is_imported() -> None:
@@ -150,7 +150,7 @@ def test_missed_clocked_row_is_refused_and_finished_one_is_left() -> None:
     row("missed", **clocked(NOW - timedelta(hours=1)))
     row("done", **clocked(NOW - timedelta(hours=1)), enabled=False)
     assert "it hasn't run" in found("missed").refused
-    assert found("done").left
+    assert found("done").omitted
 
 
 def test_one_off_crontab_runs_only_at_its_next_occurrence() -> None:
@@ -190,7 +190,7 @@ def test_occurrence_at_the_start_runs_here_but_not_in_beat() -> None:
 
 def test_expired_row_is_left() -> None:
     row(**crontab(minute="30"), expires=NOW)
-    assert "expired" in found().left
+    assert "expired" in found().omitted
 
 
 def test_routing_is_refused_without_a_queue_and_reported_with_one() -> None:
@@ -243,7 +243,7 @@ def test_crontab_uses_the_app_time_zone_if_beat_is_not_tz_aware(settings: Settin
 
 def test_built_in_celery_tasks_are_left() -> None:
     row("celery.backend_cleanup", **crontab(hour="4"), task="celery.backend_cleanup")
-    assert "built-in" in found("celery.backend_cleanup").left
+    assert "built-in" in found("celery.backend_cleanup").omitted
 
 
 def test_row_of_an_unknown_task_is_refused_and_others_are_written() -> None:
@@ -320,9 +320,9 @@ def test_last_run_is_read() -> None:
     row("a", **interval())
     row("b", **interval())
     PeriodicTask.objects.filter(name="a").update(last_run_at=NOW)
-    ran = celery_beat.ran(NOW)
-    assert (ran.times, ran.complete) == ({found("a").origin: [NOW]}, False)
-    assert celery_beat.ran(NOW + timedelta(seconds=1)).times == {}
+    source_runs = celery_beat.runs_since(NOW)
+    assert (source_runs.times, source_runs.complete) == ({found("a").origin: [NOW]}, False)
+    assert celery_beat.runs_since(NOW + timedelta(seconds=1)).times == {}
 
 
 # --- Occurrences compared with Celery -------------------------------------------------------------
@@ -426,8 +426,8 @@ def test_many_rows_are_compared_in_few_queries(
         PeriodicTask(name=f"row {n}", task="tests.app.tasks.ok", **every) for n in range(700)
     )
     with django_assert_max_num_queries(4):
-        moves = compare(celery_beat.read(NOW).found)
-    assert {move.kind for move in moves} == {MoveKind.CREATE}
+        moves = compare(celery_beat.read(NOW).entries)
+    assert {move.outcome for move in moves} == {ImportOutcome.CREATE}
     assert len(moves) == 700
 
 

@@ -10,7 +10,7 @@ import pytest
 from celery import schedules
 
 from django_dcron.contrib.importers import celery_config
-from django_dcron.contrib.importers.found import Found, SourceProblem
+from django_dcron.contrib.importers.reading import SourceEntry, SourceProblem
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from tests.app import tasks
@@ -36,8 +36,8 @@ def configure() -> Iterator[Callable[..., None]]:
     app.conf.beat_schedule = before
 
 
-def found(name: str = "a") -> Found:
-    return next(each for each in celery_config.read(NOW).found if each.key == name)
+def found(name: str = "a") -> SourceEntry:
+    return next(each for each in celery_config.read(NOW).entries if each.key == name)
 
 
 def test_entry_with_all_options_is_imported(configure: Any) -> None:
@@ -128,8 +128,8 @@ def test_unsupported_entries_are_refused(configure: Any) -> None:
 def test_built_in_and_expired_entries_are_left_out(configure: Any) -> None:
     configure("cleanup", task="celery.backend_cleanup")
     configure("expired", options={"expires": NOW - timedelta(seconds=1)})
-    assert found("cleanup").left
-    assert found("expired").left
+    assert found("cleanup").omitted
+    assert found("expired").omitted
 
 
 def test_entries_of_add_periodic_task_are_imported(configure: Any) -> None:
@@ -152,7 +152,7 @@ def test_time_zone_is_that_of_the_celery_app(
 def test_static_schedule_has_no_report(configure: Any) -> None:
     configure()
     with pytest.raises(SourceProblem):
-        celery_config.ran(NOW)
+        celery_config.runs_since(NOW)
     assert call("import", "celery", "--apply", "--shadow").code == 0
     assert call("import", "celery", "--report").code == 2
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from django_dcron import control
 from django_dcron.contrib.importers import calendars as moving_calendars
-from django_dcron.contrib.importers.comparison import MoveKind, compare
-from django_dcron.contrib.importers.found import Found, FoundCalendar
-from django_dcron.contrib.importers.names import clean, distinct
-from django_dcron.contrib.importers.writing import carry_out, without
+from django_dcron.contrib.importers.comparison import ImportOutcome, compare
+from django_dcron.contrib.importers.names import clean, with_distinct_names
+from django_dcron.contrib.importers.reading import SourceCalendar, SourceEntry
+from django_dcron.contrib.importers.writing import apply_plans, refuse_without_calendar
 from django_dcron.management.dcron.import_ import _change_texts
 from django_dcron.models import Calendar, Job
 from tests.factories import make_idle_job, make_job
@@ -34,8 +34,8 @@ VALUES: dict[str, Any] = {
 }
 
 
-def found(name: str = "a", **values: Any) -> Found:
-    return Found(f"row {name}", name, VALUES | values)
+def found(name: str = "a", **values: Any) -> SourceEntry:
+    return SourceEntry(f"row {name}", name, VALUES | values)
 
 
 def move(name: str = "a", *, disabled: bool = False, **values: Any) -> Any:
@@ -43,12 +43,12 @@ def move(name: str = "a", *, disabled: bool = False, **values: Any) -> Any:
     return one
 
 
-def apply(*entries: Found, **options: Any) -> list[Any]:
-    return list(carry_out(compare(entries, **options)))
+def apply(*entries: SourceEntry, **options: Any) -> list[Any]:
+    return list(apply_plans(compare(entries, **options)))
 
 
 def test_new_entry_creates_a_job() -> None:
-    assert move().kind is MoveKind.CREATE
+    assert move().outcome is ImportOutcome.CREATE
     assert not Job.objects.exists()
     apply(found())
     job = Job.objects.get()
@@ -61,10 +61,10 @@ def test_only_fields_of_the_source_are_compared() -> None:
     job = Job.objects.get()
     job.max_attempts = 5
     control.save(job)
-    assert move().kind is MoveKind.SAME
+    assert move().outcome is ImportOutcome.SAME
     changed = move(schedule="@hourly")
-    assert (changed.kind, dict(changed.changes)) == (
-        MoveKind.CHANGE,
+    assert (changed.outcome, dict(changed.changes)) == (
+        ImportOutcome.CHANGE,
         {"schedule": ("@daily", "@hourly")},
     )
     apply(found(schedule="@hourly"))
@@ -76,7 +76,7 @@ def test_disabled_import_creates_a_paused_job() -> None:
     apply(found(), disabled=True)
     job = Job.objects.get()
     assert (job.enabled, job.pause_reason) == (False, "imported with --disabled")
-    assert move(disabled=True).kind is MoveKind.SAME
+    assert move(disabled=True).outcome is ImportOutcome.SAME
     assert dict(move().changes) == {
         "enabled": (False, True),
         "pause_reason": ("imported with --disabled", ""),
@@ -84,7 +84,9 @@ def test_disabled_import_creates_a_paused_job() -> None:
     apply(found())
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
-    assert move(disabled=True).kind is MoveKind.SAME  # ``disabled`` doesn't pause an enabled job
+    assert (
+        move(disabled=True).outcome is ImportOutcome.SAME
+    )  # ``disabled`` doesn't pause an enabled job
 
 
 def test_pause_is_one_line() -> None:
@@ -103,12 +105,12 @@ def test_pause_is_one_line() -> None:
 def test_pause_reason_of_a_user_is_kept() -> None:
     apply(found(enabled=False, pause_reason="was disabled"))
     control.pause(Job.objects.get(), "ask Ann")
-    assert move(enabled=False, pause_reason="was disabled").kind is MoveKind.SAME
+    assert move(enabled=False, pause_reason="was disabled").outcome is ImportOutcome.SAME
 
 
 def test_job_declared_in_code_is_a_conflict() -> None:
     make_job(name="a", declared={"schedule": "@weekly"}, schedule="@weekly")
-    assert move().kind is MoveKind.CONFLICT
+    assert move().outcome is ImportOutcome.CONFLICT
     assert "@cron" in move().reasons[0]
     apply(found())
     assert Job.objects.get().schedule == "@weekly"
@@ -116,7 +118,11 @@ def test_job_declared_in_code_is_a_conflict() -> None:
 
 def test_refused_entry_does_not_affect_others() -> None:
     moves = apply(found("a", schedule="61 * * * *"), found("b"), found("c", queue="with space"))
-    assert [each.kind for each in moves] == [MoveKind.REFUSED, MoveKind.CREATE, MoveKind.REFUSED]
+    assert [each.outcome for each in moves] == [
+        ImportOutcome.REFUSED,
+        ImportOutcome.CREATE,
+        ImportOutcome.REFUSED,
+    ]
     assert moves[0].reasons[0].startswith("schedule: minute: 61 is out of range")
     assert moves[2].reasons[0].startswith("queue: ")
     assert list(Job.objects.values_list("name", flat=True)) == ["b"]
@@ -128,8 +134,8 @@ def test_job_changed_after_the_comparison_is_not_overwritten() -> None:
     job = Job.objects.get()
     job.schedule = "@weekly"
     control.save(job)
-    (done,) = carry_out(moves)
-    assert done.kind is MoveKind.REFUSED
+    (done,) = apply_plans(moves)
+    assert done.outcome is ImportOutcome.REFUSED
     assert "run the import again" in done.reasons[0]
     assert Job.objects.get().schedule == "@weekly"
 
@@ -137,8 +143,8 @@ def test_job_changed_after_the_comparison_is_not_overwritten() -> None:
 def test_job_created_after_the_comparison_is_not_overwritten() -> None:
     moves = compare([found()])
     make_job(name="a", schedule="@weekly")
-    (done,) = carry_out(moves)
-    assert done.kind is MoveKind.REFUSED
+    (done,) = apply_plans(moves)
+    assert done.outcome is ImportOutcome.REFUSED
     assert Job.objects.get().schedule == "@weekly"
 
 
@@ -163,30 +169,33 @@ def test_names_are_cleaned(text: str, name: str) -> None:
 
 @given(st.lists(st.text(max_size=130) | st.sampled_from(["a", "A", "á", "a ", "a*"]), max_size=6))
 def test_distinct_names_are_valid_unique_and_stable(names: list[str]) -> None:
-    entries = [Found(f"row {number}", name) for number, name in enumerate(names)]
-    named = [each.name for each in distinct(entries)]
+    entries = [SourceEntry(f"row {number}", name) for number, name in enumerate(names)]
+    named = [each.name for each in with_distinct_names(entries)]
     for name in named:
         Job(name=name).clean_fields(exclude={f.name for f in Job._meta.fields} - {"name"})
     assert len({name.casefold() for name in named}) == len(named)
-    assert [each.name for each in reversed(distinct(reversed(entries)))] == named
+    assert [each.name for each in reversed(with_distinct_names(reversed(entries)))] == named
 
 
 def test_changed_name_is_reported() -> None:
-    (one,) = distinct([Found("row 1", "a (b)")])
+    (one,) = with_distinct_names([SourceEntry("row 1", "a (b)")])
     assert one.warnings == ("renamed from 'a (b)'",)
 
 
 def test_long_names_are_shortened_and_stay_distinct() -> None:
     long = [f"{'x' * 150}{n}" for n in range(2)]
-    names = {each.name for each in distinct(Found(name, name) for name in long)}
+    names = {each.name for each in with_distinct_names(SourceEntry(name, name) for name in long)}
     assert len(names) == 2
     assert {len(name) for name in names} == {120}
 
 
 def test_names_equal_after_cleaning_stay_distinct() -> None:
-    one, two = distinct([Found("row 1", "a/b"), Found("row 2", "a-b")])
+    one, two = with_distinct_names([SourceEntry("row 1", "a/b"), SourceEntry("row 2", "a-b")])
     assert one.name != two.name
-    assert [each.name for each in distinct([Found("row 2", "a-b"), Found("row 1", "a/b")])] == [
+    assert [
+        each.name
+        for each in with_distinct_names([SourceEntry("row 2", "a-b"), SourceEntry("row 1", "a/b")])
+    ] == [
         two.name,
         one.name,
     ]
@@ -450,21 +459,25 @@ def test_invalid_calendar_and_its_jobs_are_refused(
 def test_calendar_changed_after_the_comparison_is_not_overwritten() -> None:
     made = control.save_calendar(Calendar(name="changed", dates="12-25"))
     entries = [
-        FoundCalendar(name, {"description": "", "dates": "12-24"})
+        SourceCalendar(name, {"description": "", "dates": "12-24"})
         for name in ("changed", "created")
     ]
     planned = moving_calendars.compare(entries)
     jobs = [found(name, calendar=name, calendar_policy="skip") for name in ("changed", "created")]
-    moves = compare([*jobs, found("free")], calendars=moving_calendars.to_be(planned))
+    moves = compare([*jobs, found("free")], calendars=moving_calendars.calendars_to_save(planned))
     made.dates = "12-26"
     control.save_calendar(made)
     control.save_calendar(Calendar(name="created", dates="12-27"))
-    done = list(moving_calendars.carry_out(planned))
-    assert [each.kind for each in done] == [MoveKind.REFUSED] * 2
+    done = list(moving_calendars.apply_plans(planned))
+    assert [each.outcome for each in done] == [ImportOutcome.REFUSED] * 2
     assert "run the import again" in done[0].reasons[0]
     assert "already exists" in done[1].reasons[0]
-    written = list(carry_out(without({each.name for each in done}, moves)))
-    assert [each.kind for each in written] == [MoveKind.REFUSED, MoveKind.REFUSED, MoveKind.CREATE]
+    written = list(apply_plans(refuse_without_calendar({each.name for each in done}, moves)))
+    assert [each.outcome for each in written] == [
+        ImportOutcome.REFUSED,
+        ImportOutcome.REFUSED,
+        ImportOutcome.CREATE,
+    ]
     assert {each[1] for each in calendars()} == {"12-26", "12-27"}
 
 

@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from django_dcron.contrib.importers import crontab
 from django_dcron.contrib.importers.comparison import compare
-from django_dcron.contrib.importers.found import Found, Reading
+from django_dcron.contrib.importers.reading import Reading, SourceEntry
 from django_dcron.contrib.importers.sources import Format, format_of
 from django_dcron.models import Job
 from tests.management.calling import call
@@ -39,8 +39,8 @@ def read(text: str, **options: Any) -> Reading:
     return crontab.read(text, options.pop("timezone", "UTC"), **options)
 
 
-def only(text: str, **options: Any) -> Found:
-    (found,) = read(text, **options).found
+def only(text: str, **options: Any) -> SourceEntry:
+    (found,) = read(text, **options).entries
     return found
 
 
@@ -50,7 +50,7 @@ def output_of(argv: list[str], **options: Any) -> str:
 
 def test_crontab_lines_become_jobs() -> None:
     reading = read(USER, timezone="Europe/Berlin")
-    jobs = {each.name: each for each in reading.found}
+    jobs = {each.name: each for each in reading.entries}
     assert list(jobs) == ["close-day", "import.sh", "report", "start-things"]
     close = jobs["close-day"].values
     assert (close["schedule"], close["timezone"]) == ("30 3 * * mon-fri", "Europe/Berlin")
@@ -73,11 +73,11 @@ def test_commented_out_line_is_not_a_description() -> None:
 
 def test_line_is_identified_by_its_command_and_file() -> None:
     reading = crontab.read("30 3 * * * old\n", "UTC", path="/etc/crontab")
-    assert (reading.source, reading.found[0].key) == ("crontab /etc/crontab", "old")
+    assert (reading.source, reading.entries[0].key) == ("crontab /etc/crontab", "old")
 
 
 def test_reboot_line_is_refused() -> None:
-    found = {each.name: each for each in read(USER).found}["start-things"]
+    found = {each.name: each for each in read(USER).entries}["start-things"]
     assert "systemd" in found.refused
 
 
@@ -97,7 +97,7 @@ def test_mailto_is_reported_once() -> None:
 
 def test_tz_applies_to_commands_and_not_to_times() -> None:
     reading = read("TZ=Asia/Tokyo\n0 9 * * * report\n")
-    assert reading.found[0].values["timezone"] == "UTC"
+    assert reading.entries[0].values["timezone"] == "UTC"
     assert reading.shell["report"][:2] == ["/usr/bin/env", "TZ=Asia/Tokyo"]
     assert "CRON_TZ" in reading.notes[0]
 
@@ -168,8 +168,8 @@ def test_names_do_not_depend_on_the_order_of_lines() -> None:
 
     def targets(text: list[str]) -> dict[str, str]:
         reading = read("\n".join(text))
-        assert len({each.name for each in reading.found}) == len(text)
-        return {each.name: each.values["target"] for each in reading.found}
+        assert len({each.name for each in reading.entries}) == len(text)
+        return {each.name: each.values["target"] for each in reading.entries}
 
     assert targets(lines) == targets(lines[::-1])
     found = targets(lines)
@@ -179,7 +179,7 @@ def test_names_do_not_depend_on_the_order_of_lines() -> None:
 
 
 def test_repeated_line_becomes_two_jobs() -> None:
-    moved = compare(read("0 1 * * * a\n0 1 * * * a\n").found)
+    moved = compare(read("0 1 * * * a\n0 1 * * * a\n").entries)
     assert len({move.name for move in moved}) == 2
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import django_cron
-from django_dcron.contrib.importers.found import Found, Left, Refused, SourceProblem
+from django_dcron.contrib.importers.reading import Omitted, Refused, SourceEntry, SourceProblem
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.schedules.schedule import parse_schedule
 from tests import depth
@@ -71,9 +71,9 @@ def log(install: Install) -> Iterator[Any]:
 
 @pytest.fixture
 def classes(settings: Settings) -> Any:
-    def choose(*names: str) -> dict[str, Found]:
+    def choose(*names: str) -> dict[str, SourceEntry]:
         settings.CRON_CLASSES = [name if "." in name else f"{HERE}.{name}" for name in names]
-        return {each.name: each for each in django_cron.read(NOW).found}
+        return {each.name: each for each in django_cron.read(NOW).entries}
 
     return choose
 
@@ -187,9 +187,9 @@ def test_logged_runs_are_read(classes: Any, log: Any) -> None:
     every = [add("shop.mixed", 5, None), add("shop.mixed", 95, None)]
     early = add("shop.mixed", 180, "6:00")
     found = classes("Nightly", "Mixed", "Missing")
-    ran = django_cron.ran(start)
-    assert ran.complete
-    assert ran.times == {
+    source_runs = django_cron.runs_since(start)
+    assert source_runs.complete
+    assert source_runs.times == {
         found["shop.nightly"].origin: [failed],
         found["shop.mixed"].origin: every,
         found["shop.mixed at 06:00"].origin: [early],
@@ -198,14 +198,14 @@ def test_logged_runs_are_read(classes: Any, log: Any) -> None:
     assert found["shop.nightly"].last_run == retried
     assert found["shop.mixed at 07:24"].last_run is None
     assert found["shop.mixed"].next_due == NOW  # overdue
-    assert django_cron.ran(NOW).times[found["shop.mixed"].origin] == []
+    assert django_cron.runs_since(NOW).times[found["shop.mixed"].origin] == []
 
 
 def test_classes_are_read_without_the_app(classes: Any, settings: Settings) -> None:
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django_cron"]
     assert classes("Nightly")["shop.nightly"].last_run is None
     with pytest.raises(SourceProblem):
-        django_cron.ran(NOW)
+        django_cron.runs_since(NOW)
     settings.CRON_CLASSES = []
     assert call("import", "django-cron").code == 2
 
@@ -353,7 +353,7 @@ def test_random_times_match_django_cron(
     with pytest.MonkeyPatch.context() as monkeypatch:
         try:
             compare(schedule, log, monkeypatch, count=8)
-        except (Left, Refused):
+        except (Omitted, Refused):
             assume(False)
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import crontab, django_crontab
-from django_dcron.contrib.importers.comparison import MoveKind, compare
-from django_dcron.contrib.importers.found import Found, SourceProblem
-from django_dcron.contrib.importers.names import distinct
+from django_dcron.contrib.importers.comparison import ImportOutcome, compare
+from django_dcron.contrib.importers.names import with_distinct_names
+from django_dcron.contrib.importers.reading import SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
@@ -35,9 +35,9 @@ JOBS = [
 ]
 
 
-def read(settings: Settings, *jobs: Any, timezone: str = "UTC") -> list[Found]:
+def read(settings: Settings, *jobs: Any, timezone: str = "UTC") -> list[SourceEntry]:
     settings.CRONJOBS = list(jobs)
-    return django_crontab.read(NOW, timezone).found
+    return django_crontab.read(NOW, timezone).entries
 
 
 def test_entries_with_all_options_are_converted(settings: Settings) -> None:
@@ -73,7 +73,7 @@ def test_schedules_and_suffixes_match_the_lines_of_the_package(
     ours = read(settings, *JOBS)
     written = Crontab(verbosity=0)
     written.add_jobs()
-    lines = crontab.read("".join(written.crontab_lines), "UTC").found
+    lines = crontab.read("".join(written.crontab_lines), "UTC").entries
     assert [each.values["schedule"] for each in ours] == [each.values["schedule"] for each in lines]
     for entry, line in zip(ours, written.crontab_lines, strict=True):
         suffix = line.rpartition(" # ")[0].partition("crontab run ")[2].partition(" ")[2].strip()
@@ -115,18 +115,20 @@ def test_new_schedule_or_second_entry_keeps_the_first_job(settings: Settings) ->
         read(settings, ("0 2 * * *", ECHO), ("0 3 * * *", ECHO, ["x"]), ("0 4 * * *", ECHO)),
         source="django-crontab",
     )
-    assert [(move.kind, move.existing) for move in moves] == [
-        (MoveKind.CHANGE, before),
-        (MoveKind.CREATE, None),
-        (MoveKind.CREATE, None),
+    assert [(move.outcome, move.existing) for move in moves] == [
+        (ImportOutcome.CHANGE, before),
+        (ImportOutcome.CREATE, None),
+        (ImportOutcome.CREATE, None),
     ]
     assert len({move.name for move in moves}) == 3
 
 
 def test_names_do_not_depend_on_the_order(settings: Settings) -> None:
     jobs = [("0 1 * * *", ECHO, [1]), ("0 1 * * *", ECHO, [2]), ("0 1 * * *", ECHO)]
-    names = {each.name: each.values["args"] for each in distinct(read(settings, *jobs))}
-    again = {each.name: each.values["args"] for each in distinct(read(settings, *jobs[::-1]))}
+    names = {each.name: each.values["args"] for each in with_distinct_names(read(settings, *jobs))}
+    again = {
+        each.name: each.values["args"] for each in with_distinct_names(read(settings, *jobs[::-1]))
+    }
     assert names == again
     assert len(names) == 3
 
@@ -171,7 +173,7 @@ def test_missing_setting_or_wrong_option_is_a_usage_error(settings: Settings) ->
     assert call("import", "django-crontab", "--timezone", "Europe/Berlim").code == 2
     assert call("import", "django-q2", "--timezone", "UTC").code == 2
     with pytest.raises(SourceProblem):
-        django_crontab.ran(NOW)
+        django_crontab.runs_since(NOW)
 
 
 # --- The time zone of the machine -----------------------------------------------------------------

@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from django_dcron.contrib.importers import django_q
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.found import Found, Refused
+from django_dcron.contrib.importers.reading import Refused, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job
@@ -44,8 +44,8 @@ def make(kind: str = "D", name: str | None = "a", **fields: Any) -> Any:
     return Schedule.objects.create(name=name, schedule_type=kind, **given | fields)
 
 
-def found(now: datetime = NOW) -> Found:
-    (one,) = django_q.read(now).found
+def found(now: datetime = NOW) -> SourceEntry:
+    (one,) = django_q.read(now).entries
     return one
 
 
@@ -157,7 +157,7 @@ def test_one_repeat_runs_once_and_zero_repeats_are_left_out() -> None:
     assert found().values["schedule"] == "@at 2090-05-04T09:30:00Z"
     row.repeats = 0
     row.save()
-    assert "no repeats" in found().left
+    assert "no repeats" in found().omitted
 
 
 def test_row_without_next_run_is_paused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import huey as importer
-from django_dcron.contrib.importers.found import Found, Refused, SourceProblem
+from django_dcron.contrib.importers.reading import Refused, SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.policies.retry import Failure, FailureClass
@@ -30,11 +30,11 @@ HERE = "tests.contrib.importers.huey_tasks"
 APP = f"{HERE}.huey"
 
 
-def entries(app: str = APP) -> dict[str, Found]:
-    return {each.key.rsplit(".", 1)[-1]: each for each in importer.read(NOW, app).found}
+def entries(app: str = APP) -> dict[str, SourceEntry]:
+    return {each.key.rsplit(".", 1)[-1]: each for each in importer.read(NOW, app).entries}
 
 
-def found(name: str) -> Found:
+def found(name: str) -> SourceEntry:
     return entries()[name]
 
 
@@ -192,7 +192,7 @@ def test_unreadable_source_or_wrong_option_is_a_usage_error(settings: Settings) 
     ):
         assert answer.code == 2
     with pytest.raises(SourceProblem):
-        importer.ran(NOW)
+        importer.runs_since(NOW)
 
 
 def test_tasks_of_the_django_app_are_read(
@@ -202,12 +202,15 @@ def test_tasks_of_the_django_app_are_read(
     settings.HUEY = huey_tasks.local
     monkeypatch.delitem(__import__("sys").modules, "huey.contrib.djhuey", raising=False)
     reading = importer.read(NOW)
-    assert (reading.source, [each.key for each in reading.found]) == ("huey", [f"{HERE}.at_night"])
+    assert (reading.source, [each.key for each in reading.entries]) == (
+        "huey",
+        [f"{HERE}.at_night"],
+    )
     from huey.contrib.djhuey import db_periodic_task
 
     task = db_periodic_task(crontab(minute="5"), name="wrapped")(echo)
     try:
-        wrapped = {each.key: each for each in importer.read(NOW).found}["tests.app.tasks.wrapped"]
+        wrapped = {each.key: each for each in importer.read(NOW).entries}["tests.app.tasks.wrapped"]
     finally:
         task.unregister()
     assert wrapped.values["target"] == "tests.app.tasks.echo"

@@ -9,15 +9,15 @@ import pytest
 from django_dcron import control
 from django_dcron.contrib.importers.comparison import (
     ARRIVED_PAUSED,
-    Move,
-    MoveKind,
+    EntryPlan,
+    ImportOutcome,
     awaiting_handover,
     compare,
-    gone_from,
+    jobs_without_entry,
     shadows_left,
 )
-from django_dcron.contrib.importers.found import LONG_INTERVAL, Found, next_due
-from django_dcron.contrib.importers.writing import carry_out
+from django_dcron.contrib.importers.reading import LONG_INTERVAL, SourceEntry, next_due
+from django_dcron.contrib.importers.writing import apply_plans
 from django_dcron.jobs import saving
 from django_dcron.models import Job
 from tests.factories import make_job
@@ -36,16 +36,18 @@ VALUES: dict[str, Any] = {
 NOW = datetime(2083, 1, 1, 12, tzinfo=UTC)
 
 
-def found(name: str = "a", key: str = "1", *, due: datetime | None = None, **values: Any) -> Found:
-    return Found(f"row {name}", name, VALUES | values, key=key, next_due=due)
+def found(
+    name: str = "a", key: str = "1", *, due: datetime | None = None, **values: Any
+) -> SourceEntry:
+    return SourceEntry(f"row {name}", name, VALUES | values, key=key, next_due=due)
 
 
-def plan(*entries: Found, source: str = SOURCE, **options: Any) -> list[Move]:
+def plan(*entries: SourceEntry, source: str = SOURCE, **options: Any) -> list[EntryPlan]:
     return compare(entries, source=source, **options)
 
 
-def import_entries(*entries: Found, **options: Any) -> list[Move]:
-    return list(carry_out(plan(*entries, **options)))
+def import_entries(*entries: SourceEntry, **options: Any) -> list[EntryPlan]:
+    return list(apply_plans(plan(*entries, **options)))
 
 
 def edit(**values: Any) -> Job:
@@ -55,8 +57,8 @@ def edit(**values: Any) -> Job:
     return control.save(job)
 
 
-def kinds(moves: list[Move]) -> list[MoveKind]:
-    return [move.kind for move in moves]
+def kinds(moves: list[EntryPlan]) -> list[ImportOutcome]:
+    return [move.outcome for move in moves]
 
 
 # --- Identity -------------------------------------------------------------------------------------
@@ -66,16 +68,16 @@ def test_job_stores_its_source_and_key() -> None:
     import_entries(found("nightly (old) ", "7"))
     job = Job.objects.get()
     assert (job.name, job.import_source, job.import_key) == ("nightly old", SOURCE, "7")
-    assert kinds(plan(found("nightly (old) ", "7"))) == [MoveKind.SAME]
+    assert kinds(plan(found("nightly (old) ", "7"))) == [ImportOutcome.SAME]
 
 
 @pytest.mark.parametrize("again", [found("a", "1"), found("a", "2"), found("b", "1")])
-def test_deleted_job_is_not_imported_again(again: Found) -> None:
+def test_deleted_job_is_not_imported_again(again: SourceEntry) -> None:
     """The entry has the same key or the same name."""
     import_entries(found("a", "1"))
     control.delete(Job.objects.get())
     (deleted, other) = import_entries(again, found("other", "9"))
-    assert (deleted.kind, other.kind) == (MoveKind.DELETED, MoveKind.CREATE)
+    assert (deleted.outcome, other.outcome) == (ImportOutcome.DELETED, ImportOutcome.CREATE)
     assert [job.name for job in Job.objects.all()] == ["other"]
 
 
@@ -84,45 +86,45 @@ def test_deleted_job_is_imported_again_on_request() -> None:
     for job in Job.objects.all():
         control.delete(job)
     assert kinds(plan(found("a", "1"), found("b", "2"), restore=["*a"])) == [
-        MoveKind.CREATE,
-        MoveKind.DELETED,
+        ImportOutcome.CREATE,
+        ImportOutcome.DELETED,
     ]
     import_entries(found("a", "1"), found("b", "2"), restore=["default/*"])
-    assert kinds(plan(found("a", "1"), found("b", "2"))) == [MoveKind.SAME, MoveKind.SAME]
+    assert kinds(plan(found("a", "1"), found("b", "2"))) == [ImportOutcome.SAME, ImportOutcome.SAME]
     control.delete(Job.objects.get(name="a"))
-    assert kinds(plan(found("a", "1"))) == [MoveKind.DELETED]
+    assert kinds(plan(found("a", "1"))) == [ImportOutcome.DELETED]
 
 
 def test_deletion_does_not_concern_other_sources() -> None:
     import_entries(found())
     control.delete(Job.objects.get())
-    assert kinds(plan(found(), source="django-q2")) == [MoveKind.CREATE]
-    assert kinds(plan(found(), source="")) == [MoveKind.CREATE]
+    assert kinds(plan(found(), source="django-q2")) == [ImportOutcome.CREATE]
+    assert kinds(plan(found(), source="")) == [ImportOutcome.CREATE]
 
 
 def test_renamed_and_moved_job_is_not_imported_twice() -> None:
     import_entries(found())
     edit(name="b", namespace="shop")
     (move,) = import_entries(found(schedule="@hourly"))
-    assert (move.kind, str(move)) == (MoveKind.CHANGE, "shop/b")
+    assert (move.outcome, str(move)) == (ImportOutcome.CHANGE, "shop/b")
     assert move.kept == {"name": ("b", "a")}
     job = Job.objects.get()
     assert (str(job), job.schedule) == ("shop/b", "@hourly")
     import_entries(found(schedule="@hourly"), overwrite=["name"])
     assert Job.objects.get().name == "a"
-    assert kinds(plan(found(schedule="@hourly"))) == [MoveKind.SAME]
+    assert kinds(plan(found(schedule="@hourly"))) == [ImportOutcome.SAME]
 
 
 def test_entry_renamed_in_the_source_is_not_imported_twice() -> None:
     import_entries(found("a", "1"))
     (move,) = import_entries(found("b", "1"))
-    assert (move.kind, move.kept, gone_from(SOURCE, [move])) == (
-        MoveKind.KEPT,
+    assert (move.outcome, move.kept, jobs_without_entry(SOURCE, [move])) == (
+        ImportOutcome.KEPT,
         {"name": ("a", "b")},
         [],
     )
     assert Job.objects.get().name == "a"
-    assert kinds(plan(found("b", "1"))) == [MoveKind.SAME]
+    assert kinds(plan(found("b", "1"))) == [ImportOutcome.SAME]
 
 
 def test_name_reused_by_another_entry_gets_its_definition() -> None:
@@ -147,34 +149,34 @@ def test_refused_job_does_not_take_the_key_of_another() -> None:
     a = Job.objects.get(name="a")
     a.max_attempts = 5
     control.save(a)
-    (refused,) = carry_out([move for move in moves if move.name == "a"])
-    assert refused.kind is MoveKind.REFUSED
+    (refused,) = apply_plans([move for move in moves if move.name == "a"])
+    assert refused.outcome is ImportOutcome.REFUSED
     assert dict(Job.objects.values_list("name", "import_key")) == {"a": "1", "b": "2"}
 
 
 def test_jobs_missing_from_the_source_are_listed() -> None:
     import_entries(found("a", "1"), found("b", "2"))
     moves = import_entries(found("a", "1"), found("c", "3"))
-    assert [job.name for job in gone_from(SOURCE, moves)] == ["b"]
-    assert [job.name for job in gone_from("django-q2", [])] == []
+    assert [job.name for job in jobs_without_entry(SOURCE, moves)] == ["b"]
+    assert [job.name for job in jobs_without_entry("django-q2", [])] == []
 
 
 def test_entry_with_the_name_of_a_renamed_job_gets_another_name() -> None:
     import_entries(found("a", "1"))
     edit(name="b")
     moves = import_entries(found("a", "1"), found("b", "2"))
-    assert kinds(moves) == [MoveKind.KEPT, MoveKind.CREATE]
+    assert kinds(moves) == [ImportOutcome.KEPT, ImportOutcome.CREATE]
     names = set(Job.objects.values_list("name", "import_key"))
     assert names == {("b", "1"), (moves[1].name, "2")}
     assert moves[1].name.startswith("b-")
-    assert kinds(plan(found("a", "1"), found("b", "2"))) == [MoveKind.KEPT, MoveKind.SAME]
+    assert kinds(plan(found("a", "1"), found("b", "2"))) == [ImportOutcome.KEPT, ImportOutcome.SAME]
 
 
 def test_job_of_another_source_is_a_conflict() -> None:
     import_entries(found())
     (move,) = import_entries(found(schedule="@hourly"), source="django-q2")
-    assert (move.kind, move.changes) == (
-        MoveKind.CONFLICT,
+    assert (move.outcome, move.changes) == (
+        ImportOutcome.CONFLICT,
         {"schedule": ("@daily", "@hourly")},
     )
     job = Job.objects.get()
@@ -184,19 +186,19 @@ def test_job_of_another_source_is_a_conflict() -> None:
 def test_job_created_by_a_user_is_a_conflict_unless_overwritten() -> None:
     make_job(name="a", schedule="@hourly", target=VALUES["target"])
     (move,) = import_entries(found())
-    assert (move.kind, move.changes) == (
-        MoveKind.CONFLICT,
+    assert (move.outcome, move.changes) == (
+        ImportOutcome.CONFLICT,
         {"schedule": ("@hourly", "@daily")},
     )
     (move,) = import_entries(found(), overwrite=["schedule"])
-    assert (move.kind, Job.objects.get().import_key) == (MoveKind.CHANGE, "1")
+    assert (move.outcome, Job.objects.get().import_key) == (ImportOutcome.CHANGE, "1")
 
 
 def test_identical_job_created_by_a_user_gets_the_key() -> None:
     make_job(name="a", schedule="@daily", target=VALUES["target"])
-    assert kinds(import_entries(found())) == [MoveKind.SAME]
+    assert kinds(import_entries(found())) == [ImportOutcome.SAME]
     edit(name="b")
-    assert kinds(import_entries(found())) == [MoveKind.KEPT]
+    assert kinds(import_entries(found())) == [ImportOutcome.KEPT]
 
 
 # --- Changes by users -----------------------------------------------------------------------------
@@ -220,7 +222,7 @@ def test_edited_field_is_kept_and_others_follow_the_source() -> None:
 def test_field_set_to_the_source_value_follows_the_source_again() -> None:
     import_entries(found())
     edit(schedule="@weekly")
-    assert kinds(import_entries(found(schedule="@weekly"))) == [MoveKind.SAME]
+    assert kinds(import_entries(found(schedule="@weekly"))) == [ImportOutcome.SAME]
     import_entries(found(schedule="@hourly"))
     assert Job.objects.get().schedule == "@hourly"
 
@@ -294,7 +296,7 @@ def test_only_a_handover_starts_imported_jobs(
 def test_ended_schedule_does_not_count_as_a_pause_by_a_user() -> None:
     import_entries(found(schedule="@at 2083-01-01T00:00Z"))
     Job.objects.update(enabled=False, pause_reason=saving.EXHAUSTED)
-    assert kinds(plan(found(schedule="@at 2083-01-01T00:00Z"))) == [MoveKind.SAME]
+    assert kinds(plan(found(schedule="@at 2083-01-01T00:00Z"))) == [ImportOutcome.SAME]
     import_entries(found(schedule="@at 2083-02-01T00:00Z"))
     assert Job.objects.get().enabled
 
@@ -302,7 +304,7 @@ def test_ended_schedule_does_not_count_as_a_pause_by_a_user() -> None:
 def test_refused_entry_with_a_last_run_does_not_end_the_handover() -> None:
     gone = replace(found("gone", "2", target="tests.app.tasks.removed"), last_run=NOW)
     moves = import_entries(found("a", "1"), gone, found("z", "3"), take_over=True)
-    assert kinds(moves) == [MoveKind.CREATE, MoveKind.REFUSED, MoveKind.CREATE]
+    assert kinds(moves) == [ImportOutcome.CREATE, ImportOutcome.REFUSED, ImportOutcome.CREATE]
     assert [job.name for job in Job.objects.order_by("name")] == ["a", "z"]
 
 
@@ -312,7 +314,7 @@ def test_shadow_target_changed_by_a_user_is_kept() -> None:
     changed.target = "shadow:tests.app.tasks.ok"
     control.save(changed)
     moves = import_entries(found("a", "1"), found("b", "2"), take_over=True)
-    assert kinds(moves) == [MoveKind.KEPT, MoveKind.CHANGE]
+    assert kinds(moves) == [ImportOutcome.KEPT, ImportOutcome.CHANGE]
     assert [job.name for job in shadows_left(moves)] == ["a"]
     assert Job.objects.get(name="b").target == "tests.app.tasks.echo"
 
@@ -320,8 +322,8 @@ def test_shadow_target_changed_by_a_user_is_kept() -> None:
 def test_shadows_of_left_or_refused_entries_are_listed() -> None:
     import_entries(found("a", "1"), found("b", "2"), found("c", "3"), shadow=True)
     moves = import_entries(
-        Found("row a", "a", left="has run", key="1"),
-        Found("row b", "b", refused="no", key="2"),
+        SourceEntry("row a", "a", omitted="has run", key="1"),
+        SourceEntry("row b", "b", refused="no", key="2"),
         found("c", "3"),
     )
     assert [job.name for job in shadows_left(moves)] == ["a", "b"]
@@ -348,9 +350,9 @@ def test_overdue_interval_is_due_now_and_short_interval_has_no_phase() -> None:
     assert next_due(None, day, NOW) == {}
 
 
-def interval(due: datetime, **values: Any) -> Found:
+def interval(due: datetime, **values: Any) -> SourceEntry:
     entry = found(schedule="@every 24h", due=due, **values)
-    return Found(
+    return SourceEntry(
         entry.origin,
         entry.name,
         {name: value for name, value in entry.values.items() if name != "starts_at"},
@@ -362,10 +364,10 @@ def interval(due: datetime, **values: Any) -> Found:
 def test_phase_is_updated_when_the_job_is_enabled() -> None:
     later = NOW + timedelta(hours=1)
     import_entries(interval(NOW), disabled=True)
-    assert kinds(plan(interval(later), disabled=True)) == [MoveKind.SAME]
+    assert kinds(plan(interval(later), disabled=True)) == [ImportOutcome.SAME]
     import_entries(interval(later), take_over=True)
     assert Job.objects.get().starts_at == later
-    assert kinds(plan(interval(NOW + timedelta(hours=2)))) == [MoveKind.SAME]
+    assert kinds(plan(interval(NOW + timedelta(hours=2)))) == [ImportOutcome.SAME]
 
 
 def test_phase_is_updated_when_a_shadow_becomes_a_job() -> None:

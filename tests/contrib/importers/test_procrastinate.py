@@ -17,7 +17,7 @@ from procrastinate.periodic import PeriodicDeferrer, PeriodicRegistry
 
 from django_dcron.contrib.importers import procrastinate as importer
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.found import Found, Refused, SourceProblem
+from django_dcron.contrib.importers.reading import Refused, SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.policies.retry import Failure, FailureClass
@@ -36,11 +36,11 @@ HERE = "tests.contrib.importers.procrastinate_tasks"
 APP = f"{HERE}.app"
 
 
-def entries() -> dict[str, Found]:
-    return {each.key.rsplit(".", 1)[-1]: each for each in importer.read(NOW, APP).found}
+def entries() -> dict[str, SourceEntry]:
+    return {each.key.rsplit(".", 1)[-1]: each for each in importer.read(NOW, APP).entries}
 
 
-def found(name: str) -> Found:
+def found(name: str) -> SourceEntry:
     return entries()[name]
 
 
@@ -101,7 +101,7 @@ def test_unsupported_tasks_are_refused(name: str, message: str) -> None:
 
 
 def test_own_tasks_are_left_out_and_own_strategies_are_warnings() -> None:
-    assert found("remove_old_jobs").left
+    assert found("remove_old_jobs").omitted
     blueprint = found("of_a_blueprint")
     for message in ("OwnStrategy", "'timestamp' isn't passed"):
         assert any(message in warning for warning in blueprint.warnings)
@@ -169,7 +169,7 @@ def test_missing_django_app_is_a_usage_error() -> None:
     for answer in (call("import", "procrastinate"), call("handover", "procrastinate", "--back")):
         assert answer.code == 2
     with pytest.raises(SourceProblem):
-        importer.ran(NOW)
+        importer.runs_since(NOW)
 
 
 def test_tasks_and_last_runs_of_the_django_app_are_read(django_app: Any) -> None:
@@ -179,11 +179,14 @@ def test_tasks_and_last_runs_of_the_django_app_are_read(django_app: Any) -> None
         defers.create(task_name="tick", periodic_id="", defer_timestamp=int(at.timestamp()))
     reading = importer.read(NOW)
     assert reading.source == "procrastinate"
-    (one,) = (each for each in reading.found if each.key == "tick")
+    (one,) = (each for each in reading.entries if each.key == "tick")
     assert one.last_run == NOW - timedelta(hours=2)
-    ran = importer.ran(NOW - timedelta(hours=4))
-    assert (ran.times, ran.complete) == ({one.origin: [NOW - timedelta(hours=2)]}, False)
-    assert importer.ran(NOW).times == {}
+    source_runs = importer.runs_since(NOW - timedelta(hours=4))
+    assert (source_runs.times, source_runs.complete) == (
+        {one.origin: [NOW - timedelta(hours=2)]},
+        False,
+    )
+    assert importer.runs_since(NOW).times == {}
 
 
 # --- The occurrences ------------------------------------------------------------------------------

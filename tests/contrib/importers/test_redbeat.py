@@ -13,7 +13,7 @@ from redbeat.schedulers import ensure_conf, get_redis
 from redbeat.schedules import rrule
 
 from django_dcron.contrib.importers import redbeat
-from django_dcron.contrib.importers.found import Found
+from django_dcron.contrib.importers.reading import SourceEntry
 from django_dcron.models import Job
 from tests import services, settings
 from tests.celery_app import app
@@ -52,8 +52,8 @@ def save(name: str = "a", schedule: Any = None, **fields: Any) -> RedBeatSchedul
     return entry.save()
 
 
-def found(name: str = "a") -> Found:
-    return next(each for each in redbeat.read(NOW).found if each.name == name)
+def found(name: str = "a") -> SourceEntry:
+    return next(each for each in redbeat.read(NOW).entries if each.name == name)
 
 
 def test_entry_with_all_options_is_imported() -> None:
@@ -106,7 +106,7 @@ def test_recurrence_rule_is_refused() -> None:
 def test_expires_becomes_the_end() -> None:
     save("past", options={"expires": NOW})
     save("ahead", options={"expires": NOW + timedelta(seconds=1)})
-    assert "expired" in found("past").left
+    assert "expired" in found("past").omitted
     assert found("ahead").values["ends_at"] == NOW + timedelta(microseconds=999_999)
 
 
@@ -122,9 +122,9 @@ def test_datetime_arguments_and_unknown_options_are_reported() -> None:
 def test_last_run_is_read() -> None:
     save("never")
     save("a").reschedule(last_run_at=NOW)
-    ran = redbeat.ran(NOW)
-    assert (ran.times, ran.complete) == ({found("a").origin: [NOW]}, False)
-    assert redbeat.ran(NOW + timedelta(seconds=1)).times == {}
+    source_runs = redbeat.runs_since(NOW)
+    assert (source_runs.times, source_runs.complete) == ({found("a").origin: [NOW]}, False)
+    assert redbeat.runs_since(NOW + timedelta(seconds=1)).times == {}
 
 
 def test_incomplete_entries_are_left_out_or_refused() -> None:
@@ -133,7 +133,7 @@ def test_incomplete_entries_are_left_out_or_refused() -> None:
     client.delete(entry.key)
     client.hset(save("odd").key, "definition", "[")
     client.hset(save("none").key, "definition", "{}")
-    assert "no definition" in found("gone").left
+    assert "no definition" in found("gone").omitted
     assert "not valid JSON" in found("odd").refused
     assert "no task" in found("none").refused
 
@@ -308,7 +308,9 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     assert [job["name"] for job in done.json["gone"]] == ["gone"]
     assert [job.name for job in Job.objects.filter(enabled=True)] == ["gone"]
     paused_at = Job.objects.get(name="a").cursor.placed_at
-    assert redbeat.ran(paused_at).times[f"key {RedBeatSchedulerEntry.generate_key(app, 'a')!r}"]
+    assert redbeat.runs_since(paused_at).times[
+        f"key {RedBeatSchedulerEntry.generate_key(app, 'a')!r}"
+    ]
 
 
 def test_handing_back_a_deleted_entry_returns_false() -> None:

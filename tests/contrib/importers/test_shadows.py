@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 
 from django_dcron import control, targets
-from django_dcron.contrib.importers.comparison import MoveKind, compare
-from django_dcron.contrib.importers.found import Found, Ran
-from django_dcron.contrib.importers.report import Beside, Coverage, Difference, Why, beside
-from django_dcron.contrib.importers.writing import carry_out
+from django_dcron.contrib.importers.comparison import ImportOutcome, compare
+from django_dcron.contrib.importers.reading import SourceEntry, SourceRuns
+from django_dcron.contrib.importers.report import (
+    Coverage,
+    Difference,
+    DifferenceKind,
+    ShadowComparison,
+    compare_shadows,
+)
+from django_dcron.contrib.importers.writing import apply_plans
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.management.dcron.import_report import reason
 from django_dcron.management.dcron.output import iso, moment
@@ -35,8 +41,8 @@ VALUES = {
 }
 
 
-def found(**values: Any) -> Found:
-    return Found("row a", "a", VALUES | values)
+def found(**values: Any) -> SourceEntry:
+    return SourceEntry("row a", "a", VALUES | values)
 
 
 def at(minutes: float, seconds: float = 0) -> datetime:
@@ -83,25 +89,25 @@ def test_run_of_a_shadow_is_recorded_but_not_executed(
 
 
 def test_job_is_a_shadow_until_the_handover() -> None:
-    list(carry_out(compare([found()], shadow=True)))
+    list(apply_plans(compare([found()], shadow=True)))
     job = Job.objects.get()
     assert job.target == "shadow:tests.app.tasks.echo"
-    assert [move.kind for move in compare([found()], shadow=True)] == [MoveKind.SAME]
-    assert [move.kind for move in compare([found()])] == [MoveKind.SAME]
+    assert [move.outcome for move in compare([found()], shadow=True)] == [ImportOutcome.SAME]
+    assert [move.outcome for move in compare([found()])] == [ImportOutcome.SAME]
     (switch,) = compare([found()], take_over=True)
     assert dict(switch.changes) == {
         "target": ("shadow:tests.app.tasks.echo", "tests.app.tasks.echo")
     }
-    list(carry_out([switch]))
+    list(apply_plans([switch]))
     # The job isn't turned into a shadow again.
-    assert [move.kind for move in compare([found()], shadow=True)] == [MoveKind.SAME]
+    assert [move.outcome for move in compare([found()], shadow=True)] == [ImportOutcome.SAME]
     job.refresh_from_db()
     assert job.target == "tests.app.tasks.echo"
 
 
 def test_import_of_an_unknown_target_as_shadow_is_refused() -> None:
     (move,) = compare([found(target="gone")], shadow=True)
-    assert move.kind is MoveKind.REFUSED
+    assert move.outcome is ImportOutcome.REFUSED
 
 
 # --- The report -----------------------------------------------------------------------------------
@@ -119,33 +125,39 @@ def shadow_with_runs(times: Iterable[datetime], **fields: Any) -> Job:
     return job
 
 
-def report(theirs: list[datetime], *, complete: bool = True, since: datetime = START) -> Beside:
-    (one,) = beside([found()], "default", Ran({"row a": theirs}, complete), since, NOW)
+def report(
+    theirs: list[datetime], *, complete: bool = True, since: datetime = START
+) -> ShadowComparison:
+    (one,) = compare_shadows(
+        [found()], "default", SourceRuns({"row a": theirs}, complete), since, NOW
+    )
     return one
 
 
 def test_matching_runs_are_reported_as_same() -> None:
     shadow_with_runs(at(n) for n in range(29))
-    assert report([at(n, 0.3) for n in range(29)]) == Beside(
+    assert report([at(n, 0.3) for n in range(29)]) == ShadowComparison(
         Job.objects.get(), 29, late=timedelta(seconds=0.3), runs=29
     )
 
 
 def test_run_only_in_the_source_is_reported() -> None:
     shadow_with_runs([at(0), at(10)])
-    assert report([at(0, 1), at(5), at(10, 1)]).there == (Difference(at(5), Why.NOT_DUE),)
+    assert report([at(0, 1), at(5), at(10, 1)]).there == (
+        Difference(at(5), DifferenceKind.NOT_DUE),
+    )
 
 
 def test_run_only_of_the_shadow_is_reported() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
-    assert report([at(0, 1), at(20, 1)]).here == (Difference(at(10), Why.NOT_RUN),)
+    assert report([at(0, 1), at(20, 1)]).here == (Difference(at(10), DifferenceKind.NOT_RUN),)
 
 
 def test_late_run_in_the_source_is_reported_on_both_sides() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
     found = report([at(0, 59), at(12, 5), at(20, 1)])
-    assert found.there == (Difference(at(12, 5), Why.LATE, at(10)),)
-    assert found.here == (Difference(at(10), Why.LATE, at(12, 5)),)
+    assert found.there == (Difference(at(12, 5), DifferenceKind.LATE, at(10)),)
+    assert found.here == (Difference(at(10), DifferenceKind.LATE, at(12, 5)),)
     assert (found.same, found.late) == (2, timedelta(seconds=59))
 
 
@@ -153,7 +165,7 @@ def test_repeated_run_in_the_source_is_reported() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
     found = report([at(0, 1), at(10, 1), at(10, 2), at(20, 1)])
     assert (found.there, found.here, found.same) == (
-        (Difference(at(10, 2), Why.TWICE, at(10)),),
+        (Difference(at(10, 2), DifferenceKind.TWICE, at(10)),),
         (),
         3,
     )
@@ -174,8 +186,10 @@ def test_only_the_latest_run_is_compared_if_history_is_incomplete() -> None:
     """Beat stores only the latest run, with a delay."""
     shadow_with_runs([at(0), at(10), at(20), at(27)])
     assert not report([at(20, 1)], complete=False).differs
-    assert report([at(10, 1)], complete=False).here == (Difference(at(20), Why.NOT_RUN),)
-    assert report([at(15)], complete=False).there == (Difference(at(15), Why.LATE, at(10)),)
+    assert report([at(10, 1)], complete=False).here == (Difference(at(20), DifferenceKind.NOT_RUN),)
+    assert report([at(15)], complete=False).there == (
+        Difference(at(15), DifferenceKind.LATE, at(10)),
+    )
 
 
 def test_coverage_counts_compared_shadows_and_runs() -> None:
@@ -213,13 +227,13 @@ def test_runs_before_the_shadow_was_created_are_ignored() -> None:
 
 def test_report_omits_jobs_that_are_not_shadows() -> None:
     make_job(name="a", target="tests.app.tasks.echo")
-    assert beside([found()], "default", Ran({}, True), START, NOW) == []
+    assert compare_shadows([found()], "default", SourceRuns({}, True), START, NOW) == []
 
 
 def test_report_omits_entries_left_in_the_source() -> None:
     shadow_with_runs([at(5)])
-    one_off = Found("row a", "a", left="a one-time row that has run")
-    assert beside([one_off], "default", Ran({}, False), START, NOW) == []
+    one_off = SourceEntry("row a", "a", omitted="a one-time row that has run")
+    assert compare_shadows([one_off], "default", SourceRuns({}, False), START, NOW) == []
 
 
 # --- History that other schedulers keep -----------------------------------------------------------
@@ -260,16 +274,16 @@ def test_report_compares_shadows_with_runs_of_django_q2(q2: None) -> None:
     assert "delay" in twice.out
     (beside_it,) = call("import", "django-q2", "--report", "--json").json["jobs"]
     assert beside_it["there_alone"] == [
-        {"at": iso(again), "why": Why.TWICE, "other": iso(scheduled)}
+        {"at": iso(again), "why": DifferenceKind.TWICE, "other": iso(scheduled)}
     ]
     control.delete(job)
     assert "--shadow --apply" in call("import", "django-q2", "--report").err
 
 
-@pytest.mark.parametrize("why", Why)
-def test_reasons_of_differences_are_documented(why: Why) -> None:
+@pytest.mark.parametrize("why", DifferenceKind)
+def test_reasons_of_differences_are_documented(why: DifferenceKind) -> None:
     document = (Path(__file__).resolve().parents[3] / "docs/how-to/migrate.md").read_text()
-    other = at(0) if why in (Why.LATE, Why.TWICE) else None
+    other = at(0) if why in (DifferenceKind.LATE, DifferenceKind.TWICE) else None
     message = reason(Difference(at(2), why, other))
     assert message.replace(moment(at(0)), "...").replace("120.0 s", "...") in document
 

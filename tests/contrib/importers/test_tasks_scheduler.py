@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from django_dcron.contrib.importers import tasks_scheduler
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.found import Found, Refused, SourceProblem
+from django_dcron.contrib.importers.reading import Refused, SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job
@@ -67,8 +67,8 @@ def argue(row: Any, kind: str, text: str, key: str = "") -> None:
     )
 
 
-def found(now: datetime = NOW) -> Found:
-    (one,) = tasks_scheduler.read(now).found
+def found(now: datetime = NOW) -> SourceEntry:
+    (one,) = tasks_scheduler.read(now).entries
     return one
 
 
@@ -131,10 +131,10 @@ def test_one_time_task_is_imported_refused_or_left_out() -> None:
     assert "has passed" in found(FAR).refused
     row.failed_runs = 1
     row.save(schedule_job=False, clean=False)
-    assert found(FAR).left
+    assert found(FAR).omitted
     row.failed_runs, row.scheduled_time = 0, None
     row.save(schedule_job=False, clean=False)
-    assert found().left
+    assert found().omitted
 
 
 def test_disabled_task_is_paused() -> None:
@@ -146,7 +146,7 @@ def test_last_run_is_the_latest_end() -> None:
     make(last_successful_run=NOW - timedelta(hours=2), last_failed_run=NOW - timedelta(hours=1))
     assert found().last_run == NOW - timedelta(hours=1)
     with pytest.raises(SourceProblem):
-        tasks_scheduler.ran(NOW)
+        tasks_scheduler.runs_since(NOW)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_row_without_remaining_repeats_is_left_out() -> None:
         repeat=2,
         scheduled_time=NOW - timedelta(hours=3),
     )
-    assert found().left
+    assert found().omitted
 
 
 def test_interval_without_a_scheduled_time_has_no_phase() -> None:
@@ -258,7 +258,7 @@ def test_project_without_time_zones_uses_local_time(
 ) -> None:
     row = make(cron_string="30 9 * * *")
     settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
-    values = tasks_scheduler._when(row, NOW, lambda _warning: None)
+    values = tasks_scheduler._schedule_fields(row, NOW, lambda _warning: None)
     assert values["timezone"] == "Europe/Berlin"
     local = NOW.astimezone(ZoneInfo("Europe/Berlin"))
     first = next(theirs(row, local.replace(tzinfo=None), monkeypatch))

@@ -15,7 +15,7 @@ from django_dcron.utils.safe_files import write_own
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StartOptions:
     daemon: bool
     directory: str
     """The working directory; paths in the project's settings may be relative to it."""
@@ -30,20 +30,20 @@ class Kept:
     """The arguments of ``runcron``."""
 
 
-def keep(pid_file: PidFile, kept: Kept) -> None:
-    path = path_of(pid_file)
+def store_options(pid_file: PidFile, options: StartOptions) -> None:
+    path = options_path(pid_file)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    write_own(draft, json.dumps(asdict(kept), indent=2) + "\n")
+    write_own(draft, json.dumps(asdict(options), indent=2) + "\n")
     draft.replace(path)
 
 
-def read(pid_file: PidFile) -> Kept | None:
+def load_options(pid_file: PidFile) -> StartOptions | None:
     """Return the stored options, or None if there are none or they are unreadable."""
     try:
-        return Kept(**json.loads(path_of(pid_file).read_bytes()))
+        return StartOptions(**json.loads(options_path(pid_file).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def path_of(pid_file: PidFile) -> Path:
+def options_path(pid_file: PidFile) -> Path:
     return pid_file.beside("options")

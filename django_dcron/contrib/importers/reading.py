@@ -18,9 +18,9 @@ from django_dcron.exceptions import DcronError, InvalidSchedule
 LONGEST_REASON = 300
 SECOND = timedelta(seconds=1)
 NEXT_DUE = "next_due"
-"""The key of ``Found.next_due`` among the values that ``entry`` gets."""
+"""The key of ``Found.next_due`` among the values that ``translate_entry`` gets."""
 LAST_RUN = "last_run"
-"""The key of ``Found.last_run`` among the values that ``entry`` gets."""
+"""The key of ``Found.last_run`` among the values that ``translate_entry`` gets."""
 LONG_INTERVAL = timedelta(minutes=10)
 """Intervals from this length on keep the phase of the source."""
 
@@ -33,12 +33,12 @@ class Refused(Exception):
     """An entry can't be imported. The message says why, and what to do instead."""
 
 
-class Left(Exception):
+class Omitted(Exception):
     """An entry need not be imported. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SourceEntry:
     """One entry of a source."""
 
     origin: str
@@ -49,7 +49,7 @@ class Found:
     """The job's fields that the source has. Empty if there is a reason."""
     warnings: tuple[str, ...] = ()
     refused: str = ""
-    left: str = ""
+    omitted: str = ""
     namespace: str = ""
     """Empty: the requested namespace."""
     suffix: str = ""
@@ -68,7 +68,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCalendar:
+class SourceCalendar:
     """One calendar of a source."""
 
     name: str
@@ -79,9 +79,9 @@ class FoundCalendar:
 
 @dataclass(slots=True)
 class Reading:
-    found: list[Found] = field(default_factory=list)
-    calendars: list[FoundCalendar] = field(default_factory=list)
-    """The calendars that the jobs in ``found`` name."""
+    entries: list[SourceEntry] = field(default_factory=list)
+    calendars: list[SourceCalendar] = field(default_factory=list)
+    """The calendars that the jobs in ``entries`` name."""
     notes: list[str] = field(default_factory=list)
     """Remarks about the source as a whole."""
     shell: dict[str, list[str]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class SourceRuns:
     """When the other scheduler ran its entries."""
 
     times: Mapping[str, Collection[datetime]]
@@ -105,35 +105,37 @@ class Ran:
 Warn = Callable[[str], None]
 
 
-def entry(
+def translate_entry(
     origin: str,
     name: str,
     translate: Callable[[Warn], dict[str, Any]],
     *,
     suffix: str = "",
     key: str = "",
-) -> Found:
+) -> SourceEntry:
     """Translate one entry of a source.
 
     ``translate`` gets a function that records warnings, and may return ``NEXT_DUE`` in addition to
-    the fields. It may raise ``Refused`` or ``Left``. Any other exception, except those of the
+    the fields. It may raise ``Refused`` or ``Omitted``. Any other exception, except those of the
     database, refuses this entry and no other.
     """
     warnings: list[str] = []
     try:
         values = translate(warnings.append)
     except (Refused, InvalidSchedule) as error:
-        return Found(origin, name, refused=str(error), suffix=suffix, key=key)
-    except Left as error:
-        return Found(origin, name, left=str(error), suffix=suffix, key=key)
+        return SourceEntry(origin, name, refused=str(error), suffix=suffix, key=key)
+    except Omitted as error:
+        return SourceEntry(origin, name, omitted=str(error), suffix=suffix, key=key)
     except DatabaseError:
         raise
     except Exception as error:
-        return Found(origin, name, refused=unforeseen(error), suffix=suffix, key=key)
+        return SourceEntry(
+            origin, name, refused=unexpected_error_text(error), suffix=suffix, key=key
+        )
     due, last = values.pop(NEXT_DUE, None), values.pop(LAST_RUN, None)
     if values.get("schedule", "").startswith("@every"):
         last = None
-    return Found(
+    return SourceEntry(
         origin,
         name,
         values,
@@ -145,7 +147,7 @@ def entry(
     )
 
 
-def unforeseen(error: Exception) -> str:
+def unexpected_error_text(error: Exception) -> str:
     """Return the reason for an entry whose reading raised an unexpected exception."""
     return f"can't be read: {in_one_line(error)}"[:LONGEST_REASON]
 
@@ -154,23 +156,23 @@ RowReader = Callable[[], Any]
 """Returns a row, or raises the exception of reading it."""
 
 
-def each_row(rows: Any, *columns: str) -> Iterator[tuple[Any, ...]]:
+def read_rows(rows: Any, *columns: str) -> Iterator[tuple[Any, ...]]:
     """Yield the primary key, the named columns and a ``RowReader`` for each row.
 
     A row that can't be read affects only its own entry.
     """
     try:
-        at_hand = {row.pk: row for row in rows}
+        rows_by_key = {row.pk: row for row in rows}
     except DatabaseError:
         raise
     except Exception:  # one row is unreadable, for example due to an unknown time zone
-        at_hand = {}
+        rows_by_key = {}
     for key, *named in rows.values_list("pk", *columns):
-        yield key, *named, partial(_row, rows, key, at_hand)
+        yield key, *named, partial(_get_row, rows, key, rows_by_key)
 
 
-def _row(rows: Any, key: Any, at_hand: Mapping[Any, Any]) -> Any:
-    row = at_hand.get(key)
+def _get_row(rows: Any, key: Any, rows_by_key: Mapping[Any, Any]) -> Any:
+    row = rows_by_key.get(key)
     return rows.get(pk=key) if row is None else row
 
 

@@ -1,0 +1,76 @@
+"""Describe the results of ``manage.py dcron import`` for jobs and their calendars."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django_dcron.contrib.importers.calendars import CalendarPlan
+from django_dcron.contrib.importers.comparison import DIFFERENCES, EntryPlan, ImportOutcome
+from django_dcron.jobs.representation import public, text_of
+from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output
+
+STYLES = {
+    ImportOutcome.CREATE: GOOD,
+    ImportOutcome.CHANGE: GOOD,
+    ImportOutcome.KEPT: ODD,
+    ImportOutcome.LEFT_OUT: QUIET,
+    ImportOutcome.DELETED: QUIET,
+    ImportOutcome.CONFLICT: BAD,
+    ImportOutcome.REFUSED: BAD,
+}
+DONE = {ImportOutcome.CREATE: "created", ImportOutcome.CHANGE: "changed"}
+
+
+def verb_of(outcome: ImportOutcome, *, applied: bool) -> str:
+    return DONE.get(outcome, str(outcome)) if applied else str(outcome)
+
+
+def format_counts(outcomes: Iterable[ImportOutcome], *, applied: bool) -> str:
+    """Format the number of entries with each outcome; empty if there are no entries."""
+    counts = Counter(outcomes)
+    labels = {
+        outcome: f"to {outcome}" if outcome in DIFFERENCES else str(outcome)
+        for outcome in ImportOutcome
+    }
+    labels |= DONE if applied else {}
+    return ", ".join(
+        f"{counts[outcome]} {labels[outcome]}" for outcome in ImportOutcome if counts[outcome]
+    )
+
+
+def show_calendars(out: Output, plans: list[CalendarPlan], *, applied: bool) -> None:
+    for plan in plans:
+        for detail in _details(plan):
+            verb = verb_of(plan.outcome, applied=applied)
+            out.line(f"{verb} calendar {plan.name} {detail}", STYLES.get(plan.outcome, ""))
+        for warning in plan.warnings:
+            out.line(f"! calendar {plan.name}: {warning}", ODD)
+    if text := format_counts((plan.outcome for plan in plans), applied=applied):
+        out.line(f"Calendars: {text}.")
+
+
+def _details(plan: CalendarPlan) -> list[str]:
+    if plan.outcome is ImportOutcome.CREATE:
+        return [_date_list(plan.changes["dates"][1])]
+    if plan.reasons:
+        return list(plan.reasons)
+    return [
+        f"{name}: {_date_list(was)} -> {_date_list(now)}"
+        for name, (was, now) in plan.changes.items()
+    ]
+
+
+def _date_list(value: Any) -> str:
+    return ", ".join(text_of(value).splitlines())
+
+
+def changes_of(
+    plan: EntryPlan | CalendarPlan, changes: Mapping[str, tuple[Any, Any]] | None = None
+) -> dict[str, Any]:
+    """Return the changes for programs, by default those of the plan, with secrets redacted."""
+    both = plan.changes if changes is None else changes
+    was = public({name: was for name, (was, _now) in both.items()})
+    now = public({name: now for name, (_was, now) in both.items()})
+    return {name: {"from": was[name], "to": now[name]} for name in was}

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.html import escape
 
 from django_dcron.admin.lists import filters, time_filter
-from django_dcron.admin.runs.admin import OF_JOB
+from django_dcron.admin.runs.admin import JOB_ARGUMENTS_NOTE
 from django_dcron.admin.runs.listing import TRIGGER_TITLE
 from django_dcron.models import Attempt, Job
 from tests.admin.conftest import (
@@ -155,7 +155,7 @@ def test_run_pages_hide_jobs_without_view_job_permission(staff_with: StaffWith) 
         client = staff_with(*permissions)
         pages = "".join(client.get(url).content.decode() for url in urls)
         assert "its own" in pages
-        assert str(escape(OF_JOB)) in pages
+        assert str(escape(JOB_ARGUMENTS_NOTE)) in pages
         return [secret for secret in secrets if secret in pages]
 
     assert shown("view_run") == []

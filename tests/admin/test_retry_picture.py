@@ -34,9 +34,9 @@ def test_sentence_lists_attempts_and_waits(policy: RetryPolicy, values: list[str
 
 
 def test_jitter_is_mentioned_only_with_waits() -> None:
-    assert "25%" in RetryPicture(RetryPolicy(max_attempts=2, jitter=0.25)).spread
-    assert RetryPicture(RetryPolicy(max_attempts=2, jitter=0)).spread == ""
-    assert RetryPicture(RetryPolicy(max_attempts=1)).spread == ""
+    assert "25%" in RetryPicture(RetryPolicy(max_attempts=2, jitter=0.25)).jitter_text
+    assert RetryPicture(RetryPolicy(max_attempts=2, jitter=0)).jitter_text == ""
+    assert RetryPicture(RetryPolicy(max_attempts=1)).jitter_text == ""
 
 
 def test_chart_without_waits_is_empty() -> None:

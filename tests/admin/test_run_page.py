@@ -14,9 +14,9 @@ from django.utils.html import escape, strip_tags
 from django.utils.timezone import now
 
 from django_dcron.admin.runs import page
-from django_dcron.admin.runs.admin import OF_JOB
+from django_dcron.admin.runs.admin import JOB_ARGUMENTS_NOTE
 from django_dcron.admin.runs.attempt_texts import CHARACTERS_SHOWN, indented_json
-from django_dcron.admin.runs.attempt_timeline import CLAIMED_EARLY, CLAIMED_LATE, WORDS
+from django_dcron.admin.runs.attempt_timeline import CLAIMED_EARLY, CLAIMED_LATE, PHASE_LABELS
 from django_dcron.admin.runs.page import ATTEMPTS_SHOWN
 from django_dcron.diagnosis.phases import Kind
 from django_dcron.models import Attempt, Job, Node, Run
@@ -249,7 +249,7 @@ def test_arguments_taken_from_job_are_marked(admin_client: Client, job: Job) -> 
     own, of_job = (
         html.partition(f"field-{name}")[2] for name in ("arguments", "keyword_arguments")
     )
-    note = str(escape(OF_JOB))
+    note = str(escape(JOB_ARGUMENTS_NOTE))
     assert note not in own.partition("field-keyword_arguments")[0]
     assert note in of_job
     assert html.count(note) == 1
@@ -519,14 +519,14 @@ def test_timeline_table_lists_waits_of_every_attempt(admin_client: Client, retri
     early = str(CLAIMED_EARLY) % {"time": "10.0 s"}
     assert [row.replace("2026-03-01 ", "") for row in rows[:-2]] == [
         f"1 {early}",
-        f"1 {WORDS[Kind.DUE]} 12:00:00.000 12:00:00.010 10 ms",
-        f"1 {WORDS[Kind.QUEUED]} 12:00:00.010 12:00:04.010 4.0 s",
+        f"1 {PHASE_LABELS[Kind.DUE]} 12:00:00.000 12:00:00.010 10 ms",
+        f"1 {PHASE_LABELS[Kind.QUEUED]} 12:00:00.010 12:00:04.010 4.0 s",
         f"1 {FAILED} 12:00:04.010 12:00:08.000 4.0 s",
-        f"2 {WORDS[Kind.BACKOFF]} 12:00:08.000 12:00:18.000 10.0 s",
-        f"2 {WORDS[Kind.START]} 12:00:18.000 12:00:18.050 50 ms",
+        f"2 {PHASE_LABELS[Kind.BACKOFF]} 12:00:08.000 12:00:18.000 10.0 s",
+        f"2 {PHASE_LABELS[Kind.START]} 12:00:18.000 12:00:18.050 50 ms",
         f"2 {FAILED} 12:00:18.050 12:00:19.050 1.0 s",
     ]
-    assert rows[-2].startswith(f"3 {WORDS[Kind.BACKOFF]}")
+    assert rows[-2].startswith(f"3 {PHASE_LABELS[Kind.BACKOFF]}")
     assert html.count(early) == 2, "in the chart and in the table, for the first attempt only"
 
 

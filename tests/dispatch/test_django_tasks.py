@@ -256,7 +256,7 @@ class TestErrors:
             dispatcher(),
             StillClock(),
             on_dispatched=lambda: agenda.stop(),
-            alive=lambda rest: seen.append(len(asked)),
+            on_activity=lambda rest: seen.append(len(asked)),
         )
         agenda.add(due_run("a") for _ in range(250))
         agenda.run()

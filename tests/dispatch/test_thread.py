@@ -58,7 +58,7 @@ def test_unfinished_run_is_not_accepted_twice(work: Work) -> None:
     dispatcher.publish([first, second, first])
     dispatcher.publish([first, second])
     work.may_end.set()
-    wait_until(lambda: not dispatcher._taken, what="both runs to end")
+    wait_until(lambda: not dispatcher._submitted, what="both runs to end")
     assert work.started == [first.run_id, second.run_id]
     dispatcher.publish([first])  # a later redelivery
     dispatcher.close(wait=True)
@@ -93,7 +93,7 @@ def test_publish_fails_after_close(work: Work) -> None:
     run = due_run("a")
     with pytest.raises(DispatchFailed, match="shut down"):
         dispatcher.publish([run])
-    assert not dispatcher._taken
+    assert not dispatcher._submitted
 
 
 def test_escaped_error_is_logged_and_the_thread_survives(

@@ -544,7 +544,7 @@ def refusing(error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
     """Behave like a database that refuses attempts with a log."""
 
     def conclude(run: Run, attempt: int, ending: Any, token: Any) -> Any:
-        if ending.kept:
+        if ending.output:
             raise error
         return real(run, attempt, ending, token)
 

@@ -131,7 +131,7 @@ def test_class_message_and_traceback_are_recorded() -> None:
     assert kept.exception_class == "django_dcron.exceptions.PermanentFailure"
     assert kept.message == "no such shop"
     assert "raise exception" in kept.traceback
-    assert kept.kept == {"log": "said"}
+    assert kept.output == {"log": "said"}
     assert kept.reason == "django_dcron.exceptions.PermanentFailure: no such shop"
 
 

@@ -115,7 +115,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "instant of a document": partial(read, Format.TIME),
     "instant of the REST API": Instant().to_internal_value,
     "instant of a command line": lambda text: times.instant("--since", text, NOW),
-    "instant of an address": time_filter._read,
+    "instant of an address": time_filter._parse_time,
     "end of a pause": UntilField().clean,
     "number of a command line": whole(1, 500),
     "schedule": parse_schedule,

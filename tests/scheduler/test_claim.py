@@ -473,7 +473,7 @@ def test_claim_blocked_by_a_lock_is_retried_without_locked_rows(
     else:
         with pytest.raises(OperationalError):
             claim_at(T, namespace="ours")
-    calls = [mock.call(ALL, T, "a", "ours", sparing_locked=sparing) for sparing in (False, True)]
+    calls = [mock.call(ALL, T, "a", "ours", skip_locked_rows=skips) for skips in (False, True)]
     assert work.mock_calls == calls[: 1 + again]
 
 

@@ -221,7 +221,7 @@ def test_invalid_url_is_not_logged(
 def test_old_and_excess_check_ins_are_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checkins, "MOST_WAITING", 2)
+    monkeypatch.setattr(checkins, "QUEUE_LIMIT", 2)
     monkeypatch.setattr(checkins, "atexit", SimpleNamespace(register=lambda *args: None))
     sender, started, resume = checkins.Sender(), threading.Event(), threading.Event()
     sent: list[int] = []
@@ -236,11 +236,11 @@ def test_old_and_excess_check_ins_are_dropped(
         sender.put(partial(sent.append, number))
     assert len(logged(caplog, "check_in_lost")) == 1
     assert not sender.flush(0.01)
-    monkeypatch.setattr(checkins, "OLD", 0.0)
+    monkeypatch.setattr(checkins, "MAX_AGE", 0.0)
     resume.set()
     assert sender.flush(60)
     assert sent == []
-    assert len(logged(caplog, "check_in_lost", f"{checkins.OLD:g} s")) == 2
+    assert len(logged(caplog, "check_in_lost", f"{checkins.MAX_AGE:g} s")) == 2
 
 
 def test_worker_process_flushes_check_ins_at_shutdown(
@@ -249,7 +249,7 @@ def test_worker_process_flushes_check_ins_at_shutdown(
     timeouts: list[float] = []
     monkeypatch.setattr(checkins.sender, "flush", timeouts.append)
     worker_process_shutdown.send(sender="worker")
-    assert timeouts == [checkins.LAST_TIMEOUT]
+    assert timeouts == [checkins.EXIT_TIMEOUT]
 
 
 HANGS = """
@@ -261,7 +261,7 @@ silent = socket.socket()
 silent.bind(("127.0.0.1", 0))
 silent.listen()
 checkins.TIMEOUT = 300
-checkins.LAST_TIMEOUT = 0.1
+checkins.EXIT_TIMEOUT = 0.1
 for _ in range(5):
     port = silent.getsockname()[1]
     checkins.sender.put(lambda: checkins._send(f"http://127.0.0.1:{port}/key", ""))

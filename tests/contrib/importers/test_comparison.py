@@ -517,6 +517,7 @@ def test_json_output_lists_changes_and_counts(tmp_path: Path) -> None:
         "same": 0,
         "kept": 0,
         "left out": 0,
+        "deleted here": 0,
         "conflict": 0,
         "refused": 0,
     }

@@ -43,7 +43,7 @@ def test_documented_command_lines_parse() -> None:
 def test_documented_report_limits_match_the_code() -> None:
     assert timedelta(minutes=1) == report.LATE
     assert "came at most a minute after the shadow's" in PROSE
-    assert timedelta(minutes=6) == report.UNWRITTEN + report.LATE
+    assert timedelta(minutes=6) == report.WRITE_DELAY + report.LATE
     assert "younger than six minutes isn't reported as missing yet" in PROSE
 
 

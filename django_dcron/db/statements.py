@@ -153,12 +153,23 @@ class Insert(_Change):
         fields = [
             field for field in options.local_concrete_fields if field is not options.auto_field
         ]
-        query.insert_values(fields, [self._build()])
-        ((sql, parameters),) = query.get_compiler(connection.alias).as_sql()
-        if step:
-            columns, row = sql.split(" VALUES (")
-            sql = f"{columns} SELECT {row.removesuffix(')')} FROM {step}"  # noqa: S608 (Django compiled it)  # nosec B608
-        return _Compiled(sql, parameters)
+        row = self._build()
+        query.insert_values(fields, [row])
+        compiler = query.get_compiler(connection.alias)
+        if not step:
+            ((sql, parameters),) = compiler.as_sql()
+            return _Compiled(sql, parameters)
+        values = [
+            compiler.prepare_value(field, compiler.pre_save_val(field, row)) for field in fields
+        ]
+        (expressions,), (parameters,) = compiler.assemble_as_sql(fields, [values])
+        quote = connection.ops.quote_name
+        columns = ", ".join(quote(field.column) for field in fields)
+        return _Compiled(
+            f"INSERT INTO {quote(options.db_table)} ({columns}) "  # noqa: S608 - names of our columns  # nosec B608
+            f"SELECT {', '.join(expressions)} FROM {step}",
+            parameters,
+        )
 
 
 class Select(_Statement):

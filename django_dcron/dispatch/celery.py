@@ -122,12 +122,14 @@ class CeleryDispatcher:
     def prepare(self, run: DueRun) -> Prepared:
         route = self._routes.find(self.app, run.target, run.queue)
         args = (str(run.run_id), run.attempt)
+        limit = _hard_limit(run)
         message = self.app.amqp.as_task_v2(
             _task_id(run.run_id, run.attempt),
             TASK,
             args,
             shadow=run.job_name,
-            time_limit=_hard_limit(run),
+            time_limit=limit,
+            soft_time_limit=limit,
             argsrepr=repr(args),
             kwargsrepr="{}",
             ignore_result=True,
@@ -168,12 +170,14 @@ class CeleryDispatcher:
         """
         delivery = request.delivery_info or {}
         exchange, routing_key = delivery.get("exchange") or "", delivery.get("routing_key") or ""
+        time_limit, soft_time_limit = request.timelimit or (None, None)
         message = self.app.amqp.as_task_v2(
             request.id,
             TASK,
             request.args,
             shadow=request.shadow,
-            time_limit=(request.timelimit or (None,))[0],
+            time_limit=time_limit,
+            soft_time_limit=soft_time_limit,
             argsrepr=repr(tuple(request.args)),
             kwargsrepr="{}",
             ignore_result=True,
@@ -400,9 +404,10 @@ def _task_id(run_id: UUID, attempt: int) -> str:
 
 
 def _hard_limit(run: DueRun) -> int | None:
-    """Return the seconds after which Celery kills the run.
+    """Return the seconds after which Celery stops and kills the run. None: the worker's limits.
 
-    django-dcron enforces the timeout itself, in any pool.
+    django-dcron enforces the timeout itself, in any pool. Celery's soft limit is set too, so that
+    a shorter one of the worker doesn't apply.
     """
     if run.timeout is None:
         return None

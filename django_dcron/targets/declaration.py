@@ -108,6 +108,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 CONDITIONS = tuple(each.value for each in On)
 """How a job in ``after`` must end."""
+SIMILAR_CHOICE = 0.6
+"""The least similarity of a suggested choice, lower than that of names, because choices are few."""
 EXAMPLE_RULE = {"on": "failed", "to": ["ops"]}
 
 
@@ -329,7 +331,7 @@ def _check_type(field: str, value: Any) -> None:
 
 def _check_choice(what: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
-        near = did_you_mean(value, choices) if isinstance(value, str) else ""
+        near = did_you_mean(value, choices, SIMILAR_CHOICE) if isinstance(value, str) else ""
         raise ValueError(
             f"@cron: {what}{value!r:.100} is not a choice.{near} Allowed: {_quoted(choices)}."
         )
@@ -357,7 +359,8 @@ def _stored_alerts(value: object) -> list[dict[str, Any]]:
     rules = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
     if rules is None or isinstance(value, Mapping):
         raise TypeError(
-            f"@cron: alerts={value!r:.100} is not a list of rules such as [{EXAMPLE_RULE}]."
+            f"@cron: alerts={value!r:.100} is not a list of rules such as [{EXAMPLE_RULE}]. "
+            f"Allowed for 'on': {_quoted(kinds(of_job=True))}."
         )
     for number, rule in enumerate(rules, start=1):
         if not isinstance(rule, Mapping):

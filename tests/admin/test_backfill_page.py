@@ -71,7 +71,7 @@ def test_long_preview_shows_first_and_last_occurrences(admin_client: Client) -> 
     response = _post(admin_client, job, end="2026-03-31T00:00")
 
     preview = response.context["preview"]
-    assert (preview.count, len(preview.first), preview.between, len(preview.last)) == (30, 5, 20, 5)
+    assert (preview.count, len(preview.first), preview.omitted, len(preview.last)) == (30, 5, 20, 5)
     page = response.content.decode()
     for text in (
         "… 20 ",
@@ -89,7 +89,7 @@ def test_preview_shows_each_occurrence_at_most_once(admin_client: Client, count:
 
     preview = response.context["preview"]
     assert [*preview.first, *preview.last] == sorted({*preview.first, *preview.last})
-    assert len(preview.first) + preview.between + len(preview.last) == count
+    assert len(preview.first) + preview.omitted + len(preview.last) == count
 
 
 def test_confirming_creates_previewed_runs(admin_client: Client) -> None:

@@ -87,8 +87,8 @@ def test_message_is_a_celery_task_with_the_facts_of_the_run(
     assert (headers["task"], headers["id"]) == (TASK, f"{UUID(int=7)}.2")
     assert (headers["shadow"], headers["dcron_job"]) == ("a job", "a job")
     assert (headers["eta"], headers["expires"], headers["retries"]) == (None, None, 0)
-    assert headers["timelimit"] == [3612, None], (
-        "django-dcron enforces the timeout; Celery's limit is an hour later"
+    assert headers["timelimit"] == [3612, 3612], (
+        "django-dcron enforces the timeout; Celery's limits are an hour later"
     )
     assert headers["ignore_result"] is True
     args, kwargs, _ = json.loads(message.body)
@@ -181,7 +181,7 @@ def test_publish_signals_are_sent_to_listeners(
     (message,) = received(app, "of-the-task")
     assert message.headers["dcron_job"] == "a job"
     assert message.properties["priority"] == 3
-    assert message.headers["timelimit"] == [3615, None]
+    assert message.headers["timelimit"] == [3615, 3615]
     assert json.loads(message.body)[0] == [str(UUID(int=7)), 2]
 
 

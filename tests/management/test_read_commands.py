@@ -12,6 +12,7 @@ from django_dcron.management.dcron import times
 from django_dcron.management.dcron.lookup import find_job, find_run
 from django_dcron.management.dcron.numbers import whole
 from django_dcron.models.run import new_run_id
+from django_dcron.targets import cron, isolated
 from tests.factories import make_idle_job, make_run
 from tests.management.calling import call
 
@@ -120,6 +121,14 @@ def test_job_name_precedes_id_and_default_namespace_precedes_others() -> None:
         find_job("twice")
     default = make_idle_job(name="twice")
     assert find_job("twice") == default
+
+
+@pytest.mark.django_db
+def test_error_for_declared_job_without_row_names_sync() -> None:
+    with isolated():
+        cron("@daily", name="fresh")(find_job)
+        with pytest.raises(CommandError, match="dcron sync"):
+            find_job("fresh")
 
 
 @pytest.mark.django_db

@@ -33,6 +33,18 @@ def formatters() -> list[logging.Formatter]:
     return [console, captured]
 
 
+@pytest.mark.parametrize(("level", "hint"), [(logging.WARNING, True), (logging.INFO, False)])
+def test_node_says_if_the_project_hides_its_messages(
+    level: int, hint: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = logging.getLogger("django_dcron")
+    monkeypatch.setattr(logger, "handlers", [logging.NullHandler()])
+    monkeypatch.setattr(logger, "level", level)
+    logger.manager._clear_cache()  # type: ignore[attr-defined]
+    runcron._log_to_console(1)
+    assert ("'django_dcron'" in capsys.readouterr().err) is hint
+
+
 @pytest.mark.parametrize(
     "line_end", ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\x1b[1A\r"]
 )

@@ -31,8 +31,8 @@ RELATIVE = {
 }
 """Relative intervals without a phase: Celery rounds their runs to the full day, hour or minute."""
 NO_HOUSEKEEPING = (
-    "a job can't run Celery's built-in tasks; keep this entry in the old scheduler, or use "
-    "a result backend that expires results, such as Redis"
+    "a job can't run Celery's built-in tasks; for celery.backend_cleanup, declare a job that calls "
+    "celery.current_app.backend.cleanup()"
 )
 
 
@@ -46,8 +46,7 @@ def no_solar(event: str, latitude: Any, longitude: Any) -> str:
     """Return why a solar schedule is refused."""
     return (
         f"solar schedules are not supported ({event} at {latitude}, {longitude}); run a job every "
-        "few minutes and let its code check the position of the sun, or keep this entry in celery "
-        "beat"
+        "few minutes and let its code check the position of the sun"
     )
 
 

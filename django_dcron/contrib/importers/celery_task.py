@@ -7,6 +7,8 @@ the fields to the job.
 from __future__ import annotations
 
 from datetime import timedelta
+from inspect import unwrap
+from types import CodeType
 from typing import Any
 
 from django_dcron import targets
@@ -58,8 +60,15 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
 
 
 def _calls_retry(task: Any) -> bool:
-    code = getattr(getattr(task, "run", None), "__code__", None)
-    return code is not None and "retry" in code.co_names
+    code = getattr(unwrap(getattr(task, "run", None)), "__code__", None)
+    return code is not None and _names_retry(code)
+
+
+def _names_retry(code: CodeType) -> bool:
+    """Return whether the function or a function in it uses the name ``retry``."""
+    return "retry" in code.co_names or any(
+        _names_retry(inner) for inner in code.co_consts if isinstance(inner, CodeType)
+    )
 
 
 def _waits(task: Any, retry_options: dict[str, Any], *, automatic: bool) -> dict[str, Any]:

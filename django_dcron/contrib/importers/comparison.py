@@ -190,9 +190,9 @@ def _stays_shadow(matched: Match, options: ComparisonOptions) -> bool:
 
 
 def _as_shadow(matched: Match) -> Match:
-    if not matched.entry.values or not (
-        matched.job is None or matched.job.target.startswith(PREFIX)
-    ):
+    job = matched.job
+    may_be_shadow = job is None or job.target.startswith(PREFIX) or _awaits_handover(job)
+    if not matched.entry.values or not may_be_shadow:
         return matched
     target = f"{PREFIX}{matched.entry.values['target']}"
     return replace(
@@ -384,7 +384,8 @@ def _new_state(
     if options.disabled or enabled == before.enabled:
         return _NewState()
     overwritten = "enabled" in options.overwrite
-    if _awaits_handover(before) and not (options.take_over or overwritten):
+    starts = options.take_over or options.shadow
+    if _awaits_handover(before) and not (starts or overwritten):
         return _NewState()
     values = {"enabled": enabled, "pause_reason": pause.get("pause_reason", "")}
     values |= {"paused_until": None}
@@ -394,7 +395,7 @@ def _new_state(
         set_by_source = base.get("enabled", True)
     else:
         reasons = {EXHAUSTED} if schedule_changes else set()
-        if options.take_over:
+        if starts:
             reasons |= {ARRIVED_PAUSED, HANDED_BACK}
         if not base.get("enabled", True):
             reasons |= {str(base.get("pause_reason"))} - {""}

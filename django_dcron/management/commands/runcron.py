@@ -142,7 +142,14 @@ def _http_server(address: Address | None, runner: Runner, *, once: bool) -> Http
 def _log_to_console(verbosity: int) -> None:
     """Log to stderr, unless the project configures logging for django-dcron."""
     logger = logging.getLogger("django_dcron")
-    if verbosity == 0 or logger.hasHandlers():
+    if verbosity == 0:
+        return
+    if logger.hasHandlers():
+        if not logger.isEnabledFor(logging.INFO):
+            sys.stderr.write(
+                "The project's LOGGING hides the node's messages. To see them, set the level of "
+                "the logger 'django_dcron' to INFO.\n"
+            )
         return
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter(LOG_FORMAT))

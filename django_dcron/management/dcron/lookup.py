@@ -13,6 +13,7 @@ from django_dcron.diagnosis.job_list import DEFAULT_NAMESPACE
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.models import Job, Run
 from django_dcron.models.job import JobQuerySet
+from django_dcron.targets import declarations
 from django_dcron.utils.suggestions import similar_names
 
 JOB_HELP = "job: NAME, NAMESPACE/NAME or its number"
@@ -110,7 +111,12 @@ def _runs_of_job(text: str) -> str:
 
 
 def _hint(text: str, jobs: JobQuerySet) -> str:
-    """Suggest jobs whose names contain the text, or else jobs with similar names."""
+    """Return the remedy: a sync, or jobs whose names contain the text, or similar names."""
+    if text in map(str, declarations()):
+        return (
+            ": code declares it, but the database doesn't have it yet. Run manage.py dcron sync, "
+            "or restart the nodes."
+        )
     _, _, name = text.rpartition("/")
     alike = (
         list(jobs.filter(name__icontains=name).order_by("namespace", "name")[:CANDIDATES])

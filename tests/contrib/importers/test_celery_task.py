@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -103,8 +104,32 @@ def test_max_retries_are_capped_with_a_warning(define: Define, most: int | None)
     assert ("without a limit" if most is None else str(most)) in warnings[0]
 
 
-def test_task_that_calls_retry_gets_retry_fields_and_a_warning(define: Define) -> None:
-    define(retries_itself, bind=True, max_retries=2)
+def wrapped(self: Any) -> None:
+    raise self.retry()
+
+
+def logs_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def logging(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return logging
+
+
+def retries_in_a_nested_function(self: Any) -> None:
+    def again() -> None:
+        raise self.retry()
+
+    again()
+
+
+@pytest.mark.parametrize(
+    "function", [retries_itself, logs_calls(wrapped), retries_in_a_nested_function]
+)
+def test_task_that_calls_retry_gets_retry_fields_and_a_warning(
+    define: Define, function: Callable[..., Any]
+) -> None:
+    define(function, bind=True, max_retries=2)
     values, warnings = policies()
     assert (values["max_attempts"], values["retry_backoff"]) == (3, timedelta(seconds=180))
     assert "retry_on" not in values

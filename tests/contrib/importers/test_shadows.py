@@ -105,6 +105,19 @@ def test_job_is_a_shadow_until_the_handover() -> None:
     assert job.target == "tests.app.tasks.echo"
 
 
+def test_job_imported_paused_becomes_a_shadow_but_an_enabled_one_does_not() -> None:
+    list(apply_plans(compare([found()], disabled=True, source="celery")))
+    (shadow,) = compare([found()], shadow=True, source="celery")
+    assert {*shadow.changes} == {"target", "enabled", "pause_reason"}
+    list(apply_plans([shadow]))
+    job = Job.objects.get()
+    assert (job.target, job.enabled) == ("shadow:tests.app.tasks.echo", True)
+    list(apply_plans(compare([found()], take_over=True, source="celery")))
+    assert Job.objects.get().target == "tests.app.tasks.echo"
+    (same,) = compare([found()], shadow=True, source="celery")
+    assert same.outcome is ImportOutcome.SAME
+
+
 def test_import_of_an_unknown_target_as_shadow_is_refused() -> None:
     (move,) = compare([found(target="gone")], shadow=True)
     assert move.outcome is ImportOutcome.REFUSED

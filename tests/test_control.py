@@ -205,7 +205,7 @@ def test_run_that_cannot_be_dispatched_is_left_to_a_node(
     run.refresh_from_db()
     assert (run.state, run.node) == ("pending", "")
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert (vars(record)["event"], vars(record)["run"]) == ("left_to_node", str(run.pk))
+    assert (vars(record)["event"], vars(record)["run"]) == ("dispatch_deferred", str(run.pk))
 
 
 def test_unreachable_broker_is_tried_once_per_pause(

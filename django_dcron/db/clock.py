@@ -160,7 +160,7 @@ class ClusterClock:
 
     def _end_doubt(self) -> None:
         if self._doubted is not None:
-            logger.info("database clock correct again", extra={"event": "clock_right"})
+            logger.info("database clock correct again", extra={"event": "clock_restored"})
         self._doubted, self.doubt = None, timedelta()
 
     def now(self) -> datetime:

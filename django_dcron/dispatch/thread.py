@@ -78,7 +78,7 @@ class ThreadDispatcher:
             # The future's result is never read. A run without an outcome is delivered again or
             # rescued.
             extra = {
-                "event": "not_concluded",
+                "event": "outcome_not_recorded",
                 "job": run.job_name,
                 "run": str(run.run_id),
                 "attempt": run.attempt,

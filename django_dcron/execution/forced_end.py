@@ -36,7 +36,7 @@ def record_forced_end(
             run_id,
             error,
             extra={
-                "event": "forced_end_failed",
+                "event": "termination_not_recorded",
                 "run": str(run_id),
                 "attempt": attempt,
                 "worker": worker,

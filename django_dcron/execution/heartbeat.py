@@ -283,7 +283,7 @@ class Heartbeats:
                     _stop_unheard(heartbeat)
                 # For example, no thread can be started. The other runs must still be stopped.
                 except Exception:
-                    extra = {"event": "not_stopped_unheard", **_log_fields(heartbeat.run)}
+                    extra = {"event": "not_stopped_without_heartbeat", **_log_fields(heartbeat.run)}
                     logger.exception("run not stopped: job=%s", heartbeat.run.job, extra=extra)
 
     def _limit_waits(self) -> None:
@@ -324,7 +324,7 @@ def _stop_unheard(heartbeat: _RunHeartbeat) -> None:
         "run stopped, heartbeat not written: job=%s since=%.0fs",
         run.job,
         time.monotonic() - heartbeat.heard_at,
-        extra={"event": "stopped_unheard", **_log_fields(run)},
+        extra={"event": "stopped_without_heartbeat", **_log_fields(run)},
     )
     run.stop_unheard()
     _after_grace_period(_end_unrecorded, run)

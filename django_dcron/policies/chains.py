@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Whether a run has followers depends only on its final state. A cancelled run counts only if an
+- Whether a run starts followers depends only on its final state. A cancelled run counts only if an
   attempt of it had started.
 - Links between jobs form no cycle. ``find_cycle`` finds a cycle that contains a given job.
 """

@@ -38,7 +38,7 @@ def _deliver(run: Run, dispatcher: Dispatcher) -> None:
 
 def _left_to_node(run: Run, error: Exception) -> None:
     extra = {
-        "event": "left_to_node",
+        "event": "dispatch_deferred",
         "job": str(run.job),
         "run": str(run.pk),
         "attempt": run.attempt,

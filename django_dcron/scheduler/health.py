@@ -3,7 +3,7 @@
 The statuses:
 
 - ``ok``: the node works.
-- ``degraded``: the node works, but something is wrong that a restart would not fix.
+- ``degraded``: the node works, but has a problem that a restart wouldn't fix.
 - ``unfit``: the node hasn't worked for longer than the limits allow. A supervisor should restart
   it.
 - ``starting``: the node hasn't led any shard yet, because the database hasn't answered.
@@ -196,7 +196,7 @@ def _warnings(facts: Facts) -> list[str]:
     ]
     if facts.database_unreachable_since:
         since = f"{facts.database_unreachable_since:%Y-%m-%d %H:%M:%S} UTC"
-        reasons.append(f"the database is unreachable since {since}: {facts.database_error}")
+        reasons.append(f"the database has been unreachable since {since}: {facts.database_error}")
     if facts.lock_degraded:
         reasons.append("the lock server is unreachable: shards are assigned by hash")
     if facts.clock_doubt:

@@ -74,7 +74,7 @@ class HealthFile:
 class ProbeResult(NamedTuple):
     fit: bool
     reason: str
-    """A text in one line."""
+    """One line of text."""
 
 
 def probe(path: str | Path) -> ProbeResult:

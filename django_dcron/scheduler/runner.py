@@ -171,7 +171,7 @@ class Runner:
             finally:
                 self.ticker.close()
         else:
-            self._log("others_lead", "no shards led, other nodes do the work: node=%s")
+            self._log("no_shards_led", "no shards led, other nodes do the work: node=%s")
         self._drain(finish=True)
         self._dispatcher.close(wait=True)
         return EXIT_OK
@@ -217,7 +217,7 @@ class Runner:
                     # The drain began without a signal: the time was over or a thread died.
                     stop_requested_at = self.clock.monotonic()
                 elif self.clock.monotonic() - stop_requested_at > SAME_SIGNAL_WITHIN:
-                    self._log("left", "node exits at once: node=%s reason=second signal")
+                    self._log("exited_at_once", "node exits at once: node=%s reason=second signal")
                     os._exit(EXIT_AT_ONCE)
         watch.join(WATCH_TIMEOUT)
         self._log("stopped", "node stopped: node=%s")

@@ -112,13 +112,18 @@ class Watchdog:
         for name in hanging.keys() - hung_before.keys():
             text = "thread hangs: node=%s thread=%s silent=%ds\n%s"
             self._log(
-                logging.ERROR, "hangs", name, text, hanging[name], _stacks(threads[name].thread)
+                logging.ERROR,
+                "thread_hangs",
+                name,
+                text,
+                hanging[name],
+                _stacks(threads[name].thread),
             )
         for name in waiting.keys() - waited_before.keys():
             text = "thread blocked by the database: node=%s thread=%s waited=%ds"
-            self._log(logging.ERROR, "waits", name, text, waiting[name])
+            self._log(logging.ERROR, "thread_blocked", name, text, waiting[name])
         for name in (hung_before.keys() | waited_before.keys()) - hanging.keys() - waiting.keys():
-            self._log(logging.INFO, "goes_on", name, "thread recovered: node=%s thread=%s")
+            self._log(logging.INFO, "thread_recovered", name, "thread recovered: node=%s thread=%s")
 
     def _log(self, level: int, event: str, thread: str, text: str, *args: object) -> None:
         extra = {"event": event, "node": self._node, "hanging": thread}

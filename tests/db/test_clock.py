@@ -150,7 +150,7 @@ def test_brief_jump_of_database_clock_is_not_followed(
     world.elapsed += 2
     world.clock.sample(world.reading(0, 0))
     assert (world.error, world.clock.doubt) == (0, timedelta())
-    assert events(caplog) == ["clock_doubted", "clock_right"]
+    assert events(caplog) == ["clock_doubted", "clock_restored"]
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=str)
@@ -206,7 +206,7 @@ def test_small_step_of_database_clock_ends_doubt(caplog: pytest.LogCaptureFixtur
     assert world.clock.doubt == timedelta(seconds=100)
     world.clock.sample(lambda: world.truth + timedelta(seconds=0.5))
     assert (world.error, world.clock.doubt) == (0.5, timedelta())
-    assert events(caplog) == ["clock_doubted", "clock_right"]
+    assert events(caplog) == ["clock_doubted", "clock_restored"]
 
 
 def test_clock_is_corrected_at_once_after_machine_sleep(caplog: pytest.LogCaptureFixture) -> None:

@@ -310,7 +310,7 @@ class TestSetup:
         with django_capture_on_commit_callbacks(execute=True):
             run = control.trigger(make_idle_job())
         assert state_of(run) == "pending"
-        assert logged(caplog, "left_to_node", "task backend 'default'", run=str(run.pk))
+        assert logged(caplog, "dispatch_deferred", "task backend 'default'", run=str(run.pk))
 
 
 # --- real nodes and workers ---------------------------------------------------------------------
@@ -551,7 +551,7 @@ def test_triggered_run_is_left_to_a_node_while_backend_is_unreachable(
     with tables_of_the_backend_missing():
         run = trigger("tests.app.tasks.ok")
     assert state_of(run) == "pending"
-    assert events(caplog, "left_to_node")
+    assert events(caplog, "dispatch_deferred")
     start_task_worker()
     start_node(start_runcron)
     wait_for_state(run, "succeeded")

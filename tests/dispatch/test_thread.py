@@ -112,5 +112,5 @@ def test_escaped_error_is_logged_and_the_thread_survives(
     assert sorted(seen) == sorted(run.run_id for run in runs)
     errors = [vars(record) for record in caplog.records if record.levelno == logging.ERROR]
     assert sorted((each["event"], each["run"], each["job"]) for each in errors) == sorted(
-        ("not_concluded", str(run.run_id), run.job_name) for run in runs
+        ("outcome_not_recorded", str(run.run_id), run.job_name) for run in runs
     )

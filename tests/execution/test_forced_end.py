@@ -64,4 +64,4 @@ def test_forced_end_is_left_to_the_scheduler_without_a_database(
     with mock.patch.object(transitions, "runs", side_effect=error):
         end(run)
     assert state_of(run) == State.RUNNING
-    assert logged(caplog, "forced_end_failed")
+    assert logged(caplog, "termination_not_recorded")

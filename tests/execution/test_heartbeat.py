@@ -329,7 +329,7 @@ def test_failed_stop_of_one_run_does_not_keep_others_running(
     monkeypatch.setattr(transitions, "renew_heartbeat", gone)
     keeper, long_ago = Heartbeats(), time.monotonic() - 7200
     with keeper.keep_alive(first, heard_at=long_ago):
-        wait_until(lambda: logged(caplog, "not_stopped_unheard"), what="the error")
+        wait_until(lambda: logged(caplog, "not_stopped_without_heartbeat"), what="the error")
         with keeper.keep_alive(second, heard_at=long_ago):
             wait_until(lambda: second.unheard, what="the stop of the second run")
 

@@ -135,7 +135,7 @@ def test_once_logs_that_another_node_leads(
     leader.membership.register()
     due = make_run(make_idle_job())
     assert runner.run_once() == EXIT_OK
-    assert logged(caplog, "others_lead", node="a")
+    assert logged(caplog, "no_shards_led", node="a")
     assert events(caplog, "report") == []
     due.refresh_from_db()
     assert (due.state, dispatcher.dispatched) == ("pending", [])

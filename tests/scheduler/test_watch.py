@@ -183,9 +183,12 @@ def test_shards_of_a_hanging_node_move_until_it_continues(
         what="the node to be fit again",
     )
     wait_until(
-        lambda: log_alternates(caplog, "hangs", "goes_on", node="a", hanging=thread), TIMEOUT
+        lambda: log_alternates(
+            caplog, "thread_hangs", "thread_recovered", node="a", hanging=thread
+        ),
+        TIMEOUT,
     )
-    hangs = logged(caplog, "hangs", node="a", hanging=thread)[0]
+    hangs = logged(caplog, "thread_hangs", node="a", hanging=thread)[0]
     first = hangs.split("\nThread ")[1]
     assert first.startswith(f"dcron-{thread}:\n")
     assert where in first
@@ -216,7 +219,10 @@ def test_hanging_heartbeat_makes_the_node_unfit(
     wait_until(
         lambda: log_alternates(caplog, "unfit", "fit"), TIMEOUT, what="the node to be fit again"
     )
-    wait_until(lambda: log_alternates(caplog, "hangs", "goes_on", hanging="heartbeat"), TIMEOUT)
+    wait_until(
+        lambda: log_alternates(caplog, "thread_hangs", "thread_recovered", hanging="heartbeat"),
+        TIMEOUT,
+    )
 
 
 def test_an_idle_node_does_not_hang(start: Start, settings: Settings) -> None:

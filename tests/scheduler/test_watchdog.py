@@ -50,14 +50,18 @@ def test_thread_without_activity_hangs_and_is_logged_once(
     watch(watchdog, clock, 6.0)
     assert watchdog.hanging == {"tick": LIMIT + 6.0}
     assert [(record.levelno, record.__dict__["event"]) for record in caplog.records] == [
-        (logging.ERROR, "hangs")
+        (logging.ERROR, "thread_hangs")
     ]
     watchdog.record_activity("tick")
     watch(watchdog, clock, 2.0)
     assert watchdog.hanging == {}
     watch(watchdog, clock, LIMIT)
-    assert [record.__dict__["event"] for record in caplog.records] == ["hangs", "goes_on", "hangs"]
-    assert logged(caplog, "goes_on", node="a", hanging="tick")
+    assert [record.__dict__["event"] for record in caplog.records] == [
+        "thread_hangs",
+        "thread_recovered",
+        "thread_hangs",
+    ]
+    assert logged(caplog, "thread_recovered", node="a", hanging="tick")
 
 
 def test_resting_thread_does_not_hang_until_its_rest_is_over(
@@ -144,7 +148,7 @@ def test_stacks_of_all_threads_are_logged_hanging_thread_first(
 ) -> None:
     watch(watchdog, clock, LIMIT + 2.0)
     (message,) = caplog.messages
-    assert logged(caplog, "hangs", "=12s", node="a", hanging="tick")
+    assert logged(caplog, "thread_hangs", "=12s", node="a", hanging="tick")
     assert message.split("\n")[1] == "Thread dcron-tick:"
     assert (
         message.index("in waits_forever")
@@ -214,8 +218,12 @@ def test_thread_waiting_for_a_stalled_database_hangs_after_the_grace(
     in_the_database()
     watchdog.check()
     assert (watchdog.hanging, watchdog.waiting) == ({}, {})
-    assert [record.__dict__["event"] for record in caplog.records] == ["waits", "hangs", "goes_on"]
-    assert logged(caplog, "waits", "=12s", node="a", hanging="tick")
+    assert [record.__dict__["event"] for record in caplog.records] == [
+        "thread_blocked",
+        "thread_hangs",
+        "thread_recovered",
+    ]
+    assert logged(caplog, "thread_blocked", "=12s", node="a", hanging="tick")
     watch(watchdog, clock, LIMIT + 2.0)
     assert watchdog.hanging.keys() == {"tick"}, "it no doubled waits for the database"
 

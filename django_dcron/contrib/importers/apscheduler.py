@@ -1,7 +1,7 @@
 """Import from APScheduler's Django store (django-apscheduler), whose rows contain pickles.
 
 Loading a pickle can run arbitrary code, so ``untrusted`` reads each pickle as data in a child
-process. The job's function is a text in the pickle. It is matched against the existing targets.
+process. The pickle names the job's function as text. It is matched against the existing targets.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from django_dcron.utils.untrusted import Reader, Record, Unreadable
 SOURCE = "django-apscheduler"
 WAS_PAUSED = "was paused in APScheduler"
 HINTS = {
-    "AndTrigger": "use one schedule that covers all of them",
+    "AndTrigger": "use one schedule that covers all its triggers",
     "OrTrigger": "create one job for each of its triggers",
 }
 FIELDS: dict[str, FieldKind] = {

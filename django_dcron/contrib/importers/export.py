@@ -49,7 +49,7 @@ def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
 
 
 def _entry_of(entry: Entry, namespace: str) -> SourceEntry:
-    """Return the entry with all fields. Fields that the document omits have their defaults."""
+    """Return the entry. Fields that the document omits get their defaults."""
     own, name = entry.key
     job = entry.job()
     if job.declared is not None:

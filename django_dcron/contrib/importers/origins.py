@@ -8,7 +8,7 @@ Invariants:
 - An entry matches at most one job, and a job at most one entry. So a job that was renamed or moved
   to another namespace, here or there, isn't imported a second time.
 - The same key and name match first, then a unique name, then the key. A name that another entry
-  took over therefore carries its definition with it.
+  took over therefore takes the job with it.
 - A job without an origin matches by its name. A job from another source never matches.
 - An entry without a job is *deleted here* if a job with its key or its name was deleted.
 """
@@ -36,7 +36,7 @@ class Match:
     source_name: str
     """The entry's name in the source."""
     proposed: str
-    """The job's name if the entry was new."""
+    """The name of the job if none matches."""
     job: Job | None = None
     name_owner: Job | None = None
     """A job from another source that has the proposed name. Then there is no ``job``."""

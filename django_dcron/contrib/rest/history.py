@@ -38,5 +38,5 @@ def entry_of(*rows: Model) -> Iterator[None]:
                 kind,
                 key,
                 name,
-                extra={"event": "not_noted"},
+                extra={"event": "change_log_failed"},
             )

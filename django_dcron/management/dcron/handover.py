@@ -5,9 +5,9 @@ source can't be read or can't continue.
 
 Invariants of ``--back``:
 
-- A job is paused only if the source has stored when it ran last. Otherwise it stays enabled, and
+- A job is paused only if the source has stored the job's last run. Otherwise it stays enabled and
   continues here.
-- An error in one job doesn't keep the others from being handed back.
+- If one job fails, the others are still handed back.
 - The command can be repeated. It doesn't move the source's last run back.
 """
 
@@ -42,9 +42,9 @@ from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 
 HELP = (
-    "Take over the work of another scheduler that was just stopped, or hand it back, without a gap "
-    "and without a burst. Taking over imports again, and continues each job after the source's "
-    "last run. --back pauses the jobs and has the source continue after their last occurrence. "
+    "Take over the work of another scheduler that was just stopped, or hand it back, without missed "
+    "or repeated runs. Without --back, the command imports the jobs again, and continues each job "
+    "after its last run in the source. --back pauses the jobs and has the source continue after their last occurrence. "
     "Shows what would be done; --apply does it."
 )
 EXAMPLES = """

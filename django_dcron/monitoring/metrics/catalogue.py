@@ -128,7 +128,8 @@ RUNS = _cluster(
 )
 JOBS = _cluster("jobs", "Jobs, by scheduling state.", "", "state")
 JOBS_FAILING = _cluster(
-    "jobs_failing", "Enabled jobs whose latest run that succeeded or failed has failed."
+    "jobs_failing",
+    "Enabled jobs whose latest run failed. Skipped, missed and cancelled runs don't count.",
 )
 JOBS_UNCOUNTED = _cluster(
     "jobs_uncounted",

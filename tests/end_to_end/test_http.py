@@ -131,7 +131,7 @@ def test_node_without_database_is_not_ready_and_then_unfit(
     database_server.stop()
     try:
         wait_until(lambda: ask("/readyz")[0] == 503, TIMEOUT, what="a node that is not ready")
-        assert "the database is unreachable since " in ask("/readyz")[1]
+        assert "the database has been unreachable since " in ask("/readyz")[1]
         wait_for_codes(ask, 200, 503, 503)
         assert shown(ask)["status"] == "unfit"
     finally:

@@ -51,7 +51,7 @@ def judged(**facts: Any) -> Health:
 # --- the verdict --------------------------------------------------------------------------------
 
 UNREACHABLE = {"database_unreachable_since": START, "database_error": "refused"}
-UNREACHABLE_REASON = "the database is unreachable since 2026-03-01 12:00:00 UTC: refused"
+UNREACHABLE_REASON = "the database has been unreachable since 2026-03-01 12:00:00 UTC: refused"
 LOCK_REASON = "the lock server is unreachable: shards are assigned by hash"
 BROKER_REASON = "the broker is unreachable: runs wait on the agenda"
 HANGS = {"hanging": {"tick": 61.0}}

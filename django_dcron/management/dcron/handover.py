@@ -42,9 +42,10 @@ from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 
 HELP = (
-    "Take over the work of another scheduler that was just stopped, or hand it back, without missed "
-    "or repeated runs. Without --back, the command imports the jobs again, and continues each job "
-    "after its last run in the source. --back pauses the jobs and has the source continue after their last occurrence. "
+    "Take over the work of another scheduler that was just stopped, or hand it back, without "
+    "missed or repeated runs. Without --back, the command imports the jobs again, and continues "
+    "each job after its last run in the source. --back pauses the jobs and has the source continue "
+    "after their last occurrence. "
     "Shows what would be done; --apply does it."
 )
 EXAMPLES = """

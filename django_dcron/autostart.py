@@ -54,7 +54,7 @@ RUNSERVER = ".management.commands.runserver"
 APPLICATIONS = {"django.core.wsgi", "django.core.asgi"}
 
 
-class State(Enum):
+class AutostartState(Enum):
     IDLE = "idle"
     """No node will start."""
     ARMED = "armed"
@@ -74,7 +74,7 @@ class Autostart:
         self._reset()
 
     def _reset(self) -> None:
-        self.state = State.IDLE
+        self.state = AutostartState.IDLE
         self.stopping = threading.Event()
         self.on_stop: Callable[[], None] | None = None
         """Ends ``run_node``."""
@@ -91,21 +91,21 @@ class Autostart:
             return
         self._reset_after_c_fork()
         with self._lock:
-            if self.state is not State.IDLE:
+            if self.state is not AutostartState.IDLE:
                 return
             if _is_gunicorn_master(modules) or _is_uwsgi_master():
-                self.state = State.PRELOADED
+                self.state = AutostartState.PRELOADED
             else:
                 self._arm()
 
     def request(self, **kwargs: Any) -> None:
         """Start the node now. Receives ``request_started``."""
         self._reset_after_c_fork()
-        if self.state is State.ARMED:
+        if self.state is AutostartState.ARMED:
             self._requested.set()
-        elif self.state is State.PRELOADED:
+        elif self.state is AutostartState.PRELOADED:
             with self._lock:
-                if self.state is State.PRELOADED:
+                if self.state is AutostartState.PRELOADED:
                     self._requested.set()
                     self._arm()
 
@@ -124,17 +124,17 @@ class Autostart:
         self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
-        self._has_forked = self.state is State.ARMED
+        self._has_forked = self.state is AutostartState.ARMED
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        is_waiting = self.state in (State.ARMED, State.PRELOADED)
+        is_waiting = self.state in (AutostartState.ARMED, AutostartState.PRELOADED)
         self._reset()  # the locks and the thread belong to the parent process
         if is_waiting and _is_gunicorn_master(set(_modules_on_stack())):
             self._arm()
             return
         if is_waiting:
-            self.state = State.PRELOADED
+            self.state = AutostartState.PRELOADED
         _restore_sigterm()
 
     def _reset_after_c_fork(self) -> None:
@@ -146,12 +146,12 @@ class Autostart:
             return
         with self._fork_check:
             if self._pid != os.getpid():
-                will_start = self.state is not State.IDLE
+                will_start = self.state is not AutostartState.IDLE
                 self._reset()
-                self.state = State.PRELOADED if will_start else State.IDLE
+                self.state = AutostartState.PRELOADED if will_start else AutostartState.IDLE
 
     def _arm(self) -> None:
-        self.state = State.ARMED
+        self.state = AutostartState.ARMED
         _exit_on_sigterm()
         self._thread = threading.Thread(target=self._wait, name="dcron-node", daemon=True)
         self._thread.start()
@@ -162,7 +162,7 @@ class Autostart:
         with self._lock:
             if self.stopping.is_set():
                 return
-            self.state = State.STARTED
+            self.state = AutostartState.STARTED
         _at_exit(self.stop)
         try:
             self._run_node(self)

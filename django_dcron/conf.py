@@ -141,7 +141,7 @@ def url(example: str, *, is_secret: bool = False) -> Setting[str]:
     )
 
 
-class Choice(Setting[str]):
+class SettingChoice(Setting[str]):
     """One of the names, or the dotted path of a ``kind`` class.
 
     With ``DCRON_AUTOSTART``, ``autostart`` is the default.
@@ -257,7 +257,7 @@ class Settings:
     """
 
     # Lock
-    LOCK = Choice("redis", "database", "file", kind="Lock", autostart="database")
+    LOCK = SettingChoice("redis", "database", "file", kind="Lock", autostart="database")
     CACHE = text("default", allowed="the alias of a django-redis cache in CACHES")
     """The cache whose Redis stores the shard locks."""
     LOCK_DIR: Setting[str | Path] = Setting(
@@ -269,7 +269,7 @@ class Settings:
     """The directory of the file lock's leases."""
 
     # Dispatch
-    DISPATCHER = Choice("celery", "thread", "tasks", kind="Dispatcher", autostart="thread")
+    DISPATCHER = SettingChoice("celery", "thread", "tasks", kind="Dispatcher", autostart="thread")
     TASKS_BACKEND = text("default", allowed="the alias of a backend in TASKS")
     """The backend of Django's tasks that runs are published to."""
     THREADS = whole_number(8, low=1, high=1024)

@@ -15,12 +15,12 @@ from django_dcron.admin.display import badge, moment, moment_column, preformatte
 from django_dcron.admin.lists.base import HistoryAdmin
 from django_dcron.admin.visibility import is_hidden, scope_of
 from django_dcron.models import Alert, Job
-from django_dcron.policies.alerting import Kind
+from django_dcron.policies.alerting import AlertKind
 
 SENT, WAITING, GIVEN_UP = "sent", "waiting", "given_up"
 LATEST = 100_000
 """The number of latest alerts that the list searches."""
-ABOUT_NODES = (Kind.NODE_LOST, Kind.DEGRADED)
+ABOUT_NODES = (AlertKind.NODE_LOST, AlertKind.DEGRADED)
 
 
 class DeliveryFilter(admin.SimpleListFilter):

@@ -26,7 +26,7 @@ REFRESH = {"HX-Refresh": "true"}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PagePart:
     name: str
     """The id of the part's HTML element."""
     template: str

@@ -25,7 +25,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import EMPTY
-from django_dcron.jobs.change_history import Change, FieldChange, change_message, read_change
+from django_dcron.jobs.change_history import FieldChange, LoggedChange, change_message, read_change
 from django_dcron.jobs.differences import changed, differences, values_of
 from django_dcron.jobs.representation import FIELDS, Format
 from django_dcron.models import Calendar, Job
@@ -81,16 +81,18 @@ class ChangedField:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """An entry of the log, and the number of unlogged changes before it."""
 
-    change: Change
+    change: LoggedChange
     user: str
     fields: tuple[ChangedField, ...]
     unlogged_before: str
 
 
-def lines(entries: Iterable[LogEntry], model: type[Model], *, first_page: bool) -> Iterator[Line]:
+def lines(
+    entries: Iterable[LogEntry], model: type[Model], *, first_page: bool
+) -> Iterator[LogLine]:
     """Yield a line for each entry.
 
     ``entries`` belong to one row of ``model``, oldest first, without a gap. ``first_page`` is true
@@ -104,7 +106,7 @@ def lines(entries: Iterable[LogEntry], model: type[Model], *, first_page: bool) 
             if version is not None:
                 unlogged = _unlogged_text(change.version - version - 1)
             version = change.version
-        yield Line(
+        yield LogLine(
             change,
             _user(entry),
             tuple(_changed_field(model, field_change) for field_change in change.fields),

@@ -73,7 +73,7 @@ class SystemClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ClockSample:
     cluster_time: datetime
     """The time of the database's clock."""
     monotonic: float
@@ -83,7 +83,7 @@ class Sample:
     skew: timedelta
     """This machine's wall clock minus the database's clock."""
 
-    def contradicts(self, other: Sample) -> bool:
+    def contradicts(self, other: ClockSample) -> bool:
         """Return whether the samples differ by more than their errors and the tolerance."""
         passed = (self.cluster_time - other.cluster_time) / timedelta(seconds=1)
         error = (self.round_trip + other.round_trip) / 2
@@ -98,10 +98,10 @@ class ClusterClock:
     ):
         self._monotonic = monotonic
         self._wall = wall
-        self._samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
-        self._best: Sample | None = None
-        self._latest: Sample | None = None
-        self._doubted: Sample | None = None
+        self._samples: deque[ClockSample] = deque(maxlen=SAMPLES_KEPT)
+        self._best: ClockSample | None = None
+        self._latest: ClockSample | None = None
+        self._doubted: ClockSample | None = None
         """The first sample of a jump that isn't followed yet."""
         self.doubt = timedelta()
         """How far the database's clock has jumped while the jump isn't followed; otherwise zero."""
@@ -115,7 +115,9 @@ class ClusterClock:
     def add(self, cluster_time: datetime, before: float, after: float) -> None:
         """Add a sample: the database's clock, read between these times of the monotonic clock."""
         wall = datetime.fromtimestamp(self._wall() - (after - before) / 2, UTC)
-        sample = Sample(cluster_time, (before + after) / 2, after - before, wall - cluster_time)
+        sample = ClockSample(
+            cluster_time, (before + after) / 2, after - before, wall - cluster_time
+        )
         if not any(sample.contradicts(earlier) for earlier in self._samples):
             self._end_doubt()
         elif self._latest is None or self._should_follow(sample, self._latest):
@@ -126,7 +128,7 @@ class ClusterClock:
         self._latest = sample
         self._best = min(self._samples, key=lambda sample: sample.round_trip)
 
-    def _should_follow(self, sample: Sample, latest: Sample) -> bool:
+    def _should_follow(self, sample: ClockSample, latest: ClockSample) -> bool:
         """Return whether to follow a sample that contradicts the others.
 
         ``latest`` is the last of the others.

@@ -164,7 +164,7 @@ class Insert(_Change):
         ]
         (expressions,), (parameters,) = compiler.assemble_as_sql(fields, [values])
         quote = connection.ops.quote_name
-        columns = ", ".join(quote(field.column) for field in fields)
+        columns = ", ".join(quote(cast(str, field.column)) for field in fields)
         return _Compiled(
             f"INSERT INTO {quote(options.db_table)} ({columns}) "  # noqa: S608 - names of our columns  # nosec B608
             f"SELECT {', '.join(expressions)} FROM {step}",

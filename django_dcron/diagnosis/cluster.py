@@ -65,7 +65,7 @@ def is_skewed(node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class ShardLeader:
     """The node to which a job's shard is assigned."""
 
     node: Node
@@ -83,7 +83,7 @@ class Leader:
         return is_stalled(self.node)
 
 
-def leaders_of(job: Job, nodes: Iterable[Node]) -> list[Leader]:
+def leaders_of(job: Job, nodes: Iterable[Node]) -> list[ShardLeader]:
     """Return the leader of the job's shard in each ring that serves the job.
 
     With more than one leader, nodes do the same work twice. ``nodes`` must include all nodes that
@@ -94,7 +94,7 @@ def leaders_of(job: Job, nodes: Iterable[Node]) -> list[Leader]:
         if namespace in ("", job.namespace):
             shard = job.pk % count  # as in ``in_shards``
             leaders = _leaders(frozenset(ring), count)
-            found.append(Leader(ring[leaders[shard]], shard, leaders.count(leaders[shard])))
+            found.append(ShardLeader(ring[leaders[shard]], shard, leaders.count(leaders[shard])))
     return found
 
 

@@ -18,7 +18,7 @@ MESSAGE_READ = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedRun:
     run: Run
     """The run with its job."""
     exception_class: str = ""
@@ -29,7 +29,7 @@ class Failure:
         return next(iter(self.message.strip().splitlines()), "")
 
 
-def latest_failures(since: datetime, limit: int, scope: Scope = EVERYTHING) -> list[Failure]:
+def latest_failures(since: datetime, limit: int, scope: Scope = EVERYTHING) -> list[FailedRun]:
     """Return failed runs due since ``since``, the latest due time first.
 
     An index provides this order. There are three queries: runs, jobs, attempts.
@@ -43,4 +43,4 @@ def latest_failures(since: datetime, limit: int, scope: Scope = EVERYTHING) -> l
         .values_list("run", "exception_class", Substr("message", 1, MESSAGE_READ))
     )
     errors = {run: (exception_class, message) for run, exception_class, message in attempts}
-    return [Failure(run, *errors.get(run.pk, ("", run.reason))) for run in runs]
+    return [FailedRun(run, *errors.get(run.pk, ("", run.reason))) for run in runs]

@@ -16,12 +16,12 @@ from django.db.models import Case, Count, F, Max, Sum, When
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.scheduled import with_calendar
-from django_dcron.schedules.crowding import Crowd, Group, crowds
+from django_dcron.schedules.crowding import Crowd, TimetableGroup, crowds
 from django_dcron.schedules.load import HOUR, MINUTE, Hours, Minute
 from django_dcron.schedules.schedule import Schedule, WallClock, has_hash, parse_drawn
 from django_dcron.schedules.timetable import Timetable
@@ -66,21 +66,23 @@ class _JobColumns(NamedTuple):
 
 
 def planned_load(
-    first_day: date, zone: tzinfo, selection: Selection | None = None, scope: Scope = EVERYTHING
+    first_day: date, zone: tzinfo, selection: JobSelection | None = None, scope: Scope = EVERYTHING
 ) -> Load:
     """Return the load of ``DAYS`` days in the local time of ``zone``.
 
     This takes one query, and another one if a job has changed since the last call. The result for a
     narrowed scope isn't cached, because the next reader may see other rows.
     """
-    selection = selection or Selection()
+    selection = selection or JobSelection()
     if scope.narrows(Job):
         return _count(first_day, zone, scheduled_jobs(selection, scope))
     return _load(first_day, zone, selection, alias_for(Job), _state(scheduled_jobs(selection)))
 
 
 @lru_cache(maxsize=ANSWERS_KEPT)
-def _load(first_day: date, zone: tzinfo, selection: Selection, using: str, state: object) -> Load:
+def _load(
+    first_day: date, zone: tzinfo, selection: JobSelection, using: str, state: object
+) -> Load:
     """Compute the load; ``state`` is the jobs' state and only serves as a cache key."""
     return _count(first_day, zone, scheduled_jobs(selection))
 
@@ -116,7 +118,7 @@ def starting_in(instant: datetime, *, but: int | None = None, scope: Scope = EVE
         ),
     )
     known = Case(When(schedule__icontains="@every", then=F("cursor__next_at")))
-    jobs = scheduled_jobs(Selection(), scope).filter(jitter__lt=SPREAD).annotate(known=known)
+    jobs = scheduled_jobs(JobSelection(), scope).filter(jitter__lt=SPREAD).annotate(known=known)
     if but is not None:
         jobs = jobs.exclude(pk=but)
     found = 0
@@ -142,7 +144,7 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
     return datetime.combine(day, time.min, zone).astimezone(UTC)
 
 
-def scheduled_jobs(selection: Selection, scope: Scope = EVERYTHING) -> JobQuerySet:
+def scheduled_jobs(selection: JobSelection, scope: Scope = EVERYTHING) -> JobQuerySet:
     """Return the scheduled jobs.
 
     A job saved without ``control`` isn't included until a node has created its cursor.
@@ -165,9 +167,9 @@ def _state(jobs: JobQuerySet) -> tuple[Any, ...]:
     return tuple(state.values())
 
 
-def groups_of(jobs: JobQuerySet, hours: Hours) -> list[Group]:
+def groups_of(jobs: JobQuerySet, hours: Hours) -> list[TimetableGroup]:
     """Group the jobs by what determines their occurrences."""
-    groups: dict[tuple[Timetable, datetime | None, bool], Group] = {}
+    groups: dict[tuple[Timetable, datetime | None, bool], TimetableGroup] = {}
     for row in map(
         _JobColumns._make, jobs.values_list(*_JobColumns._fields).iterator(chunk_size=5000)
     ):
@@ -181,7 +183,7 @@ def groups_of(jobs: JobQuerySet, hours: Hours) -> list[Group]:
         spread = row.jitter >= SPREAD or has_hash(row.schedule)
         alike = (timetable, known, spread)
         if alike not in groups:
-            groups[alike] = Group(timetable, known, row.schedule, spread, [])
+            groups[alike] = TimetableGroup(timetable, known, row.schedule, spread, [])
         groups[alike].keys.append(row.hash_key)
     return list(groups.values())
 

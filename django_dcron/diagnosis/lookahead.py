@@ -35,7 +35,7 @@ CROWD = 40
 """This number of other jobs in one minute causes a caution."""
 
 
-class Code(StrEnum):
+class CautionCode(StrEnum):
     NEVER_FIRES = "never_fires"
     ENDS_SOON = "ends_soon"
     CLOCK_CHANGE = "clock_change"
@@ -48,7 +48,7 @@ class Code(StrEnum):
 class Caution:
     """A hint about a valid definition that may not be what the user intended."""
 
-    code: Code
+    code: CautionCode
     message: str
 
 
@@ -139,7 +139,7 @@ def _cautions(
     if schedule.is_never:
         return
     if not occurrences:
-        yield Caution(Code.NEVER_FIRES, _("The schedule has no further occurrence."))
+        yield Caution(CautionCode.NEVER_FIRES, _("The schedule has no further occurrence."))
         return
     if len(occurrences) < count and schedule.at is None:
         left = len(occurrences)
@@ -148,10 +148,10 @@ def _cautions(
             "The schedule ends soon: %(left)d occurrences left.",
             left,
         )
-        yield Caution(Code.ENDS_SOON, text % {"left": left})
+        yield Caution(CautionCode.ENDS_SOON, text % {"left": left})
     if has_hash(schedule.text) and not job.name:
         text = _("H depends on the job's name. These times change when you enter the name.")
-        yield Caution(Code.UNNAMED, text)
+        yield Caution(CautionCode.UNNAMED, text)
     yield from _frequent(schedule, occurrences)
     yield from _clock_changes(timetable, occurrences[0].at)
     yield from _crowded_minute(job, schedule, occurrences[0], scope)
@@ -172,7 +172,7 @@ def _frequent(schedule: Schedule, occurrences: tuple[Occurrence, ...]) -> Iterat
             "A schedule with six fields starts with the seconds. With five fields, it starts with "
             "the minutes."
         )
-    yield Caution(Code.FREQUENT, text % {"seconds": seconds})
+    yield Caution(CautionCode.FREQUENT, text % {"seconds": seconds})
 
 
 def _clock_changes(timetable: Timetable, first: datetime) -> Iterator[Caution]:
@@ -184,7 +184,9 @@ def _clock_changes(timetable: Timetable, first: datetime) -> Iterator[Caution]:
     for change in islice(
         clock_changes(timetable.schedule, first - MICROSECOND, end), CLOCK_CHANGES_SHOWN
     ):
-        yield Caution(Code.CLOCK_CHANGE, _clock_change_text(change, timetable.schedule.timezone))
+        yield Caution(
+            CautionCode.CLOCK_CHANGE, _clock_change_text(change, timetable.schedule.timezone)
+        )
 
 
 def _clock_change_text(change: ClockChange, zone: str) -> str:
@@ -240,7 +242,7 @@ def _crowded_minute(
             "%(count)s other jobs start in the same minute, %(minute)s. Set a jitter to spread "
             "the load."
         )
-    yield Caution(Code.CROWDED_MINUTE, text % found)
+    yield Caution(CautionCode.CROWDED_MINUTE, text % found)
 
 
 def _with_hash(text: str) -> str:

@@ -25,7 +25,7 @@ from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State, Trigger
 
 
-class Kind(StrEnum):
+class PhaseKind(StrEnum):
     """The kinds of phases; each phase lasts until the next one."""
 
     EARLY = "early"
@@ -48,7 +48,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    kind: Kind
+    kind: PhaseKind
     since: datetime
     until: datetime
 
@@ -82,7 +82,7 @@ def courses_of(run: Run, attempts: Sequence[Attempt], now: datetime) -> list[Cou
     courses = []
     for attempt in attempts:
         ended = attempt.finished_at or max(end, attempt.started_at)
-        marks = [*_waits(run, attempt, attempt.started_at), (Kind.RUNNING, ended)]
+        marks = [*_waits(run, attempt, attempt.started_at), (PhaseKind.RUNNING, ended)]
         courses.append(
             Course(attempt.number, attempt, tuple(_phases(at, marks)), _claim_delay(run, attempt))
         )
@@ -120,12 +120,16 @@ def _origin(run: Run, end: datetime) -> datetime:
     )
 
 
-Mark = tuple[Kind, datetime]
+Mark = tuple[PhaseKind, datetime]
 """A phase and the time at which it ended."""
 
-STILL_WAITING: dict[str, Kind] = {State.WAITING: Kind.TURN, State.PENDING: Kind.DUE}
+STILL_WAITING: dict[str, PhaseKind] = {State.WAITING: PhaseKind.TURN, State.PENDING: PhaseKind.DUE}
 """What an unstarted run is waiting for, by its state. It may have been dispatched before."""
-AT_LEAST = {Kind.BACKOFF: Kind.BETWEEN, Kind.TURN: Kind.TURN, Kind.EARLY: Kind.START}
+AT_LEAST = {
+    PhaseKind.BACKOFF: PhaseKind.BETWEEN,
+    PhaseKind.TURN: PhaseKind.TURN,
+    PhaseKind.EARLY: PhaseKind.START,
+}
 """The kind of a wait, by its first kind, if the attempt's due time isn't recorded."""
 
 
@@ -138,23 +142,23 @@ def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[Mark]:
     due_at = attempt.due_at if attempt else run.due_at
     queued_at = attempt.queued_at if attempt else run.dispatched_at
     backfilled = run.trigger == Trigger.BACKFILL
-    first = Kind.BACKOFF if number > 1 else Kind.TURN if backfilled else Kind.EARLY
-    last = Kind.QUEUED if queued_at else Kind.START
+    first = PhaseKind.BACKOFF if number > 1 else PhaseKind.TURN if backfilled else PhaseKind.EARLY
+    last = PhaseKind.QUEUED if queued_at else PhaseKind.START
     if attempt is None:
         last = STILL_WAITING.get(run.state, last)
     elif due_at is None:
         last = AT_LEAST[first]
     marks = [] if due_at is None else [(first, due_at)]
     if number == 1 and not backfilled:
-        marks.append((Kind.UNCLAIMED, run.claimed_at))
-    if last is Kind.QUEUED and queued_at:
-        marks.append((Kind.DUE, queued_at))
+        marks.append((PhaseKind.UNCLAIMED, run.claimed_at))
+    if last is PhaseKind.QUEUED and queued_at:
+        marks.append((PhaseKind.DUE, queued_at))
     return [*((kind, min(at, until)) for kind, at in marks), (last, until)]
 
 
 def _phases(since: datetime, marks: Sequence[Mark]) -> Iterator[Phase]:
     for kind, until in marks:
-        if until > since or kind is Kind.RUNNING:
+        if until > since or kind is PhaseKind.RUNNING:
             until = max(until, since)
             yield Phase(kind, since, until)
             since = until

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class JobSelection:
     namespace: str = ""
     """Empty for all namespaces."""
     name: str = ""

@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
 from django_dcron.diagnosis.load import groups_of, in_every_minute, scheduled_jobs
-from django_dcron.diagnosis.selection import Selection
-from django_dcron.schedules.crowding import Crowd, Group, crowds
+from django_dcron.diagnosis.selection import JobSelection
+from django_dcron.schedules.crowding import Crowd, TimetableGroup, crowds
 from django_dcron.schedules.load import MINUTE, Hours
 from django_dcron.schedules.load import Minute as MinuteOfTime
 
@@ -85,7 +85,7 @@ class Simulation:
 
 
 def simulate(
-    since: datetime, until: datetime, selection: Selection | None = None, fullest: int = 10
+    since: datetime, until: datetime, selection: JobSelection | None = None, fullest: int = 10
 ) -> Simulation:
     """Simulate from the minute of ``since`` up to ``until``.
 
@@ -100,7 +100,7 @@ def simulate(
             "days"
         )
     hours = Hours(begin, -(-count // 60))
-    groups = groups_of(scheduled_jobs(selection or Selection()), hours)
+    groups = groups_of(scheduled_jobs(selection or JobSelection()), hours)
     moving = [group for group in groups if not in_every_minute(group.timetable.schedule)]
     occurrences, starting = [0] * count, [0] * count
     by_job: list[JobForecast] = []
@@ -124,7 +124,7 @@ def simulate(
 
 
 def _add(
-    hours: Hours, group: Group, occurrences: list[int], starting: list[int] | None = None
+    hours: Hours, group: TimetableGroup, occurrences: list[int], starting: list[int] | None = None
 ) -> int:
     """Count a group into the minutes; return the number of occurrences of each job in it."""
     found, jobs, count = 0, len(group.keys), len(occurrences)
@@ -137,7 +137,7 @@ def _add(
     return found
 
 
-def _of_jobs(group: Group, occurrences: int) -> list[JobForecast]:
+def _of_jobs(group: TimetableGroup, occurrences: int) -> list[JobForecast]:
     if not occurrences:
         return []
     zone = group.timetable.schedule.timezone
@@ -146,7 +146,7 @@ def _of_jobs(group: Group, occurrences: int) -> list[JobForecast]:
 
 def _fullest(
     begin: datetime,
-    groups: Sequence[Group],
+    groups: Sequence[TimetableGroup],
     occurrences: Sequence[int],
     starting: Sequence[int],
     number: int,
@@ -163,7 +163,7 @@ def _fullest(
     return found
 
 
-def _names_in(at: datetime, groups: Sequence[Group]) -> list[str]:
+def _names_in(at: datetime, groups: Sequence[TimetableGroup]) -> list[str]:
     minute, names = MinuteOfTime(at), []
     for group in groups:
         if minute.has_start(group.timetable, group.known):

@@ -28,7 +28,7 @@ from django.db.models.functions import Cast
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.placement import timetable_of
 from django_dcron.models import Cursor, Job, Run
@@ -98,13 +98,13 @@ class Timeline:
 
 def timeline(
     now: datetime,
-    selection: Selection | None = None,
+    selection: JobSelection | None = None,
     *,
     with_runs: bool = True,
     scope: Scope = EVERYTHING,
 ) -> Timeline:
     """Return the hours before and after ``now``, with at most nine queries."""
-    selection, since = selection or Selection(), now - HOUR
+    selection, since = selection or JobSelection(), now - HOUR
     job_ids, number = _choose(selection, since, with_runs, scope)
     earlier = scope.runs.filter(job=OuterRef("pk"), scheduled_at__lte=since).order_by(
         "-scheduled_at"
@@ -123,7 +123,7 @@ def timeline(
 
 
 def _choose(
-    selection: Selection, since: datetime, with_runs: bool, scope: Scope
+    selection: JobSelection, since: datetime, with_runs: bool, scope: Scope
 ) -> tuple[list[int], int]:
     """Return the jobs that get a lane, and the number of jobs."""
     jobs = scope.jobs.filter(**selection.lookups()).order_by()

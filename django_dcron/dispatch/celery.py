@@ -75,7 +75,7 @@ so the time is long. It is only needed for code that never releases the interpre
 Answer = TypeVar("Answer")
 
 
-class Prepared(NamedTuple):
+class PreparedMessage(NamedTuple):
     route: Route
     message: task_message
     body: tuple[str, str, bytes | str]
@@ -119,7 +119,7 @@ class CeleryDispatcher:
         except Exception:
             return "(its URL cannot be used)"
 
-    def prepare(self, run: DueRun) -> Prepared:
+    def prepare(self, run: DueRun) -> PreparedMessage:
         route = self._routes.find(self.app, run.target, run.queue)
         args = (str(run.run_id), run.attempt)
         limit = _hard_limit(run)
@@ -140,9 +140,11 @@ class CeleryDispatcher:
         options = (
             route.options if run.priority is None else {**route.options, "priority": run.priority}
         )
-        return Prepared(route, message, dumps(message.body, self.app.conf.task_serializer), options)
+        return PreparedMessage(
+            route, message, dumps(message.body, self.app.conf.task_serializer), options
+        )
 
-    def publish(self, prepared: Sequence[Prepared]) -> None:
+    def publish(self, prepared: Sequence[PreparedMessage]) -> None:
         with self._lock:
             try:
                 left = self._with_producer(lambda producer: self._send_all(producer, prepared))
@@ -186,7 +188,9 @@ class CeleryDispatcher:
         priority = delivery.get("priority")
         options = {} if priority is None else {"priority": priority}
         route = Route(Queue(routing_key), exchange, routing_key, options)
-        item = Prepared(route, message, dumps(message.body, self.app.conf.task_serializer), options)
+        item = PreparedMessage(
+            route, message, dumps(message.body, self.app.conf.task_serializer), options
+        )
         with self._lock:
             try:
                 left = self._with_producer(lambda producer: self._send_one(producer, item))
@@ -273,7 +277,7 @@ class CeleryDispatcher:
             self._drop_connection()
             raise
 
-    def _send_all(self, producer: Any, prepared: Sequence[Prepared]) -> set[str]:
+    def _send_all(self, producer: Any, prepared: Sequence[PreparedMessage]) -> set[str]:
         """Publish the messages. Return the ids of the messages that the broker hasn't accepted."""
         nacked, lost = self._send_each(producer, prepared)
         if lost:
@@ -283,7 +287,9 @@ class CeleryDispatcher:
             nacked |= nacked_then
         return nacked | lost
 
-    def _send_each(self, producer: Any, prepared: Sequence[Prepared]) -> tuple[set[str], set[str]]:
+    def _send_each(
+        self, producer: Any, prepared: Sequence[PreparedMessage]
+    ) -> tuple[set[str], set[str]]:
         """Publish each message. Return the ids of messages that were nacked or have no queue."""
         for route in {id(item.route): item.route for item in prepared}.values():
             self._declare(producer, route)
@@ -295,7 +301,7 @@ class CeleryDispatcher:
                     send(producer, item)
         return self._confirms.wait() if self._confirms else (set(), set())
 
-    def _send_one(self, producer: Any, item: Prepared) -> set[str]:
+    def _send_one(self, producer: Any, item: PreparedMessage) -> set[str]:
         """Publish one message without declaring its queue, which may belong to another project.
 
         Return its id if the broker hasn't accepted it.
@@ -304,7 +310,7 @@ class CeleryDispatcher:
             self._send(producer, item)
         return set.union(*self._confirms.wait()) if self._confirms else set()
 
-    def _send(self, producer: Any, item: Prepared) -> None:
+    def _send(self, producer: Any, item: PreparedMessage) -> None:
         content_type, content_encoding, body = item.body
         properties = {**item.message.properties, **item.options, **self._flags}
         producer.publish(
@@ -317,7 +323,7 @@ class CeleryDispatcher:
             **properties,
         )
 
-    def _send_with_signals(self, producer: Any, item: Prepared) -> None:
+    def _send_with_signals(self, producer: Any, item: PreparedMessage) -> None:
         with tracing.sending(item.run_id):
             self.app.amqp.send_task_message(
                 producer,
@@ -395,7 +401,7 @@ def _reset_dispatchers() -> None:
 os.register_at_fork(after_in_child=_reset_dispatchers)
 
 
-def _queues(prepared: Iterable[Prepared]) -> str:
+def _queues(prepared: Iterable[PreparedMessage]) -> str:
     return ", ".join(sorted({repr(item.route.queue.name) for item in prepared}))
 
 

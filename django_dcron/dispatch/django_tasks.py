@@ -55,7 +55,7 @@ MAX_CONSECUTIVE_ERRORS = 3
 
 
 @dataclass(eq=False, slots=True)
-class Prepared:
+class PreparedTask:
     task: Task[Any, Any]
     run_id: str
     attempt: int
@@ -85,7 +85,7 @@ class DjangoTaskDispatcher:
         kind = type(self._backend)
         return f"task backend {self._alias!r} ({kind.__module__}.{kind.__qualname__})"
 
-    def prepare(self, run: DueRun) -> Prepared:
+    def prepare(self, run: DueRun) -> PreparedTask:
         backend, own = self._backend, self._own_task(run.target)
         queue = run.queue or self.queue_of(run.target)
         if backend.queues and queue not in backend.queues:
@@ -103,11 +103,11 @@ class DjangoTaskDispatcher:
             task = self._task.using(backend=self._alias, queue_name=queue, priority=priority)
         except InvalidTask as error:
             raise Undeliverable(f"the {self.address} rejects the task: {error}") from error
-        return Prepared(task, str(run.run_id), run.attempt)
+        return PreparedTask(task, str(run.run_id), run.attempt)
 
-    def publish(self, prepared: Sequence[Prepared]) -> None:
+    def publish(self, prepared: Sequence[PreparedTask]) -> None:
         enqueued_before, left, reasons = self._enqueued, set(range(len(prepared))), set()
-        failed: list[Prepared] = []
+        failed: list[PreparedTask] = []
         consecutive = 0
         cause: Exception | None = None
         for position in sorted(left, key=lambda position: prepared[position].errors):
@@ -152,7 +152,7 @@ class DjangoTaskDispatcher:
                 "; ".join(sorted(reasons)), left, by_error=cause is not None
             ) from cause
 
-    def _concern_runs(self, failed: Sequence[Prepared]) -> bool:
+    def _concern_runs(self, failed: Sequence[PreparedTask]) -> bool:
         """Return whether the errors are probably about the runs that failed.
 
         They are if other runs were enqueued since the first failure of each of these runs, and the
@@ -213,7 +213,7 @@ def priority_of(priority: int) -> int:
     return round(200 * priority / HIGHEST) - 100
 
 
-def _enqueue(item: Prepared) -> None:
+def _enqueue(item: PreparedTask) -> None:
     try:
         item.task.enqueue(item.run_id, item.attempt)
     except (OperationalError, InterfaceError):

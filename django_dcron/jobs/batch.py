@@ -55,7 +55,7 @@ Errors = dict[str, list[ValidationError]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JobToSave:
     """A job to save."""
 
     job: Job
@@ -72,7 +72,7 @@ class Change:
         return self.job.version if self.expected_version is None else self.expected_version
 
 
-def keys_of(changes: Iterable[Change]) -> set[int]:
+def keys_of(changes: Iterable[JobToSave]) -> set[int]:
     """Return the keys of the stored jobs."""
     return {change.key for change in changes if change.key is not None}
 
@@ -151,7 +151,7 @@ class Accepted:
     placed: Placement
 
 
-def save_batch(changes: Sequence[Change], using: str) -> tuple[int, dict[int, Exception]]:
+def save_batch(changes: Sequence[JobToSave], using: str) -> tuple[int, dict[int, Exception]]:
     """Save the first of ``changes`` in one transaction.
 
     Returns how many of them are done, and the errors of those that were refused, by position. If
@@ -197,7 +197,7 @@ def _clean_fields(jobs: Sequence[Job], using: str) -> list[Errors]:
     return found
 
 
-def _read(changes: Sequence[Change], errors: Sequence[Errors], using: str) -> Stored:
+def _read(changes: Sequence[JobToSave], errors: Sequence[Errors], using: str) -> Stored:
     """Read what the decisions need, and lock the rows."""
     keys = keys_of(changes)
     cleaned = [(change.job, wrong) for change, wrong in zip(changes, errors, strict=True)]
@@ -246,7 +246,7 @@ class _Batch:
     def __init__(
         self,
         stored: Stored,
-        changes: Sequence[Change],
+        changes: Sequence[JobToSave],
         errors: Sequence[Errors],
         using: str,
     ) -> None:
@@ -307,7 +307,7 @@ class _Batch:
     def _renames(self, job: Job) -> bool:
         return chains.renames(job, self.stored.links.get(job.pk))
 
-    def _accept(self, position: int, change: Change) -> Accepted:
+    def _accept(self, position: int, change: JobToSave) -> Accepted:
         """Decide about one job. Raises ``ValidationError`` or ``Conflict``."""
         job, stored, before = change.job, self.stored, None
         self._require_valid(job, self.errors[position])

@@ -40,7 +40,7 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LoggedChange:
     at: datetime
     by: str
     message: str
@@ -60,7 +60,7 @@ class Change:
         return bool(change.new) if change else None
 
 
-def changes_of(job: Job) -> list[Change]:
+def changes_of(job: Job) -> list[LoggedChange]:
     """Return the changes of the job, oldest first; empty if the admin isn't installed."""
     if not apps.is_installed("django.contrib.admin"):
         return []
@@ -89,9 +89,9 @@ def change_message(
     return [first | {"dcron": ours}, *others]
 
 
-def read_change(entry: LogEntry) -> Change:
+def read_change(entry: LogEntry) -> LoggedChange:
     ours = _ours(entry.change_message)
-    return Change(
+    return LoggedChange(
         at=entry.action_time,
         by=entry.user.get_username(),
         message=ours.get("message") or entry.get_change_message(),

@@ -63,12 +63,12 @@ class Syntax(StrEnum):
     YAML = "yaml"
 
 
-class Unreadable(DcronError, ValueError):
+class UnreadableDocument(DcronError, ValueError):
     """The document as a whole is invalid. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DocumentProblem:
     """A problem with one job or calendar of a document."""
 
     job: str
@@ -93,7 +93,7 @@ class Calendars:
 
     sound: dict[str, Calendar] = field(default_factory=dict)
     """Calendars without a problem, by name, as new, unsaved rows."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[DocumentProblem] = field(default_factory=list)
     mentioned: set[str] = field(default_factory=set)
     """The names of all calendars in the document, with or without a problem."""
 
@@ -109,7 +109,7 @@ class Calendars:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DocumentEntry:
     """One job of a document, with the fields that it names."""
 
     values: Mapping[str, Any]
@@ -130,10 +130,10 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Reading:
-    entries: list[Entry] = field(default_factory=list)
+class DocumentReading:
+    entries: list[DocumentEntry] = field(default_factory=list)
     """The jobs without a problem."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[DocumentProblem] = field(default_factory=list)
     calendars: Calendars = field(default_factory=Calendars)
     named_by_refused: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Calendars named by the jobs with a problem, by the labels of these jobs in ``problems``."""
@@ -162,14 +162,14 @@ def _calendars_of(jobs: Iterable[Job]) -> list[Calendar]:
     return [job.calendar for _name, job in sorted(one_of_each.items()) if job.calendar]
 
 
-def read_document(text: str, syntax: Syntax = Syntax.JSON) -> Reading:
+def read_document(text: str, syntax: Syntax = Syntax.JSON) -> DocumentReading:
     """Read a document and check fields, types and the rules of each single job and calendar.
 
-    Existing jobs aren't considered. Raises ``Unreadable``, or ``ImproperlyConfigured`` like
+    Existing jobs aren't considered. Raises ``UnreadableDocument``, or ``ImproperlyConfigured`` like
     ``write_document``.
     """
     calendars, items = _items(_parse_document(text, syntax))
-    reading = Reading(calendars=_read_calendars(calendars))
+    reading = DocumentReading(calendars=_read_calendars(calendars))
     for number, item in enumerate(items, 1):
         _read_job(item, number, reading)
     named = Counter(entry.key for entry in reading.entries)
@@ -188,13 +188,13 @@ def _parse_document(text: str, syntax: Syntax) -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise Unreadable(f"The document is not valid JSON: {error}") from error
+            raise UnreadableDocument(f"The document is not valid JSON: {error}") from error
     _yaml()
     try:
         with untrusted.Reader() as reader:
             return reader.read("yaml", text.encode())
     except (untrusted.Unreadable, UnicodeEncodeError) as error:
-        raise Unreadable(f"The document is not valid YAML: {error}") from error
+        raise UnreadableDocument(f"The document is not valid YAML: {error}") from error
 
 
 def _yaml() -> Any:
@@ -208,9 +208,11 @@ def _yaml() -> Any:
 def _items(document: Any) -> tuple[list[Any], list[Any]]:
     """Return the calendars and the jobs of the document."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise Unreadable(f'The document is not an export of jobs: "format" must be "{FORMAT}".')
+        raise UnreadableDocument(
+            f'The document is not an export of jobs: "format" must be "{FORMAT}".'
+        )
     if document.get("version") != VERSION:
-        raise Unreadable(
+        raise UnreadableDocument(
             f'"version" is {quoted_json(document.get("version"))}, but this release reads version '
             f"{VERSION}. Export and import with the same release."
         )
@@ -218,21 +220,21 @@ def _items(document: Any) -> tuple[list[Any], list[Any]]:
     jobs: Any = document.get("jobs")
     for name, items in (("calendars", calendars), ("jobs", jobs)):
         if not isinstance(items, list):
-            raise Unreadable(f'"{name}" must be a list.')
+            raise UnreadableDocument(f'"{name}" must be a list.')
     if unknown := sorted(map(str, document.keys() - {"format", "version", "calendars", "jobs"})):
-        raise Unreadable(
+        raise UnreadableDocument(
             f'Unknown key {quoted_json(unknown[0])} (allowed: "format", "version", '
             '"calendars", "jobs").'
         )
     return calendars, jobs
 
 
-def _read_job(item: Any, number: int, reading: Reading) -> None:
+def _read_job(item: Any, number: int, reading: DocumentReading) -> None:
     label = _label(item, number)
     values, problems = _read_item(item, label, JOB_DEFINITION, ("name", "target", "schedule"))
     if not problems:
         own_namespace = {"namespace": Job._meta.get_field("namespace").get_default()}
-        entry = Entry(
+        entry = DocumentEntry(
             own_namespace | values, reading.calendars.sound.get(values.get("calendar", ""))
         )
         problems = list(_rules_broken(entry, label, reading.calendars))
@@ -272,21 +274,23 @@ def _read_calendar(item: Any, number: int, read: Calendars) -> Calendar | None:
 
 def _read_item(
     item: Any, label: str, fields: tuple[Field, ...], required: tuple[str, ...]
-) -> tuple[dict[str, Any], list[Problem]]:
+) -> tuple[dict[str, Any], list[DocumentProblem]]:
     if not isinstance(item, dict):
         why = f"{quoted_json(item)} is not an object with fields"
-        return {}, [Problem(label, "", item, why, "not_an_object")]
+        return {}, [DocumentProblem(label, "", item, why, "not_an_object")]
     values, errors = read_fields(item, fields, required)
     return values, [
-        Problem(label, name, item.get(name), str(error), error.code)
+        DocumentProblem(label, name, item.get(name), str(error), error.code)
         for name, error in errors.items()
     ]
 
 
-def _rules_broken(entry: Entry, label: str, calendars: Calendars) -> Iterator[Problem]:
+def _rules_broken(
+    entry: DocumentEntry, label: str, calendars: Calendars
+) -> Iterator[DocumentProblem]:
     job = entry.job()
     if why := calendars.why_not(job.calendar_id):
-        yield Problem(label, "calendar", job.calendar_id, why, "unknown_calendar")
+        yield DocumentProblem(label, "calendar", job.calendar_id, why, "unknown_calendar")
         job.calendar = None
     try:
         check_rules(job)
@@ -294,16 +298,18 @@ def _rules_broken(entry: Entry, label: str, calendars: Calendars) -> Iterator[Pr
         yield from _problems_of(error, label, job)
 
 
-def _problems_of(error: ValidationError, label: str, row: Job | Calendar) -> Iterator[Problem]:
+def _problems_of(
+    error: ValidationError, label: str, row: Job | Calendar
+) -> Iterator[DocumentProblem]:
     for name, errors in error.error_dict.items():
         value = write(getattr(row, f"{name}_id" if name == "calendar" else name, None))
         for each in errors:
             for message in each.messages:
-                yield Problem(label, name, value, message, each.code or "invalid")
+                yield DocumentProblem(label, name, value, message, each.code or "invalid")
 
 
-def _duplicate(label: str, times: int) -> Problem:
-    return Problem(label, "", None, f"appears {times} times", "duplicate")
+def _duplicate(label: str, times: int) -> DocumentProblem:
+    return DocumentProblem(label, "", None, f"appears {times} times", "duplicate")
 
 
 def check_rules(job: Job) -> None:

@@ -35,7 +35,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import BulkSaveError, Conflict, NotPossible
 from django_dcron.jobs import chains
-from django_dcron.jobs.batch import Change, Original, keys_of, restore, save_batch
+from django_dcron.jobs.batch import JobToSave, Original, keys_of, restore, save_batch
 from django_dcron.jobs.locking import lock, lock_all, lock_cursors, lock_jobs, lock_version
 from django_dcron.jobs.placement import place_cursor, runs_without_schedule
 from django_dcron.models import Calendar, Cursor, DeletedImport, Job, Run
@@ -61,12 +61,12 @@ def save(job: Job, *, expected_version: int | None = None) -> Job:
     ``ValidationError`` by field, or ``Conflict`` if the row has another version; then nothing is
     saved.
     """
-    using, change = alias_for(Job), Change(job, expected_version)
+    using, change = alias_for(Job), JobToSave(job, expected_version)
     despite_contention(lambda: _save_one(change, using), using)
     return job
 
 
-def _save_one(change: Change, using: str) -> None:
+def _save_one(change: JobToSave, using: str) -> None:
     try:
         save_batch([change], using)
     except IntegrityError:
@@ -92,7 +92,7 @@ def save_many(
     """
     using, jobs = alias_for(Job), list(jobs)
     versions = [None] * len(jobs) if expected_versions is None else list(expected_versions)
-    changes = [Change(*each) for each in zip(jobs, versions, strict=True)]
+    changes = [JobToSave(*each) for each in zip(jobs, versions, strict=True)]
     on_progress = on_progress or (lambda done: None)
     if keep_going:
         return _save_in_batches(changes, using, on_progress)
@@ -100,7 +100,7 @@ def save_many(
     return {}
 
 
-def _save_all(changes: list[Change], using: str, on_progress: Callable[[int], object]) -> None:
+def _save_all(changes: list[JobToSave], using: str, on_progress: Callable[[int], object]) -> None:
     originals = [Original.of(change.job) for change in changes]
     try:
         with transaction.atomic(using=using):
@@ -114,7 +114,7 @@ def _save_all(changes: list[Change], using: str, on_progress: Callable[[int], ob
         raise
 
 
-def _raise_invalid(changes: list[Change]) -> None:
+def _raise_invalid(changes: list[JobToSave]) -> None:
     errors: dict[int, Exception] = {}
     for position, change in enumerate(changes):
         try:
@@ -126,7 +126,7 @@ def _raise_invalid(changes: list[Change]) -> None:
 
 
 def _save_in_batches(
-    changes: list[Change], using: str, on_progress: Callable[[int], object]
+    changes: list[JobToSave], using: str, on_progress: Callable[[int], object]
 ) -> dict[int, Exception]:
     """Save batch by batch. If the database refuses a batch, save smaller ones to find the job."""
     refused: dict[int, Exception] = {}
@@ -148,7 +148,7 @@ def _save_in_batches(
     return refused
 
 
-def _save_some(batch: list[Change], using: str) -> tuple[int, dict[int, Exception]]:
+def _save_some(batch: list[JobToSave], using: str) -> tuple[int, dict[int, Exception]]:
     if len(batch) > 1:
         return despite_contention(lambda: save_batch(batch, using), using)
     despite_contention(lambda: _save_one(batch[0], using), using)

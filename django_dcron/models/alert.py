@@ -10,18 +10,18 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.models.job import Job
-from django_dcron.policies.alerting import Kind
+from django_dcron.policies.alerting import AlertKind
 
 KIND_LABELS = [
-    (Kind.FAILED.value, _("Failed")),
-    (Kind.RECOVERED.value, _("Recovered")),
-    (Kind.MISSED.value, _("Missed")),
-    (Kind.PAUSED.value, _("Auto-paused")),
-    (Kind.LATE.value, _("Late")),
-    (Kind.SILENT.value, _("No recent success")),
-    (Kind.NODE_LOST.value, _("Node lost")),
-    (Kind.DEGRADED.value, _("Degraded")),
-    (Kind.UNHEALTHY.value, _("Unhealthy")),
+    (AlertKind.FAILED.value, _("Failed")),
+    (AlertKind.RECOVERED.value, _("Recovered")),
+    (AlertKind.MISSED.value, _("Missed")),
+    (AlertKind.PAUSED.value, _("Auto-paused")),
+    (AlertKind.LATE.value, _("Late")),
+    (AlertKind.SILENT.value, _("No recent success")),
+    (AlertKind.NODE_LOST.value, _("Node lost")),
+    (AlertKind.DEGRADED.value, _("Degraded")),
+    (AlertKind.UNHEALTHY.value, _("Unhealthy")),
 ]
 
 

@@ -22,7 +22,7 @@ from django.views.decorators.http import require_safe
 from django_dcron.db.errors import in_one_line
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.monitoring import health_json
-from django_dcron.monitoring.http.answer import Answer, json_answer, text_answer
+from django_dcron.monitoring.http.answer import HttpAnswer, json_answer, text_answer
 from django_dcron.monitoring.migrated import missing_migration
 from django_dcron.policies.health.verdict import SystemStatus, assess
 
@@ -33,7 +33,7 @@ DATABASE_UNUSABLE = "the database is unreachable or lacks the tables of django_d
 View = Callable[[HttpRequest], HttpResponse]
 
 
-def probe_view(answer: Callable[[HttpRequest], Answer]) -> View:
+def probe_view(answer: Callable[[HttpRequest], HttpAnswer]) -> View:
     """Return a view for GET and HEAD requests: no authentication, no caching, no transaction."""
 
     def view(request: HttpRequest) -> HttpResponse:
@@ -47,13 +47,13 @@ def probe_view(answer: Callable[[HttpRequest], Answer]) -> View:
 
 
 @probe_view
-def livez(request: HttpRequest) -> Answer:
+def livez(request: HttpRequest) -> HttpAnswer:
     """Answer that the process is alive, without using the database."""
     return text_answer("ok", healthy=True)
 
 
 @probe_view
-def readyz(request: HttpRequest) -> Answer:
+def readyz(request: HttpRequest) -> HttpAnswer:
     """Check that the database is reachable and has the tables of this release."""
     try:
         missing = missing_migration()
@@ -67,7 +67,7 @@ def readyz(request: HttpRequest) -> Answer:
 
 
 @probe_view
-def health(request: HttpRequest) -> Answer:
+def health(request: HttpRequest) -> HttpAnswer:
     """Return the health verdict that the dashboard and ``dcron doctor`` also show."""
     try:
         facts = read_facts()

@@ -28,7 +28,7 @@ SHORTEST = timedelta(seconds=1)
 LONGEST = timedelta(days=3650)
 
 
-class Kind(StrEnum):
+class AlertKind(StrEnum):
     """The event that a rule reports."""
 
     FAILED = "failed"
@@ -47,12 +47,12 @@ class Kind(StrEnum):
     """The health verdict contains an error."""
 
 
-CLUSTER_KINDS = frozenset({Kind.NODE_LOST, Kind.DEGRADED, Kind.UNHEALTHY})
+CLUSTER_KINDS = frozenset({AlertKind.NODE_LOST, AlertKind.DEGRADED, AlertKind.UNHEALTHY})
 OPTIONS = {
-    Kind.FAILED: "after",
-    Kind.RECOVERED: "after",
-    Kind.LATE: "within",
-    Kind.SILENT: "for",
+    AlertKind.FAILED: "after",
+    AlertKind.RECOVERED: "after",
+    AlertKind.LATE: "within",
+    AlertKind.SILENT: "for",
 }
 EVERY = 0
 """The value of ``after`` for a rule with ``"after": "every"``: it reports each failure."""
@@ -64,7 +64,7 @@ class InvalidRule(TranslatableError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    on: Kind
+    on: AlertKind
     to: tuple[str, ...]
     """Names of channels."""
     after: int = 1
@@ -75,7 +75,7 @@ class Rule:
 
 def kinds(*, of_job: bool) -> tuple[str, ...]:
     """Return the values that ``on`` may have in a rule of a job, or in a rule of the project."""
-    return tuple(kind.value for kind in Kind if not (of_job and kind in CLUSTER_KINDS))
+    return tuple(kind.value for kind in AlertKind if not (of_job and kind in CLUSTER_KINDS))
 
 
 def read_rules(value: Any, channels: Collection[str], *, of_job: bool) -> tuple[Rule, ...]:
@@ -115,7 +115,7 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
             allowed=", ".join(allowed),
             code="invalid_option_value",
         )
-    kind = Kind(rule["on"])
+    kind = AlertKind(rule["on"])
     option = OPTIONS.get(kind)
     known = ["on", "to", *([option] if option else [])]
     if unknown := [key for key in rule if key not in known]:
@@ -155,8 +155,8 @@ def _read_channels(number: int, value: Any, channels: Collection[str]) -> tuple[
     )
 
 
-def _read_after(number: int, kind: Kind, value: Any) -> int:
-    if value == "every" and kind is Kind.FAILED:
+def _read_after(number: int, kind: AlertKind, value: Any) -> int:
+    if value == "every" and kind is AlertKind.FAILED:
         return EVERY
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000:
         return value
@@ -165,7 +165,7 @@ def _read_after(number: int, kind: Kind, value: Any) -> int:
             "rule %(number)d: %(option)s is %(value)s (allowed: a number of consecutive "
             'failures, at least 1, or "every")'
         )
-        if kind is Kind.FAILED
+        if kind is AlertKind.FAILED
         else _(
             "rule %(number)d: %(option)s is %(value)s (allowed: a number of consecutive "
             "failures, at least 1)"
@@ -229,19 +229,19 @@ def _event_for_rule(rule: Rule, before: Counts, now: Counts) -> Event | None:
     # A success or a resume of the job ended the earlier streak between the two readings.
     streak_was_reset = now.streak != before.streak + failures
     match rule.on:
-        case Kind.FAILED if failures > 0 and rule.after == EVERY:
+        case AlertKind.FAILED if failures > 0 and rule.after == EVERY:
             return Event(rule, failures)
-        case Kind.FAILED if failures > 0:
+        case AlertKind.FAILED if failures > 0:
             if before.streak and not now.streak:
                 return None  # most likely the end of the streak already reported
             base = 0 if streak_was_reset else before.streak
             longest = max(now.streak, 1)  # a streak that began and ended in between had a failure
             return Event(rule, longest) if base < rule.after <= longest else None
-        case Kind.RECOVERED if now.succeeded > before.succeeded and not now.streak:
+        case AlertKind.RECOVERED if now.succeeded > before.succeeded and not now.streak:
             longest = max(before.streak, min(failures, 1))
             return Event(rule, longest) if longest >= rule.after else None
-        case Kind.MISSED if now.missed > before.missed:
+        case AlertKind.MISSED if now.missed > before.missed:
             return Event(rule, now.missed - before.missed)
-        case Kind.PAUSED if now.circuit_open and (streak_was_reset or not before.circuit_open):
+        case AlertKind.PAUSED if now.circuit_open and (streak_was_reset or not before.circuit_open):
             return Event(rule, now.streak)
     return None

@@ -39,7 +39,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class MissedOccurrences:
     """The late occurrences of a job. There is at least one."""
 
     oldest: Sequence[datetime]
@@ -57,7 +57,7 @@ class Misfire:
     def is_late(self, scheduled_at: datetime, now: datetime) -> bool:
         return now - scheduled_at > self.grace
 
-    def settle(self, backlog: Backlog) -> list[PlannedRun]:
+    def settle(self, backlog: MissedOccurrences) -> list[PlannedRun]:
         """Return the planned runs that cover the whole backlog, oldest first."""
         match self.policy:
             case MisfirePolicy.SKIP:
@@ -87,7 +87,7 @@ class Misfire:
                 return ahead_in_backlog < self.catchup_limit
 
 
-def _tail(backlog: Backlog, start: int, *, missed: bool) -> PlannedRun:
+def _tail(backlog: MissedOccurrences, start: int, *, missed: bool) -> PlannedRun:
     """Return one planned run for all occurrences of the backlog from index ``start`` on."""
     others = backlog.count - start - 1
     return PlannedRun(backlog.newest, missed, others, backlog.oldest[start] if others else None)

@@ -82,7 +82,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RetentionBatch:
     expired: list[UUID]
     position: datetime | None
     """The scheduled time of the last row considered. None: no row was."""
@@ -92,7 +92,7 @@ class Selection:
 
 def select_expired(
     rows: Iterable[FinishedRun], retention: Retention, bounds: Bounds, now: datetime
-) -> Selection:
+) -> RetentionBatch:
     """Select the runs among ``rows`` to delete, at most one batch of ``ROWS_AT_ONCE`` rows.
 
     ``rows``: the job's oldest runs not yet considered, by scheduled time.
@@ -102,16 +102,16 @@ def select_expired(
     position, weight = None, 0
     for row in rows:
         if row.scheduled_at >= end:
-            return Selection(expired, position, is_done=True)
+            return RetentionBatch(expired, position, is_done=True)
         if _is_expired(row, retention, bounds, now):
             weight += 1 + row.attempts
             if expired and weight > ROWS_AT_ONCE:
                 break
             expired.append(row.run_id)
         elif row.state != State.FAILED and not row.is_backfilled:
-            return Selection(expired, position, is_done=True)
+            return RetentionBatch(expired, position, is_done=True)
         position = row.scheduled_at
-    return Selection(expired, position, is_done=False)
+    return RetentionBatch(expired, position, is_done=False)
 
 
 def _is_expired(row: FinishedRun, retention: Retention, bounds: Bounds, now: datetime) -> bool:

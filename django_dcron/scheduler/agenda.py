@@ -35,9 +35,9 @@ from django_dcron.db.clock import Clock
 from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun
 from django_dcron.scheduler.backlog import (
     LONGEST_PAUSE_WITHOUT_BROKER,
-    Backlog,
     Entry,
     Kind,
+    PublishBacklog,
     by_kind,
     doubled,
     head_of,
@@ -69,7 +69,7 @@ class Agenda:
         self._on_dispatched = on_dispatched
         self._on_activity = on_activity
         self._heap: list[Entry] = []
-        self._backlogs: dict[Kind, Backlog] = {}
+        self._backlogs: dict[Kind, PublishBacklog] = {}
         self._publishing_due_at: datetime | None = None
         """The earliest due time of the batch that is being published. The batch is on no heap."""
         self._known: set[Key] = set()
@@ -276,7 +276,7 @@ class Agenda:
         for kind in by_kind(batch):
             number = len(published.get(kind, ()))
             if kind in left:
-                backlog = self._backlogs.setdefault(kind, Backlog(now))
+                backlog = self._backlogs.setdefault(kind, PublishBacklog(now))
                 if not outcome.no_room:
                     backlog.failed(left[kind], now)
                     continue

@@ -60,7 +60,7 @@ def head_of(heap: list[Entry]) -> datetime | None:
         return None
 
 
-class Backlog:
+class PublishBacklog:
     """The backlog of one kind. Not thread-safe."""
 
     def __init__(self, now: datetime) -> None:

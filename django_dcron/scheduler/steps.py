@@ -31,7 +31,7 @@ def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TickStep:
     name: str
     do: Callable[[], None]
     when: Callable[[], bool] = _always
@@ -55,7 +55,7 @@ class Steps:
         self._blocked: set[str] = set()
         """The steps that another transaction blocked at their last try."""
 
-    def run_due(self, steps: Iterable[Step]) -> list[OperationalError]:
+    def run_due(self, steps: Iterable[TickStep]) -> list[OperationalError]:
         """Run the steps that are due. Return the errors of the blocked ones."""
         errors = []
         for step in steps:
@@ -65,7 +65,7 @@ class Steps:
                     errors.append(error)
         return errors
 
-    def run(self, step: Step) -> OperationalError | None:
+    def run(self, step: TickStep) -> OperationalError | None:
         """Run one step. Return the error if another transaction blocked it."""
         try:
             step.do()
@@ -89,14 +89,14 @@ class Steps:
         """Make the step due in the next tick, regardless of its interval."""
         self._tried_at.pop(name, None)
 
-    def _is_due(self, step: Step) -> bool:
+    def _is_due(self, step: TickStep) -> bool:
         now = self._monotonic()
         if now - self._tried_at.get(step.name, float("-inf")) < step.every:
             return False
         self._tried_at[step.name] = now
         return True
 
-    def _log(self, event: str, message: str, step: Step, **facts: str) -> None:
+    def _log(self, event: str, message: str, step: TickStep, **facts: str) -> None:
         facts = {"node": self._node, "step": step.name, **facts}
         text = " ".join(f"{name}={value}" for name, value in facts.items())
         logger.info("%s: %s", message, text, extra={"event": event, **facts})

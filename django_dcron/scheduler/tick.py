@@ -40,7 +40,7 @@ from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.rescue import rescue
-from django_dcron.scheduler.steps import Step, Steps, StillLocked
+from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
 from django_dcron.utils.sync_points import reach
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -128,20 +128,20 @@ class Ticker:
         self.on_progress()
         tracing.record_queued_spans()
 
-    def _steps(self, *, adopt_own: bool, once: bool) -> list[Step]:
+    def _steps(self, *, adopt_own: bool, once: bool) -> list[TickStep]:
         """Return the steps of a tick, in their order."""
         leads = self._leads
         may_rescue = leads if once else self._may_rescue
         silence = settings.RUN_LEASE * (ONCE_FACTOR if once else 1)
         return [
-            Step(MARK, self._mark_outside_bursts),
-            Step(CHANGES, self._apply_changes, leads, every=APPLY_CHANGES_EVERY),
-            Step("quarantine", self._retry_quarantined, leads, every=RETRY_QUARANTINED_EVERY),
-            Step("claim", self._claim, leads),
-            Step("release", self._release, leads, every=RELEASE_EVERY),
-            Step("adopt", partial(self._adopt, also_own=adopt_own), leads),
-            Step("rescue", partial(self._rescue, silence), may_rescue, every=RESCUE_EVERY),
-            Step("report", self._report, every=REPORT_EVERY),
+            TickStep(MARK, self._mark_outside_bursts),
+            TickStep(CHANGES, self._apply_changes, leads, every=APPLY_CHANGES_EVERY),
+            TickStep("quarantine", self._retry_quarantined, leads, every=RETRY_QUARANTINED_EVERY),
+            TickStep("claim", self._claim, leads),
+            TickStep("release", self._release, leads, every=RELEASE_EVERY),
+            TickStep("adopt", partial(self._adopt, also_own=adopt_own), leads),
+            TickStep("rescue", partial(self._rescue, silence), may_rescue, every=RESCUE_EVERY),
+            TickStep("report", self._report, every=REPORT_EVERY),
         ]
 
     def _leads(self) -> bool:
@@ -159,7 +159,7 @@ class Ticker:
 
     def mark_dispatched(self) -> None:
         """Mark dispatched runs as queued, and end refused runs. Locked runs are left for later."""
-        self._runner.run(Step(MARK, self._mark))
+        self._runner.run(TickStep(MARK, self._mark))
         tracing.record_queued_spans()
 
     def _mark_outside_bursts(self) -> None:

@@ -25,7 +25,7 @@ from django_dcron.schedules.fields import (
     MONTH,
     SECOND,
     YEAR,
-    Field,
+    CronField,
     FieldKind,
     parse_field,
 )
@@ -48,13 +48,13 @@ _FIELDS = _(
 class Cron:
     """A compiled cron expression; ``year`` is None if the text has no year field."""
 
-    second: Field
-    minute: Field
-    hour: Field
-    day_of_month: Field
-    month: Field
-    day_of_week: Field
-    year: Field | None
+    second: CronField
+    minute: CronField
+    hour: CronField
+    day_of_month: CronField
+    month: CronField
+    day_of_week: CronField
+    year: CronField | None
     days: Days
 
     @property

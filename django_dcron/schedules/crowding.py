@@ -38,7 +38,7 @@ LEAST_STEP = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TimetableGroup:
     """Jobs with the same timetable."""
 
     timetable: Timetable
@@ -74,13 +74,13 @@ class Crowd:
 class _Movable:
     """A group that could start in other minutes of its hours."""
 
-    group: Group
+    group: TimetableGroup
     form: str
     starts: frozenset[int]
     """The minutes of its starts, counted from the first hour's first minute."""
 
 
-def crowds(hours: Hours, groups: Sequence[Group]) -> list[Crowd]:
+def crowds(hours: Hours, groups: Sequence[TimetableGroup]) -> list[Crowd]:
     """Return at most ``MOST_CROWDS`` crowds, the worst first."""
     starts, steady, movable = 0, 0, []
     for group in groups:

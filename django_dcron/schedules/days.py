@@ -22,7 +22,7 @@ from typing import Protocol
 
 from croniter import croniter
 
-from django_dcron.schedules.fields import Field
+from django_dcron.schedules.fields import CronField
 from django_dcron.schedules.special_days import NthWeekday
 
 DAY = timedelta(days=1)
@@ -59,7 +59,9 @@ class DayRule:
     it must match one of them. Without a ``years`` field, any year matches.
     """
 
-    def __init__(self, dom: Field, dow: Field, months: Field, years: Field | None) -> None:
+    def __init__(
+        self, dom: CronField, dow: CronField, months: CronField, years: CronField | None
+    ) -> None:
         self._dom, self._dow = frozenset(dom.values), frozenset(dow.values)
         self._dom_specials, self._dow_specials = dom.specials, dow.specials
         self._both = dom.starred or dow.starred

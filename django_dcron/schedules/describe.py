@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.cron import Cron
-from django_dcron.schedules.fields import Field
+from django_dcron.schedules.fields import CronField
 from django_dcron.schedules.number_ranges import consecutive, number_ranges
 from django_dcron.schedules.schedule import Every, Never, Once, Schedule
 from django_dcron.schedules.special_days import (
@@ -104,7 +104,7 @@ def _days(cron: Cron, language: Language) -> str:
     }
 
 
-def _month_days(field: Field, language: Language) -> str:
+def _month_days(field: CronField, language: Language) -> str:
     if field.everything:
         return ""
     found = consecutive(field.values)
@@ -150,7 +150,7 @@ def _month_day(item: MonthSpecial, language: Language) -> str:
             }
 
 
-def _weekdays(field: Field, language: Language) -> str:
+def _weekdays(field: CronField, language: Language) -> str:
     """Return the days of every week on which the schedule falls."""
     if field.everything:
         return ""
@@ -175,7 +175,7 @@ def _weekdays(field: Field, language: Language) -> str:
     return language.gettext("on %(weekdays)s") % {"weekdays": all_of(words).translate(language)}
 
 
-def _weekday_it_is(field: Field, language: Language) -> str:
+def _weekday_it_is(field: CronField, language: Language) -> str:
     """Return the weekday condition for a day of the month."""
     words = _format_names(
         _from_monday(field.values),
@@ -216,7 +216,7 @@ def _weekday_names(language: Language) -> tuple[str, ...]:
     )
 
 
-def _months(field: Field, language: Language) -> str:
+def _months(field: CronField, language: Language) -> str:
     if field.everything:
         return ""
     names = (
@@ -250,7 +250,7 @@ def _format_names(values: Iterable[int], names: tuple[str, ...], text: str) -> l
     return words
 
 
-def _years(field: Field | None, language: Language) -> str:
+def _years(field: CronField | None, language: Language) -> str:
     if field is None or field.resolved == "*":
         return ""
     text = language.ngettext("in %(years)s", "in %(years)s", len(field.values))

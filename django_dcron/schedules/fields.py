@@ -5,7 +5,7 @@ parser.
 
 Invariants:
 
-- A ``Field`` contains only values inside its range. Sunday is always 0.
+- A ``CronField`` contains only values inside its range. Sunday is always 0.
 - Each error names the field, the value and what is allowed.
 - ``H`` is replaced by its drawn values before other code sees the field.
 """
@@ -80,7 +80,7 @@ YEAR = FieldKind(_("year"), 1970, 2099, top=2099)
 
 
 @dataclass(frozen=True)
-class Field:
+class CronField:
     """A parsed field.
 
     ``starred``: the text starts with ``*`` or is ``?``. ``resolved``: the text with each ``H``
@@ -98,7 +98,7 @@ class Field:
         return len(self.values) == self.kind.top - self.kind.low + 1
 
 
-def parse_field(kind: FieldKind, text: str, hash_key: str = "") -> Field:
+def parse_field(kind: FieldKind, text: str, hash_key: str = "") -> CronField:
     """Parse one upper-cased field; raises ``InvalidSchedule``."""
     if text == "?":
         if kind not in (DAY_OF_MONTH, DAY_OF_WEEK):
@@ -107,7 +107,7 @@ def parse_field(kind: FieldKind, text: str, hash_key: str = "") -> Field:
                 "?",
                 code="day_fields_only",
             )
-        return Field(kind, "*", True, tuple(range(kind.low, kind.top + 1)))
+        return CronField(kind, "*", True, tuple(range(kind.low, kind.top + 1)))
     values: set[int] = set()
     specials: list[Special] = []
     resolved = []
@@ -125,7 +125,7 @@ def parse_field(kind: FieldKind, text: str, hash_key: str = "") -> Field:
             item = _draw(kind, item, hash_key) if item[0] == "H" else item
             values.update(_values(kind, item))
         resolved.append(item)
-    return Field(
+    return CronField(
         kind,
         ",".join(resolved),
         text[0] == "*",

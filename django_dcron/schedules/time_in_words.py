@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 from django_dcron.schedules.cron import Cron
-from django_dcron.schedules.fields import Field
+from django_dcron.schedules.fields import CronField
 from django_dcron.schedules.number_ranges import consecutive, number_ranges
 from django_dcron.utils.messages import Language, all_of
 from django_dcron.utils.messages import gettext_noop as _
@@ -46,7 +46,7 @@ def time_of_day(cron: Cron, language: Language) -> str:
     return language.gettext(_TOGETHER[tuple(present)]) % present
 
 
-def _lists_each_time(minute: Field, hour: Field) -> bool:
+def _lists_each_time(minute: CronField, hour: CronField) -> bool:
     """Return whether to list each time: the times are few and have no shorter description."""
     few = len(minute.values) == 1 or len(minute.values) * len(hour.values) <= LISTED_TIMES
     return few and all(
@@ -65,22 +65,22 @@ def _exactly(cron: Cron, language: Language) -> str:
     return language.gettext("at %(times)s") % {"times": all_of(times).translate(language)}
 
 
-def _clock(hour: Field, minute: int) -> str:
+def _clock(hour: CronField, minute: int) -> str:
     return f"{hour.values[0]:02}:{minute:02}"
 
 
-def _in_a_row(field: Field) -> bool:
+def _in_a_row(field: CronField) -> bool:
     return len(field.values) > 2 and len(consecutive(field.values)) == 1 and not field.everything
 
 
-def _step(field: Field) -> Step | None:
+def _step(field: CronField) -> Step | None:
     match = re.fullmatch(r"(?:\*|\d+)/(\d+)", field.resolved)
     if match is None or len(field.values) < 2 or match[1] == "1":
         return None
     return Step(field.values[0], int(match[1]))
 
 
-def _seconds(field: Field, language: Language) -> str:
+def _seconds(field: CronField, language: Language) -> str:
     if field.values == ON_ZERO:
         return ""
     if field.everything:
@@ -155,7 +155,7 @@ def _hours(cron: Cron, language: Language) -> str:
     return text % {"first": f"{first:02}:00", "last": f"{last:02}:59"}
 
 
-def _values(field: Field, language: Language) -> str:
+def _values(field: CronField, language: Language) -> str:
     several = language.gettext("%(from_number)d to %(to_number)d")
     words = number_ranges(
         consecutive(field.values), "%(number)d", several, ("number", "from_number", "to_number")

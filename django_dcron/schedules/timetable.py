@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django_dcron.policies.misfire import Backlog, Misfire, MisfirePolicy, PlannedRun
+from django_dcron.policies.misfire import Misfire, MisfirePolicy, MissedOccurrences, PlannedRun
 from django_dcron.schedules.schedule import Schedule
 
 COUNTED = 1000
@@ -79,7 +79,7 @@ class Timetable:
         elapsed = (now - anchor) // self.schedule.interval
         return self.next_after(anchor + elapsed * self.schedule.interval)
 
-    def backlog(self, first: datetime, before: datetime, limit: int) -> Backlog:
+    def backlog(self, first: datetime, before: datetime, limit: int) -> MissedOccurrences:
         """Return the occurrences from the occurrence ``first`` to just before ``before``.
 
         Only the first ``limit`` are listed.
@@ -91,14 +91,14 @@ class Timetable:
         )
         oldest = [first, *self.schedule.occurrences(first, last, limit - 1)]
         if len(oldest) < limit:
-            return Backlog(oldest, oldest[-1], len(oldest))
+            return MissedOccurrences(oldest, oldest[-1], len(oldest))
         if interval := self.schedule.interval:
             more = (last - first) // interval
-            return Backlog(oldest, first + more * interval, more + 1)
+            return MissedOccurrences(oldest, first + more * interval, more + 1)
         newest = self.schedule.previous_before(last + MICROSECOND)
         if newest is None or newest <= oldest[-1]:
-            return Backlog(oldest, oldest[-1], len(oldest))
-        return Backlog(oldest, newest, len(oldest) + 1)
+            return MissedOccurrences(oldest, oldest[-1], len(oldest))
+        return MissedOccurrences(oldest, newest, len(oldest) + 1)
 
     def consider(
         self, next_at: datetime, *, late_before: datetime, horizon: datetime, misfire: Misfire

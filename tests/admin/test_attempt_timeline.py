@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from django_dcron.admin.runs.attempt_timeline import MIN_WIDTH, Timeline, draw
-from django_dcron.diagnosis.phases import Course, Kind, Phase
+from django_dcron.admin.runs.attempt_timeline import MIN_WIDTH, AttemptTimeline, draw
+from django_dcron.diagnosis.phases import Course, Phase, PhaseKind
 from django_dcron.models import Attempt
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
@@ -22,14 +22,14 @@ def make_courses(*lengths: float) -> list[Course]:
     for number, (waited, ran) in enumerate(zip(lengths[::2], lengths[1::2], strict=True), start=1):
         started, ended = at + waited * SECOND, at + (waited + ran) * SECOND
         attempt = Attempt(number=number, outcome="failed", started_at=started, finished_at=ended)
-        kind = Kind.BETWEEN if number > 1 else Kind.START
-        phases = (Phase(kind, at, started), Phase(Kind.RUNNING, started, ended))
+        kind = PhaseKind.BETWEEN if number > 1 else PhaseKind.START
+        phases = (Phase(kind, at, started), Phase(PhaseKind.RUNNING, started, ended))
         found.append(Course(number, attempt, phases))
         at = ended
     return found
 
 
-def draw_timeline(*args: Any) -> Timeline:
+def draw_timeline(*args: Any) -> AttemptTimeline:
     timeline = draw(*args)
     assert timeline is not None
     return timeline
@@ -79,7 +79,7 @@ def test_ticks_are_round_offsets_from_start() -> None:
 
 
 def test_now_marker_is_drawn_only_for_unfinished_run() -> None:
-    waiting = [Course(1, None, (Phase(Kind.BACKOFF, NOON, NOON + 100 * SECOND),))]
+    waiting = [Course(1, None, (Phase(PhaseKind.BACKOFF, NOON, NOON + 100 * SECOND),))]
 
     assert draw_timeline(waiting, "pending", NOON + 25 * SECOND).now == 25
     assert draw_timeline(make_courses(0, 5), "failed", None).now is None
@@ -90,7 +90,7 @@ def test_lane_shows_outcome_and_duration_of_attempt() -> None:
     timeline = draw_timeline(
         [
             *make_courses(0, 5),
-            Course(2, running, (Phase(Kind.RUNNING, NOON + 5 * SECOND, NOON + 8 * SECOND),)),
+            Course(2, running, (Phase(PhaseKind.RUNNING, NOON + 5 * SECOND, NOON + 8 * SECOND),)),
         ],
         "running",
         NOON + 8 * SECOND,

@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from django_dcron import control
 from django_dcron.jobs import audit_messages
-from django_dcron.jobs.change_history import Change, FieldChange, changes_of, read_change
+from django_dcron.jobs.change_history import FieldChange, LoggedChange, changes_of, read_change
 from django_dcron.jobs.differences import LONGEST
 from django_dcron.models import Job, Run
 from tests.admin.conftest import StaffWith, action_url, add_url, fill_in, job_url, make_job
@@ -23,7 +23,7 @@ from tests.admin.conftest import StaffWith, action_url, add_url, fill_in, job_ur
 POLICIES: dict[str, Any] = dict(Job._meta.get_field("overlap_policy").flatchoices)
 
 
-def _changes(job: Job) -> list[Change]:
+def _changes(job: Job) -> list[LoggedChange]:
     return changes_of(job)
 
 

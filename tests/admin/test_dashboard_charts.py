@@ -46,13 +46,13 @@ def run_of(job: Job, at: datetime, state: str = "succeeded", **values: Any) -> R
     return Run.objects.create(job=job, scheduled_at=at, state=state, **times | values)
 
 
-def drawn(**query: str) -> timeline.Picture:
-    found: timeline.Picture = timeline.context(_request(**query), admin.site)["timeline"]
+def drawn(**query: str) -> timeline.TimelinePicture:
+    found: timeline.TimelinePicture = timeline.context(_request(**query), admin.site)["timeline"]
     return found
 
 
-def heat(**query: str) -> load.Picture:
-    found: load.Picture = load.context(_request(**query), admin.site)["load"]
+def heat(**query: str) -> load.LoadPicture:
+    found: load.LoadPicture = load.context(_request(**query), admin.site)["load"]
     return found
 
 

@@ -18,7 +18,7 @@ from django_dcron.admin.runs.admin import JOB_ARGUMENTS_NOTE
 from django_dcron.admin.runs.attempt_texts import CHARACTERS_SHOWN, indented_json
 from django_dcron.admin.runs.attempt_timeline import CLAIMED_EARLY, CLAIMED_LATE, PHASE_LABELS
 from django_dcron.admin.runs.page import ATTEMPTS_SHOWN
-from django_dcron.diagnosis.phases import Kind
+from django_dcron.diagnosis.phases import PhaseKind
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.policies.lifecycle import State
@@ -519,14 +519,14 @@ def test_timeline_table_lists_waits_of_every_attempt(admin_client: Client, retri
     early = str(CLAIMED_EARLY) % {"time": "10.0 s"}
     assert [row.replace("2026-03-01 ", "") for row in rows[:-2]] == [
         f"1 {early}",
-        f"1 {PHASE_LABELS[Kind.DUE]} 12:00:00.000 12:00:00.010 10 ms",
-        f"1 {PHASE_LABELS[Kind.QUEUED]} 12:00:00.010 12:00:04.010 4.0 s",
+        f"1 {PHASE_LABELS[PhaseKind.DUE]} 12:00:00.000 12:00:00.010 10 ms",
+        f"1 {PHASE_LABELS[PhaseKind.QUEUED]} 12:00:00.010 12:00:04.010 4.0 s",
         f"1 {FAILED} 12:00:04.010 12:00:08.000 4.0 s",
-        f"2 {PHASE_LABELS[Kind.BACKOFF]} 12:00:08.000 12:00:18.000 10.0 s",
-        f"2 {PHASE_LABELS[Kind.START]} 12:00:18.000 12:00:18.050 50 ms",
+        f"2 {PHASE_LABELS[PhaseKind.BACKOFF]} 12:00:08.000 12:00:18.000 10.0 s",
+        f"2 {PHASE_LABELS[PhaseKind.START]} 12:00:18.000 12:00:18.050 50 ms",
         f"2 {FAILED} 12:00:18.050 12:00:19.050 1.0 s",
     ]
-    assert rows[-2].startswith(f"3 {PHASE_LABELS[Kind.BACKOFF]}")
+    assert rows[-2].startswith(f"3 {PHASE_LABELS[PhaseKind.BACKOFF]}")
     assert html.count(early) == 2, "in the chart and in the table, for the first attempt only"
 
 

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.html import strip_tags
 
 from django_dcron.admin.jobs.why import BADGES
-from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Cursor, Job, Node
 from django_dcron.policies.lifecycle import State
 from tests.admin.conftest import NOON, StaffWith, job_url, make_job, make_run, run_url
@@ -147,7 +147,7 @@ def test_job_with_invalid_schedule_is_explained_as_quarantined(
     response = ask(admin_client, job, "2026-03-01T13:00")
 
     answer = response.context["answer"]
-    assert answer.verdict is Verdict.QUARANTINED
+    assert answer.verdict is WhyVerdict.QUARANTINED
     assert str(answer.sentences[0]) in strip_tags(html.unescape(response.content.decode()))
 
 
@@ -178,7 +178,7 @@ def test_node_names_require_view_node_permission(staff_with: StaffWith, job: Job
     at = "2026-03-01T13:00"
 
     response = ask(staff_with("view_job", "view_run"), job, at)
-    assert response.context["answer"].verdict is Verdict.NOT_CLAIMED
+    assert response.context["answer"].verdict is WhyVerdict.NOT_CLAIMED
     assert b"secret-node" not in response.content
     assert b"secret-node" in ask(staff_with("view_job", "view_run", "view_node"), job, at).content
 
@@ -196,4 +196,4 @@ def test_deleted_job_returns_404(admin_client: Client, job: Job) -> None:
 
 
 def test_verdict_is_state_or_has_badge() -> None:
-    assert set(BADGES) == {verdict for verdict in Verdict if verdict not in set(State)}
+    assert set(BADGES) == {verdict for verdict in WhyVerdict if verdict not in set(State)}

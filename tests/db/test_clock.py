@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_dcron.db import clock as clocks
-from django_dcron.db.clock import SAMPLES_KEPT, ClusterClock, Sample, SystemClock
+from django_dcron.db.clock import SAMPLES_KEPT, ClockSample, ClusterClock, SystemClock
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -82,8 +82,8 @@ def test_sample_is_timed_at_midpoint_of_round_trip() -> None:
     assert world.clock.skew == timedelta(seconds=601)
 
 
-def seen(cluster: float, monotonic: float, round_trip: float = 0.0) -> Sample:
-    return Sample(NOON + timedelta(seconds=cluster), monotonic, round_trip, timedelta())
+def seen(cluster: float, monotonic: float, round_trip: float = 0.0) -> ClockSample:
+    return ClockSample(NOON + timedelta(seconds=cluster), monotonic, round_trip, timedelta())
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def seen(cluster: float, monotonic: float, round_trip: float = 0.0) -> Sample:
     ],
 )
 def test_samples_contradict_when_difference_exceeds_error_bounds(
-    one: Sample, other: Sample, contradict: bool
+    one: ClockSample, other: ClockSample, contradict: bool
 ) -> None:
     assert one.contradicts(other) is contradict
     assert other.contradicts(one) is contradict
@@ -236,7 +236,7 @@ def test_concurrent_reader_never_mixes_two_samples() -> None:
     """The sample is replaced while another thread computes the time from it."""
     world = World()
     clock = ClusterClock(monotonic=lambda: replacing(), wall=world._wall)
-    replacement = Sample(NOON + timedelta(seconds=50), 50.0, 0.0, timedelta())
+    replacement = ClockSample(NOON + timedelta(seconds=50), 50.0, 0.0, timedelta())
     armed = threading.Event()
 
     def replacing() -> float:
@@ -244,7 +244,7 @@ def test_concurrent_reader_never_mixes_two_samples() -> None:
             clock._best = replacement
         return 60.0
 
-    clock._best = Sample(NOON, 0.0, 0.0, timedelta())
+    clock._best = ClockSample(NOON, 0.0, 0.0, timedelta())
     armed.set()
     assert clock.now() == NOON + timedelta(seconds=60)
 

@@ -13,7 +13,7 @@ from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.diagnosis.why.explanation import Answer, explain
-from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.monitoring.metrics import catalogue, cluster
 from django_dcron.policies.health.problems import Problem
@@ -147,7 +147,7 @@ def test_why_names_the_freeze_of_an_unclaimed_occurrence(clock: ManualClock) -> 
     control.freeze("deploy", until=clock.now() + HOUR, by="ann")
     clock.advance(MINUTE)
     answer = explain(job, clock.now())
-    assert answer.verdict is Verdict.FROZEN
+    assert answer.verdict is WhyVerdict.FROZEN
     assert codes(answer) == ["frozen_all", "freeze_reason", "freeze_ends", "after_freeze"]
     assert answer.sentences[0].params["by"] == "ann"
     assert answer.sentences[1].params["reason"] == "deploy"
@@ -173,20 +173,20 @@ def test_why_names_a_freeze_that_lasts_until_an_occurrence_to_come(
     clock.advance(timedelta(seconds=1))
     control.freeze("deploy", until=START + HOUR)
     answer = explain(job, START + minutes * MINUTE)
-    assert answer.verdict is Verdict.NOT_DUE
+    assert answer.verdict is WhyVerdict.NOT_DUE
     assert ("frozen_all" in codes(answer)) is named
 
 
 @pytest.mark.parametrize(
     ("policy", "asked", "verdict"),
     [
-        ("skip", 5, Verdict.COVERED),
-        ("skip", 9, Verdict.MISSED),
-        ("run_latest", 5, Verdict.COVERED),
+        ("skip", 5, WhyVerdict.COVERED),
+        ("skip", 9, WhyVerdict.MISSED),
+        ("run_latest", 5, WhyVerdict.COVERED),
     ],
 )
 def test_why_names_the_freeze_of_a_missed_occurrence_after_it(
-    clock: ManualClock, policy: str, asked: int, verdict: Verdict
+    clock: ManualClock, policy: str, asked: int, verdict: WhyVerdict
 ) -> None:
     job = make_job(schedule="* * * * *", misfire_policy=policy)
     clock.advance(timedelta(seconds=1))

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
 from django_dcron.diagnosis.load import Load, planned_load
-from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.models import Cursor, Job
 from tests.factories import make_job
 
@@ -21,7 +21,7 @@ BERLIN, KOLKATA = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata")
 
 
 def load(**chosen: str) -> Load:
-    return planned_load(MONDAY, BERLIN, Selection(**chosen))
+    return planned_load(MONDAY, BERLIN, JobSelection(**chosen))
 
 
 def at(found: Load) -> dict[str, int]:

@@ -9,7 +9,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.diagnosis.lookahead import CROWD, Code, Lookahead, look_ahead
+from django_dcron.diagnosis.lookahead import CROWD, CautionCode, Lookahead, look_ahead
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Cursor, Job
 from tests.factories import make_job
@@ -23,7 +23,7 @@ def ahead(schedule: str, **fields: Any) -> Lookahead:
     return look_ahead(Job(**({"name": "new", "schedule": schedule} | fields)))
 
 
-def shown(lookahead: Lookahead, code: Code) -> list[str]:
+def shown(lookahead: Lookahead, code: CautionCode) -> list[str]:
     return [caution.message for caution in lookahead.cautions if caution.code is code]
 
 
@@ -82,7 +82,7 @@ def test_invalid_schedule_is_refused() -> None:
 def test_schedule_in_the_past_warns_never_fires() -> None:
     found = ahead("@at 2020-01-01T00:00")
 
-    assert [caution.code for caution in found.cautions] == [Code.NEVER_FIRES]
+    assert [caution.code for caution in found.cautions] == [CautionCode.NEVER_FIRES]
     assert found.occurrences == ()
 
 
@@ -91,10 +91,12 @@ def test_near_end_warns_with_remaining_occurrences() -> None:
     soon = ahead("@every 1h", starts_at=start, ends_at=start + timedelta(hours=3, minutes=30))
     last = ahead("@every 1h", starts_at=start, ends_at=start + timedelta(minutes=30))
 
-    assert [" 4 occurrences " in message for message in shown(soon, Code.ENDS_SOON)] == [True]
-    assert [" 1 occurrence " in message for message in shown(last, Code.ENDS_SOON)] == [True]
-    assert not shown(ahead("@every 1h"), Code.ENDS_SOON)
-    assert not shown(ahead("@at 2050-01-01T00:00"), Code.ENDS_SOON)
+    assert [" 4 occurrences " in message for message in shown(soon, CautionCode.ENDS_SOON)] == [
+        True
+    ]
+    assert [" 1 occurrence " in message for message in shown(last, CautionCode.ENDS_SOON)] == [True]
+    assert not shown(ahead("@every 1h"), CautionCode.ENDS_SOON)
+    assert not shown(ahead("@at 2050-01-01T00:00"), CautionCode.ENDS_SOON)
 
 
 @pytest.mark.parametrize(
@@ -109,19 +111,19 @@ def test_near_end_warns_with_remaining_occurrences() -> None:
     ],
 )
 def test_frequent_schedule_warns_with_interval(schedule: str, text: str) -> None:
-    messages = shown(ahead(schedule), Code.FREQUENT)
+    messages = shown(ahead(schedule), CautionCode.FREQUENT)
 
     assert len(messages) == bool(text)
     assert all(text in message for message in messages)
 
 
 def test_six_fields_warning_is_shown_for_cron_text_only() -> None:
-    assert "six fields" in shown(ahead("* * * * * *"), Code.FREQUENT)[0]
-    assert "six fields" not in shown(ahead("@every 1s"), Code.FREQUENT)[0]
+    assert "six fields" in shown(ahead("* * * * * *"), CautionCode.FREQUENT)[0]
+    assert "six fields" not in shown(ahead("@every 1s"), CautionCode.FREQUENT)[0]
 
 
 def test_clock_change_warns_of_moved_and_repeated_time() -> None:
-    messages = shown(ahead("30 2 * * *", timezone="Europe/Berlin"), Code.CLOCK_CHANGE)
+    messages = shown(ahead("30 2 * * *", timezone="Europe/Berlin"), CautionCode.CLOCK_CHANGE)
 
     forward = next(message for message in messages if "forward" in message)
     back = next(message for message in messages if "back" in message)
@@ -130,8 +132,8 @@ def test_clock_change_warns_of_moved_and_repeated_time() -> None:
     assert "run once, at 03:00" in forward
     assert "from 03:00 to 02:00" in back
     assert "only the first time" in back
-    assert shown(ahead("30 4 * * *", timezone="Europe/Berlin"), Code.CLOCK_CHANGE) == []
-    assert shown(ahead("30 2 * * *"), Code.CLOCK_CHANGE) == []
+    assert shown(ahead("30 4 * * *", timezone="Europe/Berlin"), CautionCode.CLOCK_CHANGE) == []
+    assert shown(ahead("30 2 * * *"), CautionCode.CLOCK_CHANGE) == []
 
 
 def test_clock_change_warning_names_day_of_change() -> None:
@@ -139,7 +141,9 @@ def test_clock_change_warning_names_day_of_change() -> None:
     found = look_ahead(job, count=400)
     moved = next(occurrence.local for occurrence in found.occurrences if occurrence.local.hour == 3)
 
-    forward = next(message for message in shown(found, Code.CLOCK_CHANGE) if "forward" in message)
+    forward = next(
+        message for message in shown(found, CautionCode.CLOCK_CHANGE) if "forward" in message
+    )
     assert f" {moved:%Y-%m-%d}" in forward
     assert "Europe/Berlin" in forward
 
@@ -149,11 +153,17 @@ def test_clock_change_after_end_causes_no_warning() -> None:
     soon = {"starts_at": now, "ends_at": now + timedelta(days=380)}
 
     assert (
-        len(shown(ahead("*/30 2 * * *", timezone="Europe/Berlin", **soon), Code.CLOCK_CHANGE)) == 2
+        len(
+            shown(ahead("*/30 2 * * *", timezone="Europe/Berlin", **soon), CautionCode.CLOCK_CHANGE)
+        )
+        == 2
     )
     changed = _next_change(now)
     soon["ends_at"] = changed - timedelta(seconds=1)
-    assert shown(ahead("*/30 2 * * *", timezone="Europe/Berlin", **soon), Code.CLOCK_CHANGE) == []
+    assert (
+        shown(ahead("*/30 2 * * *", timezone="Europe/Berlin", **soon), CautionCode.CLOCK_CHANGE)
+        == []
+    )
 
 
 def _next_change(now: datetime) -> datetime:
@@ -167,9 +177,9 @@ def _next_change(now: datetime) -> datetime:
 
 
 def test_h_without_job_name_warns() -> None:
-    assert shown(ahead("H 3 * * *", name=""), Code.UNNAMED)
-    assert not shown(ahead("H 3 * * *"), Code.UNNAMED)
-    assert not shown(ahead("0 3 * * *", name=""), Code.UNNAMED)
+    assert shown(ahead("H 3 * * *", name=""), CautionCode.UNNAMED)
+    assert not shown(ahead("H 3 * * *"), CautionCode.UNNAMED)
+    assert not shown(ahead("0 3 * * *", name=""), CautionCode.UNNAMED)
 
 
 # --- the same minute as many others -------------------------------------------------------------
@@ -183,7 +193,7 @@ def crowd() -> list[Job]:
 
 def test_crowded_minute_warns_and_suggests_h(crowd: list[Job]) -> None:
     at = ahead("0 4 * * *").occurrences[0].at
-    [message] = shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
+    [message] = shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
 
     assert f"{CROWD} other jobs" in message
     assert f"{at:%Y-%m-%d} 04:00" in message
@@ -191,13 +201,13 @@ def test_crowded_minute_warns_and_suggests_h(crowd: list[Job]) -> None:
 
 
 def test_crowded_minute_is_shown_in_zone_of_schedule(crowd: list[Job]) -> None:
-    [message] = shown(ahead("0 13 * * *", timezone="Asia/Tokyo"), Code.CROWDED_MINUTE)
+    [message] = shown(ahead("0 13 * * *", timezone="Asia/Tokyo"), CautionCode.CROWDED_MINUTE)
 
     assert "13:00" in message
 
 
 def test_job_does_not_count_itself_as_crowd(crowd: list[Job]) -> None:
-    assert not shown(look_ahead(crowd[0]), Code.CROWDED_MINUTE)
+    assert not shown(look_ahead(crowd[0]), CautionCode.CROWDED_MINUTE)
 
 
 @pytest.mark.parametrize(
@@ -218,21 +228,21 @@ def test_crowded_minute_suggests_same_schedule_with_h(
     found = look_ahead(Job(name="new", schedule=schedule), after=midnight)
 
     assert f"{found.occurrences[0].at:%H:%M}" == "04:00"
-    assert proposal in shown(found, Code.CROWDED_MINUTE)[0]
+    assert proposal in shown(found, CautionCode.CROWDED_MINUTE)[0]
 
 
 def test_job_that_avoids_crowded_minute_gets_no_warning(crowd: list[Job]) -> None:
-    assert not shown(ahead("0 4 * * *", jitter=MINUTE), Code.CROWDED_MINUTE)
-    assert not shown(ahead("* 4 * * *"), Code.CROWDED_MINUTE)
-    assert not shown(ahead("1 4 * * *"), Code.CROWDED_MINUTE)
+    assert not shown(ahead("0 4 * * *", jitter=MINUTE), CautionCode.CROWDED_MINUTE)
+    assert not shown(ahead("* 4 * * *"), CautionCode.CROWDED_MINUTE)
+    assert not shown(ahead("1 4 * * *"), CautionCode.CROWDED_MINUTE)
 
 
 def test_paused_and_quarantined_jobs_do_not_count_as_crowd(crowd: list[Job]) -> None:
     control.pause(crowd[0])
-    assert not shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
+    assert not shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
     control.resume(crowd[0])
     Cursor.objects.filter(job=crowd[1]).update(problem="vanished zone")
-    assert not shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
+    assert not shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
 
 
 @pytest.mark.parametrize("schedule", ["0 * * * *", "@every 1h", "0 */2 * * *"])
@@ -245,9 +255,9 @@ def test_crowded_minute_is_found_at_any_hour(schedule: str) -> None:
 
     for hours in range(0, 24, 4):
         at = start + timedelta(hours=hours)
-        [message] = shown(ahead(f"0 {at.hour} * * *"), Code.CROWDED_MINUTE)
+        [message] = shown(ahead(f"0 {at.hour} * * *"), CautionCode.CROWDED_MINUTE)
         assert f"{CROWD} other jobs start" in message
-        assert not shown(ahead(f"30 {at.hour} * * *"), Code.CROWDED_MINUTE)
+        assert not shown(ahead(f"30 {at.hour} * * *"), CautionCode.CROWDED_MINUTE)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +275,7 @@ def test_every_minute_and_spread_jobs_do_not_count_as_crowd(
     for _ in range(CROWD):
         make_job(**fields)
 
-    assert not shown(ahead("0 4 * * *"), Code.CROWDED_MINUTE)
+    assert not shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
 
 
 def test_lookahead_needs_few_queries(
@@ -273,4 +283,4 @@ def test_lookahead_needs_few_queries(
 ) -> None:
     make_job(schedule="0 4 * * *", timezone="Atlantic/Reykjavik")
     with django_assert_max_num_queries(3):
-        assert f"{CROWD} other jobs" in shown(look_ahead(crowd[0]), Code.CROWDED_MINUTE)[0]
+        assert f"{CROWD} other jobs" in shown(look_ahead(crowd[0]), CautionCode.CROWDED_MINUTE)[0]

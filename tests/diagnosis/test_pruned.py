@@ -10,7 +10,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import Code
 from django_dcron.diagnosis.why.explanation import explain
-from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.runs import retention
 from tests.diagnosis.conftest import MINUTE, System
@@ -122,5 +122,5 @@ def test_pruned_run_is_explained_as_pruned(history: System) -> None:
     Job.objects.update(created_at=history.latest - 60 * MINUTE)
     history.job.refresh_from_db()
     prune(history, keep_runs=5)
-    assert explain(history.job, history.latest - 10 * MINUTE).verdict is Verdict.PRUNED
-    assert explain(history.job, history.latest).verdict is not Verdict.PRUNED
+    assert explain(history.job, history.latest - 10 * MINUTE).verdict is WhyVerdict.PRUNED
+    assert explain(history.job, history.latest).verdict is not WhyVerdict.PRUNED

@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
-from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.diagnosis.timeline import LANES, Lane, Runs, UpcomingRuns, timeline
 from django_dcron.models import Cursor, Job, Run
 from tests.factories import make_idle_job, make_job
@@ -252,12 +252,12 @@ def test_running_jobs_leave_lanes_for_failed_jobs(crowd: list[Job]) -> None:
 def test_lanes_are_limited_to_selection(crowd: list[Job]) -> None:
     make_run(crowd[0], NOON - MINUTE, "running")
     make_run(crowd[2], NOON - MINUTE, "failed")
-    in_shop = timeline(NOON, Selection("shop"))
+    in_shop = timeline(NOON, JobSelection("shop"))
     assert {lane.job.namespace for lane in in_shop.lanes} == {"shop"}
     assert (len(in_shop.lanes), in_shop.jobs) == (20, 20)
-    assert [lane.job.name for lane in timeline(NOON, Selection(name="B-07")).lanes] == ["job-07"]
+    assert [lane.job.name for lane in timeline(NOON, JobSelection(name="B-07")).lanes] == ["job-07"]
     make_idle_job(name="other")
-    named = timeline(NOON, Selection(name="job"))
+    named = timeline(NOON, JobSelection(name="job"))
     assert (len(named.lanes), named.jobs) == (LANES, LANES + 10)
 
 

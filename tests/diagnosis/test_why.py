@@ -19,7 +19,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.sentence import Sentence
-from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs import saving
 from django_dcron.jobs.change_history import FieldChange, change_message, changes_of
 from django_dcron.models import Cursor, Job, Node, Run, Statistics
@@ -111,7 +111,7 @@ def test_succeeded_run_is_explained() -> None:
 
     answer = explain(job, NOON)
 
-    assert (answer.verdict, answer.run, answer.occurrence) == (Verdict.SUCCEEDED, run, NOON)
+    assert (answer.verdict, answer.run, answer.occurrence) == (WhyVerdict.SUCCEEDED, run, NOON)
     assert (answer.before, answer.after) == (NOON - HOUR, NOON + HOUR)
     assert codes(answer) == ["succeeded"]
     assert params(answer, "succeeded") == {
@@ -124,73 +124,73 @@ def test_succeeded_run_is_explained() -> None:
 
 
 ENDED = {"started": "2024-05-06 12:00:00 UTC", "late": "20 ms", "took": "1m 30s"}
-STATES: list[tuple[dict[str, Any], Verdict, str, dict[str, Any]]] = [
+STATES: list[tuple[dict[str, Any], WhyVerdict, str, dict[str, Any]]] = [
     (
         {"state": "failed", "reason": "ValueError: no", **run_times()},
-        Verdict.FAILED,
+        WhyVerdict.FAILED,
         "failed",
         ENDED,
     ),
     (
         {"state": "failed", "finished_at": NOON, "reason": "no route"},
-        Verdict.FAILED,
+        WhyVerdict.FAILED,
         "failed_before_start",
         {"ended": "2024-05-06 12:00:00 UTC"},
     ),
     (
         {"state": "cancelled", **run_times()},
-        Verdict.CANCELLED,
+        WhyVerdict.CANCELLED,
         "cancelled",
         {"started": "2024-05-06 12:00:00 UTC", "ended": "2024-05-06 12:01:30 UTC"},
     ),
     (
         {"state": "cancelled", "finished_at": NOON},
-        Verdict.CANCELLED,
+        WhyVerdict.CANCELLED,
         "cancelled_before_start",
         {"ended": "2024-05-06 12:00:00 UTC"},
     ),
     (
         {"state": "missed", "finished_at": NOON + HOUR},
-        Verdict.MISSED,
+        WhyVerdict.MISSED,
         "missed",
         {"ended": "2024-05-06 13:00:00 UTC"},
     ),
     (
         {"state": "running", "started_at": NOON},
-        Verdict.RUNNING,
+        WhyVerdict.RUNNING,
         "running",
         {"started": "2024-05-06 12:00:00 UTC", "late": "0 ms"},
     ),
     (
         {"state": "running", "started_at": NOON, "cancel_requested_at": NOON},
-        Verdict.RUNNING,
+        WhyVerdict.RUNNING,
         "cancel_requested",
         {"asked": "2024-05-06 12:00:00 UTC"},
     ),
     (
         {"state": "queued", "queued_at": NOON},
-        Verdict.QUEUED,
+        WhyVerdict.QUEUED,
         "queued",
         {"queued": "2024-05-06 12:00:00 UTC"},
     ),
-    ({"state": "waiting"}, Verdict.WAITING, "waiting", {}),
-    ({"state": "waiting", "trigger": "backfill"}, Verdict.WAITING, "waiting_for_backfill", {}),
+    ({"state": "waiting"}, WhyVerdict.WAITING, "waiting", {}),
+    ({"state": "waiting", "trigger": "backfill"}, WhyVerdict.WAITING, "waiting_for_backfill", {}),
     (
         {"trigger": "backfill", **run_times()},
-        Verdict.SUCCEEDED,
+        WhyVerdict.SUCCEEDED,
         "backfilled",
         {"claimed": "2024-05-06 11:59:50 UTC"},
     ),
-    ({"attempt": 3, **run_times()}, Verdict.SUCCEEDED, "attempts", {"count": 3}),
+    ({"attempt": 3, **run_times()}, WhyVerdict.SUCCEEDED, "attempts", {"count": 3}),
     (
         {"claimed_at": NOON + HOUR, **run_times(NOON + HOUR)},
-        Verdict.SUCCEEDED,
+        WhyVerdict.SUCCEEDED,
         "claimed_late",
         {"claimed": "2024-05-06 13:00:00 UTC"},
     ),
     (
         {"missed_before": 2, "missed_from": NOON - 2 * HOUR, **run_times()},
-        Verdict.SUCCEEDED,
+        WhyVerdict.SUCCEEDED,
         "covers",
         {"count": 2, "since": "2024-05-06 10:00:00 UTC"},
     ),
@@ -199,7 +199,7 @@ STATES: list[tuple[dict[str, Any], Verdict, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("fields", "verdict", "code", "values"), STATES)
 def test_run_is_explained_by_its_state(
-    fields: dict[str, Any], verdict: Verdict, code: str, values: dict[str, Any]
+    fields: dict[str, Any], verdict: WhyVerdict, code: str, values: dict[str, Any]
 ) -> None:
     job = make_job()
     run = make_run(job, **fields)
@@ -225,7 +225,7 @@ def test_skipped_run_names_unfinished_run() -> None:
 
     answer = explain(job, NOON)
 
-    assert answer.verdict is Verdict.SKIPPED
+    assert answer.verdict is WhyVerdict.SKIPPED
     assert codes(answer) == ["skipped", "reason"]
     assert params(answer, "skipped") == {"ended": "2024-05-06 12:00:00 UTC"}
     assert str(holder.pk) in answer.sentences[1]
@@ -250,7 +250,7 @@ def test_overdue_run_mentions_missing_nodes() -> None:
 
     answer = explain(job, NOON)
 
-    assert answer.verdict is Verdict.PENDING
+    assert answer.verdict is WhyVerdict.PENDING
     assert codes(answer) == ["overdue", "no_nodes"]
     assert params(answer, "overdue")["due"] == "2024-05-06 12:00:00 UTC"
 
@@ -261,7 +261,7 @@ def test_unknown_state_refers_to_doctor() -> None:
 
     answer = explain(job, NOON)
 
-    assert answer.verdict is Verdict.UNEXPLAINED
+    assert answer.verdict is WhyVerdict.UNEXPLAINED
     assert codes(answer) == ["unknown_state", "ask_doctor"]
     assert "undead" in answer.sentences[0]
 
@@ -279,11 +279,11 @@ def test_missed_occurrence_is_covered_by_later_run() -> None:
 
     answer = explain(job, NOON)
 
-    assert (answer.verdict, answer.run) == (Verdict.COVERED, later)
+    assert (answer.verdict, answer.run) == (WhyVerdict.COVERED, later)
     assert codes(answer) == ["covered", "claimed_late"]
     assert params(answer, "covered") == {"run": "2024-05-06 14:00:00 UTC", "count": 4}
     assert params(answer, "claimed_late") == {"claimed": "2024-05-06 15:00:00 UTC"}
-    assert explain(job, NOON - 3 * HOUR).verdict is not Verdict.COVERED
+    assert explain(job, NOON - 3 * HOUR).verdict is not WhyVerdict.COVERED
 
 
 @pytest.mark.parametrize("asked", [NOON, NOON + 30 * MINUTE])
@@ -297,7 +297,7 @@ def test_missed_occurrence_of_earlier_definition_is_explained_by_change(asked: d
 
     answer = explain(job, asked)
 
-    assert (answer.verdict, answer.run) == (Verdict.CHANGED, later)
+    assert (answer.verdict, answer.run) == (WhyVerdict.CHANGED, later)
     assert codes(answer) == ["covered_by_changed_job", "changed"]
     covered = {"run": "2024-05-06 14:00:00 UTC", "since": "2024-05-06 10:00:00 UTC"}
     assert params(answer, "covered_by_changed_job") == {"count": 4} | covered
@@ -318,7 +318,7 @@ def test_minute_finds_occurrence_within_it() -> None:
 
     assert explain(job, NOON).run == run
     assert explain(job, NOON.replace(second=30, microsecond=7)).run == run
-    assert explain(job, NOON.replace(second=29)).verdict is Verdict.NO_OCCURRENCE
+    assert explain(job, NOON.replace(second=29)).verdict is WhyVerdict.NO_OCCURRENCE
 
 
 def test_minute_with_several_occurrences_explains_first_one() -> None:
@@ -339,7 +339,7 @@ def test_manual_runs_are_mentioned() -> None:
 
     answer = explain(job, NOON + 5 * MINUTE)
 
-    assert (answer.verdict, answer.run) == (Verdict.NO_OCCURRENCE, by_hand)
+    assert (answer.verdict, answer.run) == (WhyVerdict.NO_OCCURRENCE, by_hand)
     assert codes(answer)[-1] == "manual"
     assert params(answer, "manual") == {"count": 1}
 
@@ -377,7 +377,7 @@ def test_skipped_local_time_is_moved_to_end_of_gap() -> None:
 
     answer = explain(job, datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN))
 
-    assert (answer.verdict, answer.run) == (Verdict.SUCCEEDED, run)
+    assert (answer.verdict, answer.run) == (WhyVerdict.SUCCEEDED, run)
     assert codes(answer) == ["skipped_time_moved", "succeeded"]
     assert params(answer, "skipped_time_moved") == {
         "time": "02:30",
@@ -416,7 +416,7 @@ def test_wildcard_schedule_has_no_occurrence_in_gap() -> None:
 
     answer = explain(job, datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN))
 
-    assert answer.verdict is Verdict.NO_OCCURRENCE
+    assert answer.verdict is WhyVerdict.NO_OCCURRENCE
     assert codes(answer)[0] == "skipped_time"
     assert params(answer, "skipped_time")["time"] == "02:30"
     assert answer.before == datetime(2024, 3, 31, 0, 30, tzinfo=UTC)
@@ -428,7 +428,7 @@ def test_scheduled_time_after_gap_does_not_explain_skipped_time() -> None:
 
     answer = explain(job, datetime(2024, 3, 31, 2, 30, tzinfo=BERLIN))
 
-    assert answer.verdict is Verdict.NO_OCCURRENCE
+    assert answer.verdict is WhyVerdict.NO_OCCURRENCE
     assert answer.after == datetime(2024, 3, 31, 1, tzinfo=UTC)
 
 
@@ -442,7 +442,7 @@ def test_fixed_time_in_repeated_hour_runs_in_first_pass() -> None:
     )
 
     assert (first.run, second.run) == (run, None)
-    assert second.verdict is Verdict.NO_OCCURRENCE
+    assert second.verdict is WhyVerdict.NO_OCCURRENCE
     for answer in (first, second):
         assert codes(answer)[0] == "repeated_time_runs_once"
         note = params(answer, "repeated_time_runs_once")
@@ -474,7 +474,7 @@ def test_repeated_time_without_occurrence_names_both_passes() -> None:
 
     answer = explain(job, datetime(2024, 10, 27, 2, 10, tzinfo=BERLIN))
 
-    assert answer.verdict is Verdict.NO_OCCURRENCE
+    assert answer.verdict is WhyVerdict.NO_OCCURRENCE
     note = params(answer, "repeated_time")
     assert (note["second"], note["meant"]) == (
         "2024-10-27 02:10:00 CET",
@@ -497,7 +497,7 @@ def test_time_without_occurrence_names_nearest_ones() -> None:
 
     answer = explain(job, NOON + 10 * MINUTE)
 
-    assert (answer.verdict, answer.run, answer.occurrence) == (Verdict.NO_OCCURRENCE, None, None)
+    assert (answer.verdict, answer.run, answer.occurrence) == (WhyVerdict.NO_OCCURRENCE, None, None)
     assert (answer.before, answer.after) == (NOON, NOON + HOUR)
     assert codes(answer) == ["no_match", "nearest"]
     assert params(answer, "no_match") == {"schedule": "0 * * * *"}
@@ -510,10 +510,10 @@ def test_time_before_start_or_after_end_is_explained() -> None:
 
     early, late = explain(job, NOON - HOUR), explain(job, datetime(2100, 1, 1, tzinfo=UTC))
 
-    assert early.verdict is Verdict.BEFORE_START
+    assert early.verdict is WhyVerdict.BEFORE_START
     assert params(early, "starts_at") == {"at": "2024-05-06 12:00:00 UTC"}
     assert (early.before, early.after) == (None, NOON)
-    assert late.verdict is Verdict.AFTER_END
+    assert late.verdict is WhyVerdict.AFTER_END
     assert params(late, "ends_at") == {"at": "2099-01-01 00:00:00 UTC"}
     assert (late.before, late.after) == (datetime(2099, 1, 1, tzinfo=UTC), None)
 
@@ -524,7 +524,7 @@ def test_invalid_schedule_is_explained_as_quarantined() -> None:
 
     answer = explain(Job.objects.get(pk=job.pk), NOON)
 
-    assert (answer.verdict, answer.zone) == (Verdict.QUARANTINED, "UTC")
+    assert (answer.verdict, answer.zone) == (WhyVerdict.QUARANTINED, "UTC")
     assert codes(answer) == ["quarantined"]
     assert "99" in params(answer, "quarantined")["problem"]
 
@@ -549,7 +549,7 @@ def test_future_occurrence_shows_due_time(coming: datetime) -> None:
 
     answer = explain(job, coming)
 
-    assert answer.verdict is Verdict.NOT_DUE
+    assert answer.verdict is WhyVerdict.NOT_DUE
     assert codes(answer) == ["to_come_due"]
     assert params(answer, "to_come_due") == {"due": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
 
@@ -579,7 +579,7 @@ def test_future_occurrence_of_paused_job_names_pause(coming: datetime) -> None:
 
     answer = explain(job, coming)
 
-    assert answer.verdict is Verdict.PAUSED
+    assert answer.verdict is WhyVerdict.PAUSED
     assert codes(answer) == ["to_come_paused", "reason"]
     assert params(answer, "reason") == {"reason": "deploy"}
 
@@ -592,7 +592,7 @@ def test_time_without_occurrence_names_pause_in_effect() -> None:
 
     answer = explain(job, now)
 
-    assert answer.verdict is Verdict.NO_OCCURRENCE
+    assert answer.verdict is WhyVerdict.NO_OCCURRENCE
     assert codes(answer)[:2] == ["paused", "reason"]
     assert params(answer, "reason") == {"reason": "deploy"}
     assert "paused" not in codes(explain(job, now - HOUR)), "before the pause"
@@ -610,9 +610,9 @@ def test_occurrence_after_end_of_pause_is_not_paused(coming: datetime) -> None:
     Job.objects.filter(pk=job.pk).update(paused_until=coming)
     job.refresh_from_db()
 
-    assert explain(job, coming - HOUR).verdict is Verdict.PAUSED
+    assert explain(job, coming - HOUR).verdict is WhyVerdict.PAUSED
     answer = explain(job, coming)
-    assert answer.verdict is Verdict.NOT_DUE
+    assert answer.verdict is WhyVerdict.NOT_DUE
     assert params(answer, "paused_until") == {"until": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
 
 
@@ -622,7 +622,7 @@ def test_future_occurrence_of_quarantined_job_names_problem(coming: datetime) ->
 
     answer = explain(job, coming)
 
-    assert answer.verdict is Verdict.QUARANTINED
+    assert answer.verdict is WhyVerdict.QUARANTINED
     assert codes(answer) == ["not_due", "quarantined"]
     assert "the zone is gone" in answer.sentences[1]
 
@@ -636,12 +636,12 @@ def test_time_before_creation_of_job_is_explained() -> None:
 
     answer = explain(job, before)
 
-    assert answer.verdict is Verdict.NOT_CREATED
+    assert answer.verdict is WhyVerdict.NOT_CREATED
     created = {"at": "2023-01-01 00:00:00 UTC"}
     assert params(answer, "created") == created
     log_change(job, job.created_at, flag=ADDITION)
     assert params(explain(job, before), "created_by") == created | {"by": "ada"}
-    assert explain(job, before + 10 * MINUTE).verdict is Verdict.NOT_CREATED
+    assert explain(job, before + 10 * MINUTE).verdict is WhyVerdict.NOT_CREATED
 
 
 def test_past_pause_names_users_who_paused_and_resumed() -> None:
@@ -651,7 +651,7 @@ def test_past_pause_names_users_who_paused_and_resumed() -> None:
 
     answer = explain(job, NOON)
 
-    assert answer.verdict is Verdict.PAUSED
+    assert answer.verdict is WhyVerdict.PAUSED
     assert codes(answer) == ["was_paused_by", "reason", "resumed_by"]
     assert params(answer, "was_paused_by") == {"by": "ada", "at": "2024-05-05 12:00:00 UTC"}
     assert params(answer, "reason") == {"reason": "deploy"}
@@ -664,7 +664,7 @@ def test_past_pause_outside_admin_names_user_who_resumed() -> None:
 
     answer = explain(job, NOON)
 
-    assert answer.verdict is Verdict.PAUSED
+    assert answer.verdict is WhyVerdict.PAUSED
     assert codes(answer) == ["was_paused_until", "reason"]
     assert params(answer, "was_paused_until") == {"by": "bob", "at": "2024-05-07 12:00:00 UTC"}
     assert params(answer, "reason") == {"reason": "paused itself after 3 failed runs in a row"}
@@ -676,7 +676,7 @@ def test_current_pause_is_explained() -> None:
     job = set_placed_at(job, NOON - DAY)
 
     answer = explain(job, NOON)
-    assert answer.verdict is Verdict.PAUSED
+    assert answer.verdict is WhyVerdict.PAUSED
     assert codes(answer) == ["paused_since_then", "reason"]
     assert params(answer, "reason") == {"reason": "deploy"}
 
@@ -689,7 +689,7 @@ def test_pause_before_last_placement_is_no_explanation() -> None:
     job = set_placed_at(make_job(), NOON - HOUR)
     log_pause(job, NOON - DAY)
 
-    assert explain(job, NOON).verdict is Verdict.UNEXPLAINED
+    assert explain(job, NOON).verdict is WhyVerdict.UNEXPLAINED
 
 
 def test_expired_pause_is_no_explanation_after_its_end() -> None:
@@ -697,8 +697,8 @@ def test_expired_pause_is_no_explanation_after_its_end() -> None:
     log_pause(job, NOON - DAY, until=NOON)
     change_outside_admin(job)  # the scheduler resumed it
 
-    assert explain(job, NOON - HOUR).verdict is Verdict.PAUSED
-    assert explain(job, NOON).verdict is Verdict.CHANGED
+    assert explain(job, NOON - HOUR).verdict is WhyVerdict.PAUSED
+    assert explain(job, NOON).verdict is WhyVerdict.CHANGED
 
 
 @pytest.mark.parametrize("unseen", [1, 2])
@@ -713,7 +713,7 @@ def test_pause_with_unlogged_changes_since_is_no_explanation(unseen: int) -> Non
     answer = explain(job, NOON)
 
     assert ("was_paused_by" in codes(answer)) == (unseen == 1)
-    assert (answer.verdict is Verdict.CHANGED) == (unseen == 2)
+    assert (answer.verdict is WhyVerdict.CHANGED) == (unseen == 2)
 
 
 @pytest.mark.parametrize(("unseen", "certain"), [(0, True), (1, True), (2, False)])
@@ -736,7 +736,7 @@ def test_pause_ended_by_code_is_no_explanation() -> None:
     log_pause(job, NOON + DAY)
     log_resume(job, NOON + 2 * DAY)
 
-    assert explain(job, NOON).verdict is Verdict.CHANGED
+    assert explain(job, NOON).verdict is WhyVerdict.CHANGED
 
 
 def test_pause_ended_by_code_before_edit_is_no_explanation() -> None:
@@ -745,7 +745,7 @@ def test_pause_ended_by_code_before_edit_is_no_explanation() -> None:
     change_outside_admin(job)
     log_change(job, NOON + DAY, ("schedule", "5 * * * *", "0 * * * *"))
 
-    assert explain(job, NOON).verdict is Verdict.CHANGED
+    assert explain(job, NOON).verdict is WhyVerdict.CHANGED
 
 
 def test_pause_with_later_unlogged_changes_is_not_called_current() -> None:
@@ -765,7 +765,7 @@ def test_log_entry_without_version_is_no_explanation() -> None:
     entry = LogEntry.objects.get()
     LogEntry.objects.update(change_message=entry.change_message.replace('"version"', '"other"'))
 
-    assert explain(job, NOON).verdict is Verdict.CHANGED
+    assert explain(job, NOON).verdict is WhyVerdict.CHANGED
 
 
 def test_exhausted_job_is_not_explained_as_paused() -> None:
@@ -773,7 +773,7 @@ def test_exhausted_job_is_not_explained_as_paused() -> None:
     Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=saving.EXHAUSTED)
     Cursor.objects.filter(pk=job.pk).update(enabled=False, next_at=None, previous_at=NOON)
 
-    assert explain(Job.objects.get(pk=job.pk), NOON).verdict is Verdict.UNEXPLAINED
+    assert explain(Job.objects.get(pk=job.pk), NOON).verdict is WhyVerdict.UNEXPLAINED
 
 
 def test_later_changes_of_definition_are_listed() -> None:
@@ -785,7 +785,7 @@ def test_later_changes_of_definition_are_listed() -> None:
 
     answer = explain(job, NOON)
 
-    assert answer.verdict is Verdict.CHANGED
+    assert answer.verdict is WhyVerdict.CHANGED
     at = "2024-05-07 12:00:00 UTC"
     assert codes(answer) == ["changed", "field_changed", "field_changed"]
     assert params(answer, "changed") == {"placed": at}
@@ -799,7 +799,10 @@ def test_later_changes_of_definition_are_listed() -> None:
     }
     assert (description["field"], description["new"]) == ("description", "“Hourly”")
     elsewhere = explain(job, NOON + 5 * MINUTE)
-    assert (elsewhere.verdict, elsewhere.sentences[2:]) == (Verdict.NO_OCCURRENCE, answer.sentences)
+    assert (elsewhere.verdict, elsewhere.sentences[2:]) == (
+        WhyVerdict.NO_OCCURRENCE,
+        answer.sentences,
+    )
 
 
 def test_run_of_earlier_definition_is_found() -> None:
@@ -818,7 +821,7 @@ def test_changes_are_empty_without_admin(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("django_dcron.jobs.change_history.apps.is_installed", lambda name: False)
 
     assert changes_of(job) == []
-    assert explain(job, NOON).verdict is Verdict.CHANGED
+    assert explain(job, NOON).verdict is WhyVerdict.CHANGED
 
 
 def test_change_not_processed_by_node_is_explained() -> None:
@@ -827,18 +830,18 @@ def test_change_not_processed_by_node_is_explained() -> None:
 
     answer = explain(Job.objects.get(pk=job.pk), NOON)
 
-    assert answer.verdict is Verdict.NOT_CLAIMED
+    assert answer.verdict is WhyVerdict.NOT_CLAIMED
     assert codes(answer)[0] == "change_not_processed"
     Cursor.objects.all().delete()
-    assert explain(Job.objects.get(pk=job.pk), NOON).verdict is Verdict.NOT_CLAIMED
+    assert explain(Job.objects.get(pk=job.pk), NOON).verdict is WhyVerdict.NOT_CLAIMED
 
 
 def test_occurrence_after_quarantine_is_explained_as_quarantined() -> None:
     job = make_job()
     Cursor.objects.filter(pk=job.pk).update(problem="the zone is gone", next_at=NOON)
 
-    assert explain(job, NOON).verdict is Verdict.QUARANTINED
-    assert explain(job, NOON - HOUR).verdict is Verdict.UNEXPLAINED
+    assert explain(job, NOON).verdict is WhyVerdict.QUARANTINED
+    assert explain(job, NOON - HOUR).verdict is WhyVerdict.UNEXPLAINED
 
 
 def test_unclaimed_occurrence_mentions_nodes() -> None:
@@ -848,7 +851,7 @@ def test_unclaimed_occurrence_mentions_nodes() -> None:
 
     answer = explain(job, NOON)
 
-    assert answer.verdict is Verdict.NOT_CLAIMED
+    assert answer.verdict is WhyVerdict.NOT_CLAIMED
     assert codes(answer) == ["not_claimed", "no_live_node"]
     assert params(answer, "not_claimed") == {"next": "2024-05-06 11:00:00 UTC"}
     Node.objects.update(heartbeat_at=database_now("default"))
@@ -874,9 +877,9 @@ def test_pruned_occurrence_is_explained() -> None:
 
     answer = explain(job, NOON)
 
-    assert answer.verdict is Verdict.PRUNED
+    assert answer.verdict is WhyVerdict.PRUNED
     assert params(answer, "pruned") == {"kept": "2024-05-06 13:00:00 UTC"}
-    assert explain(job, NOON + 2 * HOUR).verdict is Verdict.UNEXPLAINED
+    assert explain(job, NOON + 2 * HOUR).verdict is WhyVerdict.UNEXPLAINED
 
 
 def test_unexplained_occurrence_refers_to_doctor() -> None:
@@ -887,7 +890,7 @@ def test_unexplained_occurrence_refers_to_doctor() -> None:
 
     answer = explain(job, NOON)
 
-    assert (answer.verdict, answer.run) == (Verdict.UNEXPLAINED, None)
+    assert (answer.verdict, answer.run) == (WhyVerdict.UNEXPLAINED, None)
     assert codes(answer) == ["unexplained", "ask_doctor"]
 
 

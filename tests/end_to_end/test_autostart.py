@@ -15,7 +15,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from pytest_django import Settings
 
 from django_dcron import autostart, checks
-from django_dcron.autostart import State
+from django_dcron.autostart import AutostartState
 from django_dcron.conf import settings as dcron
 from tests.conftest import StartProcess
 from tests.docs.test_documents import ROOT
@@ -241,7 +241,7 @@ def test_preloading_server_starts_nodes_only_in_its_workers(
     server = start_process("prefork", "-c", start, env=migrated.env)
     server.wait_for_log("children")
     _, first, second, state = server.log.split()[:4]
-    assert state == State.PRELOADED.value
+    assert state == AutostartState.PRELOADED.value
     wait_until(lambda: len(pids(migrated)) == 2, what="two nodes")
     assert pids(migrated) == {int(first), int(second)}
     wait_until(migrated.succeeded, what="a succeeded run")
@@ -268,10 +268,12 @@ def test_other_processes_start_no_node(project: NewProject) -> None:
     (project.directory / "bakery" / "tests.py").write_text(TESTS)
     project.manage("test")
     shell = project.manage("shell", "-v0", "-c", f"import bakery.wsgi, bakery.asgi; {STATE}")
-    assert shell.split()[-1] == State.IDLE.value
+    assert shell.split()[-1] == AutostartState.IDLE.value
     setup = f"import django; django.setup(); {STATE}"
     done = project.python("-c", f"{setup}; import bakery.asgi; {STATE}")
-    assert done.stdout.split() == [State.IDLE.value, State.ARMED.value], done.stderr
+    assert done.stdout.split() == [AutostartState.IDLE.value, AutostartState.ARMED.value], (
+        done.stderr
+    )
 
 
 def test_only_forked_servers_and_workers_start_a_node() -> None:
@@ -366,7 +368,7 @@ def test_application_in_a_test_starts_no_node(settings: Settings) -> None:
     settings.DCRON_AUTOSTART = True
     autostart._arm_on_creation(Application)
     Application()
-    assert autostart.autostart.state is State.IDLE
+    assert autostart.autostart.state is AutostartState.IDLE
 
 
 class Application(WSGIHandler):
@@ -401,18 +403,18 @@ def test_gunicorn_master_starts_no_node(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(autostart, "_is_test", lambda: False)
     monkeypatch.setattr(autostart, "_modules_on_stack", lambda: iter(preloading))
     here.arm()
-    assert here.state is State.PRELOADED
+    assert here.state is AutostartState.PRELOADED
     assert not autostart._is_gunicorn_master({*preloading, "gunicorn.workers.base"})
     assert not started
 
 
 @pytest.mark.parametrize(
     ("master", "worker", "state"),
-    [(7, 0, State.PRELOADED), (7, 1, State.ARMED), (0, 0, State.ARMED)],
+    [(7, 0, AutostartState.PRELOADED), (7, 1, AutostartState.ARMED), (0, 0, AutostartState.ARMED)],
     ids=["master", "lazy_apps", "no_master"],
 )
 def test_uwsgi_master_starts_no_node(
-    monkeypatch: pytest.MonkeyPatch, master: int, worker: int, state: State
+    monkeypatch: pytest.MonkeyPatch, master: int, worker: int, state: AutostartState
 ) -> None:
     uwsgi = SimpleNamespace(masterpid=lambda: master, worker_id=lambda: worker)
     monkeypatch.setitem(sys.modules, "uwsgi", uwsgi)
@@ -434,12 +436,12 @@ def test_first_request_starts_the_node_of_a_preloaded_process(
     started = []
     here = autostart.Autostart(lambda it: started.append(it))
     here.request()
-    assert here.state is State.IDLE
-    here.state = State.PRELOADED
+    assert here.state is AutostartState.IDLE
+    here.state = AutostartState.PRELOADED
     here.request()
     wait_until(lambda: started == [here], what="the node")
     here.stop()
-    assert here.state is State.STARTED
+    assert here.state is AutostartState.STARTED
 
 
 def test_autostart_changes_default_lock_and_dispatcher(settings: Settings) -> None:

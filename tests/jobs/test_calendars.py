@@ -16,7 +16,7 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.lookahead import look_ahead
 from django_dcron.diagnosis.why.explanation import explain
-from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.exceptions import Conflict, InvalidCalendar, NotPossible
 from django_dcron.jobs import placement, saving
 from django_dcron.models import Calendar, Cursor, Job, Run
@@ -364,11 +364,11 @@ def test_explanation_names_the_excluded_date() -> None:
         job = make_job(schedule="0 9 * * *", calendar_id="closed", calendar_policy=policy)
         Job.objects.filter(pk=job.pk).update(created_at=datetime(2026, 1, 1, tzinfo=UTC))
         answer = explain(reread(job), datetime(2026, 5, 1, 9, tzinfo=UTC))
-        assert answer.verdict is Verdict.EXCLUDED
+        assert answer.verdict is WhyVerdict.EXCLUDED
         assert answer.sentences[0].code == code
         assert answer.sentences[0].params == {"calendar": "closed", "date": "2026-05-01"}
         elsewhere = explain(reread(job), datetime(2026, 5, 1, 10, tzinfo=UTC))
-        assert elsewhere.verdict is Verdict.NO_OCCURRENCE
+        assert elsewhere.verdict is WhyVerdict.NO_OCCURRENCE
 
 
 def test_look_ahead_and_planned_load_respect_the_calendar() -> None:

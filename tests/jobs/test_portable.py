@@ -11,7 +11,7 @@ from django.db.models import CharField, ForeignKey
 
 from django_dcron import control
 from django_dcron.jobs import portable
-from django_dcron.jobs.portable import Syntax, Unreadable
+from django_dcron.jobs.portable import Syntax, UnreadableDocument
 from django_dcron.jobs.representation import JOB_DEFINITION, definition_of
 from django_dcron.models import Calendar, Job
 from tests.factories import make_idle_job
@@ -65,7 +65,9 @@ def document(*jobs: Any, **fields: Any) -> str:
     return json.dumps({"format": "django-dcron", "version": 1, "jobs": list(jobs)} | fields)
 
 
-def problems_of(reading: portable.Reading | portable.Calendars) -> list[tuple[str, str, str]]:
+def problems_of(
+    reading: portable.DocumentReading | portable.Calendars,
+) -> list[tuple[str, str, str]]:
     return [(problem.job, problem.field, problem.code) for problem in reading.problems]
 
 
@@ -285,7 +287,7 @@ def test_all_problems_of_jobs_are_reported_together() -> None:
     ],
 )
 def test_invalid_document_is_refused(text: str, syntax: Syntax, message: str) -> None:
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(UnreadableDocument) as refused:
         portable.read_document(text, syntax)
     assert message in str(refused.value)
 

@@ -19,7 +19,7 @@ from pytest_django import Settings
 from django_dcron import targets
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing, saving, sync
-from django_dcron.jobs.sync import Change, ChangeKind, comparison, stored, writing
+from django_dcron.jobs.sync import ChangeKind, SyncChange, comparison, stored, writing
 from django_dcron.models import Calendar, Cursor, Job
 from django_dcron.targets import cron
 from tests.waiting import TIMEOUT
@@ -564,7 +564,7 @@ def test_check_and_dry_run_are_mutually_exclusive() -> None:
 
 
 def test_change_without_details_has_a_short_text() -> None:
-    assert str(Change(ChangeKind.ENABLE, "report")) == "enable report"
+    assert str(SyncChange(ChangeKind.ENABLE, "report")) == "enable report"
 
 
 # --- Calendars ----------------------------------------------------------------------------------

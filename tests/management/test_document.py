@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.management.commands import dcron
 from django_dcron.management.commands.dcron import GROUPS, SUBCOMMANDS
 from django_dcron.management.dcron import exits
@@ -78,6 +78,6 @@ def test_exit_codes_and_verdicts_are_documented() -> None:
         str(exits.NEGATIVE),
         str(exits.USAGE_ERROR),
     ]
-    assert {verdict.value for verdict in Verdict} == set(
+    assert {verdict.value for verdict in WhyVerdict} == set(
         re.findall(r"`(\w+)`", SECTIONS["why"][SECTIONS["why"].index("one of these words") :])
     )

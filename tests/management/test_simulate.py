@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.diagnosis.simulation import LONGEST, Simulation, simulate
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job
@@ -126,7 +126,7 @@ def test_simulation_is_limited_to_seven_days_and_one_query() -> None:
         with pytest.raises(ValueError, match="7 days"):
             simulate(START, end)
     with CaptureQueriesContext(connection) as queries:
-        simulate(START, START + HOUR, Selection(name="job-1"), fullest=1)
+        simulate(START, START + HOUR, JobSelection(name="job-1"), fullest=1)
     assert len(queries) == 1
 
 

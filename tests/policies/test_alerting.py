@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from django_dcron.policies.alerting import (
     EVERY,
+    AlertKind,
     Counts,
     Event,
     InvalidRule,
-    Kind,
     Rule,
     detect_events,
     read_rules,
 )
 
 CHANNELS = ("ops", "mail")
-FIRST = Rule(Kind.FAILED, ("ops",))
-THIRD = Rule(Kind.FAILED, ("ops",), after=3)
-EACH = Rule(Kind.FAILED, ("ops",), after=EVERY)
-RECOVERED = Rule(Kind.RECOVERED, ("ops",))
-MISSED = Rule(Kind.MISSED, ("ops",))
+FIRST = Rule(AlertKind.FAILED, ("ops",))
+THIRD = Rule(AlertKind.FAILED, ("ops",), after=3)
+EACH = Rule(AlertKind.FAILED, ("ops",), after=EVERY)
+RECOVERED = Rule(AlertKind.RECOVERED, ("ops",))
+MISSED = Rule(AlertKind.MISSED, ("ops",))
 
 ends = st.lists(st.booleans(), max_size=40)
 """For each run, oldest first: whether it succeeded."""
@@ -87,7 +87,7 @@ def test_streak_reset_by_resuming_is_reported_again() -> None:
 
 def test_misses_are_counted_and_open_circuit_is_reported_once() -> None:
     assert detect_events(Counts(missed=2), Counts(missed=7), [MISSED])[0].number == 5
-    rule = Rule(Kind.PAUSED, ("ops",))
+    rule = Rule(AlertKind.PAUSED, ("ops",))
     opened = Counts(failed=3, streak=3, circuit_open=True)
     assert [
         event.number for event in detect_events(Counts(failed=2, streak=2), opened, [rule])
@@ -107,14 +107,14 @@ def test_valid_rules_are_parsed() -> None:
         of_job=True,
     )
     assert read == (
-        Rule(Kind.FAILED, ("ops",)),
-        Rule(Kind.FAILED, ("ops", "mail"), after=EVERY),
-        Rule(Kind.LATE, ("mail",), span=timedelta(hours=1, minutes=30)),
-        Rule(Kind.SILENT, ("mail",), span=timedelta(days=1)),
+        Rule(AlertKind.FAILED, ("ops",)),
+        Rule(AlertKind.FAILED, ("ops", "mail"), after=EVERY),
+        Rule(AlertKind.LATE, ("mail",), span=timedelta(hours=1, minutes=30)),
+        Rule(AlertKind.SILENT, ("mail",), span=timedelta(days=1)),
     )
     assert (
         read_rules([{"on": "node_lost", "to": ["ops"]}], CHANNELS, of_job=False)[0].on
-        is Kind.NODE_LOST
+        is AlertKind.NODE_LOST
     )
 
 
@@ -237,7 +237,7 @@ def test_after_option_accepts_one_to_a_million(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["node_lost", "degraded", "unhealthy"])
 def test_cluster_rules_are_refused_for_jobs(kind: str) -> None:
     rules = [{"on": kind, "to": ["ops"]}]
-    assert read_rules(rules, CHANNELS, of_job=False) == (Rule(Kind(kind), ("ops",)),)
+    assert read_rules(rules, CHANNELS, of_job=False) == (Rule(AlertKind(kind), ("ops",)),)
     with pytest.raises(InvalidRule, match=kind):
         read_rules(rules, CHANNELS, of_job=True)
 
@@ -267,7 +267,7 @@ def test_differences_of_counts_become_events(
 
 
 def test_circuit_that_opens_again_is_reported_again() -> None:
-    paused = Rule(Kind.PAUSED, ("ops",))
+    paused = Rule(AlertKind.PAUSED, ("ops",))
     opened = Counts(failed=3, streak=3, circuit_open=True)
     again = Counts(failed=5, streak=2, circuit_open=True)
     assert detect_events(opened, again, [paused]) == [Event(paused, 2)]

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import pytest
 
-from django_dcron.policies.alerting import Kind
+from django_dcron.policies.alerting import AlertKind
 from django_dcron.policies.chains import On
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import SystemStatus
@@ -20,7 +20,7 @@ from django_dcron.schedules.clock_changes import Effect
     [
         Effect,
         ExclusionPolicy,
-        Kind,
+        AlertKind,
         MisfirePolicy,
         On,
         Outcome,

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_dcron.policies.misfire import Backlog, Misfire, MisfirePolicy, PlannedRun
+from django_dcron.policies.misfire import Misfire, MisfirePolicy, MissedOccurrences, PlannedRun
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -19,9 +19,9 @@ def minutes(count: int) -> Sequence[datetime]:
     return [NOON + i * MINUTE for i in range(count)]
 
 
-def backlog(count: int) -> Backlog:
+def backlog(count: int) -> MissedOccurrences:
     occurrences = minutes(count)
-    return Backlog(occurrences, occurrences[-1], count)
+    return MissedOccurrences(occurrences, occurrences[-1], count)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_run_all_misses_only_the_occurrence_beyond_the_limit() -> None:
 
 def test_backlog_too_large_to_count_is_settled_with_its_minimum_size() -> None:
     """If a backlog is too large to count, its newest occurrence and its minimum size are known."""
-    known = Backlog(minutes(4), NOON + 1000 * MINUTE, 5)
+    known = MissedOccurrences(minutes(4), NOON + 1000 * MINUTE, 5)
     assert misfire(MisfirePolicy.RUN_ALL).settle(known)[3:] == [
         PlannedRun(
             NOON + 1000 * MINUTE, missed=True, missed_before=1, missed_from=NOON + 3 * MINUTE

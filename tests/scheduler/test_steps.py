@@ -3,7 +3,7 @@
 import pytest
 from django.db import OperationalError
 
-from django_dcron.scheduler.steps import Step, Steps, StillLocked
+from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
 from tests.scheduler.stand_ins import StillClock
 
 
@@ -26,7 +26,10 @@ def steps(clock: StillClock, done: list[str]) -> Steps:
 def test_step_runs_again_after_its_interval(
     steps: Steps, clock: StillClock, done: list[str]
 ) -> None:
-    listed = [Step("often", lambda: done.append("often")), Step("rarely", lambda: None, every=2.0)]
+    listed = [
+        TickStep("often", lambda: done.append("often")),
+        TickStep("rarely", lambda: None, every=2.0),
+    ]
     for _ in range(3):
         steps.run_due(listed)
         clock.advance(1)
@@ -42,7 +45,7 @@ def test_step_runs_again_after_its_interval(
 def test_step_that_may_not_run_stays_due(steps: Steps, done: list[str]) -> None:
     """Otherwise, it would wait for its whole interval after it may run again."""
     allowed = [False, True]
-    step = Step("rescue", lambda: done.append("ran"), when=lambda: allowed.pop(0), every=60.0)
+    step = TickStep("rescue", lambda: done.append("ran"), when=lambda: allowed.pop(0), every=60.0)
     steps.run_due([step])
     assert done == []
     steps.run_due([step])
@@ -59,7 +62,7 @@ def test_blocked_step_does_not_block_the_others(
         if blocked.pop(0):
             raise StillLocked("locked")
 
-    listed = [Step("claim", claim, every=1.0), Step("adopt", lambda: done.append("adopt"))]
+    listed = [TickStep("claim", claim, every=1.0), TickStep("adopt", lambda: done.append("adopt"))]
     for number in range(6):
         errors = steps.run_due(listed)
         assert [str(error) for error in errors] == (["locked"] if number in (0, 2) else [])
@@ -74,5 +77,5 @@ def test_error_other_than_contention_ends_the_tick(steps: Steps, done: list[str]
         raise OperationalError("server closed the connection")
 
     with pytest.raises(OperationalError):
-        steps.run_due([Step("claim", fail), Step("adopt", lambda: done.append("adopt"))])
+        steps.run_due([TickStep("claim", fail), TickStep("adopt", lambda: done.append("adopt"))])
     assert "adopt" not in done

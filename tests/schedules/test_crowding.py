@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from django_dcron.schedules.crowding import MOST_CROWDS, Crowd, Group, crowds
+from django_dcron.schedules.crowding import MOST_CROWDS, Crowd, TimetableGroup, crowds
 from django_dcron.schedules.fields import MINUTE, parse_field
 from django_dcron.schedules.load import Hours
 from django_dcron.schedules.schedule import parse_schedule
@@ -17,9 +17,11 @@ WEEK = Hours(MONDAY, 168)
 
 def group(
     text: str, jobs: int, zone: str = "UTC", *, spread: bool = False, prefix: str = "job"
-) -> Group:
+) -> TimetableGroup:
     timetable = Timetable(parse_schedule(text, zone, hash_key="x"))
-    return Group(timetable, None, text, spread, [f"default/{prefix}-{n}" for n in range(jobs)])
+    return TimetableGroup(
+        timetable, None, text, spread, [f"default/{prefix}-{n}" for n in range(jobs)]
+    )
 
 
 def drawn(form: str, jobs: int, prefix: str = "job") -> Counter[int]:
@@ -94,7 +96,7 @@ def test_crowd_minute_is_in_the_time_zone_of_the_site() -> None:
         [group(f"{minute} * * * *", 20, prefix=str(minute)) for minute in range(60)],
     ],
 )
-def test_no_crowd_is_reported_if_spreading_would_not_help(jobs: list[Group]) -> None:
+def test_no_crowd_is_reported_if_spreading_would_not_help(jobs: list[TimetableGroup]) -> None:
     assert crowds(WEEK, jobs) == []
 
 

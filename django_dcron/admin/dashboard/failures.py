@@ -12,7 +12,7 @@ from django_dcron.admin.display import change_url, link, list_url, may_view
 from django_dcron.admin.visibility import scope_of
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.failures import Failure, latest_failures
+from django_dcron.diagnosis.failures import FailedRun, latest_failures
 from django_dcron.diagnosis.figures import window_start
 from django_dcron.models import Attempt, Job, Run
 
@@ -21,7 +21,7 @@ FAILURES_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class FailureRow:
-    failure: Failure
+    failure: FailedRun
     url: str
     job: str
 
@@ -37,10 +37,10 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     scope = scope_of(request, site)
     failures = latest_failures(since, FAILURES_SHOWN, scope)
     if not may_view(request, Attempt, site):  # show the shorter reason of the run instead
-        failures = [Failure(failure.run, message=failure.run.reason) for failure in failures]
+        failures = [FailedRun(failure.run, message=failure.run.reason) for failure in failures]
     sees_jobs = may_view(request, Job, site)
 
-    def row(failure: Failure) -> FailureRow:
+    def row(failure: FailedRun) -> FailureRow:
         run = failure.run
         return FailureRow(
             failure, change_url(run, site), link(run.job, site) if sees_jobs else str(run.job)

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from django_dcron.admin.display import may_view
 from django_dcron.admin.visibility import scope_of
-from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.models import Job
 
 NAMESPACES_LISTED = 50
@@ -19,17 +19,17 @@ LENGTHS = {"namespace": 64, "q": 120}
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    chosen: Selection
+    chosen: JobSelection
     namespaces: tuple[str, ...]
     """The first namespaces, and always the chosen one."""
 
     @property
     def is_set(self) -> bool:
-        return self.chosen != Selection()
+        return self.chosen != JobSelection()
 
 
-def selection(request: HttpRequest) -> Selection:
-    return Selection(_read(request, "namespace"), _read(request, "q"))
+def selection(request: HttpRequest) -> JobSelection:
+    return JobSelection(_read(request, "namespace"), _read(request, "q"))
 
 
 def query(request: HttpRequest) -> dict[str, str]:

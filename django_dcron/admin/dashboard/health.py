@@ -47,7 +47,7 @@ _LISTINGS: dict[Problem, Listing] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HealthLine:
     """One problem, or the message that there is none."""
 
     summary: str
@@ -77,13 +77,13 @@ def _visible(facts: SystemFacts, request: HttpRequest, site: admin.AdminSite) ->
     )
 
 
-def _lines(verdict: Verdict, request: HttpRequest, site: admin.AdminSite) -> Iterator[Line]:
+def _lines(verdict: Verdict, request: HttpRequest, site: admin.AdminSite) -> Iterator[HealthLine]:
     for issue in verdict.issues:
         url, link = _link(issue, request, site)
         summary, remedy = issue.summary.translate(translation), issue.remedy.translate(translation)
-        yield Line(summary, remedy, issue.severity.value, url, link)
+        yield HealthLine(summary, remedy, issue.severity.value, url, link)
     if not verdict.issues:
-        yield Line(verdict.summary.translate(translation))
+        yield HealthLine(verdict.summary.translate(translation))
 
 
 def _link(issue: Issue, request: HttpRequest, site: admin.AdminSite) -> tuple[str, str]:

@@ -36,7 +36,9 @@ def index_line(request: HttpRequest) -> dict[str, Any]:
         lines = health.context(request, site)["health"]
     except (DatabaseError, InterfaceError):
         lines = [
-            health.Line(_("The scheduler's status can't be read from the database."), kind="error")
+            health.HealthLine(
+                _("The scheduler's status can't be read from the database."), kind="error"
+            )
         ]
     return {"line": lines[0], "others": len(lines) - 1, "dashboard_url": list_url(Dashboard, site)}
 

@@ -33,7 +33,7 @@ from django_dcron.admin.visibility import scope_of
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.load import DAYS, Load, planned_load
-from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.models import Job
 from django_dcron.schedules.crowding import Crowd
 
@@ -78,7 +78,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class LoadPicture:
     days: tuple[Day, ...]
     scale: tuple[tuple[float, str], ...]
     """The position of each hour, and its label."""
@@ -109,12 +109,12 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     return {"load": _picture(load, now, advice)}
 
 
-def _picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> Picture:
+def _picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> LoadPicture:
     planned = [number for number in load.hours if number] or [0]
     least, greatest = min(planned), max(planned)
     if least < greatest:
         least = min(least, greatest // 2)
-    return Picture(
+    return LoadPicture(
         tuple(_days(load, now, least, greatest)),
         tuple((round(COLUMN * hour, 2), f"{hour:02}") for hour in range(HOURS)),
         _busiest(load),
@@ -186,7 +186,7 @@ def _busiest(load: Load) -> str:
     )
 
 
-def _advice(crowd: Crowd, load: Load, site: admin.AdminSite, chosen: Selection) -> Advice:
+def _advice(crowd: Crowd, load: Load, site: admin.AdminSite, chosen: JobSelection) -> Advice:
     remedy = format_html(
         _("Use {} as the minute to spread them: at most {} per minute."),
         format_html_join(SafeString(", "), "<code>{}</code>", ((form,) for form in crowd.forms)),

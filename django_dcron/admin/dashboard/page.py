@@ -22,7 +22,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.auto_refresh import REFRESH, Part
+from django_dcron.admin.auto_refresh import REFRESH, PagePart
 from django_dcron.admin.base import ReadOnlyAdmin
 from django_dcron.admin.dashboard import (
     cluster,
@@ -120,14 +120,14 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
     def _may_see(self, request: HttpRequest, section: Section) -> bool:
         return all(may_view(request, model, self.admin_site) for model in section.shows)
 
-    def _part(self, name: str, request: HttpRequest) -> Part:
+    def _part(self, name: str, request: HttpRequest) -> PagePart:
         url = reverse(
             "admin:django_dcron_dashboard_part", args=[name], current_app=self.admin_site.name
         )
         if query := choice.query(request):
             url += f"?{urlencode(query)}"
         template = f"admin/django_dcron/dashboard/{name}.html"
-        return Part(f"dcron-{name}", template, url, SECTIONS[name].interval)
+        return PagePart(f"dcron-{name}", template, url, SECTIONS[name].interval)
 
 
 def _has_jobs(request: HttpRequest, site: admin.AdminSite) -> bool:

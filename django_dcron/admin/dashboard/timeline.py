@@ -91,7 +91,7 @@ class LaneRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GridLine:
     x: float
     label: str
 
@@ -102,10 +102,10 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class TimelinePicture:
     rows: tuple[LaneRow, ...]
-    lines: tuple[Line, ...]
-    now: Line
+    lines: tuple[GridLine, ...]
+    now: GridLine
     caption: str
     legend: tuple[tuple[str, StrOrPromise], ...]
     """The states that occur in the timeline."""
@@ -155,14 +155,14 @@ class _Drawing:
         self._site = site
         self._shows_runs = shows_runs
 
-    def picture(self) -> Picture:
+    def picture(self) -> TimelinePicture:
         data = self._timeline
         rows = tuple(self._row(lane, AXIS + LANE * at) for at, lane in enumerate(data.lanes))
         states = {runs.state for lane in data.lanes for runs in lane.runs}
-        return Picture(
+        return TimelinePicture(
             rows,
             tuple(self._grid()),
-            Line(self._x(self._now), _("now %(time)s") % {"time": time_of(self._now)}),
+            GridLine(self._x(self._now), _("now %(time)s") % {"time": time_of(self._now)}),
             caption(data, self._shows_runs),
             tuple((state, label) for state, label in STATE_LABELS if state in states),
             self._shows_runs,
@@ -173,10 +173,10 @@ class _Drawing:
         whole = self._until - self._since
         return round(min(max((instant - self._since) / whole, 0), 1) * 100, 2)
 
-    def _grid(self) -> Iterator[Line]:
+    def _grid(self) -> Iterator[GridLine]:
         at = self._since + -(self._since - EPOCH) % GRID
         while at <= self._until:
-            yield Line(self._x(at), f"{localtime(at):%H:%M}")
+            yield GridLine(self._x(at), f"{localtime(at):%H:%M}")
             at += GRID
 
     def _row(self, lane: Lane, y: int) -> LaneRow:

@@ -109,7 +109,7 @@ class BackfillForm(ObjectActionForm):
             self.add_error(None, error.translate(translation))
 
 
-class Preview:
+class BackfillPreview:
     """The template's data for a planned backfill."""
 
     def __init__(self, planned: Backfill, form: BackfillForm, job: Job):
@@ -158,7 +158,7 @@ def view(model_admin: JobAdmin, request: HttpRequest, object_id: str) -> HttpRes
             if is_confirmed:
                 form.add_error(None, ValidationError(OUTDATED, code="outdated"))
     return _page(
-        model_admin, request, job, form, Preview(backfill, form, job) if backfill else None
+        model_admin, request, job, form, BackfillPreview(backfill, form, job) if backfill else None
     )
 
 
@@ -195,7 +195,7 @@ def _page(
     request: HttpRequest,
     job: Job,
     form: BackfillForm,
-    preview: Preview | None = None,
+    preview: BackfillPreview | None = None,
 ) -> HttpResponse:
     context = {
         **model_admin.admin_site.each_context(request),

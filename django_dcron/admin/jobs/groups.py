@@ -133,7 +133,7 @@ _PREVIEWED = {"overlap_policy": "policies", "max_attempts": "retry", "keep_for":
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FieldGroup:
     title: StrOrPromise
     about: StrOrPromise
     fieldset: Fieldset
@@ -142,7 +142,7 @@ class Group:
     """The name of the preview piece in this group; empty if there is none."""
 
 
-def groups(form: AdminForm) -> Iterator[Group]:
+def groups(form: AdminForm) -> Iterator[FieldGroup]:
     """Yield the collapsible groups. The page shows the group's title instead of the fieldset's."""
     fieldset: Any
     for fieldset in form:
@@ -152,7 +152,7 @@ def groups(form: AdminForm) -> Iterator[Group]:
         fieldset.name, fieldset.description, fieldset.classes = None, None, ""
         names = flatten(fieldset.fields)
         piece = next((_PREVIEWED[name] for name in names if name in _PREVIEWED), "")
-        yield Group(
+        yield FieldGroup(
             title, about, fieldset, any(_opens_group(form.form, name) for name in names), piece
         )
 

@@ -19,7 +19,7 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 
 from django_dcron import control
-from django_dcron.admin.auto_refresh import Part
+from django_dcron.admin.auto_refresh import PagePart
 from django_dcron.admin.change_log import LoggedAdmin
 from django_dcron.admin.display import badge, link, list_url, may_view, moment_in
 from django_dcron.admin.jobs import why
@@ -168,13 +168,13 @@ class StatusPanel:
         return moment_in(self.next_run, self.zone)
 
 
-def _status_part(job: Job, site: admin.AdminSite, author: job_status.Author | None) -> Part:
+def _status_part(job: Job, site: admin.AdminSite, author: job_status.Author | None) -> PagePart:
     url = reverse(f"admin:{STATUS_URL}", args=[job.pk], current_app=site.name)
     if author:
         at = author.at.isoformat() if author.at else ""
         signed = Signer(salt=STATUS_URL).sign_object([job.pk, job.version, author.by, at])
         url = f"{url}?{urlencode({PAUSED_BY: signed})}"
-    return Part("dcron-status", "admin/django_dcron/job/status.html", url, REFRESH_EVERY)
+    return PagePart("dcron-status", "admin/django_dcron/job/status.html", url, REFRESH_EVERY)
 
 
 def _signed_author(job: Job, signed: str) -> job_status.Author | None:

@@ -6,7 +6,8 @@ Invariants:
 - An error has the same text as in a refused save. An empty field that the user hasn't touched
   shows no error yet.
 - The preview omits a piece whose fields have errors. It never guesses.
-- A piece looks the same in the page and in a response: both use one template and one ``Preview``.
+- A piece looks the same in the page and in a response: both use one template and one
+  ``SchedulePreview``.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class OccurrenceRow:
     gap: str
 
 
-class Preview:
+class SchedulePreview:
     """The data of the preview.
 
     With ``show_all_errors``, untouched fields have errors, too.
@@ -201,7 +202,7 @@ class PreviewedAdmin(BaseAdmin[Job]):
             return HttpResponseNotAllowed(["POST"])
         job = self._read_saved_job(request)
         form_class: Any = self.get_form(request, job, change=job is not None)
-        preview = Preview(
+        preview = SchedulePreview(
             form_class(request.POST, instance=job), show_all_errors=SAVE_WAS_REFUSED in request.POST
         )
         return render(request, "admin/django_dcron/job/preview_response.html", {"preview": preview})
@@ -229,7 +230,7 @@ class PreviewedAdmin(BaseAdmin[Job]):
         form = context["adminform"]
         context["groups"] = list(groups(form))
         if add or self.has_change_permission(request, obj):
-            context["preview"] = Preview(form.form, show_all_errors=True)
+            context["preview"] = SchedulePreview(form.form, show_all_errors=True)
             context["preview_url"] = self._preview_url(obj)
         return super().render_change_form(request, context, add, change, form_url, obj)
 

@@ -30,7 +30,7 @@ _SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class PlannedAttempt:
     number: int
     wait: timedelta
     """Time since the previous attempt failed."""
@@ -98,7 +98,7 @@ class RetryPicture:
         return _("Each wait varies randomly by up to %(percent)s%%.") % {"percent": percent}
 
     @cached_property
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[PlannedAttempt]:
         """All attempts to draw; empty if there are no waits."""
         if not self.total:
             return []
@@ -113,7 +113,7 @@ class RetryPicture:
             is_numbered = x - numbered_x >= CHARACTER_WIDTH * (len(str(index + 1)) + 1)
             numbered_x = x if is_numbered else numbered_x
             attempts.append(
-                Attempt(
+                PlannedAttempt(
                     number=index + 1,
                     wait=wait,
                     after=offset,

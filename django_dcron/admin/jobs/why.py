@@ -28,26 +28,26 @@ from django_dcron.admin.visibility import scope_of
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.explanation_data import zone_of
-from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Job, Node, Run
 from django_dcron.utils.time_parsing import parse_datetime
 
 URL_NAME = "django_dcron_job_why"
 BADGES = {
-    Verdict.COVERED: ("missed", gettext_lazy("Missed, covered by another run")),
-    Verdict.NOT_DUE: ("pending", gettext_lazy("Not due yet")),
-    Verdict.NO_OCCURRENCE: ("cancelled", gettext_lazy("No occurrence at this time")),
-    Verdict.EXCLUDED: ("cancelled", gettext_lazy("Excluded by the calendar")),
-    Verdict.BEFORE_START: ("cancelled", gettext_lazy("Before the start time")),
-    Verdict.AFTER_END: ("cancelled", gettext_lazy("After the end time")),
-    Verdict.NOT_CREATED: ("cancelled", gettext_lazy("Job didn't exist yet")),
-    Verdict.PAUSED: ("paused", gettext_lazy("Paused")),
-    Verdict.FROZEN: ("paused", gettext_lazy("Frozen")),
-    Verdict.CHANGED: ("cancelled", gettext_lazy("Job changed since then")),
-    Verdict.QUARANTINED: ("failed", gettext_lazy("Quarantined")),
-    Verdict.NOT_CLAIMED: ("failed", gettext_lazy("Not processed yet")),
-    Verdict.PRUNED: ("cancelled", gettext_lazy("Pruned")),
-    Verdict.UNEXPLAINED: ("failed", gettext_lazy("Unexplained")),
+    WhyVerdict.COVERED: ("missed", gettext_lazy("Missed, covered by another run")),
+    WhyVerdict.NOT_DUE: ("pending", gettext_lazy("Not due yet")),
+    WhyVerdict.NO_OCCURRENCE: ("cancelled", gettext_lazy("No occurrence at this time")),
+    WhyVerdict.EXCLUDED: ("cancelled", gettext_lazy("Excluded by the calendar")),
+    WhyVerdict.BEFORE_START: ("cancelled", gettext_lazy("Before the start time")),
+    WhyVerdict.AFTER_END: ("cancelled", gettext_lazy("After the end time")),
+    WhyVerdict.NOT_CREATED: ("cancelled", gettext_lazy("Job didn't exist yet")),
+    WhyVerdict.PAUSED: ("paused", gettext_lazy("Paused")),
+    WhyVerdict.FROZEN: ("paused", gettext_lazy("Frozen")),
+    WhyVerdict.CHANGED: ("cancelled", gettext_lazy("Job changed since then")),
+    WhyVerdict.QUARANTINED: ("failed", gettext_lazy("Quarantined")),
+    WhyVerdict.NOT_CLAIMED: ("failed", gettext_lazy("Not processed yet")),
+    WhyVerdict.PRUNED: ("cancelled", gettext_lazy("Pruned")),
+    WhyVerdict.UNEXPLAINED: ("failed", gettext_lazy("Unexplained")),
 }
 """Badges of the verdicts that don't come from a run's state."""
 RUN_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
@@ -159,7 +159,7 @@ def _answer_context(
     }
 
 
-def _badge(verdict: Verdict) -> str:
+def _badge(verdict: WhyVerdict) -> str:
     return badge(*BADGES[verdict]) if verdict in BADGES else state_badge(verdict)
 
 

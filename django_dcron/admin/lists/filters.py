@@ -219,7 +219,7 @@ def _rows_of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
     return rows.filter(pk__in=jobs.order_by().values("pk"))
 
 
-class JobFilter(admin.RelatedFieldListFilter):
+class JobListFilter(admin.RelatedFieldListFilter):
     """List the first jobs and the selected one. The search box finds other jobs by name."""
 
     def field_choices(

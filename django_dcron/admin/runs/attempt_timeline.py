@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.admin.display import format_duration
-from django_dcron.diagnosis.phases import Course, Kind, Phase
+from django_dcron.diagnosis.phases import Course, Phase, PhaseKind
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL, State
@@ -34,22 +34,22 @@ MAX_STEPS = 5
 SHORTEST = timedelta(milliseconds=5)
 
 PHASE_LABELS = {
-    Kind.EARLY: gettext_lazy("Not due yet"),
-    Kind.UNCLAIMED: gettext_lazy("Due, not claimed by a node yet"),
-    Kind.TURN: gettext_lazy("Waiting for earlier runs"),
-    Kind.BACKOFF: gettext_lazy("Backoff"),
-    Kind.BETWEEN: gettext_lazy("Backoff and wait for the start"),
-    Kind.DUE: gettext_lazy("Due, not sent to a worker yet"),
-    Kind.QUEUED: gettext_lazy("Sent, waiting for a worker"),
-    Kind.START: gettext_lazy("Due, not started yet"),
-    Kind.RUNNING: gettext_lazy("Running"),
+    PhaseKind.EARLY: gettext_lazy("Not due yet"),
+    PhaseKind.UNCLAIMED: gettext_lazy("Due, not claimed by a node yet"),
+    PhaseKind.TURN: gettext_lazy("Waiting for earlier runs"),
+    PhaseKind.BACKOFF: gettext_lazy("Backoff"),
+    PhaseKind.BETWEEN: gettext_lazy("Backoff and wait for the start"),
+    PhaseKind.DUE: gettext_lazy("Due, not sent to a worker yet"),
+    PhaseKind.QUEUED: gettext_lazy("Sent, waiting for a worker"),
+    PhaseKind.START: gettext_lazy("Due, not started yet"),
+    PhaseKind.RUNNING: gettext_lazy("Running"),
 }
 WAIT_COLORS = {
-    Kind.UNCLAIMED: "missed",
-    Kind.TURN: "waiting",
-    Kind.QUEUED: "queued",
+    PhaseKind.UNCLAIMED: "missed",
+    PhaseKind.TURN: "waiting",
+    PhaseKind.QUEUED: "queued",
 }
-HATCHED = {Kind.BACKOFF, Kind.BETWEEN}
+HATCHED = {PhaseKind.BACKOFF, PhaseKind.BETWEEN}
 LEGEND_LABELS = {
     "missed": gettext_lazy("Not claimed by a node"),
     "waiting": gettext_lazy("Waiting for earlier runs"),
@@ -77,7 +77,7 @@ STEPS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class AttemptBar:
     x: float
     width: float
     color: str
@@ -87,7 +87,7 @@ class Bar:
 
     @property
     def solid(self) -> bool:
-        return self.phase.kind is Kind.RUNNING
+        return self.phase.kind is PhaseKind.RUNNING
 
     @property
     def hatched(self) -> bool:
@@ -120,12 +120,12 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class AttemptLane:
     number: int
     y: int
     """The upper edge of the lane's bars."""
     text: str
-    bars: tuple[Bar, ...]
+    bars: tuple[AttemptBar, ...]
     claimed: str
     """When the run was claimed, in words; empty if another attempt's lane shows it."""
 
@@ -152,9 +152,9 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class AttemptTimeline:
     since: datetime
-    lanes: tuple[Lane, ...]
+    lanes: tuple[AttemptLane, ...]
     ticks: tuple[Tick, ...]
     now: float | None
     """The position of the current time, or None if the run has ended."""
@@ -170,13 +170,13 @@ class Timeline:
         return self.bottom + AXIS
 
     @property
-    def legend(self) -> list[Bar]:
+    def legend(self) -> list[AttemptBar]:
         """One wait of each style."""
         waits = {bar.legend_label: bar for lane in self.lanes for bar in lane.bars if not bar.solid}
         return list(waits.values())
 
 
-def draw(courses: Sequence[Course], state: str, now: datetime | None) -> Timeline | None:
+def draw(courses: Sequence[Course], state: str, now: datetime | None) -> AttemptTimeline | None:
     """Lay out the timeline, or return None if there is no phase to show.
 
     ``state`` is the state of the run. ``now`` is None if the run has ended.
@@ -191,7 +191,7 @@ def draw(courses: Sequence[Course], state: str, now: datetime | None) -> Timelin
     since = min(instants)
     scale = _Scale(since, max(max(instants) - since, SHORTEST))
     lanes = (_lane(index, course, state, scale) for index, course in enumerate(courses))
-    return Timeline(since, tuple(lanes), tuple(_ticks(scale)), scale.x(now) if now else None)
+    return AttemptTimeline(since, tuple(lanes), tuple(_ticks(scale)), scale.x(now) if now else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +203,10 @@ class _Scale:
         return round(min(max((at - self.since) / self.length, 0.0), 1.0) * 100, 2)
 
 
-def _lane(index: int, course: Course, state: str, scale: _Scale) -> Lane:
+def _lane(index: int, course: Course, state: str, scale: _Scale) -> AttemptLane:
     y = index * LANE + LANE - BAR
     bars = tuple(_bar(phase, course, scale) for phase in course.phases)
-    return Lane(course.number, y, _lane_text(course, state), bars, _claim_text(course))
+    return AttemptLane(course.number, y, _lane_text(course, state), bars, _claim_text(course))
 
 
 def _claim_text(course: Course) -> str:
@@ -220,7 +220,8 @@ def _lane_text(course: Course, state: str) -> str:
     """Describe a lane: the number of the attempt, the wait before it, its outcome and duration."""
     facts = [_("Attempt %(number)d") % {"number": course.number}]
     waited = sum(
-        (phase.length for phase in course.phases if phase.kind is not Kind.RUNNING), timedelta()
+        (phase.length for phase in course.phases if phase.kind is not PhaseKind.RUNNING),
+        timedelta(),
     )
     if waited and (course.number > 1 or course.attempt):
         facts.append(_("waited %(time)s") % {"time": format_duration(waited)})
@@ -233,16 +234,16 @@ def _lane_text(course: Course, state: str) -> str:
     )
 
 
-def _bar(phase: Phase, course: Course, scale: _Scale) -> Bar:
+def _bar(phase: Phase, course: Course, scale: _Scale) -> AttemptBar:
     x = scale.x(phase.since)
     width = max(scale.x(phase.until) - x, MIN_WIDTH)
-    if phase.kind is Kind.RUNNING:
+    if phase.kind is PhaseKind.RUNNING:
         color = str((course.attempt and course.attempt.outcome) or State.RUNNING)
         text = str(_LABELS.get(color, color))
     else:
         color = WAIT_COLORS.get(phase.kind, "pending")
         text = str(PHASE_LABELS[phase.kind])
-    return Bar(round(min(x, 100 - width), 2), round(width, 2), color, text, phase)
+    return AttemptBar(round(min(x, 100 - width), 2), round(width, 2), color, text, phase)
 
 
 def _ticks(scale: _Scale) -> Iterator[Tick]:

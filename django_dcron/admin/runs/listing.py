@@ -15,7 +15,7 @@ from django_dcron.admin.display import EMPTY, format_duration, may_view, moment,
 from django_dcron.admin.lists.base import HistoryAdmin, search_words
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
 from django_dcron.admin.lists.filters import (
-    JobFilter,
+    JobListFilter,
     NamespaceFilter,
     TagFilter,
     as_uuid,
@@ -31,7 +31,7 @@ from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.targets import redact
 from django_dcron.utils.bounded_text import shortened
 
-JOB_FILTERS: tuple[Any, ...] = (("job", JobFilter), NamespaceFilter, TagFilter)
+JOB_FILTERS: tuple[Any, ...] = (("job", JobListFilter), NamespaceFilter, TagFilter)
 """Filters whose choices name all jobs, including jobs without runs."""
 TRIGGER_TITLE = gettext_lazy("trigger (latest 100,000 runs)")
 

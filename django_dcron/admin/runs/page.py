@@ -22,7 +22,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_dcron.admin.auto_refresh import Part
+from django_dcron.admin.auto_refresh import PagePart
 from django_dcron.admin.display import (
     EMPTY,
     exact_moment,
@@ -36,7 +36,7 @@ from django_dcron.admin.display import (
 from django_dcron.admin.lists.filters import WorkerFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import TRUNCATION, AttemptText, texts_of
-from django_dcron.admin.runs.attempt_timeline import Timeline, draw
+from django_dcron.admin.runs.attempt_timeline import AttemptTimeline, draw
 from django_dcron.admin.runs.progress import Progress, progress_of
 from django_dcron.admin.visibility import scope_of
 from django_dcron.conf import settings
@@ -73,10 +73,10 @@ RETRY_DUE = gettext_lazy("Attempt {number} is due at {due}.")
 CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
 
 
-def part_of(run: Run, name: str, site: admin.AdminSite) -> Part:
+def part_of(run: Run, name: str, site: admin.AdminSite) -> PagePart:
     url = reverse("admin:django_dcron_run_part", args=[run.pk, name], current_app=site.name)
     interval = None if run.is_final else REFRESH_EVERY
-    return Part(f"dcron-{name}", f"admin/django_dcron/run/{name}.html", url, interval)
+    return PagePart(f"dcron-{name}", f"admin/django_dcron/run/{name}.html", url, interval)
 
 
 class RunPage:
@@ -148,7 +148,7 @@ class RunPage:
         return settings.RUN_LEASE / 3
 
     @property
-    def timeline(self) -> Timeline | None:
+    def timeline(self) -> AttemptTimeline | None:
         if not self.shows_attempts:
             return None
         courses = courses_of(self.run, self.attempts[::-1], self.now)

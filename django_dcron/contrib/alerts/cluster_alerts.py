@@ -12,7 +12,7 @@ from django_dcron.contrib.alerts.outbox import KEPT, Message, put_new
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Node
-from django_dcron.policies.alerting import Kind, Rule
+from django_dcron.policies.alerting import AlertKind, Rule
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import Verdict
 
@@ -39,7 +39,7 @@ class NodeLossAlerts:
         """Last heartbeats of expired nodes, and when this node first saw each (monotonic clock)."""
 
     def check(self, default_rules: Collection[Rule]) -> None:
-        matching_rules = rules.of_kinds(default_rules, Kind.NODE_LOST)
+        matching_rules = rules.of_kinds(default_rules, AlertKind.NODE_LOST)
         if not matching_rules:
             return
         expired = Node.objects.using(alias_for(Node)).expired(settings.LEASE * LEASES)
@@ -50,7 +50,9 @@ class NodeLossAlerts:
         now = monotonic()
         self._seen = {key: self._seen.get(key, now) for key in nodes}
         put_new(
-            _message(Kind.NODE_LOST, f"{pk}:{at.timestamp():.0f}", messages.node_lost(node), rule)
+            _message(
+                AlertKind.NODE_LOST, f"{pk}:{at.timestamp():.0f}", messages.node_lost(node), rule
+            )
             for (pk, at), node in nodes.items()
             if now - self._seen[pk, at] >= settings.LEASE.total_seconds()
             for rule in matching_rules
@@ -71,7 +73,7 @@ class HealthAlerts:
     def check(
         self, shards: Collection[int], now: datetime, default_rules: Collection[Rule]
     ) -> None:
-        matching_rules = rules.of_kinds(default_rules, Kind.UNHEALTHY)
+        matching_rules = rules.of_kinds(default_rules, AlertKind.UNHEALTHY)
         if not matching_rules or FIRST_SHARD not in shards or self._read_verdict is None:
             self._since = {}
             return
@@ -81,7 +83,7 @@ class HealthAlerts:
         self._since = {issue.problem: self._since.get(issue.problem, now) for issue in errors}
         put_new(
             _message(
-                Kind.UNHEALTHY,
+                AlertKind.UNHEALTHY,
                 f"{issue.problem}:{since.timestamp():.0f}",
                 messages.unhealthy(issue),
                 rule,
@@ -99,12 +101,12 @@ def report_degraded(
     if now - since < MIN_DURATION:
         return
     key = f"{node_id}:{since.timestamp():.0f}"
-    matching_rules = rules.of_kinds(default_rules, Kind.DEGRADED)
+    matching_rules = rules.of_kinds(default_rules, AlertKind.DEGRADED)
     put_new(
-        _message(Kind.DEGRADED, key, messages.degraded(name, since), rule)
+        _message(AlertKind.DEGRADED, key, messages.degraded(name, since), rule)
         for rule in matching_rules
     )
 
 
-def _message(kind: Kind, key: str, subject_and_text: tuple[str, str], rule: Rule) -> Message:
+def _message(kind: AlertKind, key: str, subject_and_text: tuple[str, str], rule: Rule) -> Message:
     return Message(kind, f"{kind}:{key}", *subject_and_text, to=rule.to)

@@ -29,7 +29,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.pausing import PAUSED_ITSELF
 from django_dcron.models import Job, Notice, Statistics
-from django_dcron.policies.alerting import Counts, Event, Kind, Rule, detect_events
+from django_dcron.policies.alerting import AlertKind, Counts, Event, Rule, detect_events
 
 OVERLAP = timedelta(minutes=1)
 """The maximum time between a run's ``finished_at`` and the commit of its transaction.
@@ -128,7 +128,7 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
 
 
 def _message(event: Event, statistics: Statistics) -> Message:
-    count = statistics.missed if event.rule.on is Kind.MISSED else statistics.failed
+    count = statistics.missed if event.rule.on is AlertKind.MISSED else statistics.failed
     key = f"{event.rule.on}:{statistics.pk}:{count}:{event.rule.after}"
     subject, text = of_event(event, statistics.job)
     return Message(event.rule.on, key, subject, text, statistics.pk, event.rule.to)

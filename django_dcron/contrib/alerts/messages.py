@@ -11,7 +11,7 @@ from django_dcron.conf import settings
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Attempt, Job, Node, Run
-from django_dcron.policies.alerting import EVERY, Event, Kind
+from django_dcron.policies.alerting import EVERY, AlertKind, Event
 from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils.durations import write_duration
@@ -25,17 +25,17 @@ def of_event(event: Event, job: Job) -> tuple[str, str]:
     """Return subject and text of an event."""
     number = event.number
     match event.rule.on:
-        case Kind.FAILED if event.rule.after == EVERY:
+        case AlertKind.FAILED if event.rule.after == EVERY:
             return f"{job} failed{_times(number)}", _about(job, State.FAILED)
-        case Kind.FAILED:
+        case AlertKind.FAILED:
             in_a_row = f" {number} times in a row" if number > 1 else ""
             return f"{job} failed{in_a_row}", _about(job, State.FAILED)
-        case Kind.RECOVERED:
+        case AlertKind.RECOVERED:
             after = "a failed run" if number == 1 else f"{number} failed runs in a row"
             return f"{job} has recovered", _about(
                 job, State.SUCCEEDED, f"It succeeded after {after}."
             )
-        case Kind.MISSED:
+        case AlertKind.MISSED:
             occurrences = "an occurrence" if number == 1 else f"{number} occurrences"
             return f"{job} missed {occurrences}", _about(job, State.MISSED)
         case _:

@@ -29,7 +29,7 @@ from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Alert
-from django_dcron.policies.alerting import Kind
+from django_dcron.policies.alerting import AlertKind
 
 logger = logging.getLogger("django_dcron.alerts")
 
@@ -48,7 +48,9 @@ TRIES = 55
 KEPT = timedelta(days=30)
 PRUNED_AT_ONCE = 1000
 ERROR_LIMIT = 500
-SEVERE = frozenset({Kind.FAILED, Kind.PAUSED, Kind.SILENT, Kind.NODE_LOST, Kind.UNHEALTHY})
+SEVERE = frozenset(
+    {AlertKind.FAILED, AlertKind.PAUSED, AlertKind.SILENT, AlertKind.NODE_LOST, AlertKind.UNHEALTHY}
+)
 
 Send = Callable[[Mapping[str, Any], str, str, str], None]
 NewAlert = tuple[Alert, str | Callable[[], str]]
@@ -59,7 +61,7 @@ NewAlert = tuple[Alert, str | Callable[[], str]]
 class Message:
     """One alert, before it is assigned to channels."""
 
-    kind: Kind
+    kind: AlertKind
     key: str
     """Identifies the event, so that it is reported once."""
     subject: str
@@ -239,8 +241,8 @@ def _give_up(rows: Any, error: str) -> None:
 
 def _tone(alerts: list[Alert]) -> str:
     """Return the tone of the most severe alert."""
-    kinds = {Kind(alert.kind) for alert in alerts}
-    if kinds & {Kind.MISSED, Kind.LATE, Kind.DEGRADED} and not kinds & SEVERE:
+    kinds = {AlertKind(alert.kind) for alert in alerts}
+    if kinds & {AlertKind.MISSED, AlertKind.LATE, AlertKind.DEGRADED} and not kinds & SEVERE:
         return "warning"
     return "failure" if kinds & SEVERE else "success"
 

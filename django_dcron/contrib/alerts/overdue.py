@@ -24,7 +24,7 @@ from django_dcron.contrib.alerts.outbox import KEPT, Message, put_new
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Notice, Run, Statistics
 from django_dcron.models.job import JobQuerySet
-from django_dcron.policies.alerting import Kind, Rule
+from django_dcron.policies.alerting import AlertKind, Rule
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 
 BATCH_SIZE = 1000
@@ -56,8 +56,8 @@ class OverdueCheck:
             job.pk: rules.of_job(str(job), job.alerts, default_rules)
             for job in jobs.filter(alerts__isnull=False).only("namespace", "name", "alerts")
         }
-        self._check_late(jobs, own_rules, rules.of_kinds(default_rules, Kind.LATE), now)
-        self._check_silent(jobs, own_rules, rules.of_kinds(default_rules, Kind.SILENT), now)
+        self._check_late(jobs, own_rules, rules.of_kinds(default_rules, AlertKind.LATE), now)
+        self._check_silent(jobs, own_rules, rules.of_kinds(default_rules, AlertKind.SILENT), now)
 
     def _check_late(
         self,
@@ -66,7 +66,7 @@ class OverdueCheck:
         default_rules: tuple[Rule, ...],
         now: datetime,
     ) -> None:
-        applicable = _rules_of_kind(own_rules, default_rules, Kind.LATE)
+        applicable = _rules_of_kind(own_rules, default_rules, AlertKind.LATE)
         spans = _spans(applicable, default_rules)
         if not spans:
             return
@@ -93,7 +93,7 @@ class OverdueCheck:
         default_rules: tuple[Rule, ...],
         now: datetime,
     ) -> None:
-        applicable = _rules_of_kind(own_rules, default_rules, Kind.SILENT)
+        applicable = _rules_of_kind(own_rules, default_rules, AlertKind.SILENT)
         spans = _spans(applicable, default_rules)
         if not spans:
             return
@@ -123,7 +123,7 @@ class OverdueCheck:
 
 
 def _rules_of_kind(
-    own_rules: RulesByJob, default_rules: tuple[Rule, ...], kind: Kind
+    own_rules: RulesByJob, default_rules: tuple[Rule, ...], kind: AlertKind
 ) -> RulesByJob:
     """Return, by job, the rules of this kind of the jobs that have their own rules.
 
@@ -161,8 +161,8 @@ def _late_messages(run: Run, applicable: Collection[Rule], now: datetime) -> Ite
     for rule in applicable:
         if rule.span is not None and _needs_alert(rule, now - _late_from(run)):
             subject, text = messages.late(run, rule.span)
-            key = f"{Kind.LATE}:{run.pk}:{rule.span.total_seconds():g}"
-            yield Message(Kind.LATE, key, subject, text, run.job_id, rule.to)
+            key = f"{AlertKind.LATE}:{run.pk}:{rule.span.total_seconds():g}"
+            yield Message(AlertKind.LATE, key, subject, text, run.job_id, rule.to)
 
 
 def _late_from(run: Run) -> datetime:
@@ -211,5 +211,7 @@ def _silent_messages(
     for rule in applicable:
         if rule.span is not None and _needs_alert(rule, now - since):
             subject, text = messages.silent(notice.job, since, rule.span)
-            key = f"{Kind.SILENT}:{notice.pk}:{since.isoformat()}:{rule.span.total_seconds():g}"
-            yield Message(Kind.SILENT, key, subject, text, notice.pk, rule.to)
+            key = (
+                f"{AlertKind.SILENT}:{notice.pk}:{since.isoformat()}:{rule.span.total_seconds():g}"
+            )
+            yield Message(AlertKind.SILENT, key, subject, text, notice.pk, rule.to)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django_dcron.conf import settings
-from django_dcron.policies.alerting import CLUSTER_KINDS, InvalidRule, Kind, Rule, read_rules
+from django_dcron.policies.alerting import CLUSTER_KINDS, AlertKind, InvalidRule, Rule, read_rules
 
 logger = logging.getLogger("django_dcron.alerts")
 
@@ -41,5 +41,5 @@ def of_job(name: str, value: Any, default_rules: Iterable[Rule]) -> tuple[Rule, 
     return tuple(rule for rule in default_rules if rule.on not in CLUSTER_KINDS)
 
 
-def of_kinds(rules: Iterable[Rule], *kinds: Kind) -> tuple[Rule, ...]:
+def of_kinds(rules: Iterable[Rule], *kinds: AlertKind) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules if rule.on in kinds)

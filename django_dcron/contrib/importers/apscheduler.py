@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django_dcron.contrib.importers.cron_text import FRIDAY_13TH, Part, Parts, cron_text
+from django_dcron.contrib.importers.cron_text import FRIDAY_13TH, CronPart, Parts, cron_text
 from django_dcron.contrib.importers.reading import (
+    EntryRefused,
     Reading,
-    Refused,
     RowReader,
     SourceRuns,
     Warn,
@@ -85,13 +85,13 @@ def _origin(key: str) -> str:
 
 
 def state_of(pickled: bytes, reader: Reader) -> dict[str, Any]:
-    """Return the state of a job. Raises ``Refused``."""
+    """Return the state of a job. Raises ``EntryRefused``."""
     try:
         state = reader.read("pickle", pickled)
     except Unreadable as error:
-        raise Refused(f"the job's state can't be read: {error}") from None
+        raise EntryRefused(f"the job's state can't be read: {error}") from None
     if not isinstance(state, dict) or not {"func", "trigger"} <= state.keys():
-        raise Refused("the stored state is not an APScheduler job")
+        raise EntryRefused("the stored state is not an APScheduler job")
     return state
 
 
@@ -130,7 +130,7 @@ def _schedule_fields(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     kind = _kind(trigger)
     if kind == "DateTrigger":
         if trigger.run_date <= now:
-            raise Refused(
+            raise EntryRefused(
                 f"its only run time, {trigger.run_date.isoformat()}, has passed; run the "
                 "job manually or set another time"
             )
@@ -139,7 +139,7 @@ def _schedule_fields(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
         return {"schedule": interval_text(trigger.interval), "timezone": "UTC"}
     if kind == "CronTrigger":
         return {"schedule": _cron(trigger), "timezone": zone_name(trigger.timezone)}
-    raise Refused(
+    raise EntryRefused(
         f"the trigger {kind} has no equivalent; {HINTS.get(kind, 'choose another schedule')}"
     )
 
@@ -155,26 +155,26 @@ def _cron(trigger: Any) -> str:
             getattr(expression, "first", None) or expression.step
             for expression in field.expressions
         ):
-            raise Refused("schedules can't select weeks of the year")
+            raise EntryRefused("schedules can't select weeks of the year")
     parts = Parts(**parts_by_name)
     days = parts.day_of_month
     positions = tuple(special for special in days.specials if special != "L")
     if not positions:
         return cron_text(parts)
     if len(parts.day_of_week.values) < 7:
-        raise Refused(FRIDAY_13TH)
+        raise EntryRefused(FRIDAY_13TH)
     # Weekday positions belong to the other field here. With further days of month, either field may
     # match.
-    rest = Part(days.values, "", tuple(special for special in days.specials if special == "L"))
+    rest = CronPart(days.values, "", tuple(special for special in days.specials if special == "L"))
     alone = not rest.values and not rest.specials
-    month_days = Part(range(1, 32)) if alone else rest
+    month_days = CronPart(range(1, 32)) if alone else rest
     return cron_text(
-        replace(parts, day_of_month=month_days, day_of_week=Part((), "", positions)),
+        replace(parts, day_of_month=month_days, day_of_week=CronPart((), "", positions)),
         both_days=alone,
     )
 
 
-def _part(kind: FieldKind, field: Any) -> Part:
+def _part(kind: FieldKind, field: Any) -> CronPart:
     values: set[int] = set()
     specials: list[str] = []
     for expression in field.expressions:
@@ -186,7 +186,7 @@ def _part(kind: FieldKind, field: Any) -> Part:
             specials.append(f"{day}L" if nth == 5 else f"{day}#{nth + 1}")
         else:
             values |= _values(kind, expression)
-    return Part(values, "", tuple(specials))
+    return CronPart(values, "", tuple(specials))
 
 
 def _values(kind: FieldKind, expression: Any) -> set[int]:
@@ -202,7 +202,7 @@ def _values(kind: FieldKind, expression: Any) -> set[int]:
         or first < 0
         or step < 1
     ):
-        raise Refused(
+        raise EntryRefused(
             f"field {kind.name} has the invalid range {first!r:.20} to {last!r:.20} with "
             f"step {step!r:.20}"
         )

@@ -13,9 +13,9 @@ from django_dcron.contrib.importers import celery_entry, celery_task
 from django_dcron.contrib.importers.reading import (
     LAST_RUN,
     NEXT_DUE,
+    EntryRefused,
     Omitted,
     Reading,
-    Refused,
     RowReader,
     SourceRuns,
     Warn,
@@ -107,12 +107,12 @@ def _json(row: Any, name: str, default: str) -> Any:
     try:
         return json.loads(getattr(row, name) or default)
     except ValueError as error:
-        raise Refused(f"{name}: {getattr(row, name)!r:.80} is not JSON ({error})") from None
+        raise EntryRefused(f"{name}: {getattr(row, name)!r:.80} is not JSON ({error})") from None
 
 
 def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.solar:
-        raise Refused(
+        raise EntryRefused(
             celery_entry.no_solar(row.solar.event, row.solar.latitude, row.solar.longitude)
         )
     if row.clocked:
@@ -126,7 +126,7 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.crontab:
         fields = celery_entry.schedule_fields(_crontab(row), warn)
         return _next_occurrence_only(row, fields, now, warn) if row.one_off else dict(fields)
-    raise Refused("the entry has no schedule")
+    raise EntryRefused("the entry has no schedule")
 
 
 def _phase(row: Any, length: timedelta, now: datetime) -> dict[str, datetime]:
@@ -143,7 +143,7 @@ def _crontab(row: Any) -> Any:
         # Celery's ParseException derives directly from Exception.
         if not isinstance(error, ValueError) and type(error).__name__ != "ParseException":
             raise
-        raise Refused(f"Celery can't read the crontab ({row.crontab}): {error}") from None
+        raise EntryRefused(f"Celery can't read the crontab ({row.crontab}): {error}") from None
 
 
 def _next_occurrence_only(
@@ -161,7 +161,7 @@ def _once(row: Any, at: datetime, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.total_run_count or not row.enabled:
         raise Omitted("a one-off task that has already run or is disabled")
     if at <= now:
-        raise Refused(
+        raise EntryRefused(
             f"its only run time, {at.astimezone(UTC).isoformat()}, has passed, and it "
             "hasn't run; run the job manually or set another time"
         )

@@ -13,9 +13,9 @@ from django.apps import apps
 from django_dcron.contrib.importers import celery_entry, celery_task
 from django_dcron.contrib.importers.reading import (
     LONG_INTERVAL,
+    EntryRefused,
     Omitted,
     Reading,
-    Refused,
     SourceProblem,
     SourceRuns,
     Warn,
@@ -79,7 +79,7 @@ def _origin(name: Any) -> str:
 
 def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if not isinstance(definition, Mapping) or not isinstance(definition.get("task"), str):
-        raise Refused("the entry has no task")
+        raise EntryRefused("the entry has no task")
     celery_entry.check_task(definition["task"])
     if others := sorted(set(definition) - KNOWN_KEYS):
         warn(f"keys without an equivalent are ignored: {', '.join(map(str, others))}")
@@ -112,17 +112,17 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
 
 
 def _schedule(app: Any, schedule: Any, *, relative: bool) -> Any:
-    """Return Celery's schedule object, or what Celery would create. Raises ``Refused``."""
+    """Return Celery's schedule object, or what Celery would create. Raises ``EntryRefused``."""
     if isinstance(schedule, bool) or schedule is None:
-        raise Refused(f"the entry has no schedule ({schedule!r})")
+        raise EntryRefused(f"the entry has no schedule ({schedule!r})")
     if isinstance(schedule, int | float):
         schedule = _seconds(schedule)
     if isinstance(schedule, timedelta):
         return Interval(schedule, relative, app.timezone)
     if hasattr(schedule, "event") and hasattr(schedule, "lat"):
-        raise Refused(celery_entry.no_solar(schedule.event, schedule.lat, schedule.lon))
+        raise EntryRefused(celery_entry.no_solar(schedule.event, schedule.lat, schedule.lon))
     if type(schedule).__module__ != OWN_MODULE:
-        raise Refused(
+        raise EntryRefused(
             f"the schedule type {type(schedule).__name__} is the project's own; use a cron "
             "schedule, or a job that runs often and lets its code decide"
         )
@@ -133,4 +133,4 @@ def _seconds(number: float) -> timedelta:
     try:
         return timedelta(seconds=number)
     except (OverflowError, ValueError) as error:
-        raise Refused(f"the interval {number!r} s is not supported ({error})") from None
+        raise EntryRefused(f"the interval {number!r} s is not supported ({error})") from None

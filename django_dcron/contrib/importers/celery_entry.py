@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django_dcron.contrib.importers.celery_task import LIMITS
-from django_dcron.contrib.importers.cron_text import Part, Parts, cron_text
+from django_dcron.contrib.importers.cron_text import CronPart, Parts, cron_text
 from django_dcron.contrib.importers.reading import (
+    EntryRefused,
     Omitted,
-    Refused,
     Warn,
     interval_text,
     next_due,
@@ -59,7 +59,7 @@ def schedule_fields(schedule: Any, warn: Warn) -> dict[str, str]:
     if is_crontab(schedule):
         return {"schedule": crontab_text(schedule), "timezone": zone_name(schedule.tz)}
     if not hasattr(schedule, "run_every"):
-        raise Refused(
+        raise EntryRefused(
             f"the schedule type {type(schedule).__name__} is not supported ({schedule!r:.200})"
         )
     if schedule.relative and schedule.run_every in RELATIVE:
@@ -80,9 +80,11 @@ def due(schedule: Any, last: datetime | None, now: datetime) -> dict[str, dateti
 
 
 def crontab_text(crontab: Any) -> str:
-    def part(name: str) -> Part:
+    def part(name: str) -> CronPart:
         written = getattr(crontab, f"_orig_{name}")
-        return Part(getattr(crontab, name), str(written) if isinstance(written, str | int) else "")
+        return CronPart(
+            getattr(crontab, name), str(written) if isinstance(written, str | int) else ""
+        )
 
     return cron_text(
         Parts(
@@ -100,9 +102,9 @@ def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
     for name, value, kind in (("args", args, list), ("kwargs", kwargs, dict)):
         if not isinstance(value, kind):
             allowed = "list" if kind is list else "object"
-            raise Refused(f"{name}: {json.dumps(value):.80} is not a JSON {allowed}")
+            raise EntryRefused(f"{name}: {json.dumps(value):.80} is not a JSON {allowed}")
         if marked := _marked_type(value):
-            raise Refused(
+            raise EntryRefused(
                 f"{name}: JSON has no {marked} values; change the task to accept text, and "
                 "pass text"
             )
@@ -129,7 +131,7 @@ def options(values: dict[str, Any], warn: Warn) -> dict[str, Any]:
     routed = {name: values[name] for name in ("exchange", "routing_key") if values.get(name)}
     text = ", ".join(f"{name} {value!r}" for name, value in routed.items())
     if routed and not queue:
-        raise Refused(
+        raise EntryRefused(
             f"the entry is routed by {text}, but a job needs a queue; set the entry's queue "
             "to the one that this routes to"
         )
@@ -153,7 +155,7 @@ def _priority(priority: Any, warn: Warn) -> int | None:
     if priority is None:
         return None
     if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
-        raise Refused(f"priority: {priority!r} is not a whole number of at least 0")
+        raise EntryRefused(f"priority: {priority!r} is not a whole number of at least 0")
     if priority > HIGHEST_PRIORITY:
         warn(f"priority {priority} is reduced to {HIGHEST_PRIORITY}, the highest possible")
     return min(priority, HIGHEST_PRIORITY)
@@ -167,7 +169,7 @@ def _expiry(expires: Any) -> dict[str, Any]:
     if expires is None or expires == 0:
         return {"ends_at": None, "start_deadline": None}
     if isinstance(expires, bool) or not isinstance(expires, int | float) or expires < 1:
-        raise Refused(
+        raise EntryRefused(
             f"expires: {expires!r} is neither a time nor a number of seconds of at least 1"
         )
     return {"ends_at": None, "start_deadline": timedelta(seconds=expires)}

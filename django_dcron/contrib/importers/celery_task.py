@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 from django_dcron import targets
-from django_dcron.contrib.importers.reading import Refused, Warn
+from django_dcron.contrib.importers.reading import EntryRefused, Warn
 from django_dcron.contrib.importers.retries import attempts_of, backoff, constant
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.policies.retry import exception_name
@@ -60,7 +60,8 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
 
 
 def _calls_retry(task: Any) -> bool:
-    code = getattr(unwrap(getattr(task, "run", None)), "__code__", None)
+    run = getattr(task, "run", None)
+    code = getattr(unwrap(run), "__code__", None) if callable(run) else None
     return code is not None and _names_retry(code)
 
 
@@ -99,7 +100,7 @@ def _timeout(task: Any, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
         if limit is None or limit == 0:
             continue
         if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 1:
-            raise Refused(f"{name}: {limit!r:.40} is not a number of seconds of at least 1")
+            raise EntryRefused(f"{name}: {limit!r:.40} is not a number of seconds of at least 1")
         limits[name] = limit
     if not limits:
         return {}

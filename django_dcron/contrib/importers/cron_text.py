@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The text means exactly these sets. If no text does, ``Refused`` is raised.
+- The text means exactly these sets. If no text does, ``EntryRefused`` is raised.
 - A field keeps the source's spelling wherever it has the same meaning here.
 
 The two day fields are the difficult part. In APScheduler and Celery, both must always match. Here,
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from django_dcron.contrib.importers.reading import Refused
+from django_dcron.contrib.importers.reading import EntryRefused
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.fields import (
     DAY_OF_MONTH,
@@ -39,7 +39,7 @@ FRIDAY_13TH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CronPart:
     """A field: its values, and the source's text if there is one."""
 
     values: Collection[int]
@@ -50,13 +50,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    minute: Part
-    hour: Part
-    day_of_month: Part
-    month: Part
-    day_of_week: Part
-    second: Part = field(default=Part((0,)))
-    year: Part | None = None
+    minute: CronPart
+    hour: CronPart
+    day_of_month: CronPart
+    month: CronPart
+    day_of_week: CronPart
+    second: CronPart = field(default=CronPart((0,)))
+    year: CronPart | None = None
 
 
 def cron_text(parts: Parts, *, both_days: bool = True) -> str:
@@ -69,7 +69,7 @@ def cron_text(parts: Parts, *, both_days: bool = True) -> str:
     return text if set(parts.second.values) == {0} else f"{_text(SECOND, parts.second)} {text}"
 
 
-def _days(month_days: Part, weekdays: Part, *, both: bool) -> tuple[str, str]:
+def _days(month_days: CronPart, weekdays: CronPart, *, both: bool) -> tuple[str, str]:
     if _is_all(DAY_OF_WEEK, weekdays):
         return _text(DAY_OF_MONTH, month_days), "*"
     if _is_all(DAY_OF_MONTH, month_days):
@@ -93,16 +93,16 @@ def _days(month_days: Part, weekdays: Part, *, both: bool) -> tuple[str, str]:
         return _format_star("*/31", DAY_OF_MONTH, month_days, 1), texts[1]
     if 0 in weekdays.values:
         return texts[0], _format_star("*/7", DAY_OF_WEEK, weekdays, 0)
-    raise Refused(FRIDAY_13TH)
+    raise EntryRefused(FRIDAY_13TH)
 
 
-def _format_star(star: str, kind: FieldKind, part: Part, first: int) -> str:
+def _format_star(star: str, kind: FieldKind, part: CronPart, first: int) -> str:
     """Return the field's text with ``star`` for the single value ``first``."""
     rest = sorted(set(part.values) - {first})
     return ",".join([star, *([_format_list(rest)] if rest else []), *part.specials])
 
 
-def _text(kind: FieldKind, part: Part, *, star: bool = True) -> str:
+def _text(kind: FieldKind, part: CronPart, *, star: bool = True) -> str:
     if star and _is_all(kind, part):
         return "*"
     if (star or not part.text.startswith("*")) and _means(kind, part.text, part):
@@ -119,7 +119,7 @@ def _text(kind: FieldKind, part: Part, *, star: bool = True) -> str:
     return ",".join([*([_format_list(values)] if values else []), *part.specials])
 
 
-def _means(kind: FieldKind, text: str, part: Part) -> bool:
+def _means(kind: FieldKind, text: str, part: CronPart) -> bool:
     if not text or part.specials or "H" in text.upper() or " " in text:
         return False
     try:
@@ -129,7 +129,7 @@ def _means(kind: FieldKind, text: str, part: Part) -> bool:
     return not parsed.specials and set(parsed.values) == set(part.values)
 
 
-def _is_all(kind: FieldKind, part: Part) -> bool:
+def _is_all(kind: FieldKind, part: CronPart) -> bool:
     return set(part.values) >= set(range(kind.low, kind.top + 1))
 
 

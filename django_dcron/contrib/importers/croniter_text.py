@@ -17,8 +17,8 @@ from typing import Any
 
 from croniter import croniter
 
-from django_dcron.contrib.importers.cron_text import Part, Parts, cron_text
-from django_dcron.contrib.importers.reading import Refused
+from django_dcron.contrib.importers.cron_text import CronPart, Parts, cron_text
+from django_dcron.contrib.importers.reading import EntryRefused
 from django_dcron.schedules.fields import (
     DAY_OF_MONTH,
     DAY_OF_WEEK,
@@ -44,15 +44,15 @@ _NEAREST_WEEKDAY = re.compile(r"W[0-9]+|[0-9]+W", re.IGNORECASE)
 
 
 def from_croniter(text: str) -> str:
-    """Return our cron text. Raises ``Refused``."""
+    """Return our cron text. Raises ``EntryRefused``."""
     if _RANDOM.search(text):
-        raise Refused(
+        raise EntryRefused(
             f"random values (R) in {text!r:.80} are not supported; H selects a fixed value per job"
         )
     try:
         expanded, nth = croniter.expand(text)
     except ValueError as error:  # includes croniter's own errors
-        raise Refused(f"croniter can't read {text!r:.80}: {error}") from None
+        raise EntryRefused(f"croniter can't read {text!r:.80}: {error}") from None
     written = text.split() if not text.startswith("@") else []
     parts = Parts(
         **{
@@ -66,15 +66,15 @@ def from_croniter(text: str) -> str:
             for day, weeks in nth.items()
             for week in weeks
         )
-        parts = replace(parts, day_of_week=Part((), "", tuple(sorted(specials))))
+        parts = replace(parts, day_of_week=CronPart((), "", tuple(sorted(specials))))
     if expanded[2] == ["*"] or expanded[4] == ["*"]:
         return cron_text(parts)
     if parts.day_of_month.specials or parts.day_of_week.specials:
-        raise Refused(
+        raise EntryRefused(
             f"croniter's combination of day of month and weekday in {text!r:.80} has no "
             "equivalent; write the schedule with one of the two"
         )
-    every_day, every_weekday = Part(_every(DAY_OF_MONTH)), Part(_every(DAY_OF_WEEK))
+    every_day, every_weekday = CronPart(_every(DAY_OF_MONTH)), CronPart(_every(DAY_OF_WEEK))
     if {*parts.day_of_month.values} == {*every_day.values} or {*parts.day_of_week.values} == {
         *every_weekday.values
     }:
@@ -82,13 +82,13 @@ def from_croniter(text: str) -> str:
     return cron_text(parts, both_days=False)
 
 
-def _part(kind: FieldKind, expanded: list[Any], written: str) -> Part:
+def _part(kind: FieldKind, expanded: list[Any], written: str) -> CronPart:
     if expanded == ["*"]:
-        return Part(_every(kind), written)
+        return CronPart(_every(kind), written)
     if kind is DAY_OF_MONTH and _NEAREST_WEEKDAY.fullmatch(written):
-        return Part((), "", (f"{written.upper().replace('W', '')}W",))
+        return CronPart((), "", (f"{written.upper().replace('W', '')}W",))
     last = ("L",) if kind is DAY_OF_MONTH and "l" in expanded else ()
-    return Part({value for value in expanded if value != "l"}, written, last)
+    return CronPart({value for value in expanded if value != "l"}, written, last)
 
 
 def _every(kind: FieldKind) -> range:

@@ -19,8 +19,8 @@ from typing import Any
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.names import clean, digest
 from django_dcron.contrib.importers.reading import (
+    EntryRefused,
     Reading,
-    Refused,
     SourceEntry,
     Warn,
     translate_entry,
@@ -53,7 +53,7 @@ AT_BOOT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CrontabLine:
     number: int
     schedule: str
     timezone: str
@@ -107,7 +107,7 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
     return reading
 
 
-def _entry_of(line: Line, target: str, name: str) -> SourceEntry:
+def _entry_of(line: CrontabLine, target: str, name: str) -> SourceEntry:
     def job(warn: Warn) -> dict[str, Any]:
         check_schedule(line.schedule, line.timezone, warn)
         if line.user:
@@ -116,7 +116,7 @@ def _entry_of(line: Line, target: str, name: str) -> SourceEntry:
                 "of its worker"
             )
         if settings.SHELL.get(target, line.argv) not in (line.argv, tuple(line.argv)):
-            raise Refused(
+            raise EntryRefused(
                 f"DCRON_SHELL already defines another command named {target!r}; rename that entry"
             )
         return {
@@ -138,18 +138,18 @@ def _entry_of(line: Line, target: str, name: str) -> SourceEntry:
 
 
 def check_schedule(schedule: str, timezone: str, warn: Warn) -> None:
-    """Check the schedule of a crontab. Raises ``Refused`` or ``InvalidSchedule``."""
+    """Check the schedule of a crontab. Raises ``EntryRefused`` or ``InvalidSchedule``."""
     if schedule.lower() == "@reboot":
-        raise Refused(AT_BOOT)
+        raise EntryRefused(AT_BOOT)
     if schedule.startswith("@") and schedule.lower() not in MACROS:
-        raise Refused(f"{schedule} is not a cron schedule")
+        raise EntryRefused(f"{schedule} is not a cron schedule")
     if "~" in schedule:
-        raise Refused(
+        raise EntryRefused(
             f"{schedule}: random times (~) are not supported; H or H(0-29) selects a fixed time "
             "per job"
         )
     if has_hash(schedule):
-        raise Refused(f"{schedule}: cron doesn't support H")
+        raise EntryRefused(f"{schedule}: cron doesn't support H")
     parse_schedule(schedule, timezone)
     if any(_STEP_AFTER_VALUE.search(field) for field in schedule.split()):
         warn(
@@ -158,7 +158,7 @@ def check_schedule(schedule: str, timezone: str, warn: Warn) -> None:
         )
 
 
-def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator[Line]:
+def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator[CrontabLine]:
     """Yield the entries. Add invalid lines and notes to ``reading``."""
     variables: dict[str, str] = {}
     comment: list[str] = []
@@ -187,7 +187,7 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
         schedule, user, command = parts
         environment = tuple(item for item in variables.items() if item[0] not in OWN_VARIABLES)
         zone, shell = variables.get("CRON_TZ") or timezone, variables.get("SHELL") or DEFAULT_SHELL
-        yield Line(
+        yield CrontabLine(
             number,
             schedule,
             zone,

@@ -21,12 +21,12 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from django_dcron import targets
-from django_dcron.contrib.importers.cron_text import Part, Parts, cron_text
+from django_dcron.contrib.importers.cron_text import CronPart, Parts, cron_text
 from django_dcron.contrib.importers.reading import (
     LAST_RUN,
+    EntryRefused,
     Omitted,
     Reading,
-    Refused,
     SourceEntry,
     SourceProblem,
     SourceRuns,
@@ -61,7 +61,7 @@ Time = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class CronPart:
+class ClassPart:
     """The part of a class that becomes one job: its interval, or some of its times."""
 
     path: str
@@ -93,7 +93,7 @@ def read(now: datetime) -> Reading:
         except Omitted as reason:
             reading.entries.append(SourceEntry(f"class {path!r}", path, omitted=str(reason)))
             continue
-        except Refused as reason:
+        except EntryRefused as reason:
             reading.entries.append(SourceEntry(f"class {path!r}", path, refused=str(reason)))
             continue
         reading.entries += [
@@ -110,7 +110,7 @@ def runs_since(since: datetime) -> SourceRuns:
     for path in _paths():
         try:
             parts = _parts(path)
-        except (Omitted, Refused):
+        except (Omitted, EntryRefused):
             continue
         for part in parts:
             times[part.origin] = list(_first_tries(_logs_of(rows, part), part))
@@ -124,28 +124,28 @@ def _paths() -> list[str]:
     return [str(path) for path in setting]
 
 
-def _parts(path: str) -> list[CronPart]:
-    """Return the parts of a class. Raises ``Omitted`` or ``Refused``."""
+def _parts(path: str) -> list[ClassPart]:
+    """Return the parts of a class. Raises ``Omitted`` or ``EntryRefused``."""
     if path.startswith(OWN_CLASSES):
         raise Omitted("a job needs no class that reports failures; see docs/how-to/alerts.md")
     try:
         cron_class = import_string(path)
     except Exception as error:  # the project's code
-        raise Refused(f"the class can't be imported: {in_one_line(error)}") from None
+        raise EntryRefused(f"the class can't be imported: {in_one_line(error)}") from None
     schedule = getattr(cron_class, "schedule", None)
     if schedule is None or not getattr(cron_class, "code", ""):
-        raise Refused("the class has no code or no schedule; django-cron can't run it")
+        raise EntryRefused("the class has no code or no schedule; django-cron can't run it")
     if not callable(getattr(cron_class, "do", None)):
-        raise Refused("the class has no do(); django-cron can't run it")
+        raise EntryRefused("the class has no do(); django-cron can't run it")
     if unknown := sorted(
         name for name, value in vars(schedule).items() if value and name not in KNOWN_OPTIONS
     ):
-        raise Refused(f"options of the schedule are not supported: {', '.join(unknown)}")
+        raise EntryRefused(f"options of the schedule are not supported: {', '.join(unknown)}")
     groups = _groups(schedule.run_at_times or ())
-    parts = [CronPart(path, cron_class)] if schedule.run_every_mins is not None else []
+    parts = [ClassPart(path, cron_class)] if schedule.run_every_mins is not None else []
     for group in groups:
         label = f" at {group[0][0]:02}:{group[0][1]:02}" if parts else ""
-        parts.append(CronPart(path, cron_class, group, label))
+        parts.append(ClassPart(path, cron_class, group, label))
     if not parts:
         raise Omitted("django-cron never runs it: it has neither run_every_mins nor run_at_times")
     return parts
@@ -158,7 +158,7 @@ def _groups(texts: Iterable[Any]) -> list[tuple[Time, ...]]:
         try:
             parsed = time.strptime(text, "%H:%M")
         except (TypeError, ValueError) as error:
-            raise Refused(f"run_at_times: {text!r:.40} is not a time ({error})") from None
+            raise EntryRefused(f"run_at_times: {text!r:.40} is not a time ({error})") from None
         hours_of[parsed.tm_min].add(parsed.tm_hour)
     minutes_of = defaultdict(set)
     for minute, hours in hours_of.items():
@@ -169,7 +169,7 @@ def _groups(texts: Iterable[Any]) -> list[tuple[Time, ...]]:
     )
 
 
-def _job(part: CronPart, now: datetime, warn: Warn) -> dict[str, Any]:
+def _job(part: ClassPart, now: datetime, warn: Warn) -> dict[str, Any]:
     cron_class, schedule = part.cron_class, part.cron_class.schedule
     _warn_about_class(part, warn)
     parallel = getattr(cron_class, "ALLOW_PARALLEL_RUNS", False)
@@ -185,7 +185,7 @@ def _job(part: CronPart, now: datetime, warn: Warn) -> dict[str, Any]:
     }
 
 
-def _warn_about_class(part: CronPart, warn: Warn) -> None:
+def _warn_about_class(part: ClassPart, warn: Warn) -> None:
     name = part.path.rpartition(".")[2]
     try:
         targets.get(part.path)
@@ -205,7 +205,7 @@ def _warn_about_class(part: CronPart, warn: Warn) -> None:
         )
 
 
-def _retries(part: CronPart, minutes: Any, warn: Warn) -> dict[str, Any]:
+def _retries(part: ClassPart, minutes: Any, warn: Warn) -> dict[str, Any]:
     """Translate the retries, which django-cron repeats until the task succeeds or the day ends."""
     if not minutes:
         warn(
@@ -222,7 +222,7 @@ def _retries(part: CronPart, minutes: Any, warn: Warn) -> dict[str, Any]:
     return {"max_attempts": attempts, **wait, "retry_on": [], "never_retry_on": []}
 
 
-def _every(part: CronPart, now: datetime, warn: Warn) -> dict[str, Any]:
+def _every(part: ClassPart, now: datetime, warn: Warn) -> dict[str, Any]:
     minutes = part.cron_class.schedule.run_every_mins
     length = timedelta(minutes=minutes)
     text = interval_text(length)
@@ -235,7 +235,7 @@ def _every(part: CronPart, now: datetime, warn: Warn) -> dict[str, Any]:
     elif minutes % HOUR == 0 and DAY % minutes == 0:
         times = [(hour, 0) for hour in range(0, 24, int(minutes // HOUR))]
     else:
-        raise Refused(
+        raise EntryRefused(
             f"run_every_mins {minutes} with days has no equivalent, because no cron schedule has "
             "these times; use run_at_times, or an interval such as 15, 60 or 120"
         )
@@ -243,7 +243,7 @@ def _every(part: CronPart, now: datetime, warn: Warn) -> dict[str, Any]:
     return {**_cron(tuple(times), days, weekdays), "starts_at": None}
 
 
-def _at_times(part: CronPart) -> dict[str, Any]:
+def _at_times(part: ClassPart) -> dict[str, Any]:
     days, weekdays = _days(part.cron_class.schedule)
     return {
         **_cron(part.times, days, weekdays),
@@ -254,11 +254,11 @@ def _at_times(part: CronPart) -> dict[str, Any]:
 
 def _cron(times: tuple[Time, ...], days: set[int] | None, weekdays: set[int] | None) -> Any:
     parts = Parts(
-        minute=Part({minute for _hour, minute in times}),
-        hour=Part({hour for hour, _minute in times}),
-        day_of_month=Part(range(1, 32) if days is None else days),
-        month=Part(range(1, 13)),
-        day_of_week=Part(range(7) if weekdays is None else weekdays),
+        minute=CronPart({minute for _hour, minute in times}),
+        hour=CronPart({hour for hour, _minute in times}),
+        day_of_month=CronPart(range(1, 32) if days is None else days),
+        month=CronPart(range(1, 13)),
+        day_of_week=CronPart(range(7) if weekdays is None else weekdays),
     )
     return {"schedule": cron_text(parts), "timezone": settings.TIME_ZONE}
 
@@ -276,7 +276,7 @@ def _numbers(option: str, value: Any, low: int, high: int) -> set[int] | None:
     if value is None:
         return None
     if not isinstance(value, Iterable):
-        raise Refused(f"{option}: {value!r:.40} is not a list of days, so django-cron fails")
+        raise EntryRefused(f"{option}: {value!r:.40} is not a list of days, so django-cron fails")
     numbers = {number for number in value if number in range(low, high + 1)}
     if not numbers:
         raise Omitted(f"django-cron never runs it: {option} has no day from {low} to {high}")
@@ -290,7 +290,7 @@ def _logs() -> Any:
     return rows_of(APP, "CronJobLog", SOURCE)
 
 
-def _logs_of(rows: Any, part: CronPart) -> Any:
+def _logs_of(rows: Any, part: ClassPart) -> Any:
     """Return the log entries of a part. Those of an interval have no time of the day."""
     rows = rows.filter(code=part.code)
     if not part.times:
@@ -298,7 +298,7 @@ def _logs_of(rows: Any, part: CronPart) -> Any:
     return rows.filter(ran_at_time__in=[f"{hour:02}:{minute:02}" for hour, minute in part.times])
 
 
-def _last_success(part: CronPart) -> datetime | None:
+def _last_success(part: ClassPart) -> datetime | None:
     if not apps.is_installed(APP):
         return None
     rows = _logs_of(_logs().filter(is_success=True), part).order_by("-start_time")
@@ -306,7 +306,7 @@ def _last_success(part: CronPart) -> datetime | None:
     return last
 
 
-def _first_tries(rows: Any, part: CronPart) -> Iterator[datetime]:
+def _first_tries(rows: Any, part: ClassPart) -> Iterator[datetime]:
     """Yield the start times, without the retries of a time on the same day."""
     seen = set()
     for at, time_of_day in rows.values_list("start_time", "ran_at_time"):

@@ -19,8 +19,8 @@ from django.conf import settings
 from django_dcron.contrib.importers.crontab import check_schedule
 from django_dcron.contrib.importers.names import digest
 from django_dcron.contrib.importers.reading import (
+    EntryRefused,
     Reading,
-    Refused,
     SourceEntry,
     SourceProblem,
     SourceRuns,
@@ -114,7 +114,7 @@ def _entry_of(job: Any, origin: str, zone: str, times: Counter[str]) -> SourceEn
     """
     try:
         cron_job = _parse_job(job)
-    except Refused as error:
+    except EntryRefused as error:
         return SourceEntry(origin, origin, refused=str(error))
     except (TypeError, ValueError) as error:
         return SourceEntry(origin, origin, refused=unexpected_error_text(error))
@@ -134,18 +134,18 @@ def _entry_of(job: Any, origin: str, zone: str, times: Counter[str]) -> SourceEn
 
 
 def _parse_job(job: Any) -> CronJob:
-    """Return the parts of an entry, as django-crontab reads them. Raises ``Refused``."""
+    """Return the parts of an entry, as django-crontab reads them. Raises ``EntryRefused``."""
     if not isinstance(job, list | tuple) or len(job) < 2:
-        raise Refused(f"{job!r:.80} is not a tuple of a time and a function")
+        raise EntryRefused(f"{job!r:.80} is not a tuple of a time and a function")
     if not isinstance(job[0], str) or not isinstance(job[1], str):
-        raise Refused(f"{job!r:.80}: the time and the function must be texts")
+        raise EntryRefused(f"{job!r:.80}: the time and the function must be texts")
     third = job[2] if len(job) > 2 else []
     has_arguments = not isinstance(third, str)
     suffix = job[4] if len(job) > 4 else ""
     args = check_json("args", list(third)) if has_arguments else []
     kwargs = check_json("kwargs", dict(job[3])) if len(job) > 3 else {}
     if job[1] == CALL_COMMAND and not (args and isinstance(args[0], str)):
-        raise Refused("call_command needs the name of a command as its first argument")
+        raise EntryRefused("call_command needs the name of a command as its first argument")
     return CronJob(
         " ".join(job[0].split()), job[1], args, kwargs, str(suffix if has_arguments else third)
     )
@@ -154,7 +154,7 @@ def _parse_job(job: Any) -> CronJob:
 def _job(cron_job: CronJob, target: str, args: list[Any], zone: str, warn: Warn) -> dict[str, Any]:
     fields = cron_job.schedule.split()
     if not cron_job.schedule.startswith("@") and len(fields) > FIELDS:
-        raise Refused(
+        raise EntryRefused(
             f"{cron_job.schedule!r} has {len(fields)} fields, and cron reads the text after the "
             "fifth as the command; use five fields"
         )

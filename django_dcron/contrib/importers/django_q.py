@@ -19,9 +19,9 @@ from django.conf import settings
 from django_dcron.contrib.importers.croniter_text import from_croniter
 from django_dcron.contrib.importers.reading import (
     NEXT_DUE,
+    EntryRefused,
     Omitted,
     Reading,
-    Refused,
     RowReader,
     SourceRuns,
     Warn,
@@ -95,7 +95,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.repeats == 0:
         raise Omitted("the schedule has no repeats left")
     if row.intended_date_kwarg:
-        raise Refused(
+        raise EntryRefused(
             f"intended_date_kwarg ({row.intended_date_kwarg!r}) is not supported; use "
             "django_dcron.current_run().scheduled_at in the function, and clear the field"
         )
@@ -112,7 +112,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
         warn(f"q_options without an equivalent are ignored: {', '.join(others)}")
     timeout = options.get("timeout")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-        raise Refused(f"q_options: timeout {timeout!r:.40} is not a number of seconds")
+        raise EntryRefused(f"q_options: timeout {timeout!r:.40} is not a number of seconds")
     values = {
         "target": row.func,
         "args": check_json("args", _args(row)),
@@ -146,7 +146,7 @@ def _kwargs(row: Any) -> dict[str, Any]:
     except UNREADABLE:
         value = _keywords(row.kwargs)
     if not isinstance(value, dict) or not isinstance(value.get(OPTIONS_KEYWORD, {}), dict):
-        raise Refused(f"kwargs: {row.kwargs!r:.80} is not a dict")
+        raise EntryRefused(f"kwargs: {row.kwargs!r:.80} is not a dict")
     return dict(value)
 
 
@@ -161,7 +161,7 @@ def _keywords(text: str) -> dict[str, Any]:
             raise ValueError("expected keywords with values")
         return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except UNREADABLE as error:
-        raise Refused(f"kwargs: {text!r:.80} can't be read ({error})") from None
+        raise EntryRefused(f"kwargs: {text!r:.80} can't be read ({error})") from None
 
 
 def _literal(name: str, text: str) -> Any:
@@ -169,14 +169,14 @@ def _literal(name: str, text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except UNREADABLE as error:
-        raise Refused(f"{name}: {text!r:.80} can't be read ({error})") from None
+        raise EntryRefused(f"{name}: {text!r:.80} can't be read ({error})") from None
 
 
 def _check_length(name: str, text: str) -> None:
     """Limit the length, as Python's parser uses hundreds of bytes of memory per character."""
     if len(text) > LONGEST_LITERAL:
         too_long = TranslatableText(TOO_LONG, count=len(text), most=LONGEST_LITERAL)
-        raise Refused(f"{name}: {too_long}")
+        raise EntryRefused(f"{name}: {too_long}")
 
 
 def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
         if row.next_run and row.repeats < 0:
             fields |= next_due(row.next_run - length, length, now)
     elif row.next_run is None:
-        raise Refused("the schedule has no next run, so its time of day is unknown")
+        raise EntryRefused("the schedule has no next run, so its time of day is unknown")
     elif row.schedule_type == "BW":
         fields = {
             "schedule": interval_text(timedelta(weeks=2)),
@@ -217,7 +217,7 @@ def _once(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.next_run is None:
         raise Omitted("a one-off schedule without a run time")
     if row.next_run <= now:
-        raise Refused(
+        raise EntryRefused(
             f"its only run time, {row.next_run.isoformat()}, has passed; run the job "
             "manually or set another time"
         )
@@ -237,13 +237,13 @@ def _by_calendar(row: Any, zone: str) -> dict[str, Any]:
     elif row.schedule_type in MONTHS:
         text = f"{time} {_day_and_months(at, MONTHS[row.schedule_type])}"
     else:
-        raise Refused(f"unknown schedule type {row.schedule_type!r}")
+        raise EntryRefused(f"unknown schedule type {row.schedule_type!r}")
     return {"schedule": _with_second(at, text), "timezone": zone}
 
 
 def _day_and_months(at: datetime, step: int) -> str:
     if at.day > SAME_IN_ALL_MONTHS and (step < 12 or (at.month, at.day) == (2, 29)):
-        raise Refused(
+        raise EntryRefused(
             f"day {at.day} doesn't exist in every month, and django-q2 then moves the "
             "schedule to an earlier day; choose another schedule, such as L as the day for "
             "the last day of the month"
@@ -268,7 +268,7 @@ def _end_after_repeats(row: Any, fields: dict[str, Any]) -> dict[str, Any]:
             "ends_at": last and _after(last, schedule.interval, row.repeats - 1),
         }
     if row.repeats > MOST_REPEATS:
-        raise Refused(
+        raise EntryRefused(
             f"repeats is {row.repeats} (allowed: at most {MOST_REPEATS}, or -1 for no limit)"
         )
     for _more in range(row.repeats - 1):

@@ -14,7 +14,7 @@ from django_dcron.contrib.importers.reading import (
     SourceProblem,
 )
 from django_dcron.jobs import portable
-from django_dcron.jobs.portable import Entry, Problem, Syntax
+from django_dcron.jobs.portable import DocumentEntry, DocumentProblem, Syntax
 from django_dcron.jobs.representation import JOB_DEFINITION, definition_of
 from django_dcron.models import Calendar
 
@@ -30,7 +30,7 @@ def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
     """
     try:
         document = portable.read_document(text, syntax)
-    except (portable.Unreadable, ImproperlyConfigured) as error:
+    except (portable.UnreadableDocument, ImproperlyConfigured) as error:
         raise SourceProblem(str(error)) from error
     refused = [
         SourceEntry(
@@ -48,7 +48,7 @@ def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
     )
 
 
-def _entry_of(entry: Entry, namespace: str) -> SourceEntry:
+def _entry_of(entry: DocumentEntry, namespace: str) -> SourceEntry:
     """Return the entry. Fields that the document omits get their defaults."""
     own, name = entry.key
     job = entry.job()
@@ -70,7 +70,7 @@ def _calendar_of(calendar: Calendar) -> SourceCalendar:
     return SourceCalendar(values.pop("name"), values)
 
 
-def _problem_lines(problems: list[Problem]) -> Iterator[tuple[str, str]]:
+def _problem_lines(problems: list[DocumentProblem]) -> Iterator[tuple[str, str]]:
     """Yield the label of each job or calendar with problems, and the joined problems."""
     for label, group in groupby(problems, lambda problem: problem.job):
         yield label, "; ".join(str(problem).removeprefix(f"{label}: ") for problem in group)

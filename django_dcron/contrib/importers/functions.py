@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from django_dcron.contrib.importers.reading import Refused, SourceProblem, Warn
+from django_dcron.contrib.importers.reading import EntryRefused, SourceProblem, Warn
 from django_dcron.db.errors import in_one_line
 
 TASKS = "tasks"
@@ -64,7 +64,7 @@ def check_injected(function: Any, name: str, instead: str, warn: Warn) -> None:
     parameters = inspect.signature(function).parameters
     parameter = parameters.get(name) if name else next(iter(parameters.values()), None)
     if parameter is not None and _is_required(parameter):
-        raise Refused(
+        raise EntryRefused(
             f"the function requires the argument {parameter.name!r}, which a job doesn't pass; "
             f"give it a default, and use {instead} if it has no other value"
         )

@@ -20,11 +20,11 @@ from django.apps import apps
 from django.conf import settings
 
 from django_dcron.contrib.importers import functions
-from django_dcron.contrib.importers.cron_text import Part, Parts, cron_text
+from django_dcron.contrib.importers.cron_text import CronPart, Parts, cron_text
 from django_dcron.contrib.importers.reading import (
+    EntryRefused,
     Omitted,
     Reading,
-    Refused,
     SourceProblem,
     SourceRuns,
     Warn,
@@ -135,7 +135,7 @@ def _job(
 ) -> dict[str, Any]:
     function = _enclosed(task.execute).get("func")
     if function is None:
-        raise Refused("its function can't be read; run it as a Celery task")
+        raise EntryRefused("its function can't be read; run it as a Celery task")
     if task.context:
         functions.check_injected(function, "task", "django_dcron.current_run()", warn)
     if priority := getattr(task, "default_priority", None):
@@ -172,18 +172,18 @@ def _schedule(task: Any) -> str:
     fields = _enclosed(validator).get("cron_settings")
     if getattr(validator, "__module__", "") != "huey.api" or not fields:
         name = getattr(validator, "__qualname__", validator)
-        raise Refused(
+        raise EntryRefused(
             f"the schedule is a function of the project ({name}); "
             "use a cron schedule, or a job that runs often and lets its code decide"
         )
     month, day, weekday, hour, minute = fields
     return cron_text(
         Parts(
-            minute=Part(minute),
-            hour=Part(hour),
-            day_of_month=Part(day),
-            month=Part(month),
-            day_of_week=Part({number % 7 for number in weekday}),
+            minute=CronPart(minute),
+            hour=CronPart(hour),
+            day_of_month=CronPart(day),
+            month=CronPart(month),
+            day_of_week=CronPart({number % 7 for number in weekday}),
         )
     )
 
@@ -215,7 +215,7 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
     delay = timedelta(seconds=task.default_retry_delay or 0)
     factor = float(getattr(task, "default_retry_backoff", 0) or 1)
     if not 1 <= factor <= HIGHEST_FACTOR:
-        raise Refused(
+        raise EntryRefused(
             f"retry_backoff {factor:g} is not supported (allowed: 1 to {HIGHEST_FACTOR:g})"
         )
     waits = constant(delay) if factor == 1 else exponential(delay, factor, attempts)

@@ -18,9 +18,9 @@ from django_dcron.contrib.importers import functions
 from django_dcron.contrib.importers.croniter_text import from_croniter
 from django_dcron.contrib.importers.reading import (
     LAST_RUN,
+    EntryRefused,
     Omitted,
     Reading,
-    Refused,
     SourceProblem,
     SourceRuns,
     Warn,
@@ -115,7 +115,7 @@ def _job(periodic: Any, last_run: datetime | None, warn: Warn) -> dict[str, Any]
         raise Omitted("a job can't run procrastinate's own tasks; keep it in procrastinate")
     for name in ("schedule_at", "schedule_in"):
         if options.get(name) is not None:
-            raise Refused(
+            raise EntryRefused(
                 f"{name} ({options[name]!s:.60}) delays each run, and a job has no such delay; "
                 "choose a schedule with the later time"
             )

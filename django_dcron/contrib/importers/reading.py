@@ -29,7 +29,7 @@ class SourceProblem(DcronError):
     """The source as a whole can't be read. The message says why."""
 
 
-class Refused(Exception):
+class EntryRefused(Exception):
     """An entry can't be imported. The message says why, and what to do instead."""
 
 
@@ -116,13 +116,13 @@ def translate_entry(
     """Translate one entry of a source.
 
     ``translate`` gets a function that records warnings, and may return ``NEXT_DUE`` in addition to
-    the fields. It may raise ``Refused`` or ``Omitted``. Any other exception, except those of the
-    database, refuses this entry and no other.
+    the fields. It may raise ``EntryRefused`` or ``Omitted``. Any other exception, except those of
+    the database, refuses this entry and no other.
     """
     warnings: list[str] = []
     try:
         values = translate(warnings.append)
-    except (Refused, InvalidSchedule) as error:
+    except (EntryRefused, InvalidSchedule) as error:
         return SourceEntry(origin, name, refused=str(error), suffix=suffix, key=key)
     except Omitted as error:
         return SourceEntry(origin, name, omitted=str(error), suffix=suffix, key=key)
@@ -188,7 +188,7 @@ def rows_of(app: str, model: str, package: str, *, label: str = "") -> Any:
 
 def interval_text(length: timedelta) -> str:
     if length < SECOND or length % SECOND:
-        raise Refused(
+        raise EntryRefused(
             f"the interval {length.total_seconds():g} s is not supported; intervals are "
             "whole seconds of at least 1"
         )
@@ -224,12 +224,12 @@ def once_text(at: datetime, warn: Warn) -> str:
 
 
 def zone_name(zone: Any) -> str:
-    """Return the name of a time zone. Raises ``Refused`` if it has none."""
+    """Return the name of a time zone. Raises ``EntryRefused`` if it has none."""
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)
     if name is None and datetime.now(zone).utcoffset() == timedelta() and type(zone) is type(UTC):
         name = "UTC"
     if not isinstance(name, str):
-        raise Refused(
+        raise EntryRefused(
             f"the time zone {zone!s:.60} is not in the tz database; use a name such as "
             "Europe/Berlin"
         )
@@ -237,8 +237,8 @@ def zone_name(zone: Any) -> str:
 
 
 def check_json(field_name: str, value: Any) -> Any:
-    """Return ``value`` as JSON decodes it, with lists for tuples. Raises ``Refused``."""
+    """Return ``value`` as JSON decodes it, with lists for tuples. Raises ``EntryRefused``."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise Refused(f"{field_name}: {value!r:.80} is not a JSON value ({error})") from None
+        raise EntryRefused(f"{field_name}: {value!r:.80} is not a JSON value ({error})") from None

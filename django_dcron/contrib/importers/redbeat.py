@@ -10,9 +10,9 @@ from typing import Any
 from django_dcron.contrib.importers import celery_entry, celery_task
 from django_dcron.contrib.importers.reading import (
     LAST_RUN,
+    EntryRefused,
     Omitted,
     Reading,
-    Refused,
     SourceProblem,
     SourceRuns,
     Warn,
@@ -70,7 +70,7 @@ def runs_since(since: datetime) -> SourceRuns:
             at = _last_run(meta)
             if at and at >= since:
                 times[_origin(key)] = [at]
-        except Refused as error:
+        except EntryRefused as error:
             unread[_origin(key)] = str(error)
         except Exception as error:  # another program may have written anything there
             unread[_origin(key)] = unexpected_error_text(error)
@@ -160,11 +160,11 @@ def _read_entries(field: str) -> list[tuple[str, str, Stored]]:
 
 def _json(stored: bytes | Exception) -> Any:
     if isinstance(stored, Exception):
-        raise Refused(f"the key can't be read: {in_one_line(stored)}")
+        raise EntryRefused(f"the key can't be read: {in_one_line(stored)}")
     try:
         return json.loads(stored)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"the definition is not valid JSON: {error}") from None
+        raise EntryRefused(f"the definition is not valid JSON: {error}") from None
 
 
 def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[st
         raise Omitted("the entry has no definition; RedBeat would remove it")
     fields = _json(definition)
     if not isinstance(fields, dict) or not isinstance(fields.get("task"), str):
-        raise Refused("the definition has no task")
+        raise EntryRefused("the definition has no task")
     celery_entry.check_task(fields["task"])
     enabled = bool(fields.get("enabled", True))
     options = dict(fields.get("options") or {})
@@ -204,11 +204,11 @@ def _last_run_or_none(meta: Stored) -> datetime | None:
 def _schedule(definition: Any) -> Any:
     kind = definition.get("__type__") if isinstance(definition, dict) else None
     if kind == "rrule":
-        raise Refused(
+        raise EntryRefused(
             "recurrence rules (rrule) are not supported; use a cron schedule, @every or @at"
         )
     if kind not in ("interval", "crontab"):
-        raise Refused(
+        raise EntryRefused(
             f"the schedule {json.dumps(definition):.80} is neither an interval nor a crontab"
         )
     return _decode(definition)
@@ -221,4 +221,6 @@ def _decode(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value), cls=RedBeatJSONDecoder)
     except Exception as error:  # Celery's classes may raise anything
-        raise Refused(f"RedBeat can't read {json.dumps(value):.80}: {in_one_line(error)}") from None
+        raise EntryRefused(
+            f"RedBeat can't read {json.dumps(value):.80}: {in_one_line(error)}"
+        ) from None

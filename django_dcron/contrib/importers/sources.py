@@ -65,14 +65,14 @@ FILE_OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Format(StrEnum):
+class FileFormat(StrEnum):
     JSON = "json"
     YAML = "yaml"
     CRONTAB = "crontab"
     SYSTEM_CRONTAB = "system-crontab"
 
 
-SUFFIXES = {".json": Format.JSON, ".yaml": Format.YAML, ".yml": Format.YAML}
+SUFFIXES = {".json": FileFormat.JSON, ".yaml": FileFormat.YAML, ".yml": FileFormat.YAML}
 SYSTEM_CRONTABS = (Path("/etc/crontab"), Path("/etc/cron.d"))
 """A file, and a directory of files, whose lines name a user."""
 
@@ -88,27 +88,27 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Read
     return SCHEDULERS[name].read(now, **options)
 
 
-def read_file(path: str, form: Format | None, timezone: str, namespace: str) -> Reading:
+def read_file(path: str, form: FileFormat | None, timezone: str, namespace: str) -> Reading:
     """Read a file. Raises ``SourceProblem``.
 
     ``timezone``: the time zone of a crontab.
     """
     text, form = _text(path), form or format_of(path)
-    if form in (Format.JSON, Format.YAML):
+    if form in (FileFormat.JSON, FileFormat.YAML):
         return export.read(text, Syntax(form.value), namespace)
     location = path if path == STANDARD_INPUT else str(Path(path).absolute())
-    return crontab.read(text, timezone, system=form is Format.SYSTEM_CRONTAB, path=location)
+    return crontab.read(text, timezone, system=form is FileFormat.SYSTEM_CRONTAB, path=location)
 
 
-def format_of(path: str) -> Format:
+def format_of(path: str) -> FileFormat:
     file = Path(path)
     if form := SUFFIXES.get(file.suffix.lower()):
         return form
     location = file.absolute()
     return (
-        Format.SYSTEM_CRONTAB
+        FileFormat.SYSTEM_CRONTAB
         if any(each in (location, location.parent) for each in SYSTEM_CRONTABS)
-        else Format.CRONTAB
+        else FileFormat.CRONTAB
     )
 
 

@@ -20,9 +20,9 @@ from django_dcron.contrib.importers.reading import (
     LAST_RUN,
     LONG_INTERVAL,
     NEXT_DUE,
+    EntryRefused,
     Omitted,
     Reading,
-    Refused,
     RowReader,
     SourceProblem,
     SourceRuns,
@@ -103,15 +103,17 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
 
 
 def _value(argument: Any) -> Any:
-    """Return an argument without calling anything. Raises ``Refused``."""
+    """Return an argument without calling anything. Raises ``EntryRefused``."""
     kind, text = argument.arg_type, argument.val
     if kind not in VALUES:
         hint = HINTS.get(kind, f"allowed: {', '.join(VALUES)}")
-        raise Refused(f"the argument {text!r:.80} has the type {kind!r:.20}, but {hint}")
+        raise EntryRefused(f"the argument {text!r:.80} has the type {kind!r:.20}, but {hint}")
     try:
         return VALUES[kind](text)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"the argument {text!r:.80} is not of the type {kind} ({error})") from None
+        raise EntryRefused(
+            f"the argument {text!r:.80} is not of the type {kind} ({error})"
+        ) from None
 
 
 def _timeout(seconds: int | None) -> timedelta | None:
@@ -130,7 +132,7 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
         zone = "UTC" if settings.USE_TZ else settings.TIME_ZONE
         schedule = from_croniter(row.cron_string or "")
         return {"schedule": schedule, "timezone": zone, "starts_at": None, "ends_at": None}
-    raise Refused(f"unknown task type {row.task_type!r:.40}")
+    raise EntryRefused(f"unknown task type {row.task_type!r:.40}")
 
 
 def _once(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def _once(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.scheduled_time is None:
         raise Omitted("a one-off task without a time")
     if row.scheduled_time <= now:
-        raise Refused(
+        raise EntryRefused(
             f"its only run time, {row.scheduled_time.isoformat()}, has passed; run the job "
             "manually or set another time"
         )
@@ -154,7 +156,7 @@ def _once(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 def _interval(row: Any, now: datetime) -> dict[str, Any]:
     """Return the interval, from its next time on. ``repeat`` is the number of runs after that."""
     if row.interval is None or row.interval_unit is None:
-        raise Refused("the task has no interval")
+        raise EntryRefused("the task has no interval")
     length = timedelta(**{row.interval_unit: row.interval})
     fields: dict[str, Any] = {
         "schedule": interval_text(length),
@@ -164,7 +166,9 @@ def _interval(row: Any, now: datetime) -> dict[str, Any]:
     first = row.scheduled_time
     if first is None:
         if row.repeat is not None:
-            raise Refused("the task has no scheduled time, so the end of its repeats is unknown")
+            raise EntryRefused(
+                "the task has no scheduled time, so the end of its repeats is unknown"
+            )
         return fields | {"starts_at": None}
     due = first if first >= now else first - (first - now) // length * length
     if row.repeat is None:

@@ -74,7 +74,7 @@ class WholeNumber(serializers.IntegerField):
         return number
 
 
-class Number(serializers.FloatField):
+class NumberField(serializers.FloatField):
     def to_internal_value(self, data: Any) -> float:
         number: float = _read(Format.NUMBER, data)
         return number

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 
-from django_dcron.contrib.rest.problems import TooLarge
+from django_dcron.contrib.rest.problems import ContentTooLarge
 
 
 class Parser(BaseParser):
@@ -31,7 +31,7 @@ class Parser(BaseParser):
         limit: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         body = stream.read() if limit is None else stream.read(limit + 1)
         if limit is not None and len(body) > limit:
-            raise TooLarge(_("The request body exceeds %(limit)d bytes.") % {"limit": limit})
+            raise ContentTooLarge(_("The request body exceeds %(limit)d bytes.") % {"limit": limit})
         try:
             return json.loads(body.decode(), parse_constant=_refuse)
         except UnicodeDecodeError:

@@ -36,14 +36,14 @@ MEDIA_TYPE = "application/problem+json"
 OF_ALL = "non_field_errors"
 
 
-class Refused(APIException):
+class ActionRefused(APIException):
     """The state of the job or run doesn't allow the action."""
 
     status_code = HTTPStatus.CONFLICT
     default_code = "conflict"
 
 
-class RefusedRows(Refused):
+class RefusedRows(ActionRefused):
     """Rows of a request were changed by someone else. ``errors``: messages by path."""
 
     def __init__(self, errors: Mapping[str, list[str]]):
@@ -70,7 +70,7 @@ class KeyReused(APIException):
     default_code = "key_reused"
 
 
-class TooLarge(APIException):
+class ContentTooLarge(APIException):
     status_code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     default_code = "too_large"
 
@@ -137,7 +137,7 @@ def _as_api_exception(error: Exception) -> APIException | None:
         case ValidationError():
             return by_fields(error)
         case Conflict() | NotPossible() | UnknownTarget() | InvalidSchedule():
-            return Refused(error.translate(translation))
+            return ActionRefused(error.translate(translation))
         case _:
             return None
 

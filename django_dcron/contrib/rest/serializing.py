@@ -63,7 +63,7 @@ class OfModel(Strict, AnyModelSerializer):
         models.CharField: fields.Text,
         models.TextField: fields.Text,
         models.BooleanField: fields.YesOrNo,
-        models.FloatField: fields.Number,
+        models.FloatField: fields.NumberField,
         models.IntegerField: fields.WholeNumber,
         models.BigIntegerField: fields.WholeNumber,
         models.SmallIntegerField: fields.WholeNumber,

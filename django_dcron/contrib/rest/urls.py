@@ -35,7 +35,7 @@ class Document(View):
         return Response(schema.document(request, tuple(router.urls), "schema/"))
 
 
-class Unknown(View):
+class UnknownAddress(View):
     def initial(self, request: Request, *args: object, **kwargs: object) -> None:
         super().initial(request, *args, **kwargs)
         raise NotFound
@@ -44,5 +44,5 @@ class Unknown(View):
 urlpatterns = [
     *router.urls,
     path("schema/", Document.as_view(), name="schema"),
-    re_path(r"^(?:[\s\S]*/)?$", Unknown.as_view()),
+    re_path(r"^(?:[\s\S]*/)?$", UnknownAddress.as_view()),
 ]

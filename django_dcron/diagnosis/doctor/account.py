@@ -60,7 +60,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AccountedJob:
     """A job, its timetable and the occurrences for which it must have rows."""
 
     job: Job
@@ -98,7 +98,7 @@ def examine(jobs: list[Job], window: Window, findings: Findings, totals: Totals)
     _check_statistics([entry.job for entry in entries], rows, findings)
 
 
-def _entries(jobs: Iterable[Job], window: Window, totals: Totals) -> Iterable[Entry]:
+def _entries(jobs: Iterable[Job], window: Window, totals: Totals) -> Iterable[AccountedJob]:
     """Yield the entries of the jobs that can be checked.
 
     Jobs with the same timetable share one computation.
@@ -116,7 +116,7 @@ def _entries(jobs: Iterable[Job], window: Window, totals: Totals) -> Iterable[En
             limit = NO_LIMIT if window.runs_per_job is None else window.runs_per_job
             answers[question] = occurrences(timetable, phase, after, until, limit)
         totals.truncated += answers[question].truncated
-        yield Entry(job, timetable, answers[question])
+        yield AccountedJob(job, timetable, answers[question])
 
 
 def _accountable_time(job: Job, window: Window) -> tuple[datetime, datetime, datetime] | None:
@@ -151,14 +151,14 @@ def accountable_since(cursor: Cursor, window: Window) -> datetime:
     return window.since if window.steady else max(window.since, cursor.placed_at)
 
 
-def _rows(entries: Iterable[Entry], window: Window) -> defaultdict[int, list[RunColumns]]:
+def _rows(entries: Iterable[AccountedJob], window: Window) -> defaultdict[int, list[RunColumns]]:
     """Return the rows of the entries' jobs.
 
     Jobs are read together only if their windows differ in length by less than a factor of about
     two. Otherwise a whole day of a job that runs each second would be read, although only its last
     minutes are checked.
     """
-    groups: defaultdict[int, list[Entry]] = defaultdict(list)
+    groups: defaultdict[int, list[AccountedJob]] = defaultdict(list)
     for entry in entries:
         groups[int((window.until - entry.expected.after).total_seconds()).bit_length()].append(
             entry

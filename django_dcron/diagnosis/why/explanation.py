@@ -42,7 +42,7 @@ from django_dcron.diagnosis.why.run_sentences import (
     run_sentences,
 )
 from django_dcron.diagnosis.why.sentence import Sentence
-from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Job, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE, State, Trigger
@@ -53,7 +53,7 @@ LATER_READ_LIMIT = 10
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    verdict: Verdict
+    verdict: WhyVerdict
     sentences: tuple[Sentence, ...]
     zone: str
     """The job's time zone, used in the sentences."""
@@ -115,7 +115,7 @@ def _latest_occurrence(
     if not job.enabled or latest is None:
         return now, present
     answer = explain(job, latest)
-    if answer.verdict is not Verdict.NOT_CREATED:
+    if answer.verdict is not WhyVerdict.NOT_CREATED:
         return latest, answer
     data = ExplanationData(job, now, show_nodes=True)
     return now, replace(present, sentences=tuple(_first_ahead(data)), before=None)
@@ -158,24 +158,24 @@ def _occurrences(data: ExplanationData) -> list[datetime]:
 
 def _outcome_of(
     data: ExplanationData, occurrence: datetime | None
-) -> tuple[Run | None, Verdict, Sequence[Sentence]]:
+) -> tuple[Run | None, WhyVerdict, Sequence[Sentence]]:
     if occurrence and (run := data.runs_by_occurrence.get(occurrence)):
         return run, *_of_run(data, run)
     if data.definition_may_be_newer:
         if run := _run_covering(data, occurrence or data.asked.start):
-            return run, Verdict.CHANGED, [_counts(data, run), *changed_since(data)]
+            return run, WhyVerdict.CHANGED, [_counts(data, run), *changed_since(data)]
     elif occurrence and (run := _run_covering(data, occurrence)):
         freezes = freeze_sentences(data, data.past_freezes(occurrence))
-        return run, Verdict.COVERED, [*_covered_sentences(data, run), *freezes]
+        return run, WhyVerdict.COVERED, [*_covered_sentences(data, run), *freezes]
     return None, *(no_occurrence(data) if occurrence is None else without_run(data, occurrence))
 
 
-def _of_run(data: ExplanationData, run: Run) -> tuple[Verdict, list[Sentence]]:
+def _of_run(data: ExplanationData, run: Run) -> tuple[WhyVerdict, list[Sentence]]:
     if run.state not in set(State):
         unknown = Sentence(
             "unknown_state", _("The run has an unknown state: %(state)s."), state=run.state
         )
-        return Verdict.UNEXPLAINED, [unknown, doctor_sentence()]
+        return WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()]
     sentences = list(run_sentences(run, data.now, data.format_time))
     may_be_frozen = run.state in STARTABLE and run.trigger in AUTOMATIC
     if may_be_frozen and (freezes := data.freezes_in_force()):
@@ -184,7 +184,7 @@ def _of_run(data: ExplanationData, run: Run) -> tuple[Verdict, list[Sentence]]:
         sentences += node_sentences(data)
     elif run.state == State.MISSED or claimed_late(run):
         sentences += freeze_sentences(data, data.past_freezes(run.due_at))
-    return Verdict(run.state), sentences
+    return WhyVerdict(run.state), sentences
 
 
 def _run_covering(data: ExplanationData, occurrence: datetime) -> Run | None:

@@ -16,8 +16,8 @@ from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.run_sentences import reason_sentence
 from django_dcron.diagnosis.why.sentence import Sentence
-from django_dcron.diagnosis.why.verdicts import Verdict
-from django_dcron.jobs.change_history import Change
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
+from django_dcron.jobs.change_history import LoggedChange
 from django_dcron.jobs.placement import matches_definition
 from django_dcron.models import Freeze, Job
 from django_dcron.policies.jitter import offset
@@ -27,7 +27,7 @@ from django_dcron.utils.time_parsing import parse_datetime
 
 FIELDS_NAMED = 10
 
-Reason = tuple[Verdict, list[Sentence]]
+Reason = tuple[WhyVerdict, list[Sentence]]
 
 _LABELS = {field.name: field.verbose_name for field in Job._meta.concrete_fields}
 
@@ -35,27 +35,27 @@ _LABELS = {field.name: field.verbose_name for field in Job._meta.concrete_fields
 def no_occurrence(data: ExplanationData) -> Reason:
     """Explain a time without an occurrence, or one outside the job's start and end."""
     if data.asked.end <= data.job.created_at:
-        return Verdict.NOT_CREATED, [_created_sentence(data)]
+        return WhyVerdict.NOT_CREATED, [_created_sentence(data)]
     if data.timetable is None:
-        return Verdict.QUARANTINED, [_quarantined_sentence(data)]
+        return WhyVerdict.QUARANTINED, [_quarantined_sentence(data)]
     starts_at, ends_at = data.job.starts_at, data.job.ends_at
     for instant in data.nearby.out_of_bounds[:1]:
         if starts_at and instant < starts_at:
             text = _("The schedule matches that time, but the job starts at %(at)s.")
             starts = Sentence("starts_at", text, at=data.format_time(starts_at))
-            return Verdict.BEFORE_START, [starts, *changed_since(data)]
+            return WhyVerdict.BEFORE_START, [starts, *changed_since(data)]
         if ends_at:
             text = _("The schedule matches that time, but the job ends at %(at)s.")
             ends = Sentence("ends_at", text, at=data.format_time(ends_at))
-            return Verdict.AFTER_END, [ends, *changed_since(data)]
+            return WhyVerdict.AFTER_END, [ends, *changed_since(data)]
     for instant in data.nearby.excluded[:1]:
-        return Verdict.EXCLUDED, [
+        return WhyVerdict.EXCLUDED, [
             *_pause_in_effect(data),
             _excluded_sentence(data, instant),
             *_nearest_occurrences(data),
             *changed_since(data),
         ]
-    return Verdict.NO_OCCURRENCE, [
+    return WhyVerdict.NO_OCCURRENCE, [
         *_pause_in_effect(data),
         _falls_elsewhere(data),
         *_nearest_occurrences(data),
@@ -68,36 +68,39 @@ def without_run(data: ExplanationData, occurrence: datetime) -> Reason:
     if occurrence > data.now:
         return _not_due(data, occurrence)
     if occurrence < data.job.created_at:
-        return Verdict.NOT_CREATED, [_created_sentence(data)]
+        return WhyVerdict.NOT_CREATED, [_created_sentence(data)]
     if paused := list(_pause_sentences(data, occurrence)):
-        return Verdict.PAUSED, paused
+        return WhyVerdict.PAUSED, paused
     cursor = data.cursor
     if cursor is None or not matches_definition(cursor, data.job):
         text = _(
             "The job was changed without the admin or control.save, and no node has processed "
             "the change yet."
         )
-        return Verdict.NOT_CLAIMED, [Sentence("change_not_processed", text), *node_sentences(data)]
+        return WhyVerdict.NOT_CLAIMED, [
+            Sentence("change_not_processed", text),
+            *node_sentences(data),
+        ]
     if cursor.problem and (cursor.next_at is None or cursor.next_at <= occurrence):
-        return Verdict.QUARANTINED, [_quarantined_sentence(data)]
+        return WhyVerdict.QUARANTINED, [_quarantined_sentence(data)]
     if cursor.next_at is not None and cursor.next_at <= occurrence:
         if freezes := data.freezes_in_force():
-            return Verdict.FROZEN, [*freeze_sentences(data, freezes), after_freeze()]
+            return WhyVerdict.FROZEN, [*freeze_sentences(data, freezes), after_freeze()]
         text = _(
             "No node has claimed the occurrence yet. The job's next occurrence to claim is "
             "%(next)s."
         )
         not_claimed = Sentence("not_claimed", text, next=data.format_time(cursor.next_at))
-        return Verdict.NOT_CLAIMED, [not_claimed, *node_sentences(data)]
+        return WhyVerdict.NOT_CLAIMED, [not_claimed, *node_sentences(data)]
     if kept := kept_from(data.job.pk, occurrence, data.now):
         text = _(
             "The history doesn't go back that far. Runs older than the one at %(kept)s were pruned."
         )
-        return Verdict.PRUNED, [Sentence("pruned", text, kept=data.format_time(kept))]
+        return WhyVerdict.PRUNED, [Sentence("pruned", text, kept=data.format_time(kept))]
     if changed := list(changed_since(data)):
-        return Verdict.CHANGED, changed
+        return WhyVerdict.CHANGED, changed
     text = _("The schedule matches that time, but no run and no other record explains the gap.")
-    return Verdict.UNEXPLAINED, [Sentence("unexplained", text), doctor_sentence()]
+    return WhyVerdict.UNEXPLAINED, [Sentence("unexplained", text), doctor_sentence()]
 
 
 def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterator[Sentence]:
@@ -157,14 +160,14 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
     job, until = data.job, data.job.paused_until
     if data.cursor and data.cursor.problem:
         not_due = Sentence("not_due", _("The occurrence is in the future."))
-        return Verdict.QUARANTINED, [not_due, _quarantined_sentence(data)]
+        return WhyVerdict.QUARANTINED, [not_due, _quarantined_sentence(data)]
     ends_in_time = until is not None and until <= occurrence
     if not job.enabled and not ends_in_time:
         text = _(
             "The occurrence is in the future. The job is paused and won't run unless it is "
             "resumed before then."
         )
-        return Verdict.PAUSED, [
+        return WhyVerdict.PAUSED, [
             Sentence("to_come_paused", text),
             *_reason_sentences(job.pause_reason),
         ]
@@ -185,7 +188,7 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
         sentences += [*freeze_sentences(data, freezes), after_freeze()]
     if data.show_nodes and not data.live_nodes:
         sentences += node_sentences(data)
-    return Verdict.NOT_DUE, sentences
+    return WhyVerdict.NOT_DUE, sentences
 
 
 def _pause_sentences(data: ExplanationData, occurrence: datetime) -> Iterator[Sentence]:
@@ -220,7 +223,7 @@ def _pause_sentences(data: ExplanationData, occurrence: datetime) -> Iterator[Se
         yield from _reason_sentences(data.job.pause_reason)
 
 
-def _pause_covers(data: ExplanationData, pause: Change, occurrence: datetime) -> bool:
+def _pause_covers(data: ExplanationData, pause: LoggedChange, occurrence: datetime) -> bool:
     """Return whether the pause was certainly in effect at ``occurrence``.
 
     Changes made outside the admin leave no log entry. Two of them may have ended the pause and
@@ -238,7 +241,9 @@ def _pause_covers(data: ExplanationData, pause: Change, occurrence: datetime) ->
     return not unseen or (unseen == 1 and (until is None or until.switched is True))
 
 
-def _unrecorded_changes(data: ExplanationData, since: Change, until: Change | None) -> int:
+def _unrecorded_changes(
+    data: ExplanationData, since: LoggedChange, until: LoggedChange | None
+) -> int:
     """Return the number of changes between two log entries that left no entry themselves.
 
     Without ``until``, changes up to now count.
@@ -253,7 +258,7 @@ def _unrecorded_changes(data: ExplanationData, since: Change, until: Change | No
     )
 
 
-def _ends_by(pause: Change, instant: datetime) -> bool:
+def _ends_by(pause: LoggedChange, instant: datetime) -> bool:
     """Return whether the pause was to end automatically by ``instant``."""
     until = pause.of("paused_until")
     end = parse_datetime(until.new) if until and until.new else None
@@ -360,7 +365,7 @@ def _nearest_occurrences(data: ExplanationData) -> Iterator[Sentence]:
         yield Sentence("first", text, after=data.format_time(after))
 
 
-def _pause_reason(change: Change, *, after: bool) -> str:
+def _pause_reason(change: LoggedChange, *, after: bool) -> str:
     reason = change.of("pause_reason")
     if reason is None:
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class WhyVerdict(StrEnum):
     """A verdict for programs; a value is never renamed and never changes its meaning.
 
     If the occurrence has a run, the verdict is the run's state.

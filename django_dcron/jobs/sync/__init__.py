@@ -17,8 +17,8 @@ Invariants:
 
 from __future__ import annotations
 
-from django_dcron.jobs.sync.changes import Change, ChangeKind
+from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.jobs.sync.comparison import DECLARED_DISABLED, NO_LONGER_DECLARED, plan
 from django_dcron.jobs.sync.writing import apply
 
-__all__ = ["DECLARED_DISABLED", "NO_LONGER_DECLARED", "Change", "ChangeKind", "apply", "plan"]
+__all__ = ["DECLARED_DISABLED", "NO_LONGER_DECLARED", "ChangeKind", "SyncChange", "apply", "plan"]

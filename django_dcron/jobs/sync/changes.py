@@ -27,7 +27,7 @@ PROBLEMS = frozenset({ChangeKind.CONFLICT, ChangeKind.INVALID})
 
 
 @dataclass(frozen=True)
-class Change:
+class SyncChange:
     """What to do with one job, or why nothing is done."""
 
     kind: ChangeKind

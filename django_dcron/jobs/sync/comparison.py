@@ -18,7 +18,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement, saving
 from django_dcron.jobs.representation import JOB_FIELDS
-from django_dcron.jobs.sync.changes import Change, ChangeKind, messages_of
+from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
 from django_dcron.jobs.sync.stored import decode, encode, renewed, wanted_by
 from django_dcron.models import Job
 from django_dcron.utils.json_values import same_json
@@ -30,7 +30,7 @@ TIMING = frozenset(
 )
 
 
-def plan(only: tuple[str, str] | None = None) -> list[Change]:
+def plan(only: tuple[str, str] | None = None) -> list[SyncChange]:
     """Return the differences between code and database, in the order of declaration.
 
     ``only`` restricts the comparison to the job with this namespace and name. Nothing is written.
@@ -49,7 +49,7 @@ def plan(only: tuple[str, str] | None = None) -> list[Change]:
     ]
     if problem:
         why = (f"some can't be imported: {problem}",)
-        return changes if only else [*changes, Change(ChangeKind.INVALID, "task modules", why)]
+        return changes if only else [*changes, SyncChange(ChangeKind.INVALID, "task modules", why)]
     gone = [
         job
         for key, job in rows.items()
@@ -66,7 +66,7 @@ def _rows(declared: list[tuple[str, str]], only: tuple[str, str] | None) -> Iter
     return rows.filter(Q(declared__isnull=False) | Q(name__in={name for _, name in declared}))
 
 
-def _compare(declaration: targets.Declaration, job: Job | None) -> list[Change]:
+def _compare(declaration: targets.Declaration, job: Job | None) -> list[SyncChange]:
     try:
         wanted = wanted_by(declaration)
         if job is None:
@@ -74,12 +74,14 @@ def _compare(declaration: targets.Declaration, job: Job | None) -> list[Change]:
         if job.declared is not None:
             return _merge(declaration, job, wanted)
     except ValidationError as error:
-        return [Change(ChangeKind.INVALID, str(declaration), messages_of(error), declaration.key)]
+        return [
+            SyncChange(ChangeKind.INVALID, str(declaration), messages_of(error), declaration.key)
+        ]
     why = "a job with this name was created by a person; delete or rename one of the two"
-    return [Change(ChangeKind.CONFLICT, str(declaration), (why,), declaration.key)]
+    return [SyncChange(ChangeKind.CONFLICT, str(declaration), (why,), declaration.key)]
 
 
-def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> Change:
+def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> SyncChange:
     namespace, name = declaration.key
     values = {"declared": wanted, **decode(wanted)}
     if values.get("enabled") is False:
@@ -89,16 +91,16 @@ def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> Chang
     # The write checks the constraint, because another node may be creating this job right now.
     Job(namespace=namespace, name=name, **values).full_clean(validate_constraints=False)
     details = (f"{wanted['schedule']} ({wanted['timezone']})", *_disabled_because(values))
-    return Change(ChangeKind.CREATE, str(declaration), details, declaration.key, values)
+    return SyncChange(ChangeKind.CREATE, str(declaration), details, declaration.key, values)
 
 
-def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -> list[Change]:
+def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -> list[SyncChange]:
     updates, kept = _merge_fields(job, wanted)
     if job.enabled and _is_exhausted(job) and not decode(updates).keys() & TIMING:
         if not updates:
             return []
         why = "changes are postponed until a node has claimed the last occurrence, which has passed"
-        return [Change(ChangeKind.KEEP, str(job), (why,), declaration.key)]
+        return [SyncChange(ChangeKind.KEEP, str(job), (why,), declaration.key)]
     values: dict[str, Any] = {"declared": wanted, **decode(updates)}
     values |= _switch(job, wanted, values)
     changes = []
@@ -115,7 +117,7 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
         kind = ChangeKind.ENABLE if switched_on else ChangeKind.UPDATE
         if kind is ChangeKind.UPDATE and not details:
             details.append("the stored copy of the declaration")
-        change = Change(
+        change = SyncChange(
             kind, str(job), tuple(details), declaration.key, values, job.pk, job.version
         )
         changes.append(change)
@@ -124,7 +126,7 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
             f"{name}: {field.text(field.json_of(job))} (changed in the admin)"
             for name, field in ((name, JOB_FIELDS[name]) for name in kept)
         ]
-        changes.append(Change(ChangeKind.KEEP, str(job), tuple(details), declaration.key))
+        changes.append(SyncChange(ChangeKind.KEEP, str(job), tuple(details), declaration.key))
     return changes
 
 
@@ -185,8 +187,8 @@ def _switched_off_by_us(job: Job) -> bool:
     return not job.enabled and job.pause_reason in (NO_LONGER_DECLARED, saving.EXHAUSTED)
 
 
-def _disabling(job: Job) -> Change:
-    return Change(
+def _disabling(job: Job) -> SyncChange:
+    return SyncChange(
         ChangeKind.DISABLE,
         str(job),
         (NO_LONGER_DECLARED,),

@@ -18,7 +18,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing, saving
 from django_dcron.jobs.locking import in_parts
-from django_dcron.jobs.sync.changes import Change, ChangeKind
+from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED, assign, plan
 from django_dcron.models import Job
 from django_dcron.policies.chains import in_dependency_order, key_of
@@ -28,8 +28,8 @@ TRIES = 5
 
 
 def apply(
-    changes: Iterable[Change], on_progress: Callable[[int, int], object] | None = None
-) -> list[Change]:
+    changes: Iterable[SyncChange], on_progress: Callable[[int, int], object] | None = None
+) -> list[SyncChange]:
     """Apply a plan. Returns the changes that were applied, kept or refused.
 
     Changes that another process applied in the meantime are left out. ``on_progress`` is called
@@ -52,7 +52,7 @@ def apply(
 
 
 def _save_together(
-    changes: Sequence[Change], on_progress: Callable[[int], object]
+    changes: Sequence[SyncChange], on_progress: Callable[[int], object]
 ) -> set[tuple[str, str]]:
     """Save the jobs that still have the compared version. Returns the names of the saved ones."""
     rows = {
@@ -73,12 +73,12 @@ def _save_together(
     return {key for position, key in enumerate(jobs) if position not in errors}
 
 
-def _new(change: Change) -> Job:
+def _new(change: SyncChange) -> Job:
     namespace, name = change.key
     return Job(namespace=namespace, name=name, **change.values)
 
 
-def _earlier_first(changes: list[Change]) -> list[Change]:
+def _earlier_first(changes: list[SyncChange]) -> list[SyncChange]:
     """Order the changes so that a job is created before the jobs that follow it."""
     before: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for change in changes:
@@ -89,7 +89,7 @@ def _earlier_first(changes: list[Change]) -> list[Change]:
     return sorted(changes, key=lambda change: rank[change.key])
 
 
-def _carry_out(change: Change) -> list[Change]:
+def _carry_out(change: SyncChange) -> list[SyncChange]:
     why: Exception | None = None
     for attempt in range(TRIES):
         try:
@@ -106,7 +106,7 @@ def _carry_out(change: Change) -> list[Change]:
     return [replace(change, kind=ChangeKind.INVALID, details=(f"couldn't be written: {why}",))]
 
 
-def _write(change: Change) -> None:
+def _write(change: SyncChange) -> None:
     if change.kind is ChangeKind.CREATE:
         saving.save(_new(change))
         return

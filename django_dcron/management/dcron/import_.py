@@ -37,7 +37,7 @@ from django_dcron.contrib.importers.comparison import (
 )
 from django_dcron.contrib.importers.origins import stored_key
 from django_dcron.contrib.importers.reading import Reading, SourceProblem
-from django_dcron.contrib.importers.sources import FILE_OPTIONS, OPTIONS, SCHEDULERS, Format
+from django_dcron.contrib.importers.sources import FILE_OPTIONS, OPTIONS, SCHEDULERS, FileFormat
 from django_dcron.contrib.importers.writing import apply_plans, refuse_without_calendar
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -92,7 +92,7 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=[form.value for form in Format],
+        choices=[form.value for form in FileFormat],
         help="file format (default: by its name); lines of a system-crontab contain a user",
     )
     parser.add_argument(
@@ -287,7 +287,7 @@ def _read(options: dict[str, Any]) -> Reading:
         if options["app"]:
             raise usage_error(f"--app is not for files. Sources: {', '.join(SCHEDULERS)}.")
         zone = check_zone(options["timezone"] or django_settings.TIME_ZONE)
-        form = Format(options["format"]) if options["format"] else None
+        form = FileFormat(options["format"]) if options["format"] else None
         return sources.read_file(source, form, zone, options["namespace"] or "")
     except InvalidSchedule as error:
         raise usage_error(str(error)) from error

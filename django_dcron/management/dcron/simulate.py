@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.selection import Selection
+from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.diagnosis.simulation import LONGEST, FullMinute, Simulation, simulate
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import usage_error
@@ -93,7 +93,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         raise usage_error(
             f"--from {iso(since)} --until {iso(until)}: the maximum is {LONGEST.days} days."
         )
-    selection = Selection(options["namespace"], options["search"])
+    selection = JobSelection(options["namespace"], options["search"])
     found = simulate(since, until, selection, options["top"])
     if out.is_json:
         out.json(_document(found, options["top"]))

@@ -14,7 +14,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.jobs import sync
-from django_dcron.jobs.sync import Change, ChangeKind
+from django_dcron.jobs.sync import ChangeKind, SyncChange
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.plain_text import printable
@@ -81,13 +81,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
 
 
-def _apply(output: Output) -> list[Change]:
+def _apply(output: Output) -> list[SyncChange]:
     plan = sync.plan()
     with ProgressBar(output) as bar:
         return sync.apply(plan, bar.show if output.is_terminal else None)
 
 
-def _print(command: BaseCommand, change: Change, writes: bool) -> None:
+def _print(command: BaseCommand, change: SyncChange, writes: bool) -> None:
     """Write one line per detail, so that each can be read and searched separately."""
     verb = (
         DONE.get(change.kind, change.kind.value)

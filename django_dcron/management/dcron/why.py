@@ -14,7 +14,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
 from django_dcron.diagnosis.why.explanation_data import zone_of
-from django_dcron.diagnosis.why.verdicts import Verdict
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
@@ -64,14 +64,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         if clock_time:
             out.line(f"{text} means {clock_time:%Y-%m-%d %H:%M:%S} ({zone.key}).")
         _print(out, job, answer)
-    if answer.verdict is Verdict.UNEXPLAINED:
+    if answer.verdict is WhyVerdict.UNEXPLAINED:
         raise negative_result("No explanation found.")
 
 
 def _print(out: Output, job: Job, answer: Answer) -> None:
     zone = zone_of(job)
     about = f", {time_format.moment(answer.occurrence, zone)}" if answer.occurrence else ""
-    style = BAD if answer.verdict is Verdict.UNEXPLAINED else STATE_STYLES.get(answer.verdict, "")
+    style = (
+        BAD if answer.verdict is WhyVerdict.UNEXPLAINED else STATE_STYLES.get(answer.verdict, "")
+    )
     out.line(f"{job}{about}: {answer.verdict.replace('_', ' ')}", style)
     for sentence in answer.sentences:
         out.line(sentence)

@@ -8,13 +8,13 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     content_type: str
     body: bytes
 
 
-Route = Callable[[str], Answer]
+Route = Callable[[str], HttpAnswer]
 """Takes the ``Accept`` header and returns an answer from memory, or raises.
 
 It must not block, because probes have short timeouts. ``/metrics`` is an exception: it waits a
@@ -22,14 +22,14 @@ moment for the database.
 """
 
 
-def text_answer(text: str, *, healthy: bool) -> Answer:
+def text_answer(text: str, *, healthy: bool) -> HttpAnswer:
     """Return a one-line answer for a probe, which only checks the status."""
     line = " ".join(text.split()) + "\n"
-    return Answer(_status(healthy), "text/plain; charset=utf-8", line.encode(errors="replace"))
+    return HttpAnswer(_status(healthy), "text/plain; charset=utf-8", line.encode(errors="replace"))
 
 
-def json_answer(content: Mapping[str, Any], *, healthy: bool) -> Answer:
-    return Answer(_status(healthy), "application/json", json.dumps(content).encode() + b"\n")
+def json_answer(content: Mapping[str, Any], *, healthy: bool) -> HttpAnswer:
+    return HttpAnswer(_status(healthy), "application/json", json.dumps(content).encode() + b"\n")
 
 
 def _status(healthy: bool) -> HTTPStatus:

@@ -24,7 +24,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from django_dcron.monitoring.http.answer import Answer, Route
+from django_dcron.monitoring.http.answer import HttpAnswer, Route
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -228,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _not_allowed  # noqa: N815 (the library's names)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: HttpAnswer) -> None:
         self.send_response(answer.status)
         if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "GET, HEAD")
@@ -260,5 +260,5 @@ def _path(target: str) -> str:
         return target
 
 
-def _refusal(status: HTTPStatus, why: str) -> Answer:
-    return Answer(status, "text/plain; charset=utf-8", why.encode() + b"\n")
+def _refusal(status: HTTPStatus, why: str) -> HttpAnswer:
+    return HttpAnswer(status, "text/plain; charset=utf-8", why.encode() + b"\n")

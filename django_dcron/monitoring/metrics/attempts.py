@@ -40,7 +40,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
 from django_dcron.models import Attempt, Run
 from django_dcron.monitoring.metrics import catalogue
-from django_dcron.monitoring.metrics.samples import Distribution, Histogram, Sample
+from django_dcron.monitoring.metrics.samples import Distribution, Histogram, MetricSample
 from django_dcron.policies.lifecycle import Outcome
 
 MAX_NEW = 20_000
@@ -110,12 +110,12 @@ class AttemptObserver:
         }
         self._unobserved = 0
 
-    def metrics(self) -> tuple[Distribution | Sample, ...]:
+    def metrics(self) -> tuple[Distribution | MetricSample, ...]:
         """Return the metrics as of the latest update."""
         histograms = (self._start_delay, self._wait, *self._durations.values())
         return (
             *(each.now() for each in histograms),
-            Sample(catalogue.UNOBSERVED, self._unobserved),
+            MetricSample(catalogue.UNOBSERVED, self._unobserved),
         )
 
     def update(self) -> None:

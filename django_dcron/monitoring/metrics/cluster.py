@@ -36,7 +36,7 @@ from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Cursor, Freeze, Job, Node, Run
 from django_dcron.monitoring.metrics import catalogue
-from django_dcron.monitoring.metrics.samples import SECOND, Sample
+from django_dcron.monitoring.metrics.samples import SECOND, MetricSample
 from django_dcron.policies.freezing import ALL_NAMESPACES
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import SystemStatus, Verdict
@@ -49,7 +49,7 @@ DUE = "due"
 """Label of pending runs that are due and not frozen."""
 
 
-def read() -> tuple[Sample, ...]:
+def read() -> tuple[MetricSample, ...]:
     """Return all samples. Raises the database's errors."""
     now = database_now(alias_for(Run))
     nodes = cluster.nodes()
@@ -65,17 +65,19 @@ def read() -> tuple[Sample, ...]:
     )
 
 
-def _counters() -> Iterator[Sample]:
+def _counters() -> Iterator[MetricSample]:
     jobs = Job.objects.using(alias_for(Job)).order_by("pk")
     counts = (f"statistics__{outcome.value}" for outcome in OUTCOMES)
     for key, namespace, name, *counted in jobs.values_list("pk", "namespace", "name", *counts)[
         : settings.METRICS_JOBS
     ]:
         for outcome, number in zip(OUTCOMES, counted, strict=True):
-            yield Sample(catalogue.RUNS, number or 0, (str(key), namespace, name, outcome.value))
+            yield MetricSample(
+                catalogue.RUNS, number or 0, (str(key), namespace, name, outcome.value)
+            )
 
 
-def _jobs() -> Iterator[Sample]:
+def _jobs() -> Iterator[MetricSample]:
     in_quarantine = Q(enabled=True, cursor__problem__gt="")
     by_namespace = list(
         Job.objects.using(alias_for(Job))
@@ -93,25 +95,29 @@ def _jobs() -> Iterator[Sample]:
         for name in ("total", "paused", "quarantined", "failing")
     }
     enabled = sums["total"] - sums["paused"] - sums["quarantined"]
-    yield Sample(catalogue.JOBS, enabled, ("enabled",))
-    yield Sample(catalogue.JOBS, sums["paused"], ("paused",))
-    yield Sample(catalogue.JOBS, sums["quarantined"], ("quarantined",))
-    yield Sample(catalogue.JOBS_FAILING, sums["failing"])
-    yield Sample(catalogue.JOBS_UNCOUNTED, max(sums["total"] - settings.METRICS_JOBS, 0))
+    yield MetricSample(catalogue.JOBS, enabled, ("enabled",))
+    yield MetricSample(catalogue.JOBS, sums["paused"], ("paused",))
+    yield MetricSample(catalogue.JOBS, sums["quarantined"], ("quarantined",))
+    yield MetricSample(catalogue.JOBS_FAILING, sums["failing"])
+    yield MetricSample(catalogue.JOBS_UNCOUNTED, max(sums["total"] - settings.METRICS_JOBS, 0))
 
 
-def _runs(now: datetime) -> Iterator[Sample]:
+def _runs(now: datetime) -> Iterator[MetricSample]:
     runs = Run.objects.using(alias_for(Run))
     due = runs.pending().due(now).not_frozen()
     for state, waiting in ((DUE, due), (State.QUEUED.value, runs.queued())):
         number, longest = _number_and_age(waiting, "due_at", now)
-        yield Sample(catalogue.RUNS_UNFINISHED, number, (state,))
-        yield Sample(catalogue.OLDEST, longest / SECOND, (state,))
-    yield Sample(catalogue.RUNS_UNFINISHED, count_up_to(runs.running()), (State.RUNNING.value,))
-    yield Sample(catalogue.RUNS_UNFINISHED, count_up_to(runs.waiting()), (State.WAITING.value,))
+        yield MetricSample(catalogue.RUNS_UNFINISHED, number, (state,))
+        yield MetricSample(catalogue.OLDEST, longest / SECOND, (state,))
+    yield MetricSample(
+        catalogue.RUNS_UNFINISHED, count_up_to(runs.running()), (State.RUNNING.value,)
+    )
+    yield MetricSample(
+        catalogue.RUNS_UNFINISHED, count_up_to(runs.waiting()), (State.WAITING.value,)
+    )
 
 
-def _cursors(now: datetime) -> Iterator[Sample]:
+def _cursors(now: datetime) -> Iterator[MetricSample]:
     """Yield the number of overdue cursors, and the lag.
 
     A cursor is overdue only after the nodes had time to claim its occurrence. The lag counts
@@ -122,16 +128,18 @@ def _cursors(now: datetime) -> Iterator[Sample]:
     found = past.values("pk", "next_at")[: LIMIT + 1].aggregate(
         number=overdue, first=Min("next_at")
     )
-    yield Sample(catalogue.CURSORS_OVERDUE, found["number"])
-    yield Sample(catalogue.CURSOR_LAG, (now - found["first"]) / SECOND if found["first"] else 0)
+    yield MetricSample(catalogue.CURSORS_OVERDUE, found["number"])
+    yield MetricSample(
+        catalogue.CURSOR_LAG, (now - found["first"]) / SECOND if found["first"] else 0
+    )
 
 
-def _freezes(now: datetime) -> Iterator[Sample]:
+def _freezes(now: datetime) -> Iterator[MetricSample]:
     """Yield a sample for all namespaces, and one for each namespace that was ever frozen."""
     freezes = Freeze.objects.using(alias_for(Freeze))
     frozen = {freeze.namespace: freeze.extent.is_in_force(now) for freeze in freezes}
     for namespace in sorted({ALL_NAMESPACES, *frozen}):
-        yield Sample(catalogue.FROZEN, frozen.get(namespace, False), (namespace,))
+        yield MetricSample(catalogue.FROZEN, frozen.get(namespace, False), (namespace,))
 
 
 def _number_and_age(waiting: QuerySet[Any], column: str, now: datetime) -> tuple[int, timedelta]:
@@ -146,7 +154,7 @@ def _number_and_age(waiting: QuerySet[Any], column: str, now: datetime) -> tuple
     ] else timedelta()
 
 
-def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[Sample]:
+def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[MetricSample]:
     started_again = {(node.namespace, node.name) for node in live}
     dead = {(node.namespace, node.name) for node in nodes} - started_again
     states = {
@@ -157,19 +165,23 @@ def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[Sample]:
         "skewed": sum(map(cluster.is_skewed, live)),
     }
     for state, number in states.items():
-        yield Sample(catalogue.NODES, number, (state,))
-    yield Sample(catalogue.NODES_AGENDA, sum(node.agenda for node in live))
-    yield Sample(catalogue.NODES_SKEW, max((abs(node.skew) / SECOND for node in live), default=0))
-    yield Sample(catalogue.SHARDS_UNLED, _count_unled_shards(live))
+        yield MetricSample(catalogue.NODES, number, (state,))
+    yield MetricSample(catalogue.NODES_AGENDA, sum(node.agenda for node in live))
+    yield MetricSample(
+        catalogue.NODES_SKEW, max((abs(node.skew) / SECOND for node in live), default=0)
+    )
+    yield MetricSample(catalogue.SHARDS_UNLED, _count_unled_shards(live))
 
 
-def _health(verdict: Verdict) -> Iterator[Sample]:
+def _health(verdict: Verdict) -> Iterator[MetricSample]:
     for status in SystemStatus:
-        yield Sample(catalogue.HEALTH_STATUS, verdict.status is status, (status.value,))
+        yield MetricSample(catalogue.HEALTH_STATUS, verdict.status is status, (status.value,))
     for problem in Problem:
-        yield Sample(catalogue.PROBLEM, problem in verdict.problems, (problem.value,))
+        yield MetricSample(catalogue.PROBLEM, problem in verdict.problems, (problem.value,))
     facts = verdict.facts
-    yield Sample(catalogue.NAMESPACES_UNSERVED, facts.unserved.number + facts.stalled_namespaces)
+    yield MetricSample(
+        catalogue.NAMESPACES_UNSERVED, facts.unserved.number + facts.stalled_namespaces
+    )
 
 
 def _count_unled_shards(live: Iterable[Node]) -> int:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_dcron.monitoring.http.answer import Answer
+from django_dcron.monitoring.http.answer import HttpAnswer
 from django_dcron.monitoring.metrics import catalogue, cluster
 from django_dcron.monitoring.metrics.attempts import AttemptObserver
 from django_dcron.monitoring.metrics.own import own
 from django_dcron.monitoring.metrics.readings import BackgroundReading, DirectReading
-from django_dcron.monitoring.metrics.samples import Distribution, Sample
+from django_dcron.monitoring.metrics.samples import Distribution, MetricSample
 from django_dcron.scheduler.health import Health
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Collector:
     def __init__(self) -> None:
         self._reading = DirectReading(cluster.read)
 
-    def samples(self) -> tuple[Sample, ...]:
+    def samples(self) -> tuple[MetricSample, ...]:
         return _with_database(self._reading.get())
 
     def describe(self) -> Iterable[Metric]:
@@ -45,7 +45,7 @@ class Collector:
             raise ImproperlyConfigured(MISSING) from error
         return families(self.samples())
 
-    def answer(self, accept: str = "") -> Answer:
+    def answer(self, accept: str = "") -> HttpAnswer:
         return _answer(self.samples, accept)
 
 
@@ -61,30 +61,32 @@ class NodeMetrics:
         self._observed = self._attempt_observer.metrics()
         self._reading = BackgroundReading(self._read)
 
-    def samples(self) -> tuple[Sample | Distribution, ...]:
+    def samples(self) -> tuple[MetricSample | Distribution, ...]:
         read = _with_database(self._reading.get())
         return (*own(self._health()), *self._observed, *read)
 
-    def answer(self, accept: str = "") -> Answer:
+    def answer(self, accept: str = "") -> HttpAnswer:
         return _answer(self.samples, accept)
 
-    def _read(self) -> tuple[Sample, ...]:
+    def _read(self) -> tuple[MetricSample, ...]:
         read = cluster.read()
         self._attempt_observer.update()
         self._observed = self._attempt_observer.metrics()
         return read
 
 
-def _with_database(read: tuple[Sample, ...] | None) -> tuple[Sample, ...]:
-    return (Sample(catalogue.DATABASE_UP, read is not None), *(read or ()))
+def _with_database(read: tuple[MetricSample, ...] | None) -> tuple[MetricSample, ...]:
+    return (MetricSample(catalogue.DATABASE_UP, read is not None), *(read or ()))
 
 
-def _answer(samples: Callable[[], Iterable[Sample | Distribution]], accept: str) -> Answer:
+def _answer(
+    samples: Callable[[], Iterable[MetricSample | Distribution]], accept: str
+) -> HttpAnswer:
     try:
         from django_dcron.monitoring.metrics.families import encode
     except ModuleNotFoundError:
-        return Answer(
+        return HttpAnswer(
             HTTPStatus.NOT_IMPLEMENTED, "text/plain; charset=utf-8", MISSING.encode() + b"\n"
         )
     body, content_type = encode(samples(), accept)
-    return Answer(HTTPStatus.OK, content_type, body)
+    return HttpAnswer(HTTPStatus.OK, content_type, body)

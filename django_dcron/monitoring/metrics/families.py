@@ -16,10 +16,10 @@ from prometheus_client.exposition import choose_encoder
 
 from django_dcron.monitoring.metrics import catalogue
 from django_dcron.monitoring.metrics.catalogue import Type
-from django_dcron.monitoring.metrics.samples import Distribution, Sample
+from django_dcron.monitoring.metrics.samples import Distribution, MetricSample
 
 
-def families(measured: Iterable[Sample | Distribution]) -> Iterator[Metric]:
+def families(measured: Iterable[MetricSample | Distribution]) -> Iterator[Metric]:
     """Return each metric once, with all its samples in any order."""
     by_name: dict[str, Metric] = {}
     for each in measured:
@@ -30,7 +30,7 @@ def families(measured: Iterable[Sample | Distribution]) -> Iterator[Metric]:
     return iter(by_name.values())
 
 
-def encode(measured: Iterable[Sample | Distribution], accept: str) -> tuple[bytes, str]:
+def encode(measured: Iterable[MetricSample | Distribution], accept: str) -> tuple[bytes, str]:
     """Return the body and its content type for the ``Accept`` header."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Given(list(families(measured))))
@@ -65,7 +65,7 @@ def _empty(metric: catalogue.Metric) -> Metric:
             return InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
 
 
-def _add(family: Metric, measured: Sample | Distribution) -> None:
+def _add(family: Metric, measured: MetricSample | Distribution) -> None:
     if isinstance(measured, Distribution):
         assert isinstance(family, HistogramMetricFamily)  # noqa: S101 (as the catalogue says)
         family.add_metric(measured.labels, list(measured.buckets), measured.sum)

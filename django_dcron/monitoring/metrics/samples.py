@@ -13,7 +13,7 @@ from django_dcron.monitoring.metrics.catalogue import Metric
 SECOND = timedelta(seconds=1)
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     metric: Metric
     value: float
     labels: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from django.utils.crypto import constant_time_compare
 
 from django_dcron.conf import settings
-from django_dcron.monitoring.http.answer import Answer
+from django_dcron.monitoring.http.answer import HttpAnswer
 from django_dcron.monitoring.metrics.exposition import Collector
 from django_dcron.monitoring.views import probe_view
 
@@ -26,10 +26,10 @@ _collector = Collector()
 
 
 @probe_view
-def metrics(request: HttpRequest) -> Answer:
+def metrics(request: HttpRequest) -> HttpAnswer:
     if _has_token(request) or _may_view_jobs(request):
         return _collector.answer(request.headers.get("Accept", ""))
-    return Answer(HTTPStatus.FORBIDDEN, "text/plain; charset=utf-8", CLOSED.encode() + b"\n")
+    return HttpAnswer(HTTPStatus.FORBIDDEN, "text/plain; charset=utf-8", CLOSED.encode() + b"\n")
 
 
 def _has_token(request: HttpRequest) -> bool:

@@ -85,13 +85,13 @@ def _read_and_exit(kind: str, text: bytes, values: int, most: int, writing: int)
 
 
 def _answer(module: object, text: bytes, values: int, most: int) -> bytes:
-    from django_dcron.utils.untrusted.plain import TooLarge
+    from django_dcron.utils.untrusted.plain import ValueTooLarge
 
     try:
         encoded = json.dumps(module.read(text, values), allow_nan=False).encode()  # type: ignore[attr-defined]
     except MemoryError:
         raise
-    except (TooLarge, RecursionError):
+    except (ValueTooLarge, RecursionError):
         return SIZE.encode() + b"\n"
     except module.Refused as error:  # type: ignore[attr-defined]
         return f"{REFUSED}\n{error}".encode(errors="replace")

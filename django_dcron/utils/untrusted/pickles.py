@@ -24,7 +24,7 @@ TIMES: dict[str, Any] = {
 }
 
 
-class Refused(Exception):
+class PickleRefused(Exception):
     """The pickle names something that isn't allowed. The message says what."""
 
 
@@ -49,7 +49,9 @@ class _Unpickler(pickle.Unpickler):
             return _pytz_zone
         if module.startswith(PACKAGE) and name.isidentifier():
             return type(name, (_Object,), {})
-        raise Refused(f"its state contains a {module}.{name}, which is not allowed in a pickle")
+        raise PickleRefused(
+            f"its state contains a {module}.{name}, which is not allowed in a pickle"
+        )
 
 
 def _zone(key: str, *_from_cache: Any) -> ZoneInfo:
@@ -67,13 +69,13 @@ def _attribute(of: Any, name: str) -> Any:
     Refuse anything else.
     """
     if of is not _zone or name != "_unpickle":
-        raise Refused(
+        raise PickleRefused(
             "its state reads an attribute, which is not allowed because it could run code"
         )
     return _zone
 
 
-class Encoder(plain.Encoder):
+class PickleEncoder(plain.Encoder):
     def encode(self, value: Any, depth: int = 0) -> Any:
         if isinstance(value, _Object):
             return super().encode(plain.Record(type(value).__name__, vars(value)), depth)
@@ -83,6 +85,6 @@ class Encoder(plain.Encoder):
 def read(pickled: bytes, most: int) -> Any:
     """Return the content of a pickle as JSON.
 
-    Raises ``Refused``, or any exception for malformed bytes.
+    Raises ``PickleRefused``, or any exception for malformed bytes.
     """
-    return Encoder(most).encode(_Unpickler(io.BytesIO(pickled)).load())
+    return PickleEncoder(most).encode(_Unpickler(io.BytesIO(pickled)).load())

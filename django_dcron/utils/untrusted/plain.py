@@ -16,7 +16,7 @@ DEEPEST = 100
 SHOWN = 80
 
 
-class TooLarge(Exception):
+class ValueTooLarge(Exception):
     """The text describes too many values, or values nested too deep."""
 
 
@@ -54,10 +54,10 @@ class Encoder:
         self.left = most
 
     def encode(self, value: Any, depth: int = 0) -> Any:
-        """Encode ``value``. Raises ``TooLarge``."""
+        """Encode ``value``. Raises ``ValueTooLarge``."""
         self.left -= 1
         if self.left < 0 or depth > DEEPEST:
-            raise TooLarge
+            raise ValueTooLarge
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return value

@@ -9,17 +9,17 @@ import yaml
 from django_dcron.utils.untrusted.plain import Encoder
 
 
-class Refused(Exception):
+class InvalidYaml(Exception):
     """The text isn't YAML. The message says where."""
 
 
 def read(text: bytes, most: int) -> Any:
     """Return the content of a YAML text as JSON.
 
-    Raises ``Refused``, or any exception for a text that exceeds the limits.
+    Raises ``InvalidYaml``, or any exception for a text that exceeds the limits.
     """
     try:
         document = yaml.safe_load(text.decode())
     except (yaml.YAMLError, ValueError) as error:
-        raise Refused(" ".join(str(error).split())) from None
+        raise InvalidYaml(" ".join(str(error).split())) from None
     return Encoder(most).encode(document)

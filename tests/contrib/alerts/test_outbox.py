@@ -13,7 +13,7 @@ from django_dcron.contrib.alerts import channels, outbox
 from django_dcron.contrib.alerts.outbox import Message, prune, put, put_new, send_due
 from django_dcron.db.now import database_now
 from django_dcron.models import Alert
-from django_dcron.policies.alerting import Kind
+from django_dcron.policies.alerting import AlertKind
 from tests.contrib.alerts.conftest import Service
 from tests.threads import in_threads
 
@@ -21,7 +21,9 @@ pytestmark = pytest.mark.django_db
 
 
 def message(number: int, *, to: tuple[str, ...] = ("ops",)) -> Message:
-    return Message(Kind.FAILED, f"failed:{number}", f"job {number} failed", "no more beans", to=to)
+    return Message(
+        AlertKind.FAILED, f"failed:{number}", f"job {number} failed", "no more beans", to=to
+    )
 
 
 def make_due() -> None:
@@ -40,13 +42,13 @@ def test_alerts_due_together_are_sent_as_one_message(service: Service) -> None:
 @pytest.mark.parametrize(
     ("kinds", "tone"),
     [
-        ([Kind.RECOVERED], "success"),
-        ([Kind.RECOVERED, Kind.MISSED], "warning"),
-        ([Kind.DEGRADED, Kind.FAILED, Kind.RECOVERED], "failure"),
+        ([AlertKind.RECOVERED], "success"),
+        ([AlertKind.RECOVERED, AlertKind.MISSED], "warning"),
+        ([AlertKind.DEGRADED, AlertKind.FAILED, AlertKind.RECOVERED], "failure"),
     ],
 )
 def test_message_has_the_tone_of_its_most_severe_alert(
-    service: Service, kinds: list[Kind], tone: str
+    service: Service, kinds: list[AlertKind], tone: str
 ) -> None:
     put(Message(kind, f"{kind}:1", "subject", to=("ops",)) for kind in kinds)
     assert send_due() == len(kinds)
@@ -204,7 +206,7 @@ def test_long_message_is_cut_but_names_as_many_jobs_as_possible(
     service: Service,
 ) -> None:
     put(
-        Message(Kind.FAILED, f"{number}", f"job {number} failed", "x" * 1000, to=("ops",))
+        Message(AlertKind.FAILED, f"{number}", f"job {number} failed", "x" * 1000, to=("ops",))
         for number in range(100)
     )
     assert send_due() == 100
@@ -213,7 +215,9 @@ def test_long_message_is_cut_but_names_as_many_jobs_as_possible(
     assert text.startswith("job 0 failed\nxxx")
     assert "\n\njob 20 failed\n\n" in text
     assert "job 99 failed" in text or re.search(r"\n\n\d+ more alerts", text)
-    put(Message(Kind.FAILED, f"long {number}", "y" * 255, to=("ops",)) for number in range(100))
+    put(
+        Message(AlertKind.FAILED, f"long {number}", "y" * 255, to=("ops",)) for number in range(100)
+    )
     assert send_due() == 100
     named = service.received[1]["message"].count("y" * 255)
     assert service.received[1]["message"].endswith(
@@ -225,7 +229,7 @@ def test_message_is_cut_to_the_limit_of_the_service(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apprise.plugins.custom_json.NotifyJSON.body_maxlen", 100)
-    put([Message(Kind.FAILED, "1", "job 1 failed", "x" * 1000, to=("ops",))])
+    put([Message(AlertKind.FAILED, "1", "job 1 failed", "x" * 1000, to=("ops",))])
     assert send_due() == 1
     assert len(service.received[0]["message"]) <= 100
 

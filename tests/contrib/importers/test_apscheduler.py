@@ -21,7 +21,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from django_dcron.contrib.importers import apscheduler
-from django_dcron.contrib.importers.reading import Refused, SourceEntry
+from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job
@@ -190,7 +190,7 @@ def test_converted_cron_trigger_matches_apscheduler(**fields: str) -> None:
     try:
         trigger = CronTrigger(**fields, timezone=UTC)
         schedule = parse_schedule(apscheduler._cron(trigger))
-    except (ValueError, Refused, InvalidSchedule):
+    except (ValueError, EntryRefused, InvalidSchedule):
         assume(False)
     ours = list(schedule.occurrences(NOW, datetime(2060, 1, 1, tzinfo=UTC), 6))
     assert ours == list(islice(theirs(trigger), len(ours)))
@@ -265,7 +265,7 @@ def test_invalid_job_state_is_refused(state: bytes) -> None:
 def test_pickle_cannot_set_class_attributes() -> None:
     """The opcode BUILD on a class would set attributes of the class."""
     state = b"N}X\x08\x00\x00\x00run_dateX\x03\x00\x00\x00bads\x86"
-    with Reader() as reader, pytest.raises(Refused, match="can't be read"):
+    with Reader() as reader, pytest.raises(EntryRefused, match="can't be read"):
         apscheduler.state_of(
             b"\x80\x02capscheduler.triggers.date\nDateTrigger\n" + state + b"b.", reader
         )

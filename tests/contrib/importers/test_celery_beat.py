@@ -17,7 +17,7 @@ from pytest_django import Settings
 
 from django_dcron.contrib.importers import celery_beat, celery_entry
 from django_dcron.contrib.importers.comparison import ImportOutcome, compare
-from django_dcron.contrib.importers.reading import Refused, SourceEntry
+from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
 from django_dcron.jobs import placement, saving
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
@@ -368,7 +368,7 @@ def test_converted_crontab_matches_celery(**fields: str) -> None:
         crontab = TzAwareCrontab(**fields, tz=UTC)
         text = celery_entry.crontab_text(crontab)
         schedule = parse_schedule(text, "UTC")
-    except (ValueError, schedules.ParseException, Refused):
+    except (ValueError, schedules.ParseException, EntryRefused):
         assume(False)
     after = datetime(2027, 1, 13, 10, 7, tzinfo=UTC)
     ours = list(schedule.occurrences(after, datetime(2060, 1, 1, tzinfo=UTC), 12))
@@ -412,7 +412,7 @@ def test_crontab_with_both_day_fields_is_converted(days: str, weekdays: str, tex
 
 
 def test_crontab_of_friday_the_13th_is_refused() -> None:
-    with pytest.raises(Refused, match="must both match"):
+    with pytest.raises(EntryRefused, match="must both match"):
         celery_entry.crontab_text(schedules.crontab(day_of_month="13", day_of_week="fri"))
 
 

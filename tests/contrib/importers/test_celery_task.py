@@ -10,7 +10,7 @@ import pytest
 from celery.utils.time import get_exponential_backoff_interval
 
 from django_dcron.contrib.importers import celery_task
-from django_dcron.contrib.importers.reading import Refused
+from django_dcron.contrib.importers.reading import EntryRefused
 from django_dcron.jobs.portable import check_rules
 from django_dcron.models import Job
 from django_dcron.policies.retry import Failure, FailureClass
@@ -66,10 +66,10 @@ def test_autoretry_options_become_retry_fields(define: Define) -> None:
 
 
 def test_autoretry_exceptions_become_retry_on_and_never_retry_on(define: Define) -> None:
-    define(autoretry_for=(Exception,), dont_autoretry_for=(KeyError, Refused))
+    define(autoretry_for=(Exception,), dont_autoretry_for=(KeyError, EntryRefused))
     values, _ = policies()
     assert values["retry_on"] == []
-    assert values["never_retry_on"] == ["KeyError", f"{Refused.__module__}.Refused"]
+    assert values["never_retry_on"] == ["KeyError", f"{EntryRefused.__module__}.EntryRefused"]
 
 
 def test_retry_kwargs_override_task_options(define: Define) -> None:
@@ -144,7 +144,7 @@ def test_time_limits_become_the_timeout(define: Define) -> None:
     assert policies(soft_time_limit=10)[0] == {"timeout": timedelta(seconds=10)}
     define(time_limit=60)
     assert policies() == ({"timeout": timedelta(seconds=60)}, [])
-    with pytest.raises(Refused, match="soft_time_limit"):
+    with pytest.raises(EntryRefused, match="soft_time_limit"):
         policies(soft_time_limit="x")
 
 

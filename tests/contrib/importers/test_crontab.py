@@ -13,7 +13,7 @@ from pytest_django import Settings
 from django_dcron.contrib.importers import crontab
 from django_dcron.contrib.importers.comparison import compare
 from django_dcron.contrib.importers.reading import Reading, SourceEntry
-from django_dcron.contrib.importers.sources import Format, format_of
+from django_dcron.contrib.importers.sources import FileFormat, format_of
 from django_dcron.models import Job
 from tests.management.calling import call
 
@@ -124,15 +124,15 @@ def test_user_field_of_a_system_crontab_is_reported() -> None:
 @pytest.mark.parametrize(
     ("path", "form"),
     [
-        ("/etc/crontab", Format.SYSTEM_CRONTAB),
-        ("/etc/cron.d/shop", Format.SYSTEM_CRONTAB),
-        ("/tmp/crontab", Format.CRONTAB),
-        ("jobs.YAML", Format.YAML),
-        ("jobs.json", Format.JSON),
-        ("-", Format.CRONTAB),
+        ("/etc/crontab", FileFormat.SYSTEM_CRONTAB),
+        ("/etc/cron.d/shop", FileFormat.SYSTEM_CRONTAB),
+        ("/tmp/crontab", FileFormat.CRONTAB),
+        ("jobs.YAML", FileFormat.YAML),
+        ("jobs.json", FileFormat.JSON),
+        ("-", FileFormat.CRONTAB),
     ],
 )
-def test_file_format_is_detected_by_path(path: str, form: Format) -> None:
+def test_file_format_is_detected_by_path(path: str, form: FileFormat) -> None:
     assert format_of(path) is form
 
 

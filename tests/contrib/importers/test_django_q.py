@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from django_dcron.contrib.importers import django_q
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.reading import Refused, SourceEntry
+from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job
@@ -253,9 +253,9 @@ def test_cron_text_is_converted(theirs: str, ours: str) -> None:
 
 
 def test_unsupported_or_invalid_cron_text_is_refused() -> None:
-    with pytest.raises(Refused, match="no equivalent"):
+    with pytest.raises(EntryRefused, match="no equivalent"):
         from_croniter("0 0 1 * 5#2")
-    with pytest.raises(Refused, match="croniter"):
+    with pytest.raises(EntryRefused, match="croniter"):
         from_croniter("61 * * * *")
 
 
@@ -281,7 +281,7 @@ def test_converted_cron_matches_croniter(fields: str) -> None:
     try:
         schedule = parse_schedule(from_croniter(fields))
         expected = list(islice(of_croniter(fields), 8))
-    except (Refused, InvalidSchedule, ValueError):
+    except (EntryRefused, InvalidSchedule, ValueError):
         assume(False)
     assert list(schedule.occurrences(NOW, datetime(2090, 1, 1, tzinfo=UTC), 8)) == expected
 

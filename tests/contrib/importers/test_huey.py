@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import huey as importer
-from django_dcron.contrib.importers.reading import Refused, SourceEntry, SourceProblem
+from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.policies.retry import Failure, FailureClass
@@ -274,7 +274,7 @@ def test_occurrences_match_huey(fields: dict[str, str]) -> None:
     horizon = NOW + timedelta(days=3000)
     try:
         found = ours(fields, 20, horizon)
-    except (Refused, InvalidSchedule):
+    except (EntryRefused, InvalidSchedule):
         assume(False)
     assert found == theirs(fields, 20, horizon)
 

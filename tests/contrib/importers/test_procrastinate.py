@@ -17,7 +17,7 @@ from procrastinate.periodic import PeriodicDeferrer, PeriodicRegistry
 
 from django_dcron.contrib.importers import procrastinate as importer
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.reading import Refused, SourceEntry, SourceProblem
+from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.policies.retry import Failure, FailureClass
@@ -219,7 +219,7 @@ def test_occurrences_match_procrastinate(cron: str) -> None:
     try:
         schedule = parse_schedule(from_croniter(cron), "UTC")
         expected = list(islice(theirs(cron), 20))
-    except (Refused, InvalidSchedule, ValueError):
+    except (EntryRefused, InvalidSchedule, ValueError):
         assume(False)
     assert list(schedule.occurrences(NOW, datetime(2150, 1, 1, tzinfo=UTC), 20)) == expected
 

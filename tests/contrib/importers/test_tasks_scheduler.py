@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from django_dcron.contrib.importers import tasks_scheduler
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.reading import Refused, SourceEntry, SourceProblem
+from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job
@@ -248,7 +248,7 @@ def test_occurrences_match_django_tasks_scheduler(cron: str) -> None:
         try:
             schedule = parse_schedule(from_croniter(cron), "UTC")
             expected = list(islice(theirs(row, NOW, monkeypatch), 20))
-        except (Refused, InvalidSchedule, ValueError):
+        except (EntryRefused, InvalidSchedule, ValueError):
             assume(False)
     assert list(schedule.occurrences(NOW, datetime(2150, 1, 1, tzinfo=UTC), 20)) == expected
 

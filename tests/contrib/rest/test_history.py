@@ -17,7 +17,7 @@ from django.urls import reverse
 from django_dcron.contrib.rest.history import entry_of
 from django_dcron.diagnosis import job_status
 from django_dcron.jobs import audit_log, audit_messages, change_history
-from django_dcron.jobs.change_history import Change, FieldChange, changes_of, read_change
+from django_dcron.jobs.change_history import FieldChange, LoggedChange, changes_of, read_change
 from django_dcron.models import Job, Run
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_job, make_run
@@ -25,7 +25,7 @@ from tests.factories import make_idle_job, make_job, make_run
 JOB = {"name": "report", "target": "tests.app.tasks.ok", "schedule": "30 3 * * *"}
 
 
-def _only(job: Job) -> Change:
+def _only(job: Job) -> LoggedChange:
     (change,) = changes_of(job)
     return change
 

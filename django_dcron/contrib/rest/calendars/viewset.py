@@ -30,7 +30,7 @@ from django_dcron.contrib.rest.concurrency import (
 from django_dcron.contrib.rest.history import entry_of
 from django_dcron.contrib.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import may
-from django_dcron.contrib.rest.problems import Refused
+from django_dcron.contrib.rest.problems import ActionRefused
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.scope import kept_in_sight
 from django_dcron.contrib.rest.viewsets import ViewSet, address_of, row_or_404
@@ -145,7 +145,7 @@ class CalendarViewSet(ViewSet):
             if may(request.user, "view_job") and not self.scope.narrows(Job):
                 raise
             message = _("%(calendar)s can't be deleted, because a job uses it.")
-            raise Refused(message % {"calendar": calendar_name}) from None
+            raise ActionRefused(message % {"calendar": calendar_name}) from None
         with entry_of(calendar):
             note_deletion(request.user, calendar, calendar_name)
         return Response(status=204)

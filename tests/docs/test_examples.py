@@ -2,9 +2,8 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -42,15 +41,14 @@ def readme() -> str:
     return str(block)
 
 
-@pytest.fixture
-def job() -> Any:
-    module = ModuleType("readme_job")
+def job_calls(source: str, call: Callable[[Any], object]) -> int:
+    """Return how many invoices the README's job sends, called by ``call``."""
     invoices = Invoices()
-    vars(module).update(Invoice=invoices)
+    names: dict[str, Any] = {"__name__": "readme_job", "Invoice": invoices}
     with targets.isolated():
-        exec(compile(readme(), "README.md", "exec"), vars(module))  # noqa: S102
-        yield vars(module)["send_invoices"], invoices
-    del current_app.tasks[vars(module)["send_invoices"].name]
+        exec(compile(source, "README.md", "exec"), names)  # noqa: S102
+        call(names["send_invoices"])
+    return invoices.sent
 
 
 @pytest.fixture
@@ -58,15 +56,18 @@ def eager() -> Iterator[None]:
     current_app.conf.task_always_eager = True
     yield
     current_app.conf.task_always_eager = False
+    current_app.tasks.pop("readme_job.send_invoices", None)
+
+
+def test_readme_job_can_be_called_directly() -> None:
+    assert job_calls(readme(), lambda job: job()) == 2
 
 
 @pytest.mark.usefixtures("eager")
-def test_readme_job_can_be_called_directly_and_by_delay(job: Any) -> None:
-    send_invoices, invoices = job
-    send_invoices()
-    assert invoices.sent == 2
-    assert send_invoices.delay().successful()
-    assert invoices.sent == 4
+def test_readme_job_can_be_called_by_delay_as_a_celery_task() -> None:
+    source = readme().replace("def send_invoices", "@shared_task\ndef send_invoices")
+    source = f"from celery import shared_task\n{source}"
+    assert job_calls(source, lambda job: job.delay().get()) == 2
 
 
 def test_readme_job_is_checked_by_mypy() -> None:

@@ -6,8 +6,6 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
-from celery import shared_task
-
 from django_dcron import cron, current_run
 
 
@@ -24,7 +22,6 @@ class Invoice:
 
 
 @cron("30 3 * * MON-FRI", timezone="Europe/Berlin", max_attempts=3, timeout=timedelta(minutes=10))
-@shared_task
 def send_invoices() -> None:
     run = current_run()
     for number, invoice in enumerate(

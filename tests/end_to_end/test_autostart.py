@@ -71,7 +71,7 @@ from django.conf import settings
 settings.configure(DCRON_AUTOSTART=True, INSTALLED_APPS=[], USE_TZ=True)
 
 from django_dcron import autostart
-from django_dcron.autostart import State
+from django_dcron.autostart import AutostartState as State
 
 autostart.GRACE = 3600.0
 node = threading.Event()

@@ -53,7 +53,7 @@ def test_freeze_and_unfreeze_a_namespace() -> None:
     [
         ("--reason", ""),
         ("--reason", "deploy", "--namespace", "shpo"),
-        ("--reason", "deploy", "--until", "1h"),
+        ("--reason", "deploy", "--until", "2020-01-01T00:00"),
         ("--reason", "deploy", "--until", "soon"),
         ("--reason", "deploy", "--for", "soon"),
         ("--reason", "deploy", "--for", "0s"),

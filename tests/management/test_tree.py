@@ -145,8 +145,8 @@ def test_invalid_arguments_exit_with_2(
         (["lsit"], "list"),
         (["--skip-chekcs", "list"], "--skip-checks"),
         (["list", "--namspace", "shop"], "--namespace"),
-        (["history", "--stat=failed"], "--state"),
-        (["history", "--state", "fialed"], "failed"),
+        (["history", "shop/stock", "--satte=failed"], "--state"),
+        (["history", "shop/stock", "--state", "fialed"], "failed"),
         (["handover", "redbat"], "redbeat"),
     ],
 )

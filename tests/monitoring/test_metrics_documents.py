@@ -257,10 +257,10 @@ def test_limits_are_documented() -> None:
     text = " ".join(section().split())
     words = {2: "two", 3: "three", 5: "five"}
     assert f"waits {words[int(readings.BUDGET)]} seconds for the database" in text
-    assert f"serves all scrapes of {words[int(readings.FRESH)]} seconds" in text
+    assert f"cached for {words[int(readings.FRESH)]} seconds" in text
     assert f"at most {cluster.QUERIES} queries" in text
-    assert f"at the earliest {words[attempts.COMMIT_MARGIN.seconds]} seconds after a start" in text
-    assert f"more than {attempts.MAX_NEW:,} attempts between two scrapes" in text
+    assert f"at least {words[attempts.COMMIT_MARGIN.seconds]} seconds ago" in text
+    assert f"more than {attempts.MAX_NEW:,} attempts" in text
     assert f"`DCRON_METRICS_JOBS` jobs ({Settings.METRICS_JOBS})" in text
     assert MISSING.partition(": ")[2] in text
     assert str(HTTPStatus.NOT_IMPLEMENTED.value) in text

@@ -124,6 +124,11 @@ class SuggestingParser(CommandParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}.{near}")
         return known, unknown
 
+    def error(self, message: str) -> NoReturn:
+        if self.called_from_command_line:
+            super().error(message)
+        raise usage_error(f"Error: {message}")
+
 
 class SubcommandParser(SuggestingParser):
     """A parser that loads its options only when used.
@@ -152,11 +157,6 @@ class SubcommandParser(SuggestingParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.load()
         return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        if self.called_from_command_line:
-            super().error(message)
-        raise usage_error(f"Error: {message}")
 
 
 class Command(BaseCommand):

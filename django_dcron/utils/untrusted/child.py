@@ -85,7 +85,7 @@ def _read_and_exit(kind: str, text: bytes, values: int, most: int, writing: int)
 
 
 def _answer(module: object, text: bytes, values: int, most: int) -> bytes:
-    from django_dcron.utils.untrusted.plain import ValueTooLarge
+    from django_dcron.utils.untrusted.plain import TextRefused, ValueTooLarge
 
     try:
         encoded = json.dumps(module.read(text, values), allow_nan=False).encode()  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ def _answer(module: object, text: bytes, values: int, most: int) -> bytes:
         raise
     except (ValueTooLarge, RecursionError):
         return SIZE.encode() + b"\n"
-    except module.Refused as error:  # type: ignore[attr-defined]
+    except TextRefused as error:
         return f"{REFUSED}\n{error}".encode(errors="replace")
     except Exception as error:  # malformed bytes may raise anything
         return f"{REFUSED}\nit can't be read: {type(error).__name__}: {error}".encode(

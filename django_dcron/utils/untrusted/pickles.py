@@ -24,10 +24,6 @@ TIMES: dict[str, Any] = {
 }
 
 
-class PickleRefused(Exception):
-    """The pickle names something that isn't allowed. The message says what."""
-
-
 class _Object:
     """Stores the attributes of an unpickled object."""
 
@@ -49,7 +45,7 @@ class _Unpickler(pickle.Unpickler):
             return _pytz_zone
         if module.startswith(PACKAGE) and name.isidentifier():
             return type(name, (_Object,), {})
-        raise PickleRefused(
+        raise plain.TextRefused(
             f"its state contains a {module}.{name}, which is not allowed in a pickle"
         )
 
@@ -69,7 +65,7 @@ def _attribute(of: Any, name: str) -> Any:
     Refuse anything else.
     """
     if of is not _zone or name != "_unpickle":
-        raise PickleRefused(
+        raise plain.TextRefused(
             "its state reads an attribute, which is not allowed because it could run code"
         )
     return _zone
@@ -85,6 +81,6 @@ class PickleEncoder(plain.Encoder):
 def read(pickled: bytes, most: int) -> Any:
     """Return the content of a pickle as JSON.
 
-    Raises ``PickleRefused``, or any exception for malformed bytes.
+    Raises ``plain.TextRefused``, or any exception for malformed bytes.
     """
     return PickleEncoder(most).encode(_Unpickler(io.BytesIO(pickled)).load())

@@ -16,6 +16,10 @@ DEEPEST = 100
 SHOWN = 80
 
 
+class TextRefused(Exception):
+    """The text is invalid, or names something that isn't allowed. The message says what."""
+
+
 class ValueTooLarge(Exception):
     """The text describes too many values, or values nested too deep."""
 

@@ -6,20 +6,16 @@ from typing import Any
 
 import yaml
 
-from django_dcron.utils.untrusted.plain import Encoder
-
-
-class InvalidYaml(Exception):
-    """The text isn't YAML. The message says where."""
+from django_dcron.utils.untrusted.plain import Encoder, TextRefused
 
 
 def read(text: bytes, most: int) -> Any:
     """Return the content of a YAML text as JSON.
 
-    Raises ``InvalidYaml``, or any exception for a text that exceeds the limits.
+    Raises ``TextRefused``, or any exception for a text that exceeds the limits.
     """
     try:
         document = yaml.safe_load(text.decode())
     except (yaml.YAMLError, ValueError) as error:
-        raise InvalidYaml(" ".join(str(error).split())) from None
+        raise TextRefused(" ".join(str(error).split())) from None
     return Encoder(most).encode(document)

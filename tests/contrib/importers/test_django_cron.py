@@ -160,12 +160,12 @@ def test_class_with_several_schedules_becomes_several_jobs(classes: Any) -> None
         ("Zero", "refused", "interval 0 s"),
         ("NoTime", "refused", "'25:00'"),
         ("OfAFork", "refused", "run_between_times"),
-        ("Never", "left", "neither"),
-        ("NoDay", "left", "no day"),
-        ("django_cron.cron.FailedRunsNotificationCronJob", "left", "alerts"),
+        ("Never", "omitted", "neither"),
+        ("NoDay", "omitted", "no day"),
+        ("django_cron.cron.FailedRunsNotificationCronJob", "omitted", "alerts"),
     ],
 )
-def test_unsupported_classes_are_refused_or_left_out(
+def test_unsupported_classes_are_refused_or_omitted(
     name: str, kind: str, message: str, classes: Any
 ) -> None:
     (found,) = classes(name).values()

@@ -275,19 +275,31 @@ def test_job_imported_disabled_is_enabled_with_its_entry() -> None:
     assert Job.objects.get().enabled
 
 
-@pytest.mark.parametrize("again", [{}, {"disabled": True}, {"shadow": True}], ids=str)
-@pytest.mark.parametrize("first", [{"disabled": True}, {"shadow": True}], ids=str)
+PAUSED, SHADOW = (False, "tests.app.tasks.echo"), (True, "shadow:tests.app.tasks.echo")
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "expected"),
+    [
+        ({"disabled": True}, {}, PAUSED),
+        ({"disabled": True}, {"disabled": True}, PAUSED),
+        ({"disabled": True}, {"shadow": True}, SHADOW),
+        ({"shadow": True}, {}, SHADOW),
+        ({"shadow": True}, {"disabled": True}, SHADOW),
+        ({"shadow": True}, {"shadow": True}, SHADOW),
+    ],
+    ids=str,
+)
 def test_only_a_handover_starts_imported_jobs(
-    first: dict[str, bool], again: dict[str, bool]
+    first: dict[str, bool], again: dict[str, bool], expected: tuple[bool, str]
 ) -> None:
-    """Otherwise both schedulers would run them."""
+    """Otherwise both schedulers would run them. A shadow runs nothing."""
     import_entries(found(), **first)
-    before = Job.objects.get()
-    moves = import_entries(found(schedule="7 * * * *"), **again)
+    plans = import_entries(found(schedule="7 * * * *"), **again)
     after = Job.objects.get()
     assert after.schedule == "7 * * * *"
-    assert (after.enabled, after.target) == (before.enabled, before.target)
-    assert awaiting_handover(moves) == [after]
+    assert (after.enabled, after.target) == expected
+    assert awaiting_handover(plans) == [after]
     import_entries(found(schedule="7 * * * *"), take_over=True)
     started = Job.objects.get()
     assert (started.enabled, started.target) == (True, "tests.app.tasks.echo")

@@ -41,9 +41,9 @@ from django_dcron.admin.display import change_url, link
 from django_dcron.admin.lists.confirmation import confirm_or_perform
 from django_dcron.admin.visibility import may_view_row, scope_of
 from django_dcron.exceptions import DcronError, TranslatableError
-from django_dcron.jobs import audit_log
-from django_dcron.jobs.audit_reason import LONGEST_REASON, signed_reason
-from django_dcron.jobs.differences import values_of
+from django_dcron.jobs.audit.differences import values_of
+from django_dcron.jobs.audit.log import log_action
+from django_dcron.jobs.audit.texts import LONGEST_REASON, signed_reason
 from django_dcron.models import Job, Run
 
 if TYPE_CHECKING:
@@ -269,9 +269,9 @@ class ActionAdmin(BaseAdmin[M]):
                 problems.append(format_html("“{}”: {}", obj, error_text(error)))
                 continue
             if isinstance(obj, Job) and isinstance(result.created, Run):
-                audit_log.note_action(request.user, result.created, {}, result.text)
+                log_action(request.user, result.created, {}, result.text)
             else:
-                audit_log.note_action(request.user, obj, before, result.text)
+                log_action(request.user, obj, before, result.text)
             lines.append(format_html("“{}”: {}", obj, self._result_text(request, result)))
             results.append(result)
         self._message_user(request, lines, messages.SUCCESS)

@@ -25,7 +25,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
-from django_dcron.admin.change_log import LoggedAdmin
+from django_dcron.admin.audit_log import LoggedAdmin
 from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY
 from django_dcron.admin.json_input import json_input

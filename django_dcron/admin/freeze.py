@@ -29,7 +29,7 @@ from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import scope_of
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs import audit_messages
+from django_dcron.jobs.audit.texts import frozen_text, unfrozen_text
 from django_dcron.models import Freeze, Job
 from django_dcron.models.freeze import FreezeQuerySet
 from django_dcron.policies.freezing import ALL_NAMESPACES
@@ -128,7 +128,7 @@ class FreezeForm(FreezeModelForm):
 
 def _end(request: HttpRequest, freeze: Freeze) -> ActionResult:
     control.unfreeze(freeze.namespace, by=request.user.get_username())
-    return ActionResult(audit_messages.unfrozen())
+    return ActionResult(unfrozen_text())
 
 
 def _why_not_ended(freeze: Freeze) -> str:
@@ -217,7 +217,7 @@ class FreezeAdmin(ActionAdmin[Freeze], ListAdmin[Freeze]):
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> Any:
-        return audit_messages.frozen(form.instance)
+        return frozen_text(form.instance)
 
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any

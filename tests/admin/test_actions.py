@@ -14,7 +14,9 @@ from django.utils.html import escape
 from django_dcron import control
 from django_dcron.admin.jobs.admin import ACTIONS as JOB_ACTIONS
 from django_dcron.admin.runs.admin import ACTIONS as RUN_ACTIONS
-from django_dcron.jobs import audit_messages, change_history, pausing
+from django_dcron.jobs import pausing
+from django_dcron.jobs.audit.entries import read_change
+from django_dcron.jobs.audit.texts import cancelled_text, paused_text, resumed_text, triggered_text
 from django_dcron.models import Job, Run
 from tests.admin.conftest import (
     action_url,
@@ -41,9 +43,7 @@ def _choose(client: Client, action: str, *rows: Job | Run, **typed: str) -> Any:
 
 def _history(row: Job | Run) -> list[tuple[str, str]]:
     entries = LogEntry.objects.filter(object_id=str(row.pk)).order_by("pk")
-    return [
-        (entry.user.get_username(), change_history.read_change(entry).message) for entry in entries
-    ]
+    return [(entry.user.get_username(), read_change(entry).message) for entry in entries]
 
 
 def _refusal(row: Job | Run, action: str) -> str:
@@ -63,7 +63,7 @@ def test_run_now_redirects_to_new_run(admin_client: Client) -> None:
     assert run.trigger == "manual"
     assert response.redirect_chain[-1][0] == run_url(run)
     assert run_url(run) in messages(response)[0]
-    assert _history(run) == [("admin", audit_messages.triggered(run))]
+    assert _history(run) == [("admin", triggered_text(run))]
     assert _history(job) == []
 
 
@@ -90,8 +90,8 @@ def test_run_with_creates_run_with_given_arguments(admin_client: Client) -> None
     run = Run.objects.get(job=job)
     assert (run.args, run.kwargs, run.trigger) == (["<b>", None], {}, "manual")
     assert response.redirect_chain[-1][0] == run_url(run)
-    assert _history(run) == [("admin", audit_messages.triggered(run))]
-    assert str(run.pk) in audit_messages.triggered(run)
+    assert _history(run) == [("admin", triggered_text(run))]
+    assert str(run.pk) in triggered_text(run)
     job.refresh_from_db()
     assert job.args == [1]
 
@@ -144,10 +144,10 @@ def test_pause_stores_reason_with_user_name(admin_client: Client) -> None:
 
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (False, "deploy <b> (admin)")
-    assert messages(response) == [f"“report”: {escape(audit_messages.paused(job))}"]
+    assert messages(response) == [f"“report”: {escape(paused_text(job))}"]
     assert "<b>" not in response.content.decode()
-    assert _history(job) == [("admin", audit_messages.paused(job))]
-    assert "deploy <b> (admin)" in audit_messages.paused(job)
+    assert _history(job) == [("admin", paused_text(job))]
+    assert "deploy <b> (admin)" in paused_text(job)
 
 
 def test_pause_without_reason_stores_user_name(admin_client: Client) -> None:
@@ -167,7 +167,7 @@ def test_pause_reads_end_in_site_time_zone(admin_client: Client) -> None:
     job.refresh_from_db()
     assert (job.enabled, job.paused_until) == (False, datetime(2090, 1, 1, 8, tzinfo=UTC))
     with timezone.override("Europe/Berlin"):
-        output = audit_messages.paused(job)
+        output = paused_text(job)
     assert "2090-01-01 09:00:00 CET" in output
     assert messages(response) == [f"“report”: {output}"]
     assert _history(job) == [("admin", output)]
@@ -238,7 +238,7 @@ def test_resume_clears_pause_and_is_logged(admin_client: Client) -> None:
 
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason, job.paused_until) == (True, "", None)
-    assert _history(job) == [("admin", audit_messages.resumed())]
+    assert _history(job) == [("admin", resumed_text())]
 
 
 @pytest.mark.parametrize("way", ["button", "action"])
@@ -298,7 +298,7 @@ def test_change_pause_updates_reason_and_end(admin_client: Client) -> None:
     _press(admin_client, job, "change_pause", reason="incident 18", until="")
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason, job.paused_until) == (False, "incident 18 (admin)", None)
-    assert _history(job)[-1] == ("admin", audit_messages.paused(job))
+    assert _history(job)[-1] == ("admin", paused_text(job))
 
 
 def test_change_pause_of_unpaused_job_is_refused(admin_client: Client) -> None:
@@ -370,7 +370,7 @@ def test_bulk_action_reports_success_and_failure_per_row(admin_client: Client) -
     response = _choose(admin_client, "resume", good, expired)
 
     messages_shown = messages(response)
-    assert messages_shown[0] == f"“good”: {audit_messages.resumed()}"
+    assert messages_shown[0] == f"“good”: {resumed_text()}"
     assert messages_shown[1].startswith("“expired”: ")
     assert set(Job.objects.filter(enabled=True)) == {good}
 
@@ -409,7 +409,7 @@ def test_cancel_stores_reason_and_redirects_to_run(admin_client: Client) -> None
     assert run.state == "cancelled"
     assert "wrong data (admin)" in run.reason
     assert response.redirect_chain[-1][0] == run_url(run)
-    assert _history(run) == [("admin", audit_messages.cancelled(run))]
+    assert _history(run) == [("admin", cancelled_text(run))]
 
 
 def test_bulk_cancel_refuses_finished_run(admin_client: Client) -> None:

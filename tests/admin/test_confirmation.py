@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils.html import escape
 
 from django_dcron.admin.lists import confirmation
-from django_dcron.jobs import audit_messages
+from django_dcron.jobs.audit.texts import resumed_text
 from django_dcron.models import Job, Run
 from tests.admin.conftest import NOON, StaffWith, list_url, make_job, make_run, messages, run_url
 
@@ -160,7 +160,7 @@ def test_result_reports_both_successes_and_refusals(admin_client: Client) -> Non
 
     shown = messages(_confirm(admin_client, _ask(admin_client, "resume", good, expired)))
 
-    assert shown[0] == f"“good”: {audit_messages.resumed()}"
+    assert shown[0] == f"“good”: {resumed_text()}"
     assert shown[1].startswith("“expired”: ")
 
 

@@ -21,7 +21,7 @@ from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs import saving
-from django_dcron.jobs.change_history import FieldChange, change_message, changes_of
+from django_dcron.jobs.audit.entries import FieldChange, change_message, changes_of
 from django_dcron.models import Cursor, Job, Node, Run, Statistics
 from django_dcron.policies.jitter import offset
 from tests import factories
@@ -818,7 +818,7 @@ def test_changes_are_empty_without_admin(monkeypatch: pytest.MonkeyPatch) -> Non
     log_pause(job, NOON - DAY)
     assert len(changes_of(job)) == 1
 
-    monkeypatch.setattr("django_dcron.jobs.change_history.apps.is_installed", lambda name: False)
+    monkeypatch.setattr("django_dcron.jobs.audit.entries.apps.is_installed", lambda name: False)
 
     assert changes_of(job) == []
     assert explain(job, NOON).verdict is WhyVerdict.CHANGED

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from django_dcron import control
 from django_dcron.jobs import portable
-from django_dcron.jobs.change_history import read_change
+from django_dcron.jobs.audit.entries import read_change
 from django_dcron.jobs.representation import (
     CONFIDENTIAL,
     FIELDS,

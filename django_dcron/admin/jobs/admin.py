@@ -59,20 +59,20 @@ from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.exceptions import InvalidValue
-from django_dcron.jobs import audit_messages
+from django_dcron.jobs.audit.texts import paused_text, resumed_text, triggered_text
 from django_dcron.jobs.representation import JOB_FIELDS, Field
 from django_dcron.models import Job
 
 
 def _run_now(request: HttpRequest, job: Job) -> ActionResult:
     run = control.trigger(job)
-    return ActionResult(audit_messages.triggered(run), run)
+    return ActionResult(triggered_text(run), run)
 
 
 def _run_with(request: HttpRequest, job: Job) -> ActionResult:
     choices = validated_data(ArgumentsForm, request, job)
     run = control.trigger(job, args=choices["args"], kwargs=choices["kwargs"])
-    return ActionResult(audit_messages.triggered(run), run)
+    return ActionResult(triggered_text(run), run)
 
 
 def _pause(request: HttpRequest, job: Job) -> ActionResult:
@@ -91,12 +91,12 @@ def _pause_job(job: Job, why: str, until: datetime | None) -> ActionResult:
         control.pause(job, why, until)
     except InvalidValue as error:  # the time has passed since the form was validated
         raise ValidationError(error.problem.translate(translation)) from None
-    return ActionResult(audit_messages.paused(job))
+    return ActionResult(paused_text(job))
 
 
 def _resume(request: HttpRequest, job: Job) -> ActionResult:
     control.resume(job)
-    return ActionResult(audit_messages.resumed())
+    return ActionResult(resumed_text())
 
 
 def _duplicate(request: HttpRequest, job: Job) -> ActionResult:

@@ -19,8 +19,8 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 
 from django_dcron import control
+from django_dcron.admin.audit_log import LoggedAdmin
 from django_dcron.admin.auto_refresh import PagePart
-from django_dcron.admin.change_log import LoggedAdmin
 from django_dcron.admin.display import badge, link, list_url, may_view, moment_in
 from django_dcron.admin.jobs import why
 from django_dcron.admin.jobs.duration_chart import draw

@@ -39,7 +39,7 @@ from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, part_of
 from django_dcron.admin.visibility import scope_of
 from django_dcron.diagnosis import chains
-from django_dcron.jobs import audit_messages
+from django_dcron.jobs.audit.texts import cancelled_text, rerun_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.targets import redact
@@ -53,12 +53,12 @@ JOB_ARGUMENTS_NOTE = gettext_lazy("The job's current arguments")
 
 def _cancel(request: HttpRequest, run: Run) -> ActionResult:
     cancelled = control.cancel(run, reason(request))
-    return ActionResult(audit_messages.cancelled(cancelled))
+    return ActionResult(cancelled_text(cancelled))
 
 
 def _rerun(request: HttpRequest, run: Run) -> ActionResult:
     rerun = control.rerun(run)
-    return ActionResult(audit_messages.rerun(rerun), rerun)
+    return ActionResult(rerun_text(rerun), rerun)
 
 
 ACTIONS: tuple[ObjectAction[Run], ...] = (

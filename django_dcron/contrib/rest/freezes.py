@@ -15,8 +15,8 @@ from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
 from django_dcron.contrib.rest.viewsets import ViewSet, number_or_404, row_or_404
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs import audit_messages
-from django_dcron.jobs.audit_log import note_message
+from django_dcron.jobs.audit.log import log_message
+from django_dcron.jobs.audit.texts import frozen_text, unfrozen_text
 from django_dcron.jobs.freezing import LONGEST_REASON, unknown_namespace
 from django_dcron.models import Freeze, Job
 from django_dcron.models.freeze import FreezeQuerySet
@@ -101,7 +101,7 @@ class FreezeViewSet(ViewSet):
             by=request.user.get_username(),
         )
         with entry_of(freeze):
-            note_message(request.user, freeze, audit_messages.frozen(freeze))
+            log_message(request.user, freeze, frozen_text(freeze))
         return Response(FreezeSerializer(freeze).data, status=201)
 
     @operation(
@@ -116,7 +116,7 @@ class FreezeViewSet(ViewSet):
         self._require_sight(freeze.namespace)
         control.unfreeze(freeze.namespace, by=request.user.get_username())
         with entry_of(freeze):
-            note_message(request.user, freeze, audit_messages.unfrozen())
+            log_message(request.user, freeze, unfrozen_text())
         return Response(status=204)
 
     def _visible(self) -> FreezeQuerySet:

@@ -34,9 +34,9 @@ def entry_of(*rows: Model) -> Iterator[None]:
             raise
         for kind, key, name in named:
             logger.exception(
-                "history entry not written: %s=%s name=%s",
+                "audit log entry not written: %s=%s name=%s",
                 kind,
                 key,
                 name,
-                extra={"event": "change_log_failed"},
+                extra={"event": "audit_log_failed"},
             )

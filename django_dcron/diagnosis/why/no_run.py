@@ -17,7 +17,7 @@ from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.run_sentences import reason_sentence
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
-from django_dcron.jobs.change_history import LoggedChange
+from django_dcron.jobs.audit.entries import LoggedChange
 from django_dcron.jobs.placement import matches_definition
 from django_dcron.models import Freeze, Job
 from django_dcron.policies.jitter import offset

@@ -17,7 +17,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from django_dcron.exceptions import DcronError
-from django_dcron.jobs.audit_reason import signed_reason
+from django_dcron.jobs.audit.texts import signed_reason
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, Output
 from django_dcron.utils.counts import number_of

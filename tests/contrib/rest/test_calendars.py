@@ -14,7 +14,7 @@ from pytest_django import DjangoCaptureOnCommitCallbacks
 from django_dcron import control
 from django_dcron.contrib.rest.calendars import viewset
 from django_dcron.contrib.rest.concurrency import check_match
-from django_dcron.jobs.change_history import FieldChange, read_change
+from django_dcron.jobs.audit.entries import FieldChange, read_change
 from django_dcron.models import Calendar, Cursor, Job
 from tests.admin.conftest import as_rendered, errors
 from tests.contrib.rest.conftest import Api, ApiWith, problem

@@ -16,8 +16,21 @@ from django.urls import reverse
 
 from django_dcron.contrib.rest.history import entry_of
 from django_dcron.diagnosis import job_status
-from django_dcron.jobs import audit_log, audit_messages, change_history
-from django_dcron.jobs.change_history import FieldChange, LoggedChange, changes_of, read_change
+from django_dcron.jobs.audit import entries
+from django_dcron.jobs.audit.entries import (
+    FieldChange,
+    LoggedChange,
+    changes_of,
+    read_change,
+)
+from django_dcron.jobs.audit.log import log_action
+from django_dcron.jobs.audit.texts import (
+    cancelled_text,
+    paused_text,
+    rerun_text,
+    resumed_text,
+    triggered_text,
+)
 from django_dcron.models import Job, Run
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_job, make_run
@@ -72,7 +85,7 @@ def test_pause_and_resume_are_recorded(api: Api) -> None:
 
     api.post(f"jobs/{job.pk}/pause/", {"reason": "deploy", "until": "2150-01-01T20:00:00+01:00"})
     job.refresh_from_db()
-    author, text = job_status.paused_by(job), audit_messages.paused(job)
+    author, text = job_status.paused_by(job), paused_text(job)
     api.post(f"jobs/{job.pk}/resume/")
 
     pause, resume = changes_of(job)
@@ -84,7 +97,7 @@ def test_pause_and_resume_are_recorded(api: Api) -> None:
     assert author.by == "admin"
     assert (resume.by, resume.message, resume.switched, resume.version) == (
         "admin",
-        audit_messages.resumed(),
+        resumed_text(),
         True,
         3,
     )
@@ -113,7 +126,7 @@ def test_trigger_is_recorded_once_for_each_run(api: Api) -> None:
 
     runs = [Run.objects.get(pk=made) for made in (first, second)]
     assert [_messages_of(run) for run in runs] == [
-        [f"admin: {audit_messages.triggered(run)}"] for run in runs
+        [f"admin: {triggered_text(run)}"] for run in runs
     ]
     assert _messages_of(job) == []
 
@@ -125,10 +138,10 @@ def test_cancel_and_rerun_are_recorded(api: Api) -> None:
     api.post(f"runs/{pending.pk}/cancel/", {"reason": "wrong day"})
     made = api.post(f"runs/{pending.pk}/rerun/").json()["id"]
 
-    cancelled = [audit_messages.cancelled(Run.objects.get(pk=run.pk)) for run in (running, pending)]
+    cancelled = [cancelled_text(Run.objects.get(pk=run.pk)) for run in (running, pending)]
     assert cancelled[0] != cancelled[1]
     assert _messages_of(running) == [f"admin: {cancelled[0]}"]
-    rerun = audit_messages.rerun(Run.objects.get(pk=made))
+    rerun = rerun_text(Run.objects.get(pk=made))
     assert _messages_of(pending) == [f"admin: {cancelled[1]}", f"admin: {rerun}"]
 
 
@@ -162,7 +175,7 @@ def test_refused_request_is_not_recorded(api: Api) -> None:
 def test_frequent_backfills_do_not_hide_who_paused_the_job(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_history, "READ", 2)
+    monkeypatch.setattr(entries, "READ", 2)
     job = make_job(schedule="0 3 * * *")
     api.post(f"jobs/{job.pk}/pause/", {"reason": "deploy"})
     for day in (2, 3, 4):
@@ -266,9 +279,9 @@ def test_user_without_a_row_is_not_recorded(admin_user: User) -> None:
     """The user of a stateless token has no row in the database."""
     job = make_idle_job()
 
-    audit_log.note_action(object(), job, {}, "x")
+    log_action(object(), job, {}, "x")
     assert not LogEntry.objects.exists()
-    audit_log.note_action(admin_user, job, {}, "x")
+    log_action(admin_user, job, {}, "x")
     assert LogEntry.objects.count() == 1
 
 
@@ -300,4 +313,4 @@ def test_history_page_shows_changes_over_the_api(admin_client: Client, api: Api)
 
     assert "<ins>0 5 * * *</ins>" in page
     assert "dcron-aside" not in page
-    assert audit_messages.triggered(Run.objects.get(pk=run)) in page_of_run
+    assert triggered_text(Run.objects.get(pk=run)) in page_of_run

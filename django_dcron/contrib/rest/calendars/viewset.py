@@ -35,8 +35,8 @@ from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.scope import kept_in_sight
 from django_dcron.contrib.rest.viewsets import ViewSet, address_of, row_or_404
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.audit_log import note_addition, note_deletion, note_edit
-from django_dcron.jobs.differences import values_of
+from django_dcron.jobs.audit.differences import values_of
+from django_dcron.jobs.audit.log import log_addition, log_change, log_deletion
 from django_dcron.models import Calendar, Job
 from django_dcron.utils.json_values import check_storable
 
@@ -88,7 +88,7 @@ class CalendarViewSet(ViewSet):
         with kept_in_sight(calendar, self.scope):
             control.save_calendar(calendar)
         with entry_of(calendar):
-            note_addition(request.user, calendar)
+            log_addition(request.user, calendar)
         headers = {"ETag": etag(calendar), "Location": address_of(request, "calendar", calendar.pk)}
         data: Any = CalendarSerializer(calendar).data
         return Response(data, status=201, headers=headers)
@@ -147,7 +147,7 @@ class CalendarViewSet(ViewSet):
             message = _("%(calendar)s can't be deleted, because a job uses it.")
             raise ActionRefused(message % {"calendar": calendar_name}) from None
         with entry_of(calendar):
-            note_deletion(request.user, calendar, calendar_name)
+            log_deletion(request.user, calendar, calendar_name)
         return Response(status=204)
 
     def _calendar(self, name: str) -> Calendar:
@@ -169,7 +169,7 @@ class CalendarViewSet(ViewSet):
         with conflict_is_mismatch(), kept_in_sight(calendar, self.scope):
             control.save_calendar(calendar, expected_version=calendar.version)
         with entry_of(calendar):
-            note_edit(request.user, calendar, before)
+            log_change(request.user, calendar, before)
         return _response(calendar)
 
 

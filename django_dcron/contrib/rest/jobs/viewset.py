@@ -52,17 +52,23 @@ from django_dcron.contrib.rest.viewsets import ViewSet, address_of, number_or_40
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.lookahead import look_ahead
-from django_dcron.jobs import audit_messages, chains
-from django_dcron.jobs.audit_log import (
-    note_action,
-    note_addition,
-    note_additions,
-    note_deletion,
-    note_edit,
-    note_edits,
+from django_dcron.jobs import chains
+from django_dcron.jobs.audit.differences import values_of
+from django_dcron.jobs.audit.log import (
+    log_action,
+    log_addition,
+    log_additions,
+    log_change,
+    log_changes,
+    log_deletion,
 )
-from django_dcron.jobs.audit_reason import signed_reason
-from django_dcron.jobs.differences import values_of
+from django_dcron.jobs.audit.texts import (
+    backfilled_text,
+    paused_text,
+    resumed_text,
+    signed_reason,
+    triggered_text,
+)
 from django_dcron.models import Job, Run
 
 
@@ -98,7 +104,7 @@ class JobViewSet(ViewSet):
         job = Job(**self.validate(JobSerializer, request.data))
         self._save(job)
         with entry_of(job):
-            note_addition(request.user, job)
+            log_addition(request.user, job)
         headers = {"ETag": etag(job), "Location": address_of(request, "job", job.pk)}
         return Response(JobSerializer(job).data, status=201, headers=headers)
 
@@ -147,7 +153,7 @@ class JobViewSet(ViewSet):
         with conflict_is_mismatch():
             control.delete(job, expected_version=job.version)
         with entry_of(job):
-            note_deletion(request.user, job, key)
+            log_deletion(request.user, job, key)
         return Response(status=204)
 
     @action(detail=False, methods=["post"], url_path="bulk")
@@ -163,7 +169,7 @@ class JobViewSet(ViewSet):
         jobs = bulk.new_jobs(bulk.read_items(request.data), self.scope)
         bulk.save_all(jobs, self.scope)
         with entry_of(*jobs):
-            note_additions(request.user, jobs)
+            log_additions(request.user, jobs)
         return Response(bulk.SavedJobsSerializer({"results": jobs}).data, status=201)
 
     @create_many.mapping.patch
@@ -180,7 +186,7 @@ class JobViewSet(ViewSet):
         before = [values_of(row) for row in rows]
         bulk.save_all(jobs, self.scope, versions, rows)
         with entry_of(*jobs):
-            note_edits(request.user, list(zip(jobs, before, strict=True)))
+            log_changes(request.user, list(zip(jobs, before, strict=True)))
         return Response(bulk.SavedJobsSerializer({"results": jobs}).data)
 
     @action(detail=True, methods=["post"])
@@ -199,7 +205,7 @@ class JobViewSet(ViewSet):
         reason = signed_reason(values["reason"], request.user.get_username())
         control.pause(job, reason, values["until"])
         with entry_of(job):
-            note_action(request.user, job, before, audit_messages.paused(job))
+            log_action(request.user, job, before, paused_text(job))
         return _response(job)
 
     @action(detail=True, methods=["post"])
@@ -221,7 +227,7 @@ class JobViewSet(ViewSet):
         before = values_of(job)
         control.resume(job)
         with entry_of(job):
-            note_action(request.user, job, before, audit_messages.resumed())
+            log_action(request.user, job, before, resumed_text())
         return _response(job)
 
     @action(detail=True, methods=["post"])
@@ -249,7 +255,7 @@ class JobViewSet(ViewSet):
             run, is_new = trigger_once(job, args, kwargs, key)
         if is_new:
             with entry_of(run):
-                note_action(request.user, run, {}, audit_messages.triggered(run))
+                log_action(request.user, run, {}, triggered_text(run))
         url = address_of(request, "run", run.pk)
         receipt = ReceiptSerializer(
             {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}
@@ -282,7 +288,7 @@ class JobViewSet(ViewSet):
         }
         if found.occurrences and not values["dry_run"]:
             with entry_of(job):
-                note_action(request.user, job, values_of(job), audit_messages.backfilled(found))
+                log_action(request.user, job, values_of(job), backfilled_text(found))
         return Response(BackfillSerializer(data).data)
 
     @action(detail=True)
@@ -343,7 +349,7 @@ class JobViewSet(ViewSet):
         with conflict_is_mismatch():
             self._save(job, expected_version=job.version, predecessors=predecessors)
         with entry_of(job):
-            note_edit(request.user, job, before)
+            log_change(request.user, job, before)
         return _response(job)
 
     def _save(

@@ -12,7 +12,7 @@ from rest_framework import serializers
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.jobs.audit_reason import LONGEST_REASON
+from django_dcron.jobs.audit.texts import LONGEST_REASON
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome, State, Trigger
 

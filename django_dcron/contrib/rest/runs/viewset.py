@@ -32,9 +32,8 @@ from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.serializing import Empty
 from django_dcron.contrib.rest.viewsets import ViewSet, address_of, row_or_404
 from django_dcron.diagnosis.chains import followed_run, followed_run_id
-from django_dcron.jobs import audit_messages
-from django_dcron.jobs.audit_log import note_action
-from django_dcron.jobs.audit_reason import signed_reason
+from django_dcron.jobs.audit.log import log_action
+from django_dcron.jobs.audit.texts import cancelled_text, rerun_text, signed_reason
 from django_dcron.models import Run
 
 
@@ -119,7 +118,7 @@ class RunViewSet(ViewSet):
         run, values = self._run(run_id), self.validate(CancelSerializer, request.data)
         control.cancel(run, signed_reason(values["reason"], request.user.get_username()))
         with entry_of(run):
-            note_action(request.user, run, {}, audit_messages.cancelled(run))
+            log_action(request.user, run, {}, cancelled_text(run))
         return Response(RunSerializer(run).data)
 
     @action(detail=True, methods=["post"])
@@ -143,7 +142,7 @@ class RunViewSet(ViewSet):
             require_other_arguments(request)
         created = control.rerun(run)
         with entry_of(run):
-            note_action(request.user, run, {}, audit_messages.rerun(created))
+            log_action(request.user, run, {}, rerun_text(created))
         data: dict[str, Any] = RunSerializer(created).data
         headers = {"Location": address_of(request, "run", created.pk)}
         return Response(data, status=201, headers=headers)

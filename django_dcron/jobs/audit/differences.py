@@ -1,4 +1,4 @@
-"""Find the changed fields of a job or a calendar, in the form that ``change_history`` stores."""
+"""Find the changed fields of a job or a calendar, in the form of ``jobs.audit.entries``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db.models import Model
 from django.utils.text import capfirst
 from django.utils.translation import override
 
-from django_dcron.jobs.change_history import FieldChange
+from django_dcron.jobs.audit.entries import FieldChange
 from django_dcron.jobs.representation import FIELDS, Field, write
 from django_dcron.utils.bounded_text import shortened
 

@@ -14,9 +14,14 @@ from django.test import Client
 from django.urls import reverse
 
 from django_dcron import control
-from django_dcron.jobs import audit_messages
-from django_dcron.jobs.change_history import FieldChange, LoggedChange, changes_of, read_change
-from django_dcron.jobs.differences import LONGEST
+from django_dcron.jobs.audit.differences import LONGEST
+from django_dcron.jobs.audit.entries import (
+    FieldChange,
+    LoggedChange,
+    changes_of,
+    read_change,
+)
+from django_dcron.jobs.audit.texts import paused_text, resumed_text, triggered_text
 from django_dcron.models import Job, Run
 from tests.admin.conftest import StaffWith, action_url, add_url, fill_in, job_url, make_job
 
@@ -111,14 +116,14 @@ def test_actions_are_logged_with_message_and_changed_fields(admin_client: Client
 
     pause, resume = _changes(job)
     assert (pause.message, pause.switched, pause.version) == (
-        audit_messages.paused(paused),
+        paused_text(paused),
         False,
         2,
     )
     assert pause.of("pause_reason") == FieldChange("pause_reason", "", "deploy (admin)")
-    assert (resume.message, resume.switched, resume.version) == (audit_messages.resumed(), True, 3)
+    assert (resume.message, resume.switched, resume.version) == (resumed_text(), True, 3)
     run = read_change(LogEntry.objects.latest("pk"))
-    assert run.message == audit_messages.triggered(Run.objects.get())
+    assert run.message == triggered_text(Run.objects.get())
     assert (run.switched, run.version, run.fields) == (None, None, ())
     assert (
         LogEntry.objects.earliest("pk").get_change_message() == "Changed Enabled and Pause reason."
@@ -165,7 +170,7 @@ def test_history_page_shows_old_and_new_values(admin_client: Client) -> None:
         f"<del>{POLICIES['skip']}</del>",
         f"<ins>{POLICIES['queue_one']}</ins>",
         "<ins>&lt;b&gt;bold&lt;/b&gt;</ins>",
-        audit_messages.paused(Job.objects.get()),
+        paused_text(Job.objects.get()),
     ):
         assert output in page
     assert "dcron-aside" not in page

@@ -1,6 +1,6 @@
 """Record in Django's admin log who changed what in the admin and the REST API.
 
-``change_history`` defines the content of an entry.
+``jobs.audit.entries`` defines the content of an entry.
 
 Invariants:
 
@@ -24,8 +24,13 @@ from django.contrib.auth import get_user_model
 from django.db import router, transaction
 from django.db.models import Model
 
-from django_dcron.jobs.change_history import change_message
-from django_dcron.jobs.differences import Values, changed, differences, values_of
+from django_dcron.jobs.audit.differences import (
+    Values,
+    changed,
+    differences,
+    values_of,
+)
+from django_dcron.jobs.audit.entries import change_message
 from django_dcron.models import Calendar, Job
 
 Message = str | list[dict[str, Any]]
@@ -34,25 +39,25 @@ ADDITION, CHANGE, DELETION = 1, 2, 3
 """The action flags of Django's admin log."""
 
 
-def note_addition(user: Any, row: Job | Calendar) -> None:
-    note_additions(user, [row])
+def log_addition(user: Any, row: Job | Calendar) -> None:
+    log_additions(user, [row])
 
 
-def note_additions(user: Any, rows: Sequence[Job | Calendar]) -> None:
-    _note_all(
+def log_additions(user: Any, rows: Sequence[Job | Calendar]) -> None:
+    _log_all(
         user,
         [(row, row.pk, ADDITION, change_message([{"added": {}}], [], row.version)) for row in rows],
     )
 
 
-def note_edit(user: Any, row: Job | Calendar, before: Values) -> None:
+def log_change(user: Any, row: Job | Calendar, before: Values) -> None:
     """Record an edit. ``before`` is the result of ``values_of`` when the row was read."""
-    note_edits(user, [(row, before)])
+    log_changes(user, [(row, before)])
 
 
-def note_edits(user: Any, edits: Sequence[tuple[Job | Calendar, Values]]) -> None:
-    """Record edits of rows of one model: see ``note_edit``."""
-    _note_all(user, [(row, row.pk, CHANGE, _edited(row, before)) for row, before in edits])
+def log_changes(user: Any, edits: Sequence[tuple[Job | Calendar, Values]]) -> None:
+    """Record edits of rows of one model: see ``log_change``."""
+    _log_all(user, [(row, row.pk, CHANGE, _edited(row, before)) for row, before in edits])
 
 
 def _edited(row: Job | Calendar, before: Values) -> Message:
@@ -61,11 +66,11 @@ def _edited(row: Job | Calendar, before: Values) -> Message:
     return change_message(parts, changes, row.version)
 
 
-def note_action(user: Any, row: Model, before: Values, message: str) -> None:
-    """Record an action on a job or a run as text. ``before``: see ``note_edit``."""
+def log_action(user: Any, row: Model, before: Values, message: str) -> None:
+    """Record an action on a job or a run as text. ``before``: see ``log_change``."""
     changes = differences(type(row), before, values_of(row))
     if changes and isinstance(row, Job):
-        _note(
+        _log(
             user,
             row,
             row.pk,
@@ -73,24 +78,24 @@ def note_action(user: Any, row: Model, before: Values, message: str) -> None:
             change_message([changed(Job, changes)], changes, row.version, message),
         )
     else:
-        _note(user, row, row.pk, CHANGE, message)
+        _log(user, row, row.pk, CHANGE, message)
 
 
-def note_message(user: Any, row: Model, message: str) -> None:
+def log_message(user: Any, row: Model, message: str) -> None:
     """Record an action as text alone."""
-    _note(user, row, row.pk, CHANGE, message)
+    _log(user, row, row.pk, CHANGE, message)
 
 
-def note_deletion(user: Any, row: Job | Calendar, key: Any) -> None:
+def log_deletion(user: Any, row: Job | Calendar, key: Any) -> None:
     """Record a deletion. ``key`` is the deleted row's primary key."""
-    _note(user, row, key, DELETION, "")
+    _log(user, row, key, DELETION, "")
 
 
-def _note(user: Any, row: Model, key: Any, flag: int, message: Message) -> None:
-    _note_all(user, [(row, key, flag, message)])
+def _log(user: Any, row: Model, key: Any, flag: int, message: Message) -> None:
+    _log_all(user, [(row, key, flag, message)])
 
 
-def _note_all(user: Any, entries: Sequence[tuple[Model, Any, int, Message]]) -> None:
+def _log_all(user: Any, entries: Sequence[tuple[Model, Any, int, Message]]) -> None:
     """Write entries about rows of one model: row, key, action flag and message."""
     if not apps.is_installed("django.contrib.admin") or not isinstance(user, get_user_model()):
         return

@@ -1,10 +1,10 @@
-"""Read and write the change history of jobs and calendars in Django's admin log.
+"""Read and write the entries of jobs and calendars in Django's admin log.
 
 Invariants:
 
 - Changes made outside the admin and the REST API (by code, ``sync`` or the scheduler) leave no
   entry. Each entry has the job's ``version``, which counts every save, so gaps are visible.
-- Manual runs are recorded with the runs (``audit_log``), so they don't slow down reading the
+- Manual runs are recorded with the runs (``jobs.audit.log``), so they don't slow down reading the
   changes of a job.
 - An action that changed no field of a job, such as a backfill, is recorded as text only. It is in
   the log but isn't a change. However many there are, the changes are found.

@@ -1,9 +1,9 @@
-"""The change history of a job or a calendar: who changed which field, when, and from what to what.
+"""The audit log of a job or a calendar: who changed which field, when, and from what to what.
 
 Invariants:
 
 - Entries are rows of Django's admin log, so that Django's pages and other tools can read them.
-  ``jobs.change_history`` documents the extra data in an entry.
+  ``jobs.audit.entries`` documents the extra data in an entry.
 - The old value of a field is the value that was read for the edit. ``control.save`` guarantees
   that no one saved in between.
 """
@@ -25,8 +25,13 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import EMPTY
-from django_dcron.jobs.change_history import FieldChange, LoggedChange, change_message, read_change
-from django_dcron.jobs.differences import changed, differences, values_of
+from django_dcron.jobs.audit.differences import changed, differences, values_of
+from django_dcron.jobs.audit.entries import (
+    FieldChange,
+    LoggedChange,
+    change_message,
+    read_change,
+)
 from django_dcron.jobs.representation import FIELDS, Format
 from django_dcron.models import Calendar, Job
 from django_dcron.utils.time_format import plain_moment
@@ -46,7 +51,7 @@ def after_edit(
 class LoggedAdmin(BaseAdmin[M]):
     """Admin of rows whose edits are logged field by field."""
 
-    object_history_template = "admin/django_dcron/change_log.html"
+    object_history_template = "admin/django_dcron/audit_log.html"
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False

@@ -1,4 +1,4 @@
-"""Messages about actions on jobs, runs and freezes, for their history and the person who acts."""
+"""Texts about actions on jobs, runs and freezes, for the audit log and the person who acts."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ from django_dcron.jobs.backfill import Backfill
 from django_dcron.models import Freeze, Job, Run
 from django_dcron.utils.time_format import plain_moment
 
+LONGEST_REASON = 150
+"""Characters of a reason, without the name."""
 
-def triggered(run: Run) -> str:
+
+def triggered_text(run: Run) -> str:
     if run.args is None and run.kwargs is None:
         return _("Started run %(id)s") % {"id": run.pk}
     return _("Started run %(id)s with other arguments") % {"id": run.pk}
 
 
-def paused(job: Job) -> str:
+def paused_text(job: Job) -> str:
     if job.paused_until is None:
         return _("Paused: %(reason)s") % {"reason": job.pause_reason}
     values = {"until": plain_moment(job.paused_until), "reason": job.pause_reason}
     return _("Paused until %(until)s: %(reason)s") % values
 
 
-def resumed() -> str:
+def resumed_text() -> str:
     return _("Resumed")
 
 
-def frozen(freeze: Freeze) -> str:
+def frozen_text(freeze: Freeze) -> str:
     if freeze.until is None:
         return _("Frozen: %(reason)s") % {"reason": freeze.reason}
     values = {"until": plain_moment(freeze.until), "reason": freeze.reason}
     return _("Frozen until %(until)s: %(reason)s") % values
 
 
-def unfrozen() -> str:
+def unfrozen_text() -> str:
     return _("Freeze ended")
 
 
-def backfilled(made: Backfill) -> str:
+def backfilled_text(made: Backfill) -> str:
     """Describe a backfill of at least one run."""
     text = ngettext(
         "Backfilled %(count)d run, from %(first)s to %(last)s",
@@ -49,9 +52,16 @@ def backfilled(made: Backfill) -> str:
     return text % {"count": len(made.occurrences), "first": first, "last": last}
 
 
-def cancelled(run: Run) -> str:
+def cancelled_text(run: Run) -> str:
     return _("Cancelled") if run.is_final else _("Cancellation requested")
 
 
-def rerun(made: Run) -> str:
+def rerun_text(made: Run) -> str:
     return _("Started rerun %(id)s") % {"id": made.pk}
+
+
+def signed_reason(reason: str, name: str) -> str:
+    """Return ``reason (name)``, or ``by name`` without a reason, in the active language."""
+    if not reason:
+        return _("by %(user)s") % {"user": name}
+    return _("%(reason)s (%(user)s)") % {"reason": reason, "user": name}

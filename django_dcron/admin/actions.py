@@ -63,6 +63,8 @@ class ActionResult:
     """What was done, for the message and the history."""
     created: Model | None = None
     """The row that the action created. The message links to it, and the button leads to it."""
+    caution: str = ""
+    """What the user should know about the created row. It isn't part of the history."""
 
 
 def _no_refusal(obj: Any) -> StrOrPromise:
@@ -158,6 +160,7 @@ class ActionAdmin(BaseAdmin[M]):
 
     class Media:
         css: ClassVar = {"all": ["django_dcron/object_actions.css"]}
+        js: ClassVar = [forms.Script("django_dcron/object_actions.js", defer=True)]
 
     def state_label(self, obj: M) -> str:
         """Return the state of ``obj`` as a short label."""
@@ -254,7 +257,7 @@ class ActionAdmin(BaseAdmin[M]):
         self, request: HttpRequest, action: ObjectAction[M], objects: Iterable[M]
     ) -> list[ActionResult]:
         """Apply the action to each object. A refusal for one object doesn't affect the others."""
-        results, lines, problems = [], [], []
+        results, lines, cautions, problems = [], [], [], []
         for row in objects:
             # Read the row again: the last of many rows may have been read long ago.
             obj = self.get_queryset(request).filter(pk=row.pk).first()
@@ -273,8 +276,11 @@ class ActionAdmin(BaseAdmin[M]):
             else:
                 log_action(request.user, obj, before, result.text)
             lines.append(format_html("“{}”: {}", obj, self._result_text(request, result)))
+            if result.caution:
+                cautions.append(format_html("“{}”: {}", obj, result.caution))
             results.append(result)
         self._message_user(request, lines, messages.SUCCESS)
+        self._message_user(request, cautions, messages.WARNING)
         self._message_user(request, problems, messages.ERROR)
         return results
 

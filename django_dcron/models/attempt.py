@@ -64,7 +64,7 @@ class Attempt(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"attempt {self.number}"
+        return f"{self.run}, attempt {self.number}"
 
     @property
     def duration(self) -> timedelta | None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from django.db import models
 from django.db.models import F, Q
+from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.statements import Given
@@ -206,7 +207,7 @@ class Run(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.job} at {self.scheduled_at:%Y-%m-%d %H:%M:%S}"
+        return f"{self.job} at {localtime(self.scheduled_at):%Y-%m-%d %H:%M:%S %Z}"
 
     @property
     def is_final(self) -> bool:

@@ -13,11 +13,14 @@ from django.utils.html import escape
 
 from django_dcron import control
 from django_dcron.admin.jobs.admin import ACTIONS as JOB_ACTIONS
+from django_dcron.admin.overlap_caution import CAUTIONS
 from django_dcron.admin.runs.admin import ACTIONS as RUN_ACTIONS
 from django_dcron.jobs import pausing
 from django_dcron.jobs.audit.entries import read_change
 from django_dcron.jobs.audit.texts import cancelled_text, paused_text, resumed_text, triggered_text
 from django_dcron.models import Job, Run
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.slots import running_slot
 from tests.admin.conftest import (
     action_url,
     errors,
@@ -65,6 +68,24 @@ def test_run_now_redirects_to_new_run(admin_client: Client) -> None:
     assert run_url(run) in messages(response)[0]
     assert _history(run) == [("admin", triggered_text(run))]
     assert _history(job) == []
+
+
+@pytest.mark.parametrize("policy", list(OverlapPolicy))
+def test_starting_a_run_warns_of_an_unfinished_one(
+    admin_client: Client, policy: OverlapPolicy
+) -> None:
+    job = make_job(overlap_policy=policy)
+    finished = make_run(job, state="succeeded", finished_at=timezone.now())
+    assert len(messages(_press(admin_client, job, "run_now"))) == 1
+    make_run(job, timezone.now(), state="running", slot=running_slot(job.pk))
+
+    caution = [str(CAUTIONS[policy])] if policy in CAUTIONS else []
+
+    assert bool(caution) == policy.exclusive
+    for row, action in ((job, "run_now"), (finished, "rerun")):
+        _started, *cautions = messages(_press(admin_client, row, action))
+        assert cautions == [f"“{escape(row)}”: {escape(text)}" for text in caution]
+    assert all("overlap" not in text for _user, text in _history(job))
 
 
 # --- run with other arguments ---------------------------------------------------------------------

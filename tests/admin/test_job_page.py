@@ -77,6 +77,7 @@ def test_status_of_new_job_shows_next_run(admin_client: Client) -> None:
 @pytest.mark.parametrize(
     ("ahead", "message"),
     [
+        (-200, "overdue by 3m"),
         (-5, "now"),
         (30, "in less than a minute"),
         (90, "in 1m"),
@@ -91,6 +92,15 @@ def test_status_shows_time_until_next_run(
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
 
     assert shown(admin_client, job).until_next == message
+
+
+@pytest.mark.parametrize(("failures", "kind"), [(0, "enabled"), (2, "enabled"), (3, "failed")])
+def test_status_of_a_failing_job_does_not_look_healthy(
+    admin_client: Client, job: Job, failures: int, kind: str
+) -> None:
+    Statistics.objects.filter(pk=job.pk).update(consecutive_failures=failures)
+
+    assert f"dcron-{kind}" in shown(admin_client, job).state
 
 
 def test_status_shows_user_start_and_end_of_pause(admin_client: Client, job: Job) -> None:

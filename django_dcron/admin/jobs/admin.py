@@ -54,6 +54,7 @@ from django_dcron.admin.lists.filters import (
     TargetKindFilter,
     titled_filter,
 )
+from django_dcron.admin.overlap_caution import overlap_caution
 from django_dcron.admin.visibility import scope_of
 from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
@@ -65,14 +66,16 @@ from django_dcron.models import Job
 
 
 def _run_now(request: HttpRequest, job: Job) -> ActionResult:
+    caution = overlap_caution(job)
     run = control.trigger(job)
-    return ActionResult(triggered_text(run), run)
+    return ActionResult(triggered_text(run), run, caution)
 
 
 def _run_with(request: HttpRequest, job: Job) -> ActionResult:
     choices = validated_data(ArgumentsForm, request, job)
+    caution = overlap_caution(job)
     run = control.trigger(job, args=choices["args"], kwargs=choices["kwargs"])
-    return ActionResult(triggered_text(run), run)
+    return ActionResult(triggered_text(run), run, caution)
 
 
 def _pause(request: HttpRequest, job: Job) -> ActionResult:

@@ -31,6 +31,7 @@ from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_
 from django_dcron.diagnosis.lookahead import describe_schedule, translate_problem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job, Node, Run, Statistics
+from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import plain_moment
 from django_dcron.utils.time_parsing import parse_datetime
@@ -58,6 +59,9 @@ def state_badge_of(job: Job) -> str:
         return badge("paused", _("Paused"))
     if problem_of(job):
         return badge("failed", _("Quarantined"))
+    statistics = statistics_of(job)
+    if statistics and statistics.consecutive_failures >= FAILURES_OF_A_FAILING_JOB:
+        return badge("failed", _("Failing"))
     return badge("enabled", _("Enabled"))
 
 
@@ -222,6 +226,10 @@ def _load_job(jobs: QuerySet[Job], job_id: int | str) -> Job:
 def _time_left(at: datetime) -> str:
     """Return the time left in whole minutes, so that the refreshed part changes once per minute."""
     left = at - clock.now()
+    if left <= -timedelta(minutes=1):
+        late = -left
+        span = write_duration(late - late % timedelta(minutes=1), " ")
+        return _("overdue by %(span)s") % {"span": span}
     if left <= timedelta():
         return _("now")
     if left < timedelta(minutes=1):

@@ -52,6 +52,8 @@ class TimeFilter(ListFilter):
     title = _("time")
     template = "admin/django_dcron/time_filter.html"
     column = "scheduled_at"
+    parameter_name = PRESET
+    """Not used here. Themes such as django-unfold read it from each filter."""
 
     def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
         super().__init__(request, params, model, model_admin)

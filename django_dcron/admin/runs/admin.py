@@ -35,6 +35,7 @@ from django_dcron.admin.display import (
     state_badge,
 )
 from django_dcron.admin.lists.export import EXPORTS
+from django_dcron.admin.overlap_caution import overlap_caution
 from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, part_of
 from django_dcron.admin.visibility import scope_of
@@ -57,8 +58,9 @@ def _cancel(request: HttpRequest, run: Run) -> ActionResult:
 
 
 def _rerun(request: HttpRequest, run: Run) -> ActionResult:
+    caution = overlap_caution(run.job)
     rerun = control.rerun(run)
-    return ActionResult(rerun_text(rerun), rerun)
+    return ActionResult(rerun_text(rerun), rerun, caution)
 
 
 ACTIONS: tuple[ObjectAction[Run], ...] = (

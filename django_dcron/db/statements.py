@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from math import ceil
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -91,21 +91,24 @@ class _Statement(ABC):
     def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled: ...
 
 
+class _Changed(NamedTuple):
+    rows: int
+    """The number of matched rows."""
+    key: int | None
+    """The key of the inserted row. PostgreSQL's driver doesn't return it."""
+
+
 class _Change(_Statement):
     def execute(self, **values: Any) -> int:
         """Execute the statement and return the number of matched rows."""
-        return self.execute_limited("", values)
+        return self.execute_limited("", values).rows
 
-    def execute_limited(self, prefix: str, values: dict[str, Any]) -> int:
-        """Execute the statement and return the number of matched rows.
-
-        ``prefix`` is SQL that limits the statement.
-        """
+    def execute_limited(self, prefix: str, values: dict[str, Any]) -> _Changed:
+        """Execute the statement. ``prefix`` is SQL that limits it."""
         connection = connections[self.using]
         with connection.cursor() as cursor:
             self.compiled_for(connection).execute(cursor, values, prefix)
-            matched: int = cursor.rowcount
-        return matched
+            return _Changed(cursor.rowcount, getattr(cursor, "lastrowid", None))
 
     def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
         return self.compile_after("", connection)
@@ -140,7 +143,7 @@ class Update(_Change):
 class Insert(_Change):
     """The prepared form of ``build().save(force_insert=True)`` for a row without a primary key.
 
-    The new key isn't returned.
+    ``Chain.insert`` returns the new key.
     """
 
     def __init__(self, model: type[models.Model], build: Callable[[], models.Model]) -> None:
@@ -237,6 +240,20 @@ class Chain(_Statement):
 
     def execute(self, **values: Any) -> bool:
         """Execute the changes. Return whether the first one has matched a row."""
+        return self._execute(values) is not None
+
+    def insert(self, **values: Any) -> int | None:
+        """Execute the changes, the last of which is an ``Insert``, and return its row's key.
+
+        Returns None if the first change has matched no row.
+        """
+        return self._execute(values)
+
+    def _execute(self, values: dict[str, Any]) -> int | None:
+        """Return the key of the row that the last change inserted, or 1 if it is an ``Update``.
+
+        Returns None if the first change has matched no row.
+        """
         connection = connections[self.using]
         at_once = connection.vendor == "postgresql"
         if at_once and not connection.in_atomic_block:
@@ -244,12 +261,14 @@ class Chain(_Statement):
         with transaction.atomic(using=connection.alias):
             if at_once:
                 return self._execute_at_once(connection, values)
+            key: int | None = None
             for at, change in enumerate(self._changes):
                 names = change.compiled_for(connection).names
                 limit = "" if at else self._limit(connection)
-                if not change.execute_limited(limit, {name: values[name] for name in names}):
-                    return at > 0
-        return True
+                rows, key = change.execute_limited(limit, {name: values[name] for name in names})
+                if not rows:
+                    return 1 if at else None
+        return key if isinstance(self._changes[-1], Insert) else 1
 
     def _limit(self, connection: BaseDatabaseWrapper) -> str:
         if self._lock_timeout is None or not getattr(connection, "mysql_is_mariadb", False):
@@ -257,15 +276,18 @@ class Chain(_Statement):
         seconds = ceil(self._lock_timeout / timedelta(seconds=1))
         return f"SET STATEMENT innodb_lock_wait_timeout={seconds} FOR "
 
-    def _execute_at_once(self, connection: BaseDatabaseWrapper, values: dict[str, Any]) -> bool:
+    def _execute_at_once(
+        self, connection: BaseDatabaseWrapper, values: dict[str, Any]
+    ) -> int | None:
         with connection.cursor() as cursor:
             self.compiled_for(connection).execute(cursor, values)
-            return cursor.fetchone() is not None
+            row: tuple[int] | None = cursor.fetchone()
+        return None if row is None else row[0]
 
     def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
         steps: list[str] = []
         parameters: list[Any] = []
-        first = ""
+        first, last = "", len(self._changes) - 1
         if self._lock_timeout is not None:
             # The first step reads this row, so the limit is set before any row is locked. The limit
             # ends with the transaction.
@@ -273,9 +295,19 @@ class Chain(_Statement):
             steps.append(f"lock_limit AS (SELECT set_config('lock_timeout', '{limit}', true))")
         for at, change in enumerate(self._changes):
             compiled = change.compile_after(f"step_{at - 1}" if at else first, connection)
-            steps.append(f"step_{at} AS ({compiled.sql} RETURNING 1)")
+            returned = self._key(connection) if at == last else "1"
+            steps.append(f"step_{at} AS ({compiled.sql} RETURNING {returned} AS key)")
             parameters += compiled.parameters
-        return _Compiled(f"WITH {', '.join(steps)} SELECT 1 FROM step_0", parameters)  # noqa: S608 (as above)  # nosec B608
+        # An insert adds a row whenever the step before it has matched one.
+        answer = f"step_{last}" if isinstance(self._changes[last], Insert) else "step_0"
+        return _Compiled(f"WITH {', '.join(steps)} SELECT key FROM {answer}", parameters)  # noqa: S608 (as above)  # nosec B608
+
+    def _key(self, connection: BaseDatabaseWrapper) -> str:
+        """Return what the last step returns on PostgreSQL: the key of the row that it inserts."""
+        last = self._changes[-1]
+        if not isinstance(last, Insert):
+            return "1"
+        return connection.ops.quote_name(cast(str, last.model._meta.pk.column))
 
 
 def _exists(step: str) -> RawSQL:

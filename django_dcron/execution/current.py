@@ -36,8 +36,8 @@ def current_run() -> CurrentRun:
     Outside of a run, and in threads that the job starts, ``is_active`` is false. The returned run
     then does nothing, so that the job's code can also be called directly, in a test or with
     ``.delay()``: ``progress`` and ``heartbeat`` record nothing, ``scheduled_at`` and ``started_at``
-    are now, ``attempt`` is 1, ``id`` is random, ``job`` is an unsaved job named ``no-job``, and
-    there is no timeout.
+    are now, ``attempt`` is 1, ``fence`` is 0, ``id`` is random, ``job`` is an unsaved job named
+    ``no-job``, and there is no timeout.
     """
     return active_run() or _inactive_run()
 
@@ -75,6 +75,7 @@ class CurrentRun:
         *,
         token: UUID,
         worker: str,
+        fence: int = 0,
         timeout_exception: type[Exception] = RunTimedOut,
         end_process: Callable[[], None] | None = None,
     ):
@@ -86,6 +87,12 @@ class CurrentRun:
         self.attempt = run.attempt
         """Counted from 1."""
         self.token = token
+        self.fence = fence
+        """The fencing token: a whole number below 2**63 that grows with each start.
+
+        If an attempt starts after an earlier one has started, of this or any other run, its token
+        is greater. No two attempts have the same token. 0 outside of a run.
+        """
         self.worker = worker
         self.timeout_exception = timeout_exception
         self.end_process = end_process

@@ -98,6 +98,7 @@ def execute(
         started.run,
         started.at,
         token=token,
+        fence=started.fence,
         worker=worker,
         timeout_exception=timeout_exception,
         end_process=end_process,
@@ -124,6 +125,7 @@ class _Started(NamedTuple):
     run: Run
     at: datetime
     """By the database's clock."""
+    fence: int
     asked_at: float
     """When the start was requested, on the monotonic clock. The row's heartbeat isn't older."""
 

@@ -845,6 +845,14 @@ class Migration(migrations.Migration):
                 ("missed", models.PositiveBigIntegerField(default=0, verbose_name="missed")),
                 ("cancelled", models.PositiveBigIntegerField(default=0, verbose_name="cancelled")),
                 (
+                    "late_successes",
+                    models.PositiveBigIntegerField(
+                        default=0,
+                        help_text="Attempts that succeeded after they were declared lost or had timed out. They don't count as succeeded.",
+                        verbose_name="late successes",
+                    ),
+                ),
+                (
                     "consecutive_failures",
                     models.PositiveIntegerField(default=0, verbose_name="consecutive failures"),
                 ),

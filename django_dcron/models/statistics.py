@@ -29,6 +29,14 @@ class Statistics(models.Model):
     skipped = models.PositiveBigIntegerField(_("skipped"), default=0)
     missed = models.PositiveBigIntegerField(_("missed"), default=0)
     cancelled = models.PositiveBigIntegerField(_("cancelled"), default=0)
+    late_successes = models.PositiveBigIntegerField(
+        _("late successes"),
+        default=0,
+        help_text=_(
+            "Attempts that succeeded after they were declared lost or had timed out. They don't "
+            "count as succeeded."
+        ),
+    )
     consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)
     last_state = models.CharField(_("last outcome"), max_length=10, blank=True)
     last_finished_at = models.DateTimeField(_("last finished"), null=True)
@@ -58,6 +66,12 @@ def count(job_ids: Collection[int], state: State, number: int = 1) -> None:
         new = [Statistics(job_id=job_id) for job_id in missing]
         Statistics.objects.using(using).bulk_create(new, ignore_conflicts=True)
         rows.filter(pk__in=missing).update(**columns)
+
+
+def count_late_success(job_id: int) -> None:
+    """Count an attempt that succeeded after it had been closed with another outcome."""
+    rows = Statistics.objects.using(alias_for(Statistics)).filter(pk=job_id)
+    rows.update(late_successes=F("late_successes") + 1)
 
 
 def counter_updates(state: State, number: int = 1) -> dict[str, Any]:

@@ -105,8 +105,12 @@ def conclude(
             )
         case _:
             won, retry_in, run_failed = _retry_or_fail(run, attempt, ending, token, last_heartbeat)
-    if not won and token is not None:
-        transitions.record_late_outcome(run.pk, token, ending.outcome)
+    if (
+        not won
+        and token is not None
+        and transitions.record_late_outcome(run, token, ending.outcome)
+    ):
+        _log_late(run, attempt, ending)
     _log(run, attempt, ending, won, retry_in)
     return Conclusion(won, run_failed)
 
@@ -159,6 +163,24 @@ def _why_cancelled(run: Run) -> str:
     """Return the reason given with the cancel request, or that the code itself cancelled."""
     reason = transitions.runs().filter(pk=run.pk).values_list("reason", flat=True).first()
     return reason or "the code raised RunCancelled"
+
+
+def _log_late(run: Run, attempt: int, ending: Ending) -> None:
+    logger.warning(
+        "late outcome recorded, without effect: job=%s attempt=%d/%d outcome=%s run=%s",
+        run.job,
+        attempt,
+        run.job.max_attempts,
+        ending.outcome.value,
+        run.pk,
+        extra={
+            "event": "late_outcome",
+            "job": str(run.job),
+            "run": str(run.pk),
+            "attempt": attempt,
+            "outcome": ending.outcome.value,
+        },
+    )
 
 
 def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta | None) -> None:

@@ -92,8 +92,15 @@ class NotDueYet(Exception):
         """Time until the run is due."""
 
 
-Started = tuple[Run, datetime]
-"""A run with its job, and when its attempt started."""
+class Started(NamedTuple):
+    """A run whose attempt has started."""
+
+    run: Run
+    """The run with its job."""
+    at: datetime
+    """When the attempt started, by the database's clock."""
+    fence: int
+    """See ``CurrentRun.fence``."""
 
 
 def start(
@@ -103,8 +110,7 @@ def start(
 
     The call is safe to repeat with the same ``token``.
 
-    Returns the run with its job, and when the attempt started by the database's clock. Returns
-    None if the attempt must not be executed.
+    Returns None if the attempt must not be executed.
 
     Raises:
         IntegrityError: Other runs won the slot on each try. The delivery is repeated later.
@@ -339,7 +345,7 @@ def _apply(action: StartAction, delivery: _Delivery) -> Started | None:
 
 def _start(delivery: _Delivery, slot: int | None) -> Started | None:
     run = delivery.run
-    won = transitions.start(
+    fence = transitions.start(
         run,
         run.attempt,
         slot=slot,
@@ -347,10 +353,10 @@ def _start(delivery: _Delivery, slot: int | None) -> Started | None:
         worker=delivery.worker,
         started_at=delivery.read_at,
     )
-    if not won:
+    if fence is None:
         transitions.hold_if_frozen(run)  # a freeze may have begun since the read
         return None
-    return run, delivery.read_at
+    return Started(run, delivery.read_at, fence)
 
 
 def _resume(run: Run, token: UUID) -> Started | None:
@@ -362,7 +368,7 @@ def _resume(run: Run, token: UUID) -> Started | None:
         run.pk, run.attempt
     ):  # the attempt was declared lost in the meantime
         return None
-    return run, attempt.started_at
+    return Started(run, attempt.started_at, attempt.pk)
 
 
 def _wait(delivery: _Delivery, slot: int | None) -> None:

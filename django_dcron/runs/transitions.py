@@ -40,7 +40,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.db.statements import Chain, Given, Insert, Update
 from django_dcron.models import Attempt, Freeze, Job, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
-from django_dcron.models.statistics import count, counter_updates
+from django_dcron.models.statistics import count, count_late_success, counter_updates
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import Outcome, State, Trigger, sources
@@ -228,10 +228,11 @@ _START = Chain(
 
 def start(
     run: Run, attempt: int, *, slot: int | None, token: UUID, worker: str, started_at: datetime
-) -> bool:
+) -> int | None:
     """Pending or queued -> running, unless a freeze forbids it, and insert the attempt's row.
 
     The attempt's row keeps the due time and the dispatch time of ``run`` as it was read.
+    Returns the key of that row, or None if another process was first.
     Raises ``IntegrityError`` if another run has ``slot``.
     """
     run_values = {
@@ -242,7 +243,7 @@ def start(
     }
     attempt_values = {"run_id": run.pk, "number": attempt, "token": token, "worker": worker}
     times = {"due_at": run.due_at, "queued_at": run.dispatched_at, "started_at": started_at}
-    return _START.execute(**run_values, **attempt_values, **times)
+    return _START.insert(**run_values, **attempt_values, **times)
 
 
 def mark_waiting(run: Run, *, slot: int | None, reason: str) -> bool:
@@ -487,7 +488,15 @@ def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID 
     row.update(finished_at=UtcNow(), **closing)
 
 
-def record_late_outcome(run_id: UUID, token: UUID, outcome: Outcome) -> None:
-    """Record the outcome that a worker reports after its attempt was closed with another one."""
-    own = Attempt.objects.using(alias_for(Attempt)).filter(run=run_id, token=token, late_outcome="")
-    own.exclude(outcome__in=("", outcome)).update(late_outcome=outcome)
+def record_late_outcome(run: Run, token: UUID, outcome: Outcome) -> bool:
+    """Record the outcome that a worker reports after its attempt was closed with another one.
+
+    A success is also counted in the job's statistics. Returns False if nothing was recorded.
+    """
+    own = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, token=token, late_outcome="")
+    closed = own.exclude(outcome__in=("", outcome))
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE):
+        recorded = bool(closed.update(late_outcome=outcome))
+        if recorded and outcome is Outcome.SUCCEEDED:
+            count_late_success(run.job_id)
+    return recorded

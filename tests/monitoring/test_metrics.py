@@ -11,7 +11,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Job, Node, Run, Statistics
-from django_dcron.models.statistics import count
+from django_dcron.models.statistics import count, count_late_success
 from django_dcron.monitoring.metrics import catalogue, cluster
 from django_dcron.monitoring.metrics.catalogue import Metric
 from django_dcron.policies.lifecycle import State
@@ -88,6 +88,16 @@ def test_failures_counted_together_are_consecutive() -> None:
     job = make_idle_job()
     count([job.pk], State.FAILED, 3)
     assert Statistics.objects.get(pk=job.pk).consecutive_failures == 3
+
+
+def test_late_successes_have_a_counter_of_their_own() -> None:
+    late, other = make_idle_job(), make_idle_job()
+    count_late_success(late.pk)
+    Statistics.objects.filter(pk=other.pk).delete()
+    assert read(catalogue.LATE_SUCCESSES) == {
+        (str(job.pk), job.namespace, job.name): value for job, value in ((late, 1), (other, 0))
+    }
+    assert counters_of(late)["succeeded"] == 0
 
 
 def test_pruning_keeps_counters() -> None:
@@ -273,7 +283,7 @@ def test_number_of_queries_is_bounded(now: datetime, settings: Settings) -> None
         samples = cluster.read()
 
     assert len(queries) <= cluster.QUERIES
-    assert len(samples) < 100 * 5 + 60
+    assert len(samples) < 100 * 6 + 60
 
 
 @pytest.mark.sqlite

@@ -96,7 +96,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         _TRANSITIONS,
         "record_late_outcome",
         (
-            "own = Attempt.objects.using(alias_for(Attempt)).filter(run=run_id, token=token, "
+            "own = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, token=token, "
             'late_outcome="")'
         ),
         'own = Attempt.objects.using(alias_for(Attempt)).filter(token=token, late_outcome="")',

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.db import IntegrityError, connections
@@ -817,3 +817,31 @@ def test_concurrent_finish_and_start_strand_no_run(policy: str) -> None:
             assert after.state == State.SKIPPED
         else:
             assert (after.state, after.slot) == (State.PENDING, running_slot(newcomer.job_id))
+
+
+# --- the fencing token --------------------------------------------------------------------------
+
+
+def fence_of(run: Run, token: UUID) -> int:
+    started = start(run.pk, run.attempt, token=token, worker="w")
+    assert started is not None
+    return started.fence
+
+
+def test_each_start_has_a_greater_fence_than_all_starts_before() -> None:
+    first = make_run(make_idle_job(max_attempts=3), "queued")
+    fences = [fence_of(first, uuid4())]
+    for attempt in (1, 2):
+        assert transitions.retry(reread(first), attempt, NOON, "lost", {"outcome": "lost"}, None)
+        fences.append(fence_of(reread(first), uuid4()))
+    assert transitions.finish(reread(first), 3, State.FAILED, "", {"outcome": "lost"}, None)
+    first.delete()  # such as by retention
+    fences.append(fence_of(make_run(first.job, "queued"), uuid4()))
+    fences.append(fence_of(make_run(make_idle_job(), "queued"), uuid4()))
+    assert fences == sorted(set(fences))
+    assert fences[0] > 0
+
+
+def test_repeated_start_has_the_same_fence() -> None:
+    run, token = make_run(make_idle_job(), "queued"), uuid4()
+    assert fence_of(run, token) == fence_of(run, token) == attempt_of(run).pk

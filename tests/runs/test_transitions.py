@@ -42,7 +42,7 @@ def end_unstarted(state: State, sources: set[State]) -> Case:
     return Case(lambda run: transitions.end_unstarted(run, state, "why"), sources, state)
 
 
-def start(run: Run, attempt: int, slot: int | None) -> bool:
+def start(run: Run, attempt: int, slot: int | None) -> int | None:
     return transitions.start(
         run, attempt, slot=slot, token=uuid4(), worker="w", started_at=database_now("default")
     )
@@ -589,18 +589,29 @@ def test_missing_statistics_are_created() -> None:
 def test_late_outcome_is_noted_on_its_own_attempt() -> None:
     run = make_run(make_idle_job(), "running")
     attempt = Attempt.objects.get()
-    transitions.record_late_outcome(run.pk, attempt.token, Outcome.SUCCEEDED)
+    transitions.record_late_outcome(run, attempt.token, Outcome.SUCCEEDED)
     attempt.refresh_from_db()
     assert attempt.late_outcome == "", "an open attempt can't have a late outcome"
     assert transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
-    transitions.record_late_outcome(run.pk, uuid4(), Outcome.SUCCEEDED)
-    transitions.record_late_outcome(run.pk, attempt.token, Outcome.LOST)
+    transitions.record_late_outcome(run, uuid4(), Outcome.SUCCEEDED)
+    transitions.record_late_outcome(run, attempt.token, Outcome.LOST)
     attempt.refresh_from_db()
     assert attempt.late_outcome == ""
-    transitions.record_late_outcome(run.pk, attempt.token, Outcome.SUCCEEDED)
-    transitions.record_late_outcome(run.pk, attempt.token, Outcome.FAILED)
+    transitions.record_late_outcome(run, attempt.token, Outcome.SUCCEEDED)
+    transitions.record_late_outcome(run, attempt.token, Outcome.FAILED)
     attempt.refresh_from_db()
     assert (attempt.outcome, attempt.late_outcome) == ("lost", "succeeded")
+
+
+@pytest.mark.parametrize(("late", "counted"), [(Outcome.SUCCEEDED, 1), (Outcome.FAILED, 0)])
+def test_late_success_is_counted_once_and_not_as_succeeded(late: Outcome, counted: int) -> None:
+    run = make_run(make_idle_job(), "running")
+    token = Attempt.objects.get().token
+    assert transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
+    assert transitions.record_late_outcome(run, token, late)
+    assert not transitions.record_late_outcome(run, token, late), "the answer was lost"
+    row = Statistics.objects.get(pk=run.job_id)
+    assert (row.late_successes, row.succeeded, row.failed) == (counted, 0, 1)
 
 
 def test_withdraw_deletes_only_future_scheduled_runs() -> None:

@@ -203,7 +203,7 @@ class World(Users):
                 return
             if started is None:
                 return
-            run = CurrentRun(*started, token=token, worker=name)
+            run = CurrentRun(started.run, started.at, token=token, worker=name, fence=started.fence)
             self.guarantees.record_start(run.id, run.attempt, token)
             self._work(run)
             self._executions.append(run)

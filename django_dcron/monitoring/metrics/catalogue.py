@@ -126,6 +126,15 @@ RUNS = _cluster(
     "outcome",
     type=Type.COUNTER,
 )
+LATE_SUCCESSES = _cluster(
+    "late_successes_total",
+    "Attempts of a job that succeeded after they were declared lost or had timed out.",
+    "",
+    "job_id",
+    "job_namespace",
+    "job_name",
+    type=Type.COUNTER,
+)
 JOBS = _cluster("jobs", "Jobs, by scheduling state.", "", "state")
 JOBS_FAILING = _cluster(
     "jobs_failing",

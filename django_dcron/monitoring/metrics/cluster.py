@@ -67,10 +67,12 @@ def read() -> tuple[MetricSample, ...]:
 
 def _counters() -> Iterator[MetricSample]:
     jobs = Job.objects.using(alias_for(Job)).order_by("pk")
-    counts = (f"statistics__{outcome.value}" for outcome in OUTCOMES)
-    for key, namespace, name, *counted in jobs.values_list("pk", "namespace", "name", *counts)[
-        : settings.METRICS_JOBS
-    ]:
+    counts = ["statistics__late_successes"]
+    counts += (f"statistics__{outcome.value}" for outcome in OUTCOMES)
+    for key, namespace, name, late, *counted in jobs.values_list(
+        "pk", "namespace", "name", *counts
+    )[: settings.METRICS_JOBS]:
+        yield MetricSample(catalogue.LATE_SUCCESSES, late or 0, (str(key), namespace, name))
         for outcome, number in zip(OUTCOMES, counted, strict=True):
             yield MetricSample(
                 catalogue.RUNS, number or 0, (str(key), namespace, name, outcome.value)

@@ -17,10 +17,12 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible
 from django_dcron.jobs.backfill import backfill
+from django_dcron.jobs.calendars import delete_calendar, save_calendar
+from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
 from django_dcron.jobs.pausing import pause, resume
 from django_dcron.jobs.preview import preview
-from django_dcron.jobs.saving import delete, delete_calendar, save, save_calendar, save_many
+from django_dcron.jobs.saving import save, save_many
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.runs import cancellation

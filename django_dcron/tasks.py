@@ -28,8 +28,8 @@ from django_dcron.exceptions import UnknownRun
 from django_dcron.execution import interruption
 from django_dcron.execution.database_outage import wait_out
 from django_dcron.execution.executor import START_TIMEOUT, execute
-from django_dcron.execution.forced_end import record_forced_end
 from django_dcron.execution.heartbeat import check_cancellations
+from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.execution.unknown_runs import UnknownRuns, published_here, warnings
 from django_dcron.execution.worker_exit import run_before_exit
 from django_dcron.models import Node
@@ -86,7 +86,7 @@ class RunRequest(Request):
     def _end_by_force(self, outcome: Outcome, message: str) -> None:
         run_id, attempt = self.args
         worker = _worker_name(self.hostname, self.worker_pid)
-        record_forced_end(UUID(run_id), attempt, outcome, message, worker=worker)
+        record_killed_attempt(UUID(run_id), attempt, outcome, message, worker=worker)
 
 
 @control_command(name=REVOKE, visible=False)

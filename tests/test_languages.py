@@ -26,7 +26,7 @@ from django_dcron.exceptions import (
     TranslatableError,
 )
 from django_dcron.jobs import backfill
-from django_dcron.jobs.saving import move_outdated_cursors
+from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import Cursor, Job
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.schedules.describe import describe

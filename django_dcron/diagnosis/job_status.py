@@ -15,7 +15,7 @@ from django.db.models import F
 from django_dcron.diagnosis.figures import SuccessRate
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.audit.entries import changes_of
-from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job, Run, Statistics
 from django_dcron.policies.lifecycle import State
 

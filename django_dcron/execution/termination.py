@@ -1,19 +1,27 @@
-"""End the execution of a job's code that hasn't stopped after its timeout or cancellation.
+"""End attempts whose code hasn't stopped, and record the end of attempts whose process has died.
 
-The outcome is recorded first, in every kind of pool. Then the process is killed if its pool will
-replace it.
+``terminate`` runs in the process of an attempt that hasn't stopped after its timeout or
+cancellation. The outcome is recorded first, in every kind of pool. Then the process is killed if
+its pool will replace it. ``record_killed_attempt`` runs in the process that watched a dead one.
 """
 
 from __future__ import annotations
 
-from django.db import connections
+import logging
+from uuid import UUID
+
+from django.db import DatabaseError, InterfaceError, connections
 
 from django_dcron.db.routing import alias_for
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.database_outage import wait_out
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import Run
-from django_dcron.runs.completion import Ending
+from django_dcron.policies.lifecycle import Outcome
+from django_dcron.runs import transitions
+from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
+
+logger = logging.getLogger("django_dcron.runs")
 
 
 def terminate(run: CurrentRun, ending: Ending) -> None:
@@ -28,3 +36,35 @@ def terminate(run: CurrentRun, ending: Ending) -> None:
             run.end_process()
     finally:
         connections.close_all()  # of this thread
+
+
+def record_killed_attempt(
+    run_id: UUID, attempt: int, outcome: Outcome, message: str, *, worker: str
+) -> None:
+    """End ``attempt`` if it is still running on ``worker``.
+
+    The worker is checked because the dead process may have had a second delivery of an attempt that
+    another worker executes. Doesn't wait for an unreachable database: the scheduler rescues the
+    run.
+    """
+    try:
+        running = transitions.runs().running().filter(pk=run_id, attempt=attempt)
+        here = running.filter(attempts__number=attempt, attempts__worker=worker)
+        run = here.select_related("job").first()
+        if run is not None:
+            end_attempt(run, attempt, Ending(outcome, WITHOUT_EXCEPTION, message=message))
+    except (DatabaseError, InterfaceError) as error:
+        logger.warning(
+            "end of killed run not recorded, a node will record it: run=%s error=%s",
+            run_id,
+            error,
+            extra={
+                "event": "termination_not_recorded",
+                "run": str(run_id),
+                "attempt": attempt,
+                "worker": worker,
+            },
+        )
+    finally:
+        # The main process of a worker keeps no connections, so that its children inherit none.
+        connections.close_all()

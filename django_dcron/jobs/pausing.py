@@ -27,9 +27,9 @@ from django_dcron.db.contention import despite_contention, isolating_errors
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NAIVE, InvalidSchedule, InvalidValue, NotPossible
+from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
 from django_dcron.jobs.locking import lock, lock_version
 from django_dcron.jobs.placement import place_cursor, runs_without_schedule, timetable_of
-from django_dcron.jobs.saving import EXHAUSTED, disable_exhausted
 from django_dcron.models import Cursor, Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import Trigger

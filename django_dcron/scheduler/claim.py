@@ -37,7 +37,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Given, Select
 from django_dcron.dispatch.base import DueRun
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs import saving
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
 from django_dcron.models.scheduled import read_schedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
@@ -295,7 +295,7 @@ class _Batch:
         insert(self.rows, using)
         _write_cursors(self.cursors, using)
         if self.exhausted:
-            saving.disable_exhausted(self.exhausted, using)
+            disable_exhausted(self.exhausted, using)
         for job_id, problem in self.quarantined.items():
             Cursor.objects.using(using).filter(pk=job_id).update(problem=problem)
 

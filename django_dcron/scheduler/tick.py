@@ -28,7 +28,7 @@ from django_dcron.db.clock import ClusterClock
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.dispatch.base import DueRun
-from django_dcron.jobs import pausing, saving
+from django_dcron.jobs import cursors, pausing
 from django_dcron.models import Job, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import State
@@ -228,15 +228,15 @@ class Ticker:
     def _apply_changes(self) -> None:
         """Apply changes to jobs: edits made without ``save``, repeated failures, ends of pauses."""
         jobs = self._jobs()
-        moved = saving.move_outdated_cursors(self.clock.now(), jobs)
+        moved = cursors.move_outdated_cursors(self.clock.now(), jobs)
         self.counts["followed"] += moved
-        if moved >= saving.MOVED_AT_ONCE:
+        if moved >= cursors.MOVED_AT_ONCE:
             self._runner.repeat(CHANGES)  # more jobs may have changed
         pausing.open_circuits(jobs)
         pausing.end_pauses(jobs)
 
     def _retry_quarantined(self) -> None:
-        saving.retry_quarantined(self.clock.now(), self._jobs())
+        cursors.retry_quarantined(self.clock.now(), self._jobs())
 
     def _claim(self) -> None:
         while not self.stopping():

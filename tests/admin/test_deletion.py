@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from django_dcron.admin import actions
 from django_dcron.admin.lists import bounded
-from django_dcron.jobs import saving
+from django_dcron.jobs import deletion
 from django_dcron.models import Attempt, Cursor, Job, Run
 from tests.admin.conftest import (
     NOON,
@@ -55,7 +55,7 @@ def test_confirmation_caps_count_of_runs(
 def test_deleting_job_deletes_its_history_only(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "DELETED_AT_ONCE", 1)
+    monkeypatch.setattr(deletion, "DELETED_AT_ONCE", 1)
 
     admin_client.post(_delete_url(job), {"post": "yes"})
 

@@ -24,7 +24,7 @@ from django_dcron.admin.jobs.form import JobForm
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import lookahead
 from django_dcron.exceptions import Conflict
-from django_dcron.jobs import saving
+from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.schedules.schedule import Schedule
 from django_dcron.utils.messages import Language
@@ -185,7 +185,7 @@ def test_pages_work_with_unsupported_time_in_database(
     Job.objects.filter(pk=job.pk).update(**off)
     for step in (
         lambda: None,
-        lambda: saving.move_outdated_cursors(database_now("default"), Job.objects.all()),
+        lambda: move_outdated_cursors(database_now("default"), Job.objects.all()),
     ):
         step()
         for url in (job_url(job), list_url("job"), "/admin/django_dcron/dashboard/"):

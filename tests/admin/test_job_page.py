@@ -26,7 +26,7 @@ from django_dcron.admin.jobs.duration_chart import (
 )
 from django_dcron.admin.jobs.page import StatusPanel
 from django_dcron.diagnosis import job_status
-from django_dcron.jobs import saving
+from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
 from django_dcron.models import Cursor, Job, Run, Statistics
 from tests.admin.conftest import NOON, StaffWith, action_url, job_url, make_job, make_run, run_url
 
@@ -135,9 +135,9 @@ def test_pause_outside_admin_has_no_user(admin_client: Client, job: Job) -> None
 
 
 def test_pause_of_exhausted_job_has_no_user(admin_client: Client, job: Job) -> None:
-    saving.disable_exhausted([job.pk], "default")
+    disable_exhausted([job.pk], "default")
 
-    assert shown(admin_client, job).pause == job_status.Pause(saving.EXHAUSTED)
+    assert shown(admin_client, job).pause == job_status.Pause(EXHAUSTED)
 
 
 def test_status_shows_problem_escaped(admin_client: Client, job: Job) -> None:

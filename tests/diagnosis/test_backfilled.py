@@ -11,7 +11,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import Code
 from django_dcron.diagnosis.overdue import takeover_time
-from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.policies.slots import running_slot
 from django_dcron.scheduler.backfill_release import release

@@ -14,8 +14,7 @@ from django_dcron import control
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
-from django_dcron.jobs import saving
-from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors
 from django_dcron.locks import get_lock
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.policies.health.problems import Problem, Severity
@@ -347,7 +346,7 @@ def test_missing_occurrence_is_found_after_edit_of_description(system: System) -
 def test_change_outside_control_is_accepted_once_a_node_processed_it(system: System) -> None:
     Job.objects.update(schedule="*/5 * * * *")
     assert system.codes() == {Code.CURSOR_OUTDATED}
-    saving.move_outdated_cursors(database_now("default"), Job.objects.all())
+    move_outdated_cursors(database_now("default"), Job.objects.all())
     assert system.codes() == set()
 
 

@@ -20,8 +20,8 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
-from django_dcron.jobs import saving
 from django_dcron.jobs.audit.entries import FieldChange, change_message, changes_of
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Cursor, Job, Node, Run, Statistics
 from django_dcron.policies.jitter import offset
 from tests import factories
@@ -770,7 +770,7 @@ def test_log_entry_without_version_is_no_explanation() -> None:
 
 def test_exhausted_job_is_not_explained_as_paused() -> None:
     job = make_job()
-    Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=saving.EXHAUSTED)
+    Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=EXHAUSTED)
     Cursor.objects.filter(pk=job.pk).update(enabled=False, next_at=None, previous_at=NOON)
 
     assert explain(Job.objects.get(pk=job.pk), NOON).verdict is WhyVerdict.UNEXPLAINED

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from django_dcron.jobs import saving
+from django_dcron.jobs.cursors import MOVED_AT_ONCE
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.calendar import ExclusionPolicy
@@ -36,7 +36,7 @@ def test_documented_calendar_policies_and_default_match_the_code() -> None:
 
 
 def test_documented_limits_match_the_code() -> None:
-    assert saving.MOVED_AT_ONCE == 500
+    assert MOVED_AT_ONCE == 500
     assert "up to 500 jobs at once" in PAGE
     assert HORIZON_YEARS == 50
     assert "no occurrence in fifty years" in PAGE

@@ -18,7 +18,8 @@ from django_dcron.diagnosis.lookahead import look_ahead
 from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.exceptions import Conflict, InvalidCalendar, NotPossible
-from django_dcron.jobs import placement, saving
+from django_dcron.jobs import placement
+from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors, retry_quarantined
 from django_dcron.models import Calendar, Cursor, Job, Run
 from django_dcron.models.calendar import read_dates
 from django_dcron.scheduler.claim import claim
@@ -157,8 +158,8 @@ def test_move_outdated_cursors_applies_a_calendar_changed_without_control(how: s
     before = Run.objects.filter(job=job).count()
     claim([*range(64)], database_now("default") + DAY / 24, node="a")
     assert Run.objects.filter(job=job).count() == before  # the old dates claim nothing
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 0
+    assert move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
+    assert move_outdated_cursors(database_now("default"), Job.objects.all()) == 0
     assert (count_future_runs(job), is_after_current_dates(job)) == (0, True)
     assert cursor_of(job) in Cursor.objects.current()
 
@@ -171,7 +172,7 @@ def test_occurrences_due_by_the_old_dates_are_claimed() -> None:
     ten_ago = database_now("default").replace(second=0, microsecond=0) - timedelta(minutes=10)
     Cursor.objects.filter(pk=job.pk).update(next_at=ten_ago, placed_at=ten_ago - DAY)
     Calendar.objects.filter(pk=calendar.pk).update(dates=current_dates())
-    saving.move_outdated_cursors(database_now("default"), Job.objects.all())
+    move_outdated_cursors(database_now("default"), Job.objects.all())
     assert Run.objects.filter(job=job).count() in (11, 12)
     assert is_after_current_dates(job)
 
@@ -193,7 +194,7 @@ def test_changing_the_calendar_of_a_job_moves_its_cursor(change: dict[str, Any])
         job.calendar_policy,
     )
     Job.objects.filter(pk=job.pk).update(calendar="closed", calendar_policy="skip")
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
+    assert move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
     assert placement.matches_definition(cursor_of(job), reread(job))
 
 
@@ -204,7 +205,7 @@ def test_changed_calendar_description_keeps_cursor_and_runs() -> None:
     claimed, placed = count_future_runs(job), cursor_of(job).placed_at
     calendar.description = "Ask Ada."
     control.save_calendar(calendar)
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 0
+    assert move_outdated_cursors(database_now("default"), Job.objects.all()) == 0
     assert (count_future_runs(job), cursor_of(job).placed_at) == (claimed, placed)
 
 
@@ -214,7 +215,7 @@ def test_change_of_letter_case_is_detected() -> None:
     job, renamed = make_job(calendar=calendar), make_job(name="name")
     Calendar.objects.filter(pk=calendar.pk).update(dates="SAT # a")
     Job.objects.filter(pk=renamed.pk).update(name="Name")
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 2
+    assert move_outdated_cursors(database_now("default"), Job.objects.all()) == 2
     for each in (job, renamed):
         assert placement.matches_definition(cursor_of(each), reread(each))
     assert cursor_of(job) in Cursor.objects.current()
@@ -225,22 +226,22 @@ def test_job_is_disabled_if_its_calendar_excludes_every_occurrence() -> None:
     job = make_job(schedule="0 0 1 1 *", calendar=calendar)
     calendar.dates = "01-01"
     control.save_calendar(calendar)
-    saving.move_outdated_cursors(database_now("default"), Job.objects.all())
+    move_outdated_cursors(database_now("default"), Job.objects.all())
     job = reread(job)
-    assert (job.enabled, job.pause_reason) == (False, saving.EXHAUSTED)
+    assert (job.enabled, job.pause_reason) == (False, EXHAUSTED)
 
 
 def test_invalid_calendar_quarantines_its_jobs_until_it_is_fixed() -> None:
     calendar = make_calendar()
     job, other = make_job(calendar=calendar), make_job()
     Calendar.objects.filter(pk=calendar.pk).update(dates="XMAS")
-    saving.move_outdated_cursors(database_now("default"), Job.objects.all())
+    move_outdated_cursors(database_now("default"), Job.objects.all())
     assert cursor_of(job).problem.startswith("Line 1: ")
     assert "'XMAS'" in cursor_of(job).problem
     claim_ahead()
     assert count_future_runs(other) >= 5
     Calendar.objects.filter(pk=calendar.pk).update(dates="12-25")
-    saving.move_outdated_cursors(database_now("default"), Job.objects.all())
+    move_outdated_cursors(database_now("default"), Job.objects.all())
     assert cursor_of(job).problem == ""
 
 
@@ -381,7 +382,7 @@ def test_look_ahead_and_planned_load_respect_the_calendar() -> None:
     calendar = Calendar.objects.get()
     calendar.dates = "2026-05-01"
     control.save_calendar(calendar)
-    saving.move_outdated_cursors(database_now("default"), Job.objects.all())
+    move_outdated_cursors(database_now("default"), Job.objects.all())
     assert sum(planned_load(date(2026, 4, 29), UTC).hours) == 6
 
 
@@ -433,6 +434,6 @@ def test_missing_holidays_package_is_reported_with_install_command(
     assert cursor_of(job).problem.endswith("pip install django-dcron[holidays]")
     assert read_dates("SAT").excludes(date(2026, 1, 3))
     monkeypatch.undo()
-    saving.retry_quarantined(database_now("default"), Job.objects.all())
+    retry_quarantined(database_now("default"), Job.objects.all())
     claim_ahead()
     assert (cursor_of(job).problem, count_future_runs(job) >= 5) == ("", True)

@@ -12,7 +12,9 @@ from django.db import connections
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, InvalidSchedule, InvalidValue, NotPossible
-from django_dcron.jobs import batch, chains, pausing, placement, saving
+from django_dcron.jobs import batch, chains, cursors, pausing, placement, saving
+from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted, move_outdated_cursors
+from django_dcron.jobs.deletion import delete_job
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import transitions
@@ -212,7 +214,7 @@ def test_occurrences_due_before_a_change_are_recorded(how: str) -> None:
         pausing.pause(job)
     else:
         Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-        saving.move_outdated_cursors(before, Job.objects.using("default"))
+        move_outdated_cursors(before, Job.objects.using("default"))
     runs = list(Run.objects.filter(job=job).order_by("scheduled_at"))
     assert {(run.state, run.node) for run in runs} == {("pending", transitions.NOBODY)}
     assert runs[0].missed_from == since
@@ -373,9 +375,9 @@ def test_follower_of_a_deleted_job_is_disabled_if_it_can_never_run_again(
 ) -> None:
     deleted, _ = make_idle_job(name="deleted"), make_idle_job(name="other")
     job = make_job(**fields | {"after": fields.get("after", {}) | {"deleted": "ended"}})
-    saving.delete(deleted)
+    delete_job(deleted)
     left = reread(job)
-    assert (left.enabled, left.pause_reason) == (enabled, "" if enabled else saving.EXHAUSTED)
+    assert (left.enabled, left.pause_reason) == (enabled, "" if enabled else EXHAUSTED)
     assert Cursor.objects.get(pk=job.pk).enabled == enabled
 
 
@@ -383,9 +385,9 @@ def test_follower_updated_without_save_is_left_to_move_outdated_cursors() -> Non
     deleted = make_idle_job(name="deleted")
     job = make_job(schedule="@at 2020-01-01T00:00", after={"deleted": "ended"})
     Job.objects.filter(pk=job.pk).update(schedule="* * * * * *")
-    saving.delete(deleted)
+    delete_job(deleted)
     assert reread(job).enabled
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
+    assert move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
     assert Cursor.objects.get(pk=job.pk).next_at is not None
 
 
@@ -467,7 +469,7 @@ def test_automatic_pause_has_no_end(how: str) -> None:
     if how == "circuit":
         pausing.open_circuits(Job.objects.using("default"))
     else:
-        saving.disable_exhausted([job.pk], "default")
+        disable_exhausted([job.pk], "default")
     assert (reread(job).enabled, reread(job).paused_until) == (False, None)
 
 
@@ -534,7 +536,7 @@ def test_job_stays_disabled_if_its_schedule_ends_before_its_pause() -> None:
     Job.objects.update(ends_at=seconds_ago(30))
     assert end_pauses() == 1
     row = reread(job)
-    assert (row.enabled, row.pause_reason, row.paused_until) == (False, saving.EXHAUSTED, None)
+    assert (row.enabled, row.pause_reason, row.paused_until) == (False, EXHAUSTED, None)
     assert placement.matches_definition(cursor_of(job), row)
     assert end_pauses() == 0
 
@@ -571,9 +573,7 @@ def test_occurrences_since_the_end_of_a_pause_survive_a_concurrent_change(
         pausing.resume(job)
     elif change == "update without save":
         Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-        assert (
-            saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 1
-        )
+        assert move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 1
         assert end_pauses() == 1
     else:
         pausing.pause(job, "longer", FAR)
@@ -607,7 +607,7 @@ def test_change_just_before_the_end_of_a_pause_does_not_shorten_it(
         claim_ahead(job)
         if how == "written without save":
             Job.objects.filter(pk=job.pk).update(schedule="*/2 * * * * *")
-            saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
+            move_outdated_cursors(database_now("default"), Job.objects.using("default"))
         else:
             for schedule in ("*/2 * * * * *", "*/3 * * * * *")[: 2 if how == "saved twice" else 1]:
                 job.schedule = schedule
@@ -643,7 +643,7 @@ def test_interval_without_previous_occurrence_starts_at_the_end_of_the_pause() -
 def test_move_outdated_cursors_clears_the_pause_end_of_an_enabled_job() -> None:
     job = paused_until(FAR)
     Job.objects.filter(pk=job.pk).update(enabled=True, pause_reason="")
-    saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
+    move_outdated_cursors(database_now("default"), Job.objects.using("default"))
     assert reread(job).paused_until is None
 
 
@@ -761,8 +761,8 @@ def test_concurrent_nodes_end_a_pause_once() -> None:
 def test_move_outdated_cursors_places_a_job_created_without_save() -> None:
     job = Job.objects.create(name="new", schedule="* * * * * *", target="tests.app.tasks.ok")
     now = database_now("default")
-    assert saving.move_outdated_cursors(now, Job.objects.using("default")) == 1
-    assert saving.move_outdated_cursors(now, Job.objects.using("default")) == 0
+    assert move_outdated_cursors(now, Job.objects.using("default")) == 1
+    assert move_outdated_cursors(now, Job.objects.using("default")) == 0
     cursor = cursor_of(job)
     assert cursor.next_at is not None
     assert cursor.next_at > now
@@ -773,30 +773,28 @@ def test_move_outdated_cursors_withdraws_future_runs_of_a_changed_job() -> None:
     job = make_job()
     claimed = claim_ahead(job)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-    saving.move_outdated_cursors(
-        min(run.scheduled_at for run in claimed), Job.objects.using("default")
-    )
+    move_outdated_cursors(min(run.scheduled_at for run in claimed), Job.objects.using("default"))
     assert Run.objects.filter(job=job).count() == 1
 
 
 def test_move_outdated_cursors_disables_a_job_without_further_occurrences() -> None:
     job = make_idle_job()
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T00:00")
-    saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
-    assert (reread(job).enabled, reread(job).pause_reason) == (False, saving.EXHAUSTED)
+    move_outdated_cursors(database_now("default"), Job.objects.using("default"))
+    assert (reread(job).enabled, reread(job).pause_reason) == (False, EXHAUSTED)
     assert placement.matches_definition(cursor_of(job), reread(job))
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 0
+    assert move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 0
 
 
 def test_invalid_jobs_do_not_delay_others_in_move_outdated_cursors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(saving, "MOVED_AT_ONCE", 2)
+    monkeypatch.setattr(cursors, "MOVED_AT_ONCE", 2)
     now = database_now("default")
     for n in range(6):
         schedule = "nonsense" if n < 4 else "@daily"
         Job.objects.create(name=f"job-{n}", schedule=schedule, target="t")
-    assert [saving.move_outdated_cursors(now, Job.objects.using("default")) for _ in range(4)] == [
+    assert [move_outdated_cursors(now, Job.objects.using("default")) for _ in range(4)] == [
         2,
         2,
         2,
@@ -819,7 +817,7 @@ def test_unexpected_error_quarantines_only_the_affected_job(
         return original(job) if job.pk == good.pk else 1 / 0  # type: ignore[return-value]
 
     monkeypatch.setattr(placement, "timetable_of", timetable_of)
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 2
+    assert move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 2
     assert cursor_of(bad).problem == "ZeroDivisionError: division by zero"
     assert cursor_of(good).problem == ""
     assert logged(caplog, "quarantined", job=str(bad))
@@ -836,7 +834,7 @@ def test_move_outdated_cursors_ignores_a_job_deleted_meanwhile(
         return original(**options)
 
     monkeypatch.setattr(saving.transaction, "atomic", deleting)
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 0
+    assert move_outdated_cursors(database_now("default"), Job.objects.using("default")) == 0
 
 
 def test_move_outdated_cursors_is_limited_to_the_given_jobs() -> None:
@@ -845,13 +843,13 @@ def test_move_outdated_cursors_is_limited_to_the_given_jobs() -> None:
     )
     jobs = Job.objects.using("default")
     now = database_now("default")
-    assert saving.move_outdated_cursors(now, jobs.in_shards([(other.pk + 1) % 64], 64)) == 0
-    assert saving.move_outdated_cursors(now, jobs.in_shards([ours.pk % 64], 64)) == 1
-    assert saving.move_outdated_cursors(now, jobs.filter(namespace="another")) == 0
+    assert move_outdated_cursors(now, jobs.in_shards([(other.pk + 1) % 64], 64)) == 0
+    assert move_outdated_cursors(now, jobs.in_shards([ours.pk % 64], 64)) == 1
+    assert move_outdated_cursors(now, jobs.filter(namespace="another")) == 0
     assert list(Cursor.objects.values_list("pk", flat=True)) == [ours.pk]
     Job.objects.update(schedule="@hourly")
-    assert saving.move_outdated_cursors(now, jobs.in_shards([other.pk % 64], 64)) == 1
-    assert saving.move_outdated_cursors(now, jobs) == 1
+    assert move_outdated_cursors(now, jobs.in_shards([other.pk % 64], 64)) == 1
+    assert move_outdated_cursors(now, jobs) == 1
 
 
 # --- the circuit breaker ------------------------------------------------------------------------
@@ -892,7 +890,7 @@ def test_failure_count_is_reset_when_the_job_is_resumed(how: str) -> None:
     else:
         jobs.update(enabled=True)
         assert pausing.open_circuits(jobs) == 0, "not before move_outdated_cursors"
-        saving.move_outdated_cursors(database_now("default"), jobs)
+        move_outdated_cursors(database_now("default"), jobs)
     assert Statistics.objects.get().consecutive_failures == 0
     assert pausing.open_circuits(jobs) == 0
     assert reread(job).enabled
@@ -904,9 +902,9 @@ def ended_job_with_backfill(**fields: Any) -> Job:
     control.backfill(job, begin, begin + timedelta(hours=2))
     Cursor.objects.filter(pk=job.pk).update(next_at=None)
     Job.objects.filter(pk=job.pk).update(ends_at=begin + timedelta(days=1))
-    saving.move_outdated_cursors(database_now("default"), Job.objects.using("default"))
+    move_outdated_cursors(database_now("default"), Job.objects.using("default"))
     job = reread(job)
-    assert (job.enabled, job.pause_reason) == (False, saving.EXHAUSTED)
+    assert (job.enabled, job.pause_reason) == (False, EXHAUSTED)
     return job
 
 
@@ -919,7 +917,7 @@ def test_failing_backfill_is_paused_even_if_the_schedule_has_ended() -> None:
     assert reread(job).pause_reason == "paused itself after 2 failed runs in a row"
     assert pausing.open_circuits(jobs) == 0
     resumed = pausing.resume(reread(job))
-    assert (resumed.enabled, resumed.pause_reason) == (False, saving.EXHAUSTED)
+    assert (resumed.enabled, resumed.pause_reason) == (False, EXHAUSTED)
     assert Statistics.objects.get().consecutive_failures == 0
     assert pausing.open_circuits(jobs) == 0
 
@@ -939,11 +937,11 @@ def test_manually_paused_backfill_of_an_ended_schedule_is_resumed() -> None:
     assert (job.enabled, job.pause_reason) == (False, "not now")
     pausing.resume(job)
     row = reread(job)
-    assert (row.enabled, row.pause_reason) == (False, saving.EXHAUSTED)
+    assert (row.enabled, row.pause_reason) == (False, EXHAUSTED)
     assert (row.version, job.version, job.pause_reason) == (
         version + 2,
         version + 2,
-        saving.EXHAUSTED,
+        EXHAUSTED,
     )
     assert Cursor.objects.get().enabled is False
 

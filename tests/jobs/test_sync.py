@@ -19,6 +19,8 @@ from pytest_django import Settings
 from django_dcron import targets
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing, saving, sync
+from django_dcron.jobs.calendars import save_calendar
+from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
 from django_dcron.jobs.sync import ChangeKind, SyncChange, comparison, stored, writing
 from django_dcron.models import Calendar, Cursor, Job
 from django_dcron.targets import cron
@@ -102,7 +104,7 @@ def test_job_without_further_occurrences_is_created_disabled() -> None:
         (line,) = synced()
         assert line.endswith("disabled: its schedule has no further occurrence")
         assert synced() == []
-    assert (the_job().enabled, the_job().pause_reason) == (False, saving.EXHAUSTED)
+    assert (the_job().enabled, the_job().pause_reason) == (False, EXHAUSTED)
 
 
 def test_job_declared_disabled_is_created_disabled() -> None:
@@ -238,7 +240,7 @@ def test_job_declared_again_without_further_occurrences_stays_disabled() -> None
     with code(PAST):
         synced()
         assert synced() == []
-    assert (the_job().enabled, the_job().pause_reason) == (False, saving.EXHAUSTED)
+    assert (the_job().enabled, the_job().pause_reason) == (False, EXHAUSTED)
 
 
 def test_pause_by_a_user_survives_all_code_changes() -> None:
@@ -301,7 +303,7 @@ def test_finished_one_time_job_stays_disabled_until_its_time_changes() -> None:
         synced()
     job = the_job()
     # The scheduler does this after it has claimed the last occurrence.
-    saving.disable_exhausted([job.pk], "default")
+    disable_exhausted([job.pk], "default")
     with code(future, description="new text"):
         assert synced() == ["update report description: (empty) -> new text"]
         assert not the_job().enabled
@@ -572,7 +574,7 @@ def test_change_without_details_has_a_short_text() -> None:
 
 def test_declared_calendar_is_set_and_a_user_edit_is_kept() -> None:
     for name in ("closed", "open"):
-        saving.save_calendar(Calendar(name=name, dates="12-25"))
+        save_calendar(Calendar(name=name, dates="12-25"))
     with code(calendar="closed", calendar_policy="next_day"):
         assert synced() == ["create report @daily (UTC)"]
         assert synced() == []

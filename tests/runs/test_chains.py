@@ -21,9 +21,11 @@ from django_dcron.diagnosis.doctor.report import examine
 from django_dcron.diagnosis.doctor.window import Window
 from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.dispatch import DispatchFailed, best_effort
-from django_dcron.execution import forced_end
-from django_dcron.jobs import portable, saving
+from django_dcron.execution import termination
+from django_dcron.execution.termination import record_killed_attempt
+from django_dcron.jobs import portable
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
+from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.jobs.sync import apply, plan
 from django_dcron.locks import get_lock
 from django_dcron.models import Attempt, Job, Link, Run
@@ -74,8 +76,8 @@ def succeed(run: Run) -> bool:
 
 def end_by_force(run: Run) -> bool:
     # It closes all connections, because its process needs none.
-    with mock.patch.object(forced_end, "connections"):
-        forced_end.record_forced_end(run.pk, 1, Outcome.TIMED_OUT, "too long", worker="w")
+    with mock.patch.object(termination, "connections"):
+        record_killed_attempt(run.pk, 1, Outcome.TIMED_OUT, "too long", worker="w")
     return True
 
 
@@ -365,9 +367,9 @@ def test_job_without_followers_needs_no_extra_query(overlap: str) -> None:
 def test_job_with_schedule_never_stays_enabled() -> None:
     job = make_job(schedule="@never")
     assert job.cursor.next_at is None
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 0
+    assert move_outdated_cursors(database_now("default"), Job.objects.all()) == 0
     Job.objects.update(timezone="Europe/Berlin")
-    assert saving.move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
+    assert move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
     control.pause(job)

@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import backfill_slot, running_slot

@@ -13,7 +13,9 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db.contention import is_contention
 from django_dcron.db.session_limits import WaitLimits
-from django_dcron.jobs import placement, saving
+from django_dcron.exceptions import Conflict
+from django_dcron.jobs import cursors, placement
+from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors, retry_quarantined
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.policies.jitter import offset
@@ -274,7 +276,7 @@ def test_one_time_job_runs_once_and_is_disabled() -> None:
     assert due.due_at == at
     job.refresh_from_db()
     cursor = Cursor.objects.get(pk=job.pk)
-    assert (job.enabled, job.pause_reason) == (False, saving.EXHAUSTED)
+    assert (job.enabled, job.pause_reason) == (False, EXHAUSTED)
     assert (cursor.enabled, cursor.next_at, cursor.previous_at) == (False, None, at)
     assert placement.matches_definition(cursor, job)
     claim_at(at + HOUR)
@@ -285,7 +287,7 @@ def test_stale_save_does_not_enable_an_exhausted_job() -> None:
     job = make_job(schedule="@at 2050-01-01T00:00")
     claim_at(datetime(2050, 1, 1, tzinfo=UTC))
     job.description = "edited meanwhile"
-    with pytest.raises(saving.Conflict):
+    with pytest.raises(Conflict):
         control.save(job)
     job.refresh_from_db()
     assert (job.enabled, job.description) == (False, "")
@@ -308,10 +310,10 @@ def test_job_changed_without_save_is_not_claimed_by_its_old_schedule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = job_due_at(T)
-    monkeypatch.setattr(saving, "database_now", lambda using: T - MINUTE)
+    monkeypatch.setattr(cursors, "database_now", lambda using: T - MINUTE)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 * * * *")
     assert claim_at(T).considered == 0
-    assert saving.move_outdated_cursors(T - MINUTE, Job.objects.using("default")) == 1
+    assert move_outdated_cursors(T - MINUTE, Job.objects.using("default")) == 1
     claim_at(T)
     assert scheduled(job) == [T]
 
@@ -332,9 +334,9 @@ def test_change_of_job_without_save_is_noticed(change: dict[str, object]) -> Non
     job = job_due_at(T)
     Job.objects.filter(pk=job.pk).update(**change)
     assert claim_at(T).considered == 0
-    assert saving.move_outdated_cursors(T, Job.objects.using("default")) == 1
-    saving.move_outdated_cursors(T, Job.objects.using("default"))
-    assert saving.move_outdated_cursors(T, Job.objects.using("default")) == 0
+    assert move_outdated_cursors(T, Job.objects.using("default")) == 1
+    move_outdated_cursors(T, Job.objects.using("default"))
+    assert move_outdated_cursors(T, Job.objects.using("default")) == 0
     assert placement.matches_definition(Cursor.objects.get(pk=job.pk), Job.objects.get(pk=job.pk))
 
 
@@ -386,8 +388,8 @@ def test_occurrences_during_quarantine_are_accounted_for_afterwards(
         assert claim_at(T).quarantined == 1
     jobs = Job.objects.using("default")
     assert claim_at(T + HOUR).considered == 0, "until the quarantine is retried"
-    assert saving.retry_quarantined(T + HOUR, jobs) == 1
-    assert saving.retry_quarantined(T + HOUR, jobs) == 0
+    assert retry_quarantined(T + HOUR, jobs) == 1
+    assert retry_quarantined(T + HOUR, jobs) == 0
     claim_all(T + HOUR)
     assert Cursor.objects.get().problem == ""
     assert sum(run.missed_before + 1 for run in Run.objects.filter(job=job)) == 61
@@ -399,10 +401,10 @@ def test_quarantine_continues_while_the_schedule_is_unreadable() -> None:
         rows.update(timezone="Mars/Olympus")
     for _ in range(3):
         assert claim_at(T).quarantined == 1
-        saving.retry_quarantined(T, Job.objects.using("default"))
+        retry_quarantined(T, Job.objects.using("default"))
     Job.objects.update(enabled=False)
     Cursor.objects.update(problem="bad")
-    assert saving.retry_quarantined(T, Job.objects.using("default")) == 0
+    assert retry_quarantined(T, Job.objects.using("default")) == 0
 
 
 def test_deleted_job_is_ignored() -> None:

@@ -12,7 +12,7 @@ from django.db import OperationalError, connection
 from django_dcron.conf import settings
 from django_dcron.db.contention import is_contention
 from django_dcron.db.now import database_now
-from django_dcron.jobs import pausing, saving
+from django_dcron.jobs import cursors, pausing
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.runs import transitions
 from django_dcron.scheduler import claim, tick
@@ -188,7 +188,7 @@ def test_jobs_changed_without_save_are_followed(
     assert states(job)
     assert job.statistics.last_state == ""
     # If more jobs changed than one round follows, the next round starts without a pause.
-    monkeypatch.setattr(saving, "MOVED_AT_ONCE", 2)
+    monkeypatch.setattr(cursors, "MOVED_AT_ONCE", 2)
     for n in range(6):
         Job.objects.create(name=f"new-{n}", schedule="0 0 1 1 *", target="tests.app.tasks.ok")
     node.pass_time(tick.APPLY_CHANGES_EVERY + 1.5)

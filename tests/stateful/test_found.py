@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from django_dcron.db.now import database_now
-from django_dcron.jobs import saving
+from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.scheduler.claim import claim
 from tests.factories import make_job, make_run
@@ -21,7 +21,7 @@ def test_node_that_froze_before_a_change_withdraws_no_due_run() -> None:
     asleep_since = database_now("default") - 60 * SECOND
     due = make_run(job, scheduled_at=asleep_since + 30 * SECOND, due_at=asleep_since + 30 * SECOND)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-    assert saving.move_outdated_cursors(asleep_since, Job.objects.all()) == 1
+    assert move_outdated_cursors(asleep_since, Job.objects.all()) == 1
     assert Run.objects.filter(pk=due.pk).exists()
     assert Cursor.objects.get().schedule == "0 0 1 1 *"
 

@@ -28,7 +28,7 @@ from django.db.transaction import Atomic
 from django.utils import timezone
 
 from django_dcron.dispatch import best_effort
-from django_dcron.execution import forced_end
+from django_dcron.execution import termination
 from django_dcron.models import run as run_module
 from tests.scheduler.stand_ins import StillClock
 
@@ -116,7 +116,7 @@ class TransactionEvents:
         with (
             patch.object(Atomic, "__enter__", before),
             patch.object(Atomic, "__exit__", after),
-            patch.object(forced_end, "connections", never_closed),
+            patch.object(termination, "connections", never_closed),
             patch.dict(
                 connection.settings_dict, DISABLE_SERVER_SIDE_CURSORS=True
             ),  # a crash leaves cursors open

@@ -94,7 +94,7 @@ class Users:
 
     def delete(self, which: int) -> None:
         with _person():
-            deletion.delete(self._job(which))
+            deletion.delete_unless_gone(self._job(which))
 
     def trigger(self, which: int, key: str | None) -> None:
         with _person():

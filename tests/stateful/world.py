@@ -24,9 +24,9 @@ from django_dcron.exceptions import (
 )
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.failure import ending_of
-from django_dcron.execution.forced_end import record_forced_end
+from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.jobs.attempt_end import end_attempt
-from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.policies.lifecycle import FINAL, Outcome
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import Ending
@@ -242,7 +242,9 @@ class World(Users):
         if reported:
             self.guarantees.killed.add((run.id, run.attempt))
             with suppress(Crash):
-                record_forced_end(run.id, run.attempt, Outcome.LOST, "killed", worker=run.worker)
+                record_killed_attempt(
+                    run.id, run.attempt, Outcome.LOST, "killed", worker=run.worker
+                )
 
     # --- the end without faults ------------------------------------------------------------------
 

@@ -334,8 +334,8 @@ class JobAdmin(
         return lines, counts, set() if may_delete else {str(self.opts.verbose_name)}, []
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:
-        deletion.delete(obj)
+        deletion.delete_unless_gone(obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         for job in queryset:
-            deletion.delete(job)
+            deletion.delete_unless_gone(job)

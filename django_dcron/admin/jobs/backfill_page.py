@@ -44,7 +44,7 @@ from django_dcron.jobs.audit.differences import values_of
 from django_dcron.jobs.audit.log import log_action
 from django_dcron.jobs.audit.texts import backfilled_text
 from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT, Backfill
-from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job, Run
 
 if TYPE_CHECKING:

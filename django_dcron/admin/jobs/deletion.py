@@ -76,6 +76,6 @@ def delete_selected(
     return actions.delete_selected(model_admin, request, jobs[:limit])
 
 
-def delete(job: Job) -> None:
+def delete_unless_gone(job: Job) -> None:
     with suppress(Conflict):  # another user has deleted the job already
         control.delete(job)

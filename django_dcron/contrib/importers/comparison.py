@@ -34,9 +34,9 @@ from django_dcron.contrib.importers.origins import (
     stored_source,
 )
 from django_dcron.contrib.importers.reading import SourceEntry, unexpected_error_text
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.portable import check_rules
 from django_dcron.jobs.representation import JOB_FIELDS, definition_of
-from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.jobs.sync.comparison import TIMING
 from django_dcron.models import Calendar, Job

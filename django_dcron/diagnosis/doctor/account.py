@@ -33,8 +33,8 @@ from django_dcron.diagnosis.doctor.comparison import (
 from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.window import Window, about_job, at, cursor_of, format_times
 from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.placement import matches_definition, timetable_of
-from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.runs.retention import oldest_kept, with_pruned_history

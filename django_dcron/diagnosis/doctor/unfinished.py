@@ -14,7 +14,7 @@ from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.history import BUG, about_run
 from django_dcron.diagnosis.doctor.window import Window, at, runs_of
 from django_dcron.diagnosis.overdue import overdue_runs, stuck_runs, takeover_time, undelivered_runs
-from django_dcron.jobs.saving import EXHAUSTED
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.problems import Problem

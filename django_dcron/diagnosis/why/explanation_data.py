@@ -15,8 +15,8 @@ from django_dcron.diagnosis.why import named_time
 from django_dcron.diagnosis.why.nearby import Nearby, nearby
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.audit.entries import LoggedChange, changes_of
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.placement import timetable_of
-from django_dcron.jobs.saving import EXHAUSTED
 from django_dcron.models import Cursor, Freeze, Job, Node, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.schedules.timetable import Timetable

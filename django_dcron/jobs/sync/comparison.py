@@ -16,7 +16,8 @@ from django_dcron import targets
 from django_dcron.db import clock
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs import placement, saving
+from django_dcron.jobs import placement
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
 from django_dcron.jobs.sync.stored import decode, encode, renewed, wanted_by
@@ -87,7 +88,7 @@ def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> SyncC
     if values.get("enabled") is False:
         values["pause_reason"] = DECLARED_DISABLED
     elif _is_exhausted(Job(namespace=namespace, name=name, **values)):
-        values |= {"enabled": False, "pause_reason": saving.EXHAUSTED}
+        values |= {"enabled": False, "pause_reason": EXHAUSTED}
     # The write checks the constraint, because another node may be creating this job right now.
     Job(namespace=namespace, name=name, **values).full_clean(validate_constraints=False)
     details = (f"{wanted['schedule']} ({wanted['timezone']})", *_disabled_because(values))
@@ -159,7 +160,7 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     cause is gone.
     """
     returning = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
-    resting = not job.enabled and job.pause_reason == saving.EXHAUSTED
+    resting = not job.enabled and job.pause_reason == EXHAUSTED
     retimed = bool(values.keys() & TIMING)
     said_off = wanted.get("enabled") is False and (job.declared or {}).get("enabled", True)
     ends_by_itself = job.paused_until is not None
@@ -171,7 +172,7 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     candidate = copy.copy(job)
     assign(candidate, {**values, "enabled": enabled})
     if enabled and _is_exhausted(candidate):
-        enabled, reason = False, saving.EXHAUSTED
+        enabled, reason = False, EXHAUSTED
     same = (enabled, reason) == (job.enabled, job.pause_reason)
     if same and "enabled" not in values:
         return {}
@@ -184,7 +185,7 @@ def _has_or_will_run(job: Job) -> bool:
 
 
 def _switched_off_by_us(job: Job) -> bool:
-    return not job.enabled and job.pause_reason in (NO_LONGER_DECLARED, saving.EXHAUSTED)
+    return not job.enabled and job.pause_reason in (NO_LONGER_DECLARED, EXHAUSTED)
 
 
 def _disabling(job: Job) -> SyncChange:

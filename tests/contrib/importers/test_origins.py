@@ -18,7 +18,7 @@ from django_dcron.contrib.importers.comparison import (
 )
 from django_dcron.contrib.importers.reading import LONG_INTERVAL, SourceEntry, next_due
 from django_dcron.contrib.importers.writing import apply_plans
-from django_dcron.jobs import saving
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job
 from tests.factories import make_job
 
@@ -307,7 +307,7 @@ def test_only_a_handover_starts_imported_jobs(
 
 def test_ended_schedule_does_not_count_as_a_pause_by_a_user() -> None:
     import_entries(found(schedule="@at 2083-01-01T00:00Z"))
-    Job.objects.update(enabled=False, pause_reason=saving.EXHAUSTED)
+    Job.objects.update(enabled=False, pause_reason=EXHAUSTED)
     assert kinds(plan(found(schedule="@at 2083-01-01T00:00Z"))) == [ImportOutcome.SAME]
     import_entries(found(schedule="@at 2083-02-01T00:00Z"))
     assert Job.objects.get().enabled

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from django.db import InterfaceError, OperationalError
 
-from django_dcron.execution.forced_end import record_forced_end
+from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import transitions
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def end(run: Run, outcome: Outcome = Outcome.LOST, *, attempt: int = 1, worker: str = "w") -> None:
-    record_forced_end(run.pk, attempt, outcome, "its process died", worker=worker)
+    record_killed_attempt(run.pk, attempt, outcome, "its process died", worker=worker)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.TIMED_OUT])
-def test_forced_end_is_concluded_by_the_retry_policy(outcome: Outcome) -> None:
+def test_retry_policy_decides_about_killed_attempt(outcome: Outcome) -> None:
     run = make_run(make_idle_job(max_attempts=2), "running")
     end(run, outcome)
     assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
@@ -53,11 +53,11 @@ def test_unstarted_run_is_kept() -> None:
     run = make_run(make_idle_job(), "queued")
     end(run)
     assert state_of(run) == State.QUEUED
-    record_forced_end(uuid4(), 1, Outcome.LOST, "", worker="w")
+    record_killed_attempt(uuid4(), 1, Outcome.LOST, "", worker="w")
 
 
 @pytest.mark.parametrize("error", [OperationalError("gone"), InterfaceError("closed")], ids=repr)
-def test_forced_end_is_left_to_the_scheduler_without_a_database(
+def test_killed_attempt_is_left_to_the_scheduler_without_a_database(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = make_run(make_idle_job(), "running")

@@ -1,0 +1,92 @@
+"""Save and delete calendars, and move the cursors of the jobs that name them.
+
+Invariants:
+
+- A save or deletion names the version of the calendar that it read. If the row has another version,
+  it raises ``Conflict`` and writes nothing.
+- A calendar that a job names can't be deleted.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from django.db import IntegrityError, transaction
+
+from django_dcron.db.contention import despite_contention
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.jobs.cursors import move_outdated_cursors
+from django_dcron.models import Calendar, Job
+from django_dcron.utils.messages import gettext_noop as _
+
+
+def save_calendar(calendar: Calendar, *, expected_version: int | None = None) -> Calendar:
+    """Validate and save ``calendar``, and move the cursors of its jobs if its dates change.
+
+    The cursors move after the commit of the surrounding transaction. From then on, nodes don't use
+    the old dates. ``expected_version`` and the exceptions are those of ``save``.
+    """
+    using = alias_for(Calendar)
+    calendar.full_clean()
+    is_new, version = calendar._state.adding, calendar.version
+    try:
+        with transaction.atomic(using=using):
+            if not is_new:
+                expected = version if expected_version is None else expected_version
+                _lock_calendar(calendar.pk, expected, using)
+                calendar.version = expected + 1
+            calendar.save(using=using, force_insert=is_new)
+            # If there are many jobs, or this process dies here, nodes move the other cursors.
+            transaction.on_commit(
+                partial(_move_cursors_of_calendar, calendar.pk, using), using=using, robust=True
+            )
+    except BaseException as error:
+        calendar.version, calendar._state.adding = version, is_new
+        if isinstance(error, IntegrityError):
+            calendar.full_clean()  # another process may have taken the name
+        raise
+    return calendar
+
+
+def delete_calendar(calendar: Calendar, *, expected_version: int | None = None) -> None:
+    """Delete ``calendar``.
+
+    ``expected_version`` is the version of the calendar as it was read; by default, any version is
+    deleted. Raises ``Conflict``, or ``NotPossible`` if a job
+    names the calendar.
+    """
+    using = alias_for(Calendar)
+    despite_contention(lambda: _delete_calendar(calendar, expected_version, using), using)
+
+
+def _delete_calendar(calendar: Calendar, expected_version: int | None, using: str) -> None:
+    with transaction.atomic(using=using):
+        _lock_calendar(calendar.pk, expected_version, using)
+        # A save of a job that is about to name the calendar waits for this lock and then fails.
+        named_by = Job.objects.using(using).filter(calendar=calendar.pk).first()
+        if named_by is not None:
+            raise NotPossible(
+                _("%(calendar)s can't be deleted, because %(job)s uses it."),
+                calendar=str(calendar),
+                job=str(named_by),
+                code="in_use",
+            )
+        Calendar.objects.using(using).filter(pk=calendar.pk).delete()
+
+
+def _lock_calendar(name: str, expected_version: int | None, using: str) -> None:
+    row = Calendar.objects.using(using).select_for_update().filter(pk=name).first()
+    if row is None:
+        raise Conflict(_("The calendar has been deleted. Nothing was saved."), code="deleted")
+    if expected_version is not None and row.version != expected_version:
+        raise Conflict(
+            _("%(job)s was changed by someone else. Nothing was saved. Reload it and try again."),
+            job=row.name,
+            code="changed",
+        )
+
+
+def _move_cursors_of_calendar(name: str, using: str) -> None:
+    move_outdated_cursors(database_now(using), Job.objects.using(using).filter(calendar=name))

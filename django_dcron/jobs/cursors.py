@@ -1,0 +1,88 @@
+"""Move the cursors of jobs that were changed without ``save`` or quarantined.
+
+Invariants:
+
+- ``move_outdated_cursors`` finds definitions that were written without ``saving`` by comparing
+  rows.
+- ``placement`` decides where a cursor is placed, so a change made while no node was running loses
+  no occurrence.
+- One invalid job doesn't keep the others from being moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import F, Q
+
+from django_dcron.db.contention import isolating_errors
+from django_dcron.db.now import database_now
+from django_dcron.jobs.locking import lock
+from django_dcron.jobs.placement import place_cursor, runs_without_schedule
+from django_dcron.models import Cursor, Job
+from django_dcron.models.cursor import same_definition
+from django_dcron.models.job import JobQuerySet
+from django_dcron.utils.messages import gettext_noop as _
+
+EXHAUSTED = _("its schedule has no further occurrence")
+MOVED_AT_ONCE = 500
+
+
+def disable_exhausted(exhausted: Iterable[int], using: str) -> None:
+    """Disable jobs without further occurrences, unless they run without a schedule.
+
+    The caller has locked their cursors.
+    """
+    jobs = Job.objects.using(using).filter(pk__in=exhausted)
+    to_disable = [job.pk for job in jobs if not runs_without_schedule(job)]
+    Job.objects.using(using).filter(pk__in=to_disable, enabled=True).update(
+        enabled=False, pause_reason=EXHAUSTED, paused_until=None, version=F("version") + 1
+    )
+    Cursor.objects.using(using).filter(pk__in=to_disable).update(enabled=False)
+
+
+def move_outdated_cursors(now: datetime, jobs: JobQuerySet) -> int:
+    """Move the cursors of the ``jobs`` that are new or were changed without ``save``.
+
+    Returns their number.
+    """
+    outdated = jobs.filter(Q(cursor=None) | ~same_definition("cursor__", "")).values_list(
+        "pk", flat=True
+    )
+    return _move_each_cursor(list(outdated[:MOVED_AT_ONCE]), now, jobs.db)
+
+
+def retry_quarantined(now: datetime, jobs: JobQuerySet) -> int:
+    """Try quarantined ``jobs`` again: this node may accept them, or the cause may be corrected.
+
+    If the next occurrence is known, the claim decides from there. Returns the number of jobs tried.
+    """
+    quarantined = jobs.filter(enabled=True, cursor__problem__gt="").values_list("pk", flat=True)
+    placed = list(quarantined.exclude(cursor__next_at=None)[:MOVED_AT_ONCE])
+    unplaced = list(quarantined.filter(cursor__next_at=None)[:MOVED_AT_ONCE])
+    tried = Cursor.objects.using(jobs.db).filter(pk__in=placed).update(problem="")
+    return tried + _move_each_cursor(unplaced, now, jobs.db)
+
+
+def _move_each_cursor(job_ids: list[int], now: datetime, using: str) -> int:
+    moved = 0
+    for job_id in job_ids:
+        with isolating_errors(f"the change of job {job_id}", using):
+            moved += _move_cursor(job_id, now, using)
+    return moved
+
+
+def _move_cursor(job_id: int, now: datetime, using: str) -> bool:
+    with transaction.atomic(using=using):
+        job = lock(job_id, using, nowait=True)
+        if job is None:
+            return False
+        if job.enabled and job.paused_until:  # otherwise it would end a later pause
+            Job.objects.using(using).filter(pk=job_id).update(paused_until=None)
+        # The caller read ``now`` some time ago. Occurrences that fell due since then must be kept.
+        cursor = place_cursor(job, max(now, database_now(using)), using)
+        if job.enabled and cursor.next_at is None and not cursor.problem:
+            disable_exhausted([job_id], using)
+    return True

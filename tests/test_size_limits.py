@@ -21,7 +21,7 @@ from django_dcron.admin.action_forms import InstantField, UntilField
 from django_dcron.jobs import portable, sync
 from django_dcron.models import Calendar, Job, Run
 from django_dcron.targets import cron
-from django_dcron.utils.durations import read_duration
+from django_dcron.utils.durations import parse_duration_text
 from django_dcron.utils.time_parsing import parse_datetime, parse_duration
 from tests.admin.conftest import action_url, add_url, as_rendered, errors, job_url
 from tests.contrib.rest.conftest import Api, problem
@@ -97,7 +97,7 @@ def test_list_of_texts_has_a_size_limit(name: str) -> None:
     [
         (parse_datetime, "2026-11-22T18:00 Z", f"2026-11-22T18:00{' ' * 64}Z"),
         (parse_duration, "1 00:00:01", f"{'0' * 64}1 00:00:01"),
-        (read_duration, "1d 1s", f"1d{' ' * 64}1s"),
+        (parse_duration_text, "1d 1s", f"1d{' ' * 64}1s"),
         (InstantField().clean, "2026-11-22 18:00", f"{' ' * 64}2026-11-22 18:00"),
         (UntilField().clean, "18:00:00.0", f"18:00:00.{'0' * 64}"),
     ],

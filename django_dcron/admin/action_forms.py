@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import targets
-from django_dcron.admin.durations import read_duration
+from django_dcron.admin.durations import parse_storable_duration
 from django_dcron.admin.json_input import JsonInput, json_input
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -26,7 +26,7 @@ from django_dcron.models.job import MAX_DURATION
 from django_dcron.models.job_validation import wrong_type
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.time_ahead import next_time_of_day
-from django_dcron.utils.time_format import plain_moment
+from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import MAX_LENGTH
 
 
@@ -96,7 +96,7 @@ class UntilField(forms.Field):
                 self.error_messages["invalid"], code="invalid", params={"value": f"{text:.80}"}
             )
         if until <= now:
-            params = {"until": plain_moment(until)}
+            params = {"until": format_site_time(until)}
             raise ValidationError(self.error_messages["passed"], code="passed", params=params)
         MAX_DURATION(until - now)
         return localtime(until)  # PostgreSQL may not accept the offset that the user typed
@@ -110,7 +110,7 @@ def _parse_future_time(text: str, now: datetime) -> datetime | None:
     """
     if len(text) > MAX_LENGTH:
         return None
-    if text[-1].isalpha() and (wait := read_duration(text)) is not None:
+    if text[-1].isalpha() and (wait := parse_storable_duration(text)) is not None:
         MAX_DURATION(wait)
         return now + wait
     zone = get_current_timezone()

@@ -39,7 +39,7 @@ from django_dcron.admin.action_forms import ObjectActionForm
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import change_url, link
 from django_dcron.admin.lists.confirmation import confirm_or_perform
-from django_dcron.admin.visibility import may_view_row, scope_of
+from django_dcron.admin.visibility import admin_scope, may_view_row
 from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.jobs.audit.differences import values_of
 from django_dcron.jobs.audit.log import log_action
@@ -123,7 +123,7 @@ class Button:
     """The label of the form's own button."""
 
 
-def reason(request: HttpRequest) -> str:
+def submitted_reason(request: HttpRequest) -> str:
     """Return the reason that the user typed, always with the user's name."""
     typed = request.POST.get("reason", "").strip()[:LONGEST_REASON]
     return signed_reason(typed, request.user.get_username())
@@ -298,7 +298,7 @@ class ActionAdmin(BaseAdmin[M]):
 
     def _may_view(self, request: HttpRequest, row: Model) -> bool:
         site = self.admin_site
-        return may_view_row(request, row, site) and scope_of(request, site).sees(row)
+        return may_view_row(request, row, site) and admin_scope(request, site).sees(row)
 
     def _message_user(self, request: HttpRequest, lines: list[SafeString], level: int) -> None:
         if not lines:

@@ -11,9 +11,15 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.admin.display import badge, moment, moment_column, preformatted, quiet
+from django_dcron.admin.display import (
+    badge,
+    moment_column,
+    preformatted,
+    quiet,
+    render_time,
+)
 from django_dcron.admin.lists.base import HistoryAdmin
-from django_dcron.admin.visibility import is_hidden, scope_of
+from django_dcron.admin.visibility import admin_scope, is_hidden
 from django_dcron.models import Alert, Job
 from django_dcron.policies.alerting import AlertKind
 
@@ -60,7 +66,7 @@ class AlertAdmin(HistoryAdmin[Alert]):
         deleted jobs are hidden too, because a deleted job looks like a hidden one.
         """
         alerts = super().get_queryset(request)
-        scope = scope_of(request, self.admin_site)
+        scope = admin_scope(request, self.admin_site)
         if not scope.narrows(Job):
             return alerts
         return alerts.filter(Q(job__in=scope.keys(Job)) | Q(kind__in=ABOUT_NODES))
@@ -89,9 +95,11 @@ class AlertAdmin(HistoryAdmin[Alert]):
     @admin.display(description=_("delivery"))
     def delivery(self, alert: Alert) -> str:
         if alert.sent_at is not None:
-            return format_html("{} {}", badge("succeeded", gettext("Sent")), moment(alert.sent_at))
+            return format_html(
+                "{} {}", badge("succeeded", gettext("Sent")), render_time(alert.sent_at)
+            )
         error = quiet(alert.error) if alert.error else ""
         if alert.try_at is not None:
             state = badge("pending", gettext("Pending"))
-            return format_html("{} {}{}", state, moment(alert.try_at), error)
+            return format_html("{} {}{}", state, render_time(alert.try_at), error)
         return format_html("{}{}", badge("failed", gettext("Not delivered")), error)

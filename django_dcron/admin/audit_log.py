@@ -34,7 +34,7 @@ from django_dcron.jobs.audit.entries import (
 )
 from django_dcron.jobs.representation import FIELDS, Format
 from django_dcron.models import Calendar, Job
-from django_dcron.utils.time_format import plain_moment
+from django_dcron.utils.time_format import format_site_time
 
 
 def after_edit(
@@ -152,7 +152,7 @@ def _changed_field(model: type[Model], change: FieldChange) -> ChangedField:
 
 def _format_moment(value: Any, choices: dict[Any, Any]) -> str:
     try:
-        return plain_moment(datetime.fromisoformat(value))
+        return format_site_time(datetime.fromisoformat(value))
     except (
         TypeError,
         ValueError,

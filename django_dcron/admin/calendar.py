@@ -30,7 +30,7 @@ from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY
 from django_dcron.admin.json_input import json_input
 from django_dcron.admin.lists.base import ListAdmin
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
 from django_dcron.exceptions import Conflict, InvalidCalendar
 from django_dcron.models import Calendar, Job
@@ -89,7 +89,7 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
     fields = ("name", "description", "dates", "next_dates", "seen_version")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Calendar]:
-        scope = scope_of(request, self.admin_site)
+        scope = admin_scope(request, self.admin_site)
         visible = Q(jobs__in=scope.keys(Job)) if scope.narrows(Job) else None
         return super().get_queryset(request).annotate(number_of_jobs=Count("jobs", filter=visible))
 
@@ -118,7 +118,7 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """List the jobs that prevent a deletion. Hidden jobs are counted, but not named."""
         lines, counts, missing_permissions, protected = super().get_deleted_objects(objs, request)
-        scope = scope_of(request, self.admin_site)
+        scope = admin_scope(request, self.admin_site)
         if not protected or not scope.narrows(Job):
             return lines, counts, missing_permissions, protected
         dependents = Job.objects.filter(calendar__in=list(objs))
@@ -139,7 +139,7 @@ class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[C
         control.save_calendar(
             obj, expected_version=form.cleaned_data["seen_version"] if change else None
         )
-        if not scope_of(request, self.admin_site).sees(obj):  # the save is rolled back
+        if not admin_scope(request, self.admin_site).sees(obj):  # the save is rolled back
             raise PermissionDenied
 
     def delete_model(self, request: HttpRequest, obj: Calendar) -> None:

@@ -31,7 +31,7 @@ _STATES: dict[str, StrOrPromise] = dict(STATE_LABELS)
 _OUTCOMES: dict[str, StrOrPromise] = dict(OUTCOME_LABELS)
 
 
-def moment(value: datetime | None, near: datetime | None = None, fraction: int = 0) -> str:
+def render_time(value: datetime | None, near: datetime | None = None, fraction: int = 0) -> str:
     """Render a time in the site's time zone, with the exact value as its title.
 
     The precision is seconds, plus ``fraction`` digits. The date is omitted if it's the date of
@@ -50,22 +50,22 @@ def moment(value: datetime | None, near: datetime | None = None, fraction: int =
     )
 
 
-def exact_moment(value: datetime | None, near: datetime | None = None) -> str:
+def render_exact_time(value: datetime | None, near: datetime | None = None) -> str:
     """Render a time with milliseconds."""
-    return moment(value, near, fraction=3)
+    return render_time(value, near, fraction=3)
 
 
-def moment_in(value: datetime, zone: str) -> str:
+def time_in_zone(value: datetime, zone: str) -> str:
     return f"{value.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S} {zone}"
 
 
-def format_duration(value: timedelta | None) -> str:
+def duration_or_empty(value: timedelta | None) -> str:
     return EMPTY if value is None else time_format.format_duration(value)
 
 
-def ago(value: timedelta) -> str:
+def time_ago_text(value: timedelta) -> str:
     """Format how long ago something happened, in the active language."""
-    return time_format.ago(value).translate(translation)
+    return time_format.format_time_ago(value).translate(translation)
 
 
 def badge(kind: str, label: StrOrPromise) -> SafeString:
@@ -117,7 +117,7 @@ Column = Callable[[Any, Any], str]
 
 
 def moment_column(
-    field: str, title: StrOrPromise, near: str | None = None, show: Callable[..., str] = moment
+    field: str, title: StrOrPromise, near: str | None = None, show: Callable[..., str] = render_time
 ) -> Column:
     """Return a column or read-only field that shows a time.
 

@@ -14,10 +14,10 @@ from django_dcron.utils import durations
 from django_dcron.utils.time_parsing import parse_duration
 
 
-def read_duration(text: str) -> timedelta | None:
+def parse_storable_duration(text: str) -> timedelta | None:
     """Return None if ``text`` isn't a duration or is too long to be stored."""
     try:
-        duration = durations.read_duration(text)
+        duration = durations.parse_duration_text(text)
         return parse_duration(text) if duration is None else duration
     except OverflowError:
         return None
@@ -37,7 +37,9 @@ class DurationInput(forms.DurationField):
     def to_python(self, value: Any) -> timedelta | None:
         if value in self.empty_values:
             return None
-        duration = value if isinstance(value, timedelta) else read_duration(str(value).strip())
+        duration = (
+            value if isinstance(value, timedelta) else parse_storable_duration(str(value).strip())
+        )
         if duration is None:
             raise ValidationError(
                 self.error_messages["invalid"], code="invalid", params={"value": str(value)[:80]}

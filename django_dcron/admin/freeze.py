@@ -24,9 +24,16 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron import control
 from django_dcron.admin.action_forms import UntilField
 from django_dcron.admin.actions import ActionAdmin, ActionResult, ObjectAction, as_list_action
-from django_dcron.admin.display import EMPTY, badge, list_url, may_view, moment, moment_column
+from django_dcron.admin.display import (
+    EMPTY,
+    badge,
+    list_url,
+    may_view,
+    moment_column,
+    render_time,
+)
 from django_dcron.admin.lists.base import ListAdmin
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.audit.texts import frozen_text, unfrozen_text
@@ -71,7 +78,7 @@ def banner(request: HttpRequest) -> dict[str, Any]:
 
 def _visible(request: HttpRequest, site: admin.AdminSite) -> FreezeQuerySet:
     """Return the freezes of all namespaces, and of those of visible jobs."""
-    freezes, scope = Freeze.objects.using(alias_for(Freeze)), scope_of(request, site)
+    freezes, scope = Freeze.objects.using(alias_for(Freeze)), admin_scope(request, site)
     if not scope.narrows(Job):
         return freezes
     namespaces = scope.jobs.order_by().values_list("namespace", flat=True).distinct()
@@ -80,7 +87,7 @@ def _visible(request: HttpRequest, site: admin.AdminSite) -> FreezeQuerySet:
 
 def _freezable(request: HttpRequest, site: admin.AdminSite) -> list[str]:
     """Return the scopes that the user may freeze, all namespaces first."""
-    scope, jobs = scope_of(request, site), Job.objects.using(alias_for(Job)).order_by()
+    scope, jobs = admin_scope(request, site), Job.objects.using(alias_for(Job)).order_by()
     namespaces = set(scope.jobs.order_by().values_list("namespace", flat=True).distinct())
     if not scope.narrows(Job):
         return [ALL_NAMESPACES, *sorted(namespaces)]
@@ -205,7 +212,7 @@ class FreezeAdmin(ActionAdmin[Freeze], ListAdmin[Freeze]):
 
     @admin.display(description=_("until"), ordering="until")
     def until_column(self, freeze: Freeze) -> str:
-        return moment(freeze.until) if freeze.until else EMPTY
+        return render_time(freeze.until) if freeze.until else EMPTY
 
     def save_model(self, request: HttpRequest, obj: Freeze, form: FreezeForm, change: bool) -> None:
         freeze = control.freeze(

@@ -14,12 +14,12 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.admin.base import ReadOnlyAdmin
 from django_dcron.admin.display import (
     EMPTY,
-    ago,
     badge,
-    format_duration,
-    moment,
+    duration_or_empty,
     moment_column,
     quiet,
+    render_time,
+    time_ago_text,
 )
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.lists.filters import LiveFilter
@@ -91,11 +91,11 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
     @admin.display(description=_("started"), ordering="started_at")
     def started_and_release(self, node: Node) -> str:
         release = gettext("Version %(release)s") % {"release": node.release}
-        return format_html("{}{}", moment(node.started_at), quiet(release))
+        return format_html("{}{}", render_time(node.started_at), quiet(release))
 
     @admin.display(description=_("state"))
     def state(self, node: Node) -> str:
-        label = state_badge_of(node)
+        label = node_state_badge(node)
         return (
             label
             if is_live(node)
@@ -142,7 +142,7 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
 
     @admin.display(description=_("unconfirmed database clock jump"))
     def clock_doubt_column(self, node: Node) -> str:
-        return badge("degraded", format_duration(node.clock_doubt)) if node.clock_doubt else EMPTY
+        return badge("degraded", duration_or_empty(node.clock_doubt)) if node.clock_doubt else EMPTY
 
     @admin.display(description=_("broker unreachable since"))
     def broker_column(self, node: Node) -> str:
@@ -157,7 +157,7 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
         return _when_and_how_long_ago(node, node.ticked_at)
 
 
-def state_badge_of(node: Node) -> str:
+def node_state_badge(node: Node) -> str:
     if not is_live(node):
         return badge("lost", _("Expired"))
     return badge("degraded", _("Live, degraded")) if node.degraded else badge("live", _("Live"))
@@ -165,9 +165,9 @@ def state_badge_of(node: Node) -> str:
 
 def skew_of(node: Node) -> str:
     return (
-        badge("degraded", format_duration(node.skew))
+        badge("degraded", duration_or_empty(node.skew))
         if is_skewed(node)
-        else format_duration(node.skew)
+        else duration_or_empty(node.skew)
     )
 
 
@@ -176,8 +176,8 @@ def namespace_of(node: Node) -> str:
 
 
 def _when_and_how_long_ago(node: Node, at: datetime | None) -> str:
-    return format_html("<div>{}{}</div>", moment(at), quiet(_ago(node, at))) if at else EMPTY
+    return format_html("<div>{}{}</div>", render_time(at), quiet(_ago(node, at))) if at else EMPTY
 
 
 def _ago(node: Node, at: datetime | None) -> str:
-    return ago(age(node, at)) if at else EMPTY
+    return time_ago_text(age(node, at)) if at else EMPTY

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Every list, number, chart, filter and link shows rows from ``scope_of`` or from the
+- Every list, number, chart, filter and link shows rows from ``admin_scope`` or from the
   ``get_queryset`` of the registered admin class. No page bypasses them.
 - The runs of a hidden job are hidden, and so are the attempts of a hidden run. A project that
   narrows ``JobAdmin`` alone narrows everything.
@@ -25,7 +25,7 @@ from django_dcron.diagnosis.scope import M, Scope, is_narrowed
 from django_dcron.models import Node, Run
 
 
-def scope_of(request: HttpRequest, site: admin.AdminSite) -> Scope:
+def admin_scope(request: HttpRequest, site: admin.AdminSite) -> Scope:
     """Return the rows that the admin classes of ``site`` show to this request, without a query."""
     return Scope(partial(_visible_rows, request, site))
 
@@ -34,7 +34,7 @@ def of_visible_jobs(
     rows: QuerySet[M], job: str, request: HttpRequest, site: admin.AdminSite
 ) -> QuerySet[M]:
     """Keep the ``rows`` whose job is visible. ``job`` is the name of the field with the job."""
-    return scope_of(request, site).of_jobs(rows, job)
+    return admin_scope(request, site).of_jobs(rows, job)
 
 
 def of_visible_runs(
@@ -43,7 +43,7 @@ def of_visible_runs(
     """Keep the ``rows`` whose run is visible. ``run`` is the name of the field with the run."""
     if not site.is_registered(Run):
         return of_visible_jobs(rows, f"{run}__job", request, site)
-    return scope_of(request, site).of_runs(rows, run)
+    return admin_scope(request, site).of_runs(rows, run)
 
 
 def visible_nodes(request: HttpRequest, site: admin.AdminSite) -> Callable[[Node], bool]:
@@ -52,7 +52,7 @@ def visible_nodes(request: HttpRequest, site: admin.AdminSite) -> Callable[[Node
     Callers need it because they compute shares of shards from all nodes. It queries the database
     only if the nodes are narrowed.
     """
-    scope = scope_of(request, site)
+    scope = admin_scope(request, site)
     if not scope.narrows(Node):
         return lambda node: True
     keys = set(scope.rows(Node).values_list("pk", flat=True))

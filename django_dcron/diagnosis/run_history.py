@@ -21,13 +21,13 @@ READ_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class RunPage:
+class RunHistory:
     runs: list[Run]
     more: bool
     """Whether there are, or may be, older runs."""
 
 
-def runs_of(
+def read_run_history(
     job: Job,
     limit: int,
     *,
@@ -35,7 +35,7 @@ def runs_of(
     until: datetime | None = None,
     states: Collection[str] = (),
     hide_upcoming_at: datetime | None = None,
-) -> RunPage:
+) -> RunHistory:
     """Return the job's runs scheduled in ``[since, until)``, optionally only in ``states``.
 
     With ``hide_upcoming_at``, the current time, runs that are upcoming then are left out. At most
@@ -50,11 +50,11 @@ def runs_of(
         runs = runs.exclude(_upcoming(hide_upcoming_at))
     if not states:
         found = list(runs[: limit + 1])
-        return RunPage(found[:limit], len(found) > limit)
+        return RunHistory(found[:limit], len(found) > limit)
     looked_at = list(runs.values_list("pk", "state")[:READ_LIMIT])
     such = [run_id for run_id, state in looked_at if state in states]
     found = list(runs.filter(pk__in=such[:limit]))
-    return RunPage(found, len(such) > limit or len(looked_at) == READ_LIMIT)
+    return RunHistory(found, len(such) > limit or len(looked_at) == READ_LIMIT)
 
 
 def has_upcoming_run(job: Job, now: datetime) -> bool:

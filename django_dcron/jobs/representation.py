@@ -29,7 +29,7 @@ from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.models import Calendar, Job
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.targets import redact
-from django_dcron.utils.durations import read_duration, write_duration
+from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.json_values import check_storable, same_json
 from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.suggestions import nearest
@@ -267,7 +267,7 @@ def _read_number(written: Any) -> float:
 def _read_duration(written: Any) -> timedelta:
     if isinstance(written, str):
         try:
-            found = read_duration(written)
+            found = parse_duration_text(written)
             found = parse_duration(written) if found is None else found
         except OverflowError:
             found = None

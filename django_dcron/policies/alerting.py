@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from django_dcron.exceptions import TranslatableError
-from django_dcron.utils.durations import read_duration, write_duration
+from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -181,7 +181,7 @@ def _read_span(number: int, option: str, value: Any) -> timedelta:
     span = value
     if isinstance(value, str):
         try:
-            span = read_duration(value)
+            span = parse_duration_text(value)
         except OverflowError:
             span = None
     if isinstance(span, timedelta) and SHORTEST <= span <= LONGEST:

@@ -13,9 +13,9 @@ from django_dcron.admin.freeze import banner
 from django_dcron.diagnosis import run_durations
 
 register = Library()
-register.filter("moment", display.moment)
-register.filter("exact_moment", display.exact_moment)
-register.filter("format_duration", display.format_duration)
+register.filter("moment", display.render_time)
+register.filter("exact_moment", display.render_exact_time)
+register.filter("format_duration", display.duration_or_empty)
 register.filter("state_badge", display.state_badge)
 register.filter("outcome_badge", display.outcome_badge)
 register.filter("start_delay", run_durations.start_delay)

@@ -15,7 +15,7 @@ _FRIENDLY = re.compile(
 _SECOND = timedelta(seconds=1)
 
 
-def read_duration(text: str) -> timedelta | None:
+def parse_duration_text(text: str) -> timedelta | None:
     """Parse a duration such as ``1h30m``. Return None if ``text`` isn't one.
 
     Raises ``OverflowError`` if the duration exceeds the range of ``timedelta``.
@@ -30,7 +30,7 @@ def read_duration(text: str) -> timedelta | None:
 
 
 def write_duration(value: timedelta, separator: str = "") -> str:
-    """Return the shortest text that ``read_duration`` parses as ``value``.
+    """Return the shortest text that ``parse_duration_text`` parses as ``value``.
 
     Pages show it with a space as the separator: 1h 30m. A negative value becomes a plain number of
     seconds.

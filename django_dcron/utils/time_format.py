@@ -28,7 +28,7 @@ def format_duration(value: timedelta) -> str:
     return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s"
 
 
-def ago(value: timedelta) -> TranslatableText:
+def format_time_ago(value: timedelta) -> TranslatableText:
     """Format how long ago something happened, in whole units: 5 s ago, 3 min ago, 2 days ago.
 
     A time in the future counts as now.
@@ -46,16 +46,16 @@ def ago(value: timedelta) -> TranslatableText:
     return ngettext("%(count)d day ago", "%(count)d days ago", days, count=days)
 
 
-def moment(value: datetime, zone: ZoneInfo) -> str:
+def format_time(value: datetime, zone: ZoneInfo) -> str:
     """Format a time to the second. The zone's abbreviation distinguishes repeated local times."""
     return f"{value.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def plain_moment(value: datetime) -> str:
+def format_site_time(value: datetime) -> str:
     """Format a time in the site's time zone, with the zone's abbreviation."""
-    return moment(value, get_current_timezone())
+    return format_time(value, get_current_timezone())
 
 
-def clock(value: datetime) -> str:
+def format_time_of_day(value: datetime) -> str:
     """Format the time of day, without seconds if they are zero."""
     return f"{value:%H:%M:%S}" if value.second else f"{value:%H:%M}"

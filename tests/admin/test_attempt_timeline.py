@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from django_dcron.admin.runs.attempt_timeline import MIN_WIDTH, AttemptTimeline, draw
+from django_dcron.admin.runs.attempt_timeline import (
+    MIN_WIDTH,
+    AttemptTimeline,
+    draw_attempt_timeline,
+)
 from django_dcron.diagnosis.phases import Course, Phase, PhaseKind
 from django_dcron.models import Attempt
 from django_dcron.models.attempt import OUTCOME_LABELS
@@ -30,7 +34,7 @@ def make_courses(*lengths: float) -> list[Course]:
 
 
 def draw_timeline(*args: Any) -> AttemptTimeline:
-    timeline = draw(*args)
+    timeline = draw_attempt_timeline(*args)
     assert timeline is not None
     return timeline
 
@@ -118,4 +122,4 @@ def test_wait_is_labelled_only_if_label_fits() -> None:
 
 
 def test_timeline_without_elapsed_time_is_none() -> None:
-    assert draw([Course(1, None, ())], "skipped", None) is None
+    assert draw_attempt_timeline([Course(1, None, ())], "skipped", None) is None

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_dcron.admin.display import ago
+from django_dcron.admin.display import time_ago_text
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ from django_dcron.admin.display import ago
     ],
 )
 def test_an_age_is_shown_in_its_largest_unit(age: timedelta, shown: tuple[str, str]) -> None:
-    assert re.findall(r"^(\d+) (\w+)\b", ago(age)) == [shown]
+    assert re.findall(r"^(\d+) (\w+)\b", time_ago_text(age)) == [shown]
 
 
 @pytest.mark.parametrize("age", [timedelta(), timedelta(seconds=0.9), timedelta(seconds=-5)])
 def test_less_than_a_second_has_no_number(age: timedelta) -> None:
-    assert not re.search(r"\d", ago(age))
+    assert not re.search(r"\d", time_ago_text(age))

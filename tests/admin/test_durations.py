@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ValidationError
 
-from django_dcron.admin.display import format_duration
-from django_dcron.admin.durations import DurationInput, read_duration
+from django_dcron.admin.display import duration_or_empty
+from django_dcron.admin.durations import DurationInput, parse_storable_duration
 from django_dcron.utils.durations import write_duration
 
 
@@ -53,10 +53,10 @@ def test_invalid_duration_error_names_value_and_example(text: str) -> None:
 )
 def test_written_duration_is_read_back(value: timedelta, text: str) -> None:
     assert write_duration(value) == text
-    assert read_duration(text) == value
+    assert parse_storable_duration(text) == value
     spaced = write_duration(value, " ")
     assert spaced.replace(" ", "") == text
-    assert read_duration(spaced) == value
+    assert parse_storable_duration(spaced) == value
 
 
 def test_duration_input_separates_units_with_space() -> None:
@@ -85,4 +85,4 @@ def test_an_empty_optional_duration_is_none() -> None:
     ],
 )
 def test_format_duration_is_compact(value: timedelta | None, text: str) -> None:
-    assert format_duration(value) == text
+    assert duration_or_empty(value) == text

@@ -22,7 +22,7 @@ from django_dcron.admin.jobs.duration_chart import (
     WIDTH,
     Chart,
     Scale,
-    draw,
+    draw_duration_chart,
 )
 from django_dcron.admin.jobs.page import StatusPanel
 from django_dcron.diagnosis import job_status
@@ -290,7 +290,7 @@ def test_status_of_deleted_job_returns_404(admin_client: Client, job: Job) -> No
 
 
 def chart_of(job: Job) -> Chart:
-    chart = draw(job_status.latest_finished(job))
+    chart = draw_duration_chart(job_status.latest_finished(job))
     assert chart is not None
     return chart
 
@@ -378,7 +378,7 @@ def test_scale_has_round_ticks(seconds: list[float], ticks: tuple[str, str, str]
 def test_chart_without_finished_run_is_none(job: Job) -> None:
     make_run(job, state="running", started_at=NOON)
 
-    assert draw(job_status.latest_finished(job)) is None
+    assert draw_duration_chart(job_status.latest_finished(job)) is None
 
 
 def test_chart_shows_latest_hundred_runs(job: Job) -> None:

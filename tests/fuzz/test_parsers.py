@@ -57,7 +57,7 @@ from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.zones import check_zone
 from django_dcron.targets import check_queue, get
 from django_dcron.targets.redaction import redact
-from django_dcron.utils.durations import read_duration
+from django_dcron.utils.durations import parse_duration_text
 from django_dcron.utils.log_lines import as_one_record
 from django_dcron.utils.untrusted import pickles
 from django_dcron.utils.url_credentials import without_credentials, without_urls
@@ -106,15 +106,15 @@ def crontab_of_beat(text: str) -> object:
 
 
 PARSERS: dict[str, Callable[[str], object]] = {
-    "duration": read_duration,
+    "duration": parse_duration_text,
     "duration of a form": DurationInput().clean,
     "duration of a document": partial(read, Format.DURATION),
-    "duration of a command line": lambda text: times.duration("--timeout", text),
+    "duration of a command line": lambda text: times.parse_duration_option("--timeout", text),
     "jitter": definition("jitter"),
     "instant of a form": InstantField().clean,
     "instant of a document": partial(read, Format.TIME),
     "instant of the REST API": Instant().to_internal_value,
-    "instant of a command line": lambda text: times.instant("--since", text, NOW),
+    "instant of a command line": lambda text: times.parse_time_option("--since", text, NOW),
     "instant of an address": time_filter._parse_time,
     "end of a pause": UntilField().clean,
     "number of a command line": whole(1, 500),

@@ -203,27 +203,27 @@ def test_overdue_queued_run_means_worker_is_missing(settings: Settings) -> None:
     job = make_idle_job(name="idle")
     long_ago = database_now("default") - timedelta(hours=1)
     run = make_run(job, "queued", due_at=long_ago, queued_at=long_ago)
-    assert run_absence.decide(run, read_verdict()) is Absence.WORKER
+    assert run_absence.find_absence(run, read_verdict()) is Absence.WORKER
     fresh = make_run(job, "queued")
     busy = make_run(job, "running")
-    assert run_absence.decide(run, read_verdict()) is None, "a worker executes a long run"
+    assert run_absence.find_absence(run, read_verdict()) is None, "a worker executes a long run"
     Run.objects.filter(pk__in=[run.pk, busy.pk]).delete()
-    assert run_absence.decide(fresh, read_verdict()) is None, "a worker may still take it"
+    assert run_absence.find_absence(fresh, read_verdict()) is None, "a worker may still take it"
     pending = make_run(job)
-    assert run_absence.decide(pending, read_verdict()) is Absence.NODE
+    assert run_absence.find_absence(pending, read_verdict()) is Absence.NODE
     now = database_now("default")
     Node.objects.create(
         id="a-1", name="a", host="a", pid=1, release="0", started_at=now, heartbeat_at=now
     )
-    assert run_absence.decide(pending, read_verdict()) is None
+    assert run_absence.find_absence(pending, read_verdict()) is None
 
 
 def test_stale_running_run_means_node_is_missing(settings: Settings) -> None:
     settings.DCRON_DISPATCHER = "celery"
     run = make_run(make_idle_job(name="idle"), "running")
-    assert run_absence.decide(run, read_verdict()) is None
+    assert run_absence.find_absence(run, read_verdict()) is None
     Run.objects.update(heartbeat_at=database_now("default") - timedelta(hours=1))
-    assert run_absence.decide(run, read_verdict()) is Absence.NODE
+    assert run_absence.find_absence(run, read_verdict()) is Absence.NODE
 
 
 def test_run_with_no_wait_prints_run_id() -> None:

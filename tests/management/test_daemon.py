@@ -303,9 +303,9 @@ def test_passed_arguments_are_valid_runcron_options() -> None:
         "--health-file=/c",
         "--http=127.0.0.1:8001",
     ]
-    node_arguments.check([*arguments, "--verbosity=2"])
+    node_arguments.check_runcron_arguments([*arguments, "--verbosity=2"])
     with pytest.raises(CommandError, match="unrecognized arguments: --nonsense"):
-        node_arguments.check(["--nonsense"])
+        node_arguments.check_runcron_arguments(["--nonsense"])
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_json_is_ascii_with_times_in_utc() -> None:
 def test_times_durations_and_states_are_formatted() -> None:
     assert output.iso(NOW + timedelta(microseconds=5)) == "2026-12-01T09:00:00.000005Z"
     assert (output.iso(None), output.seconds(None)) == (None, None)
-    assert (output.moment(NOW), output.moment(None)) == ("2026-12-01 09:00:00 UTC", "-")
+    assert (output.time_text(NOW), output.time_text(None)) == ("2026-12-01 09:00:00 UTC", "-")
     assert output.distance(NOW + timedelta(minutes=2), NOW) == "in 2m 00s"
     assert output.distance(NOW - timedelta(days=3), NOW) == "3 days ago"
     assert output.distance(None, NOW) == "-"

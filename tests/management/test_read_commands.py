@@ -35,7 +35,7 @@ NOW = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
     ],
 )
 def test_instant_accepts_relative_and_absolute_times(text: str, expected: datetime) -> None:
-    assert times.instant("--since", text, NOW) == expected
+    assert times.parse_time_option("--since", text, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_instant_rejects_invalid_time(text: str) -> None:
     with pytest.raises(
         CommandError, match=r"--since '.*' (\(allowed: a time|is out of range)"
     ) as refused:
-        times.instant("--since", text, NOW)
+        times.parse_time_option("--since", text, NOW)
     assert refused.value.returncode == 2
 
 
@@ -64,28 +64,28 @@ def test_instant_rejects_invalid_time(text: str) -> None:
 )
 def test_until_accepts_durations_and_times_ahead(text: str, expected: datetime) -> None:
     """In Berlin, it is 10:00."""
-    assert times.until(text, NOW, ZoneInfo("Europe/Berlin")) == expected
+    assert times.parse_until_option(text, NOW, ZoneInfo("Europe/Berlin")) == expected
 
 
 @pytest.mark.parametrize("text", ["now", "0s", "2026-11-30", "24:00", "18", "18:60", "soon"])
 def test_until_rejects_other_times(text: str) -> None:
     with pytest.raises(CommandError, match="--until") as refused:
-        times.until(text, NOW)
+        times.parse_until_option(text, NOW)
     assert refused.value.returncode == 2
 
 
 def test_skipped_local_time_is_kept() -> None:
     berlin = ZoneInfo("Europe/Berlin")
-    found = times.instant("TIME", "2027-03-28T02:30", NOW, berlin)
+    found = times.parse_time_option("TIME", "2027-03-28T02:30", NOW, berlin)
     assert found.tzinfo is berlin
     assert (found.hour, found.minute) == (2, 30)
 
 
 def test_duration_accepts_units_and_rejects_invalid_text() -> None:
-    assert times.duration("--timeout", "1h 30m") == timedelta(minutes=90)
+    assert times.parse_duration_option("--timeout", "1h 30m") == timedelta(minutes=90)
     for text in ("", "soon", "40000d", "9" * 400 + "d"):
         with pytest.raises(CommandError, match="--timeout"):
-            times.duration("--timeout", text)
+            times.parse_duration_option("--timeout", text)
 
 
 def test_whole_accepts_only_integers_in_range() -> None:

@@ -15,7 +15,11 @@ from django.db import OperationalError
 from pytest_django import Settings
 
 from django_dcron.management.commands import dcron
-from django_dcron.management.commands.dcron import GROUPS, SUBCOMMANDS, load
+from django_dcron.management.commands.dcron import (
+    GROUPS,
+    SUBCOMMANDS,
+    load_subcommand,
+)
 from django_dcron.management.dcron import exits
 from django_dcron.management.dcron import list as list_module
 from tests.management.calling import call
@@ -61,7 +65,7 @@ def test_top_level_help_lists_subcommands() -> None:
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_help_of_subcommand_contains_examples(name: str) -> None:
-    module, text = load(name), help_of(name)
+    module, text = load_subcommand(name), help_of(name)
     examples = module.EXAMPLES.strip().splitlines()
     assert examples
     for example in examples:
@@ -74,7 +78,7 @@ def test_help_of_subcommand_contains_examples(name: str) -> None:
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_examples_are_valid(name: str) -> None:
     """The options in the examples exist. The jobs and files needn't."""
-    for example in load(name).EXAMPLES.strip().splitlines():
+    for example in load_subcommand(name).EXAMPLES.strip().splitlines():
         parser = dcron.Command().create_parser("manage.py", "dcron")
         line = example.split("  #")[0].split(" | ")[0].split(" > ")[0]
         assert parser.parse_args(shlex.split(line)).subcommand == name

@@ -257,7 +257,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         _DURATIONS,
-        "read_duration",
+        "parse_duration_text",
         _FULLMATCH,
         _FULLMATCH.replace("0 <", "1 <"),
         "A duration needs a digit and a letter, so one character is never a duration.",

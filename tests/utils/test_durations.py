@@ -4,7 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from django_dcron.utils.durations import MAX_LENGTH, read_duration, write_duration
+from django_dcron.utils.durations import (
+    MAX_LENGTH,
+    parse_duration_text,
+    write_duration,
+)
 
 SECOND, MINUTE, HOUR, DAY = (
     timedelta(seconds=1),
@@ -35,12 +39,12 @@ WRITTEN = [
 @pytest.mark.parametrize(("value", "text"), WRITTEN)
 def test_write_duration_output_is_short_and_parses_back(value: timedelta, text: str) -> None:
     assert write_duration(value) == text
-    assert read_duration(text) == value
+    assert parse_duration_text(text) == value
 
 
 def test_negative_duration_is_written_in_seconds_and_is_not_parsed() -> None:
     assert write_duration(-90 * SECOND) == "-90.0"
-    assert read_duration("-90.0") is None
+    assert parse_duration_text("-90.0") is None
 
 
 @pytest.mark.parametrize(
@@ -55,9 +59,11 @@ def test_negative_duration_is_written_in_seconds_and_is_not_parsed() -> None:
         (" " * 60 + "1d" + " " * 60, DAY),
     ],
 )
-def test_read_duration_accepts_spaces_upper_case_and_fractions(text: str, value: timedelta) -> None:
+def test_parse_duration_text_accepts_spaces_upper_case_and_fractions(
+    text: str, value: timedelta
+) -> None:
     assert MAX_LENGTH == 64
-    assert read_duration(text) == value
+    assert parse_duration_text(text) == value
 
 
 @pytest.mark.parametrize(
@@ -75,10 +81,10 @@ def test_read_duration_accepts_spaces_upper_case_and_fractions(text: str, value:
         "1d" + " " * (MAX_LENGTH - 3) + "1s",
     ],
 )
-def test_read_duration_returns_none_for_invalid_text(text: str) -> None:
-    assert read_duration(text) is None
+def test_parse_duration_text_returns_none_for_invalid_text(text: str) -> None:
+    assert parse_duration_text(text) is None
 
 
 def test_duration_beyond_timedelta_range_raises_overflow_error() -> None:
     with pytest.raises(OverflowError):
-        read_duration("9999999999d")
+        parse_duration_text("9999999999d")

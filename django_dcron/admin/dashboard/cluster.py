@@ -10,8 +10,8 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.display import badge, change_url, list_url, moment
-from django_dcron.admin.node import namespace_of, skew_of, state_badge_of
+from django_dcron.admin.display import badge, change_url, list_url, render_time
+from django_dcron.admin.node import namespace_of, node_state_badge, skew_of
 from django_dcron.admin.visibility import visible_nodes
 from django_dcron.diagnosis import cluster
 from django_dcron.models import Node
@@ -70,7 +70,7 @@ def _row(node: Node, assigned: list[int], release: str, site: admin.AdminSite) -
         node=node,
         is_live=is_live,
         url=change_url(node, site),
-        state=state_badge_of(node),
+        state=node_state_badge(node),
         namespace=namespace_of(node),
         share=round(100 * node.shards / node.shard_count) if is_live and node.shard_count else 0,
         assigned=len(assigned),
@@ -86,5 +86,5 @@ def _last_tick(node: Node) -> str:
     """Show a recent tick as "just now", so that the row doesn't change with every tick."""
     if node.ticked_at is not None and cluster.age(node, node.ticked_at) < JUST_NOW:
         return _("just now")
-    last = moment(node.ticked_at) if node.ticked_at else _("none yet")
+    last = render_time(node.ticked_at) if node.ticked_at else _("none yet")
     return badge("degraded", last) if cluster.is_stalled(node) else last

@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from django_dcron.admin.display import change_url, link, list_url, may_view
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.failures import FailedRun, latest_failures
@@ -34,7 +34,7 @@ class FailureRow:
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     now = database_now(alias_for(Run))
     since = window_start(now)
-    scope = scope_of(request, site)
+    scope = admin_scope(request, site)
     failures = latest_failures(since, FAILURES_SHOWN, scope)
     if not may_view(request, Attempt, site):  # show the shorter reason of the run instead
         failures = [FailedRun(failure.run, message=failure.run.reason) for failure in failures]

@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from django_dcron.admin.display import may_view
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.models import Job
 
@@ -51,7 +51,7 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     """Return no filter if there is nothing to choose from or the user may not view jobs."""
     if not may_view(request, Job, site):
         return {"filter": None}
-    jobs = scope_of(request, site).jobs.order_by("namespace")
+    jobs = admin_scope(request, site).jobs.order_by("namespace")
     namespaces = set(jobs.values_list("namespace", flat=True).distinct()[:NAMESPACES_LISTED])
     if not namespaces:
         return {"filter": None}

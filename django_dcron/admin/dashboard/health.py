@@ -13,7 +13,7 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import list_url, may_view
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.models import Job, Node, Run
 from django_dcron.policies.health.facts import SystemFacts
@@ -70,7 +70,7 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
 
 def _visible(facts: SystemFacts, request: HttpRequest, site: admin.AdminSite) -> SystemFacts:
     """Hide the names of jobs unless the user may see every job, and the names of nodes likewise."""
-    scope = scope_of(request, site)
+    scope = admin_scope(request, site)
     return facts.visible(
         jobs=may_view(request, Job, site) and not scope.narrows(Job),
         nodes=may_view(request, Node, site) and not scope.narrows(Node),

@@ -29,7 +29,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.dashboard.filter import selection
 from django_dcron.admin.display import list_url, may_view
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.load import DAYS, Load, planned_load
@@ -104,7 +104,7 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     zone = get_current_timezone()
     now = localtime(database_now(alias_for(Job)), zone)
     chosen = selection(request)
-    load = planned_load(now.date(), zone, chosen, scope_of(request, site))
+    load = planned_load(now.date(), zone, chosen, admin_scope(request, site))
     advice = tuple(_advice(crowd, load, site, chosen) for crowd in load.crowds)
     return {"load": _picture(load, now, advice)}
 

@@ -35,7 +35,7 @@ from django_dcron.admin.dashboard import (
 )
 from django_dcron.admin.dashboard import filter as choice
 from django_dcron.admin.display import may_view
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.models import Dashboard, Job, Node, Run
 
 
@@ -131,4 +131,4 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
 
 
 def _has_jobs(request: HttpRequest, site: admin.AdminSite) -> bool:
-    return scope_of(request, site).jobs.order_by().exists()
+    return admin_scope(request, site).jobs.order_by().exists()

@@ -14,9 +14,15 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.admin.display import EMPTY, format_duration, list_url, may_view, moment
+from django_dcron.admin.display import (
+    EMPTY,
+    duration_or_empty,
+    list_url,
+    may_view,
+    render_time,
+)
 from django_dcron.admin.lists.time_filter import PRESET
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.figures import (
@@ -45,7 +51,7 @@ class Tile:
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    now, scope = database_now(alias_for(Run)), scope_of(request, site)
+    now, scope = database_now(alias_for(Run)), admin_scope(request, site)
     tiles: list[Tile] = []
     if may_view(request, Job, site):
         jobs = job_figures(now, scope)
@@ -68,7 +74,7 @@ def _of_jobs(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterator
     )
     yield Tile("jobs", _("Jobs"), _number(jobs.total), note % parts, list_url(Job, site))
     first = (
-        format_html(_("first at {}"), moment(jobs.next_at, near=now))
+        format_html(_("first at {}"), render_time(jobs.next_at, near=now))
         if jobs.next_at
         else _("none due")
     )
@@ -171,8 +177,8 @@ def _start_delay(starts: Starts, url: str) -> Tile:
         else ngettext("of %(count)s started run", "of %(count)s started runs", starts.number)
     )
     value = _("%(middle)s / %(worst)s") % {
-        "middle": format_duration(middle),
-        "worst": format_duration(worst),
+        "middle": duration_or_empty(middle),
+        "worst": duration_or_empty(worst),
     }
     return Tile(
         "start_delay",

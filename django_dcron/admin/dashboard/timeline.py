@@ -34,7 +34,7 @@ from django_dcron.admin.dashboard.timeline_words import (
     upcoming_title,
 )
 from django_dcron.admin.display import change_url, list_url, may_view
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.timeline import Lane, Runs, Timeline, UpcomingRuns, minute_of, timeline
@@ -136,7 +136,7 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     if not may_view(request, Job, site):
         return {"timeline": None}
     with_runs = may_view(request, Run, site)
-    scope = scope_of(request, site)
+    scope = admin_scope(request, site)
     data = timeline(
         database_now(alias_for(Run)), selection(request), with_runs=with_runs, scope=scope
     )

@@ -10,7 +10,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.admin.display import format_duration
+from django_dcron.admin.display import duration_or_empty
 from django_dcron.diagnosis.timeline import JOBS_COUNTED, Lane, Runs, Timeline, UpcomingRuns
 from django_dcron.models import Job
 from django_dcron.models.run import STATE_LABELS
@@ -37,8 +37,8 @@ def runs_title(job: Job, runs: Runs) -> str:
         "at": time_of(runs.scheduled_at),
         "last": time_of(runs.last_scheduled_at),
         "started": time_of(runs.started_at or runs.scheduled_at),
-        "late": format_duration(max((runs.started_at or runs.due_at) - runs.due_at, timedelta())),
-        "took": format_duration(runs.finished_at - runs.started_at)
+        "late": duration_or_empty(max((runs.started_at or runs.due_at) - runs.due_at, timedelta())),
+        "took": duration_or_empty(runs.finished_at - runs.started_at)
         if runs.finished_at and runs.started_at
         else "",
     }

@@ -27,11 +27,17 @@ from django_dcron.admin.actions import (
     Button,
     ObjectAction,
     as_list_action,
-    reason,
+    submitted_reason,
     validated_data,
 )
 from django_dcron.admin.conflicts import VersionedAdmin
-from django_dcron.admin.display import EMPTY, moment, moment_in, quiet, state_badge
+from django_dcron.admin.display import (
+    EMPTY,
+    quiet,
+    render_time,
+    state_badge,
+    time_in_zone,
+)
 from django_dcron.admin.jobs import backfill_page, deletion, preset_links
 from django_dcron.admin.jobs.copying import duplicate
 from django_dcron.admin.jobs.form import JobForm
@@ -39,10 +45,10 @@ from django_dcron.admin.jobs.groups import FIELDSETS
 from django_dcron.admin.jobs.page import (
     JobPage,
     JobViewsAdmin,
+    job_state_badge,
     pause_note,
-    schedule_text,
-    state_badge_of,
-    zone_name,
+    schedule_in_words,
+    schedule_zone_name,
 )
 from django_dcron.admin.jobs.preview import PreviewedAdmin
 from django_dcron.admin.lists.export import EXPORTS, ExportedAdmin
@@ -55,7 +61,7 @@ from django_dcron.admin.lists.filters import (
     titled_filter,
 )
 from django_dcron.admin.overlap_caution import overlap_caution
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
@@ -79,13 +85,15 @@ def _run_with(request: HttpRequest, job: Job) -> ActionResult:
 
 
 def _pause(request: HttpRequest, job: Job) -> ActionResult:
-    return _pause_job(job, reason(request), validated_data(PauseForm, request, job)["until"])
+    return _pause_job(
+        job, submitted_reason(request), validated_data(PauseForm, request, job)["until"]
+    )
 
 
 def _change_pause(request: HttpRequest, job: Job) -> ActionResult:
     choices = validated_data(EditPauseForm, request, job)
     return _pause_job(
-        job, reason(request) if choices["reason"] else job.pause_reason, choices["until"]
+        job, submitted_reason(request) if choices["reason"] else job.pause_reason, choices["until"]
     )
 
 
@@ -219,7 +227,7 @@ class JobAdmin(
         return rows.defer(*ARGUMENTS, "declared", "imported")
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(partial(backfill_page.view, self))
+        view = self.admin_site.admin_view(partial(backfill_page.backfill_view, self))
         return [
             path("<path:object_id>/backfill/", view, name="django_dcron_job_backfill"),
             *super().get_urls(),
@@ -254,19 +262,19 @@ class JobAdmin(
         return format_html("{}{}{}", job, quiet(job.target), quiet(tag_html))
 
     def state_label(self, obj: Job) -> str:
-        return state_badge_of(obj)
+        return job_state_badge(obj)
 
     @admin.display(description=gettext_lazy("schedule"), ordering="schedule")
     def when(self, job: Job) -> str:
-        return format_html("<code>{}</code>{}", job.schedule, quiet(schedule_text(job)))
+        return format_html("<code>{}</code>{}", job.schedule, quiet(schedule_in_words(job)))
 
     @admin.display(description=gettext_lazy("next run"), ordering="cursor__next_at")
     def next_run(self, job: Job) -> str:
-        at, zone = next_run_of(job), zone_name(job)
-        text = moment(at, near=clock.now())
+        at, zone = next_run_of(job), schedule_zone_name(job)
+        text = render_time(at, near=clock.now())
         if at is None or zone is None or zone == get_current_timezone_name():
             return text
-        return format_html("{}{}", text, quiet(moment_in(at, zone)))
+        return format_html("{}{}", text, quiet(time_in_zone(at, zone)))
 
     @admin.display(
         description=gettext_lazy("last outcome"), ordering="statistics__last_finished_at"
@@ -277,14 +285,14 @@ class JobAdmin(
             return EMPTY
         when = format_html(
             '<div class="dcron-quiet">{}</div>',
-            moment(statistics.last_finished_at, near=clock.now()),
+            render_time(statistics.last_finished_at, near=clock.now()),
         )
         return format_html("{}{}", state_badge(statistics.last_state), when)
 
     @admin.display(description=gettext_lazy("status"), ordering="enabled")
     def status(self, job: Job) -> str:
         notes = [pause_note(job), translate_problem(job, problem_of(job))]
-        return format_html("{}{}", state_badge_of(job), quiet(" ".join(filter(None, notes))))
+        return format_html("{}{}", job_state_badge(job), quiet(" ".join(filter(None, notes))))
 
     def render_change_form(
         self,
@@ -314,7 +322,7 @@ class JobAdmin(
     ) -> type[JobForm]:
         """Add the request's scope to the form class. Django creates the class for each request."""
         form: Any = super().get_form(request, obj, change, **kwargs)
-        form.scope = scope_of(request, self.admin_site)
+        form.scope = admin_scope(request, self.admin_site)
         return form  # type: ignore[no-any-return]
 
     def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
@@ -330,7 +338,7 @@ class JobAdmin(
         may_delete = self.has_delete_permission(request) and all(
             self.has_delete_permission(request, job) for job in jobs
         )
-        lines, counts = deletion.deletion_summary(jobs, scope_of(request, self.admin_site))
+        lines, counts = deletion.deletion_summary(jobs, admin_scope(request, self.admin_site))
         return lines, counts, set() if may_delete else {str(self.opts.verbose_name)}, []
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:

@@ -36,7 +36,7 @@ from django.utils.translation import gettext_lazy
 from django_dcron import control
 from django_dcron.admin.action_forms import InstantField, ObjectActionForm
 from django_dcron.admin.display import change_url, list_url, may_view
-from django_dcron.admin.jobs.page import zone_name
+from django_dcron.admin.jobs.page import schedule_zone_name
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidValue, TranslatableError
@@ -119,7 +119,7 @@ class BackfillPreview:
         self.first = planned.occurrences[:PREVIEWED_AT_ENDS]
         self.last = planned.occurrences[max(self.count - PREVIEWED_AT_ENDS, PREVIEWED_AT_ENDS) :]
         self.omitted = self.count - len(self.first) - len(self.last)
-        self.zone = zone_name(job)
+        self.zone = schedule_zone_name(job)
         self.hidden_fields = {
             "start": form.cleaned_data["start"].isoformat(),
             "end": planned.until.isoformat(),
@@ -130,7 +130,7 @@ class BackfillPreview:
         }
 
 
-def view(model_admin: JobAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
+def backfill_view(model_admin: JobAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
     if not model_admin.may_backfill(request):
         raise PermissionDenied
     if request.method not in ("GET", "HEAD", "POST"):

@@ -22,7 +22,7 @@ from statistics import median
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.display import EMPTY, format_duration
+from django_dcron.admin.display import EMPTY, duration_or_empty
 from django_dcron.diagnosis.run_durations import start_delay
 from django_dcron.models import Run
 from django_dcron.models.run import STATE_LABELS
@@ -129,7 +129,7 @@ class Scale:
         return _tick(self.top), _tick(middle), _tick(self.bottom)
 
 
-def draw(runs: Sequence[Run]) -> Chart | None:
+def draw_duration_chart(runs: Sequence[Run]) -> Chart | None:
     """Draw the finished ``runs``, which are sorted newest first. Return None if there are none."""
     if not runs:
         return None
@@ -147,7 +147,7 @@ def draw(runs: Sequence[Run]) -> Chart | None:
         logarithmic=scale.logarithmic,
         median=EMPTY
         if median_seconds is None
-        else format_duration(timedelta(seconds=median_seconds)),
+        else duration_or_empty(timedelta(seconds=median_seconds)),
         median_y=None
         if median_seconds is None
         else round(HEIGHT * (1 - scale.share(median_seconds)), 2),
@@ -184,8 +184,8 @@ def _row(run: Run) -> RunRow:
         run,
         str(dict(STATE_LABELS).get(run.state, run.state)),
         scheduled,
-        format_duration(_latest_duration(run)),
-        format_duration(start_delay(run)),
+        duration_or_empty(_latest_duration(run)),
+        duration_or_empty(start_delay(run)),
     )
 
 

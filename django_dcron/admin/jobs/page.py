@@ -21,10 +21,10 @@ from django.utils.translation import gettext as _
 from django_dcron import control
 from django_dcron.admin.audit_log import LoggedAdmin
 from django_dcron.admin.auto_refresh import PagePart
-from django_dcron.admin.display import badge, link, list_url, may_view, moment_in
+from django_dcron.admin.display import badge, link, list_url, may_view, time_in_zone
 from django_dcron.admin.jobs import why
-from django_dcron.admin.jobs.duration_chart import draw
-from django_dcron.admin.visibility import scope_of, visible_nodes
+from django_dcron.admin.jobs.duration_chart import draw_duration_chart
+from django_dcron.admin.visibility import admin_scope, visible_nodes
 from django_dcron.db import clock
 from django_dcron.diagnosis import chains, cluster, job_status
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
@@ -33,7 +33,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job, Node, Run, Statistics
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.utils.durations import write_duration
-from django_dcron.utils.time_format import plain_moment
+from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import parse_datetime
 
 OCCURRENCES = 10
@@ -48,13 +48,13 @@ def pause_note(job: Job) -> str:
     """Return why the job is paused and until when, or an empty string if it isn't paused."""
     if job.enabled or job.paused_until is None:
         return "" if job.enabled else job.pause_reason
-    until = plain_moment(job.paused_until)
+    until = format_site_time(job.paused_until)
     if not job.pause_reason:
         return _("until %(until)s") % {"until": until}
     return _("%(reason)s, until %(until)s") % {"until": until, "reason": job.pause_reason}
 
 
-def state_badge_of(job: Job) -> str:
+def job_state_badge(job: Job) -> str:
     if not job.enabled:
         return badge("paused", _("Paused"))
     if problem_of(job):
@@ -65,7 +65,7 @@ def state_badge_of(job: Job) -> str:
     return badge("enabled", _("Enabled"))
 
 
-def schedule_text(job: Job) -> str:
+def schedule_in_words(job: Job) -> str:
     """Return the schedule in words, or the error in the schedule."""
     try:
         return describe_schedule(job.parsed_schedule)
@@ -73,7 +73,7 @@ def schedule_text(job: Job) -> str:
         return error.translate(translation)
 
 
-def zone_name(job: Job) -> str | None:
+def schedule_zone_name(job: Job) -> str | None:
     """Return the schedule's time zone, or None if the schedule is invalid."""
     try:
         return job.parsed_schedule.timezone
@@ -87,7 +87,7 @@ class JobPage:
     def __init__(self, job_id: int, request: HttpRequest, model_admin: admin.ModelAdmin[Job]):
         site = model_admin.admin_site
         self.job = job = _load_job(model_admin.get_queryset(request), job_id)
-        runs = scope_of(request, site).runs
+        runs = admin_scope(request, site).runs
         self.status = StatusPanel(job, request, site)
         self.part = self.status.part.render({"status": self.status}, request)
         self.zone = self.status.zone
@@ -126,14 +126,14 @@ class StatusPanel:
 
     def __init__(self, job: Job, request: HttpRequest, site: admin.AdminSite):
         self.job = job
-        scope = scope_of(request, site)
+        scope = admin_scope(request, site)
         author = _signed_author(job, request.GET.get(PAUSED_BY, "")) or job_status.paused_by(job)
         self.part = _status_part(job, site, author)
         self.may_view_runs = may_view(request, Run, site)
-        self.state = state_badge_of(job)
+        self.state = job_state_badge(job)
         self.problem = translate_problem(job, problem_of(job))
-        self.words = schedule_text(job)
-        self.zone = zone_name(job)
+        self.words = schedule_in_words(job)
+        self.zone = schedule_zone_name(job)
         self.pause = job_status.pause_of(job, author)
         self.next_run = next_run_of(job)
         self.until_next = _time_left(self.next_run) if self.next_run else ""
@@ -145,7 +145,7 @@ class StatusPanel:
         latest = job_status.latest_finished(job, scope) if self.may_view_runs else []
         self.last = max(latest, key=lambda run: run.finished_at or run.scheduled_at, default=None)
         self.recent_rate = job_status.rate_of(latest)
-        self.chart = draw(latest)
+        self.chart = draw_duration_chart(latest)
         has_followers = self.statistics is not None and self.statistics.followed
         after = chains.jobs_after(job, scope) if has_followers else []
         self.followers = [
@@ -169,7 +169,7 @@ class StatusPanel:
         """The next run in the job's time zone; empty if that is the site's time zone."""
         if self.next_run is None or self.zone is None or self.zone == get_current_timezone_name():
             return ""
-        return moment_in(self.next_run, self.zone)
+        return time_in_zone(self.next_run, self.zone)
 
 
 def _status_part(job: Job, site: admin.AdminSite, author: job_status.Author | None) -> PagePart:
@@ -202,7 +202,7 @@ class JobViewsAdmin(LoggedAdmin[Job]):
         view = self.admin_site.admin_view
         return [
             path("<path:object_id>/status/", view(self.status_view), name=STATUS_URL),
-            path("<path:object_id>/why/", view(partial(why.view, self)), name=why.URL_NAME),
+            path("<path:object_id>/why/", view(partial(why.why_view, self)), name=why.URL_NAME),
             *super().get_urls(),
         ]
 

@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.admin.display import badge, link, may_view, state_badge
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.explanation_data import zone_of
@@ -59,7 +59,9 @@ class Neighbor:
     url: str
 
 
-def view(model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: str) -> HttpResponse:
+def why_view(
+    model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: str
+) -> HttpResponse:
     site = model_admin.admin_site
     if not (model_admin.has_view_permission(request) and may_view(request, Run, site)):
         raise PermissionDenied
@@ -97,7 +99,7 @@ def view(model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: st
 def _explanation_context(
     request: HttpRequest, job: Job, requested: datetime, site: admin.AdminSite
 ) -> dict[str, Any]:
-    scope = scope_of(request, site)
+    scope = admin_scope(request, site)
     show_nodes = may_view(request, Node, site) and not scope.narrows(Node)
     answer = explain(job, requested, show_nodes=show_nodes)
     if answer.run is not None and not scope.sees(answer.run):

@@ -24,7 +24,7 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.diagnosis.figures import latest_attempts
 from django_dcron.diagnosis.scope import Scope
@@ -56,7 +56,7 @@ def ids_of(jobs: QuerySet[Job]) -> list[int] | QuerySet[Any]:
     return jobs.order_by().values("pk") if len(job_ids) > JOBS_SEARCHED else job_ids
 
 
-def runs_of(runs: QuerySet[Run], jobs: QuerySet[Job]) -> QuerySet[Run]:
+def runs_of_jobs(runs: QuerySet[Run], jobs: QuerySet[Job]) -> QuerySet[Run]:
     """Filter by job ids, with which an index finds the runs or finds that there are none."""
     return runs.filter(job__in=ids_of(jobs))
 
@@ -101,7 +101,7 @@ class _ValueFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         values = set(
-            sorted(self.values(scope_of(request, model_admin.admin_site)))[:CHOICES_LISTED]
+            sorted(self.values(admin_scope(request, model_admin.admin_site)))[:CHOICES_LISTED]
         )
         if selected := self.used_parameters.get(self.parameter_name or ""):
             values.add(str(selected))
@@ -122,7 +122,7 @@ class JobStateFilter(admin.SimpleListFilter):
 
     def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
         super().__init__(request, params, model, model_admin)
-        self._scope = scope_of(request, model_admin.admin_site)
+        self._scope = admin_scope(request, model_admin.admin_site)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         match self.value():
@@ -215,7 +215,7 @@ class TagFilter(_ValueFilter):
 
 def _rows_of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
     if rows.model is Run:
-        return runs_of(rows, jobs)
+        return runs_of_jobs(rows, jobs)
     return rows.filter(pk__in=jobs.order_by().values("pk"))
 
 
@@ -225,7 +225,7 @@ class JobListFilter(admin.RelatedFieldListFilter):
     def field_choices(
         self, field: Field[Any, Any], request: HttpRequest, model_admin: Any
     ) -> Choices:
-        visible = scope_of(request, model_admin.admin_site).jobs.order_by("namespace", "name")
+        visible = admin_scope(request, model_admin.admin_site).jobs.order_by("namespace", "name")
         jobs = list(visible.only("namespace", "name")[:CHOICES_LISTED])
         try:
             selected = [Job._meta.pk.clean(value, None) for value in self.lookup_val or ()]

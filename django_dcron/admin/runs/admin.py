@@ -22,23 +22,23 @@ from django_dcron.admin.actions import (
     ActionResult,
     ObjectAction,
     as_list_action,
-    reason,
+    submitted_reason,
 )
 from django_dcron.admin.auto_refresh import REFRESH
 from django_dcron.admin.display import (
     EMPTY,
     link,
     may_view,
-    moment,
     preformatted,
     quiet,
+    render_time,
     state_badge,
 )
 from django_dcron.admin.lists.export import EXPORTS
 from django_dcron.admin.overlap_caution import overlap_caution
 from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, part_of
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis import chains
 from django_dcron.jobs.audit.texts import cancelled_text, rerun_text
 from django_dcron.models import Attempt, Job, Run
@@ -53,7 +53,7 @@ JOB_ARGUMENTS_NOTE = gettext_lazy("The job's current arguments")
 
 
 def _cancel(request: HttpRequest, run: Run) -> ActionResult:
-    cancelled = control.cancel(run, reason(request))
+    cancelled = control.cancel(run, submitted_reason(request))
     return ActionResult(cancelled_text(cancelled))
 
 
@@ -104,7 +104,7 @@ class RunAdmin(RunListAdmin, ActionAdmin[Run]):
         """Attach the request's scope to the run, because read-only fields get no request."""
         run: Any = super().get_object(request, object_id, from_field)
         if run is not None:
-            run.scope = scope_of(request, self.admin_site)
+            run.scope = admin_scope(request, self.admin_site)
         return run  # type: ignore[no-any-return]
 
     def get_fieldsets(self, request: HttpRequest, obj: Run | None = None) -> Any:
@@ -180,7 +180,7 @@ class RunAdmin(RunListAdmin, ActionAdmin[Run]):
     def reruns(self, run: Any) -> str:
         reruns = run.scope.runs.filter(rerun_of=run.pk).order_by("scheduled_at")
         lines = (
-            (link(rerun, self.admin_site, moment(rerun.scheduled_at)),)
+            (link(rerun, self.admin_site, render_time(rerun.scheduled_at)),)
             for rerun in reruns[:RERUNS_SHOWN]
         )
         return format_html_join(", ", "{}", lines) or EMPTY

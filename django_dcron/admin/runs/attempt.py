@@ -16,14 +16,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.display import (
     EMPTY,
-    exact_moment,
-    format_duration,
+    duration_or_empty,
     link,
     may_view,
-    moment,
     moment_column,
     outcome_badge,
     quiet,
+    render_exact_time,
+    render_time,
 )
 from django_dcron.admin.lists.base import HistoryAdmin, search_words
 from django_dcron.admin.lists.filters import WorkerFilter, as_uuid, jobs_named
@@ -56,7 +56,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     readonly_fields = ("run_link",)
 
     finished_column = moment_column(
-        "finished_at", _("finished"), near="started_at", show=exact_moment
+        "finished_at", _("finished"), near="started_at", show=render_exact_time
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
@@ -92,7 +92,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("started"))
     def started(self, attempt: Attempt) -> str:
-        return moment(attempt.started_at, near=clock.now())
+        return render_time(attempt.started_at, near=clock.now())
 
     @admin.display(description=_("job"))
     def job(self, attempt: Attempt) -> str:
@@ -125,7 +125,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("due"))
     def due_column(self, attempt: Attempt) -> str:
-        return attempt_times.due(attempt)
+        return attempt_times.render_due_time(attempt)
 
     @admin.display(description=_("sent to worker"))
     def dispatched_column(self, attempt: Attempt) -> str:
@@ -137,7 +137,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("duration"))
     def duration_column(self, attempt: Attempt) -> str:
-        return format_duration(duration(attempt))
+        return duration_or_empty(duration(attempt))
 
     @admin.display(description=_("outcome"))
     def outcome_and_failure(self, attempt: Attempt) -> str:
@@ -149,11 +149,11 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     @admin.display(description=_("duration"))
     def took(self, attempt: Attempt) -> str:
         if attempt.finished_at is None:
-            return format_duration(duration(attempt))
+            return duration_or_empty(duration(attempt))
         until = format_html(
-            gettext("until {}"), moment(attempt.finished_at, near=attempt.started_at)
+            gettext("until {}"), render_time(attempt.finished_at, near=attempt.started_at)
         )
-        return format_html("{}{}", format_duration(duration(attempt)), quiet(until))
+        return format_html("{}{}", duration_or_empty(duration(attempt)), quiet(until))
 
     @admin.display(description=_("progress"))
     def progress(self, attempt: Attempt) -> str:

@@ -18,7 +18,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_dcron.admin.display import format_duration
+from django_dcron.admin.display import duration_or_empty
 from django_dcron.diagnosis.phases import Course, Phase, PhaseKind
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
@@ -106,14 +106,14 @@ class AttemptBar:
         return (
             ""
             if self.solid or self.width < MIN_LABELED_WIDTH
-            else format_duration(self.phase.length)
+            else duration_or_empty(self.phase.length)
         )
 
     @property
     def title(self) -> str:
         return _("%(what)s: %(time)s, from %(since)s to %(until)s") % {
             "what": self.text,
-            "time": format_duration(self.phase.length),
+            "time": duration_or_empty(self.phase.length),
             "since": _format_exact(self.phase.since),
             "until": _format_exact(self.phase.until),
         }
@@ -176,7 +176,9 @@ class AttemptTimeline:
         return list(waits.values())
 
 
-def draw(courses: Sequence[Course], state: str, now: datetime | None) -> AttemptTimeline | None:
+def draw_attempt_timeline(
+    courses: Sequence[Course], state: str, now: datetime | None
+) -> AttemptTimeline | None:
     """Lay out the timeline, or return None if there is no phase to show.
 
     ``state`` is the state of the run. ``now`` is None if the run has ended.
@@ -213,7 +215,7 @@ def _claim_text(course: Course) -> str:
     if course.claimed is None:
         return ""
     text = CLAIMED_LATE if course.claimed > timedelta() else CLAIMED_EARLY
-    return text % {"time": format_duration(abs(course.claimed))}
+    return text % {"time": duration_or_empty(abs(course.claimed))}
 
 
 def _lane_text(course: Course, state: str) -> str:
@@ -224,13 +226,13 @@ def _lane_text(course: Course, state: str) -> str:
         timedelta(),
     )
     if waited and (course.number > 1 or course.attempt):
-        facts.append(_("waited %(time)s") % {"time": format_duration(waited)})
+        facts.append(_("waited %(time)s") % {"time": duration_or_empty(waited)})
     if course.attempt is None:
         facts += [_("not started")] if state in FINAL else []
         return " · ".join([*facts, str(_LABELS.get(state, state))])
     outcome = course.attempt.outcome or State.RUNNING
     return " · ".join(
-        [*facts, str(_LABELS.get(outcome, outcome)), format_duration(course.phases[-1].length)]
+        [*facts, str(_LABELS.get(outcome, outcome)), duration_or_empty(course.phases[-1].length)]
     )
 
 
@@ -257,7 +259,7 @@ def _ticks(scale: _Scale) -> Iterator[Tick]:
         after = index * step
         at = scale.since + after
         label = (
-            f"+{format_duration(after)}".replace(".0 s", " s")
+            f"+{duration_or_empty(after)}".replace(".0 s", " s")
             if index
             else f"{localtime(at):%H:%M:%S}"
         )

@@ -7,11 +7,13 @@ from datetime import datetime, timedelta
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.display import exact_moment, format_duration, quiet
+from django_dcron.admin.display import duration_or_empty, quiet, render_exact_time
 from django_dcron.models import Attempt
 
 
-def due(attempt: Attempt, near: datetime | None = None, before: Attempt | None = None) -> str:
+def render_due_time(
+    attempt: Attempt, near: datetime | None = None, before: Attempt | None = None
+) -> str:
     """Render the due time. ``before`` is the previous attempt, whose end starts the wait."""
     return _after(before.finished_at if before else None, attempt.due_at, near)
 
@@ -30,8 +32,8 @@ def _after(before: datetime | None, at: datetime | None, near: datetime | None) 
     Several processes write the times, so they may be out of order by milliseconds. Such a wait is
     shown as zero.
     """
-    time = exact_moment(at, near)
+    time = render_exact_time(at, near)
     if before is None or at is None:
         return time
-    wait = _("after %(time)s") % {"time": format_duration(max(at - before, timedelta()))}
+    wait = _("after %(time)s") % {"time": duration_or_empty(max(at - before, timedelta()))}
     return format_html("<div>{}{}</div>", time, quiet(wait))

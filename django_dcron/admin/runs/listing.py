@@ -11,7 +11,14 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_dcron.admin.display import EMPTY, format_duration, may_view, moment, quiet, state_badge
+from django_dcron.admin.display import (
+    EMPTY,
+    duration_or_empty,
+    may_view,
+    quiet,
+    render_time,
+    state_badge,
+)
 from django_dcron.admin.lists.base import HistoryAdmin, search_words
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
 from django_dcron.admin.lists.filters import (
@@ -19,7 +26,7 @@ from django_dcron.admin.lists.filters import (
     NamespaceFilter,
     TagFilter,
     as_uuid,
-    runs_of,
+    runs_of_jobs,
     titled_filter,
 )
 from django_dcron.admin.lists.time_filter import TimeFilter
@@ -72,7 +79,7 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
     @admin.display(description=gettext_lazy("scheduled"))
     def scheduled(self, run: Run) -> str:
         trigger = "" if run.trigger == Trigger.SCHEDULE else run.get_trigger_display()
-        return format_html("{}{}", moment(run.scheduled_at, near=clock.now()), quiet(trigger))
+        return format_html("{}{}", render_time(run.scheduled_at, near=clock.now()), quiet(trigger))
 
     @admin.display(description=gettext_lazy("job"))
     def job_name(self, run: Run) -> str:
@@ -98,20 +105,20 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         """Show the start and its delay. For a run that waits for an attempt, show when it's due."""
         late = start_delay(run)
         if late is not None:
-            started = moment(run.started_at, near=run.scheduled_at)
+            started = render_time(run.started_at, near=run.scheduled_at)
             return format_html(
-                "{}{}", started, quiet(_("%(time)s late") % {"time": format_duration(late)})
+                "{}{}", started, quiet(_("%(time)s late") % {"time": duration_or_empty(late)})
             )
         if State(run.state) in UNFINISHED:
-            return quiet(format_html(_("due {}"), moment(run.due_at, near=run.scheduled_at)))
+            return quiet(format_html(_("due {}"), render_time(run.due_at, near=run.scheduled_at)))
         return EMPTY
 
     @admin.display(description=gettext_lazy("duration"))
     def took(self, run: Run) -> str:
         if run.started_at is None or run.finished_at is None:
-            return format_duration(duration(run))
-        until = format_html(_("until {}"), moment(run.finished_at, near=run.scheduled_at))
-        return format_html("{}{}", format_duration(duration(run)), quiet(until))
+            return duration_or_empty(duration(run))
+        until = format_html(_("until {}"), render_time(run.finished_at, near=run.scheduled_at))
+        return format_html("{}{}", duration_or_empty(duration(run)), quiet(until))
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         filters = super().get_list_filter(request)
@@ -150,4 +157,4 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         jobs = Job.objects.all()
         for word in search_words(search_term):
             jobs = jobs.filter(Q(name__icontains=word) | Q(namespace__icontains=word))
-        return runs_of(queryset, jobs), False
+        return runs_of_jobs(queryset, jobs), False

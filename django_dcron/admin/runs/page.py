@@ -25,20 +25,23 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_dcron.admin.auto_refresh import PagePart
 from django_dcron.admin.display import (
     EMPTY,
-    exact_moment,
-    format_duration,
+    duration_or_empty,
     link,
     list_url,
     may_view,
-    moment,
+    render_exact_time,
+    render_time,
     state_badge,
 )
 from django_dcron.admin.lists.filters import WorkerFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import TRUNCATION, AttemptText, texts_of
-from django_dcron.admin.runs.attempt_timeline import AttemptTimeline, draw
+from django_dcron.admin.runs.attempt_timeline import (
+    AttemptTimeline,
+    draw_attempt_timeline,
+)
 from django_dcron.admin.runs.progress import Progress, progress_of
-from django_dcron.admin.visibility import scope_of
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -89,7 +92,7 @@ class RunPage:
         self.run = run
         self.shows_attempts = may_view(request, Attempt, site)
         self.shows_nodes = may_view(request, Node, site)
-        self.scope = scope_of(request, site)
+        self.scope = admin_scope(request, site)
         self._site = site
 
     @cached_property
@@ -126,7 +129,7 @@ class RunPage:
             (
                 attempt,
                 [
-                    attempt_times.due(attempt, near, before),
+                    attempt_times.render_due_time(attempt, near, before),
                     attempt_times.dispatched(attempt, near),
                     attempt_times.started(attempt, near),
                 ],
@@ -152,7 +155,9 @@ class RunPage:
         if not self.shows_attempts:
             return None
         courses = courses_of(self.run, self.attempts[::-1], self.now)
-        return draw(courses, self.run.state, None if self.run.is_final else self.now)
+        return draw_attempt_timeline(
+            courses, self.run.state, None if self.run.is_final else self.now
+        )
 
     @property
     def badge(self) -> str:
@@ -163,7 +168,7 @@ class RunPage:
         run = self.run
         sentences = [_state_sentence(run, self.now)]
         if run.cancel_requested_at and run.state == State.RUNNING:
-            at = moment(run.cancel_requested_at, near=self.now)
+            at = render_time(run.cancel_requested_at, near=self.now)
             sentences.append(format_html(str(CANCEL_REQUESTED), time=at))
         if run.missed_before:
             text = ngettext(
@@ -174,7 +179,7 @@ class RunPage:
                 run.missed_before,
             )
             sentences.append(
-                format_html(text, count=run.missed_before, time=moment(run.missed_from))
+                format_html(text, count=run.missed_before, time=render_time(run.missed_from))
             )
         return sentences
 
@@ -186,14 +191,14 @@ class RunPage:
         max_attempts = max(run.attempt, run.job.max_attempts)
         shows_attempt = run.started_at is not None or not run.is_final
         facts = [
-            (_("scheduled"), moment(run.scheduled_at)),
-            (_("claimed"), moment(run.claimed_at, near)),
-            (_("due"), moment(run.due_at, near) if run.due_at != run.scheduled_at else EMPTY),
-            (_("sent to worker"), moment(run.dispatched_at, near)),
-            (_("started"), exact_moment(timed.started_at, near)),
-            (_("finished"), exact_moment(timed.finished_at, near)),
-            (_("start delay"), format_duration(start_delay(run))),
-            (_("duration"), format_duration(duration(timed))),
+            (_("scheduled"), render_time(run.scheduled_at)),
+            (_("claimed"), render_time(run.claimed_at, near)),
+            (_("due"), render_time(run.due_at, near) if run.due_at != run.scheduled_at else EMPTY),
+            (_("sent to worker"), render_time(run.dispatched_at, near)),
+            (_("started"), render_exact_time(timed.started_at, near)),
+            (_("finished"), render_exact_time(timed.finished_at, near)),
+            (_("start delay"), duration_or_empty(start_delay(run))),
+            (_("duration"), duration_or_empty(duration(timed))),
             (
                 _("attempt"),
                 _("%(attempt)d of %(most)d") % {"attempt": run.attempt, "most": max_attempts}
@@ -205,7 +210,7 @@ class RunPage:
             (_("node"), self._node_link),
             (
                 _("heartbeat"),
-                moment(run.heartbeat_at, near) if run.state == State.RUNNING else EMPTY,
+                render_time(run.heartbeat_at, near) if run.state == State.RUNNING else EMPTY,
             ),
         ]
         return [(label, value) for label, value in facts if value != EMPTY]
@@ -268,8 +273,8 @@ def _state_sentence(run: Run, now: datetime) -> SafeString:
     return format_html(
         str(text),
         number=run.attempt,
-        due=moment(run.due_at),
-        queued=moment(run.queued_at),
-        started=moment(run.started_at),
-        finished=moment(run.finished_at, near=run.scheduled_at),
+        due=render_time(run.due_at),
+        queued=render_time(run.queued_at),
+        started=render_time(run.started_at),
+        finished=render_time(run.finished_at, near=run.scheduled_at),
     )

@@ -31,7 +31,7 @@ from django_dcron.diagnosis.scope import EVERYTHING, Scope, is_narrowed
 from django_dcron.models import Attempt, Run
 
 
-def scope_of(request: Request) -> Scope:
+def rest_scope(request: Request) -> Scope:
     if not settings.REST_QUERYSET:
         return EVERYTHING
     narrow = import_string(settings.REST_QUERYSET)

@@ -24,7 +24,7 @@ from django_dcron.contrib.rest.parsing import Parser
 from django_dcron.contrib.rest.permissions import HasPermissions, project_permissions
 from django_dcron.contrib.rest.rendering import OneFormat, Renderer
 from django_dcron.contrib.rest.schema import Operation, Schema
-from django_dcron.contrib.rest.scope import scope_of
+from django_dcron.contrib.rest.scope import rest_scope
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.representation import public
 
@@ -52,7 +52,7 @@ class View(APIView):
     @cached_property
     def scope(self) -> Scope:
         """The rows that the request may see."""
-        return scope_of(self.request)
+        return rest_scope(self.request)
 
     def get_permissions(self) -> list[Any]:
         return [HasPermissions(), *project_permissions()]

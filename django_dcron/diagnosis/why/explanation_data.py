@@ -111,4 +111,4 @@ class ExplanationData:
         return not self.job.enabled and self.job.pause_reason != EXHAUSTED
 
     def format_time(self, instant: datetime) -> str:
-        return time_format.moment(instant, self.zone)
+        return time_format.format_time(instant, self.zone)

@@ -18,7 +18,7 @@ from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.schedule import WallClock
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.schedules.zones import Stretch, stretch_at
-from django_dcron.utils.time_format import clock, moment
+from django_dcron.utils.time_format import format_time, format_time_of_day
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
@@ -70,8 +70,8 @@ def occurrence_note(
         "The occurrence replaces %(time)s, which doesn't exist on that day in %(zone)s. Clocks go "
         "from %(from)s to %(to)s."
     )
-    params = {"zone": zone.key, "from": clock(first), "to": clock(after)}
-    return Sentence("replaces_skipped_time", text, time=clock(skipped), **params)
+    params = {"zone": zone.key, "from": format_time_of_day(first), "to": format_time_of_day(after)}
+    return Sentence("replaces_skipped_time", text, time=format_time_of_day(skipped), **params)
 
 
 def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | None) -> RequestedTime:
@@ -79,11 +79,11 @@ def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | Non
     end = stretch.start.replace(tzinfo=UTC)
     first, after = _edges(stretch)
     values = {
-        "time": clock(local),
+        "time": format_time_of_day(local),
         "day": f"{local:%Y-%m-%d}",
         "zone": zone.key,
-        "from": clock(first),
-        "to": clock(after),
+        "from": format_time_of_day(first),
+        "to": format_time_of_day(after),
     }
     if cron and _falls_on(cron, local, length) and effect_at(cron, stretch) is Effect.ONCE_AFTER:
         note = _(
@@ -103,12 +103,12 @@ def _repeated_time_note(
     if first.utcoffset() == second.utcoffset():
         return None
     values = {
-        "time": clock(local),
+        "time": format_time_of_day(local),
         "day": f"{local:%Y-%m-%d}",
         "zone": zone.key,
-        "first": moment(first, zone),
-        "second": moment(second, zone),
-        "meant": moment(local, zone),
+        "first": format_time(first, zone),
+        "second": format_time(second, zone),
+        "meant": format_time(local, zone),
     }
     falls = cron is not None and _falls_on(cron, local, length)
     if cron and falls and effect_at(cron, _stretch(second, zone)) is Effect.FIRST_TIME:

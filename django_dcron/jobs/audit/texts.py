@@ -7,7 +7,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.jobs.backfill import Backfill
 from django_dcron.models import Freeze, Job, Run
-from django_dcron.utils.time_format import plain_moment
+from django_dcron.utils.time_format import format_site_time
 
 LONGEST_REASON = 150
 """Characters of a reason, without the name."""
@@ -22,7 +22,7 @@ def triggered_text(run: Run) -> str:
 def paused_text(job: Job) -> str:
     if job.paused_until is None:
         return _("Paused: %(reason)s") % {"reason": job.pause_reason}
-    values = {"until": plain_moment(job.paused_until), "reason": job.pause_reason}
+    values = {"until": format_site_time(job.paused_until), "reason": job.pause_reason}
     return _("Paused until %(until)s: %(reason)s") % values
 
 
@@ -33,7 +33,7 @@ def resumed_text() -> str:
 def frozen_text(freeze: Freeze) -> str:
     if freeze.until is None:
         return _("Frozen: %(reason)s") % {"reason": freeze.reason}
-    values = {"until": plain_moment(freeze.until), "reason": freeze.reason}
+    values = {"until": format_site_time(freeze.until), "reason": freeze.reason}
     return _("Frozen until %(until)s: %(reason)s") % values
 
 
@@ -48,7 +48,7 @@ def backfilled_text(made: Backfill) -> str:
         "Backfilled %(count)d runs, from %(first)s to %(last)s",
         len(made.occurrences),
     )
-    first, last = (plain_moment(made.occurrences[place]) for place in (0, -1))
+    first, last = (format_site_time(made.occurrences[place]) for place in (0, -1))
     return text % {"count": len(made.occurrences), "first": first, "last": last}
 
 

@@ -94,7 +94,7 @@ class Subcommand(Protocol):
     def run(self, command: BaseCommand, options: dict[str, Any]) -> None: ...
 
 
-def load(name: str) -> Subcommand:
+def load_subcommand(name: str) -> Subcommand:
     module = f"{name}_" if iskeyword(name) else name
     return cast("Subcommand", import_module(f"django_dcron.management.dcron.{module}"))
 
@@ -145,7 +145,7 @@ class SubcommandParser(SuggestingParser):
         if self._loaded:
             return
         self._loaded = True
-        module = load(self._subcommand)
+        module = load_subcommand(self._subcommand)
         self.description = fill(module.HELP, WIDTH)
         examples = "\n".join(
             f"  manage.py dcron {line}" for line in module.EXAMPLES.strip().splitlines()
@@ -217,7 +217,7 @@ class Command(BaseCommand):
                 if subcommand is None:
                     self.stdout.write(f"{self.help}\n\n{tree()}\n\n{MORE}")
                 else:
-                    load(subcommand).run(self, options)
+                    load_subcommand(subcommand).run(self, options)
             self.stdout.flush()
         except (DatabaseError, InterfaceError) as error:
             message = " ".join(str(error).split()) or type(error).__name__

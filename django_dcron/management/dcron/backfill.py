@@ -22,7 +22,14 @@ from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.numbers import whole
-from django_dcron.management.dcron.output import GOOD, ODD, Output, add_json, iso, moment
+from django_dcron.management.dcron.output import (
+    GOOD,
+    ODD,
+    Output,
+    add_json,
+    iso,
+    time_text,
+)
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job, Node, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
@@ -103,7 +110,8 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
     try:
         zone = _zone(job)
         start, end = (
-            times.instant(name.upper(), options[name], now, zone) for name in ("start", "end")
+            times.parse_time_option(name.upper(), options[name], now, zone)
+            for name in ("start", "end")
         )
         return control.backfill(job, start, end, **chosen)
     except ValueError as error:
@@ -120,7 +128,7 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     number = len(planned.occurrences)
     if dry_run:
         for occurrence in planned.occurrences:
-            output.line(moment(occurrence, _zone(job)))
+            output.line(time_text(occurrence, _zone(job)))
     output.line(
         f"{job}: {number_of(number, 'run')} {'would be created' if dry_run else 'created'}."
     )

@@ -163,7 +163,7 @@ def _do(action: BulkAction) -> tuple[dict[str, Any], str, str]:
     return {**action.on, "done": True, **done.fields}, done.text, GOOD
 
 
-def reason(typed: str) -> str:
+def reason_with_user(typed: str) -> str:
     """Return the given reason with the user's name appended, as in the admin."""
     name = user_name()
     return signed_reason(typed[: LONGEST - len(name) - 3], name)

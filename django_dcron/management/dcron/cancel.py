@@ -48,7 +48,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job_or_run)
-    reason = bulk_actions.reason(options["reason"])
+    reason = bulk_actions.reason_with_user(options["reason"])
     output = Output(command, options)
     runs = [row for row in selected.rows if isinstance(row, Run)]
     runs += _unfinished_runs([row for row in selected.rows if isinstance(row, Job)])

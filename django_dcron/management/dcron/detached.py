@@ -24,7 +24,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.output import format_duration
+from django_dcron.management.dcron.output import duration_text
 from django_dcron.management.dcron.pid_file import PidFile
 from django_dcron.management.dcron.plain_text import printable
 from django_dcron.models import Node
@@ -61,7 +61,7 @@ def start_node(
         return _wait(pipe, since, timeout, read_log=lambda: _new_log_lines(log_file, before))
 
 
-def check(log_file: Path, directory: Path) -> None:
+def check_can_detach(log_file: Path, directory: Path) -> None:
     """Raise ``CommandError`` if ``start_node`` would fail to prepare the process."""
     _python_daemon()
     if not directory.is_dir():
@@ -165,7 +165,7 @@ def _wait(pipe: BinaryIO, since: datetime, timeout: timedelta, read_log: Callabl
         if pid.endswith(b"\n") and (node := _find_node(int(pid), since)):
             return node
     raise negative_result(
-        f"The node isn't running after {format_duration(timeout)} and keeps trying. "
+        f"The node isn't running after {duration_text(timeout)} and keeps trying. "
         f"To stop it: dcron stop. {read_log()}"
     )
 

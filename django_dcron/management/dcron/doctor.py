@@ -91,9 +91,9 @@ def _lock() -> Lock:
 
 def _window(options: dict[str, Any]) -> Window:
     now = database_now(alias_for(Job))
-    since, until = times.instant("--since", options["since"], now), now
+    since, until = times.parse_time_option("--since", options["since"], now), now
     if options["until"]:
-        until = min(times.instant("--until", options["until"], now), now)
+        until = min(times.parse_time_option("--until", options["until"], now), now)
     if since >= until:
         raise usage_error(f"--since ({at(since)}) must be before --until ({at(until)}).")
     _check_namespace(options["namespace"])

@@ -15,8 +15,8 @@ from django_dcron.exceptions import InvalidValue
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.bulk_actions import user_name
 from django_dcron.management.dcron.exits import usage_error
-from django_dcron.management.dcron.freezes import document, scope
-from django_dcron.management.dcron.output import GOOD, Output, add_json, moment
+from django_dcron.management.dcron.freezes import freeze_document, scope
+from django_dcron.management.dcron.output import GOOD, Output, add_json, time_text
 from django_dcron.models import Freeze
 
 HELP = (
@@ -63,16 +63,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     except InvalidValue as error:
         raise usage_error(f"Nothing was frozen. {error}.") from None
     if output.is_json:
-        output.json({"version": 1, "freeze": document(made)})
+        output.json({"version": 1, "freeze": freeze_document(made)})
         return
-    how_long = f"until {moment(made.until)}" if made.until else "until unfrozen"
+    how_long = f"until {time_text(made.until)}" if made.until else "until unfrozen"
     output.line(f"{scope(made)}: frozen {how_long}: {made.reason}", GOOD)
 
 
 def _until(options: dict[str, Any]) -> datetime | None:
     now = database_now(alias_for(Freeze))
     if options["duration"]:
-        return now + times.duration("--for", options["duration"])
+        return now + times.parse_duration_option("--for", options["duration"])
     if not options["until"]:
         return None
-    return times.until(options["until"], now, timezone.get_current_timezone())
+    return times.parse_until_option(options["until"], now, timezone.get_current_timezone())

@@ -7,7 +7,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.db.routing import alias_for
-from django_dcron.management.dcron.output import Column, Output, add_json, iso, moment
+from django_dcron.management.dcron.output import (
+    Column,
+    Output,
+    add_json,
+    iso,
+    time_text,
+)
 from django_dcron.models import Freeze
 
 HELP = (
@@ -28,7 +34,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out = Output(command, options)
     found = list(Freeze.objects.using(alias_for(Freeze)).in_force())
     if out.is_json:
-        out.json({"version": 1, "freezes": [document(freeze) for freeze in found]})
+        out.json({"version": 1, "freezes": [freeze_document(freeze) for freeze in found]})
     elif found:
         columns: list[Column | str] = ["Namespace", "Since", "Until", "By"]
         columns.append(Column("Reason", wraps=True))
@@ -37,7 +43,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         out.line("No freeze is in force.")
 
 
-def document(freeze: Freeze) -> dict[str, Any]:
+def freeze_document(freeze: Freeze) -> dict[str, Any]:
     """Return the freeze, for programs."""
     return {
         "namespace": freeze.namespace,
@@ -54,5 +60,5 @@ def scope(freeze: Freeze) -> str:
 
 
 def _cells(freeze: Freeze) -> list[str]:
-    until = moment(freeze.until) if freeze.until else "(open)"
-    return [scope(freeze), moment(freeze.since), until, freeze.frozen_by, freeze.reason]
+    until = time_text(freeze.until) if freeze.until else "(open)"
+    return [scope(freeze), time_text(freeze.since), until, freeze.frozen_by, freeze.reason]

@@ -17,7 +17,12 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.chains import followed_run_id, followers_of
 from django_dcron.diagnosis.run_durations import duration, start_delay
-from django_dcron.diagnosis.run_history import READ_LIMIT, attempts_of, has_upcoming_run, runs_of
+from django_dcron.diagnosis.run_history import (
+    READ_LIMIT,
+    attempts_of,
+    has_upcoming_run,
+    read_run_history,
+)
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
@@ -30,10 +35,10 @@ from django_dcron.management.dcron.output import (
     Output,
     Styled,
     add_json,
-    format_duration,
+    duration_text,
     iso,
-    moment,
     state,
+    time_text,
 )
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
@@ -109,13 +114,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
     now = database_now(alias_for(Job))
     bounds = {
-        name: times.instant(f"--{name}", options[name], now, timezone.get_current_timezone())
+        name: times.parse_time_option(
+            f"--{name}", options[name], now, timezone.get_current_timezone()
+        )
         if options[name]
         else None
         for name in ("since", "until")
     }
     shows_upcoming = options["upcoming"] or State.PENDING in options["state"]
-    page = runs_of(
+    page = read_run_history(
         job,
         options["limit"],
         states=options["state"],
@@ -159,8 +166,8 @@ def _cells(run: Run) -> list[Cell]:
         str(run.pk)[:ID_SHOWN],
         f"{timezone.localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}",
         state(run.state),
-        format_duration(start_delay(run)),
-        format_duration(duration(run)),
+        duration_text(start_delay(run)),
+        duration_text(duration(run)),
         "; ".join(_notes(run)),
     ]
 
@@ -206,8 +213,8 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
 def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "state", state(run.state)
     yield "reason", run.reason
-    yield "scheduled", moment(run.scheduled_at)
-    yield "due", moment(run.due_at) if run.due_at != run.scheduled_at else ""
+    yield "scheduled", time_text(run.scheduled_at)
+    yield "due", time_text(run.due_at) if run.due_at != run.scheduled_at else ""
     yield "trigger", run.trigger
     yield "rerun of", str(run.rerun_of_id) if run.rerun_of_id else ""
     yield "follows", str(followed_run_id(run) or "")
@@ -215,16 +222,16 @@ def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "arguments", "" if run.args is None else json.dumps(redact(run.args))
     yield "keyword arguments", "" if run.kwargs is None else json.dumps(redact(run.kwargs))
     yield "idempotency key", run.idempotency_key
-    yield "started", moment(run.started_at)
-    yield "start delay", format_duration(start_delay(run))
-    yield "finished", moment(run.finished_at)
-    yield "duration", format_duration(duration(run))
+    yield "started", time_text(run.started_at)
+    yield "start delay", duration_text(start_delay(run))
+    yield "finished", time_text(run.finished_at)
+    yield "duration", duration_text(duration(run))
     if run.missed_before:
         yield (
             "missed before",
-            f"{run.missed_before}, since {moment(run.missed_from)}",
+            f"{run.missed_before}, since {time_text(run.missed_from)}",
         )
-    yield "cancel requested", moment(run.cancel_requested_at) if run.cancel_requested_at else ""
+    yield "cancel requested", time_text(run.cancel_requested_at) if run.cancel_requested_at else ""
     yield "node", run.node
     yield "deliveries", run.deliveries
 
@@ -234,9 +241,9 @@ def _attempt_fields(attempt: Attempt) -> Iterator[tuple[str, Cell]]:
     if attempt.late_outcome:
         yield "late outcome", state(attempt.late_outcome)
     yield "worker", attempt.worker
-    yield "started", moment(attempt.started_at)
-    yield "finished", moment(attempt.finished_at)
-    yield "duration", format_duration(attempt.duration)
+    yield "started", time_text(attempt.started_at)
+    yield "finished", time_text(attempt.finished_at)
+    yield "duration", duration_text(attempt.duration)
     if attempt.progress_done is not None:
         of = f" of {attempt.progress_total}" if attempt.progress_total is not None else ""
         note = f", {attempt.progress_note}" if attempt.progress_note else ""

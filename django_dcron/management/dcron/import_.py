@@ -47,7 +47,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.import_report import report
 from django_dcron.management.dcron.import_texts import (
     STYLES,
-    changes_of,
+    changes_document,
     format_counts,
     show_calendars,
     verb_of,
@@ -444,7 +444,7 @@ def _document(
                 "outcome": calendar.outcome,
                 "reasons": calendar.reasons,
                 "warnings": calendar.warnings,
-                "changes": changes_of(calendar),
+                "changes": changes_document(calendar),
             }
             for calendar in calendar_results
         ],
@@ -457,8 +457,8 @@ def _document(
                 "outcome": plan.outcome,
                 "reasons": plan.reasons,
                 "warnings": plan.entry.warnings,
-                "changes": changes_of(plan),
-                "kept": changes_of(plan, plan.kept),
+                "changes": changes_document(plan),
+                "kept": changes_document(plan, plan.kept),
             }
             for plan in plans
         ],

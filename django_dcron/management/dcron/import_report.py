@@ -21,8 +21,8 @@ from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.output import BAD, Output, iso, moment
-from django_dcron.management.dcron.times import instant
+from django_dcron.management.dcron.output import BAD, Output, iso, time_text
+from django_dcron.management.dcron.times import parse_time_option
 from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
 
@@ -33,7 +33,7 @@ def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
     if options["source"] not in SCHEDULERS:
         raise usage_error(f"--report needs a scheduler as source: {', '.join(SCHEDULERS)}.")
     now = database_now(alias_for(Job))
-    since = instant("--since", options["since"], now, timezone.get_current_timezone())
+    since = parse_time_option("--since", options["since"], now, timezone.get_current_timezone())
     try:
         source_runs = SCHEDULERS[options["source"]].runs_since(since - LATE)
     except SourceProblem as error:
@@ -71,15 +71,17 @@ def _show_report(
 ) -> None:
     for shadow in shadows:
         for difference in shadow.there:
-            out.line(f"only there {shadow.job} {moment(difference.at)}: {reason(difference)}", BAD)
+            reason = difference_reason(difference)
+            out.line(f"only there {shadow.job} {time_text(difference.at)}: {reason}", BAD)
         for difference in shadow.here:
-            out.line(f"only here {shadow.job} {moment(difference.at)}: {reason(difference)}", BAD)
+            reason = difference_reason(difference)
+            out.line(f"only here {shadow.job} {time_text(difference.at)}: {reason}", BAD)
     same = sum(shadow.same for shadow in shadows)
     there, here = (
         sum(len(getattr(shadow, side)) for shadow in shadows) for side in ("there", "here")
     )
     text = f"{number_of(same, 'run')} in both, {there} only there, {here} only here"
-    out.line(f"{number_of(len(shadows), 'shadow')}, since {moment(since)}: {text}.")
+    out.line(f"{number_of(len(shadows), 'shadow')}, since {time_text(since)}: {text}.")
     out.line(
         f"Compared: {coverage.compared} of {coverage.due} shadows that ran, "
         f"{coverage.compared_runs} of {number_of(coverage.runs, 'run')} here."
@@ -90,15 +92,15 @@ def _show_report(
         out.line(f"Maximum delay of the other scheduler for the same run: {_seconds(late)}.")
 
 
-def reason(difference: Difference) -> str:
+def difference_reason(difference: Difference) -> str:
     match difference.kind:
         case DifferenceKind.LATE if difference.other is not None:
             return (
-                f"possibly the run of {moment(difference.other)}, late by "
+                f"possibly the run of {time_text(difference.other)}, late by "
                 f"{_seconds(abs(difference.at - difference.other))}"
             )
         case DifferenceKind.TWICE if difference.other is not None:
-            return f"ran again there for {moment(difference.other)}"
+            return f"ran again there for {time_text(difference.other)}"
         case DifferenceKind.NOT_DUE:
             return "nothing was due here"
         case _:

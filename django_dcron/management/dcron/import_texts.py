@@ -66,7 +66,7 @@ def _date_list(value: Any) -> str:
     return ", ".join(text_of(value).splitlines())
 
 
-def changes_of(
+def changes_document(
     plan: EntryPlan | CalendarPlan, changes: Mapping[str, tuple[Any, Any]] | None = None
 ) -> dict[str, Any]:
     """Return the changes for programs, by default those of the plan, with secrets redacted."""

@@ -137,7 +137,7 @@ def state_cell(job: Job) -> Styled:
     return Styled(f"{state.value}{shadow}", STYLES.get(state, ""))
 
 
-def schedule_text(job: Job) -> str:
+def schedule_with_zone(job: Job) -> str:
     """Return the schedule with its time zone, unless that is UTC or part of the text."""
     if job.timezone == "UTC" or job.schedule.startswith(("TZ=", "CRON_TZ=")):
         return job.schedule

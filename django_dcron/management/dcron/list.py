@@ -19,7 +19,7 @@ from django_dcron.management.dcron.job_selection import (
     add_filters,
     filter_of,
     job_document,
-    schedule_text,
+    schedule_with_zone,
     state_cell,
 )
 from django_dcron.management.dcron.numbers import whole
@@ -98,7 +98,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _cells(job: Job, now: datetime) -> Iterator[Cell]:
     yield str(job)
-    yield schedule_text(job)
+    yield schedule_with_zone(job)
     next_at = next_run_of(job, now)
     yield f"{timezone.localtime(next_at):%Y-%m-%d %H:%M:%S}" if next_at else EMPTY
     yield Styled(distance(next_at, now) if next_at else "", QUIET)

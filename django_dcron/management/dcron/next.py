@@ -19,7 +19,7 @@ from django_dcron.diagnosis.why.explanation_data import zone_of
 from django_dcron.exceptions import InvalidSchedule, InvalidTimeZone
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.job_selection import schedule_text
+from django_dcron.management.dcron.job_selection import schedule_with_zone
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.numbers import whole
 from django_dcron.management.dcron.output import (
@@ -28,7 +28,7 @@ from django_dcron.management.dcron.output import (
     Column,
     Output,
     add_json,
-    format_duration,
+    duration_text,
     iso,
     seconds,
 )
@@ -80,7 +80,9 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out = Output(command, options)
     job = _read(options["what"], options["timezone"])
-    after = times.instant("--after", options["after"], database_now(alias_for(Job)), zone_of(job))
+    after = times.parse_time_option(
+        "--after", options["after"], database_now(alias_for(Job)), zone_of(job)
+    )
     try:
         ahead = look_ahead(job, options["count"], after=after)
     except InvalidSchedule as error:
@@ -136,7 +138,7 @@ def cautions_document(ahead: Lookahead) -> list[dict[str, str]]:
 
 
 def _print(out: Output, job: Job, ahead: Lookahead) -> None:
-    out.line(f"{job}: {schedule_text(job)}" if job.pk else schedule_text(job))
+    out.line(f"{job}: {schedule_with_zone(job)}" if job.pk else schedule_with_zone(job))
     if ahead.words:
         out.line(ahead.words)
     if not job.enabled:
@@ -166,4 +168,4 @@ def print_occurrences(out: Output, ahead: Lookahead) -> None:
 
 
 def _gap(gap: Any) -> str:
-    return format_duration(gap) if gap else EMPTY
+    return duration_text(gap) if gap else EMPTY

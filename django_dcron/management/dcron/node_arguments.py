@@ -81,7 +81,7 @@ def as_arguments(options: Mapping[str, Any]) -> list[str]:
     return [*given, *unchecked, f"--verbosity={options['verbosity']}"]
 
 
-def check(arguments: Sequence[str]) -> None:
+def check_runcron_arguments(arguments: Sequence[str]) -> None:
     """Raise ``CommandError`` for arguments that ``runcron`` doesn't accept."""
     parser = BaseCommand().create_parser("manage.py", "runcron")
     define(parser)

@@ -23,7 +23,7 @@ from django_dcron.management.dcron.output import (
     Output,
     Styled,
     add_json,
-    format_duration,
+    duration_text,
     iso,
     seconds,
 )
@@ -88,7 +88,7 @@ def _cells(node: Node) -> Iterator[Cell]:
     yield _ago(node, node.ticked_at)
     yield f"{node.shards}/{node.shard_count}"
     yield node.agenda
-    yield Styled(format_duration(node.skew), ODD if cluster.is_skewed(node) else "")
+    yield Styled(duration_text(node.skew), ODD if cluster.is_skewed(node) else "")
     yield node.namespace or "(all)"
     yield node.host
     yield node.pid
@@ -96,7 +96,7 @@ def _cells(node: Node) -> Iterator[Cell]:
 
 
 def _ago(node: Node, at: datetime | None) -> str:
-    return str(time_format.ago(cluster.age(node, at))) if at else EMPTY
+    return str(time_format.format_time_ago(cluster.age(node, at))) if at else EMPTY
 
 
 def _document(node: Node) -> dict[str, Any]:

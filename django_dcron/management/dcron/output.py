@@ -192,16 +192,16 @@ def seconds(length: timedelta | None) -> float | None:
     return None if length is None else length.total_seconds()
 
 
-def moment(instant: datetime | None, zone: Any = None) -> str:
+def time_text(instant: datetime | None, zone: Any = None) -> str:
     """Format a time for people, in the site's or the given time zone, which it names."""
     return (
         EMPTY
         if instant is None
-        else time_format.moment(instant, zone or timezone.get_current_timezone())
+        else time_format.format_time(instant, zone or timezone.get_current_timezone())
     )
 
 
-def format_duration(length: timedelta | None) -> str:
+def duration_text(length: timedelta | None) -> str:
     """Format a duration for people: 12 ms, 3.4 s, 2m 03s, 1h 02m, 3d 4h."""
     return EMPTY if length is None else time_format.format_duration(length)
 
@@ -211,9 +211,9 @@ def distance(instant: datetime | None, now: datetime) -> str:
     if instant is None:
         return EMPTY
     return (
-        f"in {format_duration(instant - now)}"
+        f"in {duration_text(instant - now)}"
         if instant > now
-        else str(time_format.ago(now - instant))
+        else str(time_format.format_time_ago(now - instant))
     )
 
 

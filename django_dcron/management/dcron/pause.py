@@ -15,7 +15,7 @@ from django_dcron.management.dcron import bulk_actions, times
 from django_dcron.management.dcron.bulk_actions import BulkAction, Done, LeftOut, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
-from django_dcron.management.dcron.output import Output, add_json, moment
+from django_dcron.management.dcron.output import Output, add_json, time_text
 from django_dcron.models import Job
 
 HELP = (
@@ -50,7 +50,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     until = _until(options["until"]) if options["until"] else None
     selected = select(options, find_job)
-    reason = bulk_actions.reason(options["reason"])
+    reason = bulk_actions.reason_with_user(options["reason"])
     # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.
     kept = [job for job in selected.rows if not job.enabled and selected.by_criteria]
     plan = Plan(
@@ -67,7 +67,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _until(text: str) -> datetime:
     now = database_now(alias_for(Job))
-    return times.until(text, now, timezone.get_current_timezone())
+    return times.parse_until_option(text, now, timezone.get_current_timezone())
 
 
 def _bulk_action(job: Job, reason: str, until: datetime | None) -> BulkAction:
@@ -86,7 +86,7 @@ def _bulk_action(job: Job, reason: str, until: datetime | None) -> BulkAction:
 
 
 def _pause_text(reason: str, until: datetime | None) -> str:
-    for_how_long = f"until {moment(until)}" if until else "until resumed"
+    for_how_long = f"until {time_text(until)}" if until else "until resumed"
     return f"paused {for_how_long}: {reason}"
 
 

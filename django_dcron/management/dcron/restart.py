@@ -42,11 +42,19 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, file = Output(command, options), PidFile(options["pid_file"])
     stored = _stored_options(file)
-    detached.check(Path(stored.log_file), Path(stored.directory))  # before anything is stopped
+    detached.check_can_detach(
+        Path(stored.log_file), Path(stored.directory)
+    )  # before anything is stopped
     output.line(
-        stop.drain(file, times.duration("--timeout", options["timeout"]), force=options["force"])
+        stop.drain(
+            file,
+            times.parse_duration_option("--timeout", options["timeout"]),
+            force=options["force"],
+        )
     )
-    start.in_background(output, file, stored, times.duration("--timeout", start.START_TIMEOUT))
+    start.in_background(
+        output, file, stored, times.parse_duration_option("--timeout", start.START_TIMEOUT)
+    )
 
 
 def _stored_options(file: PidFile) -> StartOptions:
@@ -59,7 +67,7 @@ def _stored_options(file: PidFile) -> StartOptions:
     if options.settings != os.environ.get(ENVIRONMENT_VARIABLE, ""):
         raise usage_error(f"The node uses other settings. Add --settings {options.settings}.")
     try:
-        node_arguments.check(options.arguments)
+        node_arguments.check_runcron_arguments(options.arguments)
     except CommandError as error:
         raise usage_error(
             f"The stored options no longer work: {error} ({path}). Stop the node and start it "

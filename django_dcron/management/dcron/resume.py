@@ -12,7 +12,7 @@ from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import BulkAction, Done, LeftOut, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
-from django_dcron.management.dcron.output import Output, add_json, moment
+from django_dcron.management.dcron.output import Output, add_json, time_text
 from django_dcron.models import Job
 
 HELP = (
@@ -63,7 +63,7 @@ def _bulk_action(job: Job) -> BulkAction:
         else:
             text = "not paused" if before else "resumed"
         return Done(
-            f"{text}; next run {moment(following)}" if following else text,
+            f"{text}; next run {time_text(following)}" if following else text,
             {"enabled": job.enabled, "next": following},
         )
 

@@ -72,7 +72,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output = Output(command, options)
-    timeout = times.duration("--timeout", options["timeout"]) if options["timeout"] else None
+    timeout = (
+        times.parse_duration_option("--timeout", options["timeout"]) if options["timeout"] else None
+    )
     selected = select(options, find_job)
     if selected.by_criteria or len(selected.rows) > 1 or options["dry_run"]:
         if timeout is not None:

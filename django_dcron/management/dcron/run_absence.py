@@ -35,11 +35,11 @@ TEXTS = {
 def absence_for(run: Run) -> tuple[Absence, str] | None:
     """Return what an unfinished run lacks, with a message, or None if it lacks nothing."""
     verdict = read_verdict(run.job.namespace)
-    absence = decide(run, verdict)
+    absence = find_absence(run, verdict)
     return (absence, _message(run, absence, verdict)) if absence else None
 
 
-def decide(run: Run, verdict: Verdict) -> Absence | None:
+def find_absence(run: Run, verdict: Verdict) -> Absence | None:
     facts = verdict.facts
     match State(run.state):
         case State.PENDING if not facts.live_nodes:

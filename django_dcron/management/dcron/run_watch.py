@@ -21,7 +21,14 @@ from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.management.dcron.exits import negative_result
-from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output, format_duration
+from django_dcron.management.dcron.output import (
+    BAD,
+    GOOD,
+    ODD,
+    QUIET,
+    Output,
+    duration_text,
+)
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, absence_for
 from django_dcron.models import Attempt, Node, Run
@@ -178,7 +185,7 @@ def _written(log: str) -> int:
 def _end(attempt: Attempt) -> str:
     text = f"attempt {attempt.number} {Outcome(attempt.outcome).value.replace('_', ' ')}"
     if attempt.duration is not None:
-        text += f" after {format_duration(attempt.duration)}"
+        text += f" after {duration_text(attempt.duration)}"
     if attempt.exception_class:
         text += f": {attempt.exception_class}: {attempt.message}"
     return text

@@ -36,8 +36,8 @@ from django_dcron.management.dcron.output import (
     Styled,
     add_json,
     distance,
-    moment,
     state,
+    time_text,
 )
 from django_dcron.models import Job, Link, Statistics
 
@@ -107,13 +107,13 @@ def _how_it_stands(job: Job, now: datetime, problem: str) -> Iterator[tuple[str,
     if pause:
         yield "pause reason", pause.reason
         yield "paused by", pause.by
-        yield "paused since", moment(pause.since) if pause.since else ""
-        yield "paused until", moment(pause.until) if pause.until else "resumed"
+        yield "paused since", time_text(pause.since) if pause.since else ""
+        yield "paused until", time_text(pause.until) if pause.until else "resumed"
     if next_at := next_run_of(job, now):
-        yield "next run", f"{moment(next_at)} ({distance(next_at, now)})"
+        yield "next run", f"{time_text(next_at)} ({distance(next_at, now)})"
     running = job_status.running(job)
     for run in running[: job_status.RUNNING_NAMED]:
-        yield "running", f"{run.pk} since {moment(run.started_at)}"
+        yield "running", f"{run.pk} since {time_text(run.started_at)}"
     if len(running) > job_status.RUNNING_NAMED:
         yield "running", "and more"
     after = jobs_after(job)
@@ -124,7 +124,7 @@ def _how_it_stands(job: Job, now: datetime, problem: str) -> Iterator[tuple[str,
     yield "declared", "in code (@cron)" if job.declared is not None else ""
     yield "imported from", job.import_source
     yield "number", f"{job.pk}, version {job.version}"
-    yield "changed", moment(job.updated_at)
+    yield "changed", time_text(job.updated_at)
 
 
 def _follower(link: Link) -> str:
@@ -140,7 +140,7 @@ def _figures(
         yield "success rate", f"{lately.percent:g}% of the latest {lately.ended}"
     if counted.last_state:
         yield "last outcome", state(counted.last_state)
-        yield "last finished", moment(counted.last_finished_at)
+        yield "last finished", time_text(counted.last_finished_at)
     if counted.consecutive_failures:
         yield "consecutive failures", Styled(str(counted.consecutive_failures), BAD)
 

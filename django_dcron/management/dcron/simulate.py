@@ -28,7 +28,7 @@ from django_dcron.management.dcron.output import (
     Styled,
     add_json,
     iso,
-    moment,
+    time_text,
 )
 from django_dcron.models import Job
 from django_dcron.schedules.crowding import Crowd
@@ -82,8 +82,8 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, now = Output(command, options), database_now(alias_for(Job))
     zone = timezone.get_current_timezone()
-    since = times.instant("--from", options["since"], now, zone)
-    until = times.instant("--until", options["until"], now, zone)
+    since = times.parse_time_option("--from", options["since"], now, zone)
+    until = times.parse_time_option("--until", options["until"], now, zone)
     if since >= until:
         raise usage_error(
             f"--from ({iso(since)}) must be before --until ({iso(until)}). For a span in the "
@@ -103,7 +103,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _print(out: Output, found: Simulation, paused: int, top: int) -> None:
-    out.line(f"{moment(found.since)} to {moment(found.until)}")
+    out.line(f"{time_text(found.since)} to {time_text(found.until)}")
     out.line(
         f"{number_of(found.jobs, 'job')}; {number_of(found.total, 'occurrence')} of "
         f"{len(found.by_job)} of them; several jobs start together in {found.clashes} of "

@@ -91,7 +91,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     )
     if daemon:
         in_background(
-            Output(command, options), file, stored, times.duration("--timeout", options["timeout"])
+            Output(command, options),
+            file,
+            stored,
+            times.parse_duration_option("--timeout", options["timeout"]),
         )
         return
     with file:

@@ -15,7 +15,14 @@ from django.db import DatabaseError, InterfaceError
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.management.dcron import start_options, stop
-from django_dcron.management.dcron.output import BAD, GOOD, Output, Styled, add_json, moment
+from django_dcron.management.dcron.output import (
+    BAD,
+    GOOD,
+    Output,
+    Styled,
+    add_json,
+    time_text,
+)
 from django_dcron.management.dcron.pid_file import PidFile
 from django_dcron.models import Node
 from django_dcron.scheduler.health_file import ProbeResult, probe
@@ -73,7 +80,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         [
             ("state", Styled(RUNNING, GOOD)),
             ("process", pid),
-            ("since", moment(since) if since else None),
+            ("since", time_text(since) if since else None),
             ("health", Styled(health.reason, "" if health.fit else BAD) if health else "unknown"),
             ("log", log_file),
         ]
@@ -106,5 +113,6 @@ def _by_its_heartbeat(pid: int) -> ProbeResult | None:
     if node is None:
         return None
     live = cluster.is_live(node)
-    text = f"last heartbeat of {node}: {time_format.ago(cluster.age(node, node.heartbeat_at))}"
+    age = cluster.age(node, node.heartbeat_at)
+    text = f"last heartbeat of {node}: {time_format.format_time_ago(age)}"
     return ProbeResult(live and not cluster.is_stalled(node), text)

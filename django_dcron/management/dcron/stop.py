@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.management.dcron import pid_file, times
 from django_dcron.management.dcron.exits import negative_result
-from django_dcron.management.dcron.output import Output, format_duration
+from django_dcron.management.dcron.output import Output, duration_text
 from django_dcron.management.dcron.pid_file import PidFile
 
 HELP = (
@@ -57,7 +57,7 @@ def add_drain_options(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    timeout = times.duration("--timeout", options["timeout"])
+    timeout = times.parse_duration_option("--timeout", options["timeout"])
     Output(command, options).line(
         drain(PidFile(options["pid_file"]), timeout, force=options["force"])
     )
@@ -75,7 +75,7 @@ def drain(file: PidFile, timeout: timedelta, *, force: bool) -> str:
         return f"The node has stopped: process {pid}."
     if not force:
         raise negative_result(
-            f"Process {pid} is still draining after {format_duration(timeout)}. Its log lists the "
+            f"Process {pid} is still draining after {duration_text(timeout)}. Its log lists the "
             "runs it waits for. Run stop again to keep waiting, or use --force to kill it; other "
             "nodes then take over its runs."
         )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.schedules.timetable import BEGIN, END
-from django_dcron.utils.durations import read_duration
+from django_dcron.utils.durations import parse_duration_text
 from django_dcron.utils.time_ahead import next_time_of_day
 from django_dcron.utils.time_parsing import parse_datetime
 
@@ -33,7 +33,7 @@ def until_help() -> str:
     return "ISO time or time of day (18:00) in the site's time zone, or a duration (2h, 1w)"
 
 
-def instant(label: str, text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
+def parse_time_option(label: str, text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     """Return an aware time; raises ``CommandError`` for invalid text.
 
     ``label`` names the value in errors, such as ``--since``. A time without an offset is in
@@ -58,7 +58,7 @@ def instant(label: str, text: str, now: datetime, zone: tzinfo = UTC) -> datetim
     return found
 
 
-def until(text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
+def parse_until_option(text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     """Return the aware time of ``--until``; raises ``CommandError`` unless it is after ``now``.
 
     A duration counts from ``now``. A time of day is the next one in ``zone``.
@@ -66,7 +66,7 @@ def until(text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     if (length := _span(text.removeprefix("+"))) is not None:
         found = min(now + length, END - SECOND)
     else:
-        found = next_time_of_day(text, now, zone) or instant("--until", text, now, zone)
+        found = next_time_of_day(text, now, zone) or parse_time_option("--until", text, now, zone)
     if found <= now:
         raise usage_error(
             f"--until {text!r} is in the past (allowed: a duration such as 2h or 1w, a time of day "
@@ -95,7 +95,7 @@ def last_clock_time(text: str, now: datetime, zone: tzinfo) -> datetime | None:
     return found if found <= now else found - DAY
 
 
-def duration(label: str, text: str) -> timedelta:
+def parse_duration_option(label: str, text: str) -> timedelta:
     """Parse a duration: ``90s``, ``1h30m``, ``2d``."""
     length = _span(text)
     if length is None:
@@ -109,7 +109,7 @@ def duration(label: str, text: str) -> timedelta:
 def _span(text: str) -> timedelta | None:
     """Return the duration, or None if the text is invalid or the duration too long."""
     try:
-        length = read_duration(text)
+        length = parse_duration_text(text)
     except OverflowError:
         return None
     return length if length is not None and length <= LONGEST else None

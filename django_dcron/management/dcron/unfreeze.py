@@ -12,7 +12,7 @@ from django_dcron.exceptions import NotPossible
 from django_dcron.management.dcron.bulk_actions import user_name
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.freeze import add_namespace
-from django_dcron.management.dcron.freezes import document, scope
+from django_dcron.management.dcron.freezes import freeze_document, scope
 from django_dcron.management.dcron.output import GOOD, ODD, Output, add_json
 from django_dcron.models import Freeze
 
@@ -43,8 +43,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.json(
             {
                 "version": 1,
-                "freeze": document(ended),
-                "in_force": [document(freeze) for freeze in left],
+                "freeze": freeze_document(ended),
+                "in_force": [freeze_document(freeze) for freeze in left],
             }
         )
         return

@@ -54,7 +54,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     text, now, zone = options["time"], database_now(alias_for(Job)), zone_of(job)
     clock_time = times.last_clock_time(text, now, zone) if text else None
     if text:
-        asked = clock_time or times.instant("TIME", text, now, zone)
+        asked = clock_time or times.parse_time_option("TIME", text, now, zone)
         answer = explain(job, asked)
     else:
         asked, answer = explain_latest(job, now)
@@ -70,7 +70,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _print(out: Output, job: Job, answer: Answer) -> None:
     zone = zone_of(job)
-    about = f", {time_format.moment(answer.occurrence, zone)}" if answer.occurrence else ""
+    about = f", {time_format.format_time(answer.occurrence, zone)}" if answer.occurrence else ""
     style = (
         BAD if answer.verdict is WhyVerdict.UNEXPLAINED else STATE_STYLES.get(answer.verdict, "")
     )
@@ -80,8 +80,8 @@ def _print(out: Output, job: Job, answer: Answer) -> None:
     out.fields(
         [
             ("run", str(answer.run.pk) if answer.run else ""),
-            ("before", time_format.moment(answer.before, zone) if answer.before else ""),
-            ("after", time_format.moment(answer.after, zone) if answer.after else ""),
+            ("before", time_format.format_time(answer.before, zone) if answer.before else ""),
+            ("after", time_format.format_time(answer.after, zone) if answer.after else ""),
         ]
     )
 

@@ -20,8 +20,8 @@ from django_dcron.contrib.importers.report import (
 )
 from django_dcron.contrib.importers.writing import apply_plans
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
-from django_dcron.management.dcron.import_report import reason
-from django_dcron.management.dcron.output import iso, moment
+from django_dcron.management.dcron.import_report import difference_reason
+from django_dcron.management.dcron.output import iso, time_text
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from tests.contrib.importers.conftest import Install
@@ -274,7 +274,7 @@ def test_report_compares_shadows_with_runs_of_django_q2(q2: None) -> None:
     Task.objects.create(id="1", name="x", func="f", group="a", started=started, stopped=started)
     alone = call("import", "django-q2", "--report")
     assert (alone.code, alone.err.startswith("1 of 1 ")) == (1, True)
-    assert f"only there a {moment(started)}: nothing was due here" in alone.out
+    assert f"only there a {time_text(started)}: nothing was due here" in alone.out
     scheduled = started.replace(microsecond=0)
     Run.objects.create(job=job, scheduled_at=scheduled, due_at=scheduled, claimed_at=scheduled)
     (beside_it,) = call("import", "django-q2", "--report", "--json").json["jobs"]
@@ -283,7 +283,9 @@ def test_report_compares_shadows_with_runs_of_django_q2(q2: None) -> None:
     Task.objects.create(id="2", name="y", func="f", group="a", started=again, stopped=again)
     twice = call("import", "django-q2", "--report")
     assert twice.code == 1
-    assert f"only there a {moment(again)}: ran again there for {moment(scheduled)}" in twice.out
+    assert (
+        f"only there a {time_text(again)}: ran again there for {time_text(scheduled)}" in twice.out
+    )
     assert "delay" in twice.out
     (beside_it,) = call("import", "django-q2", "--report", "--json").json["jobs"]
     assert beside_it["there_alone"] == [
@@ -297,8 +299,8 @@ def test_report_compares_shadows_with_runs_of_django_q2(q2: None) -> None:
 def test_reasons_of_differences_are_documented(why: DifferenceKind) -> None:
     document = (Path(__file__).resolve().parents[3] / "docs/how-to/migrate.md").read_text()
     other = at(0) if why in (DifferenceKind.LATE, DifferenceKind.TWICE) else None
-    message = reason(Difference(at(2), why, other))
-    assert message.replace(moment(at(0)), "...").replace("120.0 s", "...") in document
+    message = difference_reason(Difference(at(2), why, other))
+    assert message.replace(time_text(at(0)), "...").replace("120.0 s", "...") in document
 
 
 def test_report_of_a_file_is_refused(tmp_path: Path) -> None:

@@ -54,9 +54,8 @@ FIELDS: dict[str, FieldKind] = {
     "day_of_week": DAY_OF_WEEK,
     "year": YEAR,
 }
-
-
 NAMES = {"day": "day_of_month"}
+LAST_WEEK = 53
 
 
 def read(now: datetime) -> Reading:
@@ -151,10 +150,7 @@ def _cron(trigger: Any) -> str:
         kind = FIELDS.get(field.name)
         if kind:
             parts_by_name[NAMES.get(field.name, field.name)] = _part(kind, field)
-        elif any(
-            getattr(expression, "first", None) or expression.step
-            for expression in field.expressions
-        ):
+        elif not any(map(_is_every_week, field.expressions)):
             raise EntryRefused("schedules can't select weeks of the year")
     parts = Parts(**parts_by_name)
     days = parts.day_of_month
@@ -172,6 +168,12 @@ def _cron(trigger: Any) -> str:
         replace(parts, day_of_month=month_days, day_of_week=CronPart((), "", positions)),
         both_days=alone,
     )
+
+
+def _is_every_week(expression: Any) -> bool:
+    """Return whether an expression, such as ``*``, ``*/1`` or ``1-53``, matches all weeks."""
+    first, last = getattr(expression, "first", None) or 1, getattr(expression, "last", None)
+    return first == 1 and (expression.step or 1) == 1 and (last is None or last >= LAST_WEEK)
 
 
 def _part(kind: FieldKind, field: Any) -> CronPart:

@@ -224,6 +224,10 @@ def _retries(part: ClassPart, minutes: Any, warn: Warn) -> dict[str, Any]:
 
 def _every(part: ClassPart, now: datetime, warn: Warn) -> dict[str, Any]:
     minutes = part.cron_class.schedule.run_every_mins
+    if not minutes:
+        raise EntryRefused(
+            "run_every_mins 0 runs it at each call of runcrons; set it to the minutes between calls"
+        )
     length = timedelta(minutes=minutes)
     text = interval_text(length)
     days, weekdays = _days(part.cron_class.schedule)

@@ -151,6 +151,8 @@ def test_triggers_without_an_equivalent_are_refused(
         ({"day": "15,2nd fri", "hour": 4}, "0 4 15 * 5#2"),
         ({"day_of_week": "0,6", "hour": 4}, "0 4 * * 0,1"),
         ({"month": "jan-mar", "day": 1, "hour": 0}, "0 0 1 1-3 *"),
+        ({"week": "*/1"}, "0 0 * * *"),
+        ({"week": "1-53", "hour": 4}, "0 4 * * *"),
         ({"year": "2030", "month": 2, "day": 3}, "0 0 0 3 2 * 2030"),
     ],
 )

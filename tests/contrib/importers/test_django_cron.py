@@ -157,7 +157,7 @@ def test_class_with_several_schedules_becomes_several_jobs(classes: Any) -> None
         ("OneDay", "refused", "not a list of days"),
         ("Friday13th", "refused", "must both match"),
         ("Odd", "refused", "run_every_mins 90 with days"),
-        ("Zero", "refused", "interval 0 s"),
+        ("Zero", "refused", "call of runcrons"),
         ("NoTime", "refused", "'25:00'"),
         ("OfAFork", "refused", "run_between_times"),
         ("Never", "omitted", "neither"),

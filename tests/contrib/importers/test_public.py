@@ -6,7 +6,7 @@ import re
 from tests.contrib.importers.public import COUNT, SCHEDULES
 from tests.contrib.importers.test_clock_changes import PAGE
 
-SECTION = PAGE[PAGE.index("## Schedules of public projects") :].split("\n## ")[0]
+SECTION = PAGE[PAGE.index("### Distinct schedules") :].split("\n## ")[0]
 
 
 def test_schedules_of_a_source_are_distinct() -> None:
@@ -22,5 +22,5 @@ def test_documented_counts_match_the_data() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \|", SECTION, re.MULTILINE)
     assert {source: int(count) for source, count in rows} == counts
     prose = " ".join(SECTION.split())
-    assert f"{sum(counts.values())} schedules" in prose
+    assert f"{sum(counts.values())} different schedules" in prose
     assert f"the next {COUNT} occurrences" in prose

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 import django_cron as real
 import pytest
+from django.apps import apps
 from django.db import models
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
@@ -65,6 +66,8 @@ def log(install: Install) -> Iterator[Any]:
     module.CronJobLog = CronJobLog  # type: ignore[attr-defined]
     install("django_cron")
     yield CronJobLog
+    # A worker may set up this fixture again, after tests of other modules.
+    del apps.all_models["django_cron"]["cronjoblog"]
     for name in names:
         del sys.modules[name]
 

@@ -43,8 +43,8 @@ LONGEST_REASON = 255
 LONGEST_NAME = 150
 LOCKED_AT_ONCE = 1000
 SECOND = timedelta(seconds=1)
-START_TIMEOUT = 2 * transitions.START_LOCK_TIMEOUT
-"""How long to wait for the starts in progress. A start waits at most half as long for a lock."""
+START_TIMEOUT = 4 * transitions.START_LOCK_TIMEOUT
+"""How long to wait for the starts in progress. A start waits at most a quarter of it for a lock."""
 
 
 def freeze(

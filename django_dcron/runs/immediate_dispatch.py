@@ -1,4 +1,4 @@
-"""Dispatch a run at once, from the process that created it.
+"""Dispatch a run at once, from the process that created or woke it.
 
 The dispatch is best effort (``dispatch.best_effort``). If it fails or is skipped, the node that
 leads the job's shard dispatches the run within a tick.
@@ -11,6 +11,7 @@ from functools import partial
 from time import time_ns
 
 from django_dcron import tracing
+from django_dcron.db.now import UtcNow
 from django_dcron.dispatch import Dispatcher, DueRun
 from django_dcron.dispatch.best_effort import try_request
 from django_dcron.models import Run
@@ -20,7 +21,7 @@ logger = logging.getLogger("django_dcron.control")
 
 
 def dispatch_now(run: Run) -> None:
-    """Dispatch the run. Call it after the commit that created the run. Never raises."""
+    """Dispatch the run. Call it after the commit that created or woke the run. Never raises."""
     try_request(partial(_deliver, run), on_error=partial(_left_to_node, run))
 
 
@@ -33,7 +34,8 @@ def _deliver(run: Run, dispatcher: Dispatcher) -> None:
     began = time_ns()
     dispatcher.publish([dispatcher.prepare(due)])
     tracing.record_dispatch([due], began, time_ns())
-    transitions.mark_queued([due.key], run.due_at, slot=None)
+    # The slot tells a woken run from one that this dispatch has made wait: see ``mark_queued``.
+    transitions.mark_queued([due.key], UtcNow(), slot=run.slot)
 
 
 def _left_to_node(run: Run, error: Exception) -> None:

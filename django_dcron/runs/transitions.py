@@ -74,7 +74,7 @@ def _run_that_may_become(
 # --- delivery -------------------------------------------------------------------------------------
 
 
-def mark_queued(delivered: Iterable[tuple[UUID, int]], at: datetime, **still: Any) -> int:
+def mark_queued(delivered: Iterable[tuple[UUID, int]], at: datetime | UtcNow, **still: Any) -> int:
     """Pending -> queued for all dispatched (run, attempt). Runs that have started stay as they are.
 
     ``still`` names columns that must have kept these values. After the dispatch, a run may have
@@ -190,7 +190,7 @@ def delete_claimed_ahead(job_ids: Collection[int], now: datetime, using: str) ->
 # --- start ----------------------------------------------------------------------------------------
 
 
-START_LOCK_TIMEOUT = timedelta(seconds=2)
+START_LOCK_TIMEOUT = timedelta(seconds=1)
 """How long a start waits for locked rows. It is short, because a worker has other runs to start."""
 
 _START = Chain(
@@ -317,8 +317,8 @@ def finish(
     """Running -> succeeded, failed or cancelled.
 
     ``closing``: Columns to write to the attempt's row.
-    ``dispatch_now``: Called after the commit with each run that follows. Without it, nodes dispatch
-    these runs.
+    ``dispatch_now``: Called after the commit with the run that is woken and each run that follows.
+    Without it, nodes dispatch these runs.
     ``last_heartbeat``: Returns False if the execution has sent a newer heartbeat.
     """
     if token is not None and not _others_may_wait(run):
@@ -332,14 +332,14 @@ def finish(
         if _finish(state, tuple(closing)).execute(**run_values, **attempt_values):
             return True
     with brief_transaction(alias_for(Run), settings.RUN_LEASE):
-        followers = _end(run, _executing(run.pk, attempt, last_heartbeat), state, reason)
-        if followers is None:
+        next_runs = _end(run, _executing(run.pk, attempt, last_heartbeat), state, reason)
+        if next_runs is None:
             return False
         reach("finish.ended")
         _close_attempt(run, attempt, closing, token)
         if dispatch_now is not None:
-            for follower in followers:
-                transaction.on_commit(partial(dispatch_now, follower), using=alias_for(Run))
+            for next_run in next_runs:
+                transaction.on_commit(partial(dispatch_now, next_run), using=alias_for(Run))
     return True
 
 
@@ -413,24 +413,31 @@ def request_cancel(run_id: UUID, reason: str) -> bool:
     return bool(running.update(cancel_requested_at=UtcNow(), reason=reason[:REASON_LIMIT]))
 
 
-def wake_next(job_id: int) -> bool:
+def wake_next(job_id: int) -> Run | None:
     """Waiting -> pending for the run that has waited longest. It gets the slot.
 
-    Returns False if no run waits or the slot is taken. Backfilled runs don't take part
-    (``release_backfilled``).
+    Returns that run, with its job. Returns None if no run waits or the slot is taken. Backfilled
+    runs don't take part (``release_backfilled``).
     """
     line = runs().waiting().filter(job=job_id).exclude(trigger=Trigger.BACKFILL)
-    longest = line.order_by("due_at", "pk").values_list("pk", flat=True).first()
+    longest = line.order_by("due_at", "pk").select_related("job").first()
     if longest is None:
-        return False
+        return None
+    change = {
+        "state": State.PENDING,
+        "slot": running_slot(job_id),
+        "node": NOBODY,
+        "reason": "",
+    }
     try:
         with transaction.atomic(using=alias_for(Run)):
-            woken = runs().waiting().filter(pk=longest)
-            return bool(
-                woken.update(state=State.PENDING, slot=running_slot(job_id), node=NOBODY, reason="")
-            )
+            if not runs().waiting().filter(pk=longest.pk).update(**change):
+                return None
     except IntegrityError:
-        return False  # a newcomer has the slot and wakes the next run when it ends
+        return None  # a newcomer has the slot and wakes the next run when it ends
+    for name, value in change.items():
+        setattr(longest, name, value)
+    return longest
 
 
 def _executing(
@@ -458,19 +465,23 @@ def _others_may_wait(run: Run) -> bool:
 
 
 def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run] | None:
-    """End the run and return the runs that follow it, or None if another process was first."""
+    """End the run. Return the runs to dispatch now, or None if another process was first.
+
+    These are the run that has waited for the slot, and the runs that follow this one.
+    """
     # No savepoint is needed, because nothing within catches an error.
     with brief_transaction(alias_for(Run), settings.RUN_LEASE, savepoint=False):
         if not guarded.update(**_final(state, reason[:REASON_LIMIT])):
             return None
+        woken = None
         has_line, followed = _others_may_wait(run), bool(conditions_met_by(state, started=True))
         if has_line or followed:
             taken, followed = _slot_and_followers(run.job_id, state)
             if has_line and not taken:
-                wake_next(run.job_id)
+                woken = wake_next(run.job_id)
         followers = chains.create_followers(run, state) if followed else []
         count([run.job_id], state)
-    return followers
+    return followers if woken is None else [woken, *followers]
 
 
 def _slot_and_followers(job_id: int, state: State) -> tuple[bool, bool]:

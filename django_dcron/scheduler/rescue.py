@@ -257,5 +257,5 @@ def _wake_waiting_runs(shards: Collection[int]) -> int:
     woken = 0
     for job_id in list(job_ids[:RESCUED_AT_ONCE]):
         with skipping_if_locked(f"wake the next run of job {job_id}", alias_for(Run)):
-            woken += transitions.wake_next(job_id)
+            woken += transitions.wake_next(job_id) is not None
     return woken

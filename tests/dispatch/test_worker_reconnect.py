@@ -1,5 +1,7 @@
 """Workers that lost their broker try to reconnect every few seconds."""
 
+import socket
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +13,15 @@ from kombu.utils import functional
 
 from django_dcron.dispatch import worker_reconnect
 from django_dcron.dispatch.celery import TIMEOUT
-from django_dcron.dispatch.worker_reconnect import LONGEST_PAUSE, MORE_TRIES, PromptReconnect
+from django_dcron.dispatch.worker_reconnect import (
+    LONGEST_PAUSE,
+    MORE_TRIES,
+    SILENCE,
+    PromptReconnect,
+)
 from django_dcron.scheduler import backlog
+from tests import services
+from tests.silent_proxy import SilentProxy
 
 
 @pytest.fixture
@@ -23,9 +32,9 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-def consumer(**settings: Any) -> Any:
+def consumer(broker: str = "redis+socket:///nowhere/redis.sock", **settings: Any) -> Any:
     """The connecting part of Celery's consumer, with the bootstep under test."""
-    app = Celery(broker="redis+socket:///nowhere/redis.sock", set_as_current=False)
+    app = Celery(broker=broker, set_as_current=False)
     app.conf.update({"broker_connection_retry_on_startup": True} | settings)
     made = Consumer.__new__(Consumer)
     made.app, made.first_connection_attempt, made.broker_connection_retry_attempt = app, True, 0
@@ -63,3 +72,51 @@ def test_successful_connection_causes_no_pause(slept: list[float]) -> None:
 def test_nodes_publish_again_within_five_seconds_of_lost_responses() -> None:
     """The time covers one attempt that waits in vain and the pause after it."""
     assert TIMEOUT + backlog.LONGEST_PAUSE_WITHOUT_BROKER <= 5
+
+
+def seconds_of_silence(sock: socket.socket) -> tuple[int, float]:
+    """Return after how many seconds the kernel ends the idle and the busy connection."""
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    idle, every, probes, busy = (
+        sock.getsockopt(socket.IPPROTO_TCP, option)
+        for option in (
+            socket.TCP_KEEPIDLE,
+            socket.TCP_KEEPINTVL,
+            socket.TCP_KEEPCNT,
+            socket.TCP_USER_TIMEOUT,
+        )
+    )
+    return idle + every * probes, busy / 1000
+
+
+@pytest.fixture
+def redis_port(redis_server: services.Server) -> Iterator[int]:
+    """A port of the server, which itself only has a Unix socket."""
+    proxy = SilentProxy(redis_server.answers_at)
+    yield proxy.port
+    proxy.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="an option of Linux")
+def test_kernel_ends_a_silent_connection_to_redis(redis_port: int) -> None:
+    with consumer(f"redis://127.0.0.1:{redis_port}/1").connection_for_read() as connection:
+        pool = connection.default_channel.client.connection_pool
+        assert seconds_of_silence(pool.get_connection()._sock) == (SILENCE, SILENCE)
+    assert SILENCE <= 6
+
+
+@pytest.mark.mariadb
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="an option of Linux")
+def test_kernel_ends_a_silent_connection_to_rabbitmq(
+    rabbitmq_server: services.RabbitmqServer,
+) -> None:
+    with consumer(rabbitmq_server.url).connection_for_read() as connection:
+        assert seconds_of_silence(connection.connection.transport.sock) == (SILENCE, SILENCE)
+
+
+def test_options_of_the_project_take_precedence() -> None:
+    theirs = {"socket_keepalive": False}
+    app = Celery(broker="redis://127.0.0.1/0", set_as_current=False)
+    connection = app.connection_for_read(transport_options=theirs)
+    assert worker_reconnect._with_keepalive(connection).transport_options.items() >= theirs.items()

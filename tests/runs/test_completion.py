@@ -12,6 +12,7 @@ from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from django_dcron import control
 from django_dcron.db.now import database_now
+from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
@@ -26,6 +27,7 @@ from django_dcron.runs.transitions import LastHeartbeat
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
 from tests.logs import logged
+from tests.scheduler.stand_ins import MemoryDispatcher
 
 pytestmark = pytest.mark.django_db
 
@@ -239,6 +241,35 @@ def test_only_the_execution_itself_dispatches_followers(
         [run] = dispatched
         assert (run.job_id, run.trigger) == (after.pk, "chain")
         dispatched.clear()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("overlap", ["queue_one", "queue_all", "cancel_running"])
+@pytest.mark.parametrize("unreachable", [False, True])
+def test_run_that_waited_for_the_slot_is_dispatched_at_once(
+    overlap: str, unreachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line of runs doesn't pause for a tick after each one."""
+    broker = MemoryDispatcher()
+    broker.broker_unreachable = unreachable
+    monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: broker)
+    monkeypatch.setattr(best_effort, "_broker_unreachable_until", float("-inf"))
+    job = make_idle_job(overlap_policy=overlap)
+    run = make_run(job, "running", slot=running_slot(job.pk))
+    due_at = database_now("default") - timedelta(hours=1)
+    waiting = make_run(job, "waiting", due_at=due_at, deliveries=1)
+    Job.objects.filter(pk=job.pk).update(queue="mail")  # since the worker read the job
+    assert end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
+    after = reread(waiting)
+    assert after.slot == running_slot(job.pk)
+    if unreachable:
+        assert (after.state, after.deliveries, broker.dispatched) == (State.PENDING, 1, [])
+        return
+    assert (after.state, after.deliveries) == (State.QUEUED, 2)
+    assert after.queued_at
+    assert after.queued_at - due_at >= timedelta(hours=1)
+    [due] = broker.dispatched
+    assert (due.run_id, due.attempt, due.queue) == (waiting.pk, 1, "mail")
 
 
 @pytest.mark.parametrize(

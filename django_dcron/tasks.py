@@ -22,7 +22,8 @@ from celery.worker.request import Request
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch import worker_reconnect  # noqa: F401 (connects a signal)
 from django_dcron.dispatch.base import DispatchFailed
-from django_dcron.dispatch.celery import NODE_HEADER, CeleryDispatcher
+from django_dcron.dispatch.celery import CeleryDispatcher
+from django_dcron.dispatch.messages import NODE_HEADER
 from django_dcron.dispatch.remote_control import REVOKE, UNKNOWN_RUNS
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution import interruption

@@ -12,7 +12,7 @@ from tests.services import ROOT
 RELEASE = "99.0"
 CHANGES = {
     "__init__.py": ('__version__ = "', f'__version__ = "{RELEASE}"  # "'),
-    "dispatch/celery.py": (
+    "dispatch/messages.py": (
         'message.headers.update({"dcron_job": run.job_name},',
         'message.headers.update({"dcron_job": run.job_name, "dcron_next": {"since": [99, 0]}},',
     ),

@@ -14,7 +14,8 @@ from kombu import Connection
 from django_dcron import tasks
 from django_dcron.db.now import database_now
 from django_dcron.dispatch import DispatchFailed, DueRun
-from django_dcron.dispatch.celery import NODE_HEADER, CeleryDispatcher
+from django_dcron.dispatch.celery import CeleryDispatcher
+from django_dcron.dispatch.messages import NODE_HEADER
 from django_dcron.execution.unknown_runs import UnknownRuns, Warnings
 from django_dcron.models import Node
 from tests.celery_app import app
